@@ -1,10 +1,11 @@
-//! A synchronous, thread-based Ankaios for constrained ECUs: `ank-server` holds the desired state of a vehicle,
-//! one `ank-agent` per node makes the container engine reach it, `ank` is the command line.
+//! A synchronous, thread-based Ankaios for constrained ECUs: `ank-server` holds the desired state
+//! of a vehicle, one `ank-agent` per node makes the container engine reach it, `ank` is the command
+//! line.
 //!
 //! # Map
 //!
-//! A workload goes down this list as a manifest, and its state comes back up. Each file begins with what it is and
-//! which thread runs it.
+//! A workload goes down this list as a manifest, and its state comes back up. Each file begins with
+//! what it is and which thread runs it.
 //!
 //! ```text
 //! bin/            ank-server, ank-agent, ank; ankaios (all in one file), ank-schema (the schema of manifests)
@@ -49,11 +50,15 @@
 //! cli:connect, cli:rx, cli:tx, cli:signals    the connection of `ank`; signals
 //! ```
 //!
-//! Each piece of state has one owner. All else goes through bounded channels: reports flow up and may block, wishes flow
-//! down and never do; no thread sends to itself. A thread ends when its owner drops what only the owner can send on, or
-//! closes the socket it reads.
-// A build of one component leaves unused what the wire shares between the sides; the full build has all uses.
-#![cfg_attr(not(all(feature = "server", feature = "agent", feature = "cli")), allow(dead_code, unused_imports))]
+//! Each piece of state has one owner. All else goes through bounded channels: reports flow up and
+//! may block, wishes flow down and never do; no thread sends to itself. A thread ends when its
+//! owner drops what only the owner can send on, or closes the socket it reads.
+// A build of one component leaves unused what the wire shares between the sides; the full build has
+// all uses.
+#![cfg_attr(
+    not(all(feature = "server", feature = "agent", feature = "cli")),
+    allow(dead_code, unused_imports)
+)]
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 #[cfg(feature = "agent")]

@@ -1,7 +1,8 @@
-//! The programs that were built for aarch64, run by qemu, with this machine's `ank` and fake engine.
+//! The programs that were built for aarch64, run by qemu, with this machine's `ank` and fake
+//! engine.
 //!
-//! Not a part of `cargo test`, which has no such programs: `just cross-test` builds them and runs this file, with their
-//! folder in `ANKAIOS_CROSS_BIN`.
+//! Not a part of `cargo test`, which has no such programs: `just cross-test` builds them and runs
+//! this file, with their folder in `ANKAIOS_CROSS_BIN`.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
@@ -25,21 +26,31 @@ const QEMU: &str = "qemu-aarch64-static";
 const ELF_AARCH64: [u8; 2] = [0xb7, 0];
 
 fn folder() -> PathBuf {
-    std::env::var_os("ANKAIOS_CROSS_BIN").expect("run by `just cross-test`, which sets ANKAIOS_CROSS_BIN").into()
+    std::env::var_os("ANKAIOS_CROSS_BIN")
+        .expect("run by `just cross-test`, which sets ANKAIOS_CROSS_BIN")
+        .into()
 }
 
 /// The full path, because agents have a `PATH` of their own.
 fn qemu() -> PathBuf {
     let path = std::env::var_os("PATH").expect("a path");
-    let found = std::env::split_paths(&path).map(|folder| folder.join(QEMU)).find(|file| file.exists());
+    let found = std::env::split_paths(&path)
+        .map(|folder| folder.join(QEMU))
+        .find(|file| file.exists());
     found.unwrap_or_else(|| panic!("'{QEMU}' is not installed (Debian package qemu-user-static)"))
 }
 
 /// A path that is certainly a program for the other architecture.
 fn foreign(program: &str) -> PathBuf {
     let path = folder().join(program);
-    let bytes = fs::read(&path).unwrap_or_else(|error| panic!("'{}': {error}; `just cross aarch64`", path.display()));
-    assert_eq!(bytes[18..20], ELF_AARCH64, "'{}' is a program for another machine", path.display());
+    let bytes = fs::read(&path)
+        .unwrap_or_else(|error| panic!("'{}': {error}; `just cross aarch64`", path.display()));
+    assert_eq!(
+        bytes[18..20],
+        ELF_AARCH64,
+        "'{}' is a program for another machine",
+        path.display()
+    );
     path
 }
 
@@ -49,7 +60,8 @@ fn cluster_with(programs: &[&str]) -> Cluster {
     for program in programs {
         cluster.set_program(program, &[&qemu(), &foreign(program)]);
     }
-    // qemu runs a missing program as one that ends with 127; agents would wait for an engine that is not installed.
+    // qemu runs a missing program as one that ends with 127; agents would wait for an engine that
+    // is not installed.
     cluster.agent_config = "runtimes = [\"podman\"]".to_owned();
     cluster.start_server(&[]);
     cluster.start_agent("agent_A");
@@ -58,7 +70,10 @@ fn cluster_with(programs: &[&str]) -> Cluster {
 }
 
 fn runs(cluster: &Cluster, workload: &str) -> usize {
-    cluster.engine.calls_of("run", &format!("{workload}.")).len()
+    cluster
+        .engine
+        .calls_of("run", &format!("{workload}."))
+        .len()
 }
 
 /// Create, dependency, update, restart after an exit, delete.
@@ -78,14 +93,18 @@ fn lives_of_workloads(cluster: &Cluster) {
     cluster.wait_for_state("w2", "Running(Ok)");
 
     cluster.engine.finish("w1", 1);
-    wait_until("w1 was restarted", || runs(cluster, "w1") + cluster.engine.calls_of("start", "").len() == 2);
+    wait_until("w1 was restarted", || {
+        runs(cluster, "w1") + cluster.engine.calls_of("start", "").len() == 2
+    });
     cluster.wait_for_state("w1", "Running(Ok)");
 
     for name in ["w2", "w1"] {
         cluster.delete(name);
         cluster.wait_until_gone(name);
     }
-    wait_until("no container is left", || cluster.engine.containers().is_empty());
+    wait_until("no container is left", || {
+        cluster.engine.containers().is_empty()
+    });
 }
 
 #[test]
@@ -111,7 +130,10 @@ fn restarted_agent_adopts_what_runs() {
     let before = cluster.engine.only_container("w1");
 
     cluster.agent("agent_A").signal(Signal::TERM);
-    let ended = cluster.agent("agent_A").wait(LIMIT).expect("it ends in time");
+    let ended = cluster
+        .agent("agent_A")
+        .wait(LIMIT)
+        .expect("it ends in time");
     assert!(ended.success(), "{ended}");
     assert!(is_alive(before.0), "containers outlive their agent");
     cluster.engine.finish("w2", 3);
@@ -126,7 +148,9 @@ fn restarted_agent_adopts_what_runs() {
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);
     cluster.delete("w1");
-    wait_until("w1 is deleted", || cluster.engine.containers_of("w1").is_empty());
+    wait_until("w1 is deleted", || {
+        cluster.engine.containers_of("w1").is_empty()
+    });
 }
 
 #[test]
@@ -148,19 +172,35 @@ fn threads_have_the_stack_they_ask_for_and_their_names() {
     assert!(agent.iter().any(|name| name == "scheduler"), "{agent:?}");
 }
 
-/// What an image has to have for the programs to start: the packages of the layer and of Debian rely on it.
+/// What an image has to have for the programs to start: the packages of the layer and of Debian
+/// rely on it.
 #[test]
 fn programs_need_nothing_but_the_c_and_cxx_libraries() {
-    let allowed = ["libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "ld-linux-aarch64.so.1"];
+    let allowed = [
+        "libc.so.6",
+        "libm.so.6",
+        "libgcc_s.so.1",
+        "libstdc++.so.6",
+        "ld-linux-aarch64.so.1",
+    ];
     for program in ["ank-server", "ank-agent", "ank"] {
-        let listing = succeeded("readelf", Command::new("readelf").arg("-d").arg(foreign(program)).output());
+        let listing = succeeded(
+            "readelf",
+            Command::new("readelf")
+                .arg("-d")
+                .arg(foreign(program))
+                .output(),
+        );
         let needed: Vec<&str> = listing
             .lines()
             .filter(|line| line.contains("(NEEDED)"))
             .filter_map(|line| line.split(['[', ']']).nth(1))
             .collect();
         assert!(needed.contains(&"libc.so.6"), "{listing}");
-        assert!(needed.iter().all(|name| allowed.contains(name)), "'{program}' needs {needed:?}");
+        assert!(
+            needed.iter().all(|name| allowed.contains(name)),
+            "'{program}' needs {needed:?}"
+        );
     }
 }
 
@@ -168,11 +208,22 @@ fn programs_need_nothing_but_the_c_and_cxx_libraries() {
 fn versions_are_those_of_this_machines_programs() {
     for program in ["ank-server", "ank-agent", "ank"] {
         let mut command = clean_command(qemu(), Path::new("/"));
-        let printed = succeeded(program, command.arg(foreign(program)).arg("--version").output());
+        let printed = succeeded(
+            program,
+            command.arg(foreign(program)).arg("--version").output(),
+        );
         let version = concat!(env!("CARGO_PKG_VERSION"), " (ankaios-lite");
-        let commit =
-            printed.trim().strip_prefix(&format!("{program} {version}")).and_then(|rest| rest.strip_suffix(')'));
-        let commit = commit.unwrap_or_else(|| panic!("'{printed}'")).trim_start().trim_end_matches("-dirty");
-        assert!(matches!(commit.len(), 0 | 12) && commit.bytes().all(|byte| byte.is_ascii_hexdigit()), "'{printed}'");
+        let commit = printed
+            .trim()
+            .strip_prefix(&format!("{program} {version}"))
+            .and_then(|rest| rest.strip_suffix(')'));
+        let commit = commit
+            .unwrap_or_else(|| panic!("'{printed}'"))
+            .trim_start()
+            .trim_end_matches("-dirty");
+        assert!(
+            matches!(commit.len(), 0 | 12) && commit.bytes().all(|byte| byte.is_ascii_hexdigit()),
+            "'{printed}'"
+        );
     }
 }

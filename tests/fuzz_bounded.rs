@@ -1,8 +1,8 @@
-//! The fuzz targets with a few thousand inputs from a fixed seed: what they begin with, changed at random, and every
-//! input that was once found to be wrong (tests/fuzz/found/<target>/).
+//! The fuzz targets with a few thousand inputs from a fixed seed: what they begin with, changed at
+//! random, and every input that was once found to be wrong (tests/fuzz/found/<target>/).
 //!
-//! `ANKAIOS_FUZZ_INPUTS=100000` takes more of them. `ANKAIOS_FUZZ_SEEDS=<folder>` writes what the targets begin with, for
-//! cargo-fuzz (scripts/fuzz.sh).
+//! `ANKAIOS_FUZZ_INPUTS=100000` takes more of them. `ANKAIOS_FUZZ_SEEDS=<folder>` writes what the
+//! targets begin with, for cargo-fuzz (scripts/fuzz.sh).
 
 #![allow(clippy::disallowed_methods)] // Tests start threads of their own.
 
@@ -23,14 +23,22 @@ const INPUTS_SLOW: usize = 300;
 const LENGTH_MAX: usize = 16 * 1024;
 
 fn number(variable: &str) -> Option<usize> {
-    let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not '{text}'")))
+    let text = std::env::var(variable)
+        .ok()
+        .filter(|text| !text.is_empty())?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable} is a number, not '{text}'")),
+    )
 }
 
 /// Runs one input; a failure shows it in a form that can be kept.
 fn feed(name: &str, target: Target, input: &[u8], origin: &str) {
     if catch_unwind(AssertUnwindSafe(|| target(input))).is_err() {
-        panic!("'{name}' fails with {origin}: b\"{}\"", input.escape_ascii());
+        panic!(
+            "'{name}' fails with {origin}: b\"{}\"",
+            input.escape_ascii()
+        );
     }
 }
 
@@ -38,8 +46,10 @@ fn feed(name: &str, target: Target, input: &[u8], origin: &str) {
 fn run(wanted: &'static str) {
     let stack = ankaios_lite::limits::STACK_SERVER;
     let body = move || {
-        let (name, target, seeds) =
-            targets::all().into_iter().find(|(name, ..)| *name == wanted).expect("there is such a target");
+        let (name, target, seeds) = targets::all()
+            .into_iter()
+            .find(|(name, ..)| *name == wanted)
+            .expect("there is such a target");
         for (number, seed) in seeds.iter().enumerate() {
             feed(name, target, seed, &format!("seed {number}"));
         }
@@ -47,12 +57,24 @@ fn run(wanted: &'static str) {
             feed(name, target, &input, &path);
         }
         let mut random = fastrand::Rng::with_seed(7);
-        let inputs = if ["settings", "files", "records"].contains(&name) { INPUTS_SLOW } else { INPUTS };
+        let inputs = if ["settings", "files", "records"].contains(&name) {
+            INPUTS_SLOW
+        } else {
+            INPUTS
+        };
         for round in 0..number("ANKAIOS_FUZZ_INPUTS").unwrap_or(inputs) {
-            feed(name, target, &changed(&mut random, &seeds), &format!("input {round}"));
+            feed(
+                name,
+                target,
+                &changed(&mut random, &seeds),
+                &format!("input {round}"),
+            );
         }
     };
-    let thread = std::thread::Builder::new().stack_size(stack).spawn(body).expect("a thread can be had");
+    let thread = std::thread::Builder::new()
+        .stack_size(stack)
+        .spawn(body)
+        .expect("a thread can be had");
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
@@ -60,9 +82,18 @@ fn run(wanted: &'static str) {
 
 /// Inputs that failed once.
 fn found(name: &str) -> Vec<(String, Vec<u8>)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/found").join(name);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fuzz/found")
+        .join(name);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|entry| (entry.path().display().to_string(), fs::read(entry.path()).expect("it is readable"))).collect()
+    entries
+        .map(|entry| {
+            (
+                entry.path().display().to_string(),
+                fs::read(entry.path()).expect("it is readable"),
+            )
+        })
+        .collect()
 }
 
 // ----------------------------------------------------------- random changes
@@ -127,7 +158,11 @@ fn changed(random: &mut fastrand::Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
             0 => drop(input.drain(at..end)),
             1 if at < input.len() => input[at] = random.u8(..),
             2 if at < input.len() => input[at] ^= 1 << random.u8(..8),
-            3 => insert(&mut input, at, PIECES[random.usize(..PIECES.len())].as_bytes()),
+            3 => insert(
+                &mut input,
+                at,
+                PIECES[random.usize(..PIECES.len())].as_bytes(),
+            ),
             4 => {
                 let copy = input[at..end].to_vec();
                 insert(&mut input, at, &copy.repeat(random.usize(1..4)));
@@ -255,10 +290,23 @@ fn each_target_is_known_to_cargo_fuzz_and_to_its_script() {
     let mut names: Vec<&str> = targets::all().iter().map(|(name, ..)| *name).collect();
     names.sort_unstable();
     let (manifest, own) = (text("tests/fuzz/Cargo.toml"), text("tests/fuzz_bounded.rs"));
-    assert!(text("scripts/fuzz.sh").contains(&format!("all=({})", names.join(" "))), "all=({})", names.join(" "));
+    assert!(
+        text("scripts/fuzz.sh").contains(&format!("all=({})", names.join(" "))),
+        "all=({})",
+        names.join(" ")
+    );
     for name in names {
-        assert!(text(&format!("tests/fuzz/fuzz_targets/{name}.rs")).contains(&format!("targets::{name}(bytes)")));
-        assert!(manifest.contains(&format!("path = \"fuzz_targets/{name}.rs\"")), "{name}");
-        assert!(own.contains(&format!("run(\"{name}\");")), "{name} does not run here");
+        assert!(
+            text(&format!("tests/fuzz/fuzz_targets/{name}.rs"))
+                .contains(&format!("targets::{name}(bytes)"))
+        );
+        assert!(
+            manifest.contains(&format!("path = \"fuzz_targets/{name}.rs\"")),
+            "{name}"
+        );
+        assert!(
+            own.contains(&format!("run(\"{name}\");")),
+            "{name} does not run here"
+        );
     }
 }

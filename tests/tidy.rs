@@ -1,5 +1,5 @@
-//! Habits of this code base that can be checked by reading the files: each rule is a function from a file to
-//! violations, each violation names file, line and rule.
+//! Habits of this code base that can be checked by reading the files: each rule is a function from
+//! a file to violations, each violation names file, line and rule.
 //!
 //! What a compiler or clippy can check is left to them (`clippy.toml`, `[lints]` in `Cargo.toml`).
 
@@ -12,31 +12,76 @@ const WIRE_WORDS: [&str; 4] = ["grpcio", "protobuf", "rustls", "grpcio_sys"];
 
 /// Files that may contain `unsafe`, and what for; each block says there why it is sound.
 const UNSAFE_FILES: [(&str, &str); 8] = [
-    ("src/platform/child.rs", "a child gives up our protection between fork and exec"),
-    ("src/platform/memory.rs", "settings of the C library's allocator, which has no safe interface"),
-    ("src/model/yaml/events.rs", "the events of a YAML text one by one, which only the parser itself gives"),
-    ("src/wire/client.rs", "gRPC takes a connected socket by its number"),
-    ("src/wire/grpc_parts.rs", "the library's list of its parts is replaced by ours"),
-    ("src/wire/listener.rs", "who is at the other end of a socket; the safe call cannot hold process id 0"),
-    ("src/wire/server_endpoint.rs", "gRPC takes a connected socket by its number"),
-    ("src/simulation/coroutine.rs", "tests only: the running coroutine finds its own stack"),
+    (
+        "src/platform/child.rs",
+        "a child gives up our protection between fork and exec",
+    ),
+    (
+        "src/platform/memory.rs",
+        "settings of the C library's allocator, which has no safe interface",
+    ),
+    (
+        "src/model/yaml/events.rs",
+        "the events of a YAML text one by one, which only the parser itself gives",
+    ),
+    (
+        "src/wire/client.rs",
+        "gRPC takes a connected socket by its number",
+    ),
+    (
+        "src/wire/grpc_parts.rs",
+        "the library's list of its parts is replaced by ours",
+    ),
+    (
+        "src/wire/listener.rs",
+        "who is at the other end of a socket; the safe call cannot hold process id 0",
+    ),
+    (
+        "src/wire/server_endpoint.rs",
+        "gRPC takes a connected socket by its number",
+    ),
+    (
+        "src/simulation/coroutine.rs",
+        "tests only: the running coroutine finds its own stack",
+    ),
 ];
 
 /// Files that may call what `clippy.toml` forbids: each is the one place where that is done.
-const EXEMPT_FILES: [&str; 3] = ["src/platform/child.rs", "src/platform/clock.rs", "src/platform/threads.rs"];
+const EXEMPT_FILES: [&str; 3] = [
+    "src/platform/child.rs",
+    "src/platform/clock.rs",
+    "src/platform/threads.rs",
+];
 
 /// Crates of async runtimes, and what would bring one.
-const ASYNC_CRATES: [&str; 6] = ["tokio", "async-std", "smol", "async-executor", "tonic", "hyper"];
+const ASYNC_CRATES: [&str; 6] = [
+    "tokio",
+    "async-std",
+    "smol",
+    "async-executor",
+    "tonic",
+    "hyper",
+];
 
-/// Test programs of one file. All others have a folder below `tests/` with a `main.rs`: each program is linked, and
-/// compiles what it shares with the others, once more.
-const TEST_PROGRAMS: [&str; 3] = ["tests/cross_qemu.rs", "tests/fuzz_bounded.rs", "tests/tidy.rs"];
+/// Test programs of one file. All others have a folder below `tests/` with a `main.rs`: each
+/// program is linked, and compiles what it shares with the others, once more.
+const TEST_PROGRAMS: [&str; 3] = [
+    "tests/cross_qemu.rs",
+    "tests/fuzz_bounded.rs",
+    "tests/tidy.rs",
+];
 
-/// Files below `src/` that the rule on circles is not about: they are for tests, or above everything else.
-const ABOVE_ALL: [&str; 4] = ["src/simulation/", "src/bin/", "scripted_engine", "testing.rs"];
+/// Files below `src/` that the rule on circles is not about: they are for tests, or above
+/// everything else.
+const ABOVE_ALL: [&str; 4] = [
+    "src/simulation/",
+    "src/bin/",
+    "scripted_engine",
+    "testing.rs",
+];
 
-/// One source file: its path from the top of the repository, its text, and its text without the contents of
-/// comments and strings.
+/// One source file: its path from the top of the repository, its text, and its text without the
+/// contents of comments and strings.
 struct Source {
     path: String,
     text: String,
@@ -45,11 +90,17 @@ struct Source {
 
 impl Source {
     fn new(path: &str, text: &str) -> Self {
-        Self { path: path.to_owned(), text: text.to_owned(), code: blank_comments_and_strings(text) }
+        Self {
+            path: path.to_owned(),
+            text: text.to_owned(),
+            code: blank_comments_and_strings(text),
+        }
     }
 
     fn is_test(&self) -> bool {
-        self.path.starts_with("tests/") || self.path.ends_with("/tests.rs") || self.path.contains("/tests/")
+        self.path.starts_with("tests/")
+            || self.path.ends_with("/tests.rs")
+            || self.path.contains("/tests/")
     }
 
     fn violation(&self, line: usize, rule: &str) -> String {
@@ -60,10 +111,21 @@ impl Source {
 #[test]
 fn sources_keep_the_rules() {
     let sources = sources();
-    assert!(sources.iter().any(|source| source.path == "src/lib.rs"), "the rules found no sources to look at");
+    assert!(
+        sources.iter().any(|source| source.path == "src/lib.rs"),
+        "the rules found no sources to look at"
+    );
     let mut violations: Vec<String> = sources
         .iter()
-        .flat_map(|source| [header(source), wire_only(source), leftovers(source), unsafe_code(source), exempt(source)])
+        .flat_map(|source| {
+            [
+                header(source),
+                wire_only(source),
+                leftovers(source),
+                unsafe_code(source),
+                exempt(source),
+            ]
+        })
         .flatten()
         .collect();
     for source in &sources {
@@ -81,36 +143,61 @@ fn sources_keep_the_rules() {
 
 #[test]
 fn no_async_runtime_is_locked() {
-    report(&async_crates(&fs::read_to_string(top().join("Cargo.lock")).unwrap()));
+    report(&async_crates(
+        &fs::read_to_string(top().join("Cargo.lock")).unwrap(),
+    ));
 }
 
-/// Cargo.toml names the build script. An empty one at the top would be no error, and look as if it were the one.
+/// Cargo.toml names the build script. An empty one at the top would be no error, and look as if it
+/// were the one.
 #[test]
 fn the_only_build_script_is_the_one_that_cargo_toml_names() {
     let manifest = fs::read_to_string(top().join("Cargo.toml")).unwrap();
-    assert!(manifest.lines().any(|line| line == "build = \"proto/build.rs\""), "another build script");
-    assert!(!top().join("build.rs").exists(), "build.rs at the top is never run: remove it");
+    assert!(
+        manifest
+            .lines()
+            .any(|line| line == "build = \"proto/build.rs\""),
+        "another build script"
+    );
+    assert!(
+        !top().join("build.rs").exists(),
+        "build.rs at the top is never run: remove it"
+    );
 }
 
 #[track_caller]
 fn report(violations: &[String]) {
-    assert!(violations.is_empty(), "{} violations:\n{}", violations.len(), violations.join("\n"));
+    assert!(
+        violations.is_empty(),
+        "{} violations:\n{}",
+        violations.len(),
+        violations.join("\n")
+    );
 }
 
 // -------------------------------------------------------------------- rules
 
 /// Each file begins with a header; in `src/` it names the thread that runs the file.
 fn header(source: &Source) -> Vec<String> {
-    let header: Vec<&str> = source.text.lines().map_while(|line| line.strip_prefix("//!")).collect();
+    let header: Vec<&str> = source
+        .text
+        .lines()
+        .map_while(|line| line.strip_prefix("//!"))
+        .collect();
     if header.is_empty() {
-        return vec![source.violation(1, "begins with a `//!` header that says what the file does")];
+        return vec![
+            source.violation(1, "begins with a `//!` header that says what the file does"),
+        ];
     }
     let is_test = source.is_test();
     let names_thread = header.iter().any(|line| line.trim().starts_with("Thread:"));
     if is_test || names_thread || source.path == "src/lib.rs" {
         return vec![];
     }
-    vec![source.violation(1, "has a header line `Thread:` with the thread that runs it, or `Thread: none`")]
+    vec![source.violation(
+        1,
+        "has a header line `Thread:` with the thread that runs it, or `Thread: none`",
+    )]
 }
 
 /// Nothing outside `src/wire/` names types of the transport.
@@ -118,9 +205,11 @@ fn wire_only(source: &Source) -> Vec<String> {
     if !source.path.starts_with("src/") || source.path.starts_with("src/wire/") {
         return vec![];
     }
-    lines_with(&source.code, |line| words(line).any(|word| WIRE_WORDS.contains(&word)))
-        .map(|line| source.violation(line, "only src/wire/ names grpcio, protobuf or rustls"))
-        .collect()
+    lines_with(&source.code, |line| {
+        words(line).any(|word| WIRE_WORDS.contains(&word))
+    })
+    .map(|line| source.violation(line, "only src/wire/ names grpcio, protobuf or rustls"))
+    .collect()
 }
 
 /// Nothing unfinished and no test that does not run.
@@ -130,19 +219,31 @@ fn leftovers(source: &Source) -> Vec<String> {
         line.contains("todo!(") || line.contains("unimplemented!(") || line.contains("#[ignore")
     });
     let text = lines_with(&source.text, |line| line.contains(fix_me));
-    code.chain(text).map(|line| source.violation(line, "is finished: no todo, no test that does not run")).collect()
+    code.chain(text)
+        .map(|line| source.violation(line, "is finished: no todo, no test that does not run"))
+        .collect()
 }
 
-/// `unsafe` only where it is listed, and a reason with each block there; a file that needs none any more is not listed.
+/// `unsafe` only where it is listed, and a reason with each block there; a file that needs none any
+/// more is not listed.
 fn unsafe_code(source: &Source) -> Vec<String> {
-    let uses: Vec<usize> = lines_with(&source.code, |line| words(line).any(|word| word == "unsafe")).collect();
+    let uses: Vec<usize> = lines_with(&source.code, |line| {
+        words(line).any(|word| word == "unsafe")
+    })
+    .collect();
     if !UNSAFE_FILES.iter().any(|(path, _)| *path == source.path) {
         let rule = "`unsafe` only in the files that tests/tidy.rs lists";
-        return uses.into_iter().map(|line| source.violation(line, rule)).collect();
+        return uses
+            .into_iter()
+            .map(|line| source.violation(line, rule))
+            .collect();
     }
     let reasons = source.text.matches("// SAFETY:").count();
     if uses.is_empty() || reasons < uses.len() {
-        return vec![source.violation(1, "is listed for `unsafe`: each use has a comment `// SAFETY:`")];
+        return vec![source.violation(
+            1,
+            "is listed for `unsafe`: each use has a comment `// SAFETY:`",
+        )];
     }
     vec![]
 }
@@ -152,61 +253,119 @@ fn exempt(source: &Source) -> Vec<String> {
     if source.is_test() || EXEMPT_FILES.contains(&source.path.as_str()) {
         return vec![];
     }
-    lines_with(&source.code, |line| line.contains("clippy::disallowed_methods") && !line.contains("cfg_attr(test"))
-        .map(|line| source.violation(line, "allows disallowed methods only in the files that tests/tidy.rs lists"))
-        .collect()
+    lines_with(&source.code, |line| {
+        line.contains("clippy::disallowed_methods") && !line.contains("cfg_attr(test")
+    })
+    .map(|line| {
+        source.violation(
+            line,
+            "allows disallowed methods only in the files that tests/tidy.rs lists",
+        )
+    })
+    .collect()
 }
 
 /// The map in the crate docs names every room, and no file or folder that does not exist.
 fn map_is_true(lib: &Source, sources: &[Source]) -> Vec<String> {
     let map = parse_map(&lib.text);
-    let files = || sources.iter().filter_map(|source| source.path.strip_prefix("src/"));
-    let rooms: BTreeSet<&str> = files().filter_map(|file| file.split_inclusive('/').next()).collect();
-    let rooms: BTreeSet<&str> = rooms.into_iter().filter(|room| room.ends_with('/')).collect();
+    let files = || {
+        sources
+            .iter()
+            .filter_map(|source| source.path.strip_prefix("src/"))
+    };
+    let rooms: BTreeSet<&str> = files()
+        .filter_map(|file| file.split_inclusive('/').next())
+        .collect();
+    let rooms: BTreeSet<&str> = rooms
+        .into_iter()
+        .filter(|room| room.ends_with('/'))
+        .collect();
     let unnamed = rooms.iter().filter(|room| !map.contains(**room));
     let unnamed = unnamed.map(|room| lib.violation(1, &format!("the map does not name '{room}'")));
-    let exists = |name: &str| files().any(|file| file == name || (name.ends_with('/') && file.starts_with(name)));
+    let exists = |name: &str| {
+        files().any(|file| file == name || (name.ends_with('/') && file.starts_with(name)))
+    };
     let stale = map.iter().filter(|name| !exists(name));
-    let stale = stale.map(|name| lib.violation(1, &format!("the map names '{name}', which does not exist")));
+    let stale = stale
+        .map(|name| lib.violation(1, &format!("the map names '{name}', which does not exist")));
     unnamed.chain(stale).collect()
 }
 
-/// A test file belongs to the program of its level, whose `main.rs` names it: else nothing compiles it.
+/// A test file belongs to the program of its level, whose `main.rs` names it: else nothing compiles
+/// it.
 fn test_module(source: &Source, sources: &[Source]) -> Vec<String> {
-    let Some((folder, name)) = source.path.rsplit_once('/') else { return vec![] };
+    let Some((folder, name)) = source.path.rsplit_once('/') else {
+        return vec![];
+    };
     if folder == "tests" && !TEST_PROGRAMS.contains(&source.path.as_str()) {
-        return vec![
-            source.violation(1, "is a module of a program such as tests/process/main.rs, not one more program"),
-        ];
+        return vec![source.violation(
+            1,
+            "is a module of a program such as tests/process/main.rs, not one more program",
+        )];
     }
-    let main = sources.iter().find(|main| main.path == format!("{folder}/main.rs"));
-    let named = |main: &Source| main.code.contains(&format!("mod {};", name.trim_end_matches(".rs")));
+    let main = sources
+        .iter()
+        .find(|main| main.path == format!("{folder}/main.rs"));
+    let named = |main: &Source| {
+        main.code
+            .contains(&format!("mod {};", name.trim_end_matches(".rs")))
+    };
     if name == "main.rs" || main.is_none_or(named) {
         return vec![];
     }
     vec![source.violation(1, &format!("is a module of {folder}/main.rs"))]
 }
 
-/// Files use files below them: none is part of a circle of uses. A file may use what the modules have that it is in.
+/// Files use files below them: none is part of a circle of uses. A file may use what the modules
+/// have that it is in.
 fn circles(sources: &[Source]) -> Vec<String> {
-    let modules: BTreeMap<Vec<&str>, &Source> =
-        sources.iter().filter_map(|source| Some((module(source)?, source))).collect();
+    let modules: BTreeMap<Vec<&str>, &Source> = sources
+        .iter()
+        .filter_map(|source| Some((module(source)?, source)))
+        .collect();
     let uses: Uses = modules
         .iter()
         .map(|(module, source)| {
-            let used = paths(&source.code).into_iter().filter_map(|path| used_module(&path, module, &modules));
-            (source.path.as_str(), used.map(|used| modules[&used].path.as_str()).collect())
+            let used = paths(&source.code)
+                .into_iter()
+                .filter_map(|path| used_module(&path, module, &modules));
+            (
+                source.path.as_str(),
+                used.map(|used| modules[&used].path.as_str()).collect(),
+            )
         })
         .collect();
-    let reached: Uses = uses.keys().map(|file| (*file, all_reached(file, &uses))).collect();
+    let reached: Uses = uses
+        .keys()
+        .map(|file| (*file, all_reached(file, &uses)))
+        .collect();
     let circle_of = |file: &&str| -> Vec<&str> {
-        reached[file].iter().copied().filter(|other| reached[other].contains(file)).collect()
+        reached[file]
+            .iter()
+            .copied()
+            .filter(|other| reached[other].contains(file))
+            .collect()
     };
-    let found: BTreeSet<Vec<&str>> = uses.keys().map(circle_of).filter(|circle| !circle.is_empty()).collect();
+    let found: BTreeSet<Vec<&str>> = uses
+        .keys()
+        .map(circle_of)
+        .filter(|circle| !circle.is_empty())
+        .collect();
     let violation = |circle: &Vec<&str>| {
-        let inside = |file: &&str| uses[file].iter().copied().filter(|used| circle.contains(used)).collect::<Vec<_>>();
-        let lines = circle.iter().map(|file| format!("\n    {file} uses {}", inside(file).join(", ")));
-        format!("these files use each other in a circle:{}", lines.collect::<String>())
+        let inside = |file: &&str| {
+            uses[file]
+                .iter()
+                .copied()
+                .filter(|used| circle.contains(used))
+                .collect::<Vec<_>>()
+        };
+        let lines = circle
+            .iter()
+            .map(|file| format!("\n    {file} uses {}", inside(file).join(", ")));
+        format!(
+            "these files use each other in a circle:{}",
+            lines.collect::<String>()
+        )
     };
     found.iter().map(violation).collect()
 }
@@ -218,7 +377,11 @@ type Uses<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 fn module(source: &Source) -> Option<Vec<&str>> {
     let path = source.path.strip_prefix("src/")?.strip_suffix(".rs")?;
     let is_above = source.is_test() || ABOVE_ALL.iter().any(|part| source.path.contains(part));
-    (!is_above).then(|| path.split('/').filter(|part| !["mod", "lib"].contains(part)).collect())
+    (!is_above).then(|| {
+        path.split('/')
+            .filter(|part| !["mod", "lib"].contains(part))
+            .collect()
+    })
 }
 
 /// The module that `path` leads to from `module`, unless it is this one or one that this one is in.
@@ -227,7 +390,11 @@ fn used_module<'a>(
     module: &[&'a str],
     modules: &BTreeMap<Vec<&str>, &Source>,
 ) -> Option<Vec<&'a str>> {
-    let mut used = if path[0] == "crate" { vec![] } else { module.to_vec() };
+    let mut used = if path[0] == "crate" {
+        vec![]
+    } else {
+        module.to_vec()
+    };
     let mut rest = path;
     while let [first @ ("crate" | "self" | "super"), below @ ..] = rest {
         rest = below;
@@ -256,11 +423,17 @@ fn all_reached<'a>(file: &str, uses: &Uses<'a>) -> BTreeSet<&'a str> {
     reached
 }
 
-/// All paths in `code` up to its tests, those in braces each by itself: `a::{b, c}` is `a::b` and `a::c`.
+/// All paths in `code` up to its tests, those in braces each by itself: `a::{b, c}` is `a::b` and
+/// `a::c`.
 fn paths(code: &str) -> Vec<Vec<&str>> {
-    let end: usize = code.split_inclusive('\n').take(lines_without_tests(code)).map(str::len).sum();
+    let end: usize = code
+        .split_inclusive('\n')
+        .take(lines_without_tests(code))
+        .map(str::len)
+        .sum();
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    let (mut found, mut outer, mut path): (Vec<Vec<&str>>, Vec<Vec<&str>>, Vec<&str>) = (vec![], vec![], vec![]);
+    let (mut found, mut outer, mut path): (Vec<Vec<&str>>, Vec<Vec<&str>>, Vec<&str>) =
+        (vec![], vec![], vec![]);
     let (mut rest, mut goes_on) = (&code[..end], false);
     while let Some(first) = rest.chars().next() {
         let length = match first {
@@ -269,14 +442,21 @@ fn paths(code: &str) -> Vec<Vec<&str>> {
             _ => first.len_utf8(),
         };
         match &rest[..length] {
-            "{" => outer.push(if goes_on { std::mem::take(&mut path) } else { vec![] }),
+            "{" => outer.push(if goes_on {
+                std::mem::take(&mut path)
+            } else {
+                vec![]
+            }),
             "}" => {
                 found.push(std::mem::take(&mut path));
                 outer.pop();
             }
             word if first.is_alphabetic() || first == '_' => {
                 if !goes_on {
-                    found.push(std::mem::replace(&mut path, outer.last().cloned().unwrap_or_default()));
+                    found.push(std::mem::replace(
+                        &mut path,
+                        outer.last().cloned().unwrap_or_default(),
+                    ));
                 }
                 path.push(word);
             }
@@ -310,7 +490,10 @@ fn sources() -> Vec<Source> {
         collect(&top().join(folder), &mut paths);
     }
     paths.sort();
-    paths.iter().map(|path| Source::new(path, &fs::read_to_string(top().join(path)).unwrap())).collect()
+    paths
+        .iter()
+        .map(|path| Source::new(path, &fs::read_to_string(top().join(path)).unwrap()))
+        .collect()
 }
 
 fn collect(folder: &Path, paths: &mut Vec<String>) {
@@ -319,13 +502,25 @@ fn collect(folder: &Path, paths: &mut Vec<String>) {
         if path.is_dir() {
             collect(&path, paths);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            paths.push(path.strip_prefix(top()).unwrap().to_str().unwrap().to_owned());
+            paths.push(
+                path.strip_prefix(top())
+                    .unwrap()
+                    .to_str()
+                    .unwrap()
+                    .to_owned(),
+            );
         }
     }
 }
 
-fn lines_with<'a>(text: &'a str, found: impl Fn(&str) -> bool + 'a) -> impl Iterator<Item = usize> + 'a {
-    text.lines().enumerate().filter(move |(_, line)| found(line)).map(|(index, _)| index + 1)
+fn lines_with<'a>(
+    text: &'a str,
+    found: impl Fn(&str) -> bool + 'a,
+) -> impl Iterator<Item = usize> + 'a {
+    text.lines()
+        .enumerate()
+        .filter(move |(_, line)| found(line))
+        .map(|(index, _)| index + 1)
 }
 
 fn words(line: &str) -> impl Iterator<Item = &str> {
@@ -335,12 +530,14 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
 /// Lines up to the tests, which stand at the end of a file.
 fn lines_without_tests(code: &str) -> usize {
     let lines: Vec<&str> = code.lines().collect();
-    let tests = |pair: &[&str]| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{');
+    let tests = |pair: &[&str]| {
+        pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{')
+    };
     lines.windows(2).position(tests).unwrap_or(lines.len())
 }
 
-/// The files and folders that the first fenced block of the crate docs names at the beginning of its lines. An indented
-/// line belongs to the folder above it.
+/// The files and folders that the first fenced block of the crate docs names at the beginning of
+/// its lines. An indented line belongs to the folder above it.
 fn parse_map(lib: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut folders: Vec<(usize, String)> = vec![];
@@ -354,7 +551,9 @@ fn parse_map(lib: &str) -> BTreeSet<String> {
         let indent = line.len() - line.trim_start().len();
         folders.retain(|(depth, _)| *depth < indent);
         let folder = folders.last().map_or("", |(_, folder)| folder).to_owned();
-        let words = line.split_whitespace().map(|word| word.trim_end_matches(','));
+        let words = line
+            .split_whitespace()
+            .map(|word| word.trim_end_matches(','));
         for name in words.take_while(|word| word.ends_with(".rs") || word.ends_with('/')) {
             let name = format!("{folder}{name}");
             if name.ends_with('/') {
@@ -383,7 +582,11 @@ fn blank_comments_and_strings(text: &str) -> String {
             code.push(first);
             rest = &rest[first.len_utf8()..];
         } else {
-            code.extend(rest[..skip].chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
+            code.extend(
+                rest[..skip]
+                    .chars()
+                    .map(|c| if c == '\n' { '\n' } else { ' ' }),
+            );
             rest = &rest[skip..];
         }
     }
@@ -432,7 +635,9 @@ fn raw_string(text: &str) -> usize {
     }
     let close = format!("\"{}", "#".repeat(hashes));
     let body = 2 + hashes;
-    text[body..].find(&close).map_or(text.len(), |at| body + at + close.len())
+    text[body..]
+        .find(&close)
+        .map_or(text.len(), |at| body + at + close.len())
 }
 
 /// Length of the character literal at the start of `text`, 0 when it is a lifetime.
@@ -482,20 +687,41 @@ fn every_rule_finds_what_it_forbids() {
 fn the_map_must_name_every_room_and_only_what_there_is() {
     let lib = "//! Docs.\n//!\n//! ```text\n//! bin/      programs, see net/c.rs\n//! model/    values\n\
                //!   one.rs, deep/   a value and more\n//!   gone.rs   -\n//! ```\n";
-    let files = ["lib.rs", "bin/a.rs", "model/mod.rs", "model/one.rs", "model/deep/mod.rs"];
-    let mut sources: Vec<Source> = files.iter().map(|file| Source::new(&format!("src/{file}"), lib)).collect();
+    let files = [
+        "lib.rs",
+        "bin/a.rs",
+        "model/mod.rs",
+        "model/one.rs",
+        "model/deep/mod.rs",
+    ];
+    let mut sources: Vec<Source> = files
+        .iter()
+        .map(|file| Source::new(&format!("src/{file}"), lib))
+        .collect();
     let found = map_is_true(&sources[0], &sources);
-    assert_eq!(found, ["src/lib.rs:1: the map names 'model/gone.rs', which does not exist"]);
+    assert_eq!(
+        found,
+        ["src/lib.rs:1: the map names 'model/gone.rs', which does not exist"]
+    );
     sources.push(Source::new("src/model/gone.rs", ""));
     sources.push(Source::new("src/net/new.rs", ""));
-    assert_eq!(map_is_true(&sources[0], &sources), ["src/lib.rs:1: the map does not name 'net/'"]);
+    assert_eq!(
+        map_is_true(&sources[0], &sources),
+        ["src/lib.rs:1: the map does not name 'net/'"]
+    );
 }
 
 #[test]
 fn a_circle_of_files_is_found_and_named() {
     let files = [
-        ("src/a/mod.rs", "pub mod one;\npub mod two;\nuse one::One;\n"),
-        ("src/a/one.rs", "use super::{Item, two::{Two, deep::Deep}};\n"),
+        (
+            "src/a/mod.rs",
+            "pub mod one;\npub mod two;\nuse one::One;\n",
+        ),
+        (
+            "src/a/one.rs",
+            "use super::{Item, two::{Two, deep::Deep}};\n",
+        ),
         (
             "src/a/two.rs",
             "fn f() { crate::b::g(); }\n// crate::a::one::One\n#[cfg(test)]\nmod tests {\n    use crate::a::one;\n}\n",
@@ -522,7 +748,10 @@ fn a_test_file_must_belong_to_the_program_of_its_level() {
         ("tests/support/mod.rs", ""),
     ];
     let sources = files.map(|(path, text)| Source::new(path, text));
-    let found: Vec<String> = sources.iter().flat_map(|source| test_module(source, &sources)).collect();
+    let found: Vec<String> = sources
+        .iter()
+        .flat_map(|source| test_module(source, &sources))
+        .collect();
     let lines = [
         "tests/more.rs:1: is a module of a program such as tests/process/main.rs, not one more program",
         "tests/process/two.rs:1: is a module of tests/process/main.rs",
@@ -532,5 +761,8 @@ fn a_test_file_must_belong_to_the_program_of_its_level() {
 
 #[test]
 fn an_async_runtime_in_the_lock_file_is_found() {
-    assert_eq!(async_crates("[[package]]\nname = \"tokio\"\nname = \"tokio-like\"\n").len(), 1);
+    assert_eq!(
+        async_crates("[[package]]\nname = \"tokio\"\nname = \"tokio-like\"\n").len(),
+        1
+    );
 }

@@ -1,10 +1,11 @@
-//! Decides about all workloads of the agent, from the messages of the server, the reports of control loops and the
-//! listings of engines.
+//! Decides about all workloads of the agent, from the messages of the server, the reports of
+//! control loops and the listings of engines.
 //!
 //! Thread: `scheduler`.
 //! Owns: all states, all wishes.
-//! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*`, `watch:*` and `metrics`. Gives: wishes to control loops,
-//! listings to state checkers, states and load to `uplink`. Waits for none of them.
+//! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*`, `watch:*` and `metrics`. Gives:
+//! wishes to control loops, listings to state checkers, states and load to `uplink`. Waits for none
+//! of them.
 
 use super::events::{Overview, SchedulerEvent, WorkloadOverview};
 use super::folder_removal::remove_left;
@@ -61,7 +62,12 @@ impl<C: Clock> AgentManager<C> {
         earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
         status: StatusBoard,
     ) -> Self {
-        let checkers = runtime.context.engines.values().map(|engine| engine.watch.clone()).collect();
+        let checkers = runtime
+            .context
+            .engines
+            .values()
+            .map(|engine| engine.watch.clone())
+            .collect();
         Self {
             load_due: runtime.context.clock.now(),
             logs: LogStreams::new(uplink.clone(), inbox.clone()),
@@ -86,7 +92,12 @@ impl<C: Clock> AgentManager<C> {
 
     /// Handles events until the other end of `stop` is dropped.
     // [impl->swdd~agent-manager-listens-requests-from-server~1]
-    pub fn run(mut self, events: &Receiver<SchedulerEvent>, stop: &Receiver<()>, heartbeat: &Heartbeat) {
+    pub fn run(
+        mut self,
+        events: &Receiver<SchedulerEvent>,
+        stop: &Receiver<()>,
+        heartbeat: &Heartbeat,
+    ) {
         self.report_status();
         loop {
             heartbeat.turn();
@@ -104,7 +115,10 @@ impl<C: Clock> AgentManager<C> {
             }
             let took = self.now().saturating_duration_since(start);
             if took > TURN_MAX {
-                warn!("The scheduler needed {} ms for one event.", took.as_millis());
+                warn!(
+                    "The scheduler needed {} ms for one event.",
+                    took.as_millis()
+                );
             }
         }
     }
@@ -112,19 +126,29 @@ impl<C: Clock> AgentManager<C> {
     /// When [`Self::tick`] wants to be called next.
     pub fn due(&self) -> Instant {
         let earlier_calls = self.earlier_calls_due.map(|(at, _)| at);
-        let others = self.runtime.listings.due().into_iter().chain(self.runtime.conditions_due());
-        earlier_calls.into_iter().chain(others).fold(self.load_due, Instant::min)
+        let others = self
+            .runtime
+            .listings
+            .due()
+            .into_iter()
+            .chain(self.runtime.conditions_due());
+        earlier_calls
+            .into_iter()
+            .chain(others)
+            .fold(self.load_due, Instant::min)
     }
 
     fn now(&self) -> Instant {
         self.runtime.context.clock.now()
     }
 
-    /// Does what is due: reports the load, evaluates conditions, retries threads and listings, checks earlier calls.
+    /// Does what is due: reports the load, evaluates conditions, retries threads and listings,
+    /// checks earlier calls.
     pub fn tick(&mut self) {
         let now = self.now();
         if self.load_due <= now {
-            self.load_due = now + LOAD_INTERVAL; // Counted from now, so that missed ticks are skipped.
+            // Counted from now, so that missed ticks are skipped.
+            self.load_due = now + LOAD_INTERVAL;
             self.report_load();
         }
         self.logs.forget_ended();
@@ -147,7 +171,8 @@ impl<C: Clock> AgentManager<C> {
         self.report();
         self.runtime.prepare();
         self.report();
-        self.logs.look_again(|instance| self.runtime.log_of(instance));
+        self.logs
+            .look_again(|instance| self.runtime.log_of(instance));
         if self.connected {
             self.uplink.put_prepared(self.runtime.staging_reports());
         }
@@ -158,14 +183,20 @@ impl<C: Clock> AgentManager<C> {
         if self.connected
             && let Some((cpu_usage, free_memory)) = self.load.sample()
         {
-            self.uplink.put_load(AgentLoad { agent: self.runtime.store.agent.to_string(), cpu_usage, free_memory });
+            self.uplink.put_load(AgentLoad {
+                agent: self.runtime.store.agent.to_string(),
+                cpu_usage,
+                free_memory,
+            });
         }
     }
 
-    /// Whether no call of an earlier agent runs any more. It might create a container that a listing now would not
-    /// show, and we would create it a second time.
+    /// Whether no call of an earlier agent runs any more. It might create a container that a
+    /// listing now would not show, and we would create it a second time.
     fn earlier_calls_ended(&mut self, now: Instant) -> bool {
-        let Some(calls) = &mut self.earlier_calls else { return true };
+        let Some(calls) = &mut self.earlier_calls else {
+            return true;
+        };
         let count = calls.still_running();
         if count == 0 {
             (self.earlier_calls, self.earlier_calls_due) = (None, None);
@@ -202,11 +233,18 @@ impl<C: Clock> AgentManager<C> {
             SchedulerEvent::Listed { runtime, result } => self.on_listed(&runtime, result),
             SchedulerEvent::LoopDone(name) => self.runtime.loop_done(&name),
             SchedulerEvent::Prepared(report) => self.runtime.prepared(report),
-            SchedulerEvent::NoLog { request_id, instance } => {
-                let (now, why) = (self.runtime.log_of(&instance), self.runtime.why_without_log(&instance));
+            SchedulerEvent::NoLog {
+                request_id,
+                instance,
+            } => {
+                let (now, why) = (
+                    self.runtime.log_of(&instance),
+                    self.runtime.why_without_log(&instance),
+                );
                 self.logs.found_nothing(&request_id, &instance, now, why);
             }
-            SchedulerEvent::Overview(reply) => _ = reply.try_send(self.overview()), // Nobody waits for it any more.
+            // Nobody waits for it any more.
+            SchedulerEvent::Overview(reply) => _ = reply.try_send(self.overview()),
         }
         self.prepare();
     }
@@ -218,38 +256,62 @@ impl<C: Clock> AgentManager<C> {
             FromServer::UpdateWorkload(plan) => self.on_plan(plan),
             // [impl->swdd~agent-handles-update-workload-state-requests~1]
             FromServer::WorkloadStates(states) => {
-                let names: BTreeSet<Name> = states.iter().map(|state| state.instance.workload.clone()).collect();
+                let names: BTreeSet<Name> = states
+                    .iter()
+                    .map(|state| state.instance.workload.clone())
+                    .collect();
                 for state in states {
                     self.runtime.store.set_foreign(state);
                 }
                 self.runtime.states_changed(&names);
             }
             FromServer::Response(_) => {} // `rx:server` has passed it to its workload.
-            FromServer::LogsRequest { request_id, request } => {
-                self.logs.start(&request_id, &request, |instance| self.runtime.log_of(instance));
+            FromServer::LogsRequest {
+                request_id,
+                request,
+            } => {
+                self.logs.start(&request_id, &request, |instance| {
+                    self.runtime.log_of(instance)
+                });
             }
             FromServer::LogsCancel { request_id } => self.logs.cancel(&request_id),
             FromServer::UsageRequest { number } => self.usage.request(number),
             FromServer::Prepare(list) => {
-                let is_ours = |added: &AddedWorkload| added.instance.agent == self.runtime.store.agent;
-                self.runtime.stage(by_name(list.into_iter().filter(is_ours).collect()));
+                let is_ours =
+                    |added: &AddedWorkload| added.instance.agent == self.runtime.store.agent;
+                self.runtime
+                    .stage(by_name(list.into_iter().filter(is_ours).collect()));
             }
         }
     }
 
     fn overview(&self) -> Overview {
         let of_one = |AddedWorkload { instance, workload }: &AddedWorkload| {
-            let state = self.runtime.store.get(instance).map(|state| state.phase.state());
-            WorkloadOverview { instance: instance.clone(), runtime: workload.runtime.clone(), state }
+            let state = self
+                .runtime
+                .store
+                .get(instance)
+                .map(|state| state.phase.state());
+            WorkloadOverview {
+                instance: instance.clone(),
+                runtime: workload.runtime.clone(),
+                state,
+            }
         };
         let workloads = self.runtime.wanted().map(of_one).collect();
-        Overview { connected: self.connected, workloads }
+        Overview {
+            connected: self.connected,
+            workloads,
+        }
     }
 
     // ------------------------------------------------------------------ hello
 
     fn on_hello(&mut self, added: Vec<AddedWorkload>) {
-        info!("Received the server hello with '{}' added workloads.", added.len());
+        info!(
+            "Received the server hello with '{}' added workloads.",
+            added.len()
+        );
         self.connected = true;
         self.load_due = self.now() + LOAD_INTERVAL;
         self.report_load();
@@ -263,7 +325,9 @@ impl<C: Clock> AgentManager<C> {
 
     fn request_listings(&mut self, now: Instant) {
         if self.runtime.listings.are_due(now) && self.earlier_calls_ended(now) {
-            self.runtime.listings.request(&self.runtime.context.engines, &self.inbox, now);
+            self.runtime
+                .listings
+                .request(&self.runtime.context.engines, &self.inbox, now);
         }
     }
 
@@ -274,8 +338,13 @@ impl<C: Clock> AgentManager<C> {
         if let Some(listed) = &mut listed {
             self.runtime.recall_ends(runtime, listed);
         }
-        let acceptable = listed.into_iter().flatten().filter(|container| is_file_name(&container.instance));
-        self.runtime.existing.extend(acceptable.map(|container| (runtime.clone(), container)));
+        let acceptable = listed
+            .into_iter()
+            .flatten()
+            .filter(|container| is_file_name(&container.instance));
+        self.runtime
+            .existing
+            .extend(acceptable.map(|container| (runtime.clone(), container)));
         if self.runtime.awaits_listings {
             self.finish_hello();
         } else {
@@ -292,9 +361,10 @@ impl<C: Clock> AgentManager<C> {
         self.report();
     }
 
-    /// Acts on the hello: on the first one when all engines have listed their containers or had time enough for it; a
-    /// later listing concerns the workloads of its engine only. Until then only unchanged running workloads go on, which
-    /// are watched at once, and plans change nothing but what is wanted.
+    /// Acts on the hello: on the first one when all engines have listed their containers or had
+    /// time enough for it; a later listing concerns the workloads of its engine only. Until then
+    /// only unchanged running workloads go on, which are watched at once, and plans change nothing
+    /// but what is wanted.
     fn finish_hello(&mut self) {
         if !self.runtime.awaits_listings {
             return;
@@ -310,15 +380,22 @@ impl<C: Clock> AgentManager<C> {
         self.report_all();
     }
 
-    /// Reports the states of all instances to the server, and that these are all: known when all engines have listed.
+    /// Reports the states of all instances to the server, and that these are all: known when all
+    /// engines have listed.
     fn report_all(&mut self) {
         self.report();
         self.all_reported = self.runtime.listings.are_known();
-        self.uplink.resynchronise(self.runtime.store.own(), self.all_reported);
+        self.uplink
+            .resynchronise(self.runtime.store.own(), self.all_reported);
         if self.all_reported && !std::mem::replace(&mut self.is_swept, true) {
-            let instance = |folder: &str| InstanceName::parse(&format!("{folder}.{}", self.runtime.store.agent));
-            let keeps = |folder: &str| instance(folder).is_none_or(|instance| self.runtime.keeps(&instance));
-            remove_left(&self.runtime.context.calls.folder, keeps); // An agent that was killed has left them.
+            let instance = |folder: &str| {
+                InstanceName::parse(&format!("{folder}.{}", self.runtime.store.agent))
+            };
+            let keeps = |folder: &str| {
+                instance(folder).is_none_or(|instance| self.runtime.keeps(&instance))
+            };
+            // An agent that was killed has left them.
+            remove_left(&self.runtime.context.calls.folder, keeps);
         }
     }
 
@@ -348,8 +425,8 @@ impl<C: Clock> AgentManager<C> {
         self.runtime.settle();
     }
 
-    /// Stores the states that are to be reported, sends them to the server and does what waited for them, which may give
-    /// further ones.
+    /// Stores the states that are to be reported, sends them to the server and does what waited for
+    /// them, which may give further ones.
     // [impl->swdd~agent-sends-workload-states-of-its-workloads-to-server~2]
     fn report(&mut self) {
         while !self.runtime.reports.is_empty() {
@@ -359,12 +436,26 @@ impl<C: Clock> AgentManager<C> {
                 told.push((instance.clone(), shown.phase));
                 self.uplink.put(WorkloadState::new(instance, shown));
             }
-            self.runtime.states_changed(&told.iter().map(|(instance, _)| instance.workload.clone()).collect());
+            self.runtime.states_changed(
+                &told
+                    .iter()
+                    .map(|(instance, _)| instance.workload.clone())
+                    .collect(),
+            );
             for (instance, phase) in told {
-                // It was started once more while it waits; without this it would be shown as running.
-                let waits = self.runtime.waits_to_stop(&instance).filter(|_| phase.state() != "Stopping");
-                // The same instance may come back; without this it would be shown nowhere until then.
-                let comes_back = || self.runtime.waits_to_start(&instance).filter(|_| phase == Phase::Removed);
+                // It was started once more while it waits; without this it would be shown as
+                // running.
+                let waits = self
+                    .runtime
+                    .waits_to_stop(&instance)
+                    .filter(|_| phase.state() != "Stopping");
+                // The same instance may come back; without this it would be shown nowhere until
+                // then.
+                let comes_back = || {
+                    self.runtime
+                        .waits_to_start(&instance)
+                        .filter(|_| phase == Phase::Removed)
+                };
                 self.runtime.reports.extend(waits.or_else(comes_back));
             }
             self.report_status();
@@ -372,22 +463,32 @@ impl<C: Clock> AgentManager<C> {
     }
 }
 
-/// Names become parts of paths and of arguments, so a peer's mistake must not lead out of the run folder.
+/// Names become parts of paths and of arguments, so a peer's mistake must not lead out of the run
+/// folder.
 fn is_file_name(instance: &InstanceName) -> bool {
-    [&instance.workload, &instance.id, &instance.agent].iter().all(|part| !part.is_empty() && has_name_characters(part))
+    [&instance.workload, &instance.id, &instance.agent]
+        .iter()
+        .all(|part| !part.is_empty() && has_name_characters(part))
 }
 
 fn is_acceptable(added: &AddedWorkload) -> bool {
     let acceptable = is_file_name(&added.instance);
     if !acceptable {
-        warn!("Ignoring added workload '{}': its name is not valid.", excerpt(&added.instance.to_string()));
+        warn!(
+            "Ignoring added workload '{}': its name is not valid.",
+            excerpt(&added.instance.to_string())
+        );
     }
     acceptable
 }
 
 /// Those that are acceptable.
 fn by_name(added: Vec<AddedWorkload>) -> BTreeMap<Name, AddedWorkload> {
-    added.into_iter().filter(is_acceptable).map(|added| (added.instance.workload.clone(), added)).collect()
+    added
+        .into_iter()
+        .filter(is_acceptable)
+        .map(|added| (added.instance.workload.clone(), added))
+        .collect()
 }
 
 #[cfg(test)]

@@ -6,15 +6,16 @@ use crate::limits::{BACKOFF_FIRST, BACKOFF_MAX, RESTART_RESET, RESTART_SPACING};
 use crate::model::lifecycle::Restart;
 use std::time::{Duration, Instant};
 
-/// Longest delay before retry number `attempt`, counted from 1: doubles each time, then stays at [`BACKOFF_MAX`].
+/// Longest delay before retry number `attempt`, counted from 1: doubles each time, then stays at
+/// [`BACKOFF_MAX`].
 pub fn backoff_max(attempt: u32) -> Duration {
     // The exponent is bounded, so that no attempt number can overflow.
     let exponent = attempt.saturating_sub(1).min(16);
     BACKOFF_FIRST.saturating_mul(1 << exponent).min(BACKOFF_MAX)
 }
 
-/// Delay before retry number `attempt`: any whole millisecond up to [`backoff_max`], so that workloads which
-/// failed together do not retry together.
+/// Delay before retry number `attempt`: any whole millisecond up to [`backoff_max`], so that
+/// workloads which failed together do not retry together.
 // [impl->swdd~agent-workload-control-loop-requests-retries-on-failing-retry-attempt~1]
 pub fn retry_delay(attempt: u32, random: &mut fastrand::Rng) -> Duration {
     Duration::from_millis(random.u64(0..=whole_ms(backoff_max(attempt))))
@@ -46,10 +47,16 @@ pub struct RestartBackoff {
 }
 
 impl RestartBackoff {
-    /// Nothing has started yet. Without `enabled` every restart is immediate, but the workload's own rules delay its restarts
-    /// even then.
+    /// Nothing has started yet. Without `enabled` every restart is immediate, but the workload's
+    /// own rules delay its restarts even then.
     pub fn new(enabled: bool, rules: Option<Restart>) -> Self {
-        Self { enabled, failures: 0, last_start: None, running_since: None, rules }
+        Self {
+            enabled,
+            failures: 0,
+            last_start: None,
+            running_since: None,
+            rules,
+        }
     }
 
     /// The engine is about to start the workload.
@@ -68,21 +75,38 @@ impl RestartBackoff {
         self.failures
     }
 
-    /// The workload ended now, or did not become ready: when to start it again; `None` when it was tried often enough.
+    /// The workload ended now, or did not become ready: when to start it again; `None` when it was
+    /// tried often enough.
     ///
-    /// After a failure the first restart is immediate, the next ones wait for half to all of a bound that doubles; two
-    /// starts are at least [`RESTART_SPACING`] apart. The workload's own rules delay the first restart, too.
-    pub fn next(&mut self, ended: Ended, now: Instant, random: &mut fastrand::Rng) -> Option<Instant> {
+    /// After a failure the first restart is immediate, the next ones wait for half to all of a
+    /// bound that doubles; two starts are at least [`RESTART_SPACING`] apart. The workload's own
+    /// rules delay the first restart, too.
+    pub fn next(
+        &mut self,
+        ended: Ended,
+        now: Instant,
+        random: &mut fastrand::Rng,
+    ) -> Option<Instant> {
         // A run that was long enough makes up for earlier failures.
         let enough = self.rules.map_or(RESTART_RESET, |rules| rules.window);
-        if self.running_since.take().is_some_and(|since| now.saturating_duration_since(since) >= enough) {
+        if self
+            .running_since
+            .take()
+            .is_some_and(|since| now.saturating_duration_since(since) >= enough)
+        {
             self.failures = 0;
         }
-        let spaced = self.last_start.map_or(now, |start| now.max(start + RESTART_SPACING));
+        let spaced = self
+            .last_start
+            .map_or(now, |start| now.max(start + RESTART_SPACING));
         let bound = match (self.rules, ended) {
             (None, _) if !self.enabled => return Some(now),
             (_, Ended::Well) => return Some(spaced),
-            (Some(rules), Ended::Badly) if rules.max_restarts.is_some_and(|most| self.failures >= most) => return None,
+            (Some(rules), Ended::Badly)
+                if rules.max_restarts.is_some_and(|most| self.failures >= most) =>
+            {
+                return None;
+            }
             (Some(rules), Ended::Badly) => {
                 let factor = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
                 rules.backoff.saturating_mul(factor).min(rules.backoff_max)
@@ -92,11 +116,16 @@ impl RestartBackoff {
         };
         self.failures = self.failures.saturating_add(1);
         let at = now + Duration::from_millis(random.u64(whole_ms(bound) / 2..=whole_ms(bound)));
-        Some(if self.rules.is_some() { at } else { at.max(spaced) })
+        Some(if self.rules.is_some() {
+            at
+        } else {
+            at.max(spaced)
+        })
     }
 
-    /// The workload was started and did not become ready: when to start it again, as [`Self::next`]. Where nothing
-    /// delays restarts it is delayed like a create that failed, which it is shown as.
+    /// The workload was started and did not become ready: when to start it again, as
+    /// [`Self::next`]. Where nothing delays restarts it is delayed like a create that failed, which
+    /// it is shown as.
     pub fn next_start(&mut self, now: Instant, random: &mut fastrand::Rng) -> Option<Instant> {
         if self.enabled || self.rules.is_some() {
             return self.next(Ended::Badly, now, random);
@@ -114,9 +143,21 @@ mod tests {
 
     #[test]
     fn backoff_bound_doubles_then_stays_at_the_cap_for_ever() {
-        let rows = [(1, 500), (2, 1_000), (3, 2_000), (10, 256_000), (11, 300_000), (65, 300_000), (u32::MAX, 300_000)];
+        let rows = [
+            (1, 500),
+            (2, 1_000),
+            (3, 2_000),
+            (10, 256_000),
+            (11, 300_000),
+            (65, 300_000),
+            (u32::MAX, 300_000),
+        ];
         for (attempt, expected_ms) in rows {
-            assert_eq!(backoff_max(attempt).as_millis(), expected_ms, "attempt {attempt}");
+            assert_eq!(
+                backoff_max(attempt).as_millis(),
+                expected_ms,
+                "attempt {attempt}"
+            );
         }
     }
 
@@ -126,10 +167,21 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(7);
         for attempt in [1, 2, 5, 20, u32::MAX] {
             let bound = backoff_max(attempt);
-            let delays: Vec<Duration> = (0..200).map(|_| retry_delay(attempt, &mut random)).collect();
-            assert!(delays.iter().all(|delay| *delay <= bound), "attempt {attempt}");
-            assert!(delays.iter().any(|delay| *delay < bound / 4), "attempt {attempt}");
-            assert!(delays.iter().any(|delay| *delay > bound / 4 * 3), "attempt {attempt}");
+            let delays: Vec<Duration> = (0..200)
+                .map(|_| retry_delay(attempt, &mut random))
+                .collect();
+            assert!(
+                delays.iter().all(|delay| *delay <= bound),
+                "attempt {attempt}"
+            );
+            assert!(
+                delays.iter().any(|delay| *delay < bound / 4),
+                "attempt {attempt}"
+            );
+            assert!(
+                delays.iter().any(|delay| *delay > bound / 4 * 3),
+                "attempt {attempt}"
+            );
         }
     }
 
@@ -142,12 +194,25 @@ mod tests {
         backoff.starting(start);
         backoff.running(start);
         let ended = start + Duration::from_secs(5);
-        assert_eq!(backoff.next(Ended::Badly, ended, &mut random).unwrap(), ended);
-        for (restart, bound_ms) in [(1, 500), (2, 1_000), (3, 2_000), (4, 4_000), (20, 300_000), (30, 300_000)] {
+        assert_eq!(
+            backoff.next(Ended::Badly, ended, &mut random).unwrap(),
+            ended
+        );
+        for (restart, bound_ms) in [
+            (1, 500),
+            (2, 1_000),
+            (3, 2_000),
+            (4, 4_000),
+            (20, 300_000),
+            (30, 300_000),
+        ] {
             backoff.failures = restart;
             let delay = backoff.next(Ended::Badly, ended, &mut random).unwrap() - ended;
             let bound = Duration::from_millis(bound_ms);
-            assert!(delay <= bound && delay >= bound / 2, "restart {restart}: {delay:?}");
+            assert!(
+                delay <= bound && delay >= bound / 2,
+                "restart {restart}: {delay:?}"
+            );
         }
     }
 
@@ -155,13 +220,20 @@ mod tests {
     fn a_minute_of_running_makes_the_next_restart_immediate_again() {
         let clock = ManualClock::new();
         let mut random = fastrand::Rng::with_seed(1);
-        for (ran, immediate) in [(RESTART_RESET - Duration::from_millis(1), false), (RESTART_RESET, true)] {
+        for (ran, immediate) in [
+            (RESTART_RESET - Duration::from_millis(1), false),
+            (RESTART_RESET, true),
+        ] {
             let mut backoff = RestartBackoff::new(true, None);
             backoff.failures = 12;
             backoff.starting(clock.now());
             backoff.running(clock.now());
             let ended = clock.now() + ran;
-            assert_eq!(backoff.next(Ended::Badly, ended, &mut random).unwrap() == ended, immediate, "{ran:?}");
+            assert_eq!(
+                backoff.next(Ended::Badly, ended, &mut random).unwrap() == ended,
+                immediate,
+                "{ran:?}"
+            );
         }
     }
 
@@ -174,10 +246,18 @@ mod tests {
             let mut backoff = RestartBackoff::new(true, None);
             backoff.starting(start);
             let now = start + Duration::from_millis(10);
-            assert_eq!(backoff.next(ended, now, &mut random).unwrap(), start + RESTART_SPACING, "{ended:?}");
+            assert_eq!(
+                backoff.next(ended, now, &mut random).unwrap(),
+                start + RESTART_SPACING,
+                "{ended:?}"
+            );
             let later = start + Duration::from_secs(2);
             backoff = RestartBackoff::new(true, None);
-            assert_eq!(backoff.next(ended, later, &mut random).unwrap(), later, "{ended:?}");
+            assert_eq!(
+                backoff.next(ended, later, &mut random).unwrap(),
+                later,
+                "{ended:?}"
+            );
         }
     }
 
@@ -194,7 +274,9 @@ mod tests {
         }
         assert!(now - start > Duration::from_secs(60), "{:?}", now - start);
         backoff.running(now);
-        backoff.next(Ended::Badly, now + RESTART_RESET, &mut random).unwrap();
+        backoff
+            .next(Ended::Badly, now + RESTART_RESET, &mut random)
+            .unwrap();
         assert_eq!(backoff.unsuccessful(), 0);
     }
 
@@ -216,10 +298,16 @@ mod tests {
             for bound_ms in [200, 400, 800, 1_600, 3_200, 5_000, 5_000] {
                 let delay = backoff.next(Ended::Badly, now, &mut random).unwrap() - now;
                 let bound = Duration::from_millis(bound_ms);
-                assert!(delay <= bound && delay >= bound / 2, "{bound_ms}: {delay:?}");
+                assert!(
+                    delay <= bound && delay >= bound / 2,
+                    "{bound_ms}: {delay:?}"
+                );
             }
             backoff.failures = u32::MAX;
-            assert!(backoff.next(Ended::Badly, now, &mut random).unwrap() <= now + Duration::from_secs(5));
+            assert!(
+                backoff.next(Ended::Badly, now, &mut random).unwrap()
+                    <= now + Duration::from_secs(5)
+            );
         }
     }
 
@@ -237,7 +325,10 @@ mod tests {
                 assert_eq!(next.is_some(), begins_anew && most > 0, "{most} {ran_s}");
             }
             backoff.failures = most;
-            assert!(backoff.next(Ended::Well, now, &mut random).is_some(), "success is not counted");
+            assert!(
+                backoff.next(Ended::Well, now, &mut random).is_some(),
+                "success is not counted"
+            );
         }
     }
 }

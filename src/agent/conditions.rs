@@ -28,9 +28,15 @@ impl NodeFacts {
         let mut probes = PathProbes::new(Arc::new(|| ()), paths::node());
         let check_paths = move |wanted: &BTreeSet<&str>| {
             let found = probes.look(wanted.iter().map(|path| (*path).to_owned()), PATH_WAIT);
-            found.into_iter().map(|(path, facts)| (path, facts.is_some())).collect()
+            found
+                .into_iter()
+                .map(|(path, facts)| (path, facts.is_some()))
+                .collect()
         };
-        Self { tags, check_paths: Box::new(check_paths) }
+        Self {
+            tags,
+            check_paths: Box::new(check_paths),
+        }
     }
 }
 
@@ -40,8 +46,8 @@ pub struct Gate {
     conditions: [Option<Condition>; 3],
     /// What does not hold of each. Until a path has answered, nothing is known to hold.
     unmet: [Option<String>; 3],
-    /// A path that does not answer counts as missing: it is about an update, which can wait. Otherwise it changes nothing, and
-    /// the activation is evaluated once.
+    /// A path that does not answer counts as missing: it is about an update, which can wait.
+    /// Otherwise it changes nothing, and the activation is evaluated once.
     is_staged: bool,
 }
 
@@ -53,13 +59,22 @@ impl Gate {
         let lifecycle = config.usable_lifecycle()?;
         let update = lifecycle.update.as_ref().filter(|_| is_staged);
         let when = update.and_then(|update| update.when.clone());
-        let conditions = [lifecycle.activation.clone(), when, lifecycle.precondition.clone()];
+        let conditions = [
+            lifecycle.activation.clone(),
+            when,
+            lifecycle.precondition.clone(),
+        ];
         if conditions.iter().all(Option::is_none) {
             return None;
         }
-        let unknown = |condition: &Option<Condition>| condition.as_ref()?.unmet(|_| None, &facts.tags);
+        let unknown =
+            |condition: &Option<Condition>| condition.as_ref()?.unmet(|_| None, &facts.tags);
         let unmet = conditions.each_ref().map(unknown);
-        let mut gate = Self { conditions, unmet, is_staged };
+        let mut gate = Self {
+            conditions,
+            unmet,
+            is_staged,
+        };
         let known = (facts.check_paths)(&gate.paths().collect());
         gate.evaluate(&known, &facts.tags);
         Some(gate)
@@ -76,8 +91,12 @@ impl Gate {
                 *unmet = condition.unmet(|path| known.get(path).copied(), tags);
             }
         }
-        let has_answered = |condition: &mut Condition| condition.paths().all(|path| known.contains_key(path));
-        if !self.is_staged && self.conditions[0].take_if(has_answered).is_some() && self.unmet[0].is_some() {
+        let has_answered =
+            |condition: &mut Condition| condition.paths().all(|path| known.contains_key(path));
+        if !self.is_staged
+            && self.conditions[0].take_if(has_answered).is_some()
+            && self.unmet[0].is_some()
+        {
             self.conditions[2] = None; // It never runs.
         }
     }
@@ -108,9 +127,11 @@ impl Gate {
         self.unmet[2].is_none()
     }
 
-    /// Why what is staged may not replace the old instance yet. One that is not relevant on this node need not run.
+    /// Why what is staged may not replace the old instance yet. One that is not relevant on this
+    /// node need not run.
     pub fn staged_unmet(&self) -> Option<&str> {
         let [inactive, when, precondition] = &self.unmet;
-        when.as_deref().or_else(|| precondition.as_deref().filter(|_| inactive.is_none()))
+        when.as_deref()
+            .or_else(|| precondition.as_deref().filter(|_| inactive.is_none()))
     }
 }

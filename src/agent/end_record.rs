@@ -1,6 +1,8 @@
-//! How a workload ended, kept in the folder of its instance for the next agent: others may remove the container meanwhile.
+//! How a workload ended, kept in the folder of its instance for the next agent: others may remove
+//! the container meanwhile.
 //!
-//! Thread: `wl:<name>` writes and reads, `scheduler` reads when the agent starts. Owns: nothing; the connector keeps the text.
+//! Thread: `wl:<name>` writes and reads, `scheduler` reads when the agent starts. Owns: nothing;
+//! the connector keeps the text.
 
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
@@ -46,8 +48,15 @@ pub fn kept(
     if record.boot != boot || boot.is_empty() {
         return None;
     }
-    let phase = if record.succeeded { Phase::Succeeded } else { Phase::FailedExecFailed };
-    Some((ContainerId(record.container.into()), ExecutionState::with_info(phase, record.info)))
+    let phase = if record.succeeded {
+        Phase::Succeeded
+    } else {
+        Phase::FailedExecFailed
+    };
+    Some((
+        ContainerId(record.container.into()),
+        ExecutionState::with_info(phase, record.info),
+    ))
 }
 
 #[cfg(test)]
@@ -59,18 +68,38 @@ mod tests {
     fn record_of_an_end_is_read_in_its_boot_only() {
         let engine = FakeEngine::new();
         let mut connector = engine.connector("agent_A");
-        let (web, id) = (InstanceName::with_id("web", "1", "agent_A"), ContainerId("c1".into()));
+        let (web, id) = (
+            InstanceName::with_id("web", "1", "agent_A"),
+            ContainerId("c1".into()),
+        );
         for state in [ExecutionState::exited(0), ExecutionState::exited(3)] {
             keep(&mut connector, &web, &id, "boot 1", &state);
             assert_eq!(kept(&connector, &web, "boot 1"), Some((id.clone(), state)));
         }
         assert_eq!(kept(&connector, &web, "boot 2"), None);
-        assert_eq!(kept(&connector, &InstanceName::with_id("db", "1", "agent_A"), "boot 1"), None);
+        assert_eq!(
+            kept(
+                &connector,
+                &InstanceName::with_id("db", "1", "agent_A"),
+                "boot 1"
+            ),
+            None
+        );
         keep(&mut connector, &web, &id, "", &ExecutionState::exited(0));
-        assert_eq!(kept(&connector, &web, ""), None, "an unknown boot may be another one");
+        assert_eq!(
+            kept(&connector, &web, ""),
+            None,
+            "an unknown boot may be another one"
+        );
         connector.note_end(&web, "{");
         assert_eq!(kept(&connector, &web, "boot 1"), None);
-        keep(&mut connector, &web, &id, "boot 1", &ExecutionState::exited(0));
+        keep(
+            &mut connector,
+            &web,
+            &id,
+            "boot 1",
+            &ExecutionState::exited(0),
+        );
         connector.forget_end(&web);
         assert_eq!(kept(&connector, &web, "boot 1"), None);
     }

@@ -1,8 +1,8 @@
-//! A call of an engine that may take minutes: pull, create, init, run or start. The control loop waits for it together with
-//! its other events.
+//! A call of an engine that may take minutes: pull, create, init, run or start. The control loop
+//! waits for it together with its other events.
 //!
-//! Thread: `call:<name>` for each call; it ends with the call. Takes: one step to make. Gives: its result to the control
-//! loop (never waits).
+//! Thread: `call:<name>` for each call; it ends with the call. Takes: one step to make. Gives: its
+//! result to the control loop (never waits).
 
 use super::control_interface::pipes;
 use super::preparation::host_paths::{look, named_paths};
@@ -17,7 +17,9 @@ use crate::platform::private_folder::PrivateFolder;
 use crate::platform::sync::EventFd;
 use crate::platform::threads;
 use crate::runtime::exit_watch::main_process;
-use crate::runtime::{Cancel, ContainerId, MainProcess, NewContainer, RuntimeConnector, RuntimeError, containerd};
+use crate::runtime::{
+    Cancel, ContainerId, MainProcess, NewContainer, RuntimeConnector, RuntimeError, containerd,
+};
 use log::{debug, error};
 use rustix::fs::Mode;
 use std::collections::BTreeSet;
@@ -28,8 +30,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest wait for the paths of the node before a container is created or initialised to wait. Nobody waits for that, but it
-/// keeps a core from others.
+/// Longest wait for the paths of the node before a container is created or initialised to wait.
+/// Nobody waits for that, but it keeps a core from others.
 const PREPARING_PATHS_WAIT: Duration = Duration::from_secs(1);
 
 /// Starts calls. Tests and simulations run them when they want.
@@ -87,7 +89,8 @@ pub struct CallContext {
     pub folder: PathBuf,
     /// Identifies this boot of the node.
     pub boot: Arc<str>,
-    /// Files of the node that podman copies into a container when it initialises it, and nerdctl when it creates it.
+    /// Files of the node that podman copies into a container when it initialises it, and nerdctl
+    /// when it creates it.
     pub copied: Arc<BTreeSet<String>>,
     /// Longest create; `None` has no limit.
     pub create_timeout: Option<Duration>,
@@ -114,12 +117,22 @@ impl EngineCall {
         self.ready_pid_file();
         let (limit, new) = (self.context.create_timeout, self.new.clone());
         let started = |id: ContainerId| {
-            let process = new.pid_file.as_deref().and_then(|path| main_process(path, &id));
+            let process = new
+                .pid_file
+                .as_deref()
+                .and_then(|path| main_process(path, &id));
             CallDone::Started(id, process)
         };
-        let written = if self.step.begins() { write(&self.context, &new) } else { Ok(()) };
+        let written = if self.step.begins() {
+            write(&self.context, &new)
+        } else {
+            Ok(())
+        };
         let result = written.and_then(|()| match &self.step {
-            CallStep::Image => self.connector.prepare_image(&new.workload, limit, cancel).map(|()| CallDone::Image),
+            CallStep::Image => self
+                .connector
+                .prepare_image(&new.workload, limit, cancel)
+                .map(|()| CallDone::Image),
             CallStep::Create => self.create(&new, cancel).map(CallDone::Prepared),
             CallStep::Init(container) => {
                 let container = container.clone();
@@ -133,21 +146,35 @@ impl EngineCall {
         (self.reply)(result);
     }
 
-    /// Makes the folder of the file with the pid. Each start begins with an empty one: the file is about this start, or is
-    /// not there. A start goes without it where it cannot be written, since it only saves a listing.
+    /// Makes the folder of the file with the pid. Each start begins with an empty one: the file is
+    /// about this start, or is not there. A start goes without it where it cannot be written, since
+    /// it only saves a listing.
     fn ready_pid_file(&mut self) {
-        let Some(path) = &self.new.pid_file else { return };
+        let Some(path) = &self.new.pid_file else {
+            return;
+        };
         let Some(folder) = path.parent() else { return };
         // An `init` has written it.
-        let made = if self.step.begins() { empty_folder(folder) } else { PrivateFolder::open(folder).map(drop) };
+        let made = if self.step.begins() {
+            empty_folder(folder)
+        } else {
+            PrivateFolder::open(folder).map(drop)
+        };
         if let Err(error) = made {
             let name = &self.new.instance.workload;
-            debug!("Workload '{name}' is started without a pid file in '{}': '{error}'", folder.display());
+            debug!(
+                "Workload '{name}' is started without a pid file in '{}': '{error}'",
+                folder.display()
+            );
             self.new.pid_file = None;
         }
     }
 
-    fn create(&mut self, new: &NewContainer, cancel: Cancel<'_>) -> Result<PreparedContainer, RuntimeError> {
+    fn create(
+        &mut self,
+        new: &NewContainer,
+        cancel: Cancel<'_>,
+    ) -> Result<PreparedContainer, RuntimeError> {
         self.make_folders(new)?;
         let config = new.workload.config();
         let mut paths = match &config.engine {
@@ -155,13 +182,22 @@ impl EngineCall {
             _ => BTreeSet::new(),
         };
         if *new.workload.runtime == *containerd::RUNTIME_NAME {
-            paths.extend(self.context.copied.iter().cloned()); // It copies them when it creates the container.
+            // It copies them when it creates the container.
+            paths.extend(self.context.copied.iter().cloned());
         }
-        // Looked at before the create, which may read them: what changes meanwhile is noticed then, too.
+        // Looked at before the create, which may read them: what changes meanwhile is noticed then,
+        // too.
         let paths = look(&paths, PREPARING_PATHS_WAIT).map_err(RuntimeError::NotStarted)?;
-        self.connector.note_prepared(&new.instance, &Record::of_create(&self.context.boot).text());
-        let id = self.connector.create_only(new, self.context.create_timeout, cancel)?;
-        let container = PreparedContainer { id, level: PrepareLevel::Create, paths };
+        self.connector
+            .note_prepared(&new.instance, &Record::of_create(&self.context.boot).text());
+        let id = self
+            .connector
+            .create_only(new, self.context.create_timeout, cancel)?;
+        let container = PreparedContainer {
+            id,
+            level: PrepareLevel::Create,
+            paths,
+        };
         self.note(new, &container)?;
         Ok(container)
     }
@@ -172,8 +208,11 @@ impl EngineCall {
         new: &NewContainer,
         cancel: Cancel<'_>,
     ) -> Result<PreparedContainer, RuntimeError> {
-        container.paths.extend(look(&self.context.copied, PREPARING_PATHS_WAIT).map_err(RuntimeError::TimedOut)?);
-        self.connector.init(&container.id, new, self.context.create_timeout, cancel)?;
+        container.paths.extend(
+            look(&self.context.copied, PREPARING_PATHS_WAIT).map_err(RuntimeError::TimedOut)?,
+        );
+        self.connector
+            .init(&container.id, new, self.context.create_timeout, cancel)?;
         container.level = PrepareLevel::Init;
         self.note(new, &container)?;
         Ok(container)
@@ -187,13 +226,23 @@ impl EngineCall {
             pipes::create(folder, false).map_err(failed)?;
         }
         if let Some(path) = &new.notify_socket {
-            let failed = |error| format!("the notify socket '{}' cannot be made: {error}", path.display());
-            notify_socket(path).map_err(|error| for_now(failed(error)))?; // Nobody writes to it before the start.
+            let failed = |error| {
+                format!(
+                    "the notify socket '{}' cannot be made: {error}",
+                    path.display()
+                )
+            };
+            // Nobody writes to it before the start.
+            notify_socket(path).map_err(|error| for_now(failed(error)))?;
         }
         Ok(())
     }
 
-    fn note(&mut self, new: &NewContainer, container: &PreparedContainer) -> Result<(), RuntimeError> {
+    fn note(
+        &mut self,
+        new: &NewContainer,
+        container: &PreparedContainer,
+    ) -> Result<(), RuntimeError> {
         let arguments = self.connector.create_arguments(new)?;
         let record = Record::new(container, &new.workload, &arguments, &self.context.boot);
         self.connector.note_prepared(&new.instance, &record.text());
@@ -201,8 +250,9 @@ impl EngineCall {
     }
 }
 
-/// Makes `folder` anew, with room for a small file. What a start that failed has left there is gone: runc for example
-/// writes beside the pid file first, and refuses each later start while that file is there.
+/// Makes `folder` anew, with room for a small file. What a start that failed has left there is
+/// gone: runc for example writes beside the pid file first, and refuses each later start while that
+/// file is there.
 fn empty_folder(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -210,17 +260,29 @@ fn empty_folder(folder: &Path) -> io::Result<()> {
     }
     let made = PrivateFolder::open(folder)?;
     let probe = Path::new("room");
-    let written = made.write_anew(probe, Mode::RUSR | Mode::WUSR).and_then(|mut file| file.write_all(b"1234567890\n"));
+    let written = made
+        .write_anew(probe, Mode::RUSR | Mode::WUSR)
+        .and_then(|mut file| file.write_all(b"1234567890\n"));
     fs::remove_file(folder.join(probe))?;
     written
 }
 
 /// Writes the files that the container mounts.
 fn write(context: &CallContext, new: &NewContainer) -> Result<(), RuntimeError> {
-    let (folder, files) = (context.folder.join(new.instance.folder()).join("files"), &new.workload.files);
+    let (folder, files) = (
+        context.folder.join(new.instance.folder()).join("files"),
+        &new.workload.files,
+    );
     write_files(&folder, files).map_err(|error| {
-        error!("Failed to create workload files for workload '{}': '{error}'", new.instance);
+        error!(
+            "Failed to create workload files for workload '{}': '{error}'",
+            new.instance
+        );
         let cause = format!("Failed to create workload file: '{error}'");
-        if error.is_final(files) { RuntimeError::Unsupported(cause) } else { RuntimeError::NotStarted(cause) }
+        if error.is_final(files) {
+            RuntimeError::Unsupported(cause)
+        } else {
+            RuntimeError::NotStarted(cause)
+        }
     })
 }

@@ -1,6 +1,7 @@
 //! What the scheduler reacts to.
 //!
-//! Thread: plain values; sent by `rx:server`, `uplink`, `wl:*`, `watch:*` and `metrics`, received by `scheduler`.
+//! Thread: plain values; sent by `rx:server`, `uplink`, `wl:*`, `watch:*` and
+//! `metrics`, received by `scheduler`.
 
 use super::state_checker::ListResult;
 use crate::limits::ADDITIONAL_INFO_MAX;
@@ -76,8 +77,13 @@ pub struct WorkloadOverview {
 }
 
 /// Reports a state of an instance to the scheduler; a long message of an engine is cut.
-pub fn send_state(reports: &Sender<SchedulerEvent>, instance: &InstanceName, mut state: ExecutionState) {
+pub fn send_state(
+    reports: &Sender<SchedulerEvent>,
+    instance: &InstanceName,
+    mut state: ExecutionState,
+) {
     state.cut_info(ADDITIONAL_INFO_MAX);
     let report = WorkloadState::new(instance.clone(), state);
-    let _ = reports.send(SchedulerEvent::State(report)); // The scheduler is gone only when the agent ends.
+    // The scheduler is gone only when the agent ends.
+    let _ = reports.send(SchedulerEvent::State(report));
 }

@@ -1,15 +1,19 @@
 //! Removes folders that a container could write to, however deep they are nested.
 //!
-//! Nothing here recurses: a folder inside a folder that is not empty is moved up to the outermost one, and is emptied
-//! there. So depth costs neither stack nor descriptors nor long paths, and whatever is renamed or replaced meanwhile,
-//! only what is in folders that were opened without following a link is removed.
+//! Nothing here recurses: a folder inside a folder that is not empty is moved up to the outermost
+//! one, and is emptied there. So depth costs neither stack nor descriptors nor long paths, and
+//! whatever is renamed or replaced meanwhile, only what is in folders that were opened without
+//! following a link is removed.
 //!
-//! Thread: `wl:<name>`, which owns the folder of its workload; `removal` after a start, for what took too long before.
+//! Thread: `wl:<name>`, which owns the folder of its workload; `removal` after a start, for what
+//! took too long before.
 
 use crate::limits::{REMOVAL_MAX, STACK_SMALL};
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::threads;
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, chmod, fchmod, fstat, openat, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, Mode, OFlags, chmod, fchmod, fstat, openat, renameat, unlinkat,
+};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::fs;
@@ -18,17 +22,22 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Tries to find a free name for a folder that is moved. It is random, so the first one is free unless an attacker
-/// watches.
+/// Tries to find a free name for a folder that is moved. It is random, so the first one is free
+/// unless an attacker watches.
 const NAME_TRIES: u32 = 8;
 
-/// Begins the names of folders that are only still there to be removed. No workload is called like that.
+/// Begins the names of folders that are only still there to be removed. No workload is called like
+/// that.
 const REMOVING: &str = ".removing-";
 
-/// Removes `folder` with all that is in it, for at most `limit`; missing is fine, any other failure only worth a
-/// warning. What takes longer is set aside beside it, for [`remove_set_aside`].
+/// Removes `folder` with all that is in it, for at most `limit`; missing is fine, any other failure
+/// only worth a warning. What takes longer is set aside beside it, for [`remove_set_aside`].
 pub fn remove_folder(folder: &Path, clock: &impl Clock, limit: Duration) {
-    let removal = Removal { clock, until: clock.now() + limit, limit };
+    let removal = Removal {
+        clock,
+        until: clock.now() + limit,
+        limit,
+    };
     match removal.remove(folder) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -37,32 +46,52 @@ pub fn remove_folder(folder: &Path, clock: &impl Clock, limit: Duration) {
             if error.kind() == io::ErrorKind::TimedOut
                 && let Err(error) = fs::rename(folder, folder.with_file_name(new_name()))
             {
-                log::warn!("Could not set the folder '{}' aside: '{error}'", folder.display());
+                log::warn!(
+                    "Could not set the folder '{}' aside: '{error}'",
+                    folder.display()
+                );
             }
         }
     }
 }
 
-/// Removes what was set aside in the agent's `folder` in an earlier life, on a thread of its own that ends with it and
-/// that is not waited for. What takes more than [`REMOVAL_MAX`] is continued with the next start.
+/// Removes what was set aside in the agent's `folder` in an earlier life, on a thread of its own
+/// that ends with it and that is not waited for. What takes more than [`REMOVAL_MAX`] is continued
+/// with the next start.
 pub fn remove_set_aside(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let set_aside = entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(REMOVING.as_bytes()));
+    let set_aside = entries.filter(|entry| {
+        entry
+            .file_name()
+            .as_encoded_bytes()
+            .starts_with(REMOVING.as_bytes())
+    });
     let folders: Vec<PathBuf> = set_aside.map(|entry| entry.path()).collect();
     if folders.is_empty() {
         return;
     }
-    let body = move || folders.iter().for_each(|folder| remove_folder(folder, &SystemClock, REMOVAL_MAX));
+    let body = move || {
+        folders
+            .iter()
+            .for_each(|folder| remove_folder(folder, &SystemClock, REMOVAL_MAX))
+    };
     if let Err(error) = threads::spawn("removal", STACK_SMALL, body) {
-        log::warn!("Folders that are left of earlier workloads stay, there is no thread to remove them: '{error}'");
+        log::warn!(
+            "Folders that are left of earlier workloads stay, there is no thread to remove them: '{error}'"
+        );
     }
 }
 
 /// Removes what is in the agent's `folder` and not kept, as [`remove_set_aside`].
 pub fn remove_left(folder: &Path, keeps: impl Fn(&str) -> bool) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_name().to_str().is_some_and(|name| !name.starts_with(REMOVING) && !keeps(name)) {
-            let _ = fs::rename(entry.path(), folder.join(new_name())); // Else it stays until the next start.
+        if entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| !name.starts_with(REMOVING) && !keeps(name))
+        {
+            // Else it stays until the next start.
+            let _ = fs::rename(entry.path(), folder.join(new_name()));
         }
     }
     remove_set_aside(folder);
@@ -102,15 +131,21 @@ impl<C: Clock> Removal<'_, C> {
             let (moves, failure) = self.remove_entries(&top, |name| self.flatten(&top, name))?;
             match remove_entry(CWD, folder)? {
                 Attempt::Gone => return Ok(()),
-                Attempt::NotEmpty if moves == 0 => return Err(failure.unwrap_or(Errno::NOTEMPTY).into()),
+                Attempt::NotEmpty if moves == 0 => {
+                    return Err(failure.unwrap_or(Errno::NOTEMPTY).into());
+                }
                 Attempt::NotEmpty => {}
             }
         }
     }
 
-    /// Removes what is in `folder`; `not_empty` is called for folders with something in them. When nothing was removed or
-    /// moved, another try would do no more.
-    fn remove_entries(&self, folder: &OwnedFd, not_empty: impl Fn(&CStr) -> io::Result<Done>) -> io::Result<Done> {
+    /// Removes what is in `folder`; `not_empty` is called for folders with something in them. When
+    /// nothing was removed or moved, another try would do no more.
+    fn remove_entries(
+        &self,
+        folder: &OwnedFd,
+        not_empty: impl Fn(&CStr) -> io::Result<Done>,
+    ) -> io::Result<Done> {
         let (mut moves, mut failure) = (0, None);
         for entry in entries(folder)? {
             let entry = entry?;
@@ -126,7 +161,8 @@ impl<C: Clock> Removal<'_, C> {
         Ok((moves, failure))
     }
 
-    /// Removes what is in the folder `name` of `top`, moves to `top` what is not empty there, and removes the folder.
+    /// Removes what is in the folder `name` of `top`, moves to `top` what is not empty there, and
+    /// removes the folder.
     fn flatten(&self, top: &OwnedFd, name: &CStr) -> io::Result<Done> {
         let folder = match open_folder(top, name) {
             Ok(folder) => folder,
@@ -134,7 +170,9 @@ impl<C: Clock> Removal<'_, C> {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok((0, None)),
             Err(errno) => return Ok((0, Some(errno))),
         };
-        let lift = |inner: &CStr| Ok(lift(&folder, inner, top).map_or_else(|errno| (0, Some(errno)), |()| (1, None)));
+        let lift = |inner: &CStr| {
+            Ok(lift(&folder, inner, top).map_or_else(|errno| (0, Some(errno)), |()| (1, None)))
+        };
         let (mut moves, failure) = self.remove_entries(&folder, lift)?;
         if remove_entry(top, name) == Ok(Attempt::Gone) {
             moves += 1;
@@ -152,14 +190,22 @@ impl<C: Clock> Removal<'_, C> {
 }
 
 /// What is in `folder`, without the two names that every folder has.
-fn entries(folder: &OwnedFd) -> rustix::io::Result<impl Iterator<Item = rustix::io::Result<rustix::fs::DirEntry>>> {
+fn entries(
+    folder: &OwnedFd,
+) -> rustix::io::Result<impl Iterator<Item = rustix::io::Result<rustix::fs::DirEntry>>> {
     let entries = Dir::read_from(folder)?;
-    Ok(entries
-        .filter(|entry| entry.as_ref().map_or(true, |entry| entry.file_name() != c"." && entry.file_name() != c"..")))
+    Ok(entries.filter(|entry| {
+        entry.as_ref().map_or(true, |entry| {
+            entry.file_name() != c"." && entry.file_name() != c".."
+        })
+    }))
 }
 
 /// Removes a file, link or empty folder. Missing counts as gone.
-fn remove_entry<P: rustix::path::Arg + Copy>(parent: impl AsFd, name: P) -> rustix::io::Result<Attempt> {
+fn remove_entry<P: rustix::path::Arg + Copy>(
+    parent: impl AsFd,
+    name: P,
+) -> rustix::io::Result<Attempt> {
     let not_a_file = match unlinkat(&parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(Attempt::Gone),
         Err(errno @ (Errno::ISDIR | Errno::PERM)) => errno,
@@ -173,9 +219,12 @@ fn remove_entry<P: rustix::path::Arg + Copy>(parent: impl AsFd, name: P) -> rust
     }
 }
 
-/// Opens a folder, never through a link, so that its content can be removed: its owner may have taken that right from
-/// itself.
-fn open_folder<P: rustix::path::Arg + Copy>(parent: impl AsFd, name: P) -> rustix::io::Result<OwnedFd> {
+/// Opens a folder, never through a link, so that its content can be removed: its owner may have
+/// taken that right from itself.
+fn open_folder<P: rustix::path::Arg + Copy>(
+    parent: impl AsFd,
+    name: P,
+) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(&parent, name, flags | OFlags::RDONLY, Mode::empty()) {
         Err(Errno::ACCESS) => {
@@ -199,8 +248,11 @@ fn lift(from: &OwnedFd, name: &CStr, top: &OwnedFd) -> rustix::io::Result<()> {
     for _ in 0..NAME_TRIES {
         match renameat(from, name, top, new_name()) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
-            Err(Errno::ACCESS) => drop(open_folder(from, name)?), // Its entry `..` changes, so it must be writable.
-            Err(errno @ (Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR)) => last = errno,
+            // Its entry `..` changes, so it must be writable.
+            Err(Errno::ACCESS) => drop(open_folder(from, name)?),
+            Err(errno @ (Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR)) => {
+                last = errno
+            }
             Err(errno) => return Err(errno),
         }
     }

@@ -1,16 +1,20 @@
 //! Reads the logs of containers for requests of the server: follow, tail, since, until.
 //!
-//! One stream per request and instance. A stream has at most one message waiting for the server; until that is sent it
-//! reads nothing, so a flood waits in the pipe of the engine's program, costs bounded memory and delays no other
-//! stream. Lines that a slow requester does not read in time are dropped and counted by the server.
+//! One stream per request and instance. A stream has at most one message waiting for the server;
+//! until that is sent it reads nothing, so a flood waits in the pipe of the engine's program, costs
+//! bounded memory and delays no other stream. Lines that a slow requester does not read in time are
+//! dropped and counted by the server.
 //!
-//! A log that is requested before its container was started waits for that, without a thread: its lines are read from the
-//! beginning of the container. It ends with a reason when the container does not come.
+//! A log that is requested before its container was started waits for that, without a thread: its
+//! lines are read from the beginning of the container. It ends with a reason when the container
+//! does not come.
 //!
-//! Thread: `log:<number>:<workload>`, one per stream: reads and sends. [`LogStreams`] belongs to `scheduler`.
-//! Owns: the processes of the engine that print the log. Takes: a request, its end when [`LogStreams`] forgets it.
-//! Gives: lines and their end to `uplink` (waits there for room); to the scheduler, that there is no container (may block
-//! there).
+//! Thread: `log:<number>:<workload>`, one per stream: reads and sends. [`LogStreams`] belongs to
+//! `scheduler`.
+//! Owns: the processes of the engine that print the log. Takes: a request, its end when
+//! [`LogStreams`] forgets it.
+//! Gives: lines and their end to `uplink` (waits there for room); to the scheduler, that there is
+//! no container (may block there).
 
 use super::events::SchedulerEvent;
 use super::uplink_outbox::UplinkOutbox;
@@ -41,7 +45,8 @@ pub enum LogAvailability {
     /// From what this engine has of the instance.
     Readable {
         engine: Box<dyn RuntimeConnector>,
-        /// The number of the start that made the container; `None` when this agent has not started it.
+        /// The number of the start that made the container; `None` when this agent has not started
+        /// it.
         start: Option<u64>,
     },
     /// It is being started for the first time, so its container is about to come.
@@ -101,11 +106,17 @@ impl Drop for Running {
 impl LogStreams {
     /// No stream yet. Lines go to `outbox`, what has no container to `scheduler`.
     pub fn new(outbox: UplinkOutbox, scheduler: Sender<SchedulerEvent>) -> Self {
-        Self { outbox, scheduler, running: Vec::new(), waiting: Vec::new(), started: 0 }
+        Self {
+            outbox,
+            scheduler,
+            running: Vec::new(),
+            waiting: Vec::new(),
+            started: 0,
+        }
     }
 
-    /// Starts to read, or to wait for containers; a request under the same id is replaced. What cannot be read ends at
-    /// once, or the requester would wait for it for ever.
+    /// Starts to read, or to wait for containers; a request under the same id is replaced. What
+    /// cannot be read ends at once, or the requester would wait for it for ever.
     pub fn start(
         &mut self,
         request_id: &str,
@@ -118,12 +129,23 @@ impl LogStreams {
             let available = availability(instance);
             let (request_id, instance) = (request_id.to_owned(), instance.clone());
             // Those of the others are of no use to this one.
-            let wanted = LogsRequest { instances: Vec::new(), ..wanted.clone() };
-            self.take(LogOrder { request_id, instance, wanted }, available);
+            let wanted = LogsRequest {
+                instances: Vec::new(),
+                ..wanted.clone()
+            };
+            self.take(
+                LogOrder {
+                    request_id,
+                    instance,
+                    wanted,
+                },
+                available,
+            );
         }
     }
 
-    /// Starts to read what waited for a container that has come, and ends what waits for one that will not come.
+    /// Starts to read what waited for a container that has come, and ends what waits for one that
+    /// will not come.
     pub fn look_again(&mut self, availability: impl Fn(&InstanceName) -> LogAvailability) {
         for order in std::mem::take(&mut self.waiting) {
             let available = availability(&order.instance);
@@ -131,8 +153,8 @@ impl LogStreams {
         }
     }
 
-    /// A stream has found no container. One that was started since is read, and one that is being started is waited for;
-    /// otherwise the log ends for the reason `why`.
+    /// A stream has found no container. One that was started since is read, and one that is being
+    /// started is waited for; otherwise the log ends for the reason `why`.
     pub fn found_nothing(
         &mut self,
         request_id: &str,
@@ -140,10 +162,18 @@ impl LogStreams {
         available: LogAvailability,
         why: String,
     ) {
-        let Some(index) = self.running.iter().position(|one| one.order.is(request_id, instance)) else { return };
+        let Some(index) = self
+            .running
+            .iter()
+            .position(|one| one.order.is(request_id, instance))
+        else {
+            return;
+        };
         let ended = self.running.remove(index);
         match &available {
-            LogAvailability::Readable { start, .. } if *start == ended.start => self.refuse(&ended.order, &why),
+            LogAvailability::Readable { start, .. } if *start == ended.start => {
+                self.refuse(&ended.order, &why)
+            }
             _ => self.take(ended.order.clone(), available),
         }
     }
@@ -153,10 +183,12 @@ impl LogStreams {
         let why = match available {
             LogAvailability::Never(why) => why,
             LogAvailability::Later(why) if !order.waits_for_ever() => why,
-            LogAvailability::Starting | LogAvailability::Later(_) => match self.too_many(&order.request_id) {
-                Some(why) => why,
-                None => return self.waiting.push(order),
-            },
+            LogAvailability::Starting | LogAvailability::Later(_) => {
+                match self.too_many(&order.request_id) {
+                    Some(why) => why,
+                    None => return self.waiting.push(order),
+                }
+            }
             LogAvailability::Readable { engine, start } => match self.too_many(&order.request_id) {
                 Some(why) => why,
                 None => match self.start_one(order.clone(), engine, start) {
@@ -165,7 +197,11 @@ impl LogStreams {
                 },
             },
         };
-        info!("Did not get log fetcher for '{}': {}", excerpt(&order.instance.workload), excerpt(&why));
+        info!(
+            "Did not get log fetcher for '{}': {}",
+            excerpt(&order.instance.workload),
+            excerpt(&why)
+        );
         self.refuse(&order, &why);
     }
 
@@ -174,17 +210,28 @@ impl LogStreams {
         let running = self.running.iter().map(|one| &one.order);
         let open: Vec<&LogOrder> = running.chain(&self.waiting).collect();
         if open.len() >= LOG_STREAMS_MAX {
-            return Some(format!("this agent reads {LOG_STREAMS_MAX} others at the moment"));
+            return Some(format!(
+                "this agent reads {LOG_STREAMS_MAX} others at the moment"
+            ));
         }
         let workload = requesting_workload(request_id)?;
-        let own = open.iter().filter(|one| requesting_workload(&one.request_id) == Some(workload));
+        let own = open
+            .iter()
+            .filter(|one| requesting_workload(&one.request_id) == Some(workload));
         if own.count() < LOG_STREAMS_OF_WORKLOAD {
             return None;
         }
-        Some(format!("this agent reads {LOG_STREAMS_OF_WORKLOAD} others for this workload at the moment"))
+        Some(format!(
+            "this agent reads {LOG_STREAMS_OF_WORKLOAD} others for this workload at the moment"
+        ))
     }
 
-    fn start_one(&mut self, order: LogOrder, engine: Box<dyn RuntimeConnector>, start: Option<u64>) -> io::Result<()> {
+    fn start_one(
+        &mut self,
+        order: LogOrder,
+        engine: Box<dyn RuntimeConnector>,
+        start: Option<u64>,
+    ) -> io::Result<()> {
         self.started += 1;
         let (stop, room) = (EventFd::new()?, EventFd::new()?);
         let has_nothing = Arc::new(AtomicBool::new(false));
@@ -200,23 +247,45 @@ impl LogStreams {
             waiting: VecDeque::new(),
         };
         let thread = threads::spawn(name, STACK_LARGE, move || stream.run(engine))?;
-        self.running.push(Running { order, start, has_nothing, stop, thread: Some(thread) });
+        self.running.push(Running {
+            order,
+            start,
+            has_nothing,
+            stop,
+            thread: Some(thread),
+        });
         Ok(())
     }
 
     /// Ends a log that cannot be read, with the reason.
-    fn refuse(&self, LogOrder { request_id, instance, .. }: &LogOrder, why: &str) {
+    fn refuse(
+        &self,
+        LogOrder {
+            request_id,
+            instance,
+            ..
+        }: &LogOrder,
+        why: &str,
+    ) {
         let entries = vec![log_entries::no_log(instance.clone(), why)];
-        let reason = ToServer::LogEntries { request_id: request_id.clone(), entries };
-        let stop = ToServer::LogsStop { request_id: request_id.clone(), instance: instance.clone() };
+        let reason = ToServer::LogEntries {
+            request_id: request_id.clone(),
+            entries,
+        };
+        let stop = ToServer::LogsStop {
+            request_id: request_id.clone(),
+            instance: instance.clone(),
+        };
         for message in [reason, stop] {
-            let _ = self.outbox.put_message(message, None); // Refused only when there is no server that could read it.
+            // Refused only when there is no server that could read it.
+            let _ = self.outbox.put_message(message, None);
         }
     }
 
     /// Ends what a request has open; an unknown one is no error.
     pub fn cancel(&mut self, request_id: &str) {
-        self.running.retain(|one| one.order.request_id != request_id);
+        self.running
+            .retain(|one| one.order.request_id != request_id);
         self.waiting.retain(|one| one.request_id != request_id);
     }
 
@@ -226,8 +295,8 @@ impl LogStreams {
         self.waiting.clear();
     }
 
-    /// Forgets the streams that have ended by themselves. What found no container is kept until its event has come, or nobody
-    /// would end the log.
+    /// Forgets the streams that have ended by themselves. What found no container is kept until its
+    /// event has come, or nobody would end the log.
     pub fn forget_ended(&mut self) {
         self.running.retain(|one| {
             let has_ended = one.thread.as_ref().is_none_or(Thread::has_ended);
@@ -239,7 +308,11 @@ impl LogStreams {
 impl Drop for LogStreams {
     /// The agent ends: the processes of the engine end with their streams.
     fn drop(&mut self) {
-        let running: Vec<Thread> = self.running.iter_mut().filter_map(|stream| stream.thread.take()).collect();
+        let running: Vec<Thread> = self
+            .running
+            .iter_mut()
+            .filter_map(|stream| stream.thread.take())
+            .collect();
         self.cancel_all();
         for name in threads::join_all(running, LOG_STOP_MAX) {
             debug!("Not waiting for thread '{name}'.");
@@ -247,8 +320,8 @@ impl Drop for LogStreams {
     }
 }
 
-/// The stream, or agent, and the workload that requested a log, by the full id of the request; `None` for a commander whose
-/// id tells that.
+/// The stream, or agent, and the workload that requested a log, by the full id of the request;
+/// `None` for a commander whose id tells that.
 fn requesting_workload(request_id: &str) -> Option<(&str, &str)> {
     let mut parts = request_id.splitn(3, '@');
     let (stream, workload) = (parts.next()?, parts.next()?);
@@ -283,8 +356,15 @@ impl LogStream {
 
     fn send_all(&mut self, connector: Box<dyn RuntimeConnector>) -> Result<(), Stopped> {
         let Some(mut readers) = self.open(connector) else {
-            let LogOrder { request_id, instance, .. } = self.order.clone();
-            let event = SchedulerEvent::NoLog { request_id, instance };
+            let LogOrder {
+                request_id,
+                instance,
+                ..
+            } = self.order.clone();
+            let event = SchedulerEvent::NoLog {
+                request_id,
+                instance,
+            };
             self.has_nothing.store(true, Ordering::Release);
             let _ = self.scheduler.send(event); // Gone only when the agent ends.
             return Ok(());
@@ -293,7 +373,10 @@ impl LogStream {
             self.send()?;
             self.until_sent()?;
             let limit = readers.iter().filter_map(LogReader::wait_max).min();
-            self.wait_for(readers.iter().flat_map(|reader| reader.child.descriptors()), limit)?;
+            self.wait_for(
+                readers.iter().flat_map(|reader| reader.child.descriptors()),
+                limit,
+            )?;
             let mut lines = Vec::new();
             let mut failures = Vec::new();
             readers.retain_mut(|reader| match reader.read(&mut lines) {
@@ -309,15 +392,24 @@ impl LogStream {
                 self.queue_reason(why);
             }
         }
-        let LogOrder { request_id, instance, .. } = self.order.clone();
-        self.waiting.push_back(ToServer::LogsStop { request_id, instance });
+        let LogOrder {
+            request_id,
+            instance,
+            ..
+        } = self.order.clone();
+        self.waiting.push_back(ToServer::LogsStop {
+            request_id,
+            instance,
+        });
         self.send()
     }
 
-    /// Starts the calls that print the log; `None` when there is no container. Why something cannot be read is sent in
-    /// place of its lines.
+    /// Starts the calls that print the log; `None` when there is no container. Why something cannot
+    /// be read is sent in place of its lines.
     fn open(&mut self, mut connector: Box<dyn RuntimeConnector>) -> Option<Vec<LogReader>> {
-        let LogOrder { instance, wanted, .. } = &self.order;
+        let LogOrder {
+            instance, wanted, ..
+        } = &self.order;
         let calls = match connector.log_calls(instance, wanted) {
             Ok(calls) => calls,
             Err(error) => {
@@ -348,26 +440,36 @@ impl LogStream {
 
     fn queue_lines(&mut self, lines: Vec<String>) {
         let instance = &self.order.instance;
-        self.queue(lines.into_iter().map(|message| LogEntry::line(instance.clone(), message)).collect());
+        self.queue(
+            lines
+                .into_iter()
+                .map(|message| LogEntry::line(instance.clone(), message))
+                .collect(),
+        );
     }
 
     /// Puts entries behind what waits, in messages that every peer takes.
     fn queue(&mut self, entries: Vec<LogEntry>) {
         let mut entries = entries.into_iter();
         loop {
-            // Lines read before they are sent. Empty lines cost far more in memory and on the wire than in the pipe.
+            // Lines read before they are sent. Empty lines cost far more in memory and on the wire
+            // than in the pipe.
             let some: Vec<LogEntry> = entries.by_ref().take(4096).collect();
             if some.is_empty() {
                 return;
             }
             for entries in log_entries::split(some) {
                 let request_id = self.order.request_id.clone();
-                self.waiting.push_back(ToServer::LogEntries { request_id, entries });
+                self.waiting.push_back(ToServer::LogEntries {
+                    request_id,
+                    entries,
+                });
             }
         }
     }
 
-    /// Hands over what waits, one message at a time; the last one may still wait for the server then.
+    /// Hands over what waits, one message at a time; the last one may still wait for the server
+    /// then.
     fn send(&mut self) -> Result<(), Stopped> {
         while let Some(message) = self.waiting.pop_front() {
             self.until_sent()?;
@@ -395,11 +497,17 @@ impl LogStream {
         limit: Option<Duration>,
     ) -> Result<(), Stopped> {
         let descriptors = descriptors.into_iter().chain([self.stop.as_fd()]);
-        let mut polled: Vec<PollFd<'_>> = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let mut polled: Vec<PollFd<'_>> = descriptors
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         // An error, EINTR for one, reports nothing ready; the caller checks again.
         let _ = poll(&mut polled, limit.as_ref());
-        if self.stop.reset() { Err(Stopped) } else { Ok(()) }
+        if self.stop.reset() {
+            Err(Stopped)
+        } else {
+            Ok(())
+        }
     }
 }
 

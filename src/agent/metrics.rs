@@ -1,7 +1,7 @@
 //! The metrics file of the agent: the agent itself and what its workloads use.
 //!
-//! Thread: `metrics`, only with the key `metrics`; takes a sample each time, requests names and states from the scheduler,
-//! and may wait for both and for the disk.
+//! Thread: `metrics`, only with the key `metrics`; takes a sample each time, requests names and
+//! states from the scheduler, and may wait for both and for the disk.
 
 use super::events::{Overview, SchedulerEvent, WorkloadOverview};
 use super::resources;
@@ -16,24 +16,42 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use std::io;
 use std::time::Duration;
 
-const INFO: Family = Family::gauge("ankaios_agent_info", "The version of the agent; the value is always 1.");
-const CONNECTED: Family =
-    Family::gauge("ankaios_agent_server_connected", "Whether the agent is connected to the server.");
-const DURATION: Family =
-    Family::gauge("ankaios_agent_sample_duration_seconds", "How long it took to read what workloads use.");
-const STATE: Family =
-    Family::gauge("ankaios_workload_state", "The present state of the workload; the value is always 1.");
+const INFO: Family = Family::gauge(
+    "ankaios_agent_info",
+    "The version of the agent; the value is always 1.",
+);
+const CONNECTED: Family = Family::gauge(
+    "ankaios_agent_server_connected",
+    "Whether the agent is connected to the server.",
+);
+const DURATION: Family = Family::gauge(
+    "ankaios_agent_sample_duration_seconds",
+    "How long it took to read what workloads use.",
+);
+const STATE: Family = Family::gauge(
+    "ankaios_workload_state",
+    "The present state of the workload; the value is always 1.",
+);
 const MEMORY: Family = Family::gauge(
     "ankaios_workload_memory_bytes",
     "Memory of the workload without the page cache that the kernel can take back at once.",
 );
-const PEAK: Family =
-    Family::gauge("ankaios_workload_memory_peak_bytes", "Highest memory of the workload, page cache included.");
-const PIDS: Family = Family::gauge("ankaios_workload_pids", "Processes and threads of the workload.");
-const START: Family =
-    Family::gauge("ankaios_workload_start_time_seconds", "When the workload was started, in seconds since 1970.");
-const CPU: Family =
-    Family::counter("ankaios_workload_cpu_seconds_total", "CPU time of the workload since it was started.");
+const PEAK: Family = Family::gauge(
+    "ankaios_workload_memory_peak_bytes",
+    "Highest memory of the workload, page cache included.",
+);
+const PIDS: Family = Family::gauge(
+    "ankaios_workload_pids",
+    "Processes and threads of the workload.",
+);
+const START: Family = Family::gauge(
+    "ankaios_workload_start_time_seconds",
+    "When the workload was started, in seconds since 1970.",
+);
+const CPU: Family = Family::counter(
+    "ankaios_workload_cpu_seconds_total",
+    "CPU time of the workload since it was started.",
+);
 const RESTARTS: Family = Family::counter(
     "ankaios_workload_restarts_total",
     "How often this agent process has started the workload after the first time.",
@@ -51,43 +69,94 @@ pub fn start(
         let begin = SystemClock.now();
         let sample = sampler.sample();
         let took = SystemClock.now().saturating_duration_since(begin);
-        Some(text(&agent, &overview(&scheduler)?, &sample, took, resources::boot_time()))
+        Some(text(
+            &agent,
+            &overview(&scheduler)?,
+            &sample,
+            took,
+            resources::boot_time(),
+        ))
     })
 }
 
 /// Requests the overview from the scheduler; `None` when that ends, or is busy for long.
 fn overview(scheduler: &Sender<SchedulerEvent>) -> Option<Overview> {
     let (reply, overview) = bounded(1);
-    scheduler.send_timeout(SchedulerEvent::Overview(reply), METRICS_WAIT_MAX).ok()?;
+    scheduler
+        .send_timeout(SchedulerEvent::Overview(reply), METRICS_WAIT_MAX)
+        .ok()?;
     overview.recv_timeout(METRICS_WAIT_MAX).ok()
 }
 
 /// The metrics; what is unknown has no line. `boot_time` is in seconds since 1970.
-fn text(agent: &str, overview: &Overview, sample: &Sample, took: Duration, boot_time: Option<u64>) -> String {
+fn text(
+    agent: &str,
+    overview: &Overview,
+    sample: &Sample,
+    took: Duration,
+    boot_time: Option<u64>,
+) -> String {
     let mut text = MetricsText::default();
     let of_agent = [("agent", agent)];
     text.add(&INFO, &[("agent", agent), ("version", VERSION)], 1);
     text.add(&CONNECTED, &of_agent, u8::from(overview.connected));
-    text.add(&DURATION, &of_agent, seconds(u64::try_from(took.as_micros()).unwrap_or(u64::MAX)));
-    for WorkloadOverview { instance, runtime, state } in &overview.workloads {
-        // A text of the manifest that names no runtime is no label value: everybody could add series by it.
-        let runtime = RUNTIMES.into_iter().find(|known| *known == &**runtime).unwrap_or("unsupported");
-        let labels = [("agent", agent), ("workload", &*instance.workload), ("runtime", runtime)];
+    text.add(
+        &DURATION,
+        &of_agent,
+        seconds(u64::try_from(took.as_micros()).unwrap_or(u64::MAX)),
+    );
+    for WorkloadOverview {
+        instance,
+        runtime,
+        state,
+    } in &overview.workloads
+    {
+        // A text of the manifest that names no runtime is no label value: everybody could add
+        // series by it.
+        let runtime = RUNTIMES
+            .into_iter()
+            .find(|known| *known == &**runtime)
+            .unwrap_or("unsupported");
+        let labels = [
+            ("agent", agent),
+            ("workload", &*instance.workload),
+            ("runtime", runtime),
+        ];
         if let Some(state) = state {
             let [agent, workload, runtime] = labels;
             text.add(&STATE, &[agent, workload, runtime, ("state", state)], 1);
         }
         let ids = sample.usage.workloads.get(&*instance.workload);
-        let Some(usage) = ids.and_then(|ids| ids.get(&*instance.id)) else { continue };
-        let memory = usage.memory_bytes.zip(usage.inactive_file_bytes).map(|(all, cache)| all.saturating_sub(cache));
-        let levels =
-            [(&MEMORY, memory), (&PEAK, usage.memory_peak_bytes), (&PIDS, usage.pids), (&RESTARTS, usage.restarts)];
+        let Some(usage) = ids.and_then(|ids| ids.get(&*instance.id)) else {
+            continue;
+        };
+        let memory = usage
+            .memory_bytes
+            .zip(usage.inactive_file_bytes)
+            .map(|(all, cache)| all.saturating_sub(cache));
+        let levels = [
+            (&MEMORY, memory),
+            (&PEAK, usage.memory_peak_bytes),
+            (&PIDS, usage.pids),
+            (&RESTARTS, usage.restarts),
+        ];
         for (family, level) in levels {
-            level.into_iter().for_each(|level| text.add(family, &labels, level));
+            level
+                .into_iter()
+                .for_each(|level| text.add(family, &labels, level));
         }
-        let started = sample.started_ms.get(instance).zip(boot_time).map(|(ms, boot)| boot.saturating_add(ms / 1000));
-        started.into_iter().for_each(|started| text.add(&START, &labels, started));
-        usage.cpu_usec.into_iter().for_each(|usec| text.add(&CPU, &labels, seconds(usec)));
+        let started = sample
+            .started_ms
+            .get(instance)
+            .zip(boot_time)
+            .map(|(ms, boot)| boot.saturating_add(ms / 1000));
+        started
+            .into_iter()
+            .for_each(|started| text.add(&START, &labels, started));
+        usage
+            .cpu_usec
+            .into_iter()
+            .for_each(|usec| text.add(&CPU, &labels, seconds(usec)));
     }
     text.finish()
 }
@@ -99,7 +168,11 @@ mod tests {
     use crate::model::usage::{AgentUsage, NO_CGROUP, WorkloadUsage};
 
     fn workload(name: &str, runtime: &str, state: Option<&'static str>) -> WorkloadOverview {
-        WorkloadOverview { instance: InstanceName::with_id(name, "id", "A"), runtime: runtime.into(), state }
+        WorkloadOverview {
+            instance: InstanceName::with_id(name, "id", "A"),
+            runtime: runtime.into(),
+            state,
+        }
     }
 
     #[test]
@@ -114,14 +187,26 @@ mod tests {
             restarts: Some(2),
             missing: None,
         };
-        let missing = WorkloadUsage { missing: Some(NO_CGROUP.to_owned()), ..WorkloadUsage::default() };
-        let old = WorkloadUsage { pids: Some(77), ..WorkloadUsage::default() };
+        let missing = WorkloadUsage {
+            missing: Some(NO_CGROUP.to_owned()),
+            ..WorkloadUsage::default()
+        };
+        let old = WorkloadUsage {
+            pids: Some(77),
+            ..WorkloadUsage::default()
+        };
         let workloads = [
-            ("web".into(), [("id".into(), known), ("older".into(), old)].into()),
+            (
+                "web".into(),
+                [("id".into(), known), ("older".into(), old)].into(),
+            ),
             ("shared".into(), [("id".into(), missing)].into()),
         ];
         let sample = Sample {
-            usage: AgentUsage { workloads: workloads.into(), ..AgentUsage::default() },
+            usage: AgentUsage {
+                workloads: workloads.into(),
+                ..AgentUsage::default()
+            },
             started_ms: [(InstanceName::with_id("web", "id", "A"), 12_345)].into(),
         };
         let overview = Overview {
@@ -133,8 +218,17 @@ mod tests {
                 workload("new", "podman", None),
             ],
         };
-        let shown = text("A", &overview, &sample, Duration::from_micros(740), Some(1000));
-        let lines: Vec<&str> = shown.lines().filter(|line| !line.starts_with('#')).collect();
+        let shown = text(
+            "A",
+            &overview,
+            &sample,
+            Duration::from_micros(740),
+            Some(1000),
+        );
+        let lines: Vec<&str> = shown
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .collect();
         let info = format!("ankaios_agent_info{{agent=\"A\",version=\"{VERSION}\"}} 1");
         let web = r#"{agent="A",workload="web",runtime="podman"}"#;
         assert_eq!(
@@ -156,6 +250,9 @@ mod tests {
                 r#"ankaios_workload_state{agent="A",workload="web",runtime="podman",state="Running"} 1"#.to_owned(),
             ]
         );
-        assert!(shown.contains("# TYPE ankaios_workload_cpu_seconds_total counter\n"), "{shown}");
+        assert!(
+            shown.contains("# TYPE ankaios_workload_cpu_seconds_total counter\n"),
+            "{shown}"
+        );
     }
 }

@@ -2,10 +2,12 @@
 //!
 //! Thread: `main` starts and ends; see the files for the threads.
 //!
-//! Follow one workload: [`uplink`] receives it, [`agent_manager`] passes it to [`runtime_manager`], which keeps it until its
-//! dependencies are met and makes a wish of it then; [`workload_control_loop`] prepares its start meanwhile, and runs the
-//! engine; [`state_checker`] sees what becomes of it; its states go back through [`workload_state_store`] and
-//! [`uplink_outbox`] to the server. Its requests to the cluster, and their responses, go through [`control_interface`].
+//! Follow one workload: [`uplink`] receives it, [`agent_manager`] passes it to [`runtime_manager`],
+//! which keeps it until its dependencies are met and makes a wish of it then;
+//! [`workload_control_loop`] prepares its start meanwhile, and runs the engine; [`state_checker`]
+//! sees what becomes of it; its states go back through [`workload_state_store`] and
+//! [`uplink_outbox`] to the server. Its requests to the cluster, and their responses, go through
+//! [`control_interface`].
 
 pub mod agent_manager;
 pub mod backoff;
@@ -77,11 +79,12 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts all threads, those without which nothing goes on as `watched`. `refused` is called when the server will
-    /// never accept us, with its text.
+    /// Starts all threads, those without which nothing goes on as `watched`. `refused` is called
+    /// when the server will never accept us, with its text.
     ///
     /// # Errors
-    /// When the system gives no thread, or the run folder cannot be used, because another agent uses it for example.
+    /// When the system gives no thread, or the run folder cannot be used, because another agent
+    /// uses it for example.
     pub fn start(
         settings: AgentSettings,
         watched: &mut WatchedThreads,
@@ -110,7 +113,11 @@ impl Agent {
             clock: SystemClock,
             engines: Arc::new(engines),
             reports: inbox.clone(),
-            slots: StartSlots::new(settings.parallel_starts, settings.cores, settings.prepare_max),
+            slots: StartSlots::new(
+                settings.parallel_starts,
+                settings.cores,
+                settings.prepare_max,
+            ),
             calls,
             start_call: engine_call::on_threads(),
             retry_limit: settings.retry_limit,
@@ -119,20 +126,45 @@ impl Agent {
             probes: Arc::new(Prober::start(SystemClock)?),
         };
         if let Some(metrics) = settings.metrics {
-            let checkers = context.engines.values().map(|engine| engine.watch.clone()).collect();
+            let checkers = context
+                .engines
+                .values()
+                .map(|engine| engine.watch.clone())
+                .collect();
             let sampler = UsageSampler::new(Path::new("/"), checkers);
-            threads.push(metrics::start(metrics, settings.name.clone(), sampler, inbox.clone(), stop.clone())?);
+            threads.push(metrics::start(
+                metrics,
+                settings.name.clone(),
+                sampler,
+                inbox.clone(),
+                stop.clone(),
+            )?);
         }
         let facts = NodeFacts::new(settings.tags.clone());
         let (name, random) = (settings.name.as_str().into(), fastrand::Rng::new());
         let start_loop = runtime_manager::on_threads();
-        let runtime =
-            RuntimeManager::new(name, context, random, start_loop, settings.keeps_finished, settings.prepare, facts);
+        let runtime = RuntimeManager::new(
+            name,
+            context,
+            random,
+            start_loop,
+            settings.keeps_finished,
+            settings.prepare,
+            facts,
+        );
         let load = LoadSampler::new(Path::new("/proc"));
-        let manager = AgentManager::new(inbox.clone(), runtime, outbox, load, Some(Box::new(previous)), status.clone());
+        let manager = AgentManager::new(
+            inbox.clone(),
+            runtime,
+            outbox,
+            load,
+            Some(Box::new(previous)),
+            status.clone(),
+        );
         let (scheduler_stop, heartbeat) = (stop.clone(), watched.add("scheduler"));
-        threads
-            .push(threads::spawn("scheduler", STACK_LARGE, move || manager.run(&events, &scheduler_stop, &heartbeat))?);
+        threads.push(threads::spawn("scheduler", STACK_LARGE, move || {
+            manager.run(&events, &scheduler_stop, &heartbeat)
+        })?);
         let uplink = Uplink {
             options: ClientOptions {
                 url: settings.url,
@@ -155,19 +187,25 @@ impl Agent {
                 refused(text);
             }
         })?);
-        Ok(Self { running: (running, control_running), threads, _folder: folder })
+        Ok(Self {
+            running: (running, control_running),
+            threads,
+            _folder: folder,
+        })
     }
 
-    /// Ends the threads; returns the names of those that have not ended in time. Workloads go on running, and the next
-    /// agent takes them over: engine calls are not waited for, nothing in the run folder is removed.
+    /// Ends the threads; returns the names of those that have not ended in time. Workloads go on
+    /// running, and the next agent takes them over: engine calls are not waited for, nothing in the
+    /// run folder is removed.
     pub fn stop(self) -> Vec<String> {
         drop(self.running);
         threads::join_all(self.threads, AGENT_STOP_DEADLINE)
     }
 }
 
-/// Makes the folder ours as long as we run. A second agent of the same name would end the engine calls of the first one
-/// as those of a predecessor, and both would make containers of the same workloads.
+/// Makes the folder ours as long as we run. A second agent of the same name would end the engine
+/// calls of the first one as those of a predecessor, and both would make containers of the same
+/// workloads.
 fn own_folder(folder: &Path, name: &str) -> io::Result<Option<File>> {
     match File::open(folder).and_then(folder_lock::lock) {
         Ok(Some(lock)) => Ok(Some(lock)),
@@ -180,14 +218,17 @@ fn own_folder(folder: &Path, name: &str) -> io::Result<Option<File>> {
             Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
         }
         Err(error) => {
-            log::warn!("Whether another agent uses the folder '{}' cannot be known: '{error}'.", folder.display());
+            log::warn!(
+                "Whether another agent uses the folder '{}' cannot be known: '{error}'.",
+                folder.display()
+            );
             Ok(None)
         }
     }
 }
 
-/// Starts the state checkers of the enabled runtimes. They cost nothing until a workload wants them; whether the
-/// programs are there shows when they are called.
+/// Starts the state checkers of the enabled runtimes. They cost nothing until a workload wants
+/// them; whether the programs are there shows when they are called.
 // [impl->swdd~agent-supports-podman~2]
 // [impl->swdd~agent-supports-podman-kube-runtime~1]
 fn start_engines(
@@ -208,14 +249,37 @@ fn start_engines(
         let connect = move || -> Connector {
             match engine {
                 podman_kube::RUNTIME_NAME => Box::new(kube.clone()),
-                podman::RUNTIME_NAME => Box::new(ContainerConnector::new(&podman::ENGINE, &agent, children.clone())),
-                _ => Box::new(ContainerConnector::new(&containerd::ENGINE, &agent, children.clone())),
+                podman::RUNTIME_NAME => Box::new(ContainerConnector::new(
+                    &podman::ENGINE,
+                    &agent,
+                    children.clone(),
+                )),
+                _ => Box::new(ContainerConnector::new(
+                    &containerd::ENGINE,
+                    &agent,
+                    children.clone(),
+                )),
             }
         };
-        let checker = CheckerSettings { engine, unknown_info, repair_interval: settings.listing_interval };
+        let checker = CheckerSettings {
+            engine,
+            unknown_info,
+            repair_interval: settings.listing_interval,
+        };
         let (watch, commands) = bounded(WATCH_INBOX);
-        threads.push(state_checker::start(checker, connect(), commands, watched.add(format!("watch:{engine}")))?);
-        engines.insert(engine.into(), EngineSource { connect: Box::new(connect), watch });
+        threads.push(state_checker::start(
+            checker,
+            connect(),
+            commands,
+            watched.add(format!("watch:{engine}")),
+        )?);
+        engines.insert(
+            engine.into(),
+            EngineSource {
+                connect: Box::new(connect),
+                watch,
+            },
+        );
     }
     Ok(engines)
 }

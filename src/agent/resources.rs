@@ -1,6 +1,7 @@
 //! CPU and memory load of the node, from `/proc`.
 //!
-//! Thread: `scheduler`, every [`crate::limits::LOAD_INTERVAL`]; `usage` and `metrics` for [`node_usage`].
+//! Thread: `scheduler`, every [`crate::limits::LOAD_INTERVAL`]; `usage` and `metrics` for
+//! [`node_usage`].
 
 use crate::model::usage::NodeUsage;
 use std::fs::File;
@@ -29,7 +30,10 @@ struct CpuTimes {
 impl LoadSampler {
     /// Reads the files below `proc`, normally `/proc`. The first sample is the average since boot.
     pub fn new(proc: &Path) -> Self {
-        Self { proc: proc.to_owned(), last: CpuTimes::default() }
+        Self {
+            proc: proc.to_owned(),
+            last: CpuTimes::default(),
+        }
     }
 
     /// CPU usage in whole percent of all cores together, and free memory in bytes.
@@ -49,22 +53,27 @@ pub fn boot_time() -> Option<u64> {
     btime(&text(Path::new("/proc/stat")).ok()?)
 }
 
-/// What the node uses, from the files below `proc`, normally `/proc`. What cannot be read is unknown.
+/// What the node uses, from the files below `proc`, normally `/proc`. What cannot be read is
+/// unknown.
 pub fn node_usage(proc: &Path) -> NodeUsage {
     let stat = text(&proc.join("stat")).unwrap_or_default();
     let memory = text(&proc.join("meminfo")).unwrap_or_default();
-    let is_core =
-        |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let is_core = |line: &&str| {
+        line.strip_prefix("cpu")
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
     let cores = stat.lines().filter(is_core).count();
     NodeUsage {
         cores: u64::try_from(cores).ok().filter(|cores| *cores > 0),
-        cpu_busy_usec: cpu_times(&stat).map(|times| times.busy.saturating_mul(1_000_000 / TICKS_PER_SECOND)),
+        cpu_busy_usec: cpu_times(&stat)
+            .map(|times| times.busy.saturating_mul(1_000_000 / TICKS_PER_SECOND)),
         memory_total_bytes: memory_entry(&memory, "MemTotal:"),
         memory_available_bytes: memory_entry(&memory, "MemAvailable:"),
     }
 }
 
-/// A file that tells no size: without room for it, it would be read in pieces that begin with 32 bytes.
+/// A file that tells no size: without room for it, it would be read in pieces that begin with 32
+/// bytes.
 fn text(path: &Path) -> io::Result<String> {
     let mut text = String::with_capacity(FILE_BYTES);
     File::open(path)?.take(u64::MAX).read_to_string(&mut text)?;
@@ -72,16 +81,32 @@ fn text(path: &Path) -> io::Result<String> {
 }
 
 fn btime(stat: &str) -> Option<u64> {
-    stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
+    stat.lines()
+        .find_map(|line| line.strip_prefix("btime "))?
+        .trim()
+        .parse()
+        .ok()
 }
 
 fn cpu_times(stat: &str) -> Option<CpuTimes> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let numbers: Vec<u64> = line.split_whitespace().map_while(|number| number.parse().ok()).collect();
+    let numbers: Vec<u64> = line
+        .split_whitespace()
+        .map_while(|number| number.parse().ok())
+        .collect();
     // user nice system idle iowait irq softirq steal; time of guests is part of user and nice.
-    let &[user, nice, system, idle, iowait, irq, softirq, steal, ..] = numbers.as_slice() else { return None };
-    let sum = |parts: &[u64]| parts.iter().fold(0_u64, |sum, part| sum.saturating_add(*part));
-    Some(CpuTimes { busy: sum(&[user, nice, system, irq, softirq, steal]), idle: sum(&[idle, iowait]) })
+    let &[user, nice, system, idle, iowait, irq, softirq, steal, ..] = numbers.as_slice() else {
+        return None;
+    };
+    let sum = |parts: &[u64]| {
+        parts
+            .iter()
+            .fold(0_u64, |sum, part| sum.saturating_add(*part))
+    };
+    Some(CpuTimes {
+        busy: sum(&[user, nice, system, irq, softirq, steal]),
+        idle: sum(&[idle, iowait]),
+    })
 }
 
 /// Percent between two samples, rounded half up. The kernel's idle counters may go back a little.
@@ -97,7 +122,12 @@ fn usage_percent(before: CpuTimes, now: CpuTimes) -> u32 {
 /// The bytes behind `name` in `/proc/meminfo`.
 fn memory_entry(memory: &str, name: &str) -> Option<u64> {
     let line = memory.lines().find_map(|line| line.strip_prefix(name))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    line.trim()
+        .strip_suffix("kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -125,16 +155,35 @@ mod tests {
     #[test]
     fn kernel_texts_are_read_and_nonsense_is_refused() {
         let stat = "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 1 1 1 1 1 1 1 1 1\nbtime 1700000000\n";
-        assert_eq!(cpu_times(stat), Some(CpuTimes { busy: 1 + 2 + 3 + 6 + 7 + 8, idle: 4 + 5 }));
+        assert_eq!(
+            cpu_times(stat),
+            Some(CpuTimes {
+                busy: 1 + 2 + 3 + 6 + 7 + 8,
+                idle: 4 + 5
+            })
+        );
         assert_eq!(btime(stat), Some(1_700_000_000));
-        for nonsense in ["", "cpu  1 2 3\n", "cpu  a b c d e f g h\n", "cpu0 1 2 3 4 5 6 7 8\n"] {
+        for nonsense in [
+            "",
+            "cpu  1 2 3\n",
+            "cpu  a b c d e f g h\n",
+            "cpu0 1 2 3 4 5 6 7 8\n",
+        ] {
             assert_eq!(cpu_times(nonsense), None, "{nonsense:?}");
         }
         assert_eq!(
-            memory_entry("MemTotal: 9 kB\nMemFree:   2048 kB\nMemAvailable: 1 kB\n", "MemFree:"),
+            memory_entry(
+                "MemTotal: 9 kB\nMemFree:   2048 kB\nMemAvailable: 1 kB\n",
+                "MemFree:"
+            ),
             Some(2_097_152)
         );
-        for nonsense in ["", "MemFree: 5\n", "MemFree: x kB\n", "MemFree: 99999999999999999999 kB\n"] {
+        for nonsense in [
+            "",
+            "MemFree: 5\n",
+            "MemFree: x kB\n",
+            "MemFree: 99999999999999999999 kB\n",
+        ] {
             assert_eq!(memory_entry(nonsense, "MemFree:"), None, "{nonsense:?}");
         }
     }

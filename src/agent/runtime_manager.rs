@@ -1,9 +1,9 @@
-//! Keeps one record of each workload, what the server wants of it and what it has, and turns that into wishes for its control
-//! loop as soon as other workloads let it.
+//! Keeps one record of each workload, what the server wants of it and what it has, and turns that
+//! into wishes for its control loop as soon as other workloads let it.
 //!
 //! Thread: `scheduler`, which owns it.
-//! Owns: the records, the engines. Takes: plans of the server, listings, states. Gives: wishes to `wl:<name>` (never waits),
-//! states to report.
+//! Owns: the records, the engines. Takes: plans of the server, listings, states. Gives: wishes to
+//! `wl:<name>` (never waits), states to report.
 
 use super::conditions::{Gate, NodeFacts};
 use super::control_interface;
@@ -15,7 +15,9 @@ use super::workload_control_loop::{Held, LoopContext, WorkloadControlLoop};
 use super::workload_state_store::WorkloadStateStore;
 use crate::agent::preparation::record::PreparedContainer;
 use crate::limits::STACK_WORKLOAD;
-use crate::model::execution_state::{ExecutionState, MAY_NOT_RUN, PARTS_SEPARATOR, Phase, WAITS_PREFIX, WorkloadState};
+use crate::model::execution_state::{
+    ExecutionState, MAY_NOT_RUN, PARTS_SEPARATOR, Phase, WAITS_PREFIX, WorkloadState,
+};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::{InstanceName, Name};
 use crate::model::prepare_level::{PREPARE_PREFIX, PrepareLevel};
@@ -44,15 +46,26 @@ const PRECONDITION_INTERVAL: Duration = Duration::from_secs(1);
 /// A container with the name of its runtime.
 pub type Existing = (Name, ListedContainer);
 
-/// Lets the control loop of a workload run from now on. It comes back when no thread can be had, since it may hold the only
-/// id of a container. Tests and simulations keep them and call [`WorkloadControlLoop::step`] instead.
-pub type StartLoop<C> =
-    Box<dyn Fn(&str, Box<WorkloadControlLoop<C>>) -> Result<(), (io::Error, Box<WorkloadControlLoop<C>>)> + Send>;
+/// Lets the control loop of a workload run from now on. It comes back when no thread can be had,
+/// since it may hold the only id of a container. Tests and simulations keep them and call
+/// [`WorkloadControlLoop::step`] instead.
+pub type StartLoop<C> = Box<
+    dyn Fn(
+            &str,
+            Box<WorkloadControlLoop<C>>,
+        ) -> Result<(), (io::Error, Box<WorkloadControlLoop<C>>)>
+        + Send,
+>;
 
 /// Each control loop on a thread of its own.
 pub fn on_threads<C: Clock>() -> StartLoop<C> {
     Box::new(|workload, control_loop| {
-        threads::spawn_with(format!("wl:{workload}"), STACK_WORKLOAD, control_loop, |control_loop| control_loop.run())
+        threads::spawn_with(
+            format!("wl:{workload}"),
+            STACK_WORKLOAD,
+            control_loop,
+            |control_loop| control_loop.run(),
+        )
     })
 }
 
@@ -100,8 +113,8 @@ struct WorkloadObject {
     workload: Option<Arc<Workload>>,
     /// For which wish the container of an earlier life is started again.
     start_again_for: Option<AddedWorkload>,
-    /// The container of an earlier life that is to be replaced, as it was listed. It goes on when it is wanted again before
-    /// anything else was ordered.
+    /// The container of an earlier life that is to be replaced, as it was listed. It goes on when
+    /// it is wanted again before anything else was ordered.
     replaced: Option<ListedContainer>,
     /// Nothing is to run; the object stays until the loop has ended.
     ending: bool,
@@ -112,7 +125,10 @@ struct WorkloadObject {
 
 impl Record {
     fn is_empty(&self) -> bool {
-        self.wanted.is_none() && self.object.is_none() && self.staged.is_none() && self.stop_after.is_empty()
+        self.wanted.is_none()
+            && self.object.is_none()
+            && self.staged.is_none()
+            && self.stop_after.is_empty()
     }
 
     fn live(&self) -> Option<&WorkloadObject> {
@@ -120,12 +136,16 @@ impl Record {
     }
 
     fn runs(&self, AddedWorkload { instance, workload }: &AddedWorkload) -> bool {
-        self.live().is_some_and(|object| object.instance == *instance && object.workload.as_ref() == Some(workload))
+        self.live().is_some_and(|object| {
+            object.instance == *instance && object.workload.as_ref() == Some(workload)
+        })
     }
 
     /// Whether the container of an earlier life is started again for what is wanted.
     fn starts_again(&self) -> bool {
-        let object = self.live().filter(|object| object.start_again_for.is_some());
+        let object = self
+            .live()
+            .filter(|object| object.start_again_for.is_some());
         object.is_some_and(|object| object.start_again_for == self.wanted)
     }
 
@@ -136,19 +156,34 @@ impl Record {
 
     /// Whether a state of one of these other workloads may let it go on.
     fn waits_for(&self, others: &BTreeSet<Name>) -> bool {
-        let needed = self.wanted.iter().flat_map(|wanted| wanted.workload.dependencies.keys());
-        self.waits != Waits::No && self.stop_after.keys().chain(needed).any(|name| others.contains(&**name))
+        let needed = self
+            .wanted
+            .iter()
+            .flat_map(|wanted| wanted.workload.dependencies.keys());
+        self.waits != Waits::No
+            && self
+                .stop_after
+                .keys()
+                .chain(needed)
+                .any(|name| others.contains(&**name))
     }
 
     fn accounts_for(&self, instance: &InstanceName) -> bool {
-        self.object.as_ref().is_some_and(|object| object.wishes.accounts_for(instance))
+        self.object
+            .as_ref()
+            .is_some_and(|object| object.wishes.accounts_for(instance))
     }
 
     /// What is shown of `instance`, which waits to be started.
     // [impl->swdd~agent-shows-unmet-dependencies~1]
     fn waiting_to_start(&self, instance: &InstanceName) -> WorkloadState {
         // The first part decides whether the server waits for it.
-        let mut parts: Vec<String> = self.held_back.iter().chain(&self.unlisted).cloned().collect();
+        let mut parts: Vec<String> = self
+            .held_back
+            .iter()
+            .chain(&self.unlisted)
+            .cloned()
+            .collect();
         if !self.note.is_empty() {
             parts.push(self.note.clone());
         }
@@ -159,7 +194,10 @@ impl Record {
             }
         }
         let info = short_info(parts.join(PARTS_SEPARATOR));
-        WorkloadState::new(instance.clone(), ExecutionState::with_info(Phase::PendingWaitingToStart, info))
+        WorkloadState::new(
+            instance.clone(),
+            ExecutionState::with_info(Phase::PendingWaitingToStart, info),
+        )
     }
 }
 
@@ -190,7 +228,8 @@ pub struct RuntimeManager<C: Clock> {
     unsettled: BTreeSet<Name>,
     /// What was deleted while listings were awaited.
     gone: BTreeSet<InstanceName>,
-    /// The workloads whose old instance runs on until the new one is staged; from when on it does not, if that has failed.
+    /// The workloads whose old instance runs on until the new one is staged; from when on it does
+    /// not, if that has failed.
     unstaged: BTreeMap<Name, Option<Instant>>,
     /// Workloads of which something may have changed that decides what is prepared.
     touched: BTreeSet<Name>,
@@ -241,12 +280,17 @@ impl<C: Clock> RuntimeManager<C> {
 
     // ------------------------------------------------------ what is wanted
 
-    /// Takes in what is to run of a workload from now on, and what has to go first; [`Self::settle`] does what may be done of
-    /// it.
+    /// Takes in what is to run of a workload from now on, and what has to go first;
+    /// [`Self::settle`] does what may be done of it.
     // [impl->swdd~agent-handles-new-workload-operations]
     // [impl->swdd~agent-update-on-add-known-workload~1]
     // [impl->swdd~agent-add-on-update-missing-workload~1]
-    pub fn submit(&mut self, name: Name, new: Option<AddedWorkload>, deleted: Option<DeletedWorkload>) {
+    pub fn submit(
+        &mut self,
+        name: Name,
+        new: Option<AddedWorkload>,
+        deleted: Option<DeletedWorkload>,
+    ) {
         let _source = log_source(name.clone());
         let gate = new.as_ref().and_then(|new| self.gate(new, false));
         let record = self.records.entry(name.clone()).or_default();
@@ -258,7 +302,8 @@ impl<C: Clock> RuntimeManager<C> {
             self.unstaged.remove(&name);
         }
         if let Some(new) = &new {
-            self.listings.want(|runtime| *runtime == *new.workload.runtime);
+            self.listings
+                .want(|runtime| *runtime == *new.workload.runtime);
         }
         let mut named = deleted.as_ref().map(|deleted| deleted.instance.clone());
         if let Some(object) = &mut record.object
@@ -269,28 +314,41 @@ impl<C: Clock> RuntimeManager<C> {
         let knows_of_old = named.is_some();
         match deleted {
             Some(deleted) => record.stop_after = deleted.dependencies,
-            None if record.waits != Waits::ToStop && !self.awaits_listings => record.stop_after.clear(),
+            None if record.waits != Waits::ToStop && !self.awaits_listings => {
+                record.stop_after.clear()
+            }
             None => {} // It goes on waiting for them, or may turn out to be there.
         }
         match &new {
-            Some(new) if !knows_of_old && record.live().is_some() && !record.runs(new) && !record.starts_again() => {
-                warn!("Added workload '{name}' already exists. Updating without considering delete dependencies.");
+            Some(new)
+                if !knows_of_old
+                    && record.live().is_some()
+                    && !record.runs(new)
+                    && !record.starts_again() =>
+            {
+                warn!(
+                    "Added workload '{name}' already exists. Updating without considering delete dependencies."
+                );
             }
             None if record.live().is_none() => {
                 // A new delete retries a failed one at once.
-                record.object.iter().for_each(|object| _ = object.wishes.put(Wish::End));
+                record
+                    .object
+                    .iter()
+                    .for_each(|object| _ = object.wishes.put(Wish::End));
             }
             _ => {}
         }
         if self.awaits_listings {
             self.gone.extend(named.take());
         }
-        self.reports.extend(record.gone(new.as_ref(), waited, named));
+        self.reports
+            .extend(record.gone(new.as_ref(), waited, named));
         self.unsettled.insert(name);
     }
 
-    /// Does what may be done when all that is wanted now is known: what is replaced together is started in the order of its
-    /// dependencies. Decides again about what waits for listings.
+    /// Does what may be done when all that is wanted now is known: what is replaced together is
+    /// started in the order of its dependencies. Decides again about what waits for listings.
     pub fn settle(&mut self) {
         if self.awaits_listings {
             return;
@@ -303,7 +361,10 @@ impl<C: Clock> RuntimeManager<C> {
         }
         let mut others = self.update_withheld();
         names.iter().for_each(|name| self.decide(name, true));
-        let unlisted = self.records.iter().filter(|(_, record)| record.unlisted.is_some());
+        let unlisted = self
+            .records
+            .iter()
+            .filter(|(_, record)| record.unlisted.is_some());
         others.extend(unlisted.map(|(name, _)| name.clone()));
         self.decide_all(&others);
     }
@@ -314,32 +375,46 @@ impl<C: Clock> RuntimeManager<C> {
         names.iter().for_each(|name| self.decide(name, false));
     }
 
-    /// Orders what may be done of a workload. What keeps waiting is reported again only when it was `requested`.
+    /// Orders what may be done of a workload. What keeps waiting is reported again only when it was
+    /// `requested`.
     fn decide(&mut self, name: &Name, requested: bool) {
         if !self.awaits_listings {
             self.resume_replaced(name);
         }
-        let Some(record) = self.records.get(name).filter(|_| !self.awaits_listings) else { return };
+        let Some(record) = self.records.get(name).filter(|_| !self.awaits_listings) else {
+            return;
+        };
         let _source = log_source(name.clone());
         self.touched.insert(name.clone());
         let (before, wanted) = (record.waits, record.wanted.clone());
-        let unmet = wanted.as_ref().map(|wanted| self.unmet(wanted)).unwrap_or_default();
-        let Some(record) = self.records.get_mut(name) else { return };
+        let unmet = wanted
+            .as_ref()
+            .map(|wanted| self.unmet(wanted))
+            .unwrap_or_default();
+        let Some(record) = self.records.get_mut(name) else {
+            return;
+        };
         record.unmet = unmet;
         let runtime = wanted.as_ref().map(|wanted| &*wanted.workload.runtime);
         record.unlisted = runtime.and_then(|runtime| self.listings.hold_up(runtime));
         let record = &self.records[name];
         let is_again = record.starts_again();
         let runs = wanted.as_ref().filter(|wanted| record.runs(wanted));
-        if let Some(runs) = runs.filter(|runs| record.held_back.is_none() || has_finished(runs, &self.store)) {
+        if let Some(runs) =
+            runs.filter(|runs| record.held_back.is_none() || has_finished(runs, &self.store))
+        {
             if before == Waits::ToStop
                 && let Some(state) = self.store.cancel_stop(&runs.instance)
             {
-                self.reports.push_back(WorkloadState::new(runs.instance.clone(), state));
+                self.reports
+                    .push_back(WorkloadState::new(runs.instance.clone(), state));
             }
             return self.wait(name, Waits::No, BTreeMap::new());
         }
-        let old = record.live().filter(|_| !is_again).map(|object| object.instance.clone());
+        let old = record
+            .live()
+            .filter(|_| !is_again)
+            .map(|object| object.instance.clone());
         if let Some(old) = &old {
             // Its end must not hurt those that need it, when it goes only for a while.
             let (users, may_stop) = if runs.is_some() {
@@ -353,16 +428,21 @@ impl<C: Clock> RuntimeManager<C> {
             if !may_stop || self.unstaged.contains_key(name) {
                 // [impl->swdd~agent-enqueues-unfulfilled-delete~1]
                 // [impl->swdd~agent-enqueues-update-with-unfulfilled-delete~1]
-                self.reports.extend((is_news && !may_stop).then(|| waiting_to_stop(old)));
-                let new = wanted.filter(|new| is_news && new.instance != *old && !record.accounts_for(&new.instance));
+                self.reports
+                    .extend((is_news && !may_stop).then(|| waiting_to_stop(old)));
+                let new = wanted.filter(|new| {
+                    is_news && new.instance != *old && !record.accounts_for(&new.instance)
+                });
                 let shown = new.map(|new| record.waiting_to_start(&new.instance));
-                self.reports.extend(shown.or_else(|| record.renewed(&self.store)));
+                self.reports
+                    .extend(shown.or_else(|| record.renewed(&self.store)));
                 // Those that it went after let it stop, whatever comes in their places.
                 let users = if may_stop { BTreeMap::new() } else { users };
                 return self.wait(name, Waits::ToStop, users);
             }
         }
-        let may_start = record.held_back.is_none() && record.unlisted.is_none() && record.unmet.is_empty();
+        let may_start =
+            record.held_back.is_none() && record.unlisted.is_none() && record.unmet.is_empty();
         match wanted {
             None => {
                 self.wait(name, Waits::No, BTreeMap::new());
@@ -374,11 +454,13 @@ impl<C: Clock> RuntimeManager<C> {
             }
             Some(new) => {
                 // Of the same instance this is shown when the old container is gone.
-                let is_shown = is_again || (old.as_ref() != Some(&new.instance) && !record.accounts_for(&new.instance));
+                let is_shown = is_again
+                    || (old.as_ref() != Some(&new.instance) && !record.accounts_for(&new.instance));
                 let is_news = requested || before != Waits::ToStart;
                 let news = is_shown && is_news;
                 let waiting = news.then(|| record.waiting_to_start(&new.instance));
-                self.reports.extend(waiting.or_else(|| record.renewed(&self.store)));
+                self.reports
+                    .extend(waiting.or_else(|| record.renewed(&self.store)));
                 // [impl->swdd~agent-enqueues-unfulfilled-create~1]
                 self.wait(name, Waits::ToStart, BTreeMap::new());
                 // [impl->swdd~agent-handles-update-with-fulfilled-delete~1]
@@ -389,21 +471,31 @@ impl<C: Clock> RuntimeManager<C> {
     }
 
     /// The dependencies of what is wanted that are not met.
-    fn unmet(&self, AddedWorkload { workload, .. }: &AddedWorkload) -> BTreeMap<String, AddCondition> {
-        self.store.unmet(&workload.dependencies, |instance| self.counts(instance))
+    fn unmet(
+        &self,
+        AddedWorkload { workload, .. }: &AddedWorkload,
+    ) -> BTreeMap<String, AddCondition> {
+        self.store
+            .unmet(&workload.dependencies, |instance| self.counts(instance))
     }
 
-    /// Whether what depends on this instance may be started. One of ours that is about to be replaced would go while that
-    /// starts, unless it is not known yet whether it will be.
+    /// Whether what depends on this instance may be started. One of ours that is about to be
+    /// replaced would go while that starts, unless it is not known yet whether it will be.
     fn counts(&self, instance: &InstanceName) -> bool {
-        let wanted = self.records.get(&instance.workload).and_then(|record| record.wanted.as_ref());
-        let replaces = |new: &AddedWorkload| new.instance != *instance && new.instance.agent == instance.agent;
+        let wanted = self
+            .records
+            .get(&instance.workload)
+            .and_then(|record| record.wanted.as_ref());
+        let replaces =
+            |new: &AddedWorkload| new.instance != *instance && new.instance.agent == instance.agent;
         !wanted.is_some_and(replaces) || self.unstaged.contains_key(&instance.workload)
     }
 
     /// What the workload waits for from now on; `users` are those that its old instance goes after.
     fn wait(&mut self, name: &Name, waits: Waits, users: BTreeMap<String, DeleteCondition>) {
-        let Some(record) = self.records.get_mut(name) else { return };
+        let Some(record) = self.records.get_mut(name) else {
+            return;
+        };
         if waits != Waits::ToStop {
             self.unstaged.remove(name);
         }
@@ -413,12 +505,17 @@ impl<C: Clock> RuntimeManager<C> {
         (record.waits, record.stop_after) = (waits, users);
     }
 
-    /// Whether the users of the old instance have reached what its end waits for. One that waits for this end itself does
-    /// not count, or both would wait for ever.
+    /// Whether the users of the old instance have reached what its end waits for. One that waits
+    /// for this end itself does not count, or both would wait for ever.
     fn may_stop(&self, name: &Name) -> bool {
-        let users = self.records.get(name).into_iter().flat_map(|record| &record.stop_after);
+        let users = self
+            .records
+            .get(name)
+            .into_iter()
+            .flat_map(|record| &record.stop_after);
         users.into_iter().all(|(user, condition)| {
-            let in_circle = || self.store.is_stopping(user, *condition) && self.goes_after(user, name);
+            let in_circle =
+                || self.store.is_stopping(user, *condition) && self.goes_after(user, name);
             self.store.may_stop(user, *condition) || in_circle()
         })
     }
@@ -427,21 +524,35 @@ impl<C: Clock> RuntimeManager<C> {
     fn goes_after(&self, name: &str, other: &str) -> bool {
         let (mut open, mut seen) = (vec![name], BTreeSet::new());
         while let Some(name) = open.pop() {
-            let Some(next) = self.records.get(name).filter(|record| record.waits == Waits::ToStop) else { continue };
+            let Some(next) = self
+                .records
+                .get(name)
+                .filter(|record| record.waits == Waits::ToStop)
+            else {
+                continue;
+            };
             if next.stop_after.contains_key(other) {
                 return true;
             }
-            open.extend(next.stop_after.keys().map(String::as_str).filter(|name| seen.insert(*name)));
+            open.extend(
+                next.stop_after
+                    .keys()
+                    .map(String::as_str)
+                    .filter(|name| seen.insert(*name)),
+            );
         }
         false
     }
 
-    /// These workloads have a new state: executes what waited for that. Thousands may change at once, so all that wait are
-    /// looked at once.
+    /// These workloads have a new state: executes what waited for that. Thousands may change at
+    /// once, so all that wait are looked at once.
     // [impl->swdd~agent-handles-workloads-with-fulfilled-dependencies~1]
     // [impl->swdd~agent-keeps-workloads-with-unfulfilled-workload-dependencies-in-queue~1]
     pub fn states_changed(&mut self, workloads: &BTreeSet<Name>) {
-        let waiting = self.records.iter().filter(|(_, record)| record.waits_for(workloads));
+        let waiting = self
+            .records
+            .iter()
+            .filter(|(_, record)| record.waits_for(workloads));
         let waiting: Vec<Name> = waiting.map(|(name, _)| name.clone()).collect();
         self.decide_all(&waiting);
     }
@@ -452,24 +563,35 @@ impl<C: Clock> RuntimeManager<C> {
     fn gate(&mut self, added: &AddedWorkload, is_staged: bool) -> Option<Gate> {
         let gate = Gate::new(added, is_staged, &mut self.facts);
         if gate.as_ref().is_some_and(Gate::is_open) {
-            self.gates_due.get_or_insert_with(|| self.context.clock.now() + PRECONDITION_INTERVAL);
+            self.gates_due
+                .get_or_insert_with(|| self.context.clock.now() + PRECONDITION_INTERVAL);
         }
         gate
     }
 
-    /// Sets which workloads may not run because of conditions, and returns those of which a decision is due.
+    /// Sets which workloads may not run because of conditions, and returns those of which a
+    /// decision is due.
     // [impl->swdd~agent-lifecycle-precondition~1]
     fn update_withheld(&mut self) -> Vec<Name> {
-        let closed = |(name, record): (&Name, &Record)| Some((name.clone(), record.gate.as_ref()?.reason()?));
-        let mut held_back: BTreeMap<Name, String> = self.records.iter().filter_map(closed).collect();
-        if held_back.is_empty() && self.records.values().all(|record| record.held_back.is_none()) {
+        let closed = |(name, record): (&Name, &Record)| {
+            Some((name.clone(), record.gate.as_ref()?.reason()?))
+        };
+        let mut held_back: BTreeMap<Name, String> =
+            self.records.iter().filter_map(closed).collect();
+        if held_back.is_empty()
+            && self
+                .records
+                .values()
+                .all(|record| record.held_back.is_none())
+        {
             return Vec::new();
         }
         let mut open: Vec<Name> = held_back.keys().cloned().collect();
         while let Some(name) = open.pop() {
             for (user, record) in &self.records {
-                let needs =
-                    |added: &AddedWorkload| added.workload.dependencies.get(&*name) == Some(&AddCondition::Running);
+                let needs = |added: &AddedWorkload| {
+                    added.workload.dependencies.get(&*name) == Some(&AddCondition::Running)
+                };
                 if !held_back.contains_key(user) && record.wanted.as_ref().is_some_and(needs) {
                     held_back.insert(user.clone(), waits_for_blocked(&name));
                     open.push(user.clone());
@@ -494,27 +616,46 @@ impl<C: Clock> RuntimeManager<C> {
     /// The workloads that need this one to run, and may not run either.
     fn users(&self, name: &str) -> BTreeMap<String, DeleteCondition> {
         let needs_it = |added: &AddedWorkload| {
-            added.workload.dependencies.get(name) == Some(&AddCondition::Running) && !has_finished(added, &self.store)
+            added.workload.dependencies.get(name) == Some(&AddCondition::Running)
+                && !has_finished(added, &self.store)
         };
-        let held_back = self.records.iter().filter(|(_, record)| record.held_back.is_some());
+        let held_back = self
+            .records
+            .iter()
+            .filter(|(_, record)| record.held_back.is_some());
         let users = held_back.filter(|(_, record)| record.wanted.as_ref().is_some_and(needs_it));
-        users.map(|(user, _)| (user.to_string(), DeleteCondition::NotPendingNorRunning)).collect()
+        users
+            .map(|(user, _)| (user.to_string(), DeleteCondition::NotPendingNorRunning))
+            .collect()
     }
 
     /// When [`Self::refresh_conditions`] wants to be called next.
     pub fn conditions_due(&self) -> Option<Instant> {
-        self.unstaged.values().copied().flatten().chain(self.gates_due).min()
+        self.unstaged
+            .values()
+            .copied()
+            .flatten()
+            .chain(self.gates_due)
+            .min()
     }
 
     /// Evaluates the conditions again and does what follows.
     pub fn refresh_conditions(&mut self) {
-        let gates = self.records.values().flat_map(|record| record.gate.iter().chain(record.staged_gate()));
+        let gates = self
+            .records
+            .values()
+            .flat_map(|record| record.gate.iter().chain(record.staged_gate()));
         let known = (self.facts.check_paths)(&gates.flat_map(Gate::paths).collect());
         let mut is_open = false;
         for (name, record) in &mut self.records {
             let staged = record.staged.as_mut();
-            self.touched.extend(staged.as_ref().map(|_| name.clone())); // It may be created now, or not any more.
-            for gate in record.gate.iter_mut().chain(staged.and_then(|staged| staged.gate.as_mut())) {
+            // It may be created now, or not any more.
+            self.touched.extend(staged.as_ref().map(|_| name.clone()));
+            for gate in record
+                .gate
+                .iter_mut()
+                .chain(staged.and_then(|staged| staged.gate.as_mut()))
+            {
                 gate.evaluate(&known, &self.facts.tags);
                 is_open |= gate.is_open();
             }
@@ -527,33 +668,52 @@ impl<C: Clock> RuntimeManager<C> {
 
     // ------------------------------------------------------------------ views
 
-    /// The old container of an instance is gone: what is shown of the same instance, which waits to be started.
+    /// The old container of an instance is gone: what is shown of the same instance, which waits to
+    /// be started.
     pub fn waits_to_start(&self, instance: &InstanceName) -> Option<WorkloadState> {
         let record = self.records.get(&instance.workload)?;
-        record.waiting().filter(|added| added.instance == *instance).map(|_| record.waiting_to_start(instance))
+        record
+            .waiting()
+            .filter(|added| added.instance == *instance)
+            .map(|_| record.waiting_to_start(instance))
     }
 
     /// What is shown of this instance if it waits for others before it is deleted or replaced.
     pub fn waits_to_stop(&self, instance: &InstanceName) -> Option<WorkloadState> {
-        let record = self.records.get(&instance.workload).filter(|record| record.waits == Waits::ToStop)?;
-        record.live().filter(|object| object.instance == *instance).map(|_| waiting_to_stop(instance))
+        let record = self
+            .records
+            .get(&instance.workload)
+            .filter(|record| record.waits == Waits::ToStop)?;
+        record
+            .live()
+            .filter(|object| object.instance == *instance)
+            .map(|_| waiting_to_stop(instance))
     }
 
     /// What is to run of each workload, whatever else of it there is still.
     pub fn wanted(&self) -> impl Iterator<Item = &AddedWorkload> {
-        self.records.values().filter_map(|record| record.wanted.as_ref())
+        self.records
+            .values()
+            .filter_map(|record| record.wanted.as_ref())
     }
 
     /// Whether this instance waits to be started, or its control loop will report its end.
     pub fn has(&self, instance: &InstanceName) -> bool {
         let record = self.records.get(&instance.workload);
-        record.is_some_and(|record| record.accounts_for(instance)) || self.waits_to_start(instance).is_some()
+        record.is_some_and(|record| record.accounts_for(instance))
+            || self.waits_to_start(instance).is_some()
     }
 
     /// The control loop of this name has nothing: it ends, unless something was put meanwhile.
     pub fn loop_done(&mut self, name: &Name) {
-        let Some(record) = self.records.get_mut(name) else { return };
-        if record.object.take_if(|object| object.wishes.is_done()).is_some() {
+        let Some(record) = self.records.get_mut(name) else {
+            return;
+        };
+        if record
+            .object
+            .take_if(|object| object.wishes.is_done())
+            .is_some()
+        {
             self.touched.insert(name.clone());
         }
     }
@@ -564,7 +724,9 @@ impl<C: Clock> RuntimeManager<C> {
     // [impl->swdd~agent-executes-update-delete-only-workload-operation~1]
     // [impl->swdd~agent-workload-obj-delete-command~1]
     fn end(&mut self, name: &Name) {
-        let Some(object) = self.object(name) else { return };
+        let Some(object) = self.object(name) else {
+            return;
+        };
         info!("Deleting workload '{name}'.");
         object.ending = true;
         let skipped = object.wishes.put(Wish::End);
@@ -576,17 +738,25 @@ impl<C: Clock> RuntimeManager<C> {
     // [impl->swdd~agent-executes-update-workload-operation~1]
     // [impl->swdd~agent-workload-obj-update-command~1]
     fn start(&mut self, added: AddedWorkload) {
-        let (name, runtime) = (added.instance.workload.clone(), added.workload.runtime.clone());
+        let (name, runtime) = (
+            added.instance.workload.clone(),
+            added.workload.runtime.clone(),
+        );
         self.check_order(&added);
         let known = self.object(&name);
-        if known.is_some_and(|object| object.ending || object.start_again_for.as_ref() != Some(&added)) {
+        if known
+            .is_some_and(|object| object.ending || object.start_again_for.as_ref() != Some(&added))
+        {
             info!("Updating workload '{name}'.");
         }
         let found = self.found.remove(&name);
-        let Some(object) = self.object_for(&added.instance, &runtime) else { return };
+        let Some(object) = self.object_for(&added.instance, &runtime) else {
+            return;
+        };
         let skipped = object.wishes.put_with(Wish::Run(added.clone()), found);
         (object.ending, object.start_again_for) = (false, None);
-        (object.instance, object.runtime, object.workload) = (added.instance, runtime, Some(added.workload));
+        (object.instance, object.runtime, object.workload) =
+            (added.instance, runtime, Some(added.workload));
         self.reports.extend(skipped.as_ref().map(removed));
     }
 
@@ -595,7 +765,11 @@ impl<C: Clock> RuntimeManager<C> {
     }
 
     /// That of the workload; a control loop is started for this instance when there is none.
-    fn object_for(&mut self, instance: &InstanceName, runtime: &Name) -> Option<&mut WorkloadObject> {
+    fn object_for(
+        &mut self,
+        instance: &InstanceName,
+        runtime: &Name,
+    ) -> Option<&mut WorkloadObject> {
         if self.object(&instance.workload).is_none() {
             self.start_loop(instance.clone(), runtime.clone(), None);
         }
@@ -604,29 +778,45 @@ impl<C: Clock> RuntimeManager<C> {
 
     /// Whether the log of an instance can be read, now or when it is started.
     pub fn log_of(&self, instance: &InstanceName) -> LogAvailability {
-        let InstanceName { workload, agent, .. } = instance;
-        let unknown = || LogAvailability::Never(format!("workload '{workload}' is not on agent '{agent}'"));
-        let Some(record) = self.records.get(workload) else { return unknown() };
+        let InstanceName {
+            workload, agent, ..
+        } = instance;
+        let unknown =
+            || LogAvailability::Never(format!("workload '{workload}' is not on agent '{agent}'"));
+        let Some(record) = self.records.get(workload) else {
+            return unknown();
+        };
         let object = record.object.as_ref();
-        let progress = object.map(|object| object.wishes.start_of(instance)).unwrap_or_default();
+        let progress = object
+            .map(|object| object.wishes.start_of(instance))
+            .unwrap_or_default();
         if let (StartProgress::Started(number), Some(object)) = (progress, object) {
             return self.readable(object, Some(number), instance);
         }
-        let is_wanted = record.wanted.as_ref().is_some_and(|wanted| wanted.instance == *instance);
+        let is_wanted = record
+            .wanted
+            .as_ref()
+            .is_some_and(|wanted| wanted.instance == *instance);
         let state = self.store.get(instance);
         match state.map(|state| state.phase) {
             // A container of an earlier agent is taken over, or the start was ordered.
-            None | Some(Phase::PendingInitial | Phase::PendingStarting) if is_wanted => match progress {
-                StartProgress::Failed => LogAvailability::Later(self.why_without_log(instance)),
-                StartProgress::UnderWay | StartProgress::Started(_) => LogAvailability::Starting,
-            },
+            None | Some(Phase::PendingInitial | Phase::PendingStarting) if is_wanted => {
+                match progress {
+                    StartProgress::Failed => LogAvailability::Later(self.why_without_log(instance)),
+                    StartProgress::UnderWay | StartProgress::Started(_) => {
+                        LogAvailability::Starting
+                    }
+                }
+            }
             // Its start was cancelled.
             Some(Phase::PendingInitial | Phase::PendingStarting) => {
                 LogAvailability::Never(format!("workload '{workload}' is deleted or replaced"))
             }
             None | Some(Phase::Removed) => unknown(),
             Some(Phase::PendingWaitingToStart) => match object {
-                Some(object) if object.start_again_for.is_some() => self.readable(object, None, instance),
+                Some(object) if object.start_again_for.is_some() => {
+                    self.readable(object, None, instance)
+                }
                 // What it may have was never started.
                 _ => LogAvailability::Later(self.why_without_log(instance)),
             },
@@ -650,7 +840,12 @@ impl<C: Clock> RuntimeManager<C> {
         }
     }
 
-    fn readable(&self, object: &WorkloadObject, start: Option<u64>, instance: &InstanceName) -> LogAvailability {
+    fn readable(
+        &self,
+        object: &WorkloadObject,
+        start: Option<u64>,
+        instance: &InstanceName,
+    ) -> LogAvailability {
         match self.context.connector(&object.runtime) {
             Some(engine) => LogAvailability::Readable { engine, start },
             None => LogAvailability::Never(self.why_without_log(instance)),
@@ -669,7 +864,10 @@ impl<C: Clock> RuntimeManager<C> {
     fn check_order(&self, AddedWorkload { instance, workload }: &AddedWorkload) {
         let name = &instance.workload;
         if !self.context.engines.contains_key(&workload.runtime) {
-            warn!("Could not find runtime '{}'. Workload '{name}' not scheduled.", workload.runtime);
+            warn!(
+                "Could not find runtime '{}'. Workload '{name}' not scheduled.",
+                workload.runtime
+            );
         } else if !control_interface::is_wanted(&workload.control_interface_access) {
             info!("No control interface access specified for workload '{name}'");
         }
@@ -680,9 +878,19 @@ impl<C: Clock> RuntimeManager<C> {
     // [impl->swdd~agent-resume-workload~2]
     fn start_loop(&mut self, instance: InstanceName, runtime: Name, held: Option<Held>) {
         let (wishes, slot) = wish_slot();
-        let start_again_for = held.as_ref().and_then(|held| held.serves.clone()).map(|(added, _)| added);
+        let start_again_for = held
+            .as_ref()
+            .and_then(|held| held.serves.clone())
+            .map(|(added, _)| added);
         let (context, random, ending) = (self.context.clone(), self.random.fork(), held.is_none());
-        let control_loop = WorkloadControlLoop::new(instance.clone(), runtime.clone(), held, context, random, slot);
+        let control_loop = WorkloadControlLoop::new(
+            instance.clone(),
+            runtime.clone(),
+            held,
+            context,
+            random,
+            slot,
+        );
         let name = instance.workload.clone();
         let started = (self.run_loop)(&name, Box::new(control_loop));
         let shown = instance.clone();
@@ -699,10 +907,15 @@ impl<C: Clock> RuntimeManager<C> {
         };
         let record = self.records.entry(name.clone()).or_default();
         record.object = Some(object);
-        let Err((error, control_loop)) = started else { return };
+        let Err((error, control_loop)) = started else {
+            return;
+        };
         error!("No thread can be started for workload '{name}', trying again: '{error}'");
         self.unstarted.insert(name.clone(), control_loop);
-        let is_to_run = record.wanted.as_ref().is_some_and(|wanted| wanted.instance == shown);
+        let is_to_run = record
+            .wanted
+            .as_ref()
+            .is_some_and(|wanted| wanted.instance == shown);
         let phase = match record.waits {
             Waits::No if ending && is_to_run => Phase::PendingStarting,
             _ if ending => {
@@ -713,7 +926,10 @@ impl<C: Clock> RuntimeManager<C> {
             _ => Phase::FailedUnknown,
         };
         let info = format!("No thread can be started for it, trying again: {error}");
-        self.reports.push_back(WorkloadState::new(shown, ExecutionState::with_info(phase, info)));
+        self.reports.push_back(WorkloadState::new(
+            shown,
+            ExecutionState::with_info(phase, info),
+        ));
     }
 
     /// Tries again to get threads for the control loops that have none.
@@ -732,8 +948,8 @@ impl<C: Clock> RuntimeManager<C> {
 }
 
 impl Record {
-    /// States to report of what waited to run until now, and of what the server has `named` as deleted: their end, unless
-    /// they are wanted again or a control loop will report it.
+    /// States to report of what waited to run until now, and of what the server has `named` as
+    /// deleted: their end, unless they are wanted again or a control loop will report it.
     fn gone(
         &self,
         new: Option<&AddedWorkload>,
@@ -743,16 +959,25 @@ impl Record {
         // The end of its predecessor was reported before it was started.
         let runs = new.is_some_and(|new| self.runs(new));
         let named = named.filter(|named| !runs && Some(named) != waited.as_ref());
-        let is_gone =
-            |instance: &InstanceName| new.is_none_or(|new| new.instance != *instance) && !self.accounts_for(instance);
-        // The end of what was to be prepared is reported by its control loop, unless a new one takes its place.
+        let is_gone = |instance: &InstanceName| {
+            new.is_none_or(|new| new.instance != *instance) && !self.accounts_for(instance)
+        };
+        // The end of what was to be prepared is reported by its control loop, unless a new one
+        // takes its place.
         let ordered = self.object.as_ref().filter(|_| new.is_none());
         let is_prepared = |gone: &InstanceName| {
-            let prepares =
-                |object: &&WorkloadObject| object.preparation.as_ref().map(|one| &one.added.instance) == Some(gone);
-            ordered.filter(prepares).map(|object| object.wishes.report_end(gone)).is_some()
+            let prepares = |object: &&WorkloadObject| {
+                object.preparation.as_ref().map(|one| &one.added.instance) == Some(gone)
+            };
+            ordered
+                .filter(prepares)
+                .map(|object| object.wishes.report_end(gone))
+                .is_some()
         };
-        let ended = waited.into_iter().chain(named).filter(|gone| is_gone(gone) && !is_prepared(gone));
+        let ended = waited
+            .into_iter()
+            .chain(named)
+            .filter(|gone| is_gone(gone) && !is_prepared(gone));
         ended.map(|ended| removed(&ended)).collect()
     }
 
@@ -770,12 +995,22 @@ fn waits_for_blocked(name: &str) -> String {
 }
 
 fn waiting_to_stop(instance: &InstanceName) -> WorkloadState {
-    WorkloadState::new(instance.clone(), ExecutionState::plain(Phase::StoppingWaitingToStop))
+    WorkloadState::new(
+        instance.clone(),
+        ExecutionState::plain(Phase::StoppingWaitingToStop),
+    )
 }
 
-/// Whether the workload ended for good: there is nothing to stop, and a path that comes back does not run it again.
-fn has_finished(AddedWorkload { instance, workload }: &AddedWorkload, store: &WorkloadStateStore) -> bool {
-    match (store.get(instance).map(|state| state.phase), workload.restart_policy) {
+/// Whether the workload ended for good: there is nothing to stop, and a path that comes back does
+/// not run it again.
+fn has_finished(
+    AddedWorkload { instance, workload }: &AddedWorkload,
+    store: &WorkloadStateStore,
+) -> bool {
+    match (
+        store.get(instance).map(|state| state.phase),
+        workload.restart_policy,
+    ) {
         (Some(Phase::Succeeded), policy) => policy != RestartPolicy::Always,
         (Some(Phase::FailedExecFailed), policy) => policy == RestartPolicy::Never,
         _ => false,

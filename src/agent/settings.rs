@@ -11,8 +11,8 @@ use crate::model::version::SHOWN_VERSION;
 use crate::platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};
 use crate::platform::private_folder::{self, PrivateFolder};
 use crate::platform::settings::{
-    ConfigFile, ControlMessageSize, MessageSize, NUMBER_MAX, Number, PemKeys, Pems, SettingsError, decide_security,
-    insecure_flag, readable_key_warning,
+    ConfigFile, ControlMessageSize, MessageSize, NUMBER_MAX, Number, PemKeys, Pems, SettingsError,
+    decide_security, insecure_flag, readable_key_warning,
 };
 use crate::wire::address::{Security, ServerUrl};
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
@@ -46,11 +46,12 @@ struct Arguments {
     /// Name of this agent: letters, digits, '_' and '-'
     #[arg(short = 'n', long, env = "ANKAGENT_NAME", value_name = "NAME")]
     name: Option<String>,
-    /// Address of the server, for example http://10.0.0.1:25551 or unix:///run/ankaios/ank.sock [default:
-    /// https://127.0.0.1:25551]
+    /// Address of the server, for example http://10.0.0.1:25551 or unix:///run/ankaios/ank.sock
+    /// [default: https://127.0.0.1:25551]
     #[arg(short = 's', long, env = "ANKAGENT_SERVER_URL", value_name = "URL")]
     server_url: Option<String>,
-    /// Folder for the files and pipes of the workloads, which has to exist [default: ankaios in $TMPDIR or /tmp, which is made]
+    /// Folder for the files and pipes of the workloads, which has to exist [default: ankaios in
+    /// $TMPDIR or /tmp, which is made]
     #[arg(short = 'r', long, value_name = "DIR")]
     run_folder: Option<PathBuf>,
     /// Communicate without TLS, if no certificates are set
@@ -76,7 +77,9 @@ struct Arguments {
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or_else(|| format!("invalid KEY=value: no `=` found in `{text}`"))?;
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("invalid KEY=value: no `=` found in `{text}`"))?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
@@ -101,8 +104,8 @@ struct Keys {
     #[serde(default, deserialize_with = "prepare_level")]
     prepare: PrepareLevel,
     #[serde(default)]
-    // Containers of an agent that are initialised and wait for their start, at most. Each takes about 12 MiB of memory, so
-    // the highest value takes about a gigabyte.
+    // Containers of an agent that are initialised and wait for their start, at most. Each takes
+    // about 12 MiB of memory, so the highest value takes about a gigabyte.
     prepare_max: Number<0, 64, 4>,
     /// Seconds.
     #[serde(default)]
@@ -119,8 +122,14 @@ struct Keys {
 /// One of the levels in lower case.
 fn prepare_level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PrepareLevel, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let level = PrepareLevel::ALL.iter().find(|level| level.as_str().to_lowercase() == text);
-    let unknown = || D::Error::custom(format!("unknown value '{text}', expected 'none', 'image', 'create' or 'init'"));
+    let level = PrepareLevel::ALL
+        .iter()
+        .find(|level| level.as_str().to_lowercase() == text);
+    let unknown = || {
+        D::Error::custom(format!(
+            "unknown value '{text}', expected 'none', 'image', 'create' or 'init'"
+        ))
+    };
     level.copied().ok_or_else(unknown)
 }
 
@@ -175,7 +184,8 @@ pub struct AgentSettings {
     pub retry_limit: Option<u32>,
     /// Whether restarts are delayed.
     pub restart_backoff: bool,
-    /// After a restart of the agent, finished workloads run again, but for those that ended since the node booted.
+    /// After a restart of the agent, finished workloads run again, but for those that ended since
+    /// the node booted.
     pub keeps_finished: bool,
     /// Creates at the same time.
     pub parallel_starts: usize,
@@ -212,7 +222,8 @@ impl Machine {
     /// The machine we run on.
     pub fn this() -> Self {
         Self {
-            temporary: std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from),
+            temporary: std::env::var_os("TMPDIR")
+                .map_or_else(|| PathBuf::from("/tmp"), PathBuf::from),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
         }
     }
@@ -224,10 +235,15 @@ pub fn command() -> clap::Command {
 }
 
 /// Reads the settings, options before environment before config file, and creates the run folder.
-pub fn read(arguments: impl IntoIterator<Item = OsString>, machine: &Machine) -> Result<AgentSettings, SettingsError> {
+pub fn read(
+    arguments: impl IntoIterator<Item = OsString>,
+    machine: &Machine,
+) -> Result<AgentSettings, SettingsError> {
     let command = Arguments::command();
-    let matches =
-        command.clone().try_get_matches_from(arguments).map_err(|error| SettingsError::usage(error, &command))?;
+    let matches = command
+        .clone()
+        .try_get_matches_from(arguments)
+        .map_err(|error| SettingsError::usage(error, &command))?;
     let options = Arguments::from_arg_matches(&matches)?;
     let places = [PathBuf::from(DEFAULT_CONFIG_FILE)];
     let file = ConfigFile::find(options.agent_config.as_deref(), &places)?;
@@ -251,26 +267,51 @@ fn combine(
         warnings.extend(readable_key_warning(file, &pem_keys));
         pems = pem_keys.read(file)?;
     }
-    let paths = [options.ca_pem.as_deref(), options.crt_pem.as_deref(), options.key_pem.as_deref()];
+    let paths = [
+        options.ca_pem.as_deref(),
+        options.crt_pem.as_deref(),
+        options.key_pem.as_deref(),
+    ];
     // [impl->swdd~agent-provides-file-paths-to-communication-middleware~1]
     let pems = pems.overridden_by(paths)?;
     // A value that cannot be used is easier to find with the place that it stands in.
-    let place = |key: &str, given: bool| file.filter(|_| !given).map_or_else(String::new, |file| in_file(file, key));
+    let place = |key: &str, given: bool| {
+        file.filter(|_| !given)
+            .map_or_else(String::new, |file| in_file(file, key))
+    };
     let name_place = place("name", options.name.is_some() || keys.name.is_none());
     let name = checked_name(options.name.or(keys.name).unwrap_or_default(), &name_place)?;
-    let folder_place = place("run_folder", options.run_folder.is_some() || keys.run_folder.is_none());
-    let folder = run_folder(options.run_folder.or(keys.run_folder), &name, &folder_place, machine)?;
+    let folder_place = place(
+        "run_folder",
+        options.run_folder.is_some() || keys.run_folder.is_none(),
+    );
+    let folder = run_folder(
+        options.run_folder.or(keys.run_folder),
+        &name,
+        &folder_place,
+        machine,
+    )?;
     let runtimes = enabled_runtimes(keys.runtimes, &place("runtimes", false), &mut warnings)?;
     let from_options = insecure_flag(matches);
     let insecure = from_options.or(keys.insecure).unwrap_or_default();
     // [impl->swdd~agent-fails-on-missing-file-paths-and-insecure-cli-arguments~1]
-    let url_place = place("server_url", options.server_url.is_some() || keys.server_url.is_none());
+    let url_place = place(
+        "server_url",
+        options.server_url.is_some() || keys.server_url.is_none(),
+    );
     let url = options.server_url.or(keys.server_url);
     let url = url.as_deref().unwrap_or(DEFAULT_SERVER_URL);
     // Before the certificates: an address without scheme says nothing about them.
     let wrong = |error| {
-        let schemes = if url.starts_with("unix:") { "" } else { SCHEMES };
-        other("Failed to create communications client.", format!("{error}{schemes}{url_place}"))
+        let schemes = if url.starts_with("unix:") {
+            ""
+        } else {
+            SCHEMES
+        };
+        other(
+            "Failed to create communications client.",
+            format!("{error}{schemes}{url_place}"),
+        )
     };
     let parsed = ServerUrl::parse(url).map_err(wrong)?;
     let security = if parsed.is_socket() {
@@ -281,7 +322,11 @@ fn combine(
         security.map_err(|error| without_tls(url, error))?
     };
     let url = protected(parsed, &security, &mut warnings);
-    let tags = if options.tags.is_empty() { keys.tags } else { options.tags.into_iter().collect() };
+    let tags = if options.tags.is_empty() {
+        keys.tags
+    } else {
+        options.tags.into_iter().collect()
+    };
     let parallel_starts =
         // Twice the number of cores, and four at least.
         keys.max_parallel_starts.map_or_else(|| 4.max(2 * machine.cores), |starts| starts.0 as usize);
@@ -292,7 +337,8 @@ fn combine(
         folder,
         tags,
         runtimes,
-        create_timeout: Some(Duration::from_secs(keys.create_timeout.0)).filter(|limit| !limit.is_zero()),
+        create_timeout: Some(Duration::from_secs(keys.create_timeout.0))
+            .filter(|limit| !limit.is_zero()),
         retry_limit: Some(keys.retry_limit.0 as u32).filter(|limit| *limit > 0),
         restart_backoff: keys.restart_backoff.unwrap_or(true),
         keeps_finished: keys.rerun_finished == Some(Rerun::Boot),
@@ -303,7 +349,10 @@ fn combine(
         listing_interval: Duration::from_secs(keys.listing_interval.0),
         message_max: keys.max_message_size,
         control_message_max: keys.max_control_message_size,
-        metrics: keys.metrics.map(|path| MetricsSettings { path, interval: keys.metrics_interval }),
+        metrics: keys.metrics.map(|path| MetricsSettings {
+            path,
+            interval: keys.metrics_interval,
+        }),
         config_file: file.map(|file| file.path.clone()),
         warnings,
     })
@@ -312,10 +361,14 @@ fn combine(
 /// What is reported about a workload whose runtime the agent does not have.
 pub fn unsupported_runtime(runtime: &str) -> String {
     if RUNTIMES.contains(&runtime) {
-        return format!("Unsupported Runtime: '{runtime}' is not among the 'runtimes' in the config file of the agent");
+        return format!(
+            "Unsupported Runtime: '{runtime}' is not among the 'runtimes' in the config file of the agent"
+        );
     }
-    let meant = nearest(runtime, RUNTIMES)
-        .map_or_else(|| format!("; there are '{}'", RUNTIMES.join("', '")), |name| format!(", did you mean '{name}'?"));
+    let meant = nearest(runtime, RUNTIMES).map_or_else(
+        || format!("; there are '{}'", RUNTIMES.join("', '")),
+        |name| format!(", did you mean '{name}'?"),
+    );
     format!("Unsupported Runtime '{runtime}'{meant}")
 }
 
@@ -329,10 +382,14 @@ fn in_file(file: &ConfigFile, key: &str) -> String {
 
 /// Checks the name, which stands at `place` when that is not empty.
 fn checked_name(name: String, place: &str) -> Result<String, SettingsError> {
-    let wrong = |text: &str| other("Error encountered while checking agent name!", format!("{text}{place}"));
+    let wrong = |text: &str| {
+        other(
+            "Error encountered while checking agent name!",
+            format!("{text}{place}"),
+        )
+    };
     if name.is_empty() {
-        let text =
-            "Empty agent name is not allowed. Set '--name', the variable ANKAGENT_NAME or 'name' in the config file.";
+        let text = "Empty agent name is not allowed. Set '--name', the variable ANKAGENT_NAME or 'name' in the config file.";
         return Err(wrong(text));
     }
     let too_long = format!("It has more than {NAME_MAX} characters.");
@@ -354,7 +411,13 @@ fn without_tls(url: &str, error: impl Into<SettingsError> + std::fmt::Display) -
     if !url.starts_with("http:") {
         return error.into();
     }
-    other("Missing certificate files", format!("{error}. The URL '{}' needs '--insecure'", without_passwords(url)))
+    other(
+        "Missing certificate files",
+        format!(
+            "{error}. The URL '{}' needs '--insecure'",
+            without_passwords(url)
+        ),
+    )
 }
 
 /// The URL with the scheme that follows from how the connection is protected.
@@ -364,7 +427,9 @@ fn protected(url: ServerUrl, security: &Security, warnings: &mut Vec<String>) ->
         Security::Insecure => url.with_tls(false),
         Security::MutualTls(_) => {
             if !url.uses_tls() {
-                warnings.push(format!("The server URL '{url}' is used with TLS, since certificates are given."));
+                warnings.push(format!(
+                    "The server URL '{url}' is used with TLS, since certificates are given."
+                ));
             }
             url.with_tls(true)
         }
@@ -376,33 +441,55 @@ fn enabled_runtimes(
     place: &str,
     warnings: &mut Vec<String>,
 ) -> Result<BTreeSet<&'static str>, SettingsError> {
-    let Some(configured) = configured else { return Ok(RUNTIMES.into()) };
-    let enabled: BTreeSet<_> =
-        RUNTIMES.into_iter().filter(|runtime| configured.iter().any(|it| it == runtime)).collect();
-    let unknown = configured.iter().filter(|name| !RUNTIMES.contains(&name.as_str()));
+    let Some(configured) = configured else {
+        return Ok(RUNTIMES.into());
+    };
+    let enabled: BTreeSet<_> = RUNTIMES
+        .into_iter()
+        .filter(|runtime| configured.iter().any(|it| it == runtime))
+        .collect();
+    let unknown = configured
+        .iter()
+        .filter(|name| !RUNTIMES.contains(&name.as_str()));
     let unknown: Vec<String> = unknown.map(|name| unsupported_runtime(name)).collect();
     if enabled.is_empty() {
         let unknown: String = unknown.iter().map(|text| format!(". {text}")).collect();
-        let text = format!("No valid runtimes configured. Supported runtimes: {RUNTIMES:?}{unknown}{place}");
+        let text = format!(
+            "No valid runtimes configured. Supported runtimes: {RUNTIMES:?}{unknown}{place}"
+        );
         return Err(other("Invalid runtime configuration", text));
     }
     warnings.extend(unknown.into_iter().map(|text| format!("{text}{place}")));
     Ok(enabled)
 }
 
-/// The agent's own folder, which only its user can read. Only the default run folder is created; it is shared with
-/// the other agents and users of the machine. Nothing is removed, since running workloads have it mounted.
-fn run_folder(given: Option<PathBuf>, name: &str, place: &str, machine: &Machine) -> Result<PathBuf, SettingsError> {
+/// The agent's own folder, which only its user can read. Only the default run folder is created; it
+/// is shared with the other agents and users of the machine. Nothing is removed, since running
+/// workloads have it mounted.
+fn run_folder(
+    given: Option<PathBuf>,
+    name: &str,
+    place: &str,
+    machine: &Machine,
+) -> Result<PathBuf, SettingsError> {
     let default = machine.temporary.join("ankaios");
     let base = given.unwrap_or_else(|| default.clone());
-    let wrong = |text| other("Run folder creation failed. Cannot continue without run folder.", text);
+    let wrong = |text| {
+        other(
+            "Run folder creation failed. Cannot continue without run folder.",
+            text,
+        )
+    };
     let failed = |path: &Path, error: &io::Error| wrong(format!("'{}': {error}", path.display()));
     if base == default {
         private_folder::share(&base).map_err(|error| failed(&base, &error))?;
     } else if base.is_dir() {
         private_folder::use_shared(&base).map_err(|error| failed(&base, &error))?;
     } else {
-        return Err(wrong(format!("Could not find directory \"{}\"{place}", base.display())));
+        return Err(wrong(format!(
+            "Could not find directory \"{}\"{place}",
+            base.display()
+        )));
     }
     // It becomes part of mount arguments, which another working directory must not change.
     let folder = base.join(format!("{name}_io"));

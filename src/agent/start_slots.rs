@@ -1,8 +1,10 @@
-//! Bounds what happens at the same time, so that a boot does not thrash a small machine: starts, preparations of starts
-//! (only on cores that starts leave free), and containers that are initialised and wait.
+//! Bounds what happens at the same time, so that a boot does not thrash a small machine: starts,
+//! preparations of starts (only on cores that starts leave free), and containers that are
+//! initialised and wait.
 //!
-//! Thread: shared by all `wl:<name>`. A slot that comes back goes to the control loop that has waited longest and wakes no
-//! other one: with a thousand workloads that would be a million wake-ups.
+//! Thread: shared by all `wl:<name>`. A slot that comes back goes to the control loop that has
+//! waited longest and wakes no other one: with a thousand workloads that would be a million
+//! wake-ups.
 
 use crate::platform::sync::Mutex;
 use std::collections::{BTreeSet, VecDeque};
@@ -13,7 +15,8 @@ use std::sync::Arc;
 pub enum Use {
     /// A start under way.
     Start,
-    /// A preparation under way: none begins while a start waits, or starts and preparations occupy all cores.
+    /// A preparation under way: none begins while a start waits, or starts and preparations occupy
+    /// all cores.
     Prepare,
     /// A container that is initialised, or is going to be, until it is started or removed.
     Initialised,
@@ -51,8 +54,15 @@ impl StartSlots {
     /// At most `starts` at the same time; at least one, or nothing would ever start.
     pub fn new(starts: usize, cores: usize, initialised_max: usize) -> Self {
         let limits = [starts.max(1), cores, initialised_max];
-        let shared = Shared { limits, taken: Default::default(), waiting: Default::default(), requests: 0 };
-        Self { shared: Arc::new(Mutex::new(shared)) }
+        let shared = Shared {
+            limits,
+            taken: Default::default(),
+            waiting: Default::default(),
+            requests: 0,
+        };
+        Self {
+            shared: Arc::new(Mutex::new(shared)),
+        }
     }
 
     /// Requests a slot; `wake` is called when it is given.
@@ -62,7 +72,11 @@ impl StartSlots {
         let number = shared.requests;
         shared.waiting[of as usize].push_back((number, wake));
         shared.serve();
-        SlotRequest { shared: self.shared.clone(), of, number }
+        SlotRequest {
+            shared: self.shared.clone(),
+            of,
+            number,
+        }
     }
 }
 
@@ -71,7 +85,9 @@ impl Shared {
         let [starts, preparations, _] = self.taken.each_ref().map(BTreeSet::len);
         let limit = self.limits[of as usize];
         match of {
-            Use::Prepare => self.waiting[Use::Start as usize].is_empty() && starts + preparations < limit,
+            Use::Prepare => {
+                self.waiting[Use::Start as usize].is_empty() && starts + preparations < limit
+            }
             Use::Start | Use::Initialised => self.taken[of as usize].len() < limit,
         }
     }
@@ -132,7 +148,8 @@ mod tests {
     fn no_more_slots_are_taken_than_there_are_and_each_comes_back() {
         for count in [1, 4] {
             let slots = StartSlots::new(count, 8, 8);
-            let mut taken: Vec<SlotRequest> = std::iter::from_fn(|| slots.try_take(Use::Start)).collect();
+            let mut taken: Vec<SlotRequest> =
+                std::iter::from_fn(|| slots.try_take(Use::Start)).collect();
             assert_eq!((taken.len(), slots.free()), (count, 0));
             taken.pop();
             assert_eq!(slots.free(), 1);
@@ -151,15 +168,22 @@ mod tests {
             slots.request(Use::Start, Box::new(move || woken.lock().push(index)))
         };
         let mut waiting: Vec<SlotRequest> = (0..5).map(wait).collect();
-        let with_slot = |waiting: &[SlotRequest]| waiting.iter().filter(|request| request.is_given()).count();
+        let with_slot =
+            |waiting: &[SlotRequest]| waiting.iter().filter(|request| request.is_given()).count();
         assert_eq!(with_slot(&waiting), 0);
         taken.pop();
         assert_eq!((with_slot(&waiting), woken.lock().clone()), (1, vec![0]));
         assert!(slots.try_take(Use::Start).is_none(), "nobody overtakes");
         taken.pop();
-        assert_eq!((with_slot(&waiting), slots.free(), woken.lock().clone()), (2, 0, vec![0, 1]));
+        assert_eq!(
+            (with_slot(&waiting), slots.free(), woken.lock().clone()),
+            (2, 0, vec![0, 1])
+        );
         drop(waiting.remove(0));
-        assert_eq!((with_slot(&waiting), woken.lock().clone()), (2, vec![0, 1, 2]));
+        assert_eq!(
+            (with_slot(&waiting), woken.lock().clone()),
+            (2, vec![0, 1, 2])
+        );
     }
 
     #[test]
@@ -171,7 +195,11 @@ mod tests {
         let [second, third] = [prepare(), prepare()];
         assert!(!second.is_given(), "both cores are taken");
         drop(first);
-        assert_eq!((second.is_given(), third.is_given()), (true, false), "who waits longest is next");
+        assert_eq!(
+            (second.is_given(), third.is_given()),
+            (true, false),
+            "who waits longest is next"
+        );
         let other = slots.try_take(Use::Start).unwrap();
         let waiting = request(&slots);
         drop(second);

@@ -1,11 +1,12 @@
 //! Watches the states of the containers of one engine and reports changes.
 //!
 //! Events first: the end of a process wakes the checker, which then lists the containers once for
-//! all that ended together. A slow listing repairs what no event shows, and only where an end cannot be noticed the
-//! containers are listed every second. While nothing is watched, nothing is listed.
+//! all that ended together. A slow listing repairs what no event shows, and only where an end
+//! cannot be noticed the containers are listed every second. While nothing is watched, nothing is
+//! listed.
 //!
-//! Thread: `watch:<engine>`, one per engine; it never waits for the engine: `list:<engine>` makes one listing and ends,
-//! `exits:<engine>` waits for the ends of processes (runtime/exit_watch.rs).
+//! Thread: `watch:<engine>`, one per engine; it never waits for the engine: `list:<engine>` makes
+//! one listing and ends, `exits:<engine>` waits for the ends of processes (runtime/exit_watch.rs).
 //! Owns: which containers are watched, the state last reported of each, when to list next.
 //! Takes: [`WatchCommand`] from the control loops and from the scheduler (existing containers).
 //! Gives: states to the control loops (never waits), the listings of `ListAll` (may block).
@@ -35,8 +36,9 @@ const EXIT_RETRY: Duration = Duration::from_millis(50);
 /// After an exit was noticed, podman may report the container as running for this long.
 const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
 
-/// An engine that lists a container as running for so long after its process has ended never notices that: what waited for
-/// the process (conmon, a shim) was killed as well. A disk that makes conmon wait is faster than this.
+/// An engine that lists a container as running for so long after its process has ended never
+/// notices that: what waited for the process (conmon, a shim) was killed as well. A disk that makes
+/// conmon wait is faster than this.
 const END_UNNOTICED_MAX: Duration = Duration::from_secs(30);
 
 /// The containers of this agent, or why the engine could not list them.
@@ -45,17 +47,19 @@ pub type ListResult = Result<Vec<ListedContainer>, RuntimeError>;
 /// Receives the containers of this agent; runs on the thread of the state checker and may block.
 pub type ListReply = Box<dyn FnOnce(ListResult) + Send>;
 
-/// Receives what a watched container does; runs on the thread of the state checker and must not block.
+/// Receives what a watched container does; runs on the thread of the state checker and must not
+/// block.
 pub type StateReply = Box<dyn Fn(ExecutionState) + Send>;
 
-/// Receives that a prepared container is not what it was; runs on the thread of the state checker and must not block.
+/// Receives that a prepared container is not what it was; runs on the thread of the state checker
+/// and must not block.
 pub type GoneReply = Box<dyn FnOnce() + Send>;
 
 /// A command of a control loop or of the scheduler.
 // [impl->swdd~agent-general-state-checker-interface~1]
 pub enum WatchCommand {
-    /// Report the state of this container of the instance from now on and of no other; a listing follows at once unless
-    /// its process is known.
+    /// Report the state of this container of the instance from now on and of no other; a listing
+    /// follows at once unless its process is known.
     Watch {
         /// The instance of the container.
         instance: InstanceName,
@@ -77,8 +81,8 @@ pub enum WatchCommand {
         /// The instance of the container.
         instance: InstanceName,
     },
-    /// Reply when a listing, whatever it is for, lacks the prepared container of this instance or shows that it was
-    /// started; `None` forgets it.
+    /// Reply when a listing, whatever it is for, lacks the prepared container of this instance or
+    /// shows that it was started; `None` forgets it.
     WatchPrepared {
         /// The instance of the container.
         instance: InstanceName,
@@ -97,8 +101,8 @@ pub enum WatchCommand {
     },
 }
 
-/// How a container ended that was seen to end. Others may remove it afterwards, or a container of its pod; its workload has
-/// ended anyway. Forgotten once the container was started again.
+/// How a container ended that was seen to end. Others may remove it afterwards, or a container of
+/// its pod; its workload has ended anyway. Forgotten once the container was started again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KnownEnd {
     /// How all containers of the workload have ended; `None` while one may run.
@@ -117,19 +121,27 @@ struct Failure {
 impl KnownEnd {
     /// The end of the container `id` in an earlier life of the agent.
     ///
-    /// Of a pod `id` is the name of its workload, which no listing has, so its failure stays until the pod is seen to run.
-    /// Where the engine restarts containers, one may have run and ended meanwhile: then a listing is right.
+    /// Of a pod `id` is the name of its workload, which no listing has, so its failure stays until
+    /// the pod is seen to run. Where the engine restarts containers, one may have run and ended
+    /// meanwhile: then a listing is right.
     pub fn of_earlier_life(id: &ContainerId, state: ExecutionState, engine_restarts: bool) -> Self {
         let is_failure = state.phase == Phase::FailedExecFailed && !engine_restarts;
-        let failure = is_failure.then(|| Failure { container: id.clone(), state: state.clone() });
-        Self { state: Some(state), failure }
+        let failure = is_failure.then(|| Failure {
+            container: id.clone(),
+            state: state.clone(),
+        });
+        Self {
+            state: Some(state),
+            failure,
+        }
     }
 
     /// Takes in the state in which the engine lists the container, and returns the one to show.
     // [impl->swdd~agent-keeps-observed-ends~1]
     pub fn update(&mut self, listed: &ListedContainer) -> ExecutionState {
         let phase = listed.state.phase;
-        let is_started = !listed.processes.is_empty() || phase == Phase::Running || phase.is_pending();
+        let is_started =
+            !listed.processes.is_empty() || phase == Phase::Running || phase.is_pending();
         if is_started && self.state.is_some() {
             *self = Self::default();
         }
@@ -146,16 +158,22 @@ impl KnownEnd {
         end
     }
 
-    /// The listed state, or the failure of a container that is missing: the others say nothing about it.
+    /// The listed state, or the failure of a container that is missing: the others say nothing
+    /// about it.
     fn update_failure(&mut self, listed: &ListedContainer) -> ExecutionState {
-        let Some(pods) = &listed.pods else { return listed.state.clone() };
+        let Some(pods) = &listed.pods else {
+            return listed.state.clone();
+        };
         if let Some(failure) = &self.failure
             && !pods.containers.contains(&failure.container)
         {
             return failure.state.clone();
         }
         let failed = pods.failed.clone();
-        self.failure = failed.map(|container| Failure { container, state: listed.state.clone() });
+        self.failure = failed.map(|container| Failure {
+            container,
+            state: listed.state.clone(),
+        });
         listed.state.clone()
     }
 }
@@ -189,7 +207,8 @@ pub trait SystemEnv {
     /// Watches one process until it is dropped.
     type Process;
 
-    /// Starts a listing, whose result goes to [`StateChecker::on_listed`]. Never called before the last one has ended.
+    /// Starts a listing, whose result goes to [`StateChecker::on_listed`]. Never called before the
+    /// last one has ended.
     fn start_listing(&mut self);
 
     /// Lets [`StateChecker::on_exit`] be called with `key` when the process ends.
@@ -212,13 +231,15 @@ pub struct StateChecker<S: SystemEnv, C: Clock> {
     next_listing: u64,
     /// When the listing under way began.
     began: Option<Instant>,
-    /// When the next listing should begin, whatever each container needs; `None` while nothing needs one.
+    /// When the next listing should begin, whatever each container needs; `None` while nothing
+    /// needs one.
     wanted: Option<Instant>,
     /// The engine rests until then.
     rest_until: Instant,
     /// Listings that failed since the last good one.
     failures: u32,
-    /// A process was found to be one of its container, so the pids of the engine are those of this node.
+    /// A process was found to be one of its container, so the pids of the engine are those of this
+    /// node.
     shares_pids: bool,
 }
 
@@ -278,7 +299,15 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
     /// Takes in a command. Call [`Self::list_if_due`] after all that happened together.
     pub fn on_command(&mut self, command: WatchCommand) {
         match command {
-            WatchCommand::Watch { instance, id, process, restarts, engine_restarts, end, reply } => {
+            WatchCommand::Watch {
+                instance,
+                id,
+                process,
+                restarts,
+                engine_restarts,
+                end,
+                reply,
+            } => {
                 let watched = Watched {
                     id,
                     restarts,
@@ -297,8 +326,12 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
                 self.watch(instance, watched, process);
             }
             WatchCommand::Unwatch { instance } => _ = self.watched.remove(&instance),
-            WatchCommand::WatchPrepared { instance, container: Some((id, reply)) } => {
-                self.prepared.insert(instance, (self.next_listing, id, reply));
+            WatchCommand::WatchPrepared {
+                instance,
+                container: Some((id, reply)),
+            } => {
+                self.prepared
+                    .insert(instance, (self.next_listing, id, reply));
             }
             WatchCommand::WatchPrepared { instance, .. } => _ = self.prepared.remove(&instance),
             WatchCommand::ListAll { reply } => {
@@ -317,7 +350,12 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         if self.began.is_some() || idle {
             return None;
         }
-        let wanted = self.watched.values().filter_map(|watched| watched.again).chain(self.wanted).min();
+        let wanted = self
+            .watched
+            .values()
+            .filter_map(|watched| watched.again)
+            .chain(self.wanted)
+            .min();
         wanted.map(|at| at.max(self.rest_until))
     }
 
@@ -328,18 +366,30 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         if self.next_listing_at().is_some_and(|at| at <= now) {
             self.began = Some(now);
             self.wanted = None;
-            self.watched.values_mut().for_each(|watched| watched.again = None);
+            self.watched
+                .values_mut()
+                .for_each(|watched| watched.again = None);
             self.next_listing += 1;
             self.env.start_listing();
         }
     }
 
-    /// Watches a container. Only a listing that begins after this counts, so an old one cannot hide it.
+    /// Watches a container. Only a listing that begins after this counts, so an old one cannot hide
+    /// it.
     // [impl->swdd~podman-state-getter-reset-cache~1]
-    fn watch(&mut self, instance: InstanceName, mut watched: Watched<S::Process>, process: Option<MainProcess>) {
+    fn watch(
+        &mut self,
+        instance: InstanceName,
+        mut watched: Watched<S::Process>,
+        process: Option<MainProcess>,
+    ) {
         let now = self.clock.now();
         watched.follow(process.as_slice(), &mut self.next_key, &mut self.env, now);
-        if watched.processes.iter().any(|process| process.watch.is_some()) {
+        if watched
+            .processes
+            .iter()
+            .any(|process| process.watch.is_some())
+        {
             self.shares_pids = true;
             watched.report(Some(ExecutionState::plain(Phase::Running)));
             self.want_at(now + self.settings.repair_interval);
@@ -352,9 +402,16 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
 
     fn watched_instances(&self) -> Vec<WatchedInstance> {
         let of_one = |(instance, watched): (&InstanceName, &Watched<S::Process>)| {
-            let running = watched.processes.iter().filter(|process| process.ended.is_none());
+            let running = watched
+                .processes
+                .iter()
+                .filter(|process| process.ended.is_none());
             let processes = running.map(|process| process.what.clone()).collect();
-            WatchedInstance { instance: instance.clone(), restarts: watched.restarts, processes }
+            WatchedInstance {
+                instance: instance.clone(),
+                restarts: watched.restarts,
+                processes,
+            }
         };
         self.watched.iter().map(of_one).collect()
     }
@@ -367,7 +424,11 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
     pub fn on_exit(&mut self, key: u64) {
         let now = self.clock.now();
         for watched in self.watched.values_mut() {
-            if let Some(process) = watched.processes.iter_mut().find(|process| process.key == key) {
+            if let Some(process) = watched
+                .processes
+                .iter_mut()
+                .find(|process| process.key == key)
+            {
                 process.ended = Some(now);
                 process.watch = None;
                 watched.exit_seen.get_or_insert(now);
@@ -390,9 +451,13 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
     fn judge_all(&mut self, listed: Vec<ListedContainer>) {
         let (number, now) = self.end_listing();
         if std::mem::take(&mut self.failures) > 0 {
-            log::info!("'{}' lists the states of workloads again.", self.settings.engine);
+            log::info!(
+                "'{}' lists the states of workloads again.",
+                self.settings.engine
+            );
         }
-        let by_id: BTreeMap<&ContainerId, &ListedContainer> = listed.iter().map(|found| (&found.id, found)).collect();
+        let by_id: BTreeMap<&ContainerId, &ListedContainer> =
+            listed.iter().map(|found| (&found.id, found)).collect();
         let engine = self.settings.engine;
         for watched in self.watched.values_mut() {
             if watched.valid_from > number {
@@ -403,7 +468,10 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
                     watched.missed = false;
                     watched.follow(&found.processes, &mut self.next_key, &mut self.env, now);
                     watched.note_end(found);
-                    self.shares_pids |= watched.processes.iter().any(|process| process.watch.is_some());
+                    self.shares_pids |= watched
+                        .processes
+                        .iter()
+                        .any(|process| process.watch.is_some());
                     let state = if watched.has_unnoticed_end(&found.state, self.shares_pids, now) {
                         watched.end.note_unnoticed(unnoticed_end(engine))
                     } else {
@@ -416,10 +484,16 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
             watched.again = list_again.map(|pause| now + pause);
             watched.report(state);
         }
-        let is_gone = |_: &InstanceName, (valid_from, id, _): &mut (u64, ContainerId, GoneReply)| {
-            *valid_from <= number && by_id.get(id).is_none_or(|found| !found.state.phase.is_pending())
-        };
-        self.prepared.extract_if(.., is_gone).for_each(|(_, (.., gone))| gone());
+        let is_gone =
+            |_: &InstanceName, (valid_from, id, _): &mut (u64, ContainerId, GoneReply)| {
+                *valid_from <= number
+                    && by_id
+                        .get(id)
+                        .is_none_or(|found| !found.state.phase.is_pending())
+            };
+        self.prepared
+            .extract_if(.., is_gone)
+            .for_each(|(_, (.., gone))| gone());
         self.want_at(now + self.settings.repair_interval);
         self.reply(number, &Ok(listed));
     }
@@ -429,13 +503,20 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         let (number, now) = self.end_listing();
         self.failures = self.failures.saturating_add(1);
         if self.failures == 1 {
-            log::debug!("Listing the containers of '{}' failed, trying once more: '{error}'", self.settings.engine);
+            log::debug!(
+                "Listing the containers of '{}' failed, trying once more: '{error}'",
+                self.settings.engine
+            );
             self.rest_until = now;
             return self.want_at(now);
         }
-        if self.failures == 2 && !(self.watched.is_empty() && matches!(error, RuntimeError::NotInstalled(_))) {
+        if self.failures == 2
+            && !(self.watched.is_empty() && matches!(error, RuntimeError::NotInstalled(_)))
+        {
             let engine = self.settings.engine;
-            log::warn!("Could not get the state of workloads from '{engine}': '{error}'. Returning unknown.");
+            log::warn!(
+                "Could not get the state of workloads from '{engine}': '{error}'. Returning unknown."
+            );
         }
         // [impl->swdd~podman-state-getter-returns-unknown-state~1]
         let unknown = ExecutionState::with_info(Phase::FailedUnknown, self.settings.unknown_info);
@@ -445,21 +526,30 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
             }
         }
         let doublings = (self.failures - 2).min(8);
-        self.want_at(now + (POLL_INTERVAL * 2_u32.pow(doublings)).min(self.settings.repair_interval));
+        self.want_at(
+            now + (POLL_INTERVAL * 2_u32.pow(doublings)).min(self.settings.repair_interval),
+        );
         self.reply(number, &Err(error.clone()));
     }
 
     /// The number of the listing that has ended, and the time.
     fn end_listing(&mut self) -> (u64, Instant) {
         let now = self.clock.now();
-        let took = self.began.take().map_or(Duration::ZERO, |began| now.saturating_duration_since(began));
-        // The engine rests as long as it took, at most this long, so that listings never take all of a core.
+        let took = self
+            .began
+            .take()
+            .map_or(Duration::ZERO, |began| now.saturating_duration_since(began));
+        // The engine rests as long as it took, at most this long, so that listings never take all
+        // of a core.
         self.rest_until = now + took.min(Duration::from_millis(100));
         (self.next_listing.saturating_sub(1), now)
     }
 
     fn reply(&mut self, number: u64, result: &ListResult) {
-        for (_, reply) in self.replies.extract_if(.., |(valid_from, _)| *valid_from <= number) {
+        for (_, reply) in self
+            .replies
+            .extract_if(.., |(valid_from, _)| *valid_from <= number)
+        {
             reply(result.clone());
         }
     }
@@ -474,7 +564,8 @@ impl<P> Watched<P> {
         env: &mut S,
         now: Instant,
     ) {
-        self.processes.retain(|process| listed.contains(&process.what));
+        self.processes
+            .retain(|process| listed.contains(&process.what));
         for what in listed {
             if !self.processes.iter().any(|process| process.what == *what) {
                 *next_key += 1;
@@ -487,7 +578,11 @@ impl<P> Watched<P> {
                 });
             }
         }
-        for process in self.processes.iter_mut().filter(|process| process.watch.is_none() && process.ended.is_none()) {
+        for process in self
+            .processes
+            .iter_mut()
+            .filter(|process| process.watch.is_none() && process.ended.is_none())
+        {
             match env.watch_exit(process.key, &process.what) {
                 Ok(watch) => process.watch = Some(watch),
                 Err(NotWatched::Gone) => _ = process.gone.get_or_insert(now),
@@ -496,7 +591,8 @@ impl<P> Watched<P> {
         }
     }
 
-    /// Another end is that of a start by the engine that no listing has shown, so the next one may come soon.
+    /// Another end is that of a start by the engine that no listing has shown, so the next one may
+    /// come soon.
     fn note_end(&mut self, found: &ListedContainer) {
         if self.ended_at != found.ended_at {
             self.ended_at = found.ended_at;
@@ -504,8 +600,8 @@ impl<P> Watched<P> {
         }
     }
 
-    /// Whether the engine goes on listing it as running although a process of it has ended. A process that is just not
-    /// there proves that only where the engine has the pids of this node.
+    /// Whether the engine goes on listing it as running although a process of it has ended. A
+    /// process that is just not there proves that only where the engine has the pids of this node.
     // [impl->swdd~agent-sees-ends-that-no-engine-notices~1]
     fn has_unnoticed_end(&self, listed: &ExecutionState, shares_pids: bool, now: Instant) -> bool {
         if !matches!(listed.phase, Phase::Running | Phase::Stopping) {
@@ -518,9 +614,15 @@ impl<P> Watched<P> {
     }
 
     /// What to report of a listed state, and after which pause to list again at the latest.
-    fn judge(&mut self, state: &ExecutionState, now: Instant) -> (Option<ExecutionState>, Option<Duration>) {
-        // Podman may not have noticed an end that we have; it gets a little time to report the exit code.
-        let behind = self.processes.iter().any(|process| process.ended.is_some()) || state.phase == Phase::Stopping;
+    fn judge(
+        &mut self,
+        state: &ExecutionState,
+        now: Instant,
+    ) -> (Option<ExecutionState>, Option<Duration>) {
+        // Podman may not have noticed an end that we have; it gets a little time to report the exit
+        // code.
+        let behind = self.processes.iter().any(|process| process.ended.is_some())
+            || state.phase == Phase::Stopping;
         if let Some(seen) = self.exit_seen.filter(|_| behind)
             && now.saturating_duration_since(seen) < EXIT_CODE_MAX
         {
@@ -535,9 +637,12 @@ impl<P> Watched<P> {
         if self.reported.as_ref() != Some(state) || !passing {
             self.passing_pause = POLL_INTERVAL;
         }
-        let noticed = !self.processes.is_empty() && self.processes.iter().all(|process| process.watch.is_some());
-        // It ended before it could be watched, or is in another pid namespace; a listing will show which.
-        let just_gone = |process: &Process<P>| process.gone.is_some_and(|gone| now - gone < EXIT_CODE_MAX);
+        let noticed = !self.processes.is_empty()
+            && self.processes.iter().all(|process| process.watch.is_some());
+        // It ended before it could be watched, or is in another pid namespace; a listing will show
+        // which.
+        let just_gone =
+            |process: &Process<P>| process.gone.is_some_and(|gone| now - gone < EXIT_CODE_MAX);
         let pause = match state.phase {
             Phase::Running if self.processes.iter().any(just_gone) => Some(EXIT_RETRY),
             Phase::Running if !noticed => Some(POLL_INTERVAL),
@@ -552,8 +657,8 @@ impl<P> Watched<P> {
         (Some(state.clone()), pause)
     }
 
-    /// A listing right after a create can miss the container, so only the second one in a row is believed. Only what was
-    /// not seen to end is lost.
+    /// A listing right after a create can miss the container, so only the second one in a row is
+    /// believed. Only what was not seen to end is lost.
     // [impl->swdd~podman-state-getter-returns-lost-state~1]
     // [impl->swdd~agent-keeps-observed-ends~1]
     fn judge_missing(&mut self) -> (Option<ExecutionState>, Option<Duration>) {
@@ -584,7 +689,8 @@ impl<P> Watched<P> {
 
 /// The state of a container whose process has ended, which `engine` does not notice.
 fn unnoticed_end(engine: &str) -> ExecutionState {
-    let info = format!("its process has ended, which '{engine}' does not notice: exit code unknown");
+    let info =
+        format!("its process has ended, which '{engine}' does not notice: exit code unknown");
     ExecutionState::with_info(Phase::FailedExecFailed, info)
 }
 
@@ -597,7 +703,8 @@ struct System {
     engine: &'static str,
     /// Takes the keys of ended processes.
     exits: Sender<u64>,
-    /// Notices the ends, from the first process on; `None` where the system gives nothing to notice them with.
+    /// Notices the ends, from the first process on; `None` where the system gives nothing to notice
+    /// them with.
     exit_watch: OnceCell<Option<ExitWatch>>,
     /// Locked during a listing.
     connector: Arc<Mutex<Connector>>,
@@ -616,23 +723,36 @@ impl SystemEnv for System {
             let _ = listings.send(result); // Fails only when the agent ends.
         });
         if let Err(error) = thread {
-            let _ = self.listings.try_send(Err(RuntimeError::Failed(format!("no thread for a listing: {error}"))));
+            let _ = self.listings.try_send(Err(RuntimeError::Failed(format!(
+                "no thread for a listing: {error}"
+            ))));
         }
     }
 
-    fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Result<WatchedProcess, NotWatched> {
+    fn watch_exit(
+        &mut self,
+        key: u64,
+        process: &MainProcess,
+    ) -> Result<WatchedProcess, NotWatched> {
         let exit_watch = self.exit_watch.get_or_init(|| {
             let started = ExitWatch::start(format!("exits:{}", self.engine), self.exits.clone());
             let log = |error: &io::Error| {
-                log::warn!("Ends of containers of '{}' are noticed by polling only: {error}", self.engine);
+                log::warn!(
+                    "Ends of containers of '{}' are noticed by polling only: {error}",
+                    self.engine
+                );
             };
             started.inspect_err(log).ok().map(|(watch, _)| watch) // Its thread ends with it.
         });
-        exit_watch.as_ref().ok_or(NotWatched::Unable)?.watch(key, process)
+        exit_watch
+            .as_ref()
+            .ok_or(NotWatched::Unable)?
+            .watch(key, process)
     }
 }
 
-/// Starts the thread that checks the containers behind `connector`. It ends when the sender of `commands` is gone.
+/// Starts the thread that checks the containers behind `connector`. It ends when the sender of
+/// `commands` is gone.
 // [impl->swdd~podman-start-checker-starts-podman-state-checker~1]
 pub fn start(
     settings: CheckerSettings,
@@ -645,9 +765,21 @@ pub fn start(
     let (exits_sender, exits) = bounded(64);
     let (listings, results) = bounded(1);
     let connector = Arc::new(Mutex::new(connector));
-    let system = System { engine, exits: exits_sender, exit_watch: OnceCell::new(), connector, listings };
+    let system = System {
+        engine,
+        exits: exits_sender,
+        exit_watch: OnceCell::new(),
+        connector,
+        listings,
+    };
     threads::spawn(format!("watch:{engine}"), STACK_LARGE, move || {
-        run(StateChecker::new(system, SystemClock, settings), &commands, &exits, &results, &heartbeat);
+        run(
+            StateChecker::new(system, SystemClock, settings),
+            &commands,
+            &exits,
+            &results,
+            &heartbeat,
+        );
     })
 }
 
@@ -661,7 +793,9 @@ fn run<S: SystemEnv, C: Clock>(
     loop {
         heartbeat.turn();
         checker.list_if_due();
-        let due = checker.next_listing_at().map_or_else(never, |at| checker.clock.alarm(at));
+        let due = checker
+            .next_listing_at()
+            .map_or_else(never, |at| checker.clock.alarm(at));
         select_biased! {
             recv(commands) -> command => match command {
                 Ok(command) => checker.on_command(command),
@@ -673,7 +807,9 @@ fn run<S: SystemEnv, C: Clock>(
             recv(heartbeat.woken()) -> _ => {}
         }
         // What happened together is served by one listing.
-        commands.try_iter().for_each(|command| checker.on_command(command));
+        commands
+            .try_iter()
+            .for_each(|command| checker.on_command(command));
         exits.try_iter().for_each(|key| checker.on_exit(key));
     }
 }

@@ -1,9 +1,10 @@
 //! Keeps the connection to the server: connect, hello, send what waits, reconnect for ever.
 //!
-//! Thread: `uplink`; each connection has a reader `rx:server`, which passes messages to the scheduler.
-//! Takes: what waits in the [`UplinkReader`]. Gives: answers for workloads to their control interfaces, everything else
-//! and the loss of the connection to the scheduler (may block there), a refusal of our version to `main`. Workloads go
-//! on whatever happens here.
+//! Thread: `uplink`; each connection has a reader `rx:server`, which passes messages to the
+//! scheduler.
+//! Takes: what waits in the [`UplinkReader`]. Gives: answers for workloads to their control
+//! interfaces, everything else and the loss of the connection to the scheduler (may block there), a
+//! refusal of our version to `main`. Workloads go on whatever happens here.
 
 use super::control_interface::ControlHub;
 use super::events::SchedulerEvent;
@@ -52,13 +53,15 @@ enum SessionEnd {
 }
 
 impl Uplink {
-    /// Runs until the other end of `stop` is dropped. Returns the server's text when it refuses our version.
+    /// Runs until the other end of `stop` is dropped. Returns the server's text when it refuses our
+    /// version.
     // [impl->swdd~communication-to-from-agent-middleware~1]
     // [impl->swdd~agent-shall-use-interfaces-to-server~1]
     pub fn run(self, stop: &Receiver<()>, heartbeat: &Heartbeat) -> Option<String> {
         let mut log = InterruptionLog::default();
         let mut reconnects = Reconnects::default();
-        self.status.connection(|| format!("Connecting to '{}'", self.options.url));
+        self.status
+            .connection(|| format!("Connecting to '{}'", self.options.url));
         loop {
             heartbeat.turn();
             let began = SystemClock.now();
@@ -66,7 +69,9 @@ impl Uplink {
                 SessionEnd::Stopped => return None,
                 SessionEnd::Refused(text) => return Some(text),
                 SessionEnd::Interrupted { reason, greeted } => {
-                    self.status.connection(|| format!("No connection to '{}': {reason}", self.options.url));
+                    self.status.connection(|| {
+                        format!("No connection to '{}': {reason}", self.options.url)
+                    });
                     let now = SystemClock.now();
                     if greeted {
                         log = InterruptionLog::default();
@@ -77,7 +82,8 @@ impl Uplink {
                         debug!("Connection to server interrupted: '{reason}'");
                     }
                     let lasted = now.saturating_duration_since(began);
-                    let pause = SystemClock.alarm(now + reconnects.next_pause(greeted.then_some(lasted)));
+                    let pause =
+                        SystemClock.alarm(now + reconnects.next_pause(greeted.then_some(lasted)));
                     loop {
                         select_biased! {
                             recv(stop) -> _ => return None,
@@ -93,9 +99,20 @@ impl Uplink {
     // [impl->swdd~agent-sends-hello~1]
     fn session(&self, stop: &Receiver<()>, heartbeat: &Heartbeat) -> SessionEnd {
         let (agent, version) = (self.agent.clone(), self.version.to_owned());
-        let capabilities = AgentCapabilities { tells_usage: true, prepares: true };
-        let hello = ToServer::AgentHello(AgentHello { agent, version, tags: self.tags.clone(), capabilities });
-        let interrupted = |reason| SessionEnd::Interrupted { reason, greeted: false };
+        let capabilities = AgentCapabilities {
+            tells_usage: true,
+            prepares: true,
+        };
+        let hello = ToServer::AgentHello(AgentHello {
+            agent,
+            version,
+            tags: self.tags.clone(),
+            capabilities,
+        });
+        let interrupted = |reason| SessionEnd::Interrupted {
+            reason,
+            greeted: false,
+        };
         let (sender, receiver, hangup) = match heartbeat.outside(|| connect(&self.options, hello)) {
             Ok(connection) => connection,
             Err(error) => return interrupted(with_causes(&error)),
@@ -110,7 +127,8 @@ impl Uplink {
         // Before anything is read: what follows from the hello is put at once.
         self.outbox.connected_by(Box::new(sender));
         let reader = threads::spawn("rx:server", STACK_LARGE, move || {
-            let _ = ended_sender.send(read(receiver, &control, &scheduler, greeted)); // Gone only when the agent ends.
+            // Gone only when the agent ends.
+            let _ = ended_sender.send(read(receiver, &control, &scheduler, greeted));
         });
         if let Err(error) = reader {
             hangup.hang_up();
@@ -136,30 +154,37 @@ impl Uplink {
         };
         hangup.hang_up();
         self.outbox.disconnected();
-        // Also after a clean end of the stream: a server that was shut down in order is as absent as one that crashed,
-        // so its reports about other agents are as outdated.
-        // A server that has sent nothing left nothing behind, and may be tried each second.
+        // Also after a clean end of the stream: a server that was shut down in order is as absent
+        // as one that crashed, so its reports about other agents are as outdated. A server that has
+        // sent nothing left nothing behind, and may be tried each second.
         if !matches!(end, Ok((_, false))) {
-            let _ = self.scheduler.send(SchedulerEvent::ServerGone); // Gone only when the agent ends.
+            // Gone only when the agent ends.
+            let _ = self.scheduler.send(SchedulerEvent::ServerGone);
         }
         self.control.connection_lost();
         match end {
             Ok((StreamEnd::VersionMismatch(text), _)) => SessionEnd::Refused(text),
             Ok((StreamEnd::Closed, greeted)) => {
-                let reason = format!("{}: it ends, or another agent with this name connected", StreamEnd::Closed);
+                let reason = format!(
+                    "{}: it ends, or another agent with this name connected",
+                    StreamEnd::Closed
+                );
                 SessionEnd::Interrupted { reason, greeted }
             }
-            Ok((end @ StreamEnd::Lost(_), false)) if self.options.has_no_tls() => {
-                interrupted(format!("{end}; the server may expect TLS, or be none of Ankaios"))
-            }
-            Ok((end, greeted)) => SessionEnd::Interrupted { reason: end.to_string(), greeted },
+            Ok((end @ StreamEnd::Lost(_), false)) if self.options.has_no_tls() => interrupted(
+                format!("{end}; the server may expect TLS, or be none of Ankaios"),
+            ),
+            Ok((end, greeted)) => SessionEnd::Interrupted {
+                reason: end.to_string(),
+                greeted,
+            },
             Err(_) => interrupted("the reader of the connection ended".to_owned()),
         }
     }
 }
 
-/// Passes messages on until the stream ends, and may wait for the scheduler; returns how it ended, and whether there was any
-/// message. Calls `on_first` at the first one.
+/// Passes messages on until the stream ends, and may wait for the scheduler; returns how it ended,
+/// and whether there was any message. Calls `on_first` at the first one.
 fn read(
     mut receiver: ClientReceiver,
     control: &ControlHub,
@@ -176,7 +201,8 @@ fn read(
                 greeted = true;
                 read_configs(&message);
                 if let FromServer::Response(response) = message {
-                    control.deliver(response); // The scheduler decides nothing about it, and would only make it later.
+                    // The scheduler decides nothing about it, and would only make it later.
+                    control.deliver(response);
                 } else if scheduler.send(SchedulerEvent::Server(message)).is_err() {
                     return (StreamEnd::Closed, greeted);
                 }
@@ -196,7 +222,8 @@ fn read_configs(message: &FromServer) {
     added.iter().for_each(|added| drop(added.workload.config()));
 }
 
-/// When to connect again: at first soon, since a server that starts or restarts is there within a second, then less often.
+/// When to connect again: at first soon, since a server that starts or restarts is there within a
+/// second, then less often.
 #[derive(Debug, Default)]
 struct Reconnects {
     /// Attempts in a row that led to no connection that lasted.
@@ -204,19 +231,23 @@ struct Reconnects {
 }
 
 impl Reconnects {
-    /// Pause after an attempt. `lasted`: how long there was a connection on which the server has sent something. One that
-    /// ended at once is no success: agents of the same name would end each other's connections as fast as they can.
+    /// Pause after an attempt. `lasted`: how long there was a connection on which the server has
+    /// sent something. One that ended at once is no success: agents of the same name would end each
+    /// other's connections as fast as they can.
     fn next_pause(&mut self, lasted: Option<Duration>) -> Duration {
         if lasted.is_some_and(|lasted| lasted > RECONNECT_PAUSE) {
             self.failures = 0;
         }
         let doublings = self.failures.min(16); // So that no number of attempts can overflow.
         self.failures = self.failures.saturating_add(1);
-        RECONNECT_PAUSE_FIRST.saturating_mul(1 << doublings).min(RECONNECT_PAUSE)
+        RECONNECT_PAUSE_FIRST
+            .saturating_mul(1 << doublings)
+            .min(RECONNECT_PAUSE)
     }
 }
 
-/// Keeps the log readable while the server is away: a reason is repeated only after ever longer intervals.
+/// Keeps the log readable while the server is away: a reason is repeated only after ever longer
+/// intervals.
 #[derive(Debug, Default)]
 struct InterruptionLog {
     last: Option<(String, Instant, Duration)>,
@@ -232,7 +263,8 @@ impl InterruptionLog {
                 // Longest pause between two log lines with the same reason.
                 (*interval * 2).min(Duration::from_secs(3600))
             }
-            // The same reason for a lost connection is logged again after this long at first; it doubles.
+            // The same reason for a lost connection is logged again after this long at first; it
+            // doubles.
             _ => Duration::from_secs(60),
         };
         self.last = Some((reason.to_owned(), now, interval));

@@ -1,10 +1,12 @@
-//! What waits for the server: states of own instances in order, requests of workloads, the newest load, and log lines
-//! last. Putting never waits, and what is kept does not grow with the time without a server.
+//! What waits for the server: states of own instances in order, requests of workloads, the newest
+//! load, and log lines last. Putting never waits, and what is kept does not grow with the time
+//! without a server.
 //!
-//! Thread: [`UplinkOutbox`] belongs to `scheduler`, to `control` for requests, to `usage` for samples, and to each `log:<number>:<name>` for lines;
-//! [`UplinkReader`] to `uplink`. The connection is used by `uplink`, by `control` for a request that is
-//! next, and by `scheduler` for a load that is. A thread that holds the lock of the connection may lock the slots, never
-//! the other way round.
+//! Thread: [`UplinkOutbox`] belongs to `scheduler`, to `control` for requests, to `usage` for
+//! samples, and to each `log:<number>:<name>` for lines; [`UplinkReader`] to `uplink`. The
+//! connection is used by `uplink`, by `control` for a request that is next, and by `scheduler` for
+//! a load that is. A thread that holds the lock of the connection may lock the slots, never the
+//! other way round.
 
 use crate::limits::{ADDITIONAL_INFO_MAX, FOREIGN_MESSAGE_MAX};
 use crate::model::execution_state::{Phase, WorkloadState};
@@ -24,10 +26,11 @@ const BATCH: usize = 256;
 const _: () = assert!(BATCH * ADDITIONAL_INFO_MAX < FOREIGN_MESSAGE_MAX);
 /// Requests of workloads sent in a row while the load or a log waits.
 const REQUESTS_IN_A_ROW: u32 = 16;
-/// Cancellations of our own that wait: what a dozen workloads can follow. The connection is about to be lost when it takes
-/// none of so many, and what they would end with it.
+/// Cancellations of our own that wait: what a dozen workloads can follow. The connection is about
+/// to be lost when it takes none of so many, and what they would end with it.
 const CANCELS: usize = 2048;
-/// A request that takes more memory is large, in bytes. Encoding it takes longer than waking another thread.
+/// A request that takes more memory is large, in bytes. Encoding it takes longer than waking
+/// another thread.
 pub(super) const LARGE_REQUEST: usize = 32 * 1024;
 
 /// A connection that takes messages; never waits.
@@ -88,21 +91,22 @@ struct Slots {
     states: VecDeque<WorkloadState>,
     /// Length at which only the newest state of each instance is kept.
     thin_out_at: usize,
-    /// All own states were put. After the last of them the server gets a message that these are all, and forgets
-    /// instances that this agent does not have.
+    /// All own states were put. After the last of them the server gets a message that these are
+    /// all, and forgets instances that this agent does not have.
     complete: bool,
     /// The newest report of each instance that is staged.
     prepared: BTreeMap<InstanceName, PreparedInstance>,
     load: Option<AgentLoad>,
     /// Of workloads; large ones with what is set when they are about to be sent.
     requests: VecDeque<Waiting<Request>>,
-    /// Of what workloads do not read or wait for any more. They come before requests, and never before what they cancel.
+    /// Of what workloads do not read or wait for any more. They come before requests, and never
+    /// before what they cancel.
     cancels: VecDeque<Request>,
     /// Requests sent since load and logs were last considered.
     requests_in_a_row: u32,
     connected: bool,
-    /// At most one message of lines of each log stream, so that no stream delays another for long; besides the ends of
-    /// those that were refused, and samples of usage.
+    /// At most one message of lines of each log stream, so that no stream delays another for long;
+    /// besides the ends of those that were refused, and samples of usage.
     logs: VecDeque<Waiting<ToServer>>,
 }
 
@@ -111,21 +115,31 @@ type Waiting<T> = (T, Option<EventFd>);
 
 /// Makes the two ends.
 pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
-    let slots = Slots { thin_out_at: STATES, ..Slots::default() };
+    let slots = Slots {
+        thin_out_at: STATES,
+        ..Slots::default()
+    };
     let (wake, woken) = bounded(1);
     let waker = Waker::from(Arc::new(WakeUplink(wake.clone())));
-    let shared = Arc::new(Shared { slots: Mutex::new(slots), sink: Mutex::default(), wake, waker });
+    let shared = Arc::new(Shared {
+        slots: Mutex::new(slots),
+        sink: Mutex::default(),
+        wake,
+        waker,
+    });
     (UplinkOutbox(shared.clone()), UplinkReader { shared, woken })
 }
 
 impl UplinkOutbox {
-    /// Puts a state behind those that wait; never waits. All are sent in order as long as there are few.
+    /// Puts a state behind those that wait; never waits. All are sent in order as long as there are
+    /// few.
     pub fn put(&self, state: WorkloadState) {
         self.0.slots.lock().put(state);
         self.0.wake();
     }
 
-    /// Puts the newest load. Without a connection it is dropped, since it would be old when there is one.
+    /// Puts the newest load. Without a connection it is dropped, since it would be old when there
+    /// is one.
     pub fn put_load(&self, load: AgentLoad) {
         let mut slots = self.0.slots.lock();
         if slots.connected {
@@ -139,42 +153,50 @@ impl UplinkOutbox {
         }
     }
 
-    /// Puts how far instances are that are staged. Without a connection that is dropped: each connection gets all.
+    /// Puts how far instances are that are staged. Without a connection that is dropped: each
+    /// connection gets all.
     pub fn put_prepared(&self, reports: Vec<PreparedInstance>) {
         if reports.is_empty() {
             return;
         }
         let mut slots = self.0.slots.lock();
         if slots.connected {
-            slots.prepared.extend(reports.into_iter().map(|report| (report.instance.clone(), report)));
+            slots.prepared.extend(
+                reports
+                    .into_iter()
+                    .map(|report| (report.instance.clone(), report)),
+            );
             drop(slots);
             self.0.wake();
         }
     }
 
-    /// Puts the states of all own instances; what waits is then out of date, except for removals. With `complete`
-    /// no other instances exist, and the server forgets what it remembers of this agent beside these.
+    /// Puts the states of all own instances; what waits is then out of date, except for removals.
+    /// With `complete` no other instances exist, and the server forgets what it remembers of this
+    /// agent beside these.
     pub fn resynchronise(&self, own: Vec<WorkloadState>, complete: bool) {
         let mut slots = self.0.slots.lock();
         slots.thin_out();
         let existing: BTreeSet<&InstanceName> = own.iter().map(|state| &state.instance).collect();
-        slots.states.retain(|state| state.state.phase == Phase::Removed && !existing.contains(&state.instance));
+        slots.states.retain(|state| {
+            state.state.phase == Phase::Removed && !existing.contains(&state.instance)
+        });
         slots.states.extend(own);
         slots.complete = complete;
         drop(slots);
         self.0.wake();
     }
 
-    /// Puts a request of a workload; never waits. Without a connection requests wait for one. A large one comes with what is
-    /// set when it is about to be sent.
+    /// Puts a request of a workload; never waits. Without a connection requests wait for one. A
+    /// large one comes with what is set when it is about to be sent.
     pub fn put_request(&self, request: Request, taken: Option<EventFd>) {
         let is_large = taken.is_some();
         let mut slots = self.0.slots.lock();
         let is_next = slots.is_request_next();
         slots.requests.push_back((request, taken));
         drop(slots);
-        // Waking `uplink` to send it made a round trip 1.3 times as long in `just bench control`. A large request is
-        // encoded by `uplink` all the same, since `control` serves all workloads.
+        // Waking `uplink` to send it made a round trip 1.3 times as long in `just bench control`. A
+        // large request is encoded by `uplink` all the same, since `control` serves all workloads.
         if !(is_next && !is_large && self.0.send_unless_busy()) {
             self.0.wake();
         }
@@ -186,23 +208,39 @@ impl UplinkOutbox {
 
     /// Whether the request with this id waits for the connection.
     pub fn has_request(&self, id: &str) -> bool {
-        self.0.slots.lock().requests.iter().any(|(request, _)| request.id == id)
+        self.0
+            .slots
+            .lock()
+            .requests
+            .iter()
+            .any(|(request, _)| request.id == id)
     }
 
     /// Whether a large request waits for the connection.
     pub fn has_large_request(&self) -> bool {
-        self.0.slots.lock().requests.iter().any(|(_, taken)| taken.is_some())
+        self.0
+            .slots
+            .lock()
+            .requests
+            .iter()
+            .any(|(_, taken)| taken.is_some())
     }
 
-    /// Nobody waits for the responses to requests with this prefix any more: those that were not sent are forgotten, and the
-    /// others are cancelled.
+    /// Nobody waits for the responses to requests with this prefix any more: those that were not
+    /// sent are forgotten, and the others are cancelled.
     pub fn end_requests(&self, prefix: &str, cancels: Vec<Request>) {
-        self.0.slots.lock().requests.retain(|(request, _)| !request.id.starts_with(prefix));
-        cancels.into_iter().for_each(|cancel| self.put_cancel(cancel));
+        self.0
+            .slots
+            .lock()
+            .requests
+            .retain(|(request, _)| !request.id.starts_with(prefix));
+        cancels
+            .into_iter()
+            .for_each(|cancel| self.put_cancel(cancel));
     }
 
-    /// Puts the cancellation of something that a workload has asked and that was sent; never waits and never fails. Without a
-    /// connection there is nothing to cancel.
+    /// Puts the cancellation of something that a workload has asked and that was sent; never waits
+    /// and never fails. Without a connection there is nothing to cancel.
     pub fn put_cancel(&self, request: Request) {
         let mut slots = self.0.slots.lock();
         if slots.connected {
@@ -214,8 +252,9 @@ impl UplinkOutbox {
         }
     }
 
-    /// Puts lines or the end of a log, or a sample; never waits. `taken` is set when the next message may be put. Returns false without a
-    /// connection: the server has ended all log requests with it.
+    /// Puts lines or the end of a log, or a sample; never waits. `taken` is set when the next
+    /// message may be put. Returns false without a connection: the server has ended all log
+    /// requests with it.
     pub fn put_message(&self, message: ToServer, taken: Option<EventFd>) -> bool {
         let mut slots = self.0.slots.lock();
         if slots.connected {
@@ -231,11 +270,15 @@ impl Shared {
         let _ = self.wake.try_send(()); // Full: `uplink` is being woken already.
     }
 
-    /// Sends the next message if no other thread uses the connection. Returns whether nothing more is to be done now;
-    /// a thread that uses the connection may not see what was just put.
+    /// Sends the next message if no other thread uses the connection. Returns whether nothing more
+    /// is to be done now; a thread that uses the connection may not see what was just put.
     fn send_unless_busy(&self) -> bool {
-        let Some(mut sink) = self.sink.try_lock() else { return false };
-        let Some(sink) = sink.as_mut() else { return false };
+        let Some(mut sink) = self.sink.try_lock() else {
+            return false;
+        };
+        let Some(sink) = sink.as_mut() else {
+            return false;
+        };
         // When the connection is full `uplink` is woken later; when it is lost, its reader notices.
         matches!(self.send_next(sink.as_mut()), Ok(Sent::One | Sent::Full))
     }
@@ -248,7 +291,9 @@ impl Shared {
             Poll::Pending => return Ok(Sent::Full),
             Poll::Ready(ready) => ready?,
         }
-        let Some(message) = self.slots.lock().next() else { return Ok(Sent::Nothing) };
+        let Some(message) = self.slots.lock().next() else {
+            return Ok(Sent::Nothing);
+        };
         sink.start_send(message)?;
         Ok(Sent::One)
     }
@@ -297,8 +342,8 @@ impl Slots {
         self.is_request_next() && self.load.is_none() && self.logs.is_empty()
     }
 
-    /// The next message to send, if any: some states, each of another instance; that these were all; how far staged
-    /// instances are; a request; the load; or lines of a log.
+    /// The next message to send, if any: some states, each of another instance; that these were
+    /// all; how far staged instances are; a request; the load; or lines of a log.
     fn next(&mut self) -> Option<ToServer> {
         if let Some(states) = self.next_states() {
             return Some(ToServer::WorkloadStates(states));
@@ -308,7 +353,9 @@ impl Slots {
         }
         if !self.prepared.is_empty() {
             let reports = std::iter::from_fn(|| self.prepared.pop_first());
-            return Some(ToServer::Prepared(reports.map(|(_, report)| report).take(BATCH).collect()));
+            return Some(ToServer::Prepared(
+                reports.map(|(_, report)| report).take(BATCH).collect(),
+            ));
         }
         // A workload that never stops asking must not keep everything else from the server.
         let others_wait = self.load.is_some() || !self.logs.is_empty();
@@ -318,15 +365,22 @@ impl Slots {
             return Some(ToServer::Request(request));
         }
         self.requests_in_a_row = 0;
-        self.load.take().map(ToServer::AgentLoad).or_else(|| self.logs.pop_front().map(taken))
+        self.load
+            .take()
+            .map(ToServer::AgentLoad)
+            .or_else(|| self.logs.pop_front().map(taken))
     }
 
     fn next_states(&mut self) -> Option<Vec<WorkloadState>> {
         let mut batch: Vec<WorkloadState> = Vec::new();
         let mut instances = BTreeSet::new();
-        // A second state of the same instance goes into the next message, so that the server sees both.
+        // A second state of the same instance goes into the next message, so that the server sees
+        // both.
         while batch.len() < BATCH
-            && self.states.front().is_some_and(|state| instances.insert(state.instance.clone()))
+            && self
+                .states
+                .front()
+                .is_some_and(|state| instances.insert(state.instance.clone()))
             && let Some(state) = self.states.pop_front()
         {
             batch.push(state);
@@ -335,7 +389,9 @@ impl Slots {
     }
 
     fn next_request(&mut self) -> Option<Request> {
-        self.cancels.pop_front().or_else(|| self.requests.pop_front().map(taken))
+        self.cancels
+            .pop_front()
+            .or_else(|| self.requests.pop_front().map(taken))
     }
 }
 
@@ -351,13 +407,16 @@ impl UplinkReader {
         &self.woken
     }
 
-    /// Sends what waits, as far as the connection takes it; [`Self::woken`] becomes ready when it takes more.
+    /// Sends what waits, as far as the connection takes it; [`Self::woken`] becomes ready when it
+    /// takes more.
     ///
     /// # Errors
     /// How the connection ended.
     pub fn send_waiting(&self) -> Result<(), StreamEnd> {
         let mut sink = self.shared.sink.lock();
-        let Some(sink) = sink.as_mut() else { return Ok(()) };
+        let Some(sink) = sink.as_mut() else {
+            return Ok(());
+        };
         while matches!(self.shared.send_next(sink.as_mut())?, Sent::One) {}
         Ok(())
     }
@@ -404,11 +463,18 @@ mod tests {
     }
 
     fn state(workload: &str, phase: Phase) -> WorkloadState {
-        WorkloadState::new(InstanceName::with_id(workload, "id", "A"), ExecutionState::plain(phase))
+        WorkloadState::new(
+            InstanceName::with_id(workload, "id", "A"),
+            ExecutionState::plain(phase),
+        )
     }
 
     fn load(cpu_usage: u32) -> AgentLoad {
-        AgentLoad { agent: "A".to_owned(), cpu_usage, free_memory: 1 }
+        AgentLoad {
+            agent: "A".to_owned(),
+            cpu_usage,
+            free_memory: 1,
+        }
     }
 
     fn connected() -> (UplinkOutbox, UplinkReader) {
@@ -430,8 +496,14 @@ mod tests {
     #[test]
     fn every_state_is_sent_in_order_as_long_as_there_are_few() {
         let (outbox, reader) = uplink_outbox();
-        let (a, b) = (state("a", Phase::PendingStarting), state("b", Phase::FailedExecFailed));
-        let (a2, b2) = (state("a", Phase::Running), state("b", Phase::StoppingRequestedAtRuntime));
+        let (a, b) = (
+            state("a", Phase::PendingStarting),
+            state("b", Phase::FailedExecFailed),
+        );
+        let (a2, b2) = (
+            state("a", Phase::Running),
+            state("b", Phase::StoppingRequestedAtRuntime),
+        );
         for state in [&a, &b, &b2, &a2] {
             outbox.put(state.clone());
         }
@@ -451,7 +523,10 @@ mod tests {
         assert!(all.contains(&state("gone", Phase::Removed)));
         for number in 0..10 {
             let name = format!("w{number}");
-            let newest = all.iter().rfind(|state| &*state.instance.workload == name.as_str()).unwrap();
+            let newest = all
+                .iter()
+                .rfind(|state| &*state.instance.workload == name.as_str())
+                .unwrap();
             assert_eq!(newest.state.phase, Phase::Running);
         }
     }
@@ -465,7 +540,10 @@ mod tests {
         outbox.put_load(load(2));
         outbox.put_load(load(3));
         outbox.put(state("a", Phase::Running));
-        assert_eq!(reader.next(), Some(ToServer::WorkloadStates(vec![state("a", Phase::Running)])));
+        assert_eq!(
+            reader.next(),
+            Some(ToServer::WorkloadStates(vec![state("a", Phase::Running)]))
+        );
         assert_eq!(reader.next(), Some(ToServer::AgentLoad(load(3))));
         outbox.put_load(load(4));
         reader.disconnected();
@@ -480,8 +558,15 @@ mod tests {
         outbox.put(state("gone", Phase::Removed));
         outbox.put(state("a", Phase::PendingStarting));
         outbox.put(state("a", Phase::Removed));
-        outbox.resynchronise(vec![state("a", Phase::Running), state("b", Phase::Succeeded)], false);
-        let expected = [state("gone", Phase::Removed), state("a", Phase::Running), state("b", Phase::Succeeded)];
+        outbox.resynchronise(
+            vec![state("a", Phase::Running), state("b", Phase::Succeeded)],
+            false,
+        );
+        let expected = [
+            state("gone", Phase::Removed),
+            state("a", Phase::Running),
+            state("b", Phase::Succeeded),
+        ];
         assert_eq!(sent(&reader), [expected.to_vec()]);
     }
 
@@ -489,7 +574,9 @@ mod tests {
     fn the_end_of_the_report_after_a_hello_is_sent_once_and_after_all_states() {
         let (outbox, reader) = uplink_outbox();
         for count in [0, 1, BATCH + 1] {
-            let own: Vec<WorkloadState> = (0..count).map(|n| state(&n.to_string(), Phase::Running)).collect();
+            let own: Vec<WorkloadState> = (0..count)
+                .map(|n| state(&n.to_string(), Phase::Running))
+                .collect();
             reader.connected();
             outbox.resynchronise(own.clone(), true);
             let mut states_sent = Vec::new();
@@ -500,7 +587,10 @@ mod tests {
                 }
                 _ => true,
             });
-            assert_eq!((states_sent.len(), end), (count, Some(ToServer::StatesComplete)));
+            assert_eq!(
+                (states_sent.len(), end),
+                (count, Some(ToServer::StatesComplete))
+            );
             assert_eq!(reader.next(), None);
             reader.disconnected();
         }
@@ -517,7 +607,10 @@ mod tests {
         assert_eq!(sent(&reader), [vec![state("a", Phase::Running)]]);
         for (complete, end) in [(false, None), (true, Some(ToServer::StatesComplete))] {
             outbox.resynchronise(vec![state("a", Phase::Running)], complete);
-            assert_eq!(reader.next(), Some(ToServer::WorkloadStates(vec![state("a", Phase::Running)])));
+            assert_eq!(
+                reader.next(),
+                Some(ToServer::WorkloadStates(vec![state("a", Phase::Running)]))
+            );
             assert_eq!(reader.next(), end);
         }
     }
@@ -526,7 +619,10 @@ mod tests {
     #[test]
     fn requests_of_workloads_wait_for_a_connection_and_then_come_after_states() {
         let (outbox, reader) = uplink_outbox();
-        let cancel = |id: &str| Request { id: id.to_owned(), content: RequestContent::LogsCancel };
+        let cancel = |id: &str| Request {
+            id: id.to_owned(),
+            content: RequestContent::LogsCancel,
+        };
         outbox.put_request(ask("w@1@a"), None);
         outbox.put_request(ask("v@2@a"), None);
         outbox.put_cancel(cancel("w@1@old"));
@@ -551,17 +647,26 @@ mod tests {
         for id in ["w@1@a", "w@2@a", "w@12@a"] {
             outbox.put_request(ask(id), None);
         }
-        let cancel = Request { id: "w@1@e".to_owned(), content: RequestContent::EventsCancel };
+        let cancel = Request {
+            id: "w@1@e".to_owned(),
+            content: RequestContent::EventsCancel,
+        };
         outbox.end_requests("w@1@", vec![cancel.clone()]);
         let sent: Vec<ToServer> = std::iter::from_fn(|| reader.next()).collect();
-        assert_eq!(sent, [cancel, ask("w@2@a"), ask("w@12@a")].map(ToServer::Request));
+        assert_eq!(
+            sent,
+            [cancel, ask("w@2@a"), ask("w@12@a")].map(ToServer::Request)
+        );
     }
 
     #[test]
     fn a_workload_that_never_stopped_asking_kept_load_and_logs_from_the_server() {
         let (outbox, reader) = connected();
         outbox.put_load(load(1));
-        let stop = ToServer::LogsStop { request_id: "logs".to_owned(), instance: state("a", Phase::Running).instance };
+        let stop = ToServer::LogsStop {
+            request_id: "logs".to_owned(),
+            instance: state("a", Phase::Running).instance,
+        };
         assert!(outbox.put_message(stop.clone(), None));
         let sent: Vec<ToServer> = (0..1000)
             .filter_map(|number| {
@@ -577,7 +682,12 @@ mod tests {
     #[test]
     fn a_large_number_of_states_is_split() {
         let (outbox, reader) = uplink_outbox();
-        outbox.resynchronise((0..BATCH + 1).map(|n| state(&n.to_string(), Phase::Running)).collect(), false);
+        outbox.resynchronise(
+            (0..BATCH + 1)
+                .map(|n| state(&n.to_string(), Phase::Running))
+                .collect(),
+            false,
+        );
         let lengths: Vec<usize> = sent(&reader).iter().map(Vec::len).collect();
         assert_eq!(lengths, [BATCH, 1]);
     }
@@ -624,12 +734,19 @@ mod tests {
     }
 
     fn ask(id: &str) -> Request {
-        let read = ReadState { masks: vec!["agents".to_owned()], subscribe: false };
-        Request { id: id.to_owned(), content: RequestContent::CompleteState(read) }
+        let read = ReadState {
+            masks: vec!["agents".to_owned()],
+            subscribe: false,
+        };
+        Request {
+            id: id.to_owned(),
+            content: RequestContent::CompleteState(read),
+        }
     }
 
     #[test]
-    fn a_load_is_sent_without_waking_another_thread_unless_something_is_before_it_or_the_connection_is_full() {
+    fn a_load_is_sent_without_waking_another_thread_unless_something_is_before_it_or_the_connection_is_full()
+     {
         let (outbox, reader) = connected();
         let sink = FakeSink::default();
         reader.connected_by(Box::new(sink.clone()));
@@ -638,16 +755,25 @@ mod tests {
         assert_eq!(sink.taken(), [ToServer::AgentLoad(load(1))]);
         outbox.put_load(load(2));
         assert_eq!(sink.taken(), []);
-        assert!(reader.woken().try_recv().is_err(), "`uplink` is not woken before there is room");
+        assert!(
+            reader.woken().try_recv().is_err(),
+            "`uplink` is not woken before there is room"
+        );
         sink.give_room(3);
         assert!(reader.woken().try_recv().is_ok());
         outbox.put(state("a", Phase::Running));
         outbox.put_load(load(3));
-        assert!(reader.woken().try_recv().is_ok(), "`uplink` sends it behind the state");
+        assert!(
+            reader.woken().try_recv().is_ok(),
+            "`uplink` sends it behind the state"
+        );
         reader.send_waiting().unwrap();
         assert_eq!(
             sink.taken(),
-            [ToServer::WorkloadStates(vec![state("a", Phase::Running)]), ToServer::AgentLoad(load(3))]
+            [
+                ToServer::WorkloadStates(vec![state("a", Phase::Running)]),
+                ToServer::AgentLoad(load(3))
+            ]
         );
     }
 
@@ -659,7 +785,10 @@ mod tests {
         sink.give_room(2);
         outbox.put_request(ask("w@1"), None);
         assert_eq!(sink.taken(), [ToServer::Request(ask("w@1"))]);
-        assert!(reader.woken().try_recv().is_err(), "`uplink` is not woken for it");
+        assert!(
+            reader.woken().try_recv().is_err(),
+            "`uplink` is not woken for it"
+        );
 
         let running = state("a", Phase::Running);
         outbox.put(running.clone());
@@ -672,13 +801,23 @@ mod tests {
         outbox.put_request(ask("w@3"), None);
         while reader.woken().try_recv().is_ok() {}
         sink.give_room(10);
-        reader.woken().try_recv().expect("the connection wakes when it has room");
+        reader
+            .woken()
+            .try_recv()
+            .expect("the connection wakes when it has room");
         reader.send_waiting().unwrap();
-        assert_eq!(sink.taken(), [ToServer::Request(ask("w@2")), ToServer::Request(ask("w@3"))]);
+        assert_eq!(
+            sink.taken(),
+            [ToServer::Request(ask("w@2")), ToServer::Request(ask("w@3"))]
+        );
 
         let taken = EventFd::new().unwrap();
         outbox.put_request(ask("w@large"), Some(taken.clone()));
-        assert_eq!(sink.taken(), [], "`control`, which serves all workloads, does not encode it");
+        assert_eq!(
+            sink.taken(),
+            [],
+            "`control`, which serves all workloads, does not encode it"
+        );
         assert!(outbox.has_large_request() && !taken.reset());
         reader.send_waiting().unwrap();
         assert_eq!(sink.taken(), [ToServer::Request(ask("w@large"))]);
@@ -697,7 +836,11 @@ mod tests {
         reader.disconnected();
         sink.give_room(10);
         reader.send_waiting().unwrap();
-        assert_eq!(sink.taken(), [ToServer::Request(ask("w@1"))], "nothing goes to the lost connection");
+        assert_eq!(
+            sink.taken(),
+            [ToServer::Request(ask("w@1"))],
+            "nothing goes to the lost connection"
+        );
         assert_eq!(reader.next(), Some(ToServer::Request(ask("w@2"))));
     }
 }

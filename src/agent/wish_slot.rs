@@ -1,9 +1,11 @@
-//! The newest wish for one workload: a slot between the scheduler and the control loop of the workload. State checkers
-//! and probes put their results into it, too, so a control loop waits for nothing else.
+//! The newest wish for one workload: a slot between the scheduler and the control loop of the
+//! workload. State checkers and probes put their results into it, too, so a control loop waits for
+//! nothing else.
 //!
-//! Thread: [`WishSender`] belongs to `scheduler`, [`WishSlot`] to `wl:<name>`.
-//! A newer wish replaces one that was not taken, a newer state or result an older one, so the slot is bounded and no
-//! sender waits. A newer wish also makes a descriptor readable, which ends an engine call that has become pointless.
+//! Thread: [`WishSender`] belongs to `scheduler`, [`WishSlot`] to `wl:<name>`. A newer wish
+//! replaces one that was not taken, a newer state or result an older one, so the slot is bounded
+//! and no sender waits. A newer wish also makes a descriptor readable, which ends an engine call
+//! that has become pointless.
 
 use super::engine_call::CallResult;
 use super::preparation::record::PreparedContainer;
@@ -25,8 +27,8 @@ pub struct Preparation {
     pub added: AddedWorkload,
     /// How far, if its options and what runs allow it.
     pub level: PrepareLevel,
-    /// For an update: when more tries than these have failed, there is no further one. `None` for what waits to be
-    /// started, which is tried until then.
+    /// For an update: when more tries than these have failed, there is no further one. `None` for
+    /// what waits to be started, which is tried until then.
     pub retry_limit: Option<u32>,
 }
 
@@ -147,8 +149,16 @@ struct Slot {
 /// Makes a slot without a wish.
 pub fn wish_slot() -> (WishSender, WishSlot) {
     let (wake, woken) = bounded(1);
-    let shared = Arc::new(Shared { slot: Mutex::default(), wake });
-    (WishSender { shared: shared.clone() }, WishSlot { shared, woken })
+    let shared = Arc::new(Shared {
+        slot: Mutex::default(),
+        wake,
+    });
+    (
+        WishSender {
+            shared: shared.clone(),
+        },
+        WishSlot { shared, woken },
+    )
 }
 
 impl Shared {
@@ -157,7 +167,12 @@ impl Shared {
     }
 
     /// Puts an event, in place of those that `replaces` says. What `counts` no more is dropped.
-    fn put(&self, event: SlotEvent, counts: impl FnOnce(&Slot) -> bool, replaces: impl Fn(&SlotEvent) -> bool) {
+    fn put(
+        &self,
+        event: SlotEvent,
+        counts: impl FnOnce(&Slot) -> bool,
+        replaces: impl Fn(&SlotEvent) -> bool,
+    ) {
         let mut slot = self.slot.lock();
         if counts(&slot) {
             slot.events.retain(|event| !replaces(event));
@@ -172,13 +187,18 @@ impl Shared {
         let (key, is_verdict) = (report.key, report.is_verdict);
         let is_lesser = |event: &SlotEvent| matches!(event, SlotEvent::Probed(waiting) if waiting.is_verdict && !is_verdict && waiting.key == key);
         let counts = |slot: &Slot| !slot.events.iter().any(is_lesser);
-        self.put(SlotEvent::Probed(report), counts, |event| matches!(event, SlotEvent::Probed(_)));
+        self.put(SlotEvent::Probed(report), counts, |event| {
+            matches!(event, SlotEvent::Probed(_))
+        });
     }
 }
 
 impl Slot {
     fn wants(&self, instance: &InstanceName) -> bool {
-        self.wish.as_ref().and_then(Wish::added).is_some_and(|added| added.instance == *instance)
+        self.wish
+            .as_ref()
+            .and_then(Wish::added)
+            .is_some_and(|added| added.instance == *instance)
     }
 
     fn cancel_call(&self) {
@@ -189,14 +209,18 @@ impl Slot {
 }
 
 impl WishSender {
-    /// Puts a wish in place of an older one; never waits. Returns the instance of that one when it was not taken: the
-    /// control loop starts nothing of it, and removes what it had prepared.
+    /// Puts a wish in place of an older one; never waits. Returns the instance of that one when it
+    /// was not taken: the control loop starts nothing of it, and removes what it had prepared.
     pub fn put(&self, wish: Wish) -> Option<InstanceName> {
         self.put_with(wish, None)
     }
 
     /// The same, together with what an earlier agent has prepared, which may be what is to run.
-    pub fn put_with(&self, wish: Wish, found: Option<(AddedWorkload, PreparedContainer)>) -> Option<InstanceName> {
+    pub fn put_with(
+        &self,
+        wish: Wish,
+        found: Option<(AddedWorkload, PreparedContainer)>,
+    ) -> Option<InstanceName> {
         self.change(|slot| {
             if found.is_some() {
                 (slot.found, slot.preparation_is_new) = (found, true);
@@ -204,12 +228,16 @@ impl WishSender {
             slot.cancel_call();
             let replaced = slot.wish.replace(wish);
             slot.is_new = true;
-            let skipped = replaced.as_ref().and_then(Wish::added).map(|added| added.instance.clone());
+            let skipped = replaced
+                .as_ref()
+                .and_then(Wish::added)
+                .map(|added| added.instance.clone());
             skipped.filter(|instance| !slot.wants(instance) && !slot.held.contains(instance))
         })
     }
 
-    /// Orders that the container of an earlier life of the agent goes on as this. Nothing was ordered before.
+    /// Orders that the container of an earlier life of the agent goes on as this. Nothing was
+    /// ordered before.
     pub fn resume(&self, added: AddedWorkload) {
         self.change(|slot| {
             slot.resumed = Some(added.clone());
@@ -218,8 +246,13 @@ impl WishSender {
         });
     }
 
-    /// Orders what is to be prepared beside what runs, and gives the control loop what an earlier agent has prepared.
-    pub fn prepare(&self, preparation: Option<Preparation>, found: Option<(AddedWorkload, PreparedContainer)>) {
+    /// Orders what is to be prepared beside what runs, and gives the control loop what an earlier
+    /// agent has prepared.
+    pub fn prepare(
+        &self,
+        preparation: Option<Preparation>,
+        found: Option<(AddedWorkload, PreparedContainer)>,
+    ) {
         self.change(|slot| {
             (slot.preparation, slot.preparation_is_new) = (preparation, true);
             if found.is_some() {
@@ -255,7 +288,8 @@ impl WishSender {
         changed
     }
 
-    /// Whether the control loop has, or is to start, something of this instance and will report its end.
+    /// Whether the control loop has, or is to start, something of this instance and will report its
+    /// end.
     pub fn accounts_for(&self, instance: &InstanceName) -> bool {
         let slot = self.shared.slot.lock();
         slot.wants(instance) || slot.held.contains(instance)
@@ -288,7 +322,8 @@ impl WishSlot {
     pub fn next(&self) -> Option<SlotEvent> {
         let mut slot = self.shared.slot.lock();
         if std::mem::take(&mut slot.preparation_is_new) {
-            return Some(SlotEvent::Preparation); // What an earlier agent has prepared may be what is to run.
+            // What an earlier agent has prepared may be what is to run.
+            return Some(SlotEvent::Preparation);
         }
         if std::mem::take(&mut slot.is_new) {
             return Some(SlotEvent::Wish);
@@ -301,24 +336,39 @@ impl WishSlot {
 
     /// Reads the workload that is to run as soon as the wish is taken.
     pub fn peek<T>(&self, read: impl FnOnce(&AddedWorkload) -> T) -> Option<T> {
-        self.shared.slot.lock().wish.as_ref().and_then(Wish::added).map(read)
+        self.shared
+            .slot
+            .lock()
+            .wish
+            .as_ref()
+            .and_then(Wish::added)
+            .map(read)
     }
 
-    /// Takes the newest wish, and returns what is to run; the control loop holds that instead of `removed`, whose end it
-    /// reports.
+    /// Takes the newest wish, and returns what is to run; the control loop holds that instead of
+    /// `removed`, whose end it reports.
     pub fn take(&self, removed: Option<&InstanceName>) -> Option<AddedWorkload> {
         self.take_if(removed, |_| true)
     }
 
-    /// [`Self::take`] if the newest wish `fits`. One that came since [`Self::peek`] may not; it is announced by itself.
-    pub fn take_if(&self, removed: Option<&InstanceName>, fits: impl FnOnce(&Wish) -> bool) -> Option<AddedWorkload> {
+    /// [`Self::take`] if the newest wish `fits`. One that came since [`Self::peek`] may not; it is
+    /// announced by itself.
+    pub fn take_if(
+        &self,
+        removed: Option<&InstanceName>,
+        fits: impl FnOnce(&Wish) -> bool,
+    ) -> Option<AddedWorkload> {
         let mut slot = self.shared.slot.lock();
         if !slot.wish.as_ref().is_none_or(fits) {
             return None;
         }
         slot.is_new = false;
-        removed.into_iter().for_each(|removed| _ = slot.held.remove(removed));
-        let Some(Wish::Run(added)) = slot.wish.take() else { return None };
+        removed
+            .into_iter()
+            .for_each(|removed| _ = slot.held.remove(removed));
+        let Some(Wish::Run(added)) = slot.wish.take() else {
+            return None;
+        };
         slot.held.insert(added.instance.clone());
         Some(added)
     }
@@ -353,8 +403,8 @@ impl WishSlot {
         self.shared.slot.lock().held.insert(instance.clone());
     }
 
-    /// The control loop has nothing of this instance any more. Returns whether that is to be reported: not when the
-    /// instance is wanted again, nor when nobody counts on it.
+    /// The control loop has nothing of this instance any more. Returns whether that is to be
+    /// reported: not when the instance is wanted again, nor when nobody counts on it.
     pub fn release(&self, instance: &InstanceName) -> bool {
         let mut slot = self.shared.slot.lock();
         slot.held.remove(instance) && !slot.wants(instance)
@@ -370,12 +420,18 @@ impl WishSlot {
         let mut slot = self.shared.slot.lock();
         slot.starts += 1;
         let progress = StartProgress::Started(slot.starts);
-        slot.start = Some(StartNote { instance: instance.clone(), progress });
+        slot.start = Some(StartNote {
+            instance: instance.clone(),
+            progress,
+        });
     }
 
     /// Notes that a try to start this instance failed.
     pub fn note_start_failed(&self, instance: &InstanceName) {
-        let note = StartNote { instance: instance.clone(), progress: StartProgress::Failed };
+        let note = StartNote {
+            instance: instance.clone(),
+            progress: StartProgress::Failed,
+        };
         self.shared.slot.lock().start = Some(note);
     }
 
@@ -400,7 +456,13 @@ impl WishSlot {
         let watch = self.end_watch();
         let shared = self.shared.clone();
         let is_state = |event: &SlotEvent| matches!(event, SlotEvent::Observed(_));
-        Box::new(move |state| shared.put(SlotEvent::Observed(state), |slot| slot.watch == watch, is_state))
+        Box::new(move |state| {
+            shared.put(
+                SlotEvent::Observed(state),
+                |slot| slot.watch == watch,
+                is_state,
+            )
+        })
     }
 
     /// What reports that this prepared container was removed or started by somebody else.
@@ -413,7 +475,8 @@ impl WishSlot {
     pub fn end_watch(&self) -> u64 {
         let mut slot = self.shared.slot.lock();
         slot.watch += 1;
-        slot.events.retain(|event| !matches!(event, SlotEvent::Observed(_)));
+        slot.events
+            .retain(|event| !matches!(event, SlotEvent::Observed(_)));
         slot.watch
     }
 
@@ -440,10 +503,12 @@ impl WishSlot {
         self.shared.slot.lock().abandoned
     }
 
-    /// The control loop has nothing; it is done if it has nothing to do either. Returns whether that is new.
+    /// The control loop has nothing; it is done if it has nothing to do either. Returns whether
+    /// that is new.
     pub fn done_if_empty(&self) -> bool {
         let mut slot = self.shared.slot.lock();
-        let has_nothing_to_do = slot.wish.is_none() && slot.surplus.is_empty() && slot.ended.is_empty();
+        let has_nothing_to_do =
+            slot.wish.is_none() && slot.surplus.is_empty() && slot.ended.is_empty();
         let is_done = has_nothing_to_do && slot.preparation.is_none() && slot.found.is_none();
         is_done && !std::mem::replace(&mut slot.is_done, true)
     }
@@ -454,7 +519,8 @@ impl WishSlot {
         Box::new(move |result| shared.put(SlotEvent::Called(number, result), |_| true, |_| false))
     }
 
-    /// Lets a newer wish cancel the start that begins now, also one that has come already. `None`: there is none.
+    /// Lets a newer wish cancel the start that begins now, also one that has come already. `None`:
+    /// there is none.
     pub fn set_cancel(&self, cancel: Option<EventFd>) {
         let mut slot = self.shared.slot.lock();
         slot.cancel = cancel;
@@ -479,12 +545,16 @@ mod tests {
 
     fn run(config: &str) -> Wish {
         let workload = Arc::new(Workload::new("A", "podman", config));
-        let added = AddedWorkload { instance: workload.instance_name("w"), workload };
+        let added = AddedWorkload {
+            instance: workload.instance_name("w"),
+            workload,
+        };
         Wish::Run(added)
     }
 
     fn taken(slot: &WishSlot, removed: &str) -> Option<String> {
-        slot.take(Some(&instance(removed))).map(|added| added.workload.runtime_config.to_string())
+        slot.take(Some(&instance(removed)))
+            .map(|added| added.workload.runtime_config.to_string())
     }
 
     fn observed(slot: &WishSlot) -> Option<Phase> {
@@ -495,8 +565,16 @@ mod tests {
     }
 
     fn is_readable(cancel: &EventFd) -> bool {
-        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::from_borrowed_fd(cancel.as_fd(), PollFlags::IN)], Some(&zero)).unwrap() == 1
+        let zero = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        poll(
+            &mut [PollFd::from_borrowed_fd(cancel.as_fd(), PollFlags::IN)],
+            Some(&zero),
+        )
+        .unwrap()
+            == 1
     }
 
     // [utest->swdd~agent-uses-bounded-channels~1]
@@ -504,14 +582,22 @@ mod tests {
     fn only_the_newest_wish_counts_and_each_instance_that_was_skipped_is_named_once() {
         let (sender, slot) = wish_slot();
         assert_eq!(sender.put(run("a")), None);
-        assert_eq!(sender.put(run("a")), None, "the same instance in another way");
+        assert_eq!(
+            sender.put(run("a")),
+            None,
+            "the same instance in another way"
+        );
         assert_eq!(sender.put(run("b")), Some(instance("a")));
         assert!(sender.accounts_for(&instance("b")) && !sender.accounts_for(&instance("a")));
         assert!(matches!(slot.next(), Some(SlotEvent::Wish)));
         assert!(slot.next().is_none(), "it is announced once");
         assert_eq!(taken(&slot, "").as_deref(), Some("b"));
         assert_eq!(sender.put(run("b")), None);
-        assert_eq!(sender.put(Wish::End), None, "the loop has this instance and reports its end");
+        assert_eq!(
+            sender.put(Wish::End),
+            None,
+            "the loop has this instance and reports its end"
+        );
         assert!(sender.accounts_for(&instance("b")));
         assert_eq!(taken(&slot, "b"), None);
         assert!(!sender.accounts_for(&instance("b")));
@@ -542,7 +628,13 @@ mod tests {
         let (_sender, slot) = wish_slot();
         let report = |(key, attempts, is_verdict)| {
             let (outcome, in_a_row) = (Outcome::Holds, 1);
-            slot.probe_reply()(ProbeReport { key, outcome, in_a_row, attempts, is_verdict });
+            slot.probe_reply()(ProbeReport {
+                key,
+                outcome,
+                in_a_row,
+                attempts,
+                is_verdict,
+            });
         };
         for (reports, newest) in [
             (vec![(1, 1, false), (1, 2, false)], 2),
@@ -551,7 +643,9 @@ mod tests {
             (vec![(1, 7, true), (2, 8, false)], 8),
         ] {
             reports.into_iter().for_each(report);
-            let Some(SlotEvent::Probed(report)) = slot.next() else { panic!("a report is expected") };
+            let Some(SlotEvent::Probed(report)) = slot.next() else {
+                panic!("a report is expected")
+            };
             assert_eq!(report.attempts, newest);
             assert!(slot.next().is_none());
         }
@@ -562,11 +656,17 @@ mod tests {
         let (sender, slot) = wish_slot();
         sender.put(run("a"));
         assert!(matches!(slot.next(), Some(SlotEvent::Wish)));
-        let is_first = |wish: &Wish| wish.added().is_some_and(|added| added.instance == instance("a"));
+        let is_first = |wish: &Wish| {
+            wish.added()
+                .is_some_and(|added| added.instance == instance("a"))
+        };
         for newer in [run("b"), Wish::End] {
             sender.put(newer);
             assert!(slot.take_if(None, is_first).is_none());
-            assert!(matches!(slot.next(), Some(SlotEvent::Wish)), "it is announced although the earlier one was seen");
+            assert!(
+                matches!(slot.next(), Some(SlotEvent::Wish)),
+                "it is announced although the earlier one was seen"
+            );
         }
         sender.put(run("a"));
         assert!(slot.take_if(None, is_first).is_some());

@@ -1,16 +1,18 @@
 //! Runs one workload: create, retry, restart, resume, update, delete.
 //!
-//! Thread: `wl:<name>`, one per workload; says when nothing of the workload is left and nothing is wanted, and ends when
-//! the sender of its wishes is dropped.
+//! Thread: `wl:<name>`, one per workload; says when nothing of the workload is left and nothing is
+//! wanted, and ends when the sender of its wishes is dropped.
 //! Owns: all containers of the workload, attempts, the time of the next attempt, the
 //! workload's folders below the run folder, its control interface.
 //! Takes: the newest wish of the scheduler, states of the state checker, a free start slot.
-//! Gives: states and its end to the scheduler (may block there), what to watch to the state checker (may block there).
+//! Gives: states and its end to the scheduler (may block there), what to watch to the state checker
+//! (may block there).
 //!
-//! Beside the two senders above, the loop blocks in stops, removals and searches of containers, in removals of folders (at
-//! most [`REMOVAL_MAX`]) and nowhere else: what may take minutes (pull, create, init, start) is a call on a thread of its
-//! own, which it waits for together with its other events. [`WorkloadControlLoop::step`] handles one event without waiting for
-//! one, which is all that a simulation needs.
+//! Beside the two senders above, the loop blocks in stops, removals and searches of containers, in
+//! removals of folders (at most [`REMOVAL_MAX`]) and nowhere else: what may take minutes (pull,
+//! create, init, start) is a call on a thread of its own, which it waits for together with its
+//! other events. [`WorkloadControlLoop::step`] handles one event without waiting for one, which is
+//! all that a simulation needs.
 
 use super::backoff::{Ended, RestartBackoff};
 use super::control_interface::pipes::PipeError;
@@ -93,7 +95,8 @@ impl<C> LoopContext<C> {
 /// A container of an earlier life of the agent.
 pub struct Held {
     pub id: ContainerId,
-    /// For what it is not removed when that is to run: it goes on as it is (`true`), or has ended and is started again.
+    /// For what it is not removed when that is to run: it goes on as it is (`true`), or has ended
+    /// and is started again.
     pub serves: Option<(AddedWorkload, bool)>,
 }
 
@@ -147,7 +150,8 @@ enum Stage {
     Calling(Calling),
     RetryAt(Instant),
     RestartAt(Instant, Ended),
-    /// A container that was taken over is only created. It is replaced then if it still does not run.
+    /// A container that was taken over is only created. It is replaced then if it still does not
+    /// run.
     CreatedUntil(Instant),
     DeleteRetryAt(Instant, AfterDelete),
     /// The container is removed, and probed until it does not answer any more.
@@ -157,7 +161,10 @@ enum Stage {
 impl Stage {
     /// Whether nothing but the start is waited for.
     fn leads_to_start(&self) -> bool {
-        matches!(self, Self::BehindRemoval | Self::WaitingForSlot(_) | Self::Calling(_) | Self::Gone(_))
+        matches!(
+            self,
+            Self::BehindRemoval | Self::WaitingForSlot(_) | Self::Calling(_) | Self::Gone(_)
+        )
     }
 }
 
@@ -264,14 +271,19 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let has_containers = !self.is_empty || !self.removal.is_empty() || self.next.is_some();
         if !has_containers && self.slot.done_if_empty() {
             let name = self.instance.workload.clone();
-            let _ = self.context.reports.send(SchedulerEvent::LoopDone(name)); // Gone only at the end.
+            // Gone only at the end.
+            let _ = self.context.reports.send(SchedulerEvent::LoopDone(name));
         }
         Step::Worked
     }
 
     /// When the loop wants to act by itself.
     pub fn due(&self) -> Option<Instant> {
-        let others = self.removal_due().into_iter().chain(self.preparation_due()).chain(self.lifecycle.deadline);
+        let others = self
+            .removal_due()
+            .into_iter()
+            .chain(self.preparation_due())
+            .chain(self.lifecycle.deadline);
         self.stage_due().into_iter().chain(others).min()
     }
 
@@ -280,14 +292,17 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Stage::Idle | Stage::BehindRemoval | Stage::Gone(_) => None,
             Stage::WaitingForSlot(request) => request.is_given().then(|| self.now()),
             Stage::Calling(calling) => Some(calling.due),
-            Stage::RetryAt(at) | Stage::RestartAt(at, _) | Stage::CreatedUntil(at) | Stage::DeleteRetryAt(at, _) => {
-                Some(*at)
-            }
+            Stage::RetryAt(at)
+            | Stage::RestartAt(at, _)
+            | Stage::CreatedUntil(at)
+            | Stage::DeleteRetryAt(at, _) => Some(*at),
         }
     }
 
     fn wait(&self) {
-        let alarm = self.due().map_or_else(never, |at| self.context.clock.alarm(at));
+        let alarm = self
+            .due()
+            .map_or_else(never, |at| self.context.clock.alarm(at));
         let mut select = Select::new();
         select.recv(self.slot.woken());
         select.recv(&alarm);
@@ -336,7 +351,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.serves = Some((resumed, true));
         }
         if let Some((served, goes_on)) = self.serves.take()
-            && let Some(added) = self.slot.take_if(Some(&self.instance), |wish| wish.added() == Some(&served))
+            && let Some(added) = self
+                .slot
+                .take_if(Some(&self.instance), |wish| wish.added() == Some(&served))
         {
             self.take(added);
             return match self.container.take_if(|_| goes_on) {
@@ -378,7 +395,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         // An older container of the same instance may have gone since the wish was taken.
         self.slot.hold(&added.instance);
         self.slot.note_not_started();
-        self.next.iter_mut().for_each(|next| next.is_started = next.added == added);
+        self.next
+            .iter_mut()
+            .for_each(|next| next.is_started = next.added == added);
         self.runtime = added.workload.runtime.clone();
         (self.instance, self.wanted) = (added.instance, Some(added.workload));
         (self.starts, self.failed_creates, self.removal.failures) = (0, 0, 0);
@@ -389,11 +408,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     // ------------------------------------------------------ control interface
 
-    /// Gives the workload its control interface if it wants one and has none yet. It goes on without one when that is not
-    /// possible.
+    /// Gives the workload its control interface if it wants one and has none yet. It goes on
+    /// without one when that is not possible.
     ///
     /// # Errors
-    /// Errors that may pass, or that go away when a file of others is removed, unless the container runs and has it mounted.
+    /// Errors that may pass, or that go away when a file of others is removed, unless the container
+    /// runs and has it mounted.
     fn open_control_interface(&mut self, is_mounted: bool) -> Result<(), PipeError> {
         if !is_mounted {
             self.end_missing_control_interface();
@@ -401,12 +421,19 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let Some(workload) = self.wanted.clone().filter(|_| self.control.is_none()) else {
             return Ok(());
         };
-        let (access, folder) = (&workload.control_interface_access, self.control_folder(&self.instance));
+        let (access, folder) = (
+            &workload.control_interface_access,
+            self.control_folder(&self.instance),
+        );
         if !control_interface::is_wanted(access) || self.source().is_none() {
             return Ok(());
         }
         let name = &self.instance.workload;
-        let open = || self.context.control.open(name, folder.clone(), access, is_mounted);
+        let open = || {
+            self.context
+                .control
+                .open(name, folder.clone(), access, is_mounted)
+        };
         let mut opened = open();
         if let Err(foreign) = opened.as_ref()
             && foreign.is_foreign()
@@ -418,9 +445,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
             opened = open();
         }
         match opened {
-            Err(error) if !is_mounted && (error.may_pass() || error.is_foreign()) => return Err(error),
+            Err(error) if !is_mounted && (error.may_pass() || error.is_foreign()) => {
+                return Err(error);
+            }
             Err(error) => {
-                warn!("Could not create control interface when creating workload '{name}': '{error}'");
+                warn!(
+                    "Could not create control interface when creating workload '{name}': '{error}'"
+                );
             }
             Ok(control) => {
                 info!("Successfully created control interface for workload '{name}'.");
@@ -430,12 +461,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
         Ok(())
     }
 
-    /// What cleans old files up, as systemd does in `/tmp`, may have removed what the next container mounts.
+    /// What cleans old files up, as systemd does in `/tmp`, may have removed what the next
+    /// container mounts.
     // [impl->swdd~agent-makes-removed-files-anew~1]
     fn end_missing_control_interface(&mut self) {
         if let Some(control) = self.control.take_if(|control| !control.is_in_its_folder()) {
             let name = &self.instance.workload;
-            warn!("The control interface of workload '{name}' was removed from the run folder; it is made anew.");
+            warn!(
+                "The control interface of workload '{name}' was removed from the run folder; it is made anew."
+            );
             control.end();
         }
     }
@@ -448,8 +482,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn keeps_control_interface(&self, next: &AddedWorkload) -> bool {
-        let (folder, access) = (self.control_folder(&next.instance), &next.workload.control_interface_access);
-        self.control.as_ref().is_some_and(|control| control.serves(&folder, access))
+        let (folder, access) = (
+            self.control_folder(&next.instance),
+            &next.workload.control_interface_access,
+        );
+        self.control
+            .as_ref()
+            .is_some_and(|control| control.serves(&folder, access))
     }
 
     fn restart_control_interface(&self) {
@@ -470,7 +509,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// What is to run, with its instance.
     fn added(&self) -> Option<AddedWorkload> {
-        Some(AddedWorkload { instance: self.instance.clone(), workload: self.wanted.clone()? })
+        Some(AddedWorkload {
+            instance: self.instance.clone(),
+            workload: self.wanted.clone()?,
+        })
     }
 
     /// The engine of what runs.

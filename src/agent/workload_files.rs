@@ -15,7 +15,8 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 
-/// Any user of the container may read its files; the folders around them keep other users of the node away.
+/// Any user of the container may read its files; the folders around them keep other users of the
+/// node away.
 const FILE_MODE: Mode = Mode::from_bits_retain(0o644);
 
 /// Why a file cannot be written.
@@ -32,19 +33,32 @@ pub struct WorkloadFileError {
 impl WorkloadFileError {
     fn invalid(what: &'static str, file: &File, reason: impl ToString) -> Self {
         let mount_point = file.mount_point.escape_debug().to_string();
-        Self { what, mount_point, reason: reason.to_string(), io_error: None }
+        Self {
+            what,
+            mount_point,
+            reason: reason.to_string(),
+            io_error: None,
+        }
     }
 
     fn io(what: &'static str, file: &File, error: io::Error) -> Self {
-        Self { what, mount_point: file.mount_point.clone(), reason: error.to_string(), io_error: Some(error) }
+        Self {
+            what,
+            mount_point: file.mount_point.clone(),
+            reason: error.to_string(),
+            io_error: Some(error),
+        }
     }
 
     /// Whether these `files` can never be written, whatever happens to the machine.
     pub fn is_final(&self, files: &[File]) -> bool {
-        let Some(error) = &self.io_error else { return true };
+        let Some(error) = &self.io_error else {
+            return true;
+        };
         match error.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::NAMETOOLONG | Errno::INVAL) => true,
-            // Unless it is something that an earlier start has left, which is removed before the next one.
+            // Unless it is something that an earlier start has left, which is removed before the
+            // next one.
             Some(Errno::NOTDIR | Errno::ISDIR) => one_is_folder_of_another(files),
             _ => false,
         }
@@ -52,20 +66,32 @@ impl WorkloadFileError {
 }
 
 fn one_is_folder_of_another(files: &[File]) -> bool {
-    let paths: BTreeSet<PathBuf> = files.iter().filter_map(|file| relative(&file.mount_point).ok()).collect();
-    paths.iter().any(|path| path.ancestors().skip(1).any(|folder| paths.contains(folder)))
+    let paths: BTreeSet<PathBuf> = files
+        .iter()
+        .filter_map(|file| relative(&file.mount_point).ok())
+        .collect();
+    paths.iter().any(|path| {
+        path.ancestors()
+            .skip(1)
+            .any(|folder| paths.contains(folder))
+    })
 }
 
-/// Writes all files below `folder`, existing ones in place, since a container may have them mounted.
+/// Writes all files below `folder`, existing ones in place, since a container may have them
+/// mounted.
 pub fn write_files(folder: &Path, files: &[File]) -> Result<(), WorkloadFileError> {
     files.iter().try_for_each(|file| write_file(folder, file))
 }
 
 /// Host path and mount point of each file.
-pub fn file_paths(folder: &Path, files: &[File]) -> Result<Vec<(PathBuf, String)>, WorkloadFileError> {
+pub fn file_paths(
+    folder: &Path,
+    files: &[File],
+) -> Result<Vec<(PathBuf, String)>, WorkloadFileError> {
     let path = |file: &File| {
         let inside = relative(&file.mount_point);
-        let inside = inside.map_err(|reason| WorkloadFileError::invalid("invalid mount point", file, reason))?;
+        let inside = inside
+            .map_err(|reason| WorkloadFileError::invalid("invalid mount point", file, reason))?;
         Ok((folder.join(inside), file.mount_point.clone()))
     };
     files.iter().map(path).collect()
@@ -79,18 +105,22 @@ fn write_file(folder: &Path, file: &File) -> Result<(), WorkloadFileError> {
         FileContent::BinaryData(text) => {
             let packed: String = text.lines().map(str::trim).collect();
             let decoded = STANDARD.decode(packed);
-            Cow::Owned(decoded.map_err(|error| WorkloadFileError::invalid("invalid base64 data in", file, error))?)
+            Cow::Owned(decoded.map_err(|error| {
+                WorkloadFileError::invalid("invalid base64 data in", file, error)
+            })?)
         }
     };
     let what = "failed to create workload file directory structure for";
-    let place = folder_of(folder, &inside).map_err(|error| WorkloadFileError::io(what, file, error))?;
+    let place =
+        folder_of(folder, &inside).map_err(|error| WorkloadFileError::io(what, file, error))?;
     place
         .write_anew(Path::new(inside.file_name().unwrap_or_default()), FILE_MODE)
         .and_then(|mut written| written.write_all(&decoded))
         .map_err(|error| WorkloadFileError::io("write failed for", file, error))
 }
 
-/// The folder of the file `inside` of `folder`. Each one on the way is ours alone, from that of the workload on.
+/// The folder of the file `inside` of `folder`. Each one on the way is ours alone, from that of the
+/// workload on.
 fn folder_of(folder: &Path, inside: &Path) -> io::Result<PrivateFolder> {
     if folder.as_os_str().len() + inside.as_os_str().len() >= PATH_MAX {
         return Err(Errno::NAMETOOLONG.into()); // An engine could not mount it.
@@ -115,7 +145,9 @@ fn relative(mount_point: &str) -> Result<PathBuf, String> {
     }
     let path = Path::new(mount_point);
     if !path.is_absolute() {
-        return Err(format!("path '{mount_point}' is relative, expected absolute path"));
+        return Err(format!(
+            "path '{mount_point}' is relative, expected absolute path"
+        ));
     }
     let mut inside = PathBuf::new();
     for component in path.components() {
@@ -123,7 +155,9 @@ fn relative(mount_point: &str) -> Result<PathBuf, String> {
             Component::Normal(part) => inside.push(part),
             Component::RootDir | Component::CurDir => {}
             Component::ParentDir | Component::Prefix(_) => {
-                return Err(format!("path '{mount_point}' contains invalid path components"));
+                return Err(format!(
+                    "path '{mount_point}' contains invalid path components"
+                ));
             }
         }
     }
@@ -140,11 +174,17 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     fn data(mount_point: &str, text: &str) -> File {
-        File { mount_point: mount_point.to_owned(), content: FileContent::Data(text.to_owned()) }
+        File {
+            mount_point: mount_point.to_owned(),
+            content: FileContent::Data(text.to_owned()),
+        }
     }
 
     fn binary(mount_point: &str, text: &str) -> File {
-        File { mount_point: mount_point.to_owned(), content: FileContent::BinaryData(text.to_owned()) }
+        File {
+            mount_point: mount_point.to_owned(),
+            content: FileContent::BinaryData(text.to_owned()),
+        }
     }
 
     #[test]
@@ -161,9 +201,14 @@ mod tests {
             ("/a b/ä='x'", Ok("a b/ä='x'")),
             (
                 "/x,source=/,destination=/host",
-                Err("It contains ',': commas, double quotes and control characters are not allowed."),
+                Err(
+                    "It contains ',': commas, double quotes and control characters are not allowed.",
+                ),
             ),
-            ("/a/../b", Err("path '/a/../b' contains invalid path components")),
+            (
+                "/a/../b",
+                Err("path '/a/../b' contains invalid path components"),
+            ),
             ("/..", Err("path '/..' contains invalid path components")),
         ] {
             let expected = expected.map(PathBuf::from).map_err(str::to_owned);
@@ -175,11 +220,17 @@ mod tests {
     fn files_are_written_verbatim_and_overwritten_in_place() {
         let workload = tempfile::tempdir().unwrap();
         let folder = workload.path().join("files");
-        let files = [data("/etc/x.conf", " a\n"), binary("/bin/y", "  AAEC\n  /w== \n")];
+        let files = [
+            data("/etc/x.conf", " a\n"),
+            binary("/bin/y", "  AAEC\n  /w== \n"),
+        ];
         write_files(&folder, &files).unwrap();
         let written = file_paths(&folder, &files).unwrap();
         let expected = [("etc/x.conf", "/etc/x.conf"), ("bin/y", "/bin/y")];
-        assert_eq!(written, expected.map(|(host, inside)| (folder.join(host), inside.to_owned())));
+        assert_eq!(
+            written,
+            expected.map(|(host, inside)| (folder.join(host), inside.to_owned()))
+        );
         assert_eq!(fs::read(&written[0].0).unwrap(), b" a\n");
         assert_eq!(fs::read(&written[1].0).unwrap(), [0, 1, 2, 255]);
         let inode = |path: &Path| fs::metadata(path).unwrap().ino();
@@ -203,7 +254,10 @@ mod tests {
         }
         fs::set_permissions(folder.join("etc"), fs::Permissions::from_mode(0o777)).unwrap();
         let error = write_files(&folder, &[data("/etc/app/x.conf", "a")]).unwrap_err();
-        assert!(error.to_string().contains("others may write to '"), "{error}");
+        assert!(
+            error.to_string().contains("others may write to '"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -214,12 +268,36 @@ mod tests {
         let long = format!("/{}", "x".repeat(256));
         let no_folder = "failed to create workload file directory structure for '/";
         for (files, text, is_final) in [
-            (vec![data("relative", "")], "invalid mount point 'relative': '", true),
-            (vec![data("/a\n/", "")], "invalid mount point '/a\\n/': 'It contains", true),
-            (vec![binary("/x", "AA EC")], "invalid base64 data in '/x': '", true),
-            (vec![binary("/x", "AAE")], "invalid base64 data in '/x': '", true),
-            (vec![data("/a", ""), data("/a/b", "")], &format!("{no_folder}a/b': '"), true),
-            (vec![data("/c/d", ""), data("/c", "")], "write failed for '/c': '", true),
+            (
+                vec![data("relative", "")],
+                "invalid mount point 'relative': '",
+                true,
+            ),
+            (
+                vec![data("/a\n/", "")],
+                "invalid mount point '/a\\n/': 'It contains",
+                true,
+            ),
+            (
+                vec![binary("/x", "AA EC")],
+                "invalid base64 data in '/x': '",
+                true,
+            ),
+            (
+                vec![binary("/x", "AAE")],
+                "invalid base64 data in '/x': '",
+                true,
+            ),
+            (
+                vec![data("/a", ""), data("/a/b", "")],
+                &format!("{no_folder}a/b': '"),
+                true,
+            ),
+            (
+                vec![data("/c/d", ""), data("/c", "")],
+                "write failed for '/c': '",
+                true,
+            ),
             (vec![data(&deep, "")], "", true),
             (vec![data(&long, "")], "", true),
             (vec![data("/taken/b", "")], no_folder, false),

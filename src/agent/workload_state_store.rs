@@ -1,4 +1,5 @@
-//! The states of all workloads: our own with hysteresis, those of other agents as the server reports them.
+//! The states of all workloads: our own with hysteresis, those of other agents as the server
+//! reports them.
 //!
 //! Thread: `scheduler`, which owns it.
 
@@ -27,11 +28,14 @@ struct Entry {
 impl WorkloadStateStore {
     /// No state yet; instances of `agent` are our own.
     pub fn new(agent: Name) -> Self {
-        Self { agent, entries: BTreeMap::new() }
+        Self {
+            agent,
+            entries: BTreeMap::new(),
+        }
     }
 
-    /// Stores a state of an own instance; returns the one to show: while a stop is under way, the state of the
-    /// container changes nothing.
+    /// Stores a state of an own instance; returns the one to show: while a stop is under way, the
+    /// state of the container changes nothing.
     // [impl->swdd~agent-manager-hysteresis_on-workload-states-of-its-workloads~1]
     // [impl->swdd~agent-stores-workload-states-of-its-workloads~1]
     pub fn set_own(&mut self, instance: &InstanceName, incoming: ExecutionState) -> ExecutionState {
@@ -55,15 +59,17 @@ impl WorkloadStateStore {
         shown
     }
 
-    /// The workload need not stop any more: returns the state of its container. `None` when it was not to stop.
+    /// The workload need not stop any more: returns the state of its container. `None` when it was
+    /// not to stop.
     pub fn cancel_stop(&mut self, instance: &InstanceName) -> Option<ExecutionState> {
         let entry = self.entries.get_mut(instance)?;
         entry.state = entry.hidden.take()?;
         Some(entry.state.clone())
     }
 
-    /// Stores a state of an instance on another agent; one of our own is ignored. Of its text only what
-    /// decides about our workloads is kept: a hostile agent must not fill the memory of all others.
+    /// Stores a state of an instance on another agent; one of our own is ignored. Of its text only
+    /// what decides about our workloads is kept: a hostile agent must not fill the memory of all
+    /// others.
     pub fn set_foreign(&mut self, report: WorkloadState) {
         if report.instance.agent != self.agent {
             self.set(report.instance, report.state.without_text());
@@ -77,7 +83,8 @@ impl WorkloadStateStore {
         }
     }
 
-    /// Drops states that the server has not repeated since the connection was lost; returns their workloads.
+    /// Drops states that the server has not repeated since the connection was lost; returns their
+    /// workloads.
     pub fn drop_stale(&mut self) -> BTreeSet<Name> {
         let dropped = self.entries.extract_if(.., |_, entry| entry.stale);
         dropped.map(|(instance, _)| instance.workload).collect()
@@ -85,19 +92,30 @@ impl WorkloadStateStore {
 
     /// The states of all own instances.
     pub fn own(&self) -> Vec<WorkloadState> {
-        let own = self.entries.iter().filter(|(instance, _)| instance.agent == self.agent);
-        own.map(|(instance, entry)| WorkloadState::new(instance.clone(), entry.state.clone())).collect()
+        let own = self
+            .entries
+            .iter()
+            .filter(|(instance, _)| instance.agent == self.agent);
+        own.map(|(instance, entry)| WorkloadState::new(instance.clone(), entry.state.clone()))
+            .collect()
     }
 
-    /// How many own instances there are in which state, for people: `3 workloads: 2 running, 1 failed`.
+    /// How many own instances there are in which state, for people:
+    /// `3 workloads: 2 running, 1 failed`.
     pub fn summary(&self) -> String {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        for (_, entry) in self.entries.iter().filter(|(instance, _)| instance.agent == self.agent) {
+        for (_, entry) in self
+            .entries
+            .iter()
+            .filter(|(instance, _)| instance.agent == self.agent)
+        {
             *counts.entry(entry.state.phase.state()).or_default() += 1;
         }
         let total: usize = counts.values().sum();
-        let parts: Vec<String> =
-            counts.iter().map(|(state, count)| format!("{count} {}", state.to_lowercase())).collect();
+        let parts: Vec<String> = counts
+            .iter()
+            .map(|(state, count)| format!("{count} {}", state.to_lowercase()))
+            .collect();
         match total {
             0 => "no workloads".to_owned(),
             1 => format!("1 workload: {}", parts.join(", ")),
@@ -110,7 +128,8 @@ impl WorkloadStateStore {
         self.entries.get(instance).map(|entry| &entry.state)
     }
 
-    /// Those of these dependencies that are not met: of none of them, an instance that counts has reached the state.
+    /// Those of these dependencies that are not met: of none of them, an instance that counts has
+    /// reached the state.
     // [impl->swdd~workload-ready-to-create-on-fulfilled-dependencies~1]
     pub fn unmet(
         &self,
@@ -120,17 +139,21 @@ impl WorkloadStateStore {
         let mut unmet = BTreeMap::new();
         for (name, condition) in dependencies {
             let mut entries = of_workload(&self.entries, name);
-            if !entries.any(|(instance, entry)| entry.state.phase.fulfils_add(*condition) && counts(instance)) {
+            if !entries.any(|(instance, entry)| {
+                entry.state.phase.fulfils_add(*condition) && counts(instance)
+            }) {
                 unmet.insert(name.clone(), *condition);
             }
         }
         unmet
     }
 
-    /// Whether a workload that `dependent` depends on may stop: all instances of that are far enough.
+    /// Whether a workload that `dependent` depends on may stop: all instances of that are far
+    /// enough.
     // [impl->swdd~workload-ready-to-delete-on-fulfilled-dependencies~1]
     pub fn may_stop(&self, dependent: &str, condition: DeleteCondition) -> bool {
-        of_workload(&self.entries, dependent).all(|(_, entry)| entry.state.fulfils_delete(condition))
+        of_workload(&self.entries, dependent)
+            .all(|(_, entry)| entry.state.fulfils_delete(condition))
     }
 
     /// As [`Self::may_stop`], whatever it is that its end has to wait for.
@@ -141,7 +164,8 @@ impl WorkloadStateStore {
 
     /// Whether no own instance of the workload has a container any more, as far as is known.
     pub fn has_no_container(&self, workload: &str) -> bool {
-        let mut own = of_workload(&self.entries, workload).filter(|(instance, _)| instance.agent == self.agent);
+        let mut own = of_workload(&self.entries, workload)
+            .filter(|(instance, _)| instance.agent == self.agent);
         own.all(|(_, entry)| entry.state.phase == Phase::PendingWaitingToStart)
     }
 
@@ -149,7 +173,14 @@ impl WorkloadStateStore {
         if state.phase == Phase::Removed {
             self.entries.remove(&instance);
         } else {
-            self.entries.insert(instance, Entry { state, hidden: None, stale: false });
+            self.entries.insert(
+                instance,
+                Entry {
+                    state,
+                    hidden: None,
+                    stale: false,
+                },
+            );
         }
     }
 }
@@ -162,7 +193,9 @@ mod tests {
     impl WorkloadStateStore {
         /// All states.
         pub fn iter(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
-            self.entries.iter().map(|(instance, entry)| (instance, &entry.state))
+            self.entries
+                .iter()
+                .map(|(instance, entry)| (instance, &entry.state))
         }
     }
 
@@ -183,7 +216,10 @@ mod tests {
     #[test]
     fn a_requested_stop_hides_what_the_runtime_says_until_it_is_done() {
         let own = instance("w", "A");
-        for stop in [Phase::StoppingRequestedAtRuntime, Phase::StoppingWaitingToStop] {
+        for stop in [
+            Phase::StoppingRequestedAtRuntime,
+            Phase::StoppingWaitingToStop,
+        ] {
             let mut store = WorkloadStateStore::new("A".into());
             for (incoming, shown) in [
                 (Phase::Running, Phase::Running),
@@ -194,7 +230,11 @@ mod tests {
                 (Phase::Running, Phase::Running),
                 (Phase::Removed, Phase::Removed),
             ] {
-                assert_eq!(store.set_own(&own, plain(incoming)), plain(shown), "{incoming}");
+                assert_eq!(
+                    store.set_own(&own, plain(incoming)),
+                    plain(shown),
+                    "{incoming}"
+                );
             }
             assert_eq!(store.get(&own), None);
         }
@@ -203,7 +243,10 @@ mod tests {
     #[test]
     fn a_cancelled_stop_shows_what_the_runtime_said_last() {
         let own = instance("w", "A");
-        for (said_meanwhile, shown) in [(None, Phase::Running), (Some(Phase::Succeeded), Phase::Succeeded)] {
+        for (said_meanwhile, shown) in [
+            (None, Phase::Running),
+            (Some(Phase::Succeeded), Phase::Succeeded),
+        ] {
             let mut store = WorkloadStateStore::new("A".into());
             store.set_own(&own, plain(Phase::Running));
             store.set_own(&own, plain(Phase::StoppingWaitingToStop));
@@ -224,7 +267,10 @@ mod tests {
         store.set_foreign(foreign("w", Phase::StoppingRequestedAtRuntime));
         store.set_foreign(foreign("w", Phase::Running));
         assert_eq!(store.get(&instance("w", "B")), Some(&plain(Phase::Running)));
-        store.set_foreign(WorkloadState::new(instance("w", "A"), plain(Phase::Running)));
+        store.set_foreign(WorkloadState::new(
+            instance("w", "A"),
+            plain(Phase::Running),
+        ));
         assert_eq!(store.own(), []);
         store.set_foreign(foreign("w", Phase::Removed));
         assert_eq!(store.get(&instance("w", "B")), None);
@@ -235,8 +281,16 @@ mod tests {
         let mut store = WorkloadStateStore::new("A".into());
         for (phase, info, kept) in [
             (Phase::FailedExecFailed, "x".repeat(4096), ""),
-            (Phase::StoppingRequestedAtRuntime, format!("{GONE_PREFIX}{}", "x".repeat(4096)), GONE_PREFIX),
-            (Phase::PendingWaitingToStart, format!("{INACTIVE_PREFIX}no camera"), INACTIVE_PREFIX),
+            (
+                Phase::StoppingRequestedAtRuntime,
+                format!("{GONE_PREFIX}{}", "x".repeat(4096)),
+                GONE_PREFIX,
+            ),
+            (
+                Phase::PendingWaitingToStart,
+                format!("{INACTIVE_PREFIX}no camera"),
+                INACTIVE_PREFIX,
+            ),
         ] {
             let state = ExecutionState::with_info(phase, info.clone());
             store.set_foreign(WorkloadState::new(instance("w", "B"), state.clone()));
@@ -244,9 +298,16 @@ mod tests {
             assert_eq!(*held, ExecutionState::with_info(phase, kept));
             assert_eq!(held.is_inactive(), state.is_inactive());
             let condition = DeleteCondition::NotPendingNorRunning;
-            assert_eq!(held.fulfils_delete(condition), state.fulfils_delete(condition));
+            assert_eq!(
+                held.fulfils_delete(condition),
+                state.fulfils_delete(condition)
+            );
             store.set_own(&instance("w", "A"), state.clone());
-            assert_eq!(store.get(&instance("w", "A")), Some(&state), "our own keep their texts");
+            assert_eq!(
+                store.get(&instance("w", "A")),
+                Some(&state),
+                "our own keep their texts"
+            );
             store.set_own(&instance("w", "A"), plain(Phase::Removed));
         }
     }
@@ -262,7 +323,10 @@ mod tests {
         store.set_foreign(foreign("still", Phase::Succeeded));
         assert_eq!(store.drop_stale(), BTreeSet::from(["gone".into()]));
         assert_eq!(store.get(&instance("gone", "B")), None);
-        assert_eq!(store.get(&instance("still", "B")), Some(&plain(Phase::Succeeded)));
+        assert_eq!(
+            store.get(&instance("still", "B")),
+            Some(&plain(Phase::Succeeded))
+        );
         assert_eq!(store.own().len(), 1);
     }
 
@@ -275,9 +339,21 @@ mod tests {
             (vec![], false, true),
             (vec![("A", Phase::Running)], true, false),
             (vec![("A", Phase::Succeeded)], false, true),
-            (vec![("A", Phase::Succeeded), ("B", Phase::Running)], true, false),
-            (vec![("A", Phase::Succeeded), ("B", Phase::PendingWaitingToStart)], false, true),
-            (vec![("A", Phase::Succeeded), ("B", Phase::PendingStarting)], false, false),
+            (
+                vec![("A", Phase::Succeeded), ("B", Phase::Running)],
+                true,
+                false,
+            ),
+            (
+                vec![("A", Phase::Succeeded), ("B", Phase::PendingWaitingToStart)],
+                false,
+                true,
+            ),
+            (
+                vec![("A", Phase::Succeeded), ("B", Phase::PendingStarting)],
+                false,
+                false,
+            ),
             (vec![("B", Phase::StoppingRequestedAtRuntime)], false, true),
             (vec![("B", Phase::StoppingWaitingToStop)], false, false),
             (vec![("B", Phase::AgentDisconnected)], false, true),
@@ -290,8 +366,16 @@ mod tests {
                     store.set_foreign(WorkloadState::new(instance("d", agent), plain(*phase)));
                 }
             }
-            assert_eq!(store.unmet(&add, |_| true).is_empty(), may_start, "{states:?}");
-            assert_eq!(store.may_stop("d", DeleteCondition::NotPendingNorRunning), may_stop, "{states:?}");
+            assert_eq!(
+                store.unmet(&add, |_| true).is_empty(),
+                may_start,
+                "{states:?}"
+            );
+            assert_eq!(
+                store.may_stop("d", DeleteCondition::NotPendingNorRunning),
+                may_stop,
+                "{states:?}"
+            );
             assert!(store.unmet(&BTreeMap::new(), |_| true).is_empty());
         }
     }

@@ -42,14 +42,15 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Runs the agent until a signal ends it, or until the server refuses it for good or a thread that is needed has ended,
-/// which are errors.
+/// Runs the agent until a signal ends it, or until the server refuses it for good or a thread that
+/// is needed has ended, which are errors.
 fn start_and_wait(settings: settings::AgentSettings) -> Result<(), Box<dyn Error>> {
     for warning in &settings.warnings {
         log::warn!("{warning}");
     }
     let manager = ServiceManager::from_environment();
-    // Whoever ends the agent, a signal, a refusal or a lost thread, writes a byte that wakes `main`.
+    // Whoever ends the agent, a signal, a refusal or a lost thread, writes a byte that wakes
+    // `main`.
     let (mut woken, wake) = UnixStream::pair()?;
     for signal in [SIGTERM, SIGINT] {
         let wake = wake.try_clone()?;
@@ -59,7 +60,11 @@ fn start_and_wait(settings: settings::AgentSettings) -> Result<(), Box<dyn Error
         Security::Insecure => "none",
         Security::MutualTls(_) => "mutual",
     };
-    let config = settings.config_file.as_deref().unwrap_or(Path::new("none")).display();
+    let config = settings
+        .config_file
+        .as_deref()
+        .unwrap_or(Path::new("none"))
+        .display();
     log::info!(
         "ank-agent {} '{}', server: '{}', TLS: {tls}, folder: '{}', config file: '{config}'",
         *SHOWN_VERSION,

@@ -1,6 +1,7 @@
 //! `ank-server`: reads the settings, starts the threads, waits for a signal and ends them.
 //!
-//! Thread: `main`, which waits for signals; `server` decides, `hook` runs hooks, `store` writes the state, `listen`, `tls`, `rx:<peer>` and `tx` communicate; all are in `src/lib.rs`.
+//! Thread: `main`, which waits for signals; `server` decides, `hook` runs hooks, `store` writes the
+//! state, `listen`, `tls`, `rx:<peer>` and `tx` communicate; all are in `src/lib.rs`.
 
 use ankaios_lite::limits::{MESSAGE_MAX, SERVER_INBOX, STACK_SERVER, STOP_DEADLINE};
 use ankaios_lite::model::complete_state::DesiredState;
@@ -74,12 +75,16 @@ impl Failure {
 
 fn start_and_wait(mut settings: ServerSettings) -> Result<(), Failure> {
     let manifest = settings.startup_manifest.clone();
-    let manifest = manifest.map(|path| read_manifest(&path).map(|desired| (desired, path))).transpose()?;
+    let manifest = manifest
+        .map(|path| read_manifest(&path).map(|desired| (desired, path)))
+        .transpose()?;
     for warning in &settings.warnings {
         log::warn!("{warning}");
     }
-    settings.security.as_ref().map_err(Failure::unprotected)?; // Before hooks run for a state that cannot be served.
-    // From here on a signal ends everything in order, also while hooks check the state of the start.
+    // Before hooks run for a state that cannot be served.
+    settings.security.as_ref().map_err(Failure::unprotected)?;
+    // From here on a signal ends everything in order, also while hooks check the state of the
+    // start.
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let mut server = ServerLoop::new();
     server.set_update_on_failure(settings.update_on_failure);
@@ -89,26 +94,41 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), Failure> {
         server.set_modes(modes);
     }
     if !settings.mutating_hooks.is_empty() {
-        let (hooks, thread) =
-            MutatingHooks::start(std::mem::take(&mut settings.mutating_hooks), settings.message_max.0 as usize)?;
+        let (hooks, thread) = MutatingHooks::start(
+            std::mem::take(&mut settings.mutating_hooks),
+            settings.message_max.0 as usize,
+        )?;
         for signal in [SIGTERM, SIGINT] {
-            let interrupted = hooks.interrupt().and_then(|end| signal_hook::low_level::pipe::register(signal, end));
+            let interrupted = hooks
+                .interrupt()
+                .and_then(|end| signal_hook::low_level::pipe::register(signal, end));
             interrupted?;
         }
         server.set_hooks(hooks);
         server_threads.push(thread);
     }
-    let _own = settings.state_dir.as_deref().map(own_state_dir).transpose()?;
+    let _own = settings
+        .state_dir
+        .as_deref()
+        .map(own_state_dir)
+        .transpose()?;
     let started = start_with_state(&mut server, settings.state_dir.as_deref(), manifest);
     // Whatever a hook that was ended made of it.
-    if signals.pending().next().inspect(|signal| log_stop(*signal)).is_some() {
+    if signals
+        .pending()
+        .next()
+        .inspect(|signal| log_stop(*signal))
+        .is_some()
+    {
         drop(server);
-        let _ = threads::join_all(server_threads, STOP_DEADLINE); // A hook that cannot be ended is left behind.
+        // A hook that cannot be ended is left behind.
+        let _ = threads::join_all(server_threads, STOP_DEADLINE);
         return Ok(());
     }
     started?;
     if let Some(folder) = settings.state_dir.take() {
-        // A start counts for the updates that are being judged, also when this one ends as early as the one before.
+        // A start counts for the updates that are being judged, also when this one ends as early as
+        // the one before.
         let (store, thread) = StateStore::start(folder, server.take_unsaved())?;
         server.set_store(store);
         server_threads.push(thread);
@@ -126,7 +146,11 @@ fn serve(
     let options = EndpointOptions {
         addresses: settings.addresses,
         socket_mode: settings.socket_mode,
-        security: settings.security.as_ref().map_err(Failure::unprotected)?.clone(),
+        security: settings
+            .security
+            .as_ref()
+            .map_err(Failure::unprotected)?
+            .clone(),
         message_max: settings.message_max.0 as usize,
         commander_names: settings.commander_names,
     };
@@ -151,14 +175,27 @@ fn serve(
         server_threads.push(thread);
     }
     let heartbeat = watched.add("server");
-    let thread = threads::spawn("server", STACK_SERVER, move || server.run(&events, &stop, &SystemClock, &heartbeat))?;
+    let thread = threads::spawn("server", STACK_SERVER, move || {
+        server.run(&events, &stop, &SystemClock, &heartbeat)
+    })?;
     let watch = manager.watch(watched)?;
     server_threads.push(thread);
-    let config = settings.config_file.as_deref().unwrap_or(Path::new("none")).display().to_string();
-    let addresses: Vec<String> = endpoint.addresses().iter().map(ToString::to_string).collect();
+    let config = settings
+        .config_file
+        .as_deref()
+        .unwrap_or(Path::new("none"))
+        .display()
+        .to_string();
+    let addresses: Vec<String> = endpoint
+        .addresses()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     let addresses = addresses.join("' and '");
     let version = &*SHOWN_VERSION;
-    log::info!("ank-server {version} listens on '{addresses}', TLS: {tls}, config file: '{config}'");
+    log::info!(
+        "ank-server {version} listens on '{addresses}', TLS: {tls}, config file: '{config}'"
+    );
 
     if let Err(error) = memory::settle() {
         log::debug!("Memory of the start is kept: '{error}'");
@@ -166,7 +203,8 @@ fn serve(
     let signal = signals.forever().next().inspect(|signal| log_stop(*signal));
     manager.stopping();
     let lost = lost_thread.try_recv().ok().filter(|_| signal.is_none());
-    // The server first, which closes every stream in order; the endpoint then has nothing left to wait for.
+    // The server first, which closes every stream in order; the endpoint then has nothing left to
+    // wait for.
     drop(running);
     let still_running = threads::join_all(server_threads, STOP_DEADLINE);
     endpoint.stop(STOP_DEADLINE);
@@ -174,7 +212,9 @@ fn serve(
         log::warn!("Thread '{name}' did not end within {STOP_DEADLINE:?}.");
     }
     drop(watch);
-    lost.map_or(Ok(()), |name| Err(Failure::server(format!("the thread '{name}' has ended"))))
+    lost.map_or(Ok(()), |name| {
+        Err(Failure::server(format!("the thread '{name}' has ended")))
+    })
 }
 
 /// How connections are protected, for the log; warns of those that are not.
@@ -182,18 +222,27 @@ fn protection_for_log(options: &EndpointOptions) -> &'static str {
     if options.security != Security::Insecure {
         return "mutual";
     }
-    if options.addresses.iter().any(|address| matches!(address, ListenAddress::Tcp(_))) {
-        log::warn!("!!!ANKSERVER IS STARTED IN INSECURE MODE (-k, --insecure) -> TLS is disabled!!!");
+    if options
+        .addresses
+        .iter()
+        .any(|address| matches!(address, ListenAddress::Tcp(_)))
+    {
+        log::warn!(
+            "!!!ANKSERVER IS STARTED IN INSECURE MODE (-k, --insecure) -> TLS is disabled!!!"
+        );
     }
     "none"
 }
 
 fn log_stop(signal: i32) {
-    log::info!("Stopping because of {}.", signal_hook::low_level::signal_name(signal).unwrap_or("a signal"));
+    log::info!(
+        "Stopping because of {}.",
+        signal_hook::low_level::signal_name(signal).unwrap_or("a signal")
+    );
 }
 
-/// Makes the folder of the stored state ours as long as we run: each of two servers would store its own state over that
-/// of the other.
+/// Makes the folder of the stored state ours as long as we run: each of two servers would store its
+/// own state over that of the other.
 fn own_state_dir(folder: &Path) -> Result<Option<File>, Failure> {
     match state_store::lock(folder) {
         Ok(Some(lock)) => Ok(Some(lock)),
@@ -202,7 +251,10 @@ fn own_state_dir(folder: &Path) -> Result<Option<File>, Failure> {
             folder.display()
         ))),
         Err(error) => {
-            log::warn!("Cannot find out whether another server uses state_dir '{}': {error}", folder.display());
+            log::warn!(
+                "Cannot find out whether another server uses state_dir '{}': {error}",
+                folder.display()
+            );
             Ok(None)
         }
     }
@@ -219,7 +271,11 @@ fn start_with_state(
     }
     match manifest {
         Some((desired, path)) => server.start_with(desired).map_err(|error| {
-            Failure::server(format!("{} (startup manifest '{}')", with_causes(&error), path.display()))
+            Failure::server(format!(
+                "{} (startup manifest '{}')",
+                with_causes(&error),
+                path.display()
+            ))
         }),
         None => {
             log::info!("No startup manifest provided -> waiting for new workloads from the CLI");
@@ -228,40 +284,62 @@ fn start_with_state(
     }
 }
 
-/// Takes over the state that an earlier server stored in `folder`. Returns whether there was a usable one; it then
-/// replaces the startup manifest.
+/// Takes over the state that an earlier server stored in `folder`. Returns whether there was a
+/// usable one; it then replaces the startup manifest.
 fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<bool, Failure> {
-    let Some(folder) = folder else { return Ok(false) };
-    let unusable = |error| Failure::server(format!("cannot use state_dir '{}': {error}", folder.display()));
-    let Some(Found { state, warning }) = state_store::open(folder).map_err(unusable)? else { return Ok(false) };
+    let Some(folder) = folder else {
+        return Ok(false);
+    };
+    let unusable = |error| {
+        Failure::server(format!(
+            "cannot use state_dir '{}': {error}",
+            folder.display()
+        ))
+    };
+    let Some(Found { state, warning }) = state_store::open(folder).map_err(unusable)? else {
+        return Ok(false);
+    };
     if let Some(warning) = warning {
         log::error!("{warning}.");
         server.set_warning(warning);
     }
-    // It was accepted before, so whatever refuses it now may be another hook, setting or version. Going on without it
-    // would delete the workloads of all agents.
+    // It was accepted before, so whatever refuses it now may be another hook, setting or version.
+    // Going on without it would delete the workloads of all agents.
     server.start_again_with(state).map_err(|error| {
         let file = folder.join(state_store::FILE);
         let way_out = "Remove the cause, or move it and the one before it away to start with the startup manifest";
         Failure::server(format!("cannot start with the stored state '{}': {error}. {way_out}", file.display()))
     })?;
-    log::info!("Starting with the state stored in '{}'; a startup manifest does not count.", folder.display());
+    log::info!(
+        "Starting with the state stored in '{}'; a startup manifest does not count.",
+        folder.display()
+    );
     Ok(true)
 }
 
 /// Reads and parses the startup manifest; keys that mean nothing are reported and ignored.
 fn read_manifest(path: &Path) -> Result<DesiredState, Failure> {
-    let unreadable =
-        |error: io::Error| Failure("Could not read the startup config", format!("{}: {error}", path.display()));
-    let text = File::open(path).and_then(|file| read_limited(file, MESSAGE_MAX)).map_err(unreadable)?;
+    let unreadable = |error: io::Error| {
+        Failure(
+            "Could not read the startup config",
+            format!("{}: {error}", path.display()),
+        )
+    };
+    let text = File::open(path)
+        .and_then(|file| read_limited(file, MESSAGE_MAX))
+        .map_err(unreadable)?;
     let manifest = Manifest::parse_and_warn(&text, |key| log::warn!("{}: {key}", path.display()));
     let manifest = manifest.map_err(|error| manifest_failed(path, &error))?;
-    manifest.into_desired_state().map_err(|error| manifest_failed(path, &error))
+    manifest
+        .into_desired_state()
+        .map_err(|error| manifest_failed(path, &error))
 }
 
 fn manifest_failed(path: &Path, error: &ManifestError) -> Failure {
     let what = match error {
-        ManifestError::Unreadable { .. } | ManifestError::TagShape { .. } => "Invalid tags format in startup manifest",
+        ManifestError::Unreadable { .. } | ManifestError::TagShape { .. } => {
+            "Invalid tags format in startup manifest"
+        }
         ManifestError::Invalid { .. } => "Parsing start config failed with error",
     };
     Failure(what, format!("'{}': {error}", path.display()))

@@ -1,5 +1,5 @@
-//! The multi-call program: all components in one file, for less flash and shared pages of code. The names under which
-//! it is called, links to the file, select the program.
+//! The multi-call program: all components in one file, for less flash and shared pages of code. The
+//! names under which it is called, links to the file, select the program.
 //!
 //! Thread: `main`, which becomes that of the program that was called.
 
@@ -36,7 +36,10 @@ fn main() -> ExitCode {
     if let Some((_, run)) = PROGRAMS.iter().find(|(name, _)| *name == called_as(&first)) {
         return run();
     }
-    let names: Vec<String> = PROGRAMS.iter().map(|(name, _)| format!("'{name}'")).collect();
+    let names: Vec<String> = PROGRAMS
+        .iter()
+        .map(|(name, _)| format!("'{name}'"))
+        .collect();
     let names = names.join(", ");
     // Standard error may be closed.
     let _ = writeln!(

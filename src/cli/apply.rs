@@ -1,7 +1,8 @@
-//! `ank apply` and `ank diff`: manifests to one update. `ank validate`: the checks of manifests that need no server, which
-//! renders templates; so what they lead to is not checked.
+//! `ank apply` and `ank diff`: manifests to one update. `ank validate`: the checks of manifests
+//! that need no server, which renders templates; so what they lead to is not checked.
 //!
-//! Thread: `main`. Takes: files or standard input. Gives: the update; all checks are made before the connection.
+//! Thread: `main`. Takes: files or standard input. Gives: the update; all checks are made before
+//! the connection.
 
 use super::args::{ManifestArguments, ModeChange, ValidateArguments};
 use super::error::{CliError, ExitCode, Result, counted, meant_or};
@@ -11,7 +12,9 @@ use super::set::{hint_of_unread, hint_of_unreadable};
 use super::update::read_file;
 use crate::model::complete_state::{DesiredState, Rendering};
 use crate::model::cycles::{cycle_text, find_cycle};
-use crate::model::fields::reader::{self, MANIFEST_WARNINGS_MAX, Problem, Reading, Rules, UnknownKey};
+use crate::model::fields::reader::{
+    self, MANIFEST_WARNINGS_MAX, Problem, Reading, Rules, UnknownKey,
+};
 use crate::model::fields::table::STATE;
 use crate::model::lifecycle::{self, place_in_manifest};
 use crate::model::manifest::{Manifest, ManifestError};
@@ -20,7 +23,8 @@ use crate::model::nearest::{meant, nearest};
 use crate::model::node::Node;
 use crate::model::runtime_config::EngineRestarts;
 use crate::model::validation::{
-    check_config_keys, check_config_references, check_mount_points, check_workload, check_workload_name,
+    check_config_keys, check_config_references, check_mount_points, check_workload,
+    check_workload_name,
 };
 use crate::model::version::API_VERSION_DEPRECATED;
 use crate::model::workload::{RestartPolicy, Workload};
@@ -49,8 +53,8 @@ pub fn update(arguments: &ManifestArguments, output: &mut Output) -> Result<Upda
     merge(&read_inputs(&arguments.manifests)?, arguments, output)
 }
 
-/// Reads all manifests, in order; the first that cannot be read ends it. `-` is standard input only as the first one;
-/// then the others are ignored.
+/// Reads all manifests, in order; the first that cannot be read ends it. `-` is standard input only
+/// as the first one; then the others are ignored.
 fn read_inputs(names: &[String]) -> Result<Vec<Input>> {
     if names.first().is_some_and(|name| name == "-") {
         return Ok(vec![read_standard_input()?]);
@@ -60,12 +64,18 @@ fn read_inputs(names: &[String]) -> Result<Vec<Input>> {
 
 fn read_standard_input() -> Result<Input> {
     let text = read_file("-").map_err(|error| not_read("standard input", &error))?;
-    Ok(Input { name: "standard input".to_owned(), text })
+    Ok(Input {
+        name: "standard input".to_owned(),
+        text,
+    })
 }
 
 fn read_manifest_file(name: &str) -> Result<Input> {
     let path = if name == "-" { "./-" } else { name };
-    Ok(Input { name: name.to_owned(), text: read_file(path).map_err(|error| not_read(name, &error))? })
+    Ok(Input {
+        name: name.to_owned(),
+        text: read_file(path).map_err(|error| not_read(name, &error))?,
+    })
 }
 
 fn not_read(name: &str, error: &io::Error) -> CliError {
@@ -83,8 +93,14 @@ fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output) -
     if let Some(error) = errors.into_iter().next() {
         return Err(error);
     }
-    let config_masks = desired.configs.keys().map(|name| format!("desiredState.configs.{name}"));
-    let workload_masks = desired.workloads.keys().map(|name| format!("desiredState.workloads.{name}"));
+    let config_masks = desired
+        .configs
+        .keys()
+        .map(|name| format!("desiredState.configs.{name}"));
+    let workload_masks = desired
+        .workloads
+        .keys()
+        .map(|name| format!("desiredState.workloads.{name}"));
     let masks: Vec<String> = config_masks.chain(workload_masks).collect();
     let new_state = match arguments.delete {
         true => Node::empty(),
@@ -93,7 +109,13 @@ fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output) -
     // Who deletes the item of the mode says so.
     let may_switch = |keeps: &bool| !desired.configs.is_empty() && (*keeps || !arguments.delete);
     let keeps_mode = arguments.mode.keeps_mode().filter(may_switch);
-    Ok(Update { new_state, masks, checks_modes: !arguments.ignore_modes, keeps_mode, ..Update::default() })
+    Ok(Update {
+        new_state,
+        masks,
+        checks_modes: !arguments.ignore_modes,
+        keeps_mode,
+        ..Update::default()
+    })
 }
 
 /// What manifests hold together, and all that is wrong with them, in the order of the files.
@@ -102,7 +124,12 @@ struct Merged {
     errors: Vec<CliError>,
 }
 
-fn merged(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output, warns_of_engines: bool) -> Merged {
+fn merged(
+    inputs: &[Input],
+    arguments: &ManifestArguments,
+    output: &mut Output,
+    warns_of_engines: bool,
+) -> Merged {
     let mut desired = DesiredState::default();
     let mut errors = Vec::new();
     let mut origins = BTreeMap::new();
@@ -119,16 +146,29 @@ fn merged(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output, 
         }
         // What is refused is not ignored.
         let is_ignored = |key: &&UnknownKey| arguments.delete || misplaced_block(key).is_none();
-        for warning in manifest.warnings.iter().filter(is_ignored).take(MANIFEST_WARNINGS_MAX) {
+        for warning in manifest
+            .warnings
+            .iter()
+            .filter(is_ignored)
+            .take(MANIFEST_WARNINGS_MAX)
+        {
             output.warn(format_args!("{}: {warning}", input.name));
         }
         if !arguments.delete {
             // Who ends here because of a missing agent checks no engine later.
             let misses_agent = arguments.agent.is_none() && manifest.without_agent.is_some();
-            errors.extend(check_configs(input, &manifest, &root, output, warns_of_engines || misses_agent));
+            errors.extend(check_configs(
+                input,
+                &manifest,
+                &root,
+                output,
+                warns_of_engines || misses_agent,
+            ));
             errors.extend(set_agents(input, &mut manifest, arguments.agent.as_deref()).err());
         }
-        let DesiredState { workloads, configs, .. } = manifest.state;
+        let DesiredState {
+            workloads, configs, ..
+        } = manifest.state;
         let names = workloads.keys().map(|name| ("workloads", name.to_string()));
         for (kind, name) in names.chain(configs.keys().map(|name| ("configs", name.clone()))) {
             let second = &input.name;
@@ -136,7 +176,9 @@ fn merged(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output, 
                 let text = format!("Multiple {kind} with the same name '{name}' found!");
                 let hint = match first == second {
                     true => format!("'{first}' is given twice"),
-                    false => format!("it is in '{first}' and in '{second}'; remove it from one of them"),
+                    false => {
+                        format!("it is in '{first}' and in '{second}'; remove it from one of them")
+                    }
                 };
                 errors.push(CliError::input(text, hint));
             }
@@ -150,30 +192,57 @@ fn merged(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output, 
 /// Gives all workloads the agent of the command line, if there is one.
 fn set_agents(input: &Input, manifest: &mut Manifest, agent: Option<&str>) -> Result<()> {
     if let Some(agent) = agent {
-        manifest.state.workloads.values_mut().for_each(|workload| Arc::make_mut(workload).agent = agent.into());
+        manifest
+            .state
+            .workloads
+            .values_mut()
+            .for_each(|workload| Arc::make_mut(workload).agent = agent.into());
         return Ok(());
     }
     manifest.without_agent.as_ref().map_or(Ok(()), |(name, _)| {
         let hint = format!("workload '{name}' in '{}' has no key 'agent'", input.name);
-        Err(CliError::input("No agent name specified -> use '--agent' option to specify!", hint))
+        Err(CliError::input(
+            "No agent name specified -> use '--agent' option to specify!",
+            hint,
+        ))
     })
 }
 
-/// Reads and checks one manifest; the order of checks is fixed, so that the same mistake leads to the same message.
+/// Reads and checks one manifest; the order of checks is fixed, so that the same mistake leads to
+/// the same message.
 fn read_manifest(input: &Input, output: &mut Output) -> Result<(Manifest, Yaml)> {
     let invalid = |text: &str, hint: String| {
-        CliError::input(format!("Invalid manifest data provided: {}: {text}", input.name), hint)
+        CliError::input(
+            format!("Invalid manifest data provided: {}: {text}", input.name),
+            hint,
+        )
     };
     let read = yaml::read(&input.text, Origin::Own).map_err(|error| {
-        invalid(&error.message, hint_of_unreadable(&input.text, &error, "a manifest is one YAML or JSON document"))
+        invalid(
+            &error.message,
+            hint_of_unreadable(
+                &input.text,
+                &error,
+                "a manifest is one YAML or JSON document",
+            ),
+        )
     })?;
     let root = read.root;
     let deprecated = root.get("apiVersion").and_then(Yaml::scalar) == Some(API_VERSION_DEPRECATED);
-    let rules = if deprecated { Rules::Manifest } else { Rules::Schema };
+    let rules = if deprecated {
+        Rules::Manifest
+    } else {
+        Rules::Schema
+    };
     let reading = reader::read(&root, &STATE, rules);
     if !deprecated && !reading.problems.is_empty() {
         // Misspelt keys are probably the missing ones.
-        for key in reading.unknown.iter().filter(|key| key.nearest.is_some()).take(MANIFEST_WARNINGS_MAX) {
+        for key in reading
+            .unknown
+            .iter()
+            .filter(|key| key.nearest.is_some())
+            .take(MANIFEST_WARNINGS_MAX)
+        {
             output.warn(format_args!("{}: {key}", input.name));
         }
         return Err(schema_error(input, &root, &reading));
@@ -183,33 +252,55 @@ fn read_manifest(input: &Input, output: &mut Output) -> Result<(Manifest, Yaml)>
         output.status(DEPRECATED)?;
     }
     // They would be ignored without an error.
-    let holds_objects = |value: &Yaml| matches!(&value.content, Content::Map(objects) if !objects.is_empty());
+    let holds_objects =
+        |value: &Yaml| matches!(&value.content, Content::Map(objects) if !objects.is_empty());
     let mut unknown = reading.unknown.iter();
-    if let Some(UnknownKey { path: key, location, .. }) =
-        unknown.find(|key| root.get(&key.path).is_some_and(holds_objects))
+    if let Some(UnknownKey {
+        path: key,
+        location,
+        ..
+    }) = unknown.find(|key| root.get(&key.path).is_some_and(holds_objects))
     {
         let at = location.map_or_else(String::new, |at| format!(" at {at}"));
-        let hint = meant_or(key, STATE.names(), "a manifest has 'apiVersion', 'workloads' and 'configs'");
+        let hint = meant_or(
+            key,
+            STATE.names(),
+            "a manifest has 'apiVersion', 'workloads' and 'configs'",
+        );
         return Err(invalid(&format!("unknown key '{key}'{at}"), hint));
     }
     let manifest = Manifest::new(reading, &root).map_err(|error| match error {
-        ManifestError::TagShape { message, location } => CliError::input(message, place(input, location)),
+        ManifestError::TagShape { message, location } => {
+            CliError::input(message, place(input, location))
+        }
         error => invalid(&error.to_string(), "correct the manifest".to_owned()),
     })?;
     Ok((manifest, root))
 }
 
 fn refused(input: &Input, workload: &str, error: &dyn Display, hint: String) -> CliError {
-    CliError::input(format!("Invalid manifest data provided: {}: workload '{workload}': {error}", input.name), hint)
+    CliError::input(
+        format!(
+            "Invalid manifest data provided: {}: workload '{workload}': {error}",
+            input.name
+        ),
+        hint,
+    )
 }
 
 /// Refuses each `lifecycle:` beside `runtimeConfig`: it would be ignored there, with all its gates.
 fn check_blocks(input: &Input, unknown: &[UnknownKey]) -> Vec<CliError> {
     let mut errors = Vec::new();
     for unknown in unknown {
-        let Some((workload, key)) = misplaced_block(unknown) else { continue };
-        let text = format!("the block '{key}' belongs into the text of 'runtimeConfig', not beside it");
-        let hint = format!("{}: indent it below 'runtimeConfig: |'", place(input, unknown.location));
+        let Some((workload, key)) = misplaced_block(unknown) else {
+            continue;
+        };
+        let text =
+            format!("the block '{key}' belongs into the text of 'runtimeConfig', not beside it");
+        let hint = format!(
+            "{}: indent it below 'runtimeConfig: |'",
+            place(input, unknown.location)
+        );
         errors.push(refused(input, workload, &text, hint));
     }
     errors
@@ -221,8 +312,9 @@ fn misplaced_block(unknown: &UnknownKey) -> Option<(&str, &str)> {
     nearest(key, [lifecycle::KEY]).map(|_| (workload, key))
 }
 
-/// Refuses mount points that are further options, and errors in `lifecycle:` blocks: a misspelt key would disable a check. Warns of what engines cannot use or ignore.
-/// Texts with templates are checked by the server, which renders them.
+/// Refuses mount points that are further options, and errors in `lifecycle:` blocks: a misspelt key
+/// would disable a check. Warns of what engines cannot use or ignore. Texts with templates are
+/// checked by the server, which renders them.
 fn check_configs(
     input: &Input,
     manifest: &Manifest,
@@ -238,7 +330,10 @@ fn check_configs(
         warnings <= MANIFEST_WARNINGS_MAX
     };
     for (name, workload) in &manifest.state.workloads {
-        let begins = |field: &str| root.entry_at(&["workloads", name, field]).map(|(_, value)| value.at);
+        let begins = |field: &str| {
+            root.entry_at(&["workloads", name, field])
+                .map(|(_, value)| value.at)
+        };
         // The engine would take a mount point with the syntax of further options as such.
         if let Err(error) = check_mount_points(workload) {
             errors.push(refused(input, name, &error, place(input, begins("files"))));
@@ -247,8 +342,15 @@ fn check_configs(
         let runtime = &*workload.runtime;
         if !RUNTIMES.contains(&runtime) {
             if may_warn() {
-                let meant = meant_or(runtime, RUNTIMES, &format!("agents have '{}'", RUNTIMES.join("', '")));
-                output.warn(format_args!("{}: workload '{name}': unknown runtime '{runtime}', {meant}", input.name));
+                let meant = meant_or(
+                    runtime,
+                    RUNTIMES,
+                    &format!("agents have '{}'", RUNTIMES.join("', '")),
+                );
+                output.warn(format_args!(
+                    "{}: workload '{name}': unknown runtime '{runtime}', {meant}",
+                    input.name
+                ));
             }
             continue;
         }
@@ -259,23 +361,44 @@ fn check_configs(
         let begins = || begins("runtimeConfig");
         let in_file = |at: Option<Location>| place_in_manifest(&input.text, begins()?, config, at?);
         if let Err(error) = &read.lifecycle {
-            let line = in_file(error.location).map(|at| format!("see '{}', line {}", input.name, at.line));
-            errors.push(refused(input, name, error, line.unwrap_or_else(|| place(input, begins()))));
+            let line =
+                in_file(error.location).map(|at| format!("see '{}', line {}", input.name, at.line));
+            errors.push(refused(
+                input,
+                name,
+                error,
+                line.unwrap_or_else(|| place(input, begins())),
+            ));
             continue;
         }
-        if let Some(reason) = read.engine.as_ref().err().filter(|_| warns_of_engines && may_warn()) {
+        if let Some(reason) = read
+            .engine
+            .as_ref()
+            .err()
+            .filter(|_| warns_of_engines && may_warn())
+        {
             let at = begins().map_or_else(String::new, |at| format!(" at {at}"));
-            output.warn(format_args!("{}: workload '{name}': 'runtimeConfig'{at} cannot be run: {reason}", input.name));
+            output.warn(format_args!(
+                "{}: workload '{name}': 'runtimeConfig'{at} cannot be run: {reason}",
+                input.name
+            ));
         }
         if let Some(text) = fights_with_engine(workload)
             && may_warn()
         {
             let at = begins().map_or_else(String::new, |at| format!(" at {at}"));
-            output.warn(format_args!("{}: workload '{name}': 'runtimeConfig'{at}: {text}", input.name));
+            output.warn(format_args!(
+                "{}: workload '{name}': 'runtimeConfig'{at}: {text}",
+                input.name
+            ));
         }
         for key in read.unknown.iter().filter(|_| may_warn()) {
             let path = format!("workloads.{name}.runtimeConfig.{}", key.path);
-            let key = UnknownKey { path, location: in_file(key.location), ..key.clone() };
+            let key = UnknownKey {
+                path,
+                location: in_file(key.location),
+                ..key.clone()
+            };
             output.warn(format_args!("{}: {key}", input.name));
         }
     }
@@ -285,8 +408,8 @@ fn check_configs(
     errors
 }
 
-/// What is wrong with restarts by the engine, when there are any. Those of a pod are usual in manifests of Kubernetes and
-/// harmless as long as the agent starts nothing again.
+/// What is wrong with restarts by the engine, when there are any. Those of a pod are usual in
+/// manifests of Kubernetes and harmless as long as the agent starts nothing again.
 fn fights_with_engine(workload: &Workload) -> Option<String> {
     let EngineRestarts { policy, pod } = workload.config().engine_restarts()?;
     match pod {
@@ -308,7 +431,10 @@ fn is_template(workload: &Workload, text: &str) -> bool {
 }
 
 fn place(input: &Input, location: Option<Location>) -> String {
-    location.map_or_else(|| format!("see '{}'", input.name), |at| format!("see '{}', {at}", input.name))
+    location.map_or_else(
+        || format!("see '{}'", input.name),
+        |at| format!("see '{}', {at}", input.name),
+    )
 }
 
 fn schema_error(input: &Input, root: &Yaml, reading: &Reading) -> CliError {
@@ -319,8 +445,15 @@ fn schema_error(input: &Input, root: &Yaml, reading: &Reading) -> CliError {
         text.push_str(&format!("\n'{}' is empty", input.name));
         return CliError::input(text, "a manifest has at least the line: apiVersion: v1");
     }
-    for Problem { path, message, at, .. } in problems {
-        let what = if path.is_empty() { "the manifest".to_owned() } else { format!("'{path}'") };
+    for Problem {
+        path, message, at, ..
+    } in problems
+    {
+        let what = if path.is_empty() {
+            "the manifest".to_owned()
+        } else {
+            format!("'{path}'")
+        };
         text.push_str(&format!("\n{what}: {message} ({}, {at})", input.name));
     }
     if reading.more_problems > 0 {
@@ -334,14 +467,22 @@ fn check_keys(input: &Input, root: &Yaml) -> Result<()> {
     if let Some((text, at)) = wrong_key(root) {
         return Err(CliError::input(text, place(input, Some(at))));
     }
-    let Some(Content::Map(workloads)) = root.get("workloads").map(|workloads| &workloads.content) else {
+    let Some(Content::Map(workloads)) = root.get("workloads").map(|workloads| &workloads.content)
+    else {
         return Ok(());
     };
-    match workloads.iter().find(|(key, _)| matches!(key.content, Content::Plain(Plain::Integer, _))) {
+    match workloads
+        .iter()
+        .find(|(key, _)| matches!(key.content, Content::Plain(Plain::Integer, _)))
+    {
         Some((key, _)) => Err(CliError::input(
             "The provided path does not exist! This may be caused by improper naming. \
              Names expected to have characters in '[a-zA-Z0-9_-]'",
-            format!("put the name {} of a workload in '{}' in quotes", key.scalar().unwrap_or_default(), input.name),
+            format!(
+                "put the name {} of a workload in '{}' in quotes",
+                key.scalar().unwrap_or_default(),
+                input.name
+            ),
         )),
         None => Ok(()),
     }
@@ -368,15 +509,25 @@ fn wrong_key(node: &Yaml) -> Option<(String, Location)> {
 
 // ------------------------------------------------------------ `ank validate`
 
-/// Checks the manifests as one update of an empty cluster. Prints everything that is wrong in any of them: all that a
-/// server or an agent would refuse, and with `--strict` also what is only warned of.
+/// Checks the manifests as one update of an empty cluster. Prints everything that is wrong in any
+/// of them: all that a server or an agent would refuse, and with `--strict` also what is only
+/// warned of.
 ///
 /// # Errors
 /// Standard output cannot be written.
 pub fn validate(arguments: &ValidateArguments, output: &mut Output) -> Result<ExitCode> {
-    let ValidateArguments { agent, strict, manifests } = arguments.clone();
-    let arguments =
-        ManifestArguments { agent, manifests, delete: false, ignore_modes: true, mode: ModeChange::default() };
+    let ValidateArguments {
+        agent,
+        strict,
+        manifests,
+    } = arguments.clone();
+    let arguments = ManifestArguments {
+        agent,
+        manifests,
+        delete: false,
+        ignore_modes: true,
+        mode: ModeChange::default(),
+    };
     let earlier = output.warnings;
     // First each file: one that cannot be read does not hide what is wrong with the others.
     let mut inputs = Vec::new();
@@ -392,7 +543,10 @@ pub fn validate(arguments: &ValidateArguments, output: &mut Output) -> Result<Ex
             }
         }
     }
-    let Merged { desired, errors: found } = merged(&inputs, &arguments, output, false);
+    let Merged {
+        desired,
+        errors: found,
+    } = merged(&inputs, &arguments, output, false);
     wrong.extend(found);
     // Then all of them together. What cannot be read may be what others refer to.
     if wrong.is_empty() {
@@ -403,7 +557,10 @@ pub fn validate(arguments: &ValidateArguments, output: &mut Output) -> Result<Ex
     let rules = errors(&desired);
     if !rules.is_empty() {
         let text = format!("Invalid manifest data provided:\n{}", rules.join("\n"));
-        wrong.push(CliError::input(text, "correct the manifests; 'ank apply' would be refused or fail"));
+        wrong.push(CliError::input(
+            text,
+            "correct the manifests; 'ank apply' would be refused or fail",
+        ));
     }
     for error in &wrong {
         output.error(error, &error.hint());
@@ -414,27 +571,49 @@ pub fn validate(arguments: &ValidateArguments, output: &mut Output) -> Result<Ex
     let warnings = output.warnings - earlier;
     if strict && warnings > 0 {
         let text = format!("valid, but with {}", counted(warnings, "warning"));
-        output.error(text, "correct what the warnings name; without '--strict' they are no error");
+        output.error(
+            text,
+            "correct what the warnings name; without '--strict' they are no error",
+        );
         return Ok(ExitCode::Failed);
     }
-    let (workloads, configs) = (counted(desired.workloads.len(), "workload"), counted(desired.configs.len(), "config"));
+    let (workloads, configs) = (
+        counted(desired.workloads.len(), "workload"),
+        counted(desired.configs.len(), "config"),
+    );
     output.status(&format!("Valid: {workloads}, {configs}."))?;
     Ok(ExitCode::Success)
 }
 
 fn errors(state: &DesiredState) -> Vec<String> {
-    let mut errors: Vec<String> =
-        check_config_keys(&state.configs).err().map(|error| error.to_string()).into_iter().collect();
+    let mut errors: Vec<String> = check_config_keys(&state.configs)
+        .err()
+        .map(|error| error.to_string())
+        .into_iter()
+        .collect();
     for (name, workload) in &state.workloads {
         let named = if is_template(workload, &workload.agent) {
             check_workload_name(name)
         } else {
             check_workload(name, workload)
         };
-        let rules = named.and_then(|()| check_config_references(workload)).err().map(|error| error.to_string());
-        let runs = !is_template(workload, &workload.runtime_config) && RUNTIMES.contains(&&*workload.runtime);
-        let engine = if runs { workload.config().engine.as_ref().err().cloned() } else { None };
-        errors.extend(rules.into_iter().chain(engine).map(|error| format!("workload '{name}': {error}")));
+        let rules = named
+            .and_then(|()| check_config_references(workload))
+            .err()
+            .map(|error| error.to_string());
+        let runs = !is_template(workload, &workload.runtime_config)
+            && RUNTIMES.contains(&&*workload.runtime);
+        let engine = if runs {
+            workload.config().engine.as_ref().err().cloned()
+        } else {
+            None
+        };
+        errors.extend(
+            rules
+                .into_iter()
+                .chain(engine)
+                .map(|error| format!("workload '{name}': {error}")),
+        );
     }
     let workload = |name: &str| state.workloads.get(name).map(|workload| &**workload);
     errors.extend(find_cycle(workload, state.workloads.keys()).map(|cycle| cycle_text(&cycle)));
@@ -446,16 +625,35 @@ fn unknown(state: &DesiredState) -> Vec<String> {
     let workloads = || state.workloads.keys().map(|name| &**name);
     let configs = || state.configs.keys().map(String::as_str);
     let mut unknown = Vec::new();
-    for (name, Workload { dependencies, configs: used, .. }) in
-        state.workloads.iter().map(|(name, workload)| (name, &**workload))
+    for (
+        name,
+        Workload {
+            dependencies,
+            configs: used,
+            ..
+        },
+    ) in state
+        .workloads
+        .iter()
+        .map(|(name, workload)| (name, &**workload))
     {
-        for needed in dependencies.keys().filter(|needed| !state.workloads.contains_key(needed.as_str())) {
+        for needed in dependencies
+            .keys()
+            .filter(|needed| !state.workloads.contains_key(needed.as_str()))
+        {
             let meant = meant(needed, workloads().filter(|other| *other != &**name));
-            unknown.push(format!("workload '{name}' needs '{needed}', which is in no manifest{meant}"));
+            unknown.push(format!(
+                "workload '{name}' needs '{needed}', which is in no manifest{meant}"
+            ));
         }
-        for config in used.values().filter(|config| !state.configs.contains_key(config.as_str())) {
+        for config in used
+            .values()
+            .filter(|config| !state.configs.contains_key(config.as_str()))
+        {
             let meant = meant(config, configs());
-            unknown.push(format!("workload '{name}' uses the config '{config}', which is in no manifest{meant}"));
+            unknown.push(format!(
+                "workload '{name}' uses the config '{config}', which is in no manifest{meant}"
+            ));
         }
     }
     unknown

@@ -2,8 +2,9 @@
 //!
 //! Thread: `main`. Takes: the words of the command line and the environment. Gives: [`Arguments`].
 //!
-//! Options for all commands may stand before and after the command. Only `-s` is different: it means the server
-//! before the command, the state in `get workloads`, so after a command the server needs its long form.
+//! Options for all commands may stand before and after the command. Only `-s` is different: it
+//! means the server before the command, the state in `get workloads`, so after a command the server
+//! needs its long form.
 
 use crate::model::execution_state::Phase;
 use crate::model::field_path::parts;
@@ -13,7 +14,9 @@ use crate::model::version::SHOWN_VERSION;
 use crate::platform::settings::naming_variable;
 use clap::builder::{BoolValueParser, OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{
+    Arg, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint,
+};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -58,7 +61,13 @@ pub struct Common {
     #[arg(short = 'x', long, global = true, value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath, hide_short_help = true)]
     pub ank_config: Option<PathBuf>,
     /// Use the table [contexts.<NAME>] of the config file in place of [default]
-    #[arg(long, global = true, env = "ANK_CONTEXT", value_name = "NAME", hide_short_help = true)]
+    #[arg(
+        long,
+        global = true,
+        env = "ANK_CONTEXT",
+        value_name = "NAME",
+        hide_short_help = true
+    )]
     pub context: Option<String>,
     /// Milliseconds to wait for a response of the server [default: 3000]
     #[arg(long, global = true, value_name = "MS", value_parser = parse_milliseconds, hide_short_help = true)]
@@ -81,10 +90,12 @@ pub struct Common {
     /// Override `no_wait` of the config file
     #[arg(long, global = true, hide = true)]
     pub wait: bool,
-    /// Wait also for agents that are not connected, give up after this time, for example 90s or 5m, and exit with 4
+    /// Wait also for agents that are not connected, give up after this time, for example 90s or 5m,
+    /// and exit with 4
     #[arg(long, global = true, value_name = "TIME", value_parser = parse_duration, hide_short_help = true)]
     pub wait_timeout: Option<Duration>,
-    /// Exit with 3 when a workload that the command names failed, and with 4 when a guarded update stays open since an agent is away
+    /// Exit with 3 when a workload that the command names failed, and with 4 when a guarded update
+    /// stays open since an agent is away
     #[arg(long, global = true, hide_short_help = true)]
     pub fail_on_error: bool,
     /// Connect to the server without TLS, if no certificates are set
@@ -200,14 +211,17 @@ pub enum Verb {
     )]
     Mode(ModeArguments),
     /// Print the dependencies of workloads and whether they are met
-    #[command(after_help = "Examples:\n  ank graph                             a tree below each workload\n  \
+    #[command(
+        after_help = "Examples:\n  ank graph                             a tree below each workload\n  \
                       ank graph web                         only 'web' and what it needs\n  \
                       ank graph --timing                    when each of them was ready\n  \
                       ank graph --mode park                 only what is in mode 'park'\n  \
-                      ank graph -o dot | dot -Tsvg > graph.svg")]
+                      ank graph -o dot | dot -Tsvg > graph.svg"
+    )]
     Graph(GraphArguments),
     /// Print how long the starts of workloads took and what they waited for
-    #[command(after_help = "Columns, in seconds; empty where a time is not known, '>' where it still grows:\n  \
+    #[command(
+        after_help = "Columns, in seconds; empty where a time is not known, '>' where it still grows:\n  \
                       WAITED      from the first report that it waits until it was started\n  \
                       WAITED FOR  the dependency that was met last\n  \
                       PREPARED    how far its start was prepared: IMAGE, CREATE or INIT\n  \
@@ -216,7 +230,8 @@ pub enum Verb {
                       TOTAL       from its acceptance, or its last restart, until it was ready\n\n\
                       Examples:\n  ank blame                    the longest start first\n  \
                       ank blame web db             only these workloads\n  \
-                      ank blame -o svg > boot.svg  a chart for a browser")]
+                      ank blame -o svg > boot.svg  a chart for a browser"
+    )]
     Blame(BlameArguments),
     /// Show how much CPU and memory workloads and nodes use
     #[command(
@@ -312,7 +327,8 @@ pub enum Set {
                       ank set state agents.agent_A.tags -"
     )]
     State {
-        /// Parts to change, names separated by dots; last, the file with the new state ('-': standard input)
+        /// Parts to change, names separated by dots; last, the file with the new state ('-':
+        /// standard input)
         // One list, since options may stand between the two.
         #[arg(value_name = "OBJECT_FIELD_MASK", required = true)]
         masks_and_file: Vec<String>,
@@ -401,7 +417,8 @@ pub struct EventsArguments {
     /// End after this many events; the state that '-c' prints does not count
     #[arg(long, value_name = "N", value_parser = parse_number::<u64>)]
     pub count: Option<u64>,
-    /// End when this field has this value, at once if it has it already; '*' stands for every name at its place
+    /// End when this field has this value, at once if it has it already; '*' stands for every name
+    /// at its place
     #[arg(long, value_name = "FIELD=VALUE", value_parser = parse_until)]
     pub until: Option<Until>,
     /// Connect again when the connection is lost, and print the state at that time
@@ -507,13 +524,15 @@ pub struct ApplyArguments {
     /// Format of the output of '--dry-run'
     #[arg(short, value_parser = formats(&["text", "json"]), default_value = "text", value_name = "FORMAT", requires = "dry_run")]
     pub output: Format,
-    /// Roll back when a workload fails or is not healthy in time; exit with 5 then, or 7 if what was there does not run again
+    /// Roll back when a workload fails or is not healthy in time; exit with 5 then, or 7 if what
+    /// was there does not run again
     #[arg(long, conflicts_with = "dry_run")]
     pub rollback: bool,
     /// Try it also when the server has rolled the same update back before
     #[arg(long, conflicts_with = "dry_run")]
     pub force: bool,
-    /// Also restart what needs the changed workloads running, so that the change need not wait for it; without a change, nothing is restarted
+    /// Also restart what needs the changed workloads running, so that the change need not wait for
+    /// it; without a change, nothing is restarted
     #[arg(long, conflicts_with_all = ["dry_run", "rollback", "delete"])]
     pub restart_dependents: bool,
 }
@@ -575,8 +594,8 @@ pub struct GraphArguments {
     /// Format of the output
     #[arg(short, value_parser = formats(&["text", "wide", "json", "yaml", "dot", "mermaid"]), default_value = "text", value_name = "FORMAT")]
     pub output: Format,
-    /// Show when each workload was ready: '@' and the seconds since the boot of the server's node, '+' and the seconds that it
-    /// took; '*' marks the chain that was ready last
+    /// Show when each workload was ready: '@' and the seconds since the boot of the server's node,
+    /// '+' and the seconds that it took; '*' marks the chain that was ready last
     #[arg(long)]
     pub timing: bool,
     /// Only workloads in this mode
@@ -666,14 +685,21 @@ impl Arguments {
     /// Reads the words of the command line, the program's name first.
     ///
     /// # Errors
-    /// A usage error, or the text of help or version: clap's error knows where to print it and the exit code.
-    pub fn read(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
+    /// A usage error, or the text of help or version: clap's error knows where to print it and the
+    /// exit code.
+    pub fn read(
+        words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> Result<Self, clap::Error> {
         let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
-        // First without the environment, or its values would count as words: no help where the command is missing.
+        // First without the environment, or its values would count as words: no help where the
+        // command is missing.
         let first = command_with(without_environment).try_get_matches_from(&words);
         first.map_err(|error| with_tip(error, &words))?;
-        let matches = command().try_get_matches_from(words).map_err(|error| naming_variable(error, &command()))?;
-        let arguments = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))?;
+        let matches = command()
+            .try_get_matches_from(words)
+            .map_err(|error| naming_variable(error, &command()))?;
+        let arguments =
+            Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))?;
         let quiet = arguments.common.quiet && arguments.command.is_endless();
         let wrong = match &arguments.command {
             Verb::Set(Set::State { masks_and_file, .. }) if masks_and_file.len() < 2 => {
@@ -682,11 +708,17 @@ impl Arguments {
             Verb::Apply(ApplyArguments { rollback: true, .. }) if arguments.common.no_wait => {
                 "the argument '--no-wait' cannot be used with '--rollback'"
             }
-            Verb::Get(Get::Events(_)) if quiet => "the argument '--quiet' cannot be used with 'get events'",
+            Verb::Get(Get::Events(_)) if quiet => {
+                "the argument '--quiet' cannot be used with 'get events'"
+            }
             _ if quiet => "the argument '--quiet' cannot be used with '--watch'",
             Verb::Get(Get::Workload(WorkloadArguments {
-                watch: true, output: Format::Json | Format::Yaml, ..
-            })) => "the argument '--watch' cannot be used with '-o json' and '-o yaml'; see 'ank get events'",
+                watch: true,
+                output: Format::Json | Format::Yaml,
+                ..
+            })) => {
+                "the argument '--watch' cannot be used with '-o json' and '-o yaml'; see 'ank get events'"
+            }
             _ => return Ok(arguments),
         };
         // An error of the innermost command, with its usage line.
@@ -695,7 +727,9 @@ impl Arguments {
         let mut error = whole.error(ErrorKind::ArgumentConflict, wrong);
         let (mut command, mut given) = (&mut whole, &matches);
         while let Some((name, below)) = given.subcommand() {
-            let Some(found) = command.find_subcommand_mut(name) else { break };
+            let Some(found) = command.find_subcommand_mut(name) else {
+                break;
+            };
             error = found.error(ErrorKind::ArgumentConflict, wrong);
             (command, given) = (found, below);
         }
@@ -703,14 +737,17 @@ impl Arguments {
     }
 }
 
-/// Adds a suggestion for an unknown command where clap has none: clap's measure does not cover swapped letters. Also for
-/// `-s` after a command where it has no meaning.
+/// Adds a suggestion for an unknown command where clap has none: clap's measure does not cover
+/// swapped letters. Also for `-s` after a command where it has no meaning.
 fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     if error.kind() == ErrorKind::UnknownArgument
         && matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(unknown)) if unknown == "-s")
     {
         let tip = "for the server write '--server-url <URL>', or '-s <URL>' before the command";
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+        error.insert(
+            ContextKind::Suggested,
+            ContextValue::StyledStrs(vec![tip.into()]),
+        );
     }
     if error.kind() == ErrorKind::InvalidSubcommand
         && error.get(ContextKind::SuggestedSubcommand).is_none()
@@ -720,7 +757,10 @@ fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
         for word in words.iter().skip(1).map(|word| word.to_string_lossy()) {
             level = level.find_subcommand(&*word).cloned().unwrap_or(level);
         }
-        let names: Vec<&str> = level.get_subcommands().flat_map(Command::get_name_and_visible_aliases).collect();
+        let names: Vec<&str> = level
+            .get_subcommands()
+            .flat_map(Command::get_name_and_visible_aliases)
+            .collect();
         if let Some(meant) = nearest(unknown, names) {
             let meant = ContextValue::Strings(vec![meant.to_owned()]);
             error.insert(ContextKind::SuggestedSubcommand, meant);
@@ -734,25 +774,40 @@ pub fn command() -> Command {
     command_with(|argument| argument)
 }
 
-/// The same after a `change` of the options of all commands. After a command `--server-url` has its long form only.
+/// The same after a `change` of the options of all commands. After a command `--server-url` has its
+/// long form only.
 fn command_with(change: fn(Arg) -> Arg) -> Command {
     let command = Arguments::command().mut_args(change);
-    let server_url = command.get_arguments().find(|argument| argument.get_id() == "server_url");
+    let server_url = command
+        .get_arguments()
+        .find(|argument| argument.get_id() == "server_url");
     // First in the list, where it is before the command.
     let server_url = server_url.map(|argument| argument.clone().short(None).display_order(0));
     command.mut_subcommands(|command| with_server_url(command, &server_url))
 }
 
 fn with_server_url(command: Command, server_url: &Option<Arg>) -> Command {
-    command.help_template(PAGE).args(server_url).mut_subcommands(|command| with_server_url(command, server_url))
+    command
+        .help_template(PAGE)
+        .args(server_url)
+        .mut_subcommands(|command| with_server_url(command, server_url))
 }
 
 /// Names the environment variable of an option in its help, without taking the option from it.
 fn without_environment(argument: Arg) -> Arg {
-    let Some(name) = argument.get_env() else { return argument };
-    let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+    let Some(name) = argument.get_env() else {
+        return argument;
+    };
+    let help = argument
+        .get_help()
+        .map(ToString::to_string)
+        .unwrap_or_default();
     let value = std::env::var_os(name).unwrap_or_default();
-    let help = format!("{help} [env: {}={}]", name.to_string_lossy(), value.to_string_lossy());
+    let help = format!(
+        "{help} [env: {}={}]",
+        name.to_string_lossy(),
+        value.to_string_lossy()
+    );
     argument.env(None::<&'static str>).help(help)
 }
 
@@ -770,16 +825,22 @@ fn formats(names: &'static [&'static str]) -> impl TypedValueParser<Value = Form
 
 /// A whole number, with an error that names no type of the language.
 fn parse_number<T: FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| "expected a whole number".to_owned())
+    text.parse()
+        .map_err(|_| "expected a whole number".to_owned())
 }
 
 fn parse_milliseconds(text: &str) -> Result<u64, String> {
-    text.parse().ok().filter(|limit| *limit > 0).ok_or_else(|| "expected a whole number from 1".to_owned())
+    text.parse()
+        .ok()
+        .filter(|limit| *limit > 0)
+        .ok_or_else(|| "expected a whole number from 1".to_owned())
 }
 
 /// Splits `key=value` at the first `=`; both may be empty.
 fn parse_tag(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or_else(|| format!("invalid KEY=value: no `=` found in `{text}`"))?;
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("invalid KEY=value: no `=` found in `{text}`"))?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
@@ -788,22 +849,38 @@ fn parse_until(text: &str) -> Result<Until, String> {
     match text.split_once('=') {
         Some((mask, value)) if !mask.is_empty() => {
             check_until(&parts(mask), value)?;
-            Ok(Until { mask: mask.to_owned(), value: value.to_owned() })
+            Ok(Until {
+                mask: mask.to_owned(),
+                value: value.to_owned(),
+            })
         }
-        _ => Err("expected a field and a value, for example 'workloadStates.*.web.*.state=Running'".to_owned()),
+        _ => Err(
+            "expected a field and a value, for example 'workloadStates.*.web.*.state=Running'"
+                .to_owned(),
+        ),
     }
 }
 
-/// Refuses a field that no state has, and a state that no workload has: the wait for it would never end.
+/// Refuses a field that no state has, and a state that no workload has: the wait for it would never
+/// end.
 fn check_until(path: &[&str], value: &str) -> Result<(), String> {
     if let Some(reason) = has_no_value(path) {
         return Err(reason);
     }
-    let known =
-        || Phase::ALL.into_iter().map(|(_, state, sub_state)| if path[4] == "state" { state } else { sub_state });
+    let known = || {
+        Phase::ALL
+            .into_iter()
+            .map(|(_, state, sub_state)| if path[4] == "state" { state } else { sub_state })
+    };
     match path {
-        ["workloadStates", _, _, _, "state" | "subState"] if !known().any(|known| known == value) => {
-            Err(format!("no workload has the {} '{value}'{}", path[4], meant(value, known())))
+        ["workloadStates", _, _, _, "state" | "subState"]
+            if !known().any(|known| known == value) =>
+        {
+            Err(format!(
+                "no workload has the {} '{value}'{}",
+                path[4],
+                meant(value, known())
+            ))
         }
         _ => Ok(()),
     }
@@ -811,17 +888,24 @@ fn check_until(path: &[&str], value: &str) -> Result<(), String> {
 
 /// A whole number with `ms`, `s`, `m` or `h`; seconds without.
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let milliseconds = match unit {
         "ms" => 1,
         "" | "s" => 1_000,
         "m" => 60_000,
         "h" => 3_600_000,
-        _ => return Err("expected a whole number of seconds, or one with ms, s, m or h".to_owned()),
+        _ => {
+            return Err("expected a whole number of seconds, or one with ms, s, m or h".to_owned());
+        }
     };
     let number: u64 = parse_number(number)?;
-    number.checked_mul(milliseconds).map(Duration::from_millis).ok_or_else(|| "too long".to_owned())
+    number
+        .checked_mul(milliseconds)
+        .map(Duration::from_millis)
+        .ok_or_else(|| "too long".to_owned())
 }
 
 /// The time between two samples.
@@ -843,7 +927,9 @@ fn parse_time(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     let example = "2026-01-31T12:00:00Z or 2026-01-31T13:00:00.5+01:00";
-    Err(format!("expected a time as in RFC 3339, for example {example}"))
+    Err(format!(
+        "expected a time as in RFC 3339, for example {example}"
+    ))
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
-//! `ank blame`: how long the starts of workloads took and what they waited for, as a table, JSON or a chart.
+//! `ank blame`: how long the starts of workloads took and what they waited for, as a table, JSON or
+//! a chart.
 //!
-//! Thread: `main`, plain functions. All times are in milliseconds since the start of the server, which keeps them.
+//! Thread: `main`, plain functions. All times are in milliseconds since the start of the server,
+//! which keeps them.
 
 use super::args::{BlameArguments, Format};
 use super::error::{CliError, Result};
@@ -16,13 +18,21 @@ use std::collections::{BTreeSet, HashMap};
 
 /// Prints the start times of all instances, or of those of the named workloads.
 pub fn print(
-    BlameArguments { output: format, names }: &BlameArguments,
+    BlameArguments {
+        output: format,
+        names,
+    }: &BlameArguments,
     link: &mut dyn ServerLink,
     output: &mut Output,
 ) -> Result<()> {
     let starts = Starts::of(&link.complete_state(&MASKS)?)?;
-    CliError::check_workloads(names, starts.all.iter().map(|start| &*start.instance.workload))?;
-    let is_wanted = |start: &&Start| names.is_empty() || names.iter().any(|name| **name == *start.instance.workload);
+    CliError::check_workloads(
+        names,
+        starts.all.iter().map(|start| &*start.instance.workload),
+    )?;
+    let is_wanted = |start: &&Start| {
+        names.is_empty() || names.iter().any(|name| **name == *start.instance.workload)
+    };
     let mut wanted: Vec<&Start> = starts.all.iter().filter(is_wanted).collect();
     let total = |start: &Start| start.total().or(start.so_far(start.begin(), starts.now));
     wanted.sort_by_key(|start| (Reverse(total(start)), start.instance.clone()));
@@ -41,13 +51,33 @@ pub fn print(
 fn fields(start: &Start, now: u64) -> Vec<Field> {
     // `>` marks what goes on, since `from`.
     let lasted = |heading, key: &str, time: Option<u64>, from: Option<u64>| {
-        let so_far = || start.so_far(from, now).map_or_else(String::new, |so_far| format!(">{}", seconds(so_far)));
+        let so_far = || {
+            start
+                .so_far(from, now)
+                .map_or_else(String::new, |so_far| format!(">{}", seconds(so_far)))
+        };
         Field::new(heading, key, time.map_or_else(so_far, seconds), value(time))
     };
     let text = |heading, key: &str, text: &str| {
-        Field::new(heading, key, one_line(text), value(Some(text).filter(|text| !text.is_empty())))
+        Field::new(
+            heading,
+            key,
+            one_line(text),
+            value(Some(text).filter(|text| !text.is_empty())),
+        )
     };
-    let Start { instance, starts, waited_for, prepared, desired, waiting, starting, started, running, ended } = start;
+    let Start {
+        instance,
+        starts,
+        waited_for,
+        prepared,
+        desired,
+        waiting,
+        starting,
+        started,
+        running,
+        ended,
+    } = start;
     let mut fields = vec![
         Field::text("WORKLOAD NAME", "workload", &instance.workload),
         Field::text("AGENT", "agent", &instance.agent),
@@ -78,7 +108,11 @@ fn fields(start: &Start, now: u64) -> Vec<Field> {
 pub const PART: &str = "timings";
 
 /// The parts of the complete state that [`Starts::of`] needs.
-pub const MASKS: [&str; 3] = [PART, "desiredState.workloads.*.dependencies", "effectiveState.workloads.*.dependencies"];
+pub const MASKS: [&str; 3] = [
+    PART,
+    "desiredState.workloads.*.dependencies",
+    "effectiveState.workloads.*.dependencies",
+];
 
 /// The latest starts of all instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,31 +167,60 @@ impl Starts {
             let hint = "an ank-server of Ankaios lite keeps them, if it is not older than this ank";
             return Err(CliError::start("the server keeps no start times", hint));
         };
-        let number = |key: &str| timings.get(key).and_then(Node::as_number).unwrap_or_default().min(1 << 50);
+        let number = |key: &str| {
+            timings
+                .get(key)
+                .and_then(Node::as_number)
+                .unwrap_or_default()
+                .min(1 << 50)
+        };
         let parts = instances(timings.get("instances"));
-        let start =
-            |(instance, times): (InstanceName, &Node)| Start { instance, ..times.read(PART).unwrap_or_default() };
+        let start = |(instance, times): (InstanceName, &Node)| Start {
+            instance,
+            ..times.read(PART).unwrap_or_default()
+        };
         let mut all: Vec<Start> = parts.map(start).collect();
         let needs = needs(state);
         let mut by_name: HashMap<&str, Vec<&Start>> = HashMap::new();
-        all.iter().for_each(|start| by_name.entry(&start.instance.workload).or_default().push(start));
-        let waited_for: Vec<String> = all.iter().map(|start| met_last(start, &needs, &by_name)).collect();
-        all.iter_mut().zip(waited_for).for_each(|(start, name)| start.waited_for = name);
-        Ok(Self { now: number("now"), boot: number("boot"), all })
+        all.iter().for_each(|start| {
+            by_name
+                .entry(&start.instance.workload)
+                .or_default()
+                .push(start)
+        });
+        let waited_for: Vec<String> = all
+            .iter()
+            .map(|start| met_last(start, &needs, &by_name))
+            .collect();
+        all.iter_mut()
+            .zip(waited_for)
+            .for_each(|(start, name)| start.waited_for = name);
+        Ok(Self {
+            now: number("now"),
+            boot: number("boot"),
+            all,
+        })
     }
 
     /// The start of each workload. Of several instances it is the one that was accepted last.
     pub fn by_workload(&self) -> HashMap<&str, &Start> {
         let mut all: Vec<&Start> = self.all.iter().collect();
         all.sort_by_key(|start| start.desired); // A later one replaces an earlier one.
-        all.into_iter().map(|start| (&*start.instance.workload, start)).collect()
+        all.into_iter()
+            .map(|start| (&*start.instance.workload, start))
+            .collect()
     }
 
-    /// The workload among those that pass `filter` which was ready last, the dependency that it waited for last, and so
-    /// on.
+    /// The workload among those that pass `filter` which was ready last, the dependency that it
+    /// waited for last, and so on.
     pub fn last_chain(&self, filter: impl Fn(&str) -> bool) -> BTreeSet<&str> {
-        let among = self.all.iter().filter(|start| filter(&start.instance.workload));
-        let mut next = among.filter(|start| start.ready_at().is_some()).max_by_key(|start| start.ready_at());
+        let among = self
+            .all
+            .iter()
+            .filter(|start| filter(&start.instance.workload));
+        let mut next = among
+            .filter(|start| start.ready_at().is_some())
+            .max_by_key(|start| start.ready_at());
         let (mut chain, by_workload) = (BTreeSet::new(), self.by_workload());
         while let Some(start) = next.filter(|start| chain.insert(&*start.instance.workload)) {
             next = by_workload.get(&*start.waited_for).copied();
@@ -167,20 +230,26 @@ impl Starts {
 }
 
 fn time<'de, D: Deserializer<'de>>(time: D) -> Result<Option<u64>, D::Error> {
-    // Later start times are taken for this one, in milliseconds (35,000 years): nothing that a server sends overflows.
+    // Later start times are taken for this one, in milliseconds (35,000 years): nothing that a
+    // server sends overflows.
     Option::<u64>::deserialize(time).map(|time| time.map(|time| time.min(1 << 50)))
 }
 
 /// The dependency of `start` that was met last while it waited.
 fn met_last(start: &Start, needs: &Needs, by_name: &HashMap<&str, Vec<&Start>>) -> String {
-    let Some((waiting, starting)) = start.waiting.zip(start.starting) else { return String::new() };
+    let Some((waiting, starting)) = start.waiting.zip(start.starting) else {
+        return String::new();
+    };
     let of_instance = needs.get(&*start.instance.workload).into_iter().flatten();
     let met = of_instance.flat_map(|(name, condition)| {
         let instances = by_name.get(name.as_str()).into_iter().flatten();
         instances.filter_map(move |other| Some((other.met(condition)?, name)))
     });
     let while_it_waited = met.filter(|(at, _)| (waiting..=starting).contains(at));
-    while_it_waited.max().map(|(_, name)| name.clone()).unwrap_or_default()
+    while_it_waited
+        .max()
+        .map(|(_, name)| name.clone())
+        .unwrap_or_default()
 }
 
 /// The time between two moments; `None` when one of them is missing, or they are not in this order.
@@ -197,21 +266,28 @@ impl Start {
         }
     }
 
-    /// When it was ready. Without a report that it starts, it ran before the server knew of it, and nobody knows when it was
-    /// ready.
+    /// When it was ready. Without a report that it starts, it ran before the server knew of it, and
+    /// nobody knows when it was ready.
     pub fn ready_at(&self) -> Option<u64> {
         self.running.filter(|_| self.starting.is_some())
     }
 
-    /// When it was ready; of what ended before it was reported to run, as a short job does, when it ended.
+    /// When it was ready; of what ended before it was reported to run, as a short job does, when it
+    /// ended.
     pub fn done_at(&self) -> Option<u64> {
-        self.ready_at().or(self.ended.filter(|_| self.starting.is_some() && self.running.is_none()))
+        self.ready_at().or(self
+            .ended
+            .filter(|_| self.starting.is_some() && self.running.is_none()))
     }
 
-    /// When the start began: with the acceptance of the instance, or, if it had been started before, with the first
-    /// report after that.
+    /// When the start began: with the acceptance of the instance, or, if it had been started
+    /// before, with the first report after that.
     pub fn begin(&self) -> Option<u64> {
-        if self.starts > 1 { self.waiting.into_iter().chain(self.starting).min() } else { self.desired }
+        if self.starts > 1 {
+            self.waiting.into_iter().chain(self.starting).min()
+        } else {
+            self.desired
+        }
     }
 
     /// How long it waited before it was started.
@@ -236,7 +312,8 @@ impl Start {
 
     /// How long it takes already at `now`, since `from`; `None` when it is done, or has not begun.
     pub fn so_far(&self, from: Option<u64>, now: u64) -> Option<u64> {
-        let goes_on = self.waiting.or(self.starting).is_some() && self.running.or(self.ended).is_none();
+        let goes_on =
+            self.waiting.or(self.starting).is_some() && self.running.or(self.ended).is_none();
         between(from.filter(|_| goes_on), Some(now))
     }
 }
@@ -265,8 +342,9 @@ const LABEL_MAX: usize = 28;
 /// How much of the time axis follows the last event, as a part of the whole: room for what runs.
 const REST: u64 = 20;
 
-/// What an instance does: its name in the legend, its colour, and the height of its bars. The colours differ in brightness
-/// too. An instance that is accepted and not reported yet has a line in place of a bar.
+/// What an instance does: its name in the legend, its colour, and the height of its bars. The
+/// colours differ in brightness too. An instance that is accepted and not reported yet has a line
+/// in place of a bar.
 type Stage = (&'static str, &'static str, f64);
 const STAGES: [Stage; 5] = [
     ("accepted", "#8a8f98", 2.0),
@@ -276,29 +354,70 @@ const STAGES: [Stage; 5] = [
     ("running", "#5fa777", BAR),
 ];
 
-/// The stages of a start with the moments at which they begin and end, `None` for the last one of what goes on.
+/// The stages of a start with the moments at which they begin and end, `None` for the last one of
+/// what goes on.
 fn stages(start: &Start) -> impl Iterator<Item = (Stage, u64, Option<u64>)> {
     let accepted = start.desired.filter(|_| start.begin() == start.desired);
-    let begins = [accepted, start.waiting, start.starting, start.started, start.running];
-    let mut begins: Vec<(u64, Stage)> = begins.into_iter().zip(STAGES).filter_map(|(at, it)| Some((at?, it))).collect();
+    let begins = [
+        accepted,
+        start.waiting,
+        start.starting,
+        start.started,
+        start.running,
+    ];
+    let mut begins: Vec<(u64, Stage)> = begins
+        .into_iter()
+        .zip(STAGES)
+        .filter_map(|(at, it)| Some((at?, it)))
+        .collect();
     begins.sort_by_key(|(at, _)| *at);
-    let ends: Vec<Option<u64>> = begins.iter().skip(1).map(|(at, _)| Some(*at)).chain([start.ended]).collect();
-    begins.into_iter().zip(ends).map(|((from, stage), to)| (stage, from, to))
+    let ends: Vec<Option<u64>> = begins
+        .iter()
+        .skip(1)
+        .map(|(at, _)| Some(*at))
+        .chain([start.ended])
+        .collect();
+    begins
+        .into_iter()
+        .zip(ends)
+        .map(|((from, stage), to)| (stage, from, to))
 }
 
 /// The chart of `wanted`, by the time at which they were accepted.
 fn svg(starts: &Starts, wanted: &[&Start]) -> String {
     let mut rows = wanted.to_vec();
     let or_last = |at: Option<u64>| at.unwrap_or(u64::MAX);
-    rows.sort_by_key(|start| (or_last(start.begin()), or_last(start.starting), start.instance.clone()));
+    rows.sort_by_key(|start| {
+        (
+            or_last(start.begin()),
+            or_last(start.starting),
+            start.instance.clone(),
+        )
+    });
     // From the first to the last event, and a little more; to now when something goes on.
-    let moments: Vec<u64> =
-        rows.iter().flat_map(|start| stages(start)).flat_map(|(_, from, to)| [Some(from), to]).flatten().collect();
+    let moments: Vec<u64> = rows
+        .iter()
+        .flat_map(|start| stages(start))
+        .flat_map(|(_, from, to)| [Some(from), to])
+        .flatten()
+        .collect();
     let from = moments.iter().min().copied().unwrap_or_default();
-    let last = moments.iter().max().copied().unwrap_or_default().max(from + 1);
-    let goes_on = rows.iter().any(|start| start.so_far(Some(0), starts.now).is_some());
-    let to = if goes_on { starts.now.max(last) } else { last + (last - from).div_ceil(REST) };
-    let x = |at: u64| LEFT + (RIGHT - LEFT) * (at.clamp(from, to) - from) as f64 / (to - from) as f64;
+    let last = moments
+        .iter()
+        .max()
+        .copied()
+        .unwrap_or_default()
+        .max(from + 1);
+    let goes_on = rows
+        .iter()
+        .any(|start| start.so_far(Some(0), starts.now).is_some());
+    let to = if goes_on {
+        starts.now.max(last)
+    } else {
+        last + (last - from).div_ceil(REST)
+    };
+    let x =
+        |at: u64| LEFT + (RIGHT - LEFT) * (at.clamp(from, to) - from) as f64 / (to - from) as f64;
 
     let bottom = TOP + ROW * rows.len() as f64;
     // What stands below the rows: the axis.
@@ -308,15 +427,22 @@ fn svg(starts: &Starts, wanted: &[&Start]) -> String {
          font-family=\"sans-serif\" font-size=\"12\" fill=\"#22262b\">"
     )];
     lines.push(rectangle([0.0, 0.0, WIDTH, height], "#ffffff"));
-    lines.push("<text x=\"10\" y=\"24\" font-size=\"15\" font-weight=\"bold\">Start times</text>".to_owned());
+    lines.push(
+        "<text x=\"10\" y=\"24\" font-size=\"15\" font-weight=\"bold\">Start times</text>"
+            .to_owned(),
+    );
     for (column, (name, colour, height)) in STAGES.iter().enumerate() {
         let (x, height) = (LEFT + 90.0 * column as f64, height.min(10.0));
         lines.push(rectangle([x, 20.0 - height / 2.0, 18.0, height], colour));
-        lines.push(format!("<text x=\"{:.1}\" y=\"24\">{name}</text>", x + 24.0));
+        lines.push(format!(
+            "<text x=\"{:.1}\" y=\"24\">{name}</text>",
+            x + 24.0
+        ));
     }
-    let note =
-        "Lines lead from what a start waited for. Bold: the chain that was ready last. Right: totals in seconds.";
-    lines.push(format!("<text x=\"{LEFT}\" y=\"44\" font-size=\"11\" fill=\"#5b626b\">{note}</text>"));
+    let note = "Lines lead from what a start waited for. Bold: the chain that was ready last. Right: totals in seconds.";
+    lines.push(format!(
+        "<text x=\"{LEFT}\" y=\"44\" font-size=\"11\" fill=\"#5b626b\">{note}</text>"
+    ));
 
     // The distance of lines across the chart is 1, 2 or 5 milliseconds, with zeros.
     let mut steps = (0..).flat_map(|zeros| [1, 2, 5].map(|digit| digit * 10_u64.pow(zeros)));
@@ -325,21 +451,30 @@ fn svg(starts: &Starts, wanted: &[&Start]) -> String {
     for tick in (starts.boot + from).div_ceil(step)..=(starts.boot + to) / step {
         let at = tick * step;
         let (x, label) = (x(at - starts.boot), label(at, step));
-        lines.push(format!("<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{bottom}\" stroke=\"#e3e6ea\"/>"));
-        lines.push(format!("<text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>", bottom + 16.0));
+        lines.push(format!(
+            "<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{bottom}\" stroke=\"#e3e6ea\"/>"
+        ));
+        lines.push(format!(
+            "<text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>",
+            bottom + 16.0
+        ));
     }
     let (middle, below) = ((LEFT + RIGHT) / 2.0, bottom + 36.0);
     lines.push(format!(
         "<text x=\"{middle}\" y=\"{below}\" text-anchor=\"middle\" fill=\"#5b626b\">seconds since the boot of the server's node</text>"
     ));
 
-    let chain = starts.last_chain(|name| rows.iter().any(|start| *start.instance.workload == *name));
+    let chain =
+        starts.last_chain(|name| rows.iter().any(|start| *start.instance.workload == *name));
     let middles = || (0..).map(|row| TOP + ROW / 2.0 + ROW * f64::from(row));
     for (start, y) in rows.iter().zip(middles()) {
         let bars = stages(start).map(|((_, colour, height), from, end)| {
             let (begin, end) = (x(from), x(end.unwrap_or(to)));
             // Bars that are shorter cannot be seen.
-            rectangle([begin, y - height / 2.0, (end - begin).max(1.0), height], colour)
+            rectangle(
+                [begin, y - height / 2.0, (end - begin).max(1.0), height],
+                colour,
+            )
         });
         let [before, after] = labels(start, y + 4.0, chain.contains(&*start.instance.workload));
         lines.push(before);
@@ -348,18 +483,31 @@ fn svg(starts: &Starts, wanted: &[&Start]) -> String {
     }
     // From the row of what a start waited for to its own, where it began.
     for (start, y) in rows.iter().zip(middles()) {
-        let needed = rows.iter().zip(middles()).find(|(other, _)| *other.instance.workload == *start.waited_for);
-        let Some(((_, needed_y), begin)) = needed.zip(start.starting) else { continue };
+        let needed = rows
+            .iter()
+            .zip(middles())
+            .find(|(other, _)| *other.instance.workload == *start.waited_for);
+        let Some(((_, needed_y), begin)) = needed.zip(start.starting) else {
+            continue;
+        };
         let in_chain = chain.contains(&*start.instance.workload);
-        let (colour, width) = if in_chain { ("#22262b", 1.6) } else { ("#8a8f98", 1.0) };
+        let (colour, width) = if in_chain {
+            ("#22262b", 1.6)
+        } else {
+            ("#8a8f98", 1.0)
+        };
         let x = x(begin);
-        lines.push(format!("<path d=\"M{x:.1} {needed_y}V{y}\" stroke=\"{colour}\" stroke-width=\"{width}\"/>"));
+        lines.push(format!(
+            "<path d=\"M{x:.1} {needed_y}V{y}\" stroke=\"{colour}\" stroke-width=\"{width}\"/>"
+        ));
     }
     lines.join("\n") + "\n</svg>\n"
 }
 
 fn rectangle([x, y, width, height]: [f64; 4], colour: &str) -> String {
-    format!("<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\"/>")
+    format!(
+        "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\"/>"
+    )
 }
 
 /// What stands before and behind the bars of a start.
@@ -388,15 +536,29 @@ fn labels(start: &Start, baseline: f64, in_chain: bool) -> [String; 2] {
 /// A moment on the axis, with as many decimals as the distance of its lines needs.
 fn label(at: u64, step: u64) -> String {
     let text = seconds(at);
-    let decimals = if step >= 1000 { 0 } else { 3_usize.saturating_sub(step.ilog10() as usize) };
-    text[..text.len() - 3 + decimals].trim_end_matches('.').to_owned()
+    let decimals = if step >= 1000 {
+        0
+    } else {
+        3_usize.saturating_sub(step.ilog10() as usize)
+    };
+    text[..text.len() - 3 + decimals]
+        .trim_end_matches('.')
+        .to_owned()
 }
 
 /// What a viewer shows beside the pointer.
 fn described(start: &Start) -> String {
-    let mut text = format!("{} on {}", one_line(&start.instance.workload), one_line(&start.instance.agent));
+    let mut text = format!(
+        "{} on {}",
+        one_line(&start.instance.workload),
+        one_line(&start.instance.agent)
+    );
     let reason = one_line(&start.waited_for);
-    let reason = if reason.is_empty() { reason } else { format!(" for {reason}") };
+    let reason = if reason.is_empty() {
+        reason
+    } else {
+        format!(" for {reason}")
+    };
     for (what, duration, why) in [
         ("waited", start.waited(), &*reason),
         ("start", start.start(), ""),
@@ -413,7 +575,10 @@ fn described(start: &Start) -> String {
 
 /// Text as XML has it.
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! Shell completion: `ank completion SHELL`, or `COMPLETE=SHELL ank`, prints the script, which then calls the same
-//! program for candidates.
+//! Shell completion: `ank completion SHELL`, or `COMPLETE=SHELL ank`, prints the script, which then
+//! calls the same program for candidates.
 //!
-//! Thread: `main`. Takes: the words typed so far, with their options for the connection. Gives: names in the state of
-//! the server; none, without a message, when it does not respond within a second.
+//! Thread: `main`. Takes: the words typed so far, with their options for the connection. Gives:
+//! names in the state of the server; none, without a message, when it does not respond within a
+//! second.
 
 use super::args::{self, Common};
 use super::error::Result;
@@ -21,14 +22,18 @@ use crate::model::shown_text::acts_on_terminal;
 use crate::platform::clock::patience;
 use clap::{Arg, Command, FromArgMatches};
 use clap_complete::CompleteEnv;
-use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
+use clap_complete::engine::{
+    ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
+};
 use clap_complete::env::Shells;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 
 /// Prints the script or candidates when a shell requests them. Returns whether it did.
-pub fn respond_to_shell(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<bool, clap::Error> {
+pub fn respond_to_shell(
+    words: impl IntoIterator<Item = impl Into<OsString>>,
+) -> Result<bool, clap::Error> {
     CompleteEnv::with_factory(command).try_complete(words, std::env::current_dir().ok().as_deref())
 }
 
@@ -41,62 +46,106 @@ pub fn script(shell: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&script).into_owned())
 }
 
-/// The command tree. Options are offered where one is begun or nothing else can stand: twenty of them would hide the
-/// few names of workloads.
+/// The command tree. Options are offered where one is begun or nothing else can stand: twenty of
+/// them would hide the few names of workloads.
 fn command() -> Command {
     let words = words_of_command_line();
-    let place = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|place| place.parse().ok());
+    let place = std::env::var("_CLAP_COMPLETE_INDEX")
+        .ok()
+        .and_then(|place| place.parse().ok());
     let word = words.get(place.unwrap_or_else(|| words.len().saturating_sub(1)));
     let is_option = word.is_some_and(|word| word.as_encoded_bytes().starts_with(b"-"));
     let command = with_candidates(args::command());
-    if is_option { command } else { with_hidden_options(command) }
+    if is_option {
+        command
+    } else {
+        with_hidden_options(command)
+    }
 }
 
 fn with_hidden_options(command: Command) -> Command {
     let command = command.disable_help_flag(true).disable_version_flag(true);
-    let hidden = |argument: Arg| if argument.is_positional() { argument } else { argument.hide(true) };
-    command.mut_args(hidden).mut_subcommands(with_hidden_options)
+    let hidden = |argument: Arg| {
+        if argument.is_positional() {
+            argument
+        } else {
+            argument.hide(true)
+        }
+    };
+    command
+        .mut_args(hidden)
+        .mut_subcommands(with_hidden_options)
 }
 
-/// Adds the candidates for names, masks and states to the arguments of `command` and of those below it.
+/// Adds the candidates for names, masks and states to the arguments of `command` and of those below
+/// it.
 fn with_candidates(command: Command) -> Command {
     let name = command.get_name().to_owned();
     let with = |argument: Arg| match candidates(&name, argument.get_id().as_str()) {
         Some((parts, of_state)) => {
             let or_file = argument.get_id() == "masks_and_file";
-            argument.add(ArgValueCompleter::new(move |current: &OsStr| complete(parts, of_state, or_file, current)))
+            argument.add(ArgValueCompleter::new(move |current: &OsStr| {
+                complete(parts, of_state, or_file, current)
+            }))
         }
         None => argument,
     };
     command.mut_args(with).mut_subcommands(with_candidates)
 }
 
-/// What can stand at a place of the command line: the parts of the state that hold it, none where no server is needed,
-/// and how it is found there.
+/// What can stand at a place of the command line: the parts of the state that hold it, none where
+/// no server is needed, and how it is found there.
 type Candidates = (&'static [&'static str], fn(&Node) -> BTreeSet<String>);
 
 fn candidates(command: &str, argument: &str) -> Option<Candidates> {
-    const MASKS: &[&str] = &["desiredState.workloads.*.agent", "desiredState.configs", "workloadStates", "agents"];
+    const MASKS: &[&str] = &[
+        "desiredState.workloads.*.agent",
+        "desiredState.configs",
+        "workloadStates",
+        "agents",
+    ];
     let found: Candidates = match (command, argument) {
-        ("config", "names") => (&MASKS[1..2], |state| keys(state, &["desiredState", "configs"])),
-        (_, "names") => (&MASKS[..1], |state| keys(state, &["desiredState", "workloads"])),
+        ("config", "names") => (&MASKS[1..2], |state| {
+            keys(state, &["desiredState", "configs"])
+        }),
+        (_, "names") => (&MASKS[..1], |state| {
+            keys(state, &["desiredState", "workloads"])
+        }),
         (_, "agent") => (&MASKS[3..], |state| keys(state, &["agents"])),
         (_, "id") => (&["updates.*.phase"][..], |state| keys(state, &["updates"])),
         ("state", "masks") => (MASKS, |state| {
             // Nothing without a server, as for all other parts.
-            let on_request = PARTS_ON_REQUEST.iter().filter(|_| !state.is_empty_container());
-            masks(state).into_iter().chain(on_request.map(ToString::to_string)).collect()
+            let on_request = PARTS_ON_REQUEST
+                .iter()
+                .filter(|_| !state.is_empty_container());
+            masks(state)
+                .into_iter()
+                .chain(on_request.map(ToString::to_string))
+                .collect()
         }),
         (_, "masks" | "masks_and_file") => (MASKS, masks),
-        (_, "state") => (&[], |_| Phase::ALL.iter().map(|(_, state, _)| (*state).to_owned()).collect()),
+        (_, "state") => (&[], |_| {
+            Phase::ALL
+                .iter()
+                .map(|(_, state, _)| (*state).to_owned())
+                .collect()
+        }),
         (_, "runtime") => (&[], |_| RUNTIMES.map(str::to_owned).into()),
         (_, "mode") => (&[modes::PART, "desiredState.workloads.*.tags"], |state| {
-            let known = of_server(state).map_or_else(Vec::new, |(_, known)| known).into_iter();
-            known.chain(named(state, "desiredState").map(|(_, mode)| mode)).map(str::to_owned).collect()
+            let known = of_server(state)
+                .map_or_else(Vec::new, |(_, known)| known)
+                .into_iter();
+            known
+                .chain(named(state, "desiredState").map(|(_, mode)| mode))
+                .map(str::to_owned)
+                .collect()
         }),
         (_, "context") => (&[], |_| {
             let typed = typed(words_of_command_line());
-            typed.into_iter().flat_map(|(_, common)| known_contexts(&common)).collect()
+            typed
+                .into_iter()
+                .flat_map(|(_, common)| known_contexts(&common))
+                .collect()
         }),
         _ => return None,
     };
@@ -109,11 +158,19 @@ fn complete(
     or_file: bool,
     current: &OsStr,
 ) -> Vec<CompletionCandidate> {
-    let Some(begin) = current.to_str() else { return Vec::new() };
-    let state = if parts.is_empty() { None } else { read_state(parts) };
+    let Some(begin) = current.to_str() else {
+        return Vec::new();
+    };
+    let state = if parts.is_empty() {
+        None
+    } else {
+        read_state(parts)
+    };
     let names = of_state(&state.unwrap_or_default());
     // Names with control characters could act on the shell's terminal.
-    let offered = names.into_iter().filter(|name| name.starts_with(begin) && !name.chars().any(acts_on_terminal));
+    let offered = names
+        .into_iter()
+        .filter(|name| name.starts_with(begin) && !name.chars().any(acts_on_terminal));
     let mut candidates: Vec<CompletionCandidate> = offered.map(CompletionCandidate::new).collect();
     if or_file {
         candidates.extend(PathCompleter::file().stdio().complete(current));
@@ -122,13 +179,16 @@ fn complete(
 }
 
 fn keys(state: &Node, path: &[&str]) -> BTreeSet<String> {
-    entries(state.at(path)).map(|(name, _)| name.to_owned()).collect()
+    entries(state.at(path))
+        .map(|(name, _)| name.to_owned())
+        .collect()
 }
 
 /// The masks that lead to something in `state`.
 fn masks(state: &Node) -> BTreeSet<String> {
     fn collect(node: &Node, above: &str, depth: usize, found: &mut BTreeSet<String>) {
-        // Workloads that are not scheduled are below an agent without a name, which no mask can name.
+        // Workloads that are not scheduled are below an agent without a name, which no mask can
+        // name.
         for (name, node) in entries(Some(node)).filter(|(name, _)| !name.is_empty()) {
             let mask = format!("{above}{name}");
             if depth > 1 {
@@ -144,16 +204,25 @@ fn masks(state: &Node) -> BTreeSet<String> {
 
 /// The words that the shell passes on.
 fn words_of_command_line() -> Vec<OsString> {
-    std::env::args_os().skip_while(|word| word != "--").skip(1).collect()
+    std::env::args_os()
+        .skip_while(|word| word != "--")
+        .skip(1)
+        .collect()
 }
 
 /// Reads `masks` from the server of the typed words, the environment and the config file.
 fn read_state(masks: &[&str]) -> Option<Node> {
     let (server_url, common) = typed(words_of_command_line())?;
-    let settings = CliSettings::load(server_url.as_deref(), &common, &mut Output::to(io::sink(), io::sink(), None));
+    let settings = CliSettings::load(
+        server_url.as_deref(),
+        &common,
+        &mut Output::to(io::sink(), io::sink(), None),
+    );
     let mut settings = settings.ok()?;
     // Longest wait of `ank` for names to complete a command line with: a prompt must not hang.
-    settings.response_timeout = settings.response_timeout.min(patience(Duration::from_secs(1)));
+    settings.response_timeout = settings
+        .response_timeout
+        .min(patience(Duration::from_secs(1)));
     let mut session = Session::new(&settings, &[]);
     let state = session.complete_state(masks).ok();
     session.close(false);
@@ -162,9 +231,14 @@ fn read_state(masks: &[&str]) -> Option<Node> {
 
 /// The server and the common options of an unfinished command line.
 fn typed(words: Vec<OsString>) -> Option<(Option<String>, Common)> {
-    let matches = args::command().ignore_errors(true).try_get_matches_from(words).ok()?;
+    let matches = args::command()
+        .ignore_errors(true)
+        .try_get_matches_from(words)
+        .ok()?;
     let server_url = matches.get_one::<String>("server_url").cloned();
-    Common::from_arg_matches(&matches).ok().map(|common| (server_url, common))
+    Common::from_arg_matches(&matches)
+        .ok()
+        .map(|common| (server_url, common))
 }
 
 #[cfg(test)]
@@ -173,14 +247,26 @@ mod tests {
 
     fn state() -> Node {
         let load = Node::map([("cpuUsage", Node::Number(1))]);
-        let workloads = Node::map([("web", Node::map([("agent", Node::text("A"))])), ("db", Node::empty())]);
+        let workloads = Node::map([
+            ("web", Node::map([("agent", Node::text("A"))])),
+            ("db", Node::empty()),
+        ]);
         let web = Node::map([("web", Node::empty())]);
-        let desired = Node::map([("workloads", workloads), ("configs", Node::map([("port", Node::text("80"))]))]);
+        let desired = Node::map([
+            ("workloads", workloads),
+            ("configs", Node::map([("port", Node::text("80"))])),
+        ]);
         Node::map([
             ("desiredState", desired),
             ("workloadStates", Node::map([("A", web.clone()), ("", web)])),
-            ("agents", Node::map([("A", Node::map([("status", load)])), ("B", Node::empty())])),
-            ("updates", Node::map([("1", Node::empty()), ("12", Node::empty())])),
+            (
+                "agents",
+                Node::map([("A", Node::map([("status", load)])), ("B", Node::empty())]),
+            ),
+            (
+                "updates",
+                Node::map([("1", Node::empty()), ("12", Node::empty())]),
+            ),
         ])
     }
 
@@ -201,8 +287,12 @@ mod tests {
             "workloadStates.A",
             "workloadStates.A.web",
         ];
-        let of_read: Vec<&str> =
-            masks.into_iter().take(10).chain(PARTS_ON_REQUEST.to_vec()).chain(masks[10..].to_vec()).collect();
+        let of_read: Vec<&str> = masks
+            .into_iter()
+            .take(10)
+            .chain(PARTS_ON_REQUEST.to_vec())
+            .chain(masks[10..].to_vec())
+            .collect();
         for (command, argument, expected) in [
             ("logs", "names", &["db", "web"][..]),
             ("config", "names", &["port"]),
@@ -214,7 +304,11 @@ mod tests {
             let (parts, names) = candidates(command, argument).unwrap();
             let mut state = state();
             // Only what is read.
-            let is_read = |part: &str| parts.iter().any(|mask| mask.split('.').next() == Some(part));
+            let is_read = |part: &str| {
+                parts
+                    .iter()
+                    .any(|mask| mask.split('.').next() == Some(part))
+            };
             state.as_map_mut().unwrap().retain(|part, _| is_read(part));
             let found: Vec<String> = names(&state).into_iter().collect();
             assert_eq!(found, expected, "{command} {argument}");
@@ -243,24 +337,45 @@ mod tests {
             ("top", "agent", true),
         ] {
             let mut words = words.split_whitespace();
-            let command = words.try_fold(&command, |command, word| command.find_subcommand(word)).unwrap();
-            let argument = command.get_arguments().find(|found| found.get_id() == argument).unwrap();
-            assert_eq!(argument.get::<ArgValueCompleter>().is_some(), has, "{argument}");
+            let command = words
+                .try_fold(&command, |command, word| command.find_subcommand(word))
+                .unwrap();
+            let argument = command
+                .get_arguments()
+                .find(|found| found.get_id() == argument)
+                .unwrap();
+            assert_eq!(
+                argument.get::<ArgValueCompleter>().is_some(),
+                has,
+                "{argument}"
+            );
         }
     }
 
     #[test]
     fn options_typed_so_far_name_the_server() {
         for (words, url, insecure) in [
-            ("ank -s http://a:1 -k get workload", Some("http://a:1"), Some(true)),
-            ("ank get workload -s run --server-url http://b:2", Some("http://b:2"), None),
+            (
+                "ank -s http://a:1 -k get workload",
+                Some("http://a:1"),
+                Some(true),
+            ),
+            (
+                "ank get workload -s run --server-url http://b:2",
+                Some("http://b:2"),
+                None,
+            ),
             ("ank delete workload --insecure x ", None, Some(true)),
             ("ank -s http://a:1 logs -s 2026", Some("http://a:1"), None),
             ("ank -k run workload w --runtime", None, Some(true)),
             ("ank -k nonsense --what", None, Some(true)),
         ] {
             let (found, common) = typed(words.split(' ').map(OsString::from).collect()).unwrap();
-            assert_eq!((found.as_deref(), common.insecure), (url, insecure), "{words}");
+            assert_eq!(
+                (found.as_deref(), common.insecure),
+                (url, insecure),
+                "{words}"
+            );
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `ank diff` and `ank apply --dry-run`: what `ank apply` would add, change and delete.
 //!
-//! Thread: `main`. Takes: the update of the manifests, and the objects that it names as the server has them. Gives: a
-//! unified diff or JSON; nothing is changed.
+//! Thread: `main`. Takes: the update of the manifests, and the objects that it names as the server
+//! has them. Gives: a unified diff or JSON; nothing is changed.
 
 use super::args::Format;
 use super::error::{ExitCode, Result, counted};
@@ -33,26 +33,50 @@ const NEW: &str = "\x1b[32m";
 ///
 /// # Errors
 /// No response, or standard output cannot be written.
-pub fn print(mut update: Update, format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<ExitCode> {
+pub fn print(
+    mut update: Update,
+    format: Format,
+    link: &mut dyn ServerLink,
+    output: &mut Output,
+) -> Result<ExitCode> {
     let switch = modes::leave_out(&mut update, link)?;
     let mut masks: Vec<&str> = update.masks.iter().map(String::as_str).collect();
-    if masks.iter().any(|mask| mask.starts_with("desiredState.configs.")) {
+    if masks
+        .iter()
+        .any(|mask| mask.starts_with("desiredState.configs."))
+    {
         masks.push(USERS_MASK);
     }
     // Without masks everything would be read.
-    let state = if masks.is_empty() { Node::empty() } else { link.complete_state(&masks)? };
+    let state = if masks.is_empty() {
+        Node::empty()
+    } else {
+        link.complete_state(&masks)?
+    };
     let differences = Differences::of(&update, &state);
     if let Some(text) = switch {
-        output.warn(format_args!("{text} 'ank apply' does so only with '--switch-mode'."));
+        output.warn(format_args!(
+            "{text} 'ank apply' does so only with '--switch-mode'."
+        ));
     }
     let ends = |object: &&Difference| object.part == "workloads" && object.old.is_some();
-    let ending: BTreeSet<&str> = differences.objects.iter().filter(ends).map(|object| &*object.name).collect();
+    let ending: BTreeSet<&str> = differences
+        .objects
+        .iter()
+        .filter(ends)
+        .map(|object| &*object.name)
+        .collect();
     if !ending.is_empty() {
         let reasons = Reasons::new(&link.complete_state(&rows::MASKS)?);
         let is_deletion = update.new_state == Node::empty();
-        let restart = if is_deletion { "" } else { "use 'ank apply --restart-dependents', or " };
+        let restart = if is_deletion {
+            ""
+        } else {
+            "use 'ank apply --restart-dependents', or "
+        };
         let held = reasons.held_up(&ending, &ending, |_| restart.to_owned());
-        held.iter().for_each(|text| output.warn(format_args!("when it is applied, {text}")));
+        held.iter()
+            .for_each(|text| output.warn(format_args!("when it is applied, {text}")));
     }
     match format {
         Format::Json => output.result(&document(&differences.json(), format, false))?,
@@ -63,7 +87,11 @@ pub fn print(mut update: Update, format: Format, link: &mut dyn ServerLink, outp
             }
         }
     }
-    Ok(if differences.objects.is_empty() { ExitCode::Success } else { ExitCode::Different })
+    Ok(if differences.objects.is_empty() {
+        ExitCode::Success
+    } else {
+        ExitCode::Different
+    })
 }
 
 /// An object that is not the same before and after an update.
@@ -88,12 +116,20 @@ impl Differences {
     fn of(update: &Update, state: &Node) -> Self {
         let difference = |mask: &String| Difference::of(mask, state, &update.new_state);
         let objects: Vec<Difference> = update.masks.iter().filter_map(difference).collect();
-        let names: BTreeSet<(&str, &str)> = objects.iter().map(|object| (&*object.part, &*object.name)).collect();
+        let names: BTreeSet<(&str, &str)> = objects
+            .iter()
+            .map(|object| (&*object.part, &*object.name))
+            .collect();
         let changed = |part, name| names.contains(&(part, name));
         let mut users = BTreeMap::new();
         for (workload, definition) in entries(state.at(&["desiredState", "workloads"])) {
-            let used = definition.entries("configs").filter_map(|(_, config)| config.as_text());
-            let used: BTreeSet<String> = used.filter(|config| changed("configs", config)).map(str::to_owned).collect();
+            let used = definition
+                .entries("configs")
+                .filter_map(|(_, config)| config.as_text());
+            let used: BTreeSet<String> = used
+                .filter(|config| changed("configs", config))
+                .map(str::to_owned)
+                .collect();
             if !used.is_empty() && !changed("workloads", workload) {
                 users.insert(workload.to_owned(), used);
             }
@@ -103,8 +139,15 @@ impl Differences {
 
     fn json(&self) -> Value {
         let objects = |part| {
-            let of_part = self.objects.iter().filter(move |object| object.part == part);
-            object(of_part.map(|object| (object.name.as_str(), object.json())).collect::<BTreeMap<_, _>>())
+            let of_part = self
+                .objects
+                .iter()
+                .filter(move |object| object.part == part);
+            object(
+                of_part
+                    .map(|object| (object.name.as_str(), object.json()))
+                    .collect::<BTreeMap<_, _>>(),
+            )
         };
         object([
             ("configUsers", value(Some(&self.users))),
@@ -124,17 +167,35 @@ impl Differences {
         }
         let mut counts = Vec::new();
         for action in ["add", "change", "delete"] {
-            let number = |part: &str| self.objects.iter().filter(|it| it.part == part && it.action() == action).count();
-            let numbers = [(number("workloads"), "workload"), (number("configs"), "config")];
+            let number = |part: &str| {
+                self.objects
+                    .iter()
+                    .filter(|it| it.part == part && it.action() == action)
+                    .count()
+            };
+            let numbers = [
+                (number("workloads"), "workload"),
+                (number("configs"), "config"),
+            ];
             let some = numbers.into_iter().filter(|(number, _)| *number > 0);
             let some: Vec<String> = some.map(|(number, what)| counted(number, what)).collect();
-            counts.extend((!some.is_empty()).then(|| format!("{} to {action}", some.join(" and "))));
+            counts
+                .extend((!some.is_empty()).then(|| format!("{} to {action}", some.join(" and "))));
         }
         let mut lines = vec![format!("{}.", counts.join(", "))];
         lines.extend(self.users.iter().map(|(workload, used)| {
-            let (used, plural) = (used.iter().cloned().collect::<Vec<_>>(), if used.len() == 1 { "" } else { "s" });
-            let text = format!("Workload '{workload}' uses the config{plural} '{}'", used.join("', '"));
-            format!("{} and is replaced if its rendered configuration changes.", one_line(&text))
+            let (used, plural) = (
+                used.iter().cloned().collect::<Vec<_>>(),
+                if used.len() == 1 { "" } else { "s" },
+            );
+            let text = format!(
+                "Workload '{workload}' uses the config{plural} '{}'",
+                used.join("', '")
+            );
+            format!(
+                "{} and is replaced if its rendered configuration changes.",
+                one_line(&text)
+            )
         }));
         lines
     }
@@ -155,7 +216,13 @@ impl Difference {
             Some(node)
         };
         let (old, new) = (object(old), object(new));
-        (old != new).then(|| Self { part: part.to_owned(), kind, name: name.to_owned(), old, new })
+        (old != new).then(|| Self {
+            part: part.to_owned(),
+            kind,
+            name: name.to_owned(),
+            old,
+            new,
+        })
     }
 
     fn action(&self) -> &'static str {
@@ -167,44 +234,91 @@ impl Difference {
     }
 
     fn json(&self) -> Value {
-        let sides = |old: Option<&Node>, new: Option<&Node>| [("new", value(new)), ("old", value(old))];
+        let sides =
+            |old: Option<&Node>, new: Option<&Node>| [("new", value(new)), ("old", value(old))];
         let (old, new) = (self.old.as_ref(), self.new.as_ref());
         let action = ("action", self.action().into());
         if self.part == "configs" {
             return object([action].into_iter().chain(sides(old, new)));
         }
-        let names: BTreeSet<&str> = entries(old).chain(entries(new)).map(|(name, _)| name).collect();
-        let of_both = |name| (name, old.and_then(|node| node.get(name)), new.and_then(|node| node.get(name)));
-        let changed = names.into_iter().map(of_both).filter(|(_, old, new)| old != new);
-        object([action, ("fields", object(changed.map(|(name, old, new)| (name, object(sides(old, new))))))])
+        let names: BTreeSet<&str> = entries(old)
+            .chain(entries(new))
+            .map(|(name, _)| name)
+            .collect();
+        let of_both = |name| {
+            (
+                name,
+                old.and_then(|node| node.get(name)),
+                new.and_then(|node| node.get(name)),
+            )
+        };
+        let changed = names
+            .into_iter()
+            .map(of_both)
+            .filter(|(_, old, new)| old != new);
+        object([
+            action,
+            (
+                "fields",
+                object(changed.map(|(name, old, new)| (name, object(sides(old, new))))),
+            ),
+        ])
     }
 
     /// The lines of the unified diff with their colours.
     fn lines(&self) -> Vec<(&'static str, String)> {
         let label = |side: &Option<Node>| match side {
-            Some(_) => format!("{} {}", self.part.trim_end_matches('s'), one_line(&self.name)),
+            Some(_) => format!(
+                "{} {}",
+                self.part.trim_end_matches('s'),
+                one_line(&self.name)
+            ),
             None => "/dev/null".to_owned(),
         };
-        let mut shown =
-            vec![(HEADER, format!("--- {}", label(&self.old))), (HEADER, format!("+++ {}", label(&self.new)))];
-        let text = |side: &Option<Node>| side.as_ref().map_or_else(Vec::new, |node| text_lines(node, self.kind));
+        let mut shown = vec![
+            (HEADER, format!("--- {}", label(&self.old))),
+            (HEADER, format!("+++ {}", label(&self.new))),
+        ];
+        let text = |side: &Option<Node>| {
+            side.as_ref()
+                .map_or_else(Vec::new, |node| text_lines(node, self.kind))
+        };
         let (old, new) = (text(&self.old), text(&self.new));
         let deadline = SystemClock.now() + TIME_MAX;
         let parts = capture_diff_slices_deadline(Algorithm::Myers, &old, &new, Some(deadline));
         // Equal lines around those that differ.
         for hunk in group_diff_ops(parts, 3) {
-            let range = |of: fn(&DiffOp) -> Range<usize>| of(&hunk[0]).start..of(&hunk[hunk.len() - 1]).end;
+            let range =
+                |of: fn(&DiffOp) -> Range<usize>| of(&hunk[0]).start..of(&hunk[hunk.len() - 1]).end;
             let (before, after) = (range(DiffOp::old_range), range(DiffOp::new_range));
             // Of no lines the one before them is named.
-            let place = |lines: &Range<usize>| format!("{},{}", lines.start + lines.len().min(1), lines.len());
-            let field = field_around(&old, before.start).map_or_else(String::new, |field| format!(" {field}"));
-            shown.push(("\x1b[36m", format!("@@ -{} +{} @@{field}", place(&before), place(&after))));
+            let place = |lines: &Range<usize>| {
+                format!("{},{}", lines.start + lines.len().min(1), lines.len())
+            };
+            let field = field_around(&old, before.start)
+                .map_or_else(String::new, |field| format!(" {field}"));
+            shown.push((
+                "\x1b[36m",
+                format!("@@ -{} +{} @@{field}", place(&before), place(&after)),
+            ));
             for part in hunk {
                 let is_equal = part.tag() == DiffTag::Equal;
-                let (sign, colour) = if is_equal { (' ', "") } else { ('-', "\x1b[31m") };
-                shown.extend(old[part.old_range()].iter().map(|line| (colour, format!("{sign}{line}"))));
+                let (sign, colour) = if is_equal {
+                    (' ', "")
+                } else {
+                    ('-', "\x1b[31m")
+                };
+                shown.extend(
+                    old[part.old_range()]
+                        .iter()
+                        .map(|line| (colour, format!("{sign}{line}"))),
+                );
                 if !is_equal {
-                    shown.extend(new[part.new_range()].iter().map(|line| (NEW, format!("+{line}"))));
+                    shown.extend(
+                        new[part.new_range()]
+                            .iter()
+                            .map(|line| (NEW, format!("+{line}"))),
+                    );
                 }
             }
         }
@@ -218,7 +332,11 @@ fn field_around(lines: &[String], at: usize) -> Option<&str> {
     if lines.get(at).is_none_or(|line| begins_field(&line)) {
         return None;
     }
-    lines[..at].iter().rev().find(begins_field).and_then(|line| line.split(':').next())
+    lines[..at]
+        .iter()
+        .rev()
+        .find(begins_field)
+        .and_then(|line| line.split(':').next())
 }
 
 /// The lines of an object as YAML with the documented order of fields.

@@ -1,7 +1,8 @@
 //! What can go wrong in a command: texts that scripts match, hints for people, exit codes.
 //!
-//! Thread: `main`. Scripts for Eclipse Ankaios match `Could not connect to Ankaios server on`, `SetState failed with`,
-//! `Command timed out after`, `Connection to server interrupted` and `does not exist`, so these stay.
+//! Thread: `main`. Scripts for Eclipse Ankaios match `Could not connect to Ankaios server
+//! on`, `SetState failed with`, `Command timed out after`, `Connection to server
+//! interrupted` and `does not exist`, so these stay.
 
 use crate::model::guarded_update::REMEMBERED;
 use crate::model::messages::NO_STATE;
@@ -24,14 +25,15 @@ pub enum ExitCode {
     Usage = 2,
     /// The update was accepted, but a workload failed; only with `--fail-on-error`.
     WorkloadFailed = 3,
-    /// The update was accepted, but `--wait-timeout` passed before all workloads were there, or, with `--fail-on-error`,
-    /// a guarded one stays open since an agent is away.
+    /// The update was accepted, but `--wait-timeout` passed before all workloads were there, or,
+    /// with `--fail-on-error`, a guarded one stays open since an agent is away.
     GaveUp = 4,
     /// The update was accepted, failed and was rolled back, and what was there before is as it was.
     Undone = 5,
     /// The manifests and the desired state differ; only of `ank diff` and `ank apply --dry-run`.
     Different = 6,
-    /// The update was accepted, failed and was rolled back, but not all that ran before it runs again.
+    /// The update was accepted, failed and was rolled back, but not all that ran before it runs
+    /// again.
     NotRestored = 7,
     /// The update was refused, since the server has rolled back the same one before.
     UndoneBefore = 8,
@@ -80,7 +82,11 @@ pub type Result<T, E = CliError> = std::result::Result<T, E>;
 
 /// A time limit as people write it.
 pub fn shown(limit: Duration) -> String {
-    if limit.is_zero() { "0s".to_owned() } else { format!("{limit:?}") }
+    if limit.is_zero() {
+        "0s".to_owned()
+    } else {
+        format!("{limit:?}")
+    }
 }
 
 /// A number of things, in the plural but for one.
@@ -93,36 +99,63 @@ pub fn unknown<'n, 'k>(
     names: &'n [String],
     known: impl Iterator<Item = &'k str> + Clone,
 ) -> impl Iterator<Item = &'n String> {
-    names.iter().filter(move |name| !known.clone().any(|known| known == **name))
+    names
+        .iter()
+        .filter(move |name| !known.clone().any(|known| known == **name))
 }
 
-/// The hint for an unknown `name`: the similar one of `known`, or `otherwise` where none is similar.
-pub fn meant_or<'k>(name: &str, known: impl IntoIterator<Item = &'k str>, otherwise: &str) -> String {
-    nearest(name, known).map_or_else(|| otherwise.to_owned(), |name| format!("did you mean '{name}'?"))
+/// The hint for an unknown `name`: the similar one of `known`, or `otherwise` where none is
+/// similar.
+pub fn meant_or<'k>(
+    name: &str,
+    known: impl IntoIterator<Item = &'k str>,
+    otherwise: &str,
+) -> String {
+    nearest(name, known).map_or_else(
+        || otherwise.to_owned(),
+        |name| format!("did you mean '{name}'?"),
+    )
 }
 
 impl CliError {
     /// Settings or connection, see [`Self::Start`].
     pub fn start(text: impl Display, hint: &str) -> Self {
-        Self::Start { text: text.to_string(), hint: hint.to_owned() }
+        Self::Start {
+            text: text.to_string(),
+            hint: hint.to_owned(),
+        }
     }
 
     /// A problem with a file or its content.
     pub fn input(text: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::Input { text: text.into(), hint: hint.into() }
+        Self::Input {
+            text: text.into(),
+            hint: hint.into(),
+        }
     }
 
     /// A response that no server of this version sends.
     pub fn unexpected(text: &str) -> Self {
         // What to do about a response that cannot be used.
-        Self::input(text, "check the versions of ank and server with '--version'")
+        Self::input(
+            text,
+            "check the versions of ank and server with '--version'",
+        )
     }
 
     /// Refuses the first of `names` that no workload of `known` has.
-    pub fn check_workloads<'k>(names: &[String], known: impl Iterator<Item = &'k str> + Clone) -> Result<()> {
-        let Some(name) = unknown(names, known.clone()).next() else { return Ok(()) };
+    pub fn check_workloads<'k>(
+        names: &[String],
+        known: impl Iterator<Item = &'k str> + Clone,
+    ) -> Result<()> {
+        let Some(name) = unknown(names, known.clone()).next() else {
+            return Ok(());
+        };
         let hint = meant_or(name, known, "'ank get workloads' lists the names");
-        Err(Self::input(format!("Workload name '{name}' does not exist."), hint))
+        Err(Self::input(
+            format!("Workload name '{name}' does not exist."),
+            hint,
+        ))
     }
 
     /// The connection ended; with a server that `understood` what was sent, TLS is not the cause.
@@ -132,25 +165,35 @@ impl CliError {
             StreamEnd::VersionMismatch(text) => {
                 let status = "The system is not in a state required for the operation's execution";
                 Self::start(
-                    format_args!("Ankaios version mismatch: 'code: '{status}', message: \"{text}\"'."),
+                    format_args!(
+                        "Ankaios version mismatch: 'code: '{status}', message: \"{text}\"'."
+                    ),
                     &format!("this is ank {VERSION}; use an ank with the server's major version"),
                 )
             }
-            StreamEnd::Closed | StreamEnd::Lost(_) if understood => {
-                Self::Ended(end, "start the server again if it was stopped, or see its log")
+            StreamEnd::Closed | StreamEnd::Lost(_) if understood => Self::Ended(
+                end,
+                "start the server again if it was stopped, or see its log",
+            ),
+            StreamEnd::Refused { .. } => {
+                Self::Ended(end, "correct what the server names, or see its log")
             }
-            StreamEnd::Refused { .. } => Self::Ended(end, "correct what the server names, or see its log"),
             StreamEnd::Lost(ref text) if text.starts_with("the server refused the connection") => {
                 Self::Ended(end, "check the certificates of both sides")
             }
-            _ => Self::Ended(end, "check whether an Ankaios server answers there, whether it expects TLS, and its log"),
+            _ => Self::Ended(
+                end,
+                "check whether an Ankaios server answers there, whether it expects TLS, and its log",
+            ),
         }
     }
 
     /// What to do about it; may be empty.
     pub fn hint(&self) -> String {
         let hint = match self {
-            Self::Start { hint, .. } | Self::Unreachable { hint, .. } | Self::Input { hint, .. } => hint,
+            Self::Start { hint, .. }
+            | Self::Unreachable { hint, .. }
+            | Self::Input { hint, .. } => hint,
             Self::TimedOut(_) => {
                 "the server did not respond in time; check its log, or set a longer '--response-timeout <MS>'"
             }
@@ -178,7 +221,9 @@ impl CliError {
     /// The exit code of a command that ends with it.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Refused(text) | Self::Input { text, .. } if text.contains(REMEMBERED) => ExitCode::UndoneBefore,
+            Self::Refused(text) | Self::Input { text, .. } if text.contains(REMEMBERED) => {
+                ExitCode::UndoneBefore
+            }
             _ => ExitCode::Failed,
         }
     }
@@ -188,13 +233,15 @@ impl CliError {
         matches!(self, Self::Interrupted)
     }
 
-    /// Whether another attempt may succeed: the connection was lost, or there is none at the moment.
+    /// Whether another attempt may succeed: the connection was lost, or there is none at the
+    /// moment.
     pub fn is_transient(&self) -> bool {
         let lost = matches!(self, Self::Ended(StreamEnd::Closed | StreamEnd::Lost(_), _));
         lost || matches!(self, Self::Unreachable { .. } | Self::TimedOut(_))
     }
 
-    /// Whether the reader of the output ended, as in `ank get state | head -1`: no message is printed.
+    /// Whether the reader of the output ended, as in `ank get state | head -1`: no message is
+    /// printed.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
@@ -202,7 +249,9 @@ impl CliError {
     /// The whole text for the failed `action` of a command, without the prefix `error: `.
     pub fn text_for(&self, action: Option<&str>) -> String {
         match (self, action) {
-            (Self::Start { .. } | Self::Unreachable { .. } | Self::Output(_), _) | (_, None) => self.to_string(),
+            (Self::Start { .. } | Self::Unreachable { .. } | Self::Output(_), _) | (_, None) => {
+                self.to_string()
+            }
             (_, Some("get state")) => format!("Could not retrieve state. {self}"),
             (_, Some(action)) => format!("Failed to {action}: '{self}'"),
         }
@@ -223,26 +272,65 @@ mod tests {
     fn each_command_has_its_documented_outer_text() {
         let timed_out = || CliError::TimedOut(Duration::from_secs(3));
         for (words, expected) in [
-            ("get state", "Could not retrieve state. Command failed: 'Command timed out after '3s''"),
-            ("get workload", "Failed to get workloads: 'Command failed: 'Command timed out after '3s'''"),
-            ("get workload -w", "Failed to watch workloads: 'Command failed: 'Command timed out after '3s'''"),
-            ("get agents", "Failed to get agents: 'Command failed: 'Command timed out after '3s'''"),
-            ("get configs", "Failed to get configs: 'Command failed: 'Command timed out after '3s'''"),
-            ("get events", "Failed to get events: 'Command failed: 'Command timed out after '3s'''"),
-            ("logs a", "Failed to output logs: 'Command failed: 'Command timed out after '3s'''"),
-            ("set state a b", "Failed to set state: 'Command failed: 'Command timed out after '3s'''"),
-            ("delete workload a", "Failed to delete workloads: 'Command failed: 'Command timed out after '3s'''"),
-            ("delete config a", "Failed to delete configs: 'Command failed: 'Command timed out after '3s'''"),
+            (
+                "get state",
+                "Could not retrieve state. Command failed: 'Command timed out after '3s''",
+            ),
+            (
+                "get workload",
+                "Failed to get workloads: 'Command failed: 'Command timed out after '3s'''",
+            ),
+            (
+                "get workload -w",
+                "Failed to watch workloads: 'Command failed: 'Command timed out after '3s'''",
+            ),
+            (
+                "get agents",
+                "Failed to get agents: 'Command failed: 'Command timed out after '3s'''",
+            ),
+            (
+                "get configs",
+                "Failed to get configs: 'Command failed: 'Command timed out after '3s'''",
+            ),
+            (
+                "get events",
+                "Failed to get events: 'Command failed: 'Command timed out after '3s'''",
+            ),
+            (
+                "logs a",
+                "Failed to output logs: 'Command failed: 'Command timed out after '3s'''",
+            ),
+            (
+                "set state a b",
+                "Failed to set state: 'Command failed: 'Command timed out after '3s'''",
+            ),
+            (
+                "delete workload a",
+                "Failed to delete workloads: 'Command failed: 'Command timed out after '3s'''",
+            ),
+            (
+                "delete config a",
+                "Failed to delete configs: 'Command failed: 'Command timed out after '3s'''",
+            ),
             (
                 "run workload a --runtime r --config c --agent a",
                 "Failed to run workloads: 'Command failed: 'Command timed out after '3s'''",
             ),
             ("apply f", "Command failed: 'Command timed out after '3s''"),
             ("diff f", "Command failed: 'Command timed out after '3s''"),
-            ("get updates", "Command failed: 'Command timed out after '3s''"),
-            ("rollback 1", "Command failed: 'Command timed out after '3s''"),
+            (
+                "get updates",
+                "Command failed: 'Command timed out after '3s''",
+            ),
+            (
+                "rollback 1",
+                "Command failed: 'Command timed out after '3s''",
+            ),
             ("mode", "Command failed: 'Command timed out after '3s''"),
-            ("mode drive", "Command failed: 'Command timed out after '3s''"),
+            (
+                "mode drive",
+                "Command failed: 'Command timed out after '3s''",
+            ),
             ("graph", "Command failed: 'Command timed out after '3s''"),
             ("blame", "Command failed: 'Command timed out after '3s''"),
             ("top", "Command failed: 'Command timed out after '3s''"),
@@ -252,7 +340,10 @@ mod tests {
         let refused = StreamEnd::VersionMismatch("Unsupported protocol version '1'.".into());
         let expected = "Ankaios version mismatch: 'code: 'The system is not in a state required for the operation's \
                         execution', message: \"Unsupported protocol version '1'.\"'.";
-        assert_eq!(text(CliError::ended(refused, false), "get workload"), expected);
+        assert_eq!(
+            text(CliError::ended(refused, false), "get workload"),
+            expected
+        );
         let start = CliError::start("Could not connect", "");
         assert_eq!(text(start, "get workload"), "Could not connect");
     }
@@ -260,9 +351,18 @@ mod tests {
     #[test]
     fn refusals_of_the_server_lead_to_what_to_do() {
         for (text, expected) in [
-            (NO_STATE.to_owned(), "older than this ank and cannot roll back"),
-            (format!("Update rejected: '{REMEMBERED}3, which was rolled back: x'"), "'ank apply --force'"),
-            (format!("Workload 'nav{NO_MODE_ITEM}mode' does not exist"), "'ank mode --new NAME' sets the first mode"),
+            (
+                NO_STATE.to_owned(),
+                "older than this ank and cannot roll back",
+            ),
+            (
+                format!("Update rejected: '{REMEMBERED}3, which was rolled back: x'"),
+                "'ank apply --force'",
+            ),
+            (
+                format!("Workload 'nav{NO_MODE_ITEM}mode' does not exist"),
+                "'ank mode --new NAME' sets the first mode",
+            ),
             ("x".to_owned(), "correct what the server names"),
         ] {
             let hint = CliError::Refused(text).hint();
@@ -272,8 +372,13 @@ mod tests {
 
     #[test]
     fn the_hint_for_the_end_of_a_connection_fits_what_is_known_of_its_cause() {
-        let refused = StreamEnd::Refused { code: "UNAUTHENTICATED".into(), message: "Only certificates".into() };
-        let certificate = StreamEnd::Lost("the server refused the connection: our certificate has expired".into());
+        let refused = StreamEnd::Refused {
+            code: "UNAUTHENTICATED".into(),
+            message: "Only certificates".into(),
+        };
+        let certificate = StreamEnd::Lost(
+            "the server refused the connection: our certificate has expired".into(),
+        );
         for (end, expected) in [
             (
                 refused,
@@ -298,7 +403,9 @@ mod tests {
     fn refusal_of_what_was_rolled_back_before_has_its_own_exit_code() {
         let refused = |text: &str| CliError::Refused(text.to_owned()).exit_code();
         assert_eq!(
-            refused(&format!("Update rejected: '{REMEMBERED}3, which was rolled back: x'")),
+            refused(&format!(
+                "Update rejected: '{REMEMBERED}3, which was rolled back: x'"
+            )),
             ExitCode::UndoneBefore
         );
         assert_eq!(refused("Update rejected: 'x'"), ExitCode::Failed);
@@ -306,9 +413,13 @@ mod tests {
 
     #[test]
     fn durations_are_written_as_scripts_match_them() {
-        for (milliseconds, expected) in [(3000, "3s"), (500, "500ms"), (1234, "1.234s"), (0, "0ns")] {
+        for (milliseconds, expected) in [(3000, "3s"), (500, "500ms"), (1234, "1.234s"), (0, "0ns")]
+        {
             let text = CliError::TimedOut(Duration::from_millis(milliseconds)).to_string();
-            assert_eq!(text, format!("Command failed: 'Command timed out after '{expected}''"));
+            assert_eq!(
+                text,
+                format!("Command failed: 'Command timed out after '{expected}''")
+            );
         }
     }
 }

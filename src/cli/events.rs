@@ -19,10 +19,15 @@ impl Until {
         fn any(node: &Node, path: &[&str], value: &str) -> bool {
             match path {
                 [] => node.as_text().map_or_else(
-                    || node.as_number().is_some_and(|number| number.to_string() == value),
+                    || {
+                        node.as_number()
+                            .is_some_and(|number| number.to_string() == value)
+                    },
                     |text| text == value,
                 ),
-                [WILDCARD, below @ ..] => entries(Some(node)).any(|(_, node)| any(node, below, value)),
+                [WILDCARD, below @ ..] => {
+                    entries(Some(node)).any(|(_, node)| any(node, below, value))
+                }
                 [name, below @ ..] => node.get(name).is_some_and(|node| any(node, below, value)),
             }
         }
@@ -30,29 +35,50 @@ impl Until {
     }
 }
 
-/// Prints events until enough were printed, for at most the time limit in all; `now` is the time of each document. With
-/// `--reconnect` it goes on when the connection is lost and made again; then it prints the current state first: that is
-/// all that can be known about the time between.
+/// Prints events until enough were printed, for at most the time limit in all; `now` is the time of
+/// each document. With `--reconnect` it goes on when the connection is lost and made again; then it
+/// prints the current state first: that is all that can be known about the time between.
 pub fn follow(
     arguments: &EventsArguments,
     now: fn() -> SystemTime,
-    Context { link, output, waiting, .. }: &mut Context<'_>,
+    Context {
+        link,
+        output,
+        waiting,
+        ..
+    }: &mut Context<'_>,
 ) -> Result<ExitCode> {
-    let EventsArguments { output: format, include_current_state, until, masks, count, reconnect } = arguments;
-    let give_up = waiting.limit.and_then(|limit| link.now().checked_add(limit));
-    let masks: Vec<String> = masks.iter().chain(until.iter().map(|until| &until.mask)).cloned().collect();
+    let EventsArguments {
+        output: format,
+        include_current_state,
+        until,
+        masks,
+        count,
+        reconnect,
+    } = arguments;
+    let give_up = waiting
+        .limit
+        .and_then(|limit| link.now().checked_add(limit));
+    let masks: Vec<String> = masks
+        .iter()
+        .chain(until.iter().map(|until| &until.mask))
+        .cloned()
+        .collect();
     check_masks(&masks)?;
     let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
     let (mut left, mut is_subscribed, mut is_resumed) = (*count, false, false);
     loop {
         let incoming = match is_subscribed {
             true => link.next(give_up),
-            false => link.subscribe(&masks).map(|state| Some(Incoming::Event(state, AlteredFields::default()))),
+            false => link
+                .subscribe(&masks)
+                .map(|state| Some(Incoming::Event(state, AlteredFields::default()))),
         };
         match incoming {
             Ok(Some(Incoming::Event(state, altered))) => {
                 let is_met = until.as_ref().is_some_and(|until| until.is_met(&state));
-                // The first one is the current state. The last document always shows what was waited for.
+                // The first one is the current state. The last document always shows what was
+                // waited for.
                 if is_subscribed || is_resumed || *include_current_state || is_met {
                     output.result(&event_text(now(), &altered, &state, *format))?;
                 }
@@ -65,11 +91,17 @@ pub fn follow(
             Ok(Some(_)) => {}
             Ok(None) => {
                 let limit = shown(waiting.limit.unwrap_or_default());
-                output.error(format_args!("gave up waiting for events after '{limit}'"), "");
+                output.error(
+                    format_args!("gave up waiting for events after '{limit}'"),
+                    "",
+                );
                 return Ok(ExitCode::GaveUp);
             }
             Err(error)
-                if *reconnect && is_resumed && error.is_transient() && give_up.is_none_or(|at| link.now() < at) =>
+                if *reconnect
+                    && is_resumed
+                    && error.is_transient()
+                    && give_up.is_none_or(|at| link.now() < at) =>
             {
                 output.warn(format_args!("{error}; trying again"));
                 link.reconnect()?;
@@ -95,7 +127,11 @@ mod tests {
 
     fn event(state: Node, added: &[&str], removed: &[&str]) -> Step {
         let texts = |paths: &[&str]| paths.iter().map(ToString::to_string).collect();
-        let altered = AlteredFields { added: texts(added), updated: Vec::new(), removed: texts(removed) };
+        let altered = AlteredFields {
+            added: texts(added),
+            updated: Vec::new(),
+            removed: texts(removed),
+        };
         Step::Event(state, altered)
     }
 
@@ -105,7 +141,13 @@ mod tests {
         followed(format, current, left, None, steps)
     }
 
-    fn followed(format: Format, current: bool, left: Option<u64>, until: Option<&Until>, steps: Vec<Step>) -> Printed {
+    fn followed(
+        format: Format,
+        current: bool,
+        left: Option<u64>,
+        until: Option<&Until>,
+        steps: Vec<Step>,
+    ) -> Printed {
         let arguments = EventsArguments {
             output: format,
             include_current_state: current,
@@ -114,17 +156,38 @@ mod tests {
             reconnect: false,
             masks: vec!["desiredState.configs".to_owned()],
         };
-        let waiting = Waiting { limit: Some(Duration::from_secs(5)), ..Waiting::default() };
+        let waiting = Waiting {
+            limit: Some(Duration::from_secs(5)),
+            ..Waiting::default()
+        };
         let played = play(None, steps, |link, output| {
-            follow(&arguments, at, &mut Context { link, output, waiting, ignore_modes: false })
+            follow(
+                &arguments,
+                at,
+                &mut Context {
+                    link,
+                    output,
+                    waiting,
+                    ignore_modes: false,
+                },
+            )
         });
         let field = until.map(|until| until.mask.as_str());
-        assert_eq!(played.server.reads, [["desiredState.configs"].into_iter().chain(field).collect::<Vec<_>>()]);
+        assert_eq!(
+            played.server.reads,
+            [["desiredState.configs"]
+                .into_iter()
+                .chain(field)
+                .collect::<Vec<_>>()]
+        );
         (played.result, played.out)
     }
 
     fn configs(value: &str) -> Node {
-        Node::map([("desiredState", Node::map([("configs", Node::map([("k", Node::text(value))]))]))])
+        Node::map([(
+            "desiredState",
+            Node::map([("configs", Node::map([("k", Node::text(value))]))]),
+        )])
     }
 
     #[test]
@@ -146,10 +209,16 @@ mod tests {
 
     #[test]
     fn yaml_events_are_documents_without_empty_lines() {
-        let steps = vec![Step::State(configs("a")), event(configs("b"), &["desiredState.configs.k"], &["x"])];
+        let steps = vec![
+            Step::State(configs("a")),
+            event(configs("b"), &["desiredState.configs.k"], &["x"]),
+        ];
         let (result, text) = printed(Format::Yaml, false, None, steps);
         let error = result.unwrap_err();
-        assert_eq!(error.to_string(), "Command failed: 'Connection to server interrupted'");
+        assert_eq!(
+            error.to_string(),
+            "Command failed: 'Connection to server interrupted'"
+        );
         assert!(error.is_transient());
         let expected = "\
 ---
@@ -168,11 +237,18 @@ completeState:
 
     #[test]
     fn events_end_when_a_field_has_its_value_even_if_it_had_it_before() {
-        let until = |mask: &str, value: &str| Until { mask: mask.to_owned(), value: value.to_owned() };
+        let until = |mask: &str, value: &str| Until {
+            mask: mask.to_owned(),
+            value: value.to_owned(),
+        };
         let k = until("desiredState.*.k", "b");
         let steps = |values: &[&str]| {
-            let events = values[1..].iter().map(|value| event(configs(value), &["desiredState.configs.k"], &[]));
-            std::iter::once(Step::State(configs(values[0]))).chain(events).collect::<Vec<_>>()
+            let events = values[1..]
+                .iter()
+                .map(|value| event(configs(value), &["desiredState.configs.k"], &[]));
+            std::iter::once(Step::State(configs(values[0])))
+                .chain(events)
+                .collect::<Vec<_>>()
         };
         for (values, until, lines) in [
             (&["b"][..], &k, 1),
@@ -181,9 +257,19 @@ completeState:
             (&["a", "b"], &until("desiredState.configs.k", "b"), 1),
         ] {
             let (result, text) = followed(Format::Json, false, None, Some(until), steps(values));
-            assert_eq!((result.unwrap(), text.lines().count()), (ExitCode::Success, lines), "{values:?}");
+            assert_eq!(
+                (result.unwrap(), text.lines().count()),
+                (ExitCode::Success, lines),
+                "{values:?}"
+            );
         }
-        let (result, _) = followed(Format::Json, false, None, Some(&until("desiredState.configs", "b")), steps(&["b"]));
+        let (result, _) = followed(
+            Format::Json,
+            false,
+            None,
+            Some(&until("desiredState.configs", "b")),
+            steps(&["b"]),
+        );
         assert!(result.unwrap_err().is_transient(), "a map has no value");
         assert!(until("a.n", "7").is_met(&Node::map([("a", Node::map([("n", Node::Number(7))]))])));
     }
@@ -191,32 +277,58 @@ completeState:
     #[test]
     fn masks_that_never_match_are_refused_before_anything_is_sent() {
         for (mask, reason) in [
-            ("desiredSate", "no part of the state is called 'desiredSate', did you mean 'desiredState'?"),
-            ("desiredState.wrkloads", "no part of 'desiredState' is called 'wrkloads', did you mean 'workloads'?"),
+            (
+                "desiredSate",
+                "no part of the state is called 'desiredSate', did you mean 'desiredState'?",
+            ),
+            (
+                "desiredState.wrkloads",
+                "no part of 'desiredState' is called 'wrkloads', did you mean 'workloads'?",
+            ),
             (
                 "workloadStates.A.w.state",
                 "the id of the instance is missing before 'state'; write 'workloadStates.A.w.*.state'",
             ),
-            ("timings", "it is no part of events; 'ank get state timings' shows it"),
+            (
+                "timings",
+                "it is no part of events; 'ank get state timings' shows it",
+            ),
         ] {
-            let error = check_masks(&["desiredState.configs".to_owned(), mask.to_owned()]).unwrap_err();
-            assert_eq!(error.to_string(), format!("Command failed: 'mask '{mask}' selects nothing: {reason}'"));
+            let error =
+                check_masks(&["desiredState.configs".to_owned(), mask.to_owned()]).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("Command failed: 'mask '{mask}' selects nothing: {reason}'")
+            );
         }
-        let later =
-            ["desiredState.workloads.later", "workloadStates.A.w", "agents.B", "*", "workloadStates.A.w.*.state"];
+        let later = [
+            "desiredState.workloads.later",
+            "workloadStates.A.w",
+            "agents.B",
+            "*",
+            "workloadStates.A.w.*.state",
+        ];
         check_masks(&later.map(str::to_owned)).unwrap();
     }
 
     #[test]
     fn following_can_be_given_up() {
-        let steps = vec![Step::State(configs("a")), Step::Silence(Duration::from_secs(9))];
+        let steps = vec![
+            Step::State(configs("a")),
+            Step::Silence(Duration::from_secs(9)),
+        ];
         let (result, text) = printed(Format::Json, false, None, steps);
         assert_eq!((result.unwrap(), text.as_str()), (ExitCode::GaveUp, ""));
     }
 
     #[test]
     fn a_signal_ends_the_events_without_a_message() {
-        let (result, text) = printed(Format::Json, false, None, vec![Step::State(configs("a")), Step::Signal]);
+        let (result, text) = printed(
+            Format::Json,
+            false,
+            None,
+            vec![Step::State(configs("a")), Step::Signal],
+        );
         assert!(result.unwrap_err().is_interrupted());
         assert_eq!(text, "");
     }

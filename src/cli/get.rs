@@ -4,7 +4,9 @@
 
 use super::args::{Filter, Format, WorkloadArguments};
 use super::error::{CliError, Result, unknown};
-use super::output::{Field, LiveFrames, Output, TooWide, View, WARNING, one_line, state_text, value};
+use super::output::{
+    Field, LiveFrames, Output, TooWide, View, WARNING, one_line, state_text, value,
+};
 use super::rows::{self, Reasons, Row, text};
 use super::session::ServerLink;
 use crate::model::execution_state::Phase;
@@ -22,11 +24,18 @@ impl Filter {
 
     pub(super) fn accepts(&self, instance: &InstanceName) -> bool {
         let is_named = |name: &String| **name == *instance.workload;
-        self.accepts_agent(&instance.agent) && (self.names.is_empty() || self.names.iter().any(is_named))
+        self.accepts_agent(&instance.agent)
+            && (self.names.is_empty() || self.names.iter().any(is_named))
     }
 
-    /// Warns about names that do not exist: they are probably typing errors. Returns whether all exist.
-    pub(super) fn check_names(&self, state: &Node, rows: &BTreeMap<InstanceName, Row>, output: &mut Output) -> bool {
+    /// Warns about names that do not exist: they are probably typing errors. Returns whether all
+    /// exist.
+    pub(super) fn check_names(
+        &self,
+        state: &Node,
+        rows: &BTreeMap<InstanceName, Row>,
+        output: &mut Output,
+    ) -> bool {
         let workloads = rows.keys().map(|instance| &*instance.workload);
         let mut all_exist = unknown(&self.names, workloads.clone()).next().is_none();
         output.warn_of_unknown_workloads(&self.names, workloads);
@@ -35,7 +44,10 @@ impl Filter {
             let connected = || state.entries("agents").map(|(name, _)| name);
             let known = || connected().chain(rows.keys().map(|instance| &*instance.agent));
             if !known().any(|known| known == agent) {
-                output.warn(format_args!("agent '{agent}' does not exist{}", meant(agent, known())));
+                output.warn(format_args!(
+                    "agent '{agent}' does not exist{}",
+                    meant(agent, known())
+                ));
                 all_exist = false;
             }
         }
@@ -44,7 +56,8 @@ impl Filter {
 }
 
 impl WorkloadArguments {
-    /// Whether all conditions hold. A state matches with and without its sub-state, in upper and lower case.
+    /// Whether all conditions hold. A state matches with and without its sub-state, in upper and
+    /// lower case.
     fn accepts(&self, instance: &InstanceName, row: &Row) -> bool {
         let state = |wanted: &String| {
             let (shown, wanted) = (row.state.to_lowercase(), wanted.to_lowercase());
@@ -54,25 +67,45 @@ impl WorkloadArguments {
     }
 
     fn view(&self, reasons: &Reasons) -> View {
-        let accepted = reasons.rows.iter().filter(|(instance, row)| self.accepts(instance, row));
-        rows::view(self.output, accepted.map(|(instance, _)| (instance, reasons.explained(instance))))
+        let accepted = reasons
+            .rows
+            .iter()
+            .filter(|(instance, row)| self.accepts(instance, row));
+        rows::view(
+            self.output,
+            accepted.map(|(instance, _)| (instance, reasons.explained(instance))),
+        )
     }
 
     /// Warns about a state that does not exist.
     fn warn_of_unknown_state(&self, output: &mut Output) {
         if let Some(state) = &self.state {
-            let names = Phase::ALL.iter().map(|(phase, state, _)| (phase.to_string(), *state));
+            let names = Phase::ALL
+                .iter()
+                .map(|(phase, state, _)| (phase.to_string(), *state));
             let known: Vec<(String, &str)> = names.collect();
-            let known = || known.iter().flat_map(|(whole, state)| [whole.as_str(), state]);
+            let known = || {
+                known
+                    .iter()
+                    .flat_map(|(whole, state)| [whole.as_str(), state])
+            };
             if !known().any(|known| known.eq_ignore_ascii_case(state)) {
-                output.warn(format_args!("no state is called '{state}'{}", meant(state, known())));
+                output.warn(format_args!(
+                    "no state is called '{state}'{}",
+                    meant(state, known())
+                ));
             }
         }
     }
 }
 
 /// Prints the parts of the state that `masks` select.
-pub fn state(link: &mut dyn ServerLink, masks: &[String], format: Format, output: &mut Output) -> Result<()> {
+pub fn state(
+    link: &mut dyn ServerLink,
+    masks: &[String],
+    format: Format,
+    output: &mut Output,
+) -> Result<()> {
     warn_of_unknown_parts(masks, output);
     let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
     let state = link.complete_state(&masks)?;
@@ -86,7 +119,8 @@ pub fn state(link: &mut dyn ServerLink, masks: &[String], format: Format, output
     output.result(&state_text(&state, format))
 }
 
-/// Warns about a mask for an object, or a part of one, that does not exist: the response lacks it without an error.
+/// Warns about a mask for an object, or a part of one, that does not exist: the response lacks it
+/// without an error.
 fn warn_of_missing_part(mask: &str, state: &Node, output: &mut Output) {
     let path = parts(mask);
     // What is unknown at the top was reported before the read.
@@ -103,11 +137,15 @@ fn warn_of_missing_part(mask: &str, state: &Node, output: &mut Output) {
         [part] if PARTS_ON_REQUEST.contains(&part) => ("part", 1),
         _ => return,
     };
-    let named = path.split(|part| *part == WILDCARD).next().unwrap_or_default();
+    let named = path
+        .split(|part| *part == WILDCARD)
+        .next()
+        .unwrap_or_default();
     if named.len() < length || state.at(named).is_some() {
         return;
     }
-    // The response to a longer mask does not show whether the object lacks this part or does not exist.
+    // The response to a longer mask does not show whether the object lacks this part or does not
+    // exist.
     match path.len() == length {
         true => output.warn(format_args!("{kind} '{}' does not exist", path[length - 1])),
         false => output.warn(format_args!("mask '{mask}' selects nothing")),
@@ -116,12 +154,18 @@ fn warn_of_missing_part(mask: &str, state: &Node, output: &mut Output) {
 
 /// Warns about masks that can never select anything: the server accepts them without an error.
 fn warn_of_unknown_parts(masks: &[String], output: &mut Output) {
-    let known = || COMPLETE_STATE.names().chain(PARTS_ON_REQUEST.iter().copied());
+    let known = || {
+        COMPLETE_STATE
+            .names()
+            .chain(PARTS_ON_REQUEST.iter().copied())
+    };
     for mask in masks {
         let part = parts(mask)[0];
         if part != WILDCARD && !known().any(|known| known == part) {
             let meant = meant(part, known());
-            output.warn(format_args!("mask '{mask}' selects nothing: no part of the state is called '{part}'{meant}"));
+            output.warn(format_args!(
+                "mask '{mask}' selects nothing: no part of the state is called '{part}'{meant}"
+            ));
         }
     }
 }
@@ -131,20 +175,30 @@ pub fn check_masks(masks: &[String]) -> Result<()> {
     for mask in masks {
         let path = parts(mask);
         let reason = if PARTS_ON_REQUEST.contains(&path[0]) {
-            format!("it is no part of events; 'ank get state {}' shows it", path[0])
+            format!(
+                "it is no part of events; 'ank get state {}' shows it",
+                path[0]
+            )
         } else if let Some(reason) = selects_nothing(&path) {
             reason
         } else {
             continue;
         };
         let text = format!("mask '{mask}' selects nothing: {reason}");
-        return Err(CliError::input(text, "'ank get state' shows which parts there are"));
+        return Err(CliError::input(
+            text,
+            "'ank get state' shows which parts there are",
+        ));
     }
     Ok(())
 }
 
 /// Prints the workloads; with `--watch` it keeps them up to date until the connection ends.
-pub fn workloads(link: &mut dyn ServerLink, filter: &WorkloadArguments, output: &mut Output) -> Result<()> {
+pub fn workloads(
+    link: &mut dyn ServerLink,
+    filter: &WorkloadArguments,
+    output: &mut Output,
+) -> Result<()> {
     let state = link.complete_state(&[&rows::MASKS[..], &[WARNING]].concat())?;
     output.warn_of_storage(&state);
     let mut reasons = Reasons::new(&state);
@@ -154,11 +208,15 @@ pub fn workloads(link: &mut dyn ServerLink, filter: &WorkloadArguments, output: 
     drop(state); // It may be large, and watching may take long.
     let mut frames = filter.watch.then(LiveFrames::default);
     loop {
-        filter.view(&reasons).print(("workloads", []), TooWide::Wrap, frames.as_mut(), output)?;
+        filter
+            .view(&reasons)
+            .print(("workloads", []), TooWide::Wrap, frames.as_mut(), output)?;
         if !filter.watch {
             return Ok(());
         }
-        let Some(states) = link.next_states(None)? else { continue };
+        let Some(states) = link.next_states(None)? else {
+            continue;
+        };
         let mut all_known = true; // The runtime of others must be read.
         for state in &states {
             all_known &= reasons.on_state(state);
@@ -176,25 +234,46 @@ pub fn workloads(link: &mut dyn ServerLink, filter: &WorkloadArguments, output: 
 pub fn agents(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
     let state = link.complete_state(&["agents", "workloadStates", WARNING])?;
     output.warn_of_storage(&state);
-    let rows =
-        state.entries("agents").map(|(name, agent)| agent_fields(name, agent, state.at(&["workloadStates", name])));
+    let rows = state
+        .entries("agents")
+        .map(|(name, agent)| agent_fields(name, agent, state.at(&["workloadStates", name])));
     let view = View::new(format, &agent_fields("", &Node::empty(), None), rows);
     view.print(("agents", []), TooWide::Drop, None, output)
 }
 
 fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Field> {
-    let instances: usize = rows::entries(workloads).map(|(_, ids)| rows::entries(Some(ids)).count()).sum();
+    let instances: usize = rows::entries(workloads)
+        .map(|(_, ids)| rows::entries(Some(ids)).count())
+        .sum();
     let load = |heading, key: &str, unit: char| {
         let number = agent.at(&["status", key]).and_then(Node::as_number);
-        Field::new(heading, key, number.map_or_else(String::new, |number| format!("{number}{unit}")), value(number))
+        Field::new(
+            heading,
+            key,
+            number.map_or_else(String::new, |number| format!("{number}{unit}")),
+            value(number),
+        )
     };
-    let tags = agent.entries("tags").map(|(key, tag)| format!("{key}={}", text(tag, &[])));
+    let tags = agent
+        .entries("tags")
+        .map(|(key, tag)| format!("{key}={}", text(tag, &[])));
     vec![
         Field::text("NAME", "name", name),
-        Field::new("WORKLOADS", "workloads", instances.to_string(), instances as u64),
+        Field::new(
+            "WORKLOADS",
+            "workloads",
+            instances.to_string(),
+            instances as u64,
+        ),
         load("CPU USAGE", "cpuUsage", '%'),
         load("FREE MEMORY", "freeMemory", 'B'),
-        Field::new("TAGS", "tags", one_line(&tags.collect::<Vec<_>>().join(", ")), value(agent.get("tags"))).wide(),
+        Field::new(
+            "TAGS",
+            "tags",
+            one_line(&tags.collect::<Vec<_>>().join(", ")),
+            value(agent.get("tags")),
+        )
+        .wide(),
     ]
 }
 
@@ -203,10 +282,16 @@ pub fn configs(format: Format, link: &mut dyn ServerLink, output: &mut Output) -
     let state = link.complete_state(&["desiredState.configs", WARNING])?;
     output.warn_of_storage(&state);
     let fields = |name: &str, config: Option<&Node>| {
-        let json = config.map_or_else(String::new, |config| serde_json::to_string(config).unwrap_or_default());
-        vec![Field::text("CONFIG", "name", name), Field::new("VALUE", "value", one_line(&json), value(config)).wide()]
+        let json = config.map_or_else(String::new, |config| {
+            serde_json::to_string(config).unwrap_or_default()
+        });
+        vec![
+            Field::text("CONFIG", "name", name),
+            Field::new("VALUE", "value", one_line(&json), value(config)).wide(),
+        ]
     };
-    let rows = rows::entries(state.at(&["desiredState", "configs"])).map(|(name, config)| fields(name, Some(config)));
+    let rows = rows::entries(state.at(&["desiredState", "configs"]))
+        .map(|(name, config)| fields(name, Some(config)));
     View::new(format, &fields("", None), rows).print(("configs", []), TooWide::Drop, None, output)
 }
 

@@ -1,4 +1,5 @@
-//! `ank graph`: the dependencies of workloads and whether they are met: as trees, for Graphviz, or for Mermaid.
+//! `ank graph`: the dependencies of workloads and whether they are met: as trees, for Graphviz, or
+//! for Mermaid.
 //!
 //! Thread: `main`, plain functions.
 
@@ -9,7 +10,9 @@ use super::modes::named;
 use super::output::{Field, Output, TooWide, View, object, one_line, value};
 use super::rows::{self, MASKS};
 use super::session::ServerLink;
-use crate::model::execution_state::{GONE_PREFIX, INACTIVE_PREFIX, PARTS_SEPARATOR, is_unmet_dependency};
+use crate::model::execution_state::{
+    GONE_PREFIX, INACTIVE_PREFIX, PARTS_SEPARATOR, is_unmet_dependency,
+};
 use crate::model::modes::{MODES_TAG, NOT_IN_MODE, mode_names};
 use crate::model::node::Node;
 use crate::model::prepare_level::{PREPARE_PREFIX, PREPARED_PREFIX};
@@ -17,16 +20,29 @@ use serde_yaml::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is read besides for the graph of a mode.
-const TAG_MASKS: [&str; 2] = ["desiredState.workloads.*.tags", "effectiveState.workloads.*.tags"];
+const TAG_MASKS: [&str; 2] = [
+    "desiredState.workloads.*.tags",
+    "effectiveState.workloads.*.tags",
+];
 
 /// Prints the graph of all workloads, of those in a mode, or of the named ones and what they need.
 pub fn print(
-    GraphArguments { output: format, timing, mode, names }: &GraphArguments,
+    GraphArguments {
+        output: format,
+        timing,
+        mode,
+        names,
+    }: &GraphArguments,
     link: &mut dyn ServerLink,
     output: &mut Output,
 ) -> Result<()> {
     let of_mode = if mode.is_some() { &TAG_MASKS[..] } else { &[] };
-    let masks: Vec<&str> = MASKS.iter().chain(of_mode).copied().chain(timing.then_some(blame::PART)).collect();
+    let masks: Vec<&str> = MASKS
+        .iter()
+        .chain(of_mode)
+        .copied()
+        .chain(timing.then_some(blame::PART))
+        .collect();
     let state = link.complete_state(&masks)?;
     let mut graph = Graph::of(&state);
     if let Some(mode) = mode {
@@ -37,11 +53,20 @@ pub fn print(
         graph.add_timings(&Starts::of(&state)?);
     }
     match format {
-        Format::Dot | Format::Mermaid => output.result(&graph.drawing(*format == Format::Mermaid))?,
+        Format::Dot | Format::Mermaid => {
+            output.result(&graph.drawing(*format == Format::Mermaid))?
+        }
         format => {
             let mut view = View::new(*format, &fields(Row::default(), *timing), []);
-            graph.trees(names).into_iter().for_each(|row| view.push_cells(&fields(row, *timing)));
-            view.rows = graph.workloads.iter().map(|(name, workload)| graph.data(name, workload)).collect();
+            graph
+                .trees(names)
+                .into_iter()
+                .for_each(|row| view.push_cells(&fields(row, *timing)));
+            view.rows = graph
+                .workloads
+                .iter()
+                .map(|(name, workload)| graph.data(name, workload))
+                .collect();
             view.print(("workloads", []), TooWide::Shorten, None, output)?;
         }
     }
@@ -56,7 +81,8 @@ struct Workload {
     rows: Vec<rows::Row>,
     /// Names with the condition, for example `ADD_COND_RUNNING`.
     needs: BTreeMap<String, String>,
-    /// When it was ready and how long that took, see [`Graph::add_timings`]; empty when that is unknown.
+    /// When it was ready and how long that took, see [`Graph::add_timings`]; empty when that is
+    /// unknown.
     timing: String,
     /// What is shown in place of its state: why it is not in the graph of a mode.
     outside: Option<String>,
@@ -68,23 +94,46 @@ impl Workload {
             return outside.clone();
         }
         // The last results of their conditions stand behind the states.
-        let conditions = self.rows.iter().map(|row| row.info.as_str()).filter(|info| is_about_condition(info));
-        let states = self.rows.iter().map(|row| row.state.clone()).chain(conditions.map(without_dependencies));
+        let conditions = self
+            .rows
+            .iter()
+            .map(|row| row.info.as_str())
+            .filter(|info| is_about_condition(info));
+        let states = self
+            .rows
+            .iter()
+            .map(|row| row.state.clone())
+            .chain(conditions.map(without_dependencies));
         let states = states.collect::<Vec<_>>().join(", ");
-        if states.is_empty() { "does not exist".to_owned() } else { states }
+        if states.is_empty() {
+            "does not exist".to_owned()
+        } else {
+            states
+        }
     }
 }
 
-/// Whether an additional info is about the workload's `lifecycle:` block: a condition, or how far its start is prepared.
+/// Whether an additional info is about the workload's `lifecycle:` block: a condition, or how far
+/// its start is prepared.
 fn is_about_condition(info: &str) -> bool {
-    let begins =
-        ["ready: ", "alive: ", GONE_PREFIX, "precondition: ", INACTIVE_PREFIX, PREPARED_PREFIX, PREPARE_PREFIX];
+    let begins = [
+        "ready: ",
+        "alive: ",
+        GONE_PREFIX,
+        "precondition: ",
+        INACTIVE_PREFIX,
+        PREPARED_PREFIX,
+        PREPARE_PREFIX,
+    ];
     begins.iter().any(|begin| info.starts_with(begin))
 }
 
 /// An additional info without the dependencies that are waited for: the graph has a row for each.
 fn without_dependencies(info: &str) -> String {
-    let parts: Vec<&str> = info.split(PARTS_SEPARATOR).filter(|part| !is_unmet_dependency(part)).collect();
+    let parts: Vec<&str> = info
+        .split(PARTS_SEPARATOR)
+        .filter(|part| !is_unmet_dependency(part))
+        .collect();
     parts.join(PARTS_SEPARATOR)
 }
 
@@ -92,8 +141,19 @@ fn without_dependencies(info: &str) -> String {
 type Row = [String; 6];
 
 fn fields(row: Row, timing: bool) -> Vec<Field> {
-    let headings = ["WORKLOAD NAME", "NEEDED", "MET", "AGENT", if timing { "TIMING" } else { "" }, "EXECUTION STATE"];
-    headings.into_iter().zip(row).map(|(heading, cell)| Field::new(heading, "", cell, Value::Null)).collect()
+    let headings = [
+        "WORKLOAD NAME",
+        "NEEDED",
+        "MET",
+        "AGENT",
+        if timing { "TIMING" } else { "" },
+        "EXECUTION STATE",
+    ];
+    headings
+        .into_iter()
+        .zip(row)
+        .map(|(heading, cell)| Field::new(heading, "", cell, Value::Null))
+        .collect()
 }
 
 /// The condition as people read it: `running`, `succeeded` or `failed`.
@@ -110,15 +170,27 @@ impl Graph {
     fn of(state: &Node) -> Self {
         let mut graph = Self::default();
         for (name, needs) in rows::needs(state) {
-            needs.keys().for_each(|needed| _ = graph.workloads.entry(needed.clone()).or_default());
+            needs
+                .keys()
+                .for_each(|needed| _ = graph.workloads.entry(needed.clone()).or_default());
             let agent_in = |part| state.at(&[part, "workloads", &name, "agent"]);
             let agent = agent_in("effectiveState").or_else(|| agent_in("desiredState"));
             let agent = agent.map_or("", |agent| rows::text(agent, &[])).to_owned();
-            graph.workloads.insert(name, Workload { agent, needs, ..Workload::default() });
+            graph.workloads.insert(
+                name,
+                Workload {
+                    agent,
+                    needs,
+                    ..Workload::default()
+                },
+            );
         }
         for (instance, row) in rows::rows(state) {
             // Also deleted workloads that still exist: others may wait for their end.
-            let workload = graph.workloads.entry(instance.workload.to_string()).or_default();
+            let workload = graph
+                .workloads
+                .entry(instance.workload.to_string())
+                .or_default();
             if workload.agent.is_empty() {
                 workload.agent = instance.agent.to_string();
             }
@@ -127,23 +199,38 @@ impl Graph {
         graph
     }
 
-    /// The part of the graph in `mode`, by the tags in `state`: what is there would run, each on the agent that it is
-    /// desired on. What is needed from outside is shown, but not what that needs.
+    /// The part of the graph in `mode`, by the tags in `state`: what is there would run, each on
+    /// the agent that it is desired on. What is needed from outside is shown, but not what that
+    /// needs.
     fn in_mode(mut self, mode: &str, state: &Node) -> Result<Self> {
-        let known = || ["effectiveState", "desiredState"].into_iter().flat_map(|part| named(state, part));
+        let known = || {
+            ["effectiveState", "desiredState"]
+                .into_iter()
+                .flat_map(|part| named(state, part))
+        };
         if !known().any(|(_, known)| known == mode) {
-            let hint = meant_or(mode, known().map(|(_, known)| known), "'ank mode' lists the modes");
-            return Err(CliError::input(format!("No workload names mode '{mode}' in its tag 'modes'."), hint));
+            let hint = meant_or(
+                mode,
+                known().map(|(_, known)| known),
+                "'ank mode' lists the modes",
+            );
+            return Err(CliError::input(
+                format!("No workload names mode '{mode}' in its tag 'modes'."),
+                hint,
+            ));
         }
         let mut needed = BTreeSet::new();
         for (name, entry) in &mut self.workloads {
             let [desired, effective] =
                 ["desiredState", "effectiveState"].map(|part| state.at(&[part, "workloads", name]));
             if entry.agent.is_empty() {
-                entry.agent = desired.map_or("", |workload| rows::text(workload, &["agent"])).to_owned();
+                entry.agent = desired
+                    .map_or("", |workload| rows::text(workload, &["agent"]))
+                    .to_owned();
             }
             let Some(described) = effective.or(desired) else {
-                entry.outside = Some("does not exist".to_owned()); // At most a deleted workload that still ends.
+                // At most a deleted workload that still ends.
+                entry.outside = Some("does not exist".to_owned());
                 continue;
             };
             let tag = described.at(&["tags", MODES_TAG]).and_then(Node::as_text);
@@ -154,7 +241,8 @@ impl Graph {
                 entry.outside = Some(format!("{NOT_IN_MODE}{mode}'"));
             }
         }
-        self.workloads.retain(|name, workload| workload.outside.is_none() || needed.contains(name));
+        self.workloads
+            .retain(|name, workload| workload.outside.is_none() || needed.contains(name));
         Ok(self)
     }
 
@@ -176,29 +264,50 @@ impl Graph {
         Ok(self)
     }
 
-    /// Notes when each workload was ready, in seconds since the boot of the server's node, how long that took, and which
-    /// workloads are those of the chain that was ready last: `@<ready> +<total> *`.
+    /// Notes when each workload was ready, in seconds since the boot of the server's node, how long
+    /// that took, and which workloads are those of the chain that was ready last:
+    /// `@<ready> +<total> *`.
     fn add_timings(&mut self, starts: &Starts) {
         let chain = starts.last_chain(|name| self.workloads.contains_key(name));
         let by_workload = starts.by_workload();
         for (name, workload) in &mut self.workloads {
-            let Some(start) = by_workload.get(name.as_str()) else { continue };
-            let ready = start.done_at().map(|at| format!("@{}", seconds(starts.boot + at)));
+            let Some(start) = by_workload.get(name.as_str()) else {
+                continue;
+            };
+            let ready = start
+                .done_at()
+                .map(|at| format!("@{}", seconds(starts.boot + at)));
             let total = start.total().map(|total| format!("+{}", seconds(total)));
             let mark = chain.contains(name.as_str()).then(|| "*".to_owned());
-            workload.timing = ready.into_iter().chain(total).chain(mark).collect::<Vec<_>>().join(" ");
+            workload.timing = ready
+                .into_iter()
+                .chain(total)
+                .chain(mark)
+                .collect::<Vec<_>>()
+                .join(" ");
         }
     }
 
     /// A tree for each of `names`; without names for each workload that no other needs.
     fn trees(&self, names: &[String]) -> Vec<Row> {
-        let needed: BTreeSet<&String> = self.workloads.values().flat_map(|workload| workload.needs.keys()).collect();
+        let needed: BTreeSet<&String> = self
+            .workloads
+            .values()
+            .flat_map(|workload| workload.needs.keys())
+            .collect();
         let (mut rows, mut shown) = (Vec::new(), BTreeSet::new());
-        let is_root = |name: &String| if names.is_empty() { !needed.contains(name) } else { names.contains(name) };
+        let is_root = |name: &String| {
+            if names.is_empty() {
+                !needed.contains(name)
+            } else {
+                names.contains(name)
+            }
+        };
         for root in self.workloads.keys().filter(|name| is_root(name)) {
             self.branch(root, None, ["", ""], &mut shown, &mut rows);
         }
-        // Left are workloads that need each other; a server refuses these, but the tree must end for any state.
+        // Left are workloads that need each other; a server refuses these, but the tree must end
+        // for any state.
         for left in self.workloads.keys() {
             if !shown.contains(left) {
                 self.branch(left, None, ["", ""], &mut shown, &mut rows);
@@ -207,7 +316,8 @@ impl Graph {
         rows
     }
 
-    /// The rows of `name` and what it needs. `first` stands before its name, `rest` before those of the others.
+    /// The rows of `name` and what it needs. `first` stands before its name, `rest` before those of
+    /// the others.
     fn branch(
         &self,
         name: &String,
@@ -216,10 +326,22 @@ impl Graph {
         shown: &mut BTreeSet<String>,
         rows: &mut Vec<Row>,
     ) {
-        let Some(workload) = self.workloads.get(name) else { return };
+        let Some(workload) = self.workloads.get(name) else {
+            return;
+        };
         let is_new = shown.insert(name.clone());
-        let above = if is_new || workload.needs.is_empty() { "" } else { " (see above)" };
-        let met = condition.map_or("", |condition| if self.is_met(name, condition) { "yes" } else { "no" });
+        let above = if is_new || workload.needs.is_empty() {
+            ""
+        } else {
+            " (see above)"
+        };
+        let met = condition.map_or("", |condition| {
+            if self.is_met(name, condition) {
+                "yes"
+            } else {
+                "no"
+            }
+        });
         rows.push([
             format!("{first}{}{above}", one_line(name)),
             condition.map(needed).unwrap_or_default(),
@@ -230,26 +352,55 @@ impl Graph {
         ]);
         let mut needs = workload.needs.iter().filter(|_| is_new).peekable();
         while let Some((name, condition)) = needs.next() {
-            let (corner, line) = if needs.peek().is_some() { ("|-- ", "|   ") } else { ("`-- ", "    ") };
-            self.branch(name, Some(condition), [&format!("{rest}{corner}"), &format!("{rest}{line}")], shown, rows);
+            let (corner, line) = if needs.peek().is_some() {
+                ("|-- ", "|   ")
+            } else {
+                ("`-- ", "    ")
+            };
+            self.branch(
+                name,
+                Some(condition),
+                [&format!("{rest}{corner}"), &format!("{rest}{line}")],
+                shown,
+                rows,
+            );
         }
     }
 
     fn is_met(&self, needed: &str, condition: &str) -> bool {
-        let workload = self.workloads.get(needed).filter(|workload| workload.outside.is_none());
+        let workload = self
+            .workloads
+            .get(needed)
+            .filter(|workload| workload.outside.is_none());
         workload.is_some_and(|workload| workload.rows.iter().any(|row| row.fulfils(condition)))
     }
 
-    /// A workload for programs, with its dependencies as in the state and those of them that are not met.
+    /// A workload for programs, with its dependencies as in the state and those of them that are
+    /// not met.
     fn data(&self, name: &str, workload: &Workload) -> Value {
-        let unmet = workload.needs.iter().filter(|(needed, how)| !self.is_met(needed, how)).map(|(needed, _)| needed);
+        let unmet = workload
+            .needs
+            .iter()
+            .filter(|(needed, how)| !self.is_met(needed, how))
+            .map(|(needed, _)| needed);
         object([
             ("workload", name.into()),
             ("agent", workload.agent.as_str().into()),
-            ("states", workload.rows.iter().map(|row| row.state.as_str()).collect::<Vec<_>>().into()),
+            (
+                "states",
+                workload
+                    .rows
+                    .iter()
+                    .map(|row| row.state.as_str())
+                    .collect::<Vec<_>>()
+                    .into(),
+            ),
             ("dependencies", value(Some(&workload.needs))),
             ("unmet", unmet.cloned().collect::<Vec<_>>().into()),
-            ("timing", value(Some(&workload.timing).filter(|timing| !timing.is_empty()))),
+            (
+                "timing",
+                value(Some(&workload.timing).filter(|timing| !timing.is_empty())),
+            ),
         ])
     }
 
@@ -261,15 +412,31 @@ impl Graph {
         };
         let (begin, line_end, end) = match mermaid {
             true => ("flowchart LR\n", "<br/>", ""),
-            false => ("digraph workloads {\n  rankdir=LR;\n  node [shape=box];\n", "\\n", "}\n"),
+            false => (
+                "digraph workloads {\n  rankdir=LR;\n  node [shape=box];\n",
+                "\\n",
+                "}\n",
+            ),
         };
         // Mermaid reserves words such as `end`, so its nodes are numbered.
         let numbers: BTreeMap<&String, usize> = self.workloads.keys().zip(0..).collect();
-        let id = |name: &String| if mermaid { format!("n{}", numbers[name]) } else { format!("\"{}\"", escaped(name)) };
+        let id = |name: &String| {
+            if mermaid {
+                format!("n{}", numbers[name])
+            } else {
+                format!("\"{}\"", escaped(name))
+            }
+        };
         let mut text = begin.to_owned();
         for (name, workload) in &self.workloads {
-            let lines = [name, &workload.agent, &workload.state(), &workload.timing].map(|line| escaped(line));
-            let label = lines.iter().filter(|line| !line.is_empty()).cloned().collect::<Vec<_>>().join(line_end);
+            let lines = [name, &workload.agent, &workload.state(), &workload.timing]
+                .map(|line| escaped(line));
+            let label = lines
+                .iter()
+                .filter(|line| !line.is_empty())
+                .cloned()
+                .collect::<Vec<_>>()
+                .join(line_end);
             text.push_str(&match mermaid {
                 true => format!("  {}[\"{label}\"]\n", id(name)),
                 false => format!("  {} [label=\"{label}\"];\n", id(name)),
@@ -299,7 +466,8 @@ mod tests {
     use crate::cli::tests::{Step, let_need, play, state};
     use crate::model::execution_state::Phase;
 
-    /// The cluster of the demo: `logger` needs `storage`, which needs `init`; `handler` waits for its failure.
+    /// The cluster of the demo: `logger` needs `storage`, which needs `init`; `handler` waits for
+    /// its failure.
     fn cluster() -> Node {
         let mut cluster = state(
             &["A", "B"],
@@ -313,7 +481,13 @@ mod tests {
         );
         for (name, needs) in [
             ("storage", &[("init", "ADD_COND_SUCCEEDED")][..]),
-            ("logger", &[("gone", "ADD_COND_RUNNING"), ("storage", "ADD_COND_RUNNING")]),
+            (
+                "logger",
+                &[
+                    ("gone", "ADD_COND_RUNNING"),
+                    ("storage", "ADD_COND_RUNNING"),
+                ],
+            ),
             ("handler", &[("storage", "ADD_COND_FAILED")]),
         ] {
             let_need(&mut cluster, "desiredState", name, needs);
@@ -325,16 +499,36 @@ mod tests {
         print_of(cluster(), false, names, format)
     }
 
-    fn print_of(state: Node, timing: bool, names: &[&str], format: Format) -> Result<String, String> {
+    fn print_of(
+        state: Node,
+        timing: bool,
+        names: &[&str],
+        format: Format,
+    ) -> Result<String, String> {
         let names = names.iter().map(ToString::to_string).collect();
-        let arguments = GraphArguments { output: format, timing, mode: None, names };
-        let played = play(None, [Step::State(state)], |server, output| print(&arguments, server, output));
-        assert_eq!(played.server.reads[0].iter().any(|mask| mask == "timings"), timing);
-        played.result.map(|()| played.out).map_err(|error| error.to_string())
+        let arguments = GraphArguments {
+            output: format,
+            timing,
+            mode: None,
+            names,
+        };
+        let played = play(None, [Step::State(state)], |server, output| {
+            print(&arguments, server, output)
+        });
+        assert_eq!(
+            played.server.reads[0].iter().any(|mask| mask == "timings"),
+            timing
+        );
+        played
+            .result
+            .map(|()| played.out)
+            .map_err(|error| error.to_string())
     }
 
     fn trimmed(text: &str) -> String {
-        text.lines().flat_map(|line| [line.trim_end(), "\n"]).collect()
+        text.lines()
+            .flat_map(|line| [line.trim_end(), "\n"])
+            .collect()
     }
 
     #[test]
@@ -355,9 +549,15 @@ WORKLOAD NAME   NEEDED      MET   AGENT   EXECUTION STATE
 storage                           A       Running(Ok)
 `-- init        succeeded   yes   A       Succeeded(Ok)
 ";
-        assert_eq!(trimmed(&printed(&["storage"], Format::Table).unwrap()), expected);
+        assert_eq!(
+            trimmed(&printed(&["storage"], Format::Table).unwrap()),
+            expected
+        );
         let error = printed(&["storag"], Format::Table).unwrap_err();
-        assert_eq!(error, "Command failed: 'Workload name 'storag' does not exist.'");
+        assert_eq!(
+            error,
+            "Command failed: 'Workload name 'storag' does not exist.'"
+        );
     }
 
     #[test]
@@ -375,10 +575,16 @@ storage                           A       Running(Ok)
         ];
         let mut cluster = state(&["front", "rear"], &instances);
         for (name, needs) in rows::needs(&example) {
-            let needs: Vec<(&str, &str)> = needs.iter().map(|(name, how)| (name.as_str(), how.as_str())).collect();
+            let needs: Vec<(&str, &str)> = needs
+                .iter()
+                .map(|(name, how)| (name.as_str(), how.as_str()))
+                .collect();
             let_need(&mut cluster, "desiredState", &name, &needs);
         }
-        cluster.as_map_mut().unwrap().insert("timings".to_owned(), example.get("timings").unwrap().clone());
+        cluster.as_map_mut().unwrap().insert(
+            "timings".to_owned(),
+            example.get("timings").unwrap().clone(),
+        );
         let text = print_of(cluster, true, &["display"], Format::Table).unwrap();
         assert_documented("WORKLOAD NAME              NEEDED", &text);
     }
@@ -387,7 +593,11 @@ storage                           A       Running(Ok)
     fn timings_show_when_each_was_ready_and_mark_the_chain_that_was_last() {
         let mut state = blame::tests::chain();
         for part in ["db", "disk", "late", "lone", "setup", "web"] {
-            let place = state.at_mut(&["desiredState", "workloads"]).unwrap().as_map_mut().unwrap();
+            let place = state
+                .at_mut(&["desiredState", "workloads"])
+                .unwrap()
+                .as_map_mut()
+                .unwrap();
             let workload = place.child(part.to_owned()).as_map_mut().unwrap();
             workload.insert("agent".to_owned(), Node::text("A"));
         }
@@ -403,7 +613,10 @@ web                               A       @5.050 +2.050 *   does not exist
         let text = print_of(state.clone(), true, &[], Format::Table).unwrap();
         assert_eq!(trimmed(&text), expected);
         let text = print_of(state.clone(), true, &["db"], Format::Dot).unwrap();
-        assert!(text.contains("[label=\"db\\nA\\ndoes not exist\\n@4.800 +1.800 *\"]"), "{text}");
+        assert!(
+            text.contains("[label=\"db\\nA\\ndoes not exist\\n@4.800 +1.800 *\"]"),
+            "{text}"
+        );
         state.as_map_mut().unwrap().remove("timings");
         let error = print_of(state, true, &[], Format::Mermaid).unwrap_err();
         assert_eq!(error, "the server keeps no start times");
@@ -412,22 +625,47 @@ web                               A       @5.050 +2.050 *   does not exist
     #[test]
     fn the_graph_of_a_mode_has_what_would_run_there_and_what_that_needs_from_outside() {
         let mut cluster = cluster();
-        for (name, tag) in [("storage", "drive"), ("init", "park"), ("logger", "drive limp"), ("alone", "park")] {
+        for (name, tag) in [
+            ("storage", "drive"),
+            ("init", "park"),
+            ("logger", "drive limp"),
+            ("alone", "park"),
+        ] {
             let place = ["desiredState", "workloads", name, "tags"].into_iter();
-            let tags = place.fold(&mut cluster, |place, key| place.as_map_mut().unwrap().child(key.to_owned()));
+            let tags = place.fold(&mut cluster, |place, key| {
+                place.as_map_mut().unwrap().child(key.to_owned())
+            });
             *tags = Node::map([(MODES_TAG, Node::text(tag))]);
         }
         // Outside of the current mode it has no agent.
-        let mut storage = cluster.at(&["desiredState", "workloads", "storage"]).unwrap().clone();
-        storage.as_map_mut().unwrap().insert("agent".to_owned(), Node::text(""));
+        let mut storage = cluster
+            .at(&["desiredState", "workloads", "storage"])
+            .unwrap()
+            .clone();
+        storage
+            .as_map_mut()
+            .unwrap()
+            .insert("agent".to_owned(), Node::text(""));
         let part = Node::map([("workloads", Node::map([("storage", storage)]))]);
-        cluster.as_map_mut().unwrap().insert("effectiveState".to_owned(), part);
+        cluster
+            .as_map_mut()
+            .unwrap()
+            .insert("effectiveState".to_owned(), part);
         let print = |mode: &str| {
-            let arguments =
-                GraphArguments { output: Format::Table, timing: false, mode: Some(mode.to_owned()), names: Vec::new() };
-            let played = play(None, [Step::State(cluster.clone())], |server, output| print(&arguments, server, output));
+            let arguments = GraphArguments {
+                output: Format::Table,
+                timing: false,
+                mode: Some(mode.to_owned()),
+                names: Vec::new(),
+            };
+            let played = play(None, [Step::State(cluster.clone())], |server, output| {
+                print(&arguments, server, output)
+            });
             (
-                played.result.map(|()| trimmed(&played.out)).map_err(|error| (error.to_string(), error.hint())),
+                played
+                    .result
+                    .map(|()| trimmed(&played.out))
+                    .map_err(|error| (error.to_string(), error.hint())),
                 played.server,
             )
         };
@@ -444,7 +682,10 @@ logger                                      B       Pending(Starting)
         assert_eq!(printed.unwrap(), expected);
         assert!(server.reads[0].contains(&TAG_MASKS[1].to_owned()));
         let error = "Command failed: 'No workload names mode 'prk' in its tag 'modes'.'".to_owned();
-        assert_eq!(print("prk").0, Err((error, "did you mean 'park'?".to_owned())));
+        assert_eq!(
+            print("prk").0,
+            Err((error, "did you mean 'park'?".to_owned()))
+        );
     }
 
     #[test]
@@ -476,18 +717,37 @@ flowchart LR
         for (workload, agent, info) in [
             ("storage", "A", "ready: tcp 5432 refused, attempt 7"),
             ("init", "A", "Exit code: '0'"),
-            ("handler", "A", "prepared: INIT; waits for 'storage' to fail"),
+            (
+                "handler",
+                "A",
+                "prepared: INIT; waits for 'storage' to fail",
+            ),
             ("logger", "B", "prepare: no such image, retry in 4 s"),
         ] {
             let at = ["workloadStates", agent, workload, "1"];
-            let place = at.iter().fold(&mut state, |place, key| place.as_map_mut().unwrap().get_mut(*key).unwrap());
-            place.as_map_mut().unwrap().insert("additionalInfo".to_owned(), Node::text(info));
+            let place = at.iter().fold(&mut state, |place, key| {
+                place.as_map_mut().unwrap().get_mut(*key).unwrap()
+            });
+            place
+                .as_map_mut()
+                .unwrap()
+                .insert("additionalInfo".to_owned(), Node::text(info));
         }
         let graph = Graph::of(&state);
-        assert_eq!(graph.workloads["storage"].state(), "Running(Ok), ready: tcp 5432 refused, attempt 7");
+        assert_eq!(
+            graph.workloads["storage"].state(),
+            "Running(Ok), ready: tcp 5432 refused, attempt 7"
+        );
         assert_eq!(graph.workloads["init"].state(), "Succeeded(Ok)");
-        assert_eq!(graph.workloads["handler"].state(), "Pending(WaitingToStart), prepared: INIT");
-        assert!(graph.workloads["logger"].state().ends_with(", prepare: no such image, retry in 4 s"));
+        assert_eq!(
+            graph.workloads["handler"].state(),
+            "Pending(WaitingToStart), prepared: INIT"
+        );
+        assert!(
+            graph.workloads["logger"]
+                .state()
+                .ends_with(", prepare: no such image, retry in 4 s")
+        );
     }
 
     #[test]
@@ -495,9 +755,19 @@ flowchart LR
         let mut graph = Graph::default();
         for (name, needs) in [("a", "b"), ("b", "a")] {
             let needs = BTreeMap::from([(needs.to_owned(), "ADD_COND_RUNNING".to_owned())]);
-            graph.workloads.insert(name.to_owned(), Workload { needs, ..Workload::default() });
+            graph.workloads.insert(
+                name.to_owned(),
+                Workload {
+                    needs,
+                    ..Workload::default()
+                },
+            );
         }
-        let names: Vec<String> = graph.trees(&[]).into_iter().map(|[name, ..]| name).collect();
+        let names: Vec<String> = graph
+            .trees(&[])
+            .into_iter()
+            .map(|[name, ..]| name)
+            .collect();
         assert_eq!(names, ["a", "`-- b", "    `-- a (see above)"]);
     }
 }

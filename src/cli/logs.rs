@@ -1,7 +1,8 @@
 //! `ank logs`: the output of workloads.
 //!
-//! Thread: `main`. Owns: which instances still send lines. For a workload that has no container and is not about to get one
-//! there is a warning with the cause in place of its lines, and another exit code.
+//! Thread: `main`. Owns: which instances still send lines. For a workload that has no container and
+//! is not about to get one there is a warning with the cause in place of its lines, and another
+//! exit code.
 
 use super::args::LogsArguments;
 use super::error::{CliError, ExitCode, Result};
@@ -19,18 +20,32 @@ use std::time::Duration;
 const EXPLAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// Prints the logs of the workloads that `arguments` name until all of them ended.
-pub fn print(arguments: &LogsArguments, link: &mut dyn ServerLink, output: &mut Output) -> Result<ExitCode> {
+pub fn print(
+    arguments: &LogsArguments,
+    link: &mut dyn ServerLink,
+    output: &mut Output,
+) -> Result<ExitCode> {
     let state = link.complete_state(&["workloadStates"])?;
     if state.get("workloadStates").is_none() {
         let text = "No workload states available to convert workload names to instance names.";
-        return Err(CliError::input(text, "'ank get workloads' shows the workloads of the server"));
+        return Err(CliError::input(
+            text,
+            "'ank get workloads' shows the workloads of the server",
+        ));
     }
     let rows = rows::rows(&state);
-    CliError::check_workloads(&arguments.names, rows.keys().map(|instance| &*instance.workload))?;
+    CliError::check_workloads(
+        &arguments.names,
+        rows.keys().map(|instance| &*instance.workload),
+    )?;
     let mut missing = false;
     let mut open = BTreeMap::new();
     for (instance, row) in rows {
-        if !arguments.names.iter().any(|name| **name == *instance.workload) {
+        if !arguments
+            .names
+            .iter()
+            .any(|name| **name == *instance.workload)
+        {
             continue;
         }
         match begin(&row) {
@@ -44,7 +59,11 @@ pub fn print(arguments: &LogsArguments, link: &mut dyn ServerLink, output: &mut 
     if !open.is_empty() {
         missing |= follow(arguments, open, link, output)?;
     }
-    Ok(if missing { ExitCode::Failed } else { ExitCode::Success })
+    Ok(if missing {
+        ExitCode::Failed
+    } else {
+        ExitCode::Success
+    })
 }
 
 /// How far the log of an instance is.
@@ -55,9 +74,12 @@ enum Progress {
     Begun,
 }
 
-/// How the log of an instance in this state begins; `None` when it has no container and is not about to get one.
+/// How the log of an instance in this state begins; `None` when it has no container and is not
+/// about to get one.
 fn begin(row: &Row) -> Option<Progress> {
-    let Some(phase) = row.phase else { return Some(Progress::Begun) };
+    let Some(phase) = row.phase else {
+        return Some(Progress::Begun);
+    };
     match phase {
         Phase::PendingInitial | Phase::PendingStarting => Some(Progress::Awaited(shown(row))),
         Phase::PendingWaitingToStart
@@ -78,18 +100,36 @@ fn begin(row: &Row) -> Option<Progress> {
 }
 
 fn shown(row: &Row) -> String {
-    if row.info.is_empty() { row.state.clone() } else { format!("{}: {}", row.state, row.info) }
+    if row.info.is_empty() {
+        row.state.clone()
+    } else {
+        format!("{}: {}", row.state, row.info)
+    }
 }
 
 fn place(agent: &str) -> String {
-    if agent.is_empty() { String::new() } else { format!(" on agent '{agent}'") }
+    if agent.is_empty() {
+        String::new()
+    } else {
+        format!(" on agent '{agent}'")
+    }
 }
 
-fn warn_of_missing(InstanceName { workload, agent, .. }: &InstanceName, why: &str, output: &mut Output) {
-    output.warn(format_args!("no logs of workload '{workload}'{}: {why}", place(agent)));
+fn warn_of_missing(
+    InstanceName {
+        workload, agent, ..
+    }: &InstanceName,
+    why: &str,
+    output: &mut Output,
+) {
+    output.warn(format_args!(
+        "no logs of workload '{workload}'{}: {why}",
+        place(agent)
+    ));
 }
 
-/// Prints lines until all instances ended. Returns whether one had none for a reason, or its agent was disconnected.
+/// Prints lines until all instances ended. Returns whether one had none for a reason, or its agent
+/// was disconnected.
 fn follow(
     arguments: &LogsArguments,
     mut open: BTreeMap<InstanceName, Progress>,
@@ -107,17 +147,30 @@ fn follow(
     let accepted = link.request_logs(request)?;
     if let Some(refused) = open.keys().find(|instance| !accepted.contains(instance)) {
         link.cancel_logs();
-        let text = format!("Workload '{}' is not accepted by the server to receive logs from.", refused.workload);
-        return Err(CliError::input(text, "it may have ended in the meantime; see 'ank get workloads'"));
+        let text = format!(
+            "Workload '{}' is not accepted by the server to receive logs from.",
+            refused.workload
+        );
+        return Err(CliError::input(
+            text,
+            "it may have ended in the meantime; see 'ank get workloads'",
+        ));
     }
     let mut lost = false;
     let is_awaited = |progress: &Progress| matches!(progress, Progress::Awaited(_));
-    let mut explain_at = open.values().any(is_awaited).then(|| link.now() + EXPLAIN_AFTER);
+    let mut explain_at = open
+        .values()
+        .any(is_awaited)
+        .then(|| link.now() + EXPLAIN_AFTER);
     while !open.is_empty() {
         match link.next(explain_at) {
             Ok(Some(Incoming::Lines(entries))) => {
-                let (reasons, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.is_reason);
-                for entry in reasons.iter().filter(|entry| open.contains_key(&entry.instance)) {
+                let (reasons, entries): (Vec<_>, Vec<_>) =
+                    entries.into_iter().partition(|entry| entry.is_reason);
+                for entry in reasons
+                    .iter()
+                    .filter(|entry| open.contains_key(&entry.instance))
+                {
                     lost = true;
                     warn_of_missing(&entry.instance, log_entries::reason(entry), output);
                 }
@@ -137,10 +190,18 @@ fn follow(
             Ok(Some(Incoming::Event(..))) => {}
             Ok(None) => {
                 explain_at = None;
-                for (InstanceName { workload, agent, .. }, progress) in &open {
+                for (
+                    InstanceName {
+                        workload, agent, ..
+                    },
+                    progress,
+                ) in &open
+                {
                     if let Progress::Awaited(state) = progress {
                         let place = place(agent);
-                        output.warn(format_args!("no logs of workload '{workload}'{place} yet: it is {state}"));
+                        output.warn(format_args!(
+                            "no logs of workload '{workload}'{place} yet: it is {state}"
+                        ));
                     }
                 }
             }
@@ -153,7 +214,8 @@ fn follow(
     Ok(lost)
 }
 
-/// Notes the state of an instance. Returns whether its log ends: the server sends no end when the agent is gone.
+/// Notes the state of an instance. Returns whether its log ends: the server sends no end when the
+/// agent is gone.
 fn take_state(
     instance: &InstanceName,
     state: &ExecutionState,
@@ -169,16 +231,31 @@ fn take_state(
     if open.remove(instance).is_none() {
         return false;
     }
-    let InstanceName { workload, agent, .. } = instance;
-    output.warn(format_args!("logs of workload '{workload}' end: agent '{agent}' is disconnected"));
+    let InstanceName {
+        workload, agent, ..
+    } = instance;
+    output.warn(format_args!(
+        "logs of workload '{workload}' end: agent '{agent}' is disconnected"
+    ));
     true
 }
 
 /// The lines, each after what it begins with; of `many` instances the name of the workload.
 fn lines(arguments: &LogsArguments, many: bool, entries: &[LogEntry]) -> String {
-    let line = |LogEntry { instance: InstanceName { workload, agent, .. }, message, .. }: &LogEntry| match arguments {
-        LogsArguments { agent_names: true, .. } => format!("{agent}/{workload} {message}\n"),
-        LogsArguments { names_before_lines, .. } if *names_before_lines || many => format!("{workload} {message}\n"),
+    let line = |LogEntry {
+                    instance:
+                        InstanceName {
+                            workload, agent, ..
+                        },
+                    message,
+                    ..
+                }: &LogEntry| match arguments {
+        LogsArguments {
+            agent_names: true, ..
+        } => format!("{agent}/{workload} {message}\n"),
+        LogsArguments {
+            names_before_lines, ..
+        } if *names_before_lines || many => format!("{workload} {message}\n"),
         _ => format!("{message}\n"),
     };
     entries.iter().map(line).collect()

@@ -1,6 +1,7 @@
 //! The command line tool `ank`.
 //!
-//! Thread: `main`; `cli:connect` connects, `cli:rx` and `cli:tx` only forward messages from and to the server, `cli:signals` signals.
+//! Thread: `main`; `cli:connect` connects, `cli:rx` and `cli:tx` only forward messages from and to
+//! the server, `cli:signals` signals.
 
 pub mod apply;
 pub mod args;
@@ -23,7 +24,10 @@ mod tests;
 pub mod top;
 pub mod update;
 
-use args::{ApplyArguments, Arguments, Delete, DiffArguments, EventsArguments, Get, ModeArguments, Run, Set, Verb};
+use args::{
+    ApplyArguments, Arguments, Delete, DiffArguments, EventsArguments, Get, ModeArguments, Run,
+    Set, Verb,
+};
 use error::{CliError, ExitCode};
 use output::Output;
 use session::{Context, Session, Update};
@@ -44,7 +48,11 @@ pub fn main(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Exi
         Ok(arguments) => arguments,
         Err(error) => {
             output::print_usage(&error, &words);
-            return if error.use_stderr() { ExitCode::Usage } else { ExitCode::Success };
+            return if error.use_stderr() {
+                ExitCode::Usage
+            } else {
+                ExitCode::Success
+            };
         }
     };
     let mut output = Output::of_process();
@@ -75,11 +83,23 @@ fn run(arguments: &Arguments, output: &mut Output) -> Result<ExitCode, CliError>
     let signals = signals(verb);
     let mut session = Session::new(&settings, signals);
     let (waiting, ignore_modes) = (settings.waiting, settings.ignore_modes);
-    let result = run_verb(verb, &mut Context { link: &mut session, output, waiting, ignore_modes });
+    let result = run_verb(
+        verb,
+        &mut Context {
+            link: &mut session,
+            output,
+            waiting,
+            ignore_modes,
+        },
+    );
     if !result.as_ref().is_err_and(CliError::is_interrupted) {
         session.warn_of_storage(output);
     }
-    session.close(result.as_ref().map_or_else(CliError::is_interrupted, |_| true));
+    session.close(
+        result
+            .as_ref()
+            .map_or_else(CliError::is_interrupted, |_| true),
+    );
     if result.as_ref().is_err_and(CliError::is_interrupted) && signals.len() == 1 {
         // What is left in force was said: the end is that of all commands which signals end.
         let _ = signal_hook::low_level::emulate_default_handler(SIGINT);
@@ -87,13 +107,16 @@ fn run(arguments: &Arguments, output: &mut Output) -> Result<ExitCode, CliError>
     result
 }
 
-/// The signals that a command reacts to: all, where they are its usual end, with the exit code of success. It is none
-/// where an end is awaited: a script must not take the signal for it.
+/// The signals that a command reacts to: all, where they are its usual end, with the exit code of
+/// success. It is none where an end is awaited: a script must not take the signal for it.
 fn signals(verb: &Verb) -> &'static [c_int] {
     match verb {
-        Verb::Logs(_) | Verb::Get(Get::Events(EventsArguments { until: None, count: None, .. })) => {
-            &[SIGINT, SIGTERM, SIGQUIT, SIGHUP]
-        }
+        Verb::Logs(_)
+        | Verb::Get(Get::Events(EventsArguments {
+            until: None,
+            count: None,
+            ..
+        })) => &[SIGINT, SIGTERM, SIGQUIT, SIGHUP],
         // Who interrupts the wait is told what stays in force.
         Verb::Apply(ApplyArguments { dry_run: false, .. })
         | Verb::Mode(ModeArguments { mode: Some(_), .. })
@@ -109,35 +132,77 @@ fn signals(verb: &Verb) -> &'static [c_int] {
 fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError> {
     let (link, output) = (&mut *context.link, &mut *context.output);
     match verb {
-        Verb::Get(Get::State { output: format, masks }) => get::state(link, masks, *format, output)?,
+        Verb::Get(Get::State {
+            output: format,
+            masks,
+        }) => get::state(link, masks, *format, output)?,
         Verb::Get(Get::Workload(filter)) => get::workloads(link, filter, output)?,
         Verb::Get(Get::Agent { output: format }) => get::agents(*format, link, output)?,
         Verb::Get(Get::Config { output: format }) => get::configs(*format, link, output)?,
         Verb::Get(Get::Update { output: format }) => update::print(*format, link, output)?,
-        Verb::Get(Get::Events(arguments)) => return events::follow(arguments, SystemTime::now, context),
-        Verb::Set(Set::State { masks_and_file, delete_missing, mode }) => {
-            let update = set::update(masks_and_file, *delete_missing, output)?;
-            return context.update_and_wait(Update { keeps_mode: mode.keeps_mode(), ..update });
+        Verb::Get(Get::Events(arguments)) => {
+            return events::follow(arguments, SystemTime::now, context);
         }
-        Verb::Delete(Delete::Workload { names }) => return context.update_and_wait(update::delete_workloads(names)?),
+        Verb::Set(Set::State {
+            masks_and_file,
+            delete_missing,
+            mode,
+        }) => {
+            let update = set::update(masks_and_file, *delete_missing, output)?;
+            return context.update_and_wait(Update {
+                keeps_mode: mode.keeps_mode(),
+                ..update
+            });
+        }
+        Verb::Delete(Delete::Workload { names }) => {
+            return context.update_and_wait(update::delete_workloads(names)?);
+        }
         Verb::Delete(Delete::Config { names }) => return context.delete_configs(names),
-        Verb::Run(Run::Workload(arguments)) => return context.update_and_wait(update::run_workload(arguments)?),
-        Verb::Apply(ApplyArguments { input, dry_run: true, output: format, .. })
-        | Verb::Diff(DiffArguments { input, output: format }) => {
+        Verb::Run(Run::Workload(arguments)) => {
+            return context.update_and_wait(update::run_workload(arguments)?);
+        }
+        Verb::Apply(ApplyArguments {
+            input,
+            dry_run: true,
+            output: format,
+            ..
+        })
+        | Verb::Diff(DiffArguments {
+            input,
+            output: format,
+        }) => {
             return diff::print(apply::update(input, output)?, *format, link, output);
         }
-        Verb::Apply(ApplyArguments { input, rollback, force, restart_dependents, .. }) => {
+        Verb::Apply(ApplyArguments {
+            input,
+            rollback,
+            force,
+            restart_dependents,
+            ..
+        }) => {
             let update = apply::update(input, output)?;
             let names = rows::entries(update.new_state.at(&["desiredState", "workloads"]));
-            let restart = names.filter(|_| *restart_dependents).map(|(name, _)| name.to_owned()).collect();
-            return context.update_and_wait(Update { rollback: *rollback, force: *force, restart, ..update });
+            let restart = names
+                .filter(|_| *restart_dependents)
+                .map(|(name, _)| name.to_owned())
+                .collect();
+            return context.update_and_wait(Update {
+                rollback: *rollback,
+                force: *force,
+                restart,
+                ..update
+            });
         }
         Verb::Restart { names } => {
             let update = update::restart(names, link, output)?;
             return context.update_and_wait(update);
         }
         Verb::Rollback { id } => return update::roll_back(*id, context),
-        Verb::Mode(ModeArguments { mode: Some(mode), new, .. }) => {
+        Verb::Mode(ModeArguments {
+            mode: Some(mode),
+            new,
+            ..
+        }) => {
             let update = modes::switch(link, mode, *new)?;
             return context.update_and_wait(update);
         }

@@ -1,15 +1,17 @@
 //! What `ank` prints: the streams, tables and frames, and documents in YAML and JSON.
 //!
-//! Results and progress go to standard output, warnings, errors and debug messages to standard error. Texts of others -
-//! files, names, states, texts of the server - reach a terminal only through here: characters that would act on it are
-//! escaped. One list of columns for each view gives the table, JSON and YAML. Tables have no borders and are laid out so that
-//! scripts can cut them at the headings. Frames replace each other in a terminal, and follow each other elsewhere.
+//! Results and progress go to standard output, warnings, errors and debug messages to standard
+//! error. Texts of others - files, names, states, texts of the server - reach a terminal only
+//! through here: characters that would act on it are escaped. One list of columns for each view
+//! gives the table, JSON and YAML. Tables have no borders and are laid out so that scripts can cut
+//! them at the headings. Frames replace each other in a terminal, and follow each other elsewhere.
 //!
-//! Documents have the documented order of fields. Names of workloads, agents, tags and configs are sorted, so that two
-//! outputs can be compared. Empty maps and lists are left out where only an unmasked response of the server has them.
+//! Documents have the documented order of fields. Names of workloads, agents, tags and configs are
+//! sorted, so that two outputs can be compared. Empty maps and lists are left out where only an
+//! unmasked response of the server has them.
 //!
-//! Thread: `main`. Owns: both streams. Colours only in a terminal, without `NO_COLOR` and `TERM=dumb`: scripts match
-//! `error: ` and `warn: ` at the beginning of a line.
+//! Thread: `main`. Owns: both streams. Colours only in a terminal, without `NO_COLOR` and
+//! `TERM=dumb`: scripts match `error: ` and `warn: ` at the beginning of a line.
 
 use super::args::Format;
 use super::error::{Result, unknown};
@@ -30,7 +32,8 @@ use unicode_width::UnicodeWidthChar;
 
 /// Width without a terminal: nothing is cut or wrapped.
 pub const UNLIMITED: usize = usize::MAX;
-/// The part of the state that says what is wrong with the stored state. Servers that have none do not mind the mask.
+/// The part of the state that says what is wrong with the stored state. Servers that have none do
+/// not mind the mask.
 pub const WARNING: &str = "warning";
 
 /// Both streams and their levels.
@@ -61,7 +64,9 @@ impl Output {
         Self {
             out: Box::new(io::stdout().lock()),
             err: Box::new(io::stderr()),
-            terminal: io::stdout().is_terminal().then_some(terminal_size as fn() -> (usize, usize)),
+            terminal: io::stdout()
+                .is_terminal()
+                .then_some(terminal_size as fn() -> (usize, usize)),
             redraws: io::stdout().is_terminal() && !dumb,
             colours: io::stderr().is_terminal() && !no_colour,
             result_colours: io::stdout().is_terminal() && !no_colour,
@@ -72,7 +77,11 @@ impl Output {
     }
 
     /// Streams for tests; with `terminal`, standard output pretends to be one.
-    pub fn to(out: impl Write + 'static, err: impl Write + 'static, terminal: Option<fn() -> (usize, usize)>) -> Self {
+    pub fn to(
+        out: impl Write + 'static,
+        err: impl Write + 'static,
+        terminal: Option<fn() -> (usize, usize)>,
+    ) -> Self {
         let (out, err) = (Box::new(out), Box::new(err));
         Self {
             redraws: terminal.is_some(),
@@ -108,23 +117,34 @@ impl Output {
         self.raw(&printable(text))
     }
 
-    /// Writes lines of a result, each with the escape sequence of its colour; an empty one means no colour.
-    pub fn coloured_result(&mut self, lines: impl IntoIterator<Item = (&'static str, String)>) -> Result<()> {
+    /// Writes lines of a result, each with the escape sequence of its colour; an empty one means no
+    /// colour.
+    pub fn coloured_result(
+        &mut self,
+        lines: impl IntoIterator<Item = (&'static str, String)>,
+    ) -> Result<()> {
         let colours = self.result_colours;
-        let shown = |(colour, line): (&str, String)| match (colours && !colour.is_empty(), printable(&line)) {
+        let shown = |(colour, line): (&str, String)| match (
+            colours && !colour.is_empty(),
+            printable(&line),
+        ) {
             (true, line) => format!("{colour}{line}\x1b[0m\n"),
             (false, line) => format!("{line}\n"),
         };
         self.raw(&lines.into_iter().map(shown).collect::<String>())
     }
 
-    /// Writes lines that workloads have printed, unchanged where there is no terminal. A terminal gets their colours and
-    /// nothing else that acts on it: a workload could overwrite lines of others, or set the clipboard.
+    /// Writes lines that workloads have printed, unchanged where there is no terminal. A terminal
+    /// gets their colours and nothing else that acts on it: a workload could overwrite lines of
+    /// others, or set the clipboard.
     pub fn lines_of_workloads(&mut self, text: &str) -> Result<()> {
         if self.terminal.is_none() {
             return self.raw(text);
         }
-        let shown: String = text.lines().map(|line| printable_with_colours(line) + "\n").collect();
+        let shown: String = text
+            .lines()
+            .map(|line| printable_with_colours(line) + "\n")
+            .collect();
         self.raw(&shown)
     }
 
@@ -152,7 +172,8 @@ impl Output {
         self.labelled("\x1b[38;5;11m", "warn:", &text);
     }
 
-    /// Warns of what is wrong with the stored state, when `state` was read with [`WARNING`] as a mask.
+    /// Warns of what is wrong with the stored state, when `state` was read with [`WARNING`] as a
+    /// mask.
     pub fn warn_of_storage(&mut self, state: &Node) {
         if let Some(text) = state.get(WARNING).and_then(Node::as_text) {
             self.warn(text);
@@ -160,9 +181,16 @@ impl Output {
     }
 
     /// Warns about names that no workload of `known` has: they are probably typing errors.
-    pub fn warn_of_unknown_workloads<'k>(&mut self, names: &[String], known: impl Iterator<Item = &'k str> + Clone) {
+    pub fn warn_of_unknown_workloads<'k>(
+        &mut self,
+        names: &[String],
+        known: impl Iterator<Item = &'k str> + Clone,
+    ) {
         for name in unknown(names, known.clone()) {
-            self.warn(format_args!("workload '{name}' does not exist{}", meant(name, known.clone())));
+            self.warn(format_args!(
+                "workload '{name}' does not exist{}",
+                meant(name, known.clone())
+            ));
         }
     }
 
@@ -198,8 +226,8 @@ impl Output {
     }
 }
 
-/// Prints a usage error of the command line `words`, or the help. An error repeats the words, which may be texts of
-/// others.
+/// Prints a usage error of the command line `words`, or the help. An error repeats the words, which
+/// may be texts of others.
 pub fn print_usage(error: &clap::Error, words: &[OsString]) {
     let hostile = |word: &OsString| word.to_string_lossy().chars().any(acts_on_terminal);
     // There is no stream left for an error of this one.
@@ -229,8 +257,8 @@ const STATE: usize = 28;
 /// The indent of text below its row.
 const INDENT: &str = "  ";
 
-/// One column of one row: its heading, the cell, the key in JSON and YAML, and the value there. Without a heading it is no
-/// column of the table, without a value no part of the data.
+/// One column of one row: its heading, the cell, the key in JSON and YAML, and the value there.
+/// Without a heading it is no column of the table, without a value no part of the data.
 pub struct Field {
     heading: &'static str,
     is_wide: bool,
@@ -241,7 +269,13 @@ pub struct Field {
 
 impl Field {
     pub fn new(heading: &'static str, key: &str, cell: String, value: impl Into<Value>) -> Self {
-        Self { heading, is_wide: false, cell, key: key.to_owned(), value: value.into() }
+        Self {
+            heading,
+            is_wide: false,
+            cell,
+            key: key.to_owned(),
+            value: value.into(),
+        }
     }
 
     /// A text of others.
@@ -256,7 +290,10 @@ impl Field {
 
     /// A column of `-o wide` only.
     pub fn wide(self) -> Self {
-        Self { is_wide: true, ..self }
+        Self {
+            is_wide: true,
+            ..self
+        }
     }
 }
 
@@ -269,13 +306,26 @@ pub struct View {
 
 impl View {
     /// `blank` has the columns of `rows`, of which there may be none.
-    pub fn new(format: Format, blank: &[Field], rows: impl IntoIterator<Item = Vec<Field>>) -> Self {
+    pub fn new(
+        format: Format,
+        blank: &[Field],
+        rows: impl IntoIterator<Item = Vec<Field>>,
+    ) -> Self {
         let columns = blank.iter().filter(|field| is_column(format, field));
-        let table = Table { headings: columns.map(|field| field.heading).collect(), rows: Vec::new() };
-        let mut view = Self { format, table, rows: Vec::new() };
+        let table = Table {
+            headings: columns.map(|field| field.heading).collect(),
+            rows: Vec::new(),
+        };
+        let mut view = Self {
+            format,
+            table,
+            rows: Vec::new(),
+        };
         for fields in rows {
             view.push_cells(&fields);
-            view.rows.push(object(fields.into_iter().map(|field| (field.key, field.value))));
+            view.rows.push(object(
+                fields.into_iter().map(|field| (field.key, field.value)),
+            ));
         }
         view
     }
@@ -283,18 +333,32 @@ impl View {
     /// A row of the table only.
     pub fn push_cells(&mut self, fields: &[Field]) {
         let columns = fields.iter().filter(|field| is_column(self.format, field));
-        self.table.rows.push(columns.map(|field| field.cell.clone()).collect());
+        self.table
+            .rows
+            .push(columns.map(|field| field.cell.clone()).collect());
     }
 
     /// Lets the cells below each of `headings` end at the same place.
     pub fn align(&mut self, headings: &[&str]) {
-        for at in (0..self.table.headings.len()).filter(|at| headings.contains(&self.table.headings[*at])) {
-            let widest = self.table.rows.iter().map(|row| width(&row[at])).max().unwrap_or_default();
-            self.table.rows.iter_mut().for_each(|row| row[at] = format!("{:>widest$}", row[at]));
+        for at in
+            (0..self.table.headings.len()).filter(|at| headings.contains(&self.table.headings[*at]))
+        {
+            let widest = self
+                .table
+                .rows
+                .iter()
+                .map(|row| width(&row[at]))
+                .max()
+                .unwrap_or_default();
+            self.table
+                .rows
+                .iter_mut()
+                .for_each(|row| row[at] = format!("{:>widest$}", row[at]));
         }
     }
 
-    /// Prints the table, or the rows as `key` of one document, after `more`. Those of `frames` follow each other.
+    /// Prints the table, or the rows as `key` of one document, after `more`. Those of `frames`
+    /// follow each other.
     pub fn print<const N: usize>(
         self,
         (key, more): (&str, [(&str, Value); N]),
@@ -303,7 +367,14 @@ impl View {
         output: &mut Output,
     ) -> Result<()> {
         let rows = [(key, Value::Sequence(self.rows))];
-        show(self.format, &object(more.into_iter().chain(rows)), &self.table, too_wide, frames, output)
+        show(
+            self.format,
+            &object(more.into_iter().chain(rows)),
+            &self.table,
+            too_wide,
+            frames,
+            output,
+        )
     }
 }
 
@@ -317,10 +388,16 @@ pub fn show(
     output: &mut Output,
 ) -> Result<()> {
     match (format, frames) {
-        (Format::Json | Format::Yaml, frames) => output.result(&document(data, format, frames.is_some())),
+        (Format::Json | Format::Yaml, frames) => {
+            output.result(&document(data, format, frames.is_some()))
+        }
         (_, Some(frames)) => frames.show_table(table, too_wide, output),
         _ => {
-            let columns = if format == Format::Wide { UNLIMITED } else { output.width() };
+            let columns = if format == Format::Wide {
+                UNLIMITED
+            } else {
+                output.width()
+            };
             output.result(&table.text(columns, too_wide))
         }
     }
@@ -330,8 +407,9 @@ fn is_column(format: Format, field: &Field) -> bool {
     !field.heading.is_empty() && (!field.is_wide || format == Format::Wide)
 }
 
-/// The layout of a table that is wider than the terminal. Columns are left out from the right, which `...` behind the
-/// headings says, but for the first and that of the state; what is left ends at the edge.
+/// The layout of a table that is wider than the terminal. Columns are left out from the right,
+/// which `...` behind the headings says, but for the first and that of the state; what is left ends
+/// at the edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TooWide {
     /// Nothing else.
@@ -340,8 +418,8 @@ pub enum TooWide {
     Wrap,
     /// The last cell ends in `...`.
     Shorten,
-    /// As `Wrap`, but where the last column would have less than 60 columns there is no table: each row
-    /// takes a line, and its last cell those below it. Nothing is cut.
+    /// As `Wrap`, but where the last column would have less than 60 columns there is no table: each
+    /// row takes a line, and its last cell those below it. Nothing is cut.
     Whole,
 }
 
@@ -361,7 +439,13 @@ fn width(text: &str) -> usize {
 pub fn one_line(text: &str) -> String {
     let lines: Vec<&str> = text.trim().lines().map(str::trim_end).collect();
     let blank = |c: char| if c == '\t' { ' ' } else { c };
-    let visible = |c: char| if acts_on_terminal(c) { char::REPLACEMENT_CHARACTER } else { c };
+    let visible = |c: char| {
+        if acts_on_terminal(c) {
+            char::REPLACEMENT_CHARACTER
+        } else {
+            c
+        }
+    };
     lines.join(", ").chars().map(blank).map(visible).collect()
 }
 
@@ -372,7 +456,11 @@ const NAMES_SHOWN: usize = 3;
 pub fn some_of<'n>(names: impl Iterator<Item = &'n str>) -> String {
     let names: Vec<String> = names.map(one_line).collect();
     let shown = names[..names.len().min(NAMES_SHOWN)].join(", ");
-    if names.len() > NAMES_SHOWN { format!("{shown} and {} more", names.len() - NAMES_SHOWN) } else { shown }
+    if names.len() > NAMES_SHOWN {
+        format!("{shown} and {} more", names.len() - NAMES_SHOWN)
+    } else {
+        shown
+    }
 }
 
 impl Table {
@@ -387,10 +475,17 @@ impl Table {
         let mut widths: Vec<usize> = (0..=last).map(|at| widest(at).min(padded_max)).collect();
         let mut shown: Vec<usize> = (0..=last).collect();
         let missing = |widths: &[usize], shown: &[usize]| {
-            let sign = if shown.len() > last { 0 } else { 1 + ELLIPSIS.len() };
-            (shown.iter().map(|at| widths[*at] + GAP).sum::<usize>() - GAP + sign).saturating_sub(columns)
+            let sign = if shown.len() > last {
+                0
+            } else {
+                1 + ELLIPSIS.len()
+            };
+            (shown.iter().map(|at| widths[*at] + GAP).sum::<usize>() - GAP + sign)
+                .saturating_sub(columns)
         };
-        let room = widest(last).min(columns).saturating_sub(missing(&widths, &shown));
+        let room = widest(last)
+            .min(columns)
+            .saturating_sub(missing(&widths, &shown));
         // Fewer columns are too few to read a sentence.
         if too_wide == TooWide::Whole && room < widths[last].min(60) {
             return self.plain_lines(columns);
@@ -398,7 +493,11 @@ impl Table {
         // The heading of the column that is never left out.
         let is_state = |at: usize| self.headings[at].trim_start() == "EXECUTION STATE";
         if too_wide != TooWide::Drop {
-            let least = if is_state(last) { STATE } else { width(self.headings[last]) };
+            let least = if is_state(last) {
+                STATE
+            } else {
+                width(self.headings[last])
+            };
             widths[last] = widths[last].min(room.max(least));
         }
         while missing(&widths, &shown) > 0
@@ -410,15 +509,20 @@ impl Table {
         let mut lines = Vec::new();
         for row in rows() {
             let pieces = match too_wide {
-                _ if columns == UNLIMITED || width(&row[last]) <= widths[last] => vec![row[last].clone()],
-                TooWide::Wrap | TooWide::Whole if shown.contains(&last) => wrap(&row[last], widths[last]),
+                _ if columns == UNLIMITED || width(&row[last]) <= widths[last] => {
+                    vec![row[last].clone()]
+                }
+                TooWide::Wrap | TooWide::Whole if shown.contains(&last) => {
+                    wrap(&row[last], widths[last])
+                }
                 _ => vec![shortened(&row[last], widths[last])],
             };
             for (number, piece) in pieces.iter().enumerate() {
                 let cells = shown.iter().map(|at| {
                     let cell = match *at {
                         at if at == last => piece.clone(),
-                        _ if number > 0 => String::new(), // Below the first line only the last column has text.
+                        // Below the first line only the last column has text.
+                        _ if number > 0 => String::new(),
                         0 if columns != UNLIMITED => shortened(&row[0], widths[0]),
                         at => row[at].clone(),
                     };
@@ -437,17 +541,30 @@ impl Table {
 
     fn plain_lines(&self, columns: usize) -> Vec<String> {
         let room = columns.saturating_sub(INDENT.len());
-        let lines = self.rows.iter().filter_map(|row| row.split_last()).flat_map(|(last, cells)| {
-            let cells: Vec<&str> = cells.iter().map(String::as_str).filter(|cell| !cell.is_empty()).collect();
-            let last = wrap_words(last, room).into_iter().map(|line| format!("{INDENT}{line}"));
-            std::iter::once(cells.join(&" ".repeat(GAP))).chain(last)
-        });
+        let lines = self
+            .rows
+            .iter()
+            .filter_map(|row| row.split_last())
+            .flat_map(|(last, cells)| {
+                let cells: Vec<&str> = cells
+                    .iter()
+                    .map(String::as_str)
+                    .filter(|cell| !cell.is_empty())
+                    .collect();
+                let last = wrap_words(last, room)
+                    .into_iter()
+                    .map(|line| format!("{INDENT}{line}"));
+                std::iter::once(cells.join(&" ".repeat(GAP))).chain(last)
+            });
         lines.collect()
     }
 
     /// The table as text, every line with its end.
     pub fn text(&self, columns: usize, too_wide: TooWide) -> String {
-        self.lines(columns, too_wide).iter().flat_map(|line| [line.as_str(), "\n"]).collect()
+        self.lines(columns, too_wide)
+            .iter()
+            .flat_map(|line| [line.as_str(), "\n"])
+            .collect()
     }
 }
 
@@ -468,7 +585,10 @@ pub fn shortened(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();
     }
-    format!("{}{ELLIPSIS}", cut(text, columns.saturating_sub(ELLIPSIS.len())))
+    format!(
+        "{}{ELLIPSIS}",
+        cut(text, columns.saturating_sub(ELLIPSIS.len()))
+    )
 }
 
 /// Lines of `text` of at most `columns`, broken between words where there are any.
@@ -521,7 +641,12 @@ pub struct LiveFrames {
 
 impl LiveFrames {
     /// Shows `table`, as far as the terminal has lines for it.
-    pub fn show_table(&mut self, table: &Table, too_wide: TooWide, output: &mut Output) -> Result<()> {
+    pub fn show_table(
+        &mut self,
+        table: &Table,
+        too_wide: TooWide,
+        output: &mut Output,
+    ) -> Result<()> {
         let mut lines = table.lines(output.width(), too_wide);
         if let Some((_, height)) = output.terminal() {
             shorten(&mut lines, height.saturating_sub(1)); // The cursor stands below.
@@ -529,10 +654,13 @@ impl LiveFrames {
         self.show(lines, output)
     }
 
-    /// Shows `lines`. In a terminal that can redraw they replace the frame before; elsewhere they are written, followed by
-    /// an empty line, when they differ from the frame before.
+    /// Shows `lines`. In a terminal that can redraw they replace the frame before; elsewhere they
+    /// are written, followed by an empty line, when they differ from the frame before.
     pub fn show(&mut self, lines: Vec<String>, output: &mut Output) -> Result<()> {
-        let lines: Vec<String> = lines.into_iter().map(|line| printable(&line).into_owned()).collect();
+        let lines: Vec<String> = lines
+            .into_iter()
+            .map(|line| printable(&line).into_owned())
+            .collect();
         if let Some((columns, _)) = output.terminal().filter(|_| output.redraws) {
             let text = self.redraw(&lines, columns);
             return output.progress(&text);
@@ -540,7 +668,11 @@ impl LiveFrames {
         if self.last.as_ref() == Some(&lines) {
             return Ok(());
         }
-        let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).chain(["\n"]).collect();
+        let text: String = lines
+            .iter()
+            .flat_map(|line| [line.as_str(), "\n"])
+            .chain(["\n"])
+            .collect();
         self.last = Some(lines);
         output.progress(&text)
     }
@@ -562,8 +694,8 @@ impl LiveFrames {
     }
 }
 
-/// Leaves at most `lines_max` lines, the last one with the number of the others: lines that scrolled away cannot be
-/// redrawn.
+/// Leaves at most `lines_max` lines, the last one with the number of the others: lines that
+/// scrolled away cannot be redrawn.
 fn shorten(lines: &mut Vec<String>, lines_max: usize) {
     let lines_max = lines_max.max(2);
     if lines.len() > lines_max {
@@ -588,10 +720,14 @@ impl Serialize for Ordered<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let below = |kind: Kind| move |node| Ordered { node, kind };
         match (self.node, self.kind) {
-            (Node::Map(entries), Kind::Map(value) | Kind::Named(value)) => {
-                serializer.collect_map(entries.iter().map(|(name, node)| (name, below(*value)(node))))
+            (Node::Map(entries), Kind::Map(value) | Kind::Named(value)) => serializer.collect_map(
+                entries
+                    .iter()
+                    .map(|(name, node)| (name, below(*value)(node))),
+            ),
+            (Node::List(items), Kind::List(item)) => {
+                serializer.collect_seq(items.iter().map(below(*item)))
             }
-            (Node::List(items), Kind::List(item)) => serializer.collect_seq(items.iter().map(below(*item))),
             (Node::Map(entries), kind) => match kind.object(self.node) {
                 Some(object) => serializer.collect_map(ordered_fields(entries, object)),
                 None => self.node.serialize(serializer),
@@ -602,25 +738,63 @@ impl Serialize for Ordered<'_> {
 }
 
 /// The fields to print in their order; those that are not in the table come last.
-fn ordered_fields<'n>(entries: &'n Entries, object: &'static Object) -> Vec<(&'n str, Ordered<'n>)> {
+fn ordered_fields<'n>(
+    entries: &'n Entries,
+    object: &'static Object,
+) -> Vec<(&'n str, Ordered<'n>)> {
     let known = object.fields.iter().filter_map(|field| {
-        let node = entries.get(field.name).filter(|node| !field.is_omitted(node))?;
-        Some((field.name, Ordered { node, kind: field.kind }))
+        let node = entries
+            .get(field.name)
+            .filter(|node| !field.is_omitted(node))?;
+        Some((
+            field.name,
+            Ordered {
+                node,
+                kind: field.kind,
+            },
+        ))
     });
-    let unknown = entries.iter().filter(|(name, _)| object.field(name).is_none());
-    known.chain(unknown.map(|(name, node)| (name, Ordered { node, kind: Kind::Any }))).collect()
+    let unknown = entries
+        .iter()
+        .filter(|(name, _)| object.field(name).is_none());
+    known
+        .chain(unknown.map(|(name, node)| {
+            (
+                name,
+                Ordered {
+                    node,
+                    kind: Kind::Any,
+                },
+            )
+        }))
+        .collect()
 }
 
 /// The text of a complete state or a part of one, as `ank get state` prints it.
 pub fn state_text(state: &Node, format: Format) -> String {
-    let text = document(&Ordered { node: state, kind: Kind::Object(&COMPLETE_STATE) }, format, false);
-    if format == Format::Yaml { text + "\n" } else { text }
+    let text = document(
+        &Ordered {
+            node: state,
+            kind: Kind::Object(&COMPLETE_STATE),
+        },
+        format,
+        false,
+    );
+    if format == Format::Yaml {
+        text + "\n"
+    } else {
+        text
+    }
 }
 
-/// Anything that can be written in both formats, which are texts, numbers, lists and maps with text keys. In a `stream`,
-/// YAML follows after a line `---`, and JSON has one line.
+/// Anything that can be written in both formats, which are texts, numbers, lists and maps with text
+/// keys. In a `stream`, YAML follows after a line `---`, and JSON has one line.
 pub fn document(value: &impl Serialize, format: Format, stream: bool) -> String {
-    let json = if stream { serde_json::to_string } else { serde_json::to_string_pretty };
+    let json = if stream {
+        serde_json::to_string
+    } else {
+        serde_json::to_string_pretty
+    };
     match format {
         Format::Yaml if stream => format!("---\n{}\n", yaml_text(value).trim_end()),
         Format::Yaml => yaml_text(value),
@@ -629,36 +803,58 @@ pub fn document(value: &impl Serialize, format: Format, stream: bool) -> String 
 }
 
 /// One event as a document of a stream.
-pub fn event_text(now: SystemTime, altered: &AlteredFields, state: &Node, format: Format) -> String {
+pub fn event_text(
+    now: SystemTime,
+    altered: &AlteredFields,
+    state: &Node,
+    format: Format,
+) -> String {
     let paths = |paths: &Vec<String>| value(Some(paths).filter(|paths| !paths.is_empty()));
     let event = object([
         ("timestamp", timestamp(now).into()),
         ("addedFields", paths(&altered.added)),
         ("updatedFields", paths(&altered.updated)),
         ("removedFields", paths(&altered.removed)),
-        ("completeState", value(Some(Ordered { node: state, kind: Kind::Object(&COMPLETE_STATE) }))),
+        (
+            "completeState",
+            value(Some(Ordered {
+                node: state,
+                kind: Kind::Object(&COMPLETE_STATE),
+            })),
+        ),
     ]);
     document(&event, format, true)
 }
 
 /// Anything as a value; what is missing has none.
 pub fn value(of: Option<impl Serialize>) -> Value {
-    of.map_or(Value::Null, |of| serde_yaml::to_value(of).unwrap_or_default()) // States can always be written.
+    of.map_or(Value::Null, |of| {
+        serde_yaml::to_value(of).unwrap_or_default()
+    }) // States can always be written.
 }
 
 /// A map of what is known.
 pub fn object<K: Into<Value>>(entries: impl IntoIterator<Item = (K, Value)>) -> Value {
     let known = entries.into_iter().filter(|(_, value)| !value.is_null());
-    Value::Mapping(known.map(|(key, value)| (key.into(), value)).collect::<Mapping>())
+    Value::Mapping(
+        known
+            .map(|(key, value)| (key.into(), value))
+            .collect::<Mapping>(),
+    )
 }
 
-/// JSON in which nothing acts on a terminal. Such characters stand only inside of texts, where an escape means the same.
+/// JSON in which nothing acts on a terminal. Such characters stand only inside of texts, where an
+/// escape means the same.
 fn escaped_json(json: &str) -> String {
     // The last two are not allowed in YAML, which `yaml_text` makes of this.
     let escapes = |c: char| acts_on_terminal(c) || matches!(c, '\u{fffe}' | '\u{ffff}');
     let mut escaped = String::with_capacity(json.len());
     for c in json.chars() {
-        if escapes(c) { escaped.push_str(&format!("\\u{:04x}", u32::from(c))) } else { escaped.push(c) }
+        if escapes(c) {
+            escaped.push_str(&format!("\\u{:04x}", u32::from(c)))
+        } else {
+            escaped.push(c)
+        }
     }
     escaped
 }
@@ -676,11 +872,15 @@ fn yaml_text(value: &impl Serialize) -> String {
 /// The lines of a value as YAML.
 pub fn all_lines(value: &Value) -> Vec<String> {
     let (beside, below) = yaml_lines(value);
-    Some(beside).filter(|line| !line.is_empty()).into_iter().chain(below).collect()
+    Some(beside)
+        .filter(|line| !line.is_empty())
+        .into_iter()
+        .chain(below)
+        .collect()
 }
 
-/// A value as YAML: what stands beside its key, and the lines below. Texts of several lines are written line by line, so
-/// that these can be compared.
+/// A value as YAML: what stands beside its key, and the lines below. Texts of several lines are
+/// written line by line, so that these can be compared.
 pub fn yaml_lines(value: &Value) -> (String, Vec<String>) {
     match value {
         Value::Mapping(map) if !map.is_empty() => {
@@ -688,19 +888,33 @@ pub fn yaml_lines(value: &Value) -> (String, Vec<String>) {
                 let (key, (beside, below)) = (scalar(key), yaml_lines(value));
                 let indent = if value.is_sequence() { "" } else { "  " };
                 let blank = if beside.is_empty() { "" } else { " " };
-                // Bytes of a key that stands before its value; YAML reads no longer ones there than 1,024.
-                let key = if key.len() > 128 { format!("? {key}\n") } else { key };
+                // Bytes of a key that stands before its value; YAML reads no longer ones there than
+                // 1,024.
+                let key = if key.len() > 128 {
+                    format!("? {key}\n")
+                } else {
+                    key
+                };
                 let first = format!("{key}:{blank}{beside}");
-                std::iter::once(first).chain(below.into_iter().map(move |line| format!("{indent}{line}")))
+                std::iter::once(first)
+                    .chain(below.into_iter().map(move |line| format!("{indent}{line}")))
             });
             // A long key has a line of its own.
-            (String::new(), lines.flat_map(|line| line.split('\n').map(str::to_owned).collect::<Vec<_>>()).collect())
+            (
+                String::new(),
+                lines
+                    .flat_map(|line| line.split('\n').map(str::to_owned).collect::<Vec<_>>())
+                    .collect(),
+            )
         }
         Value::Sequence(items) if !items.is_empty() => {
             let lines = items.iter().flat_map(|item| {
                 // The first entry of a map stands beside the dash.
                 let leads = std::iter::once("- ").chain(std::iter::repeat("  "));
-                all_lines(item).into_iter().zip(leads).map(|(line, lead)| format!("{lead}{line}"))
+                all_lines(item)
+                    .into_iter()
+                    .zip(leads)
+                    .map(|(line, lead)| format!("{lead}{line}"))
             });
             (String::new(), lines.collect())
         }
@@ -711,7 +925,13 @@ pub fn yaml_lines(value: &Value) -> (String, Vec<String>) {
                 Some(body) if body.is_empty() || body.ends_with('\n') => "|+",
                 Some(_) => "|",
             };
-            (style.to_owned(), body.unwrap_or(text).split('\n').map(str::to_owned).collect())
+            (
+                style.to_owned(),
+                body.unwrap_or(text)
+                    .split('\n')
+                    .map(str::to_owned)
+                    .collect(),
+            )
         }
         value => (scalar(value), Vec::new()),
     }
@@ -721,7 +941,10 @@ pub fn yaml_lines(value: &Value) -> (String, Vec<String>) {
 fn is_block(text: &str) -> bool {
     let begins_deeper = text.trim_start_matches('\n').starts_with([' ', '\t']);
     // The last two are not allowed in YAML.
-    !begins_deeper && text.chars().all(|c| !acts_on_terminal(c) && !matches!(c, '\u{fffe}' | '\u{ffff}'))
+    !begins_deeper
+        && text
+            .chars()
+            .all(|c| !acts_on_terminal(c) && !matches!(c, '\u{fffe}' | '\u{ffff}'))
 }
 
 /// A value on one line.
@@ -731,13 +954,18 @@ fn scalar(value: &Value) -> String {
         Value::String(text) if text.contains('\n') || text.chars().any(acts_on_terminal) => {
             escaped_json(&serde_json::to_string(text).unwrap_or_default())
         }
-        _ => serde_yaml::to_string(value).unwrap_or_default().trim_end().to_owned(),
+        _ => serde_yaml::to_string(value)
+            .unwrap_or_default()
+            .trim_end()
+            .to_owned(),
     }
 }
 
 /// UTC with nanoseconds, the format that scripts expect.
 pub(super) fn timestamp(now: SystemTime) -> String {
-    let nanoseconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
+    let nanoseconds = now
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.subsec_nanos());
     format!("{}.{nanoseconds:09}+00:00", utc(now).trim_end_matches('Z'))
 }
 
@@ -765,12 +993,36 @@ mod tests {
     #[test]
     fn quiet_and_verbose_change_what_the_table_says() {
         for (quiet, verbose, out, err) in [
-            (false, false, "result\nstatus\nframe\n", "warn: careful\nerror: failed\nhint: try again\n"),
-            (true, false, "result\n", "warn: careful\nerror: failed\nhint: try again\n"),
-            (false, true, "result\nstatus\nframe\n", "warn: careful\ndebug: detail\nerror: failed\nhint: try again\n"),
-            (true, true, "result\n", "warn: careful\nerror: failed\nhint: try again\n"),
+            (
+                false,
+                false,
+                "result\nstatus\nframe\n",
+                "warn: careful\nerror: failed\nhint: try again\n",
+            ),
+            (
+                true,
+                false,
+                "result\n",
+                "warn: careful\nerror: failed\nhint: try again\n",
+            ),
+            (
+                false,
+                true,
+                "result\nstatus\nframe\n",
+                "warn: careful\ndebug: detail\nerror: failed\nhint: try again\n",
+            ),
+            (
+                true,
+                true,
+                "result\n",
+                "warn: careful\nerror: failed\nhint: try again\n",
+            ),
         ] {
-            assert_eq!(all(quiet, verbose, false), (out.to_owned(), err.to_owned()), "quiet {quiet} verbose {verbose}");
+            assert_eq!(
+                all(quiet, verbose, false),
+                (out.to_owned(), err.to_owned()),
+                "quiet {quiet} verbose {verbose}"
+            );
         }
     }
 
@@ -800,16 +1052,24 @@ mod tests {
     fn lines_of_workloads_are_left_alone_where_no_terminal_is() {
         let text = "\x1b[31mred\x1b[0m \x1b[2J\r\n";
         let on_terminal: fn() -> (usize, usize) = || (80, 24);
-        for (terminal, expected) in [(None, text), (Some(on_terminal), "\x1b[31mred\x1b[0m \\u{1b}[2J\x1b[0m\n")] {
+        for (terminal, expected) in [
+            (None, text),
+            (Some(on_terminal), "\x1b[31mred\x1b[0m \\u{1b}[2J\x1b[0m\n"),
+        ] {
             let out = Written::default();
-            Output::to(out.clone(), io::sink(), terminal).lines_of_workloads(text).unwrap();
+            Output::to(out.clone(), io::sink(), terminal)
+                .lines_of_workloads(text)
+                .unwrap();
             assert_eq!(out.text(), expected);
         }
     }
 
     #[test]
     fn lines_of_results_are_coloured_in_a_terminal_only() {
-        for (colours, expected) in [(true, "\x1b[31m-\\u{1b}old\x1b[0m\nsame\n"), (false, "-\\u{1b}old\nsame\n")] {
+        for (colours, expected) in [
+            (true, "\x1b[31m-\\u{1b}old\x1b[0m\nsame\n"),
+            (false, "-\\u{1b}old\nsame\n"),
+        ] {
             let out = Written::default();
             let mut output = Output::to(out.clone(), io::sink(), None);
             output.result_colours = colours;
@@ -843,8 +1103,17 @@ mod table_tests {
     fn table(info: &str) -> Table {
         let row = |cells: [&str; 5]| cells.map(str::to_owned).to_vec();
         Table {
-            headings: vec!["WORKLOAD NAME", "AGENT", "RUNTIME", "EXECUTION STATE", "ADDITIONAL INFO"],
-            rows: vec![row(["sleepy", "agent_A", "podman", "Running(Ok)", ""]), row(["web", "B", "", "Removed", info])],
+            headings: vec![
+                "WORKLOAD NAME",
+                "AGENT",
+                "RUNTIME",
+                "EXECUTION STATE",
+                "ADDITIONAL INFO",
+            ],
+            rows: vec![
+                row(["sleepy", "agent_A", "podman", "Running(Ok)", ""]),
+                row(["web", "B", "", "Removed", info]),
+            ],
         }
     }
 
@@ -856,9 +1125,16 @@ sleepy          agent_A   podman    Running(Ok)                      \x20
 web             B                   Removed           Exit code: '137'
 ";
         for too_wide in [TooWide::Drop, TooWide::Wrap, TooWide::Shorten] {
-            assert_eq!(table("Exit code: '137'").text(65_535, too_wide), expected, "{too_wide:?}");
+            assert_eq!(
+                table("Exit code: '137'").text(65_535, too_wide),
+                expected,
+                "{too_wide:?}"
+            );
         }
-        let empty = Table { headings: vec!["CONFIG"], rows: Vec::new() };
+        let empty = Table {
+            headings: vec!["CONFIG"],
+            rows: Vec::new(),
+        };
         assert_eq!(empty.text(80, TooWide::Drop), "CONFIG\n");
     }
 
@@ -903,7 +1179,11 @@ sleepy          agent_A   podman    Running(Ok)    \n\
 web             B                   Removed        \n",
             ),
         ] {
-            assert_eq!(table(info).text(columns, too_wide), expected, "{columns} {too_wide:?}");
+            assert_eq!(
+                table(info).text(columns, too_wide),
+                expected,
+                "{columns} {too_wide:?}"
+            );
         }
     }
 
@@ -911,8 +1191,14 @@ web             B                   Removed        \n",
     fn columns_are_left_out_from_the_right_but_never_the_state() {
         let table = table("0123456789abcdef XYZ");
         for (columns, headings) in [
-            (200, "WORKLOAD NAME AGENT RUNTIME EXECUTION STATE ADDITIONAL INFO"),
-            (74, "WORKLOAD NAME AGENT RUNTIME EXECUTION STATE ADDITIONAL INFO"),
+            (
+                200,
+                "WORKLOAD NAME AGENT RUNTIME EXECUTION STATE ADDITIONAL INFO",
+            ),
+            (
+                74,
+                "WORKLOAD NAME AGENT RUNTIME EXECUTION STATE ADDITIONAL INFO",
+            ),
             (73, "WORKLOAD NAME AGENT RUNTIME EXECUTION STATE ..."),
             (54, "WORKLOAD NAME AGENT EXECUTION STATE ..."),
             (44, "WORKLOAD NAME EXECUTION STATE ..."),
@@ -921,7 +1207,10 @@ web             B                   Removed        \n",
             let lines = table.lines(columns, TooWide::Drop);
             let found = lines[0].split_whitespace().collect::<Vec<_>>().join(" ");
             assert_eq!(found, headings, "{columns}");
-            assert!(lines.iter().all(|line| width(line) <= columns), "{columns}: {lines:?}");
+            assert!(
+                lines.iter().all(|line| width(line) <= columns),
+                "{columns}: {lines:?}"
+            );
             assert!(lines[2].contains("Removed"), "{columns}: {lines:?}");
         }
         assert!(table.lines(0, TooWide::Wrap).iter().all(String::is_empty));
@@ -932,8 +1221,14 @@ web             B                   Removed        \n",
         let mut table = table("x");
         table.rows[1][0] = "n".repeat(300);
         let lines = table.lines(UNLIMITED, TooWide::Drop);
-        assert!(lines[0].starts_with("WORKLOAD NAME") && width(&lines[0]) < 200, "{lines:?}");
-        assert!(lines[2].starts_with(&format!("{}   B ", "n".repeat(300))), "{lines:?}");
+        assert!(
+            lines[0].starts_with("WORKLOAD NAME") && width(&lines[0]) < 200,
+            "{lines:?}"
+        );
+        assert!(
+            lines[2].starts_with(&format!("{}   B ", "n".repeat(300))),
+            "{lines:?}"
+        );
     }
 
     #[test]
@@ -952,18 +1247,33 @@ web             B                   Removed        \n",
             ]
         };
         for (format, expected) in [
-            (Format::Table, "NAME   COUNT\none    2x   \na\u{fffd}     -    \n"),
-            (Format::Wide, "NAME   ID   COUNT\none    i    2x   \na\u{fffd}     j    -    \n"),
+            (
+                Format::Table,
+                "NAME   COUNT\none    2x   \na\u{fffd}     -    \n",
+            ),
+            (
+                Format::Wide,
+                "NAME   ID   COUNT\none    i    2x   \na\u{fffd}     j    -    \n",
+            ),
             (
                 Format::Yaml,
                 "at: 7\nrows:\n- name: one\n  id: i\n  count: 2\n  more: 3\n- name: \"a\\e\"\n  id: j\n  more: 2\n",
             ),
         ] {
-            let rows = [fields("one", "i", Some(2)).into(), fields("a\x1b", "j", None).into()];
+            let rows = [
+                fields("one", "i", Some(2)).into(),
+                fields("a\x1b", "j", None).into(),
+            ];
             let view = View::new(format, &fields("", "", None), rows);
             let out = Written::default();
             let mut output = Output::to(out.clone(), io::sink(), None);
-            view.print(("rows", [("at", 7.into())]), TooWide::Drop, None, &mut output).unwrap();
+            view.print(
+                ("rows", [("at", 7.into())]),
+                TooWide::Drop,
+                None,
+                &mut output,
+            )
+            .unwrap();
             drop(output);
             assert_eq!(out.text(), expected, "{format:?}");
         }
@@ -974,7 +1284,11 @@ web             B                   Removed        \n",
         let info = "waits for 'a_workload_with_a_long_name' to run, it is Pending(WaitingToStart)";
         let text = |columns| table(info).text(columns, TooWide::Whole);
         assert!(text(200).starts_with("WORKLOAD NAME   AGENT "));
-        assert!(text(114).starts_with("WORKLOAD NAME   AGENT ") && text(114).lines().count() == 4, "{}", text(114));
+        assert!(
+            text(114).starts_with("WORKLOAD NAME   AGENT ") && text(114).lines().count() == 4,
+            "{}",
+            text(114)
+        );
         let expected = "\
 sleepy   agent_A   podman   Running(Ok)
 web   B   Removed
@@ -982,20 +1296,37 @@ web   B   Removed
   run, it is Pending(WaitingToStart)
 ";
         assert_eq!(text(44), expected);
-        assert_eq!(wrap_words("ab  abcdef 語語語 x", 4), ["ab", "abcd", "ef", "語語", "語 x"]);
+        assert_eq!(
+            wrap_words("ab  abcdef 語語語 x", 4),
+            ["ab", "abcd", "ef", "語語", "語 x"]
+        );
         assert_eq!(wrap_words("語語", 1), ["語", "語"]);
         assert_eq!(wrap_words("", 0), [""; 0]);
         // Short texts stay in the table, however narrow it is.
-        assert!(table("short").text(70, TooWide::Whole).starts_with("WORKLOAD NAME "));
+        assert!(
+            table("short")
+                .text(70, TooWide::Whole)
+                .starts_with("WORKLOAD NAME ")
+        );
     }
 
     #[test]
     fn columns_are_counted_as_a_terminal_shows_them() {
         let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
-        let table = Table { headings: vec!["A", "B"], rows: vec![row(["ä", "日本語"]), row(["xyz", "b"])] };
-        assert_eq!(table.text(65_535, TooWide::Drop), "A     B     \nä     日本語\nxyz   b     \n");
-        // A wide character that does not fit goes to the next line as a whole, and nothing is cut inside one.
-        assert_eq!(table.text(11, TooWide::Wrap), "A     B    \nä     日本 \n      語   \nxyz   b    \n");
+        let table = Table {
+            headings: vec!["A", "B"],
+            rows: vec![row(["ä", "日本語"]), row(["xyz", "b"])],
+        };
+        assert_eq!(
+            table.text(65_535, TooWide::Drop),
+            "A     B     \nä     日本語\nxyz   b     \n"
+        );
+        // A wide character that does not fit goes to the next line as a whole, and nothing is cut
+        // inside one.
+        assert_eq!(
+            table.text(11, TooWide::Wrap),
+            "A     B    \nä     日本 \n      語   \nxyz   b    \n"
+        );
         assert_eq!(table.text(8, TooWide::Drop), "A   ...\nä  \nxyz\n");
         assert_eq!(wrap("語語", 1), ["語", "語"]);
     }
@@ -1025,7 +1356,8 @@ mod frame_tests {
         let mut output = Output::to(out.clone(), io::sink(), terminal);
         let mut live = LiveFrames::default();
         for frame in frames {
-            live.show(frame.iter().map(ToString::to_string).collect(), &mut output).unwrap();
+            live.show(frame.iter().map(ToString::to_string).collect(), &mut output)
+                .unwrap();
         }
         drop(output);
         out.text()
@@ -1037,7 +1369,10 @@ mod frame_tests {
             frames(&[&["a", "b"], &["c"], &["d", "e"]], Some(|| (80, 24))),
             "\x1b[1Ga\x1b[K\nb\x1b[K\n\x1b[1G\x1b[2Ac\x1b[K\n\x1b[J\x1b[1G\x1b[1Ad\x1b[K\ne\x1b[K\n"
         );
-        assert_eq!(frames(&[&["abcdef"]], Some(|| (4, 24))), "\x1b[1Gabcd\x1b[K\n");
+        assert_eq!(
+            frames(&[&["abcdef"]], Some(|| (4, 24))),
+            "\x1b[1Gabcd\x1b[K\n"
+        );
     }
 
     #[test]
@@ -1056,13 +1391,19 @@ mod frame_tests {
     #[test]
     fn texts_in_a_frame_do_not_move_the_cursor() {
         let hostile: &[&str] = &["\x1b[2J\u{202e}x"];
-        assert_eq!(frames(&[hostile], Some(|| (80, 24))), "\x1b[1G\\u{1b}[2J\\u{202e}x\x1b[K\n");
+        assert_eq!(
+            frames(&[hostile], Some(|| (80, 24))),
+            "\x1b[1G\\u{1b}[2J\\u{202e}x\x1b[K\n"
+        );
         assert_eq!(frames(&[hostile], None), "\\u{1b}[2J\\u{202e}x\n\n");
     }
 
     #[test]
     fn elsewhere_a_frame_is_written_only_when_something_changed() {
-        assert_eq!(frames(&[&["a", "b"], &["a", "b"], &["a", "c"]], None), "a\nb\n\na\nc\n\n");
+        assert_eq!(
+            frames(&[&["a", "b"], &["a", "b"], &["a", "c"]], None),
+            "a\nb\n\na\nc\n\n"
+        );
     }
 
     #[test]
@@ -1110,17 +1451,32 @@ workloads:
   bare: {agent: '', runtime: podman, runtimeConfig: ''}
 configs: {key: [v, {n: ''}]}
 ";
-        let desired = Manifest::parse(manifest).unwrap().into_desired_state().unwrap();
-        let load = Node::map([("cpuUsage", Node::Number(7)), ("freeMemory", Node::Number(1024))]);
+        let desired = Manifest::parse(manifest)
+            .unwrap()
+            .into_desired_state()
+            .unwrap();
+        let load = Node::map([
+            ("cpuUsage", Node::Number(7)),
+            ("freeMemory", Node::Number(1024)),
+        ]);
         let agent = Node::map([("tags", Node::empty()), ("status", load)]);
         let info = ExecutionState::with_info(Phase::FailedExecFailed, "Exit code: '1'");
-        let id = Node::map([("0a", crate::model::complete_state::execution_state_node(&info))]);
+        let id = Node::map([(
+            "0a",
+            crate::model::complete_state::execution_state_node(&info),
+        )]);
         let states = Node::map([("agent_A", Node::map([("web", id)])), ("", Node::empty())]);
         Node::map([
             ("desiredState", desired.node(rendering)),
             ("workloadStates", states),
             ("agents", Node::map([("agent_A", agent)])),
-            ("effectiveState", Node::map([("apiVersion", Node::text("v1")), ("workloads", Node::empty())])),
+            (
+                "effectiveState",
+                Node::map([
+                    ("apiVersion", Node::text("v1")),
+                    ("workloads", Node::empty()),
+                ]),
+            ),
         ])
     }
 
@@ -1188,7 +1544,11 @@ effectiveState:
     #[test]
     fn yaml_has_the_documented_order_whatever_the_server_sends() {
         for rendering in [Rendering::Full, Rendering::Sparse] {
-            assert_eq!(state_text(&state(rendering), Format::Yaml), YAML, "{rendering:?}");
+            assert_eq!(
+                state_text(&state(rendering), Format::Yaml),
+                YAML,
+                "{rendering:?}"
+            );
         }
         assert_eq!(state_text(&Node::empty(), Format::Yaml), "{}\n\n");
     }
@@ -1196,7 +1556,9 @@ effectiveState:
     #[test]
     fn json_is_indented_and_holds_the_same() {
         let text = state_text(&state(Rendering::Full), Format::Json);
-        assert!(text.starts_with("{\n  \"desiredState\": {\n    \"apiVersion\": \"v1\",\n    \"workloads\": {\n"));
+        assert!(text.starts_with(
+            "{\n  \"desiredState\": {\n    \"apiVersion\": \"v1\",\n    \"workloads\": {\n"
+        ));
         assert!(text.contains("\"cpuUsage\": 7,"));
         assert!(text.ends_with("\n}\n"));
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -1207,26 +1569,51 @@ effectiveState:
 
     #[test]
     fn characters_that_act_on_a_terminal_are_escaped_and_read_back_as_they_were() {
-        let all = (0..0x3000).chain(0xfe00..=0xffff).filter_map(char::from_u32);
+        let all = (0..0x3000)
+            .chain(0xfe00..=0xffff)
+            .filter_map(char::from_u32);
         let mut texts: Vec<String> = all.map(|c| format!("a {c}b: '\"\\\u{ffff}🦀")).collect();
         let long = format!("\u{202e}{}", "k".repeat(3_000));
-        texts.extend(["\x1b[2J\nline: \u{202e}two\n".to_owned(), "\u{2066}".to_owned(), long]);
-        let keys = Node::map(texts.iter().map(|text| (text.as_str(), Node::text(text.as_str()))));
-        let state =
-            Node::map([("keys", keys), ("list", Node::List(texts.iter().map(|text| Node::text(&**text)).collect()))]);
-        let altered = AlteredFields { added: texts.clone(), ..AlteredFields::default() };
+        texts.extend([
+            "\x1b[2J\nline: \u{202e}two\n".to_owned(),
+            "\u{2066}".to_owned(),
+            long,
+        ]);
+        let keys = Node::map(
+            texts
+                .iter()
+                .map(|text| (text.as_str(), Node::text(text.as_str()))),
+        );
+        let state = Node::map([
+            ("keys", keys),
+            (
+                "list",
+                Node::List(texts.iter().map(|text| Node::text(&**text)).collect()),
+            ),
+        ]);
+        let altered = AlteredFields {
+            added: texts.clone(),
+            ..AlteredFields::default()
+        };
         let plain = serde_json::to_value(&state).unwrap();
         for format in [Format::Yaml, Format::Json] {
-            for (text, path) in
-                [(state_text(&state, format), ""), (event_text(UNIX_EPOCH, &altered, &state, format), "/completeState")]
-            {
+            for (text, path) in [
+                (state_text(&state, format), ""),
+                (
+                    event_text(UNIX_EPOCH, &altered, &state, format),
+                    "/completeState",
+                ),
+            ] {
                 assert!(!text.chars().any(acts_on_terminal), "{format:?}");
                 let read: serde_json::Value = match format {
                     Format::Yaml => serde_yaml::from_str(&text).unwrap(),
                     _ => serde_json::from_str(&text).unwrap(),
                 };
                 assert_eq!(read.pointer(path), Some(&plain), "{format:?}");
-                assert!(path.is_empty() || read["addedFields"] == serde_json::json!(texts), "{format:?}");
+                assert!(
+                    path.is_empty() || read["addedFields"] == serde_json::json!(texts),
+                    "{format:?}"
+                );
             }
         }
     }

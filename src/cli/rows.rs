@@ -1,11 +1,14 @@
-//! Rows of workload tables: what a complete state has about each instance, and why it does not start or stop yet. The
-//! server reports only that a workload waits; which others it waits for follows from the dependencies.
+//! Rows of workload tables: what a complete state has about each instance, and why it does not
+//! start or stop yet. The server reports only that a workload waits; which others it waits for
+//! follows from the dependencies.
 //!
 //! Thread: `main`, plain values.
 
 use super::args::Format;
 use super::output::{Field, View, one_line, some_of};
-use crate::model::execution_state::{ExecutionState, INACTIVE_PREFIX, PARTS_SEPARATOR, Phase, WorkloadState};
+use crate::model::execution_state::{
+    ExecutionState, INACTIVE_PREFIX, PARTS_SEPARATOR, Phase, WorkloadState,
+};
 use crate::model::modes::NOT_IN_MODE;
 use crate::model::names::{InstanceName, of_workload};
 use crate::model::nearest::meant;
@@ -55,29 +58,47 @@ impl Row {
 /// The rows of all instances below `workloadStates`.
 pub fn rows(state: &Node) -> BTreeMap<InstanceName, Row> {
     let with_row = |(instance, execution_state): (InstanceName, &Node)| {
-        let row = Row { runtime: runtime(state, &instance.workload, &instance.agent), ..row(execution_state) };
+        let row = Row {
+            runtime: runtime(state, &instance.workload, &instance.agent),
+            ..row(execution_state)
+        };
         (instance, row)
     };
-    instances(state.get("workloadStates")).map(with_row).collect()
+    instances(state.get("workloadStates"))
+        .map(with_row)
+        .collect()
 }
 
 fn row(state: &Node) -> Row {
     let (name, sub_state) = (text(state, &["state"]), text(state, &["subState"]));
     let info = one_line(text(state, &["additionalInfo"]));
     // States of a newer server are shown unchanged.
-    let newer = || if name == sub_state { name.to_owned() } else { format!("{name}({sub_state})") };
+    let newer = || {
+        if name == sub_state {
+            name.to_owned()
+        } else {
+            format!("{name}({sub_state})")
+        }
+    };
     let phase = Phase::parse(name, sub_state);
     let state = phase.map_or_else(newer, |phase| phase.to_string());
-    Row { runtime: String::new(), phase, state, info }
+    Row {
+        runtime: String::new(),
+        phase,
+        state,
+        info,
+    }
 }
 
-/// The runtime of the workload called `name` on `agent`. The effective state comes first: there a templated agent
-/// has its final name.
+/// The runtime of the workload called `name` on `agent`. The effective state comes first: there a
+/// templated agent has its final name.
 pub fn runtime(state: &Node, name: &str, agent: &str) -> String {
-    let found = ["effectiveState", "desiredState"].into_iter().find_map(|part| {
-        let workload = state.at(&[part, "workloads", name])?;
-        (text(workload, &["agent"]) == agent).then(|| text(workload, &["runtime"]))
-    });
+    let found = ["effectiveState", "desiredState"]
+        .into_iter()
+        .find_map(|part| {
+            let workload = state.at(&[part, "workloads", name])?;
+            (text(workload, &["agent"]) == agent).then(|| text(workload, &["runtime"]))
+        });
     found.unwrap_or_default().to_owned()
 }
 
@@ -95,7 +116,8 @@ pub fn text<'n>(node: &'n Node, path: &[&str]) -> &'n str {
 pub fn instances(part: Option<&Node>) -> impl Iterator<Item = (InstanceName, &Node)> {
     entries(part).flat_map(|(agent, workloads)| {
         entries(Some(workloads)).flat_map(move |(workload, ids)| {
-            entries(Some(ids)).map(move |(id, node)| (InstanceName::with_id(workload, id, agent), node))
+            entries(Some(ids))
+                .map(move |(id, node)| (InstanceName::with_id(workload, id, agent), node))
         })
     })
 }
@@ -103,7 +125,12 @@ pub fn instances(part: Option<&Node>) -> impl Iterator<Item = (InstanceName, &No
 /// What is shown of instances, in the order of `rows`.
 pub fn view<'r>(format: Format, rows: impl IntoIterator<Item = (&'r InstanceName, Row)>) -> View {
     let blank = fields(&InstanceName::with_id("", "", ""), &Row::default());
-    View::new(format, &blank, rows.into_iter().map(|(instance, row)| fields(instance, &row)))
+    View::new(
+        format,
+        &blank,
+        rows.into_iter()
+            .map(|(instance, row)| fields(instance, &row)),
+    )
 }
 
 fn fields(instance: &InstanceName, row: &Row) -> Vec<Field> {
@@ -142,7 +169,11 @@ pub struct Reasons {
 impl Reasons {
     /// The reasons in `state`, a complete state as far as [`MASKS`].
     pub fn new(state: &Node) -> Self {
-        Self { rows: rows(state), needs: needs(state), needed_before: Needs::new() }
+        Self {
+            rows: rows(state),
+            needs: needs(state),
+            needed_before: Needs::new(),
+        }
     }
 
     /// Applies a reported state. Returns whether the instance was known, or has gone.
@@ -152,8 +183,9 @@ impl Reasons {
         is_known
     }
 
-    /// Whether a workload waits for one that is not relevant on its node or outside of the current mode, directly or not:
-    /// only an update, a switch of the mode or a new start of that agent can change this.
+    /// Whether a workload waits for one that is not relevant on its node or outside of the current
+    /// mode, directly or not: only an update, a switch of the mode or a new start of that agent can
+    /// change this.
     pub fn waits_for_inactive(&self, name: &str) -> bool {
         let (mut open, mut seen) = (vec![name], BTreeSet::new());
         while let Some(name) = open.pop() {
@@ -161,12 +193,15 @@ impl Reasons {
                 if self.rows_of(needed).any(|row| row.fulfils(condition)) {
                     continue;
                 }
-                let is_inactive =
-                    |row: &Row| row.info.starts_with(INACTIVE_PREFIX) || row.info.starts_with(NOT_IN_MODE);
+                let is_inactive = |row: &Row| {
+                    row.info.starts_with(INACTIVE_PREFIX) || row.info.starts_with(NOT_IN_MODE)
+                };
                 if self.rows_of(needed).any(is_inactive) {
                     return true;
                 }
-                let waits = self.rows_of(needed).any(|row| row.phase == Some(Phase::PendingWaitingToStart));
+                let waits = self
+                    .rows_of(needed)
+                    .any(|row| row.phase == Some(Phase::PendingWaitingToStart));
                 if waits && seen.insert(needed) {
                     open.push(needed);
                 }
@@ -177,7 +212,10 @@ impl Reasons {
 
     /// The row of an instance, with what it waits for in its info.
     pub fn explained(&self, instance: &InstanceName) -> Row {
-        let (name, row) = (&*instance.workload, self.rows.get(instance).cloned().unwrap_or_default());
+        let (name, row) = (
+            &*instance.workload,
+            self.rows.get(instance).cloned().unwrap_or_default(),
+        );
         let mut waits = match row.phase {
             Some(Phase::PendingWaitingToStart) => self.unmet(name),
             Some(Phase::StoppingWaitingToStop) => {
@@ -199,11 +237,16 @@ impl Reasons {
         if !said.is_empty() {
             waits.insert(0, said);
         }
-        Row { info: waits.join(PARTS_SEPARATOR), ..row }
+        Row {
+            info: waits.join(PARTS_SEPARATOR),
+            ..row
+        }
     }
 
     fn rows_of<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s Row> {
-        of_workload(&self.rows, name).map(|(_, row)| row).filter(|row| row.phase != Some(Phase::Removed))
+        of_workload(&self.rows, name)
+            .map(|(_, row)| row)
+            .filter(|row| row.phase != Some(Phase::Removed))
     }
 
     /// One text for each dependency of `name` that is not fulfilled.
@@ -214,36 +257,59 @@ impl Reasons {
                 Some(condition) => condition.awaited(),
                 None => "to meet a condition that only a newer 'ank' knows",
             };
-            let why = self.rows_of(needed).find(|row| row.info.starts_with(NOT_IN_MODE));
+            let why = self
+                .rows_of(needed)
+                .find(|row| row.info.starts_with(NOT_IN_MODE));
             let why = why.map_or_else(String::new, |row| format!(" ({})", row.info));
             let states = self.rows_of(needed).map(|row| row.state.as_str());
             let states = states.collect::<Vec<_>>().join(", ") + &why;
-            let others = self.rows.keys().map(|other| &*other.workload).filter(|other| *other != name);
+            let others = self
+                .rows
+                .keys()
+                .map(|other| &*other.workload)
+                .filter(|other| *other != name);
             let now = match states.is_empty() {
-                true if others.clone().any(|other| other == needed.as_str()) => "it has ended".to_owned(),
+                true if others.clone().any(|other| other == needed.as_str()) => {
+                    "it has ended".to_owned()
+                }
                 true => format!("it does not exist{}", meant(needed, others)),
                 false => format!("it is {states}"),
             };
             (!is_met).then(|| one_line(&format!("waits for '{needed}' {wanted}, {now}")))
         };
-        self.needs.get(name).into_iter().flatten().filter_map(unmet).collect()
+        self.needs
+            .get(name)
+            .into_iter()
+            .flatten()
+            .filter_map(unmet)
+            .collect()
     }
 
     /// The workloads that must end before one of `names` can, each after that name.
     fn dependents(&self, names: &BTreeSet<&str>) -> BTreeMap<(&str, &str), &Row> {
-        let goes_on =
-            |row: &&Row| !["Succeeded", "Failed", "NotScheduled"].iter().any(|end| row.state.starts_with(end));
+        let goes_on = |row: &&Row| {
+            !["Succeeded", "Failed", "NotScheduled"]
+                .iter()
+                .any(|end| row.state.starts_with(end))
+        };
         let mut found = BTreeMap::new();
         for (dependent, needs) in self.needs.iter().chain(&self.needed_before) {
-            for (name, _) in needs.iter().filter(|(name, how)| names.contains(&***name) && *how == "ADD_COND_RUNNING") {
-                found.extend(self.rows_of(dependent).find(goes_on).map(|row| ((&**name, &**dependent), row)));
+            for (name, _) in needs
+                .iter()
+                .filter(|(name, how)| names.contains(&***name) && *how == "ADD_COND_RUNNING")
+            {
+                found.extend(
+                    self.rows_of(dependent)
+                        .find(goes_on)
+                        .map(|row| ((&**name, &**dependent), row)),
+                );
             }
         }
         found
     }
 
-    /// That some of `names` wait for workloads which go on, and what to do: the `remedy` for these, or another update. What
-    /// is in `ending` ends anyway.
+    /// That some of `names` wait for workloads which go on, and what to do: the `remedy` for these,
+    /// or another update. What is in `ending` ends anyway.
     pub fn held_up(
         &self,
         names: &BTreeSet<&str>,
@@ -251,7 +317,9 @@ impl Reasons {
         remedy: impl FnOnce(String) -> String,
     ) -> Option<String> {
         let holds = |phase: Phase| !phase.fulfils_delete(DeleteCondition::NotPendingNorRunning);
-        let goes_on = |((_, name), row): &((&str, &str), &Row)| !ending.contains(name) && row.phase.is_some_and(holds);
+        let goes_on = |((_, name), row): &((&str, &str), &Row)| {
+            !ending.contains(name) && row.phase.is_some_and(holds)
+        };
         let mut held: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for ((name, dependent), _) in self.dependents(names).into_iter().filter(goes_on) {
             held.entry(name).or_default().insert(dependent);
@@ -260,17 +328,27 @@ impl Reasons {
             format!("'{name}' waits for {}", end_of(dependents.iter().copied()))
         };
         let texts: Vec<String> = held.iter().map(text).collect();
-        let dependents = Vec::from_iter(held.into_values().flatten().collect::<BTreeSet<_>>()).join(" ");
+        let dependents =
+            Vec::from_iter(held.into_values().flatten().collect::<BTreeSet<_>>()).join(" ");
         let text = some_of(texts.iter().map(String::as_str));
-        (!texts.is_empty()).then(|| format!("{text}: {}delete or change what needs it", remedy(dependents)))
+        (!texts.is_empty()).then(|| {
+            format!(
+                "{text}: {}delete or change what needs it",
+                remedy(dependents)
+            )
+        })
     }
 }
 
 /// Whether the info of an agent says already that it waits for the workload that `text` is about.
 fn says_whom(info: &str, text: &str) -> bool {
-    let Some(begin) = text.find("waits for '") else { return false };
+    let Some(begin) = text.find("waits for '") else {
+        return false;
+    };
     let name_at = begin + "waits for '".len();
-    let Some(length) = text[name_at..].find('\'') else { return false };
+    let Some(length) = text[name_at..].find('\'') else {
+        return false;
+    };
     info.contains(&text[begin..=name_at + length])
 }
 
@@ -280,14 +358,16 @@ fn end_of<'n>(names: impl Iterator<Item = &'n str>) -> String {
     format!("{} to end", some_of(quoted.iter().map(String::as_str)))
 }
 
-/// The dependencies of each workload in a complete state. The effective state counts where it has a workload: the
-/// agent runs that.
+/// The dependencies of each workload in a complete state. The effective state counts where it has a
+/// workload: the agent runs that.
 pub fn needs(state: &Node) -> Needs {
     let mut all = Needs::new();
     for part in ["desiredState", "effectiveState"] {
         for (name, workload) in entries(state.at(&[part, "workloads"])) {
             let needs = workload.entries("dependencies");
-            let text = |(name, condition): (&str, &Node)| (name.to_owned(), text(condition, &[]).to_owned());
+            let text = |(name, condition): (&str, &Node)| {
+                (name.to_owned(), text(condition, &[]).to_owned())
+            };
             all.insert(name.to_owned(), needs.map(text).collect());
         }
     }
@@ -302,14 +382,24 @@ mod tests {
     #[test]
     fn the_runtime_belongs_to_name_and_agent_and_the_effective_state_comes_first() {
         let workload = |agent: &str, runtime: &str| {
-            Node::map([("w", Node::map([("agent", Node::text(agent)), ("runtime", Node::text(runtime))]))])
+            Node::map([(
+                "w",
+                Node::map([
+                    ("agent", Node::text(agent)),
+                    ("runtime", Node::text(runtime)),
+                ]),
+            )])
         };
         let part = |workloads: Node| Node::map([("workloads", workloads)]);
         let empty = Node::empty;
         for (desired, effective, runtime) in [
             (workload("A", "podman"), empty(), "podman"),
             (workload("{{agent}}", "podman"), empty(), ""),
-            (workload("{{agent}}", "podman"), workload("A", "podman"), "podman"),
+            (
+                workload("{{agent}}", "podman"),
+                workload("A", "podman"),
+                "podman",
+            ),
             (workload("B", "podman"), workload("B", "podman"), ""),
             (workload("A", "new"), workload("A", "hooked"), "hooked"),
             (empty(), empty(), ""),
@@ -319,7 +409,11 @@ mod tests {
             map.insert("desiredState", part(desired.clone()));
             map.insert("effectiveState", part(effective.clone()));
             let rows = rows(&tree);
-            assert_eq!(rows[&InstanceName::with_id("w", "1", "A")].runtime, runtime, "{desired:?} {effective:?}");
+            assert_eq!(
+                rows[&InstanceName::with_id("w", "1", "A")].runtime,
+                runtime,
+                "{desired:?} {effective:?}"
+            );
         }
     }
 
@@ -327,7 +421,10 @@ mod tests {
     fn what_an_agent_says_it_waits_for_is_said_once() {
         let said = "waits for 'gate', which may not run; prepared: CREATE";
         for (text, is_said) in [
-            ("waits for 'gate' to run, it is Pending(WaitingToStart)", true),
+            (
+                "waits for 'gate' to run, it is Pending(WaitingToStart)",
+                true,
+            ),
             ("waits for 'gat' to run, it does not exist", false),
             ("waits for 'web' to fail, it is Running(Ok)", false),
         ] {
@@ -342,9 +439,15 @@ mod tests {
             ..Row::default()
         };
         let condition = "ADD_COND_RUNNING".to_owned();
-        let needed = BTreeMap::from([("gate".to_owned(), condition.clone()), ("other".to_owned(), condition)]);
+        let needed = BTreeMap::from([
+            ("gate".to_owned(), condition.clone()),
+            ("other".to_owned(), condition),
+        ]);
         let reasons = Reasons {
-            rows: BTreeMap::from([(gate, waits("precondition: /x is missing")), (web.clone(), waits(said))]),
+            rows: BTreeMap::from([
+                (gate, waits("precondition: /x is missing")),
+                (web.clone(), waits(said)),
+            ]),
             needs: BTreeMap::from([("web".to_owned(), needed)]),
             needed_before: Needs::new(),
         };
@@ -352,16 +455,28 @@ mod tests {
         let other = "waits for 'other' to run, it does not exist";
         let expected = format!("{said}; {other}");
         assert_eq!(reasons.explained(&web).info, expected);
-        // Which dependencies are not met is said by `ank`, which knows how they are; the end of a long info is cut off.
+        // Which dependencies are not met is said by `ank`, which knows how they are; the end of a
+        // long info is cut off.
         for by_agent in ["waits for 'other' to run", "waits for 'oth", ""] {
-            reasons.rows.insert(web.clone(), waits(&format!("{said}; {by_agent}")));
+            reasons
+                .rows
+                .insert(web.clone(), waits(&format!("{said}; {by_agent}")));
             assert_eq!(reasons.explained(&web).info, expected, "{by_agent}");
         }
         let gate = "waits for 'gate' to run, it is Pending(WaitingToStart)";
         for (by_agent, expected) in [
-            ("waits for 'gate' to run; waits for 'other' to run", format!("{gate}; {other}")),
-            ("prepared: INIT; waits for 'gate' to run", format!("prepared: INIT; {gate}; {other}")),
-            ("waits for 'else' to fail", format!("waits for 'else' to fail; {gate}; {other}")),
+            (
+                "waits for 'gate' to run; waits for 'other' to run",
+                format!("{gate}; {other}"),
+            ),
+            (
+                "prepared: INIT; waits for 'gate' to run",
+                format!("prepared: INIT; {gate}; {other}"),
+            ),
+            (
+                "waits for 'else' to fail",
+                format!("waits for 'else' to fail; {gate}; {other}"),
+            ),
         ] {
             reasons.rows.insert(web.clone(), waits(by_agent));
             assert_eq!(reasons.explained(&web).info, expected, "{by_agent}");
@@ -374,10 +489,17 @@ mod tests {
             ("Running", "Ok", "Running(Ok)"),
             ("Pending", "WaitingToStart", "Pending(WaitingToStart)"),
             ("NotScheduled", "NotScheduled", "NotScheduled"),
-            ("AgentDisconnected", "AgentDisconnected", "AgentDisconnected"),
+            (
+                "AgentDisconnected",
+                "AgentDisconnected",
+                "AgentDisconnected",
+            ),
             ("Hibernating", "Deep", "Hibernating(Deep)"),
         ] {
-            let node = Node::map([("state", Node::text(name)), ("subState", Node::text(sub_state))]);
+            let node = Node::map([
+                ("state", Node::text(name)),
+                ("subState", Node::text(sub_state)),
+            ]);
             assert_eq!(row(&node).state, expected);
         }
     }

@@ -1,7 +1,9 @@
-//! One connection to the server: requests with their responses, and the workload states that it broadcasts.
+//! One connection to the server: requests with their responses, and the workload states that it
+//! broadcasts.
 //!
-//! Thread: `main`; `cli:connect` connects, `cli:rx` receives and forwards everything in order; `cli:tx` sends, so that a server that
-//! reads nothing cannot delay `main` beyond its timeouts; `cli:signals` waits for signals.
+//! Thread: `main`; `cli:connect` connects, `cli:rx` receives and forwards everything in order;
+//! `cli:tx` sends, so that a server that reads nothing cannot delay `main` beyond its timeouts;
+//! `cli:signals` waits for signals.
 //! Owns: these threads, and the states received while a response was awaited.
 
 use super::error::{CliError, Result};
@@ -11,7 +13,9 @@ use crate::limits::CONNECT_MAX;
 use crate::limits::{GOODBYE_MAX, STACK_LARGE, STACK_SMALL, STOP_DEADLINE};
 use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{AlteredFields, LogEntry, LogsRequest, ToServer, UpdateState};
-use crate::model::messages::{FromServer, ReadState, Request, RequestContent, Response, ResponseContent};
+use crate::model::messages::{
+    FromServer, ReadState, Request, RequestContent, Response, ResponseContent,
+};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::model::version::VERSION;
@@ -47,22 +51,29 @@ pub trait ServerLink {
     /// Reads the parts of the complete state that `masks` select; none means everything.
     fn complete_state(&mut self, masks: &[&str]) -> Result<Node>;
 
-    /// Sends an update. States received before the server accepted are no next ones: they may be older than the update.
+    /// Sends an update. States received before the server accepted are no next ones: they may be
+    /// older than the update.
     fn update(&mut self, content: RequestContent) -> Result<Accepted>;
 
     /// Changes the parts that `masks` name.
     fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted> {
-        let update = UpdateState { new_state: Some(Ok(new_state)), masks, ..UpdateState::default() };
+        let update = UpdateState {
+            new_state: Some(Ok(new_state)),
+            masks,
+            ..UpdateState::default()
+        };
         self.update(RequestContent::UpdateState(update))
     }
 
-    /// Subscribes to changes of the parts of the state that `masks` select. Returns these parts as they are now.
+    /// Subscribes to changes of the parts of the state that `masks` select. Returns these parts as
+    /// they are now.
     fn subscribe(&mut self, masks: &[&str]) -> Result<Node>;
 
     /// Requests logs. Returns the instances whose lines the server will send.
     fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>>;
 
-    /// Returns what comes next, in order; `None` when `until` passed first. A signal is an error, too.
+    /// Returns what comes next, in order; `None` when `until` passed first. A signal is an error,
+    /// too.
     fn next(&mut self, until: Option<Instant>) -> Result<Option<Incoming>>;
 
     /// Returns the next states; `None` when `until` passed first.
@@ -111,16 +122,19 @@ pub struct Update {
     pub force: bool,
     /// Put back what was there when it fails.
     pub rollback: bool,
-    /// Workloads to restart with all that need them; of those in a new state the ones that it changes.
+    /// Workloads to restart with all that need them; of those in a new state the ones that it
+    /// changes.
     pub restart: Vec<String>,
-    /// Instead of all that: what was there before this guarded update, of which the masks are the names.
+    /// Instead of all that: what was there before this guarded update, of which the masks are the
+    /// names.
     pub rollback_of: Option<u64>,
-    /// What is printed first when the server has accepted it, if it is a switch of the mode; else empty.
+    /// What is printed first when the server has accepted it, if it is a switch of the mode; else
+    /// empty.
     pub accepted: String,
     /// Whether a server without modes must not get workloads with the tag `modes`.
     pub checks_modes: bool,
-    /// Whether the mode stays as it is, whatever is in `new_state`; when not, an update that would switch it is refused.
-    /// `None`: it may switch.
+    /// Whether the mode stays as it is, whatever is in `new_state`; when not, an update that would
+    /// switch it is refused. `None`: it may switch.
     pub keeps_mode: Option<bool>,
 }
 
@@ -134,20 +148,22 @@ pub struct Context<'c> {
     pub ignore_modes: bool,
 }
 
-/// The connection of one run of `ank`, made by the first request: files are read and checked before.
+/// The connection of one run of `ank`, made by the first request: files are read and checked
+/// before.
 pub struct Session<'s> {
     settings: &'s CliSettings,
     connection: Option<Connection>,
     /// Received while a response was awaited, oldest first.
     kept: Vec<WorkloadState>,
-    /// Id of the subscription or the request for logs, whose events and lines are responses with this id, too, and the
-    /// error that a text of the server is then.
+    /// Id of the subscription or the request for logs, whose events and lines are responses with
+    /// this id, too, and the error that a text of the server is then.
     stream: (String, fn(String) -> CliError),
     /// Signals that end the command; all others keep their default action.
     signals: &'static [c_int],
     /// Where they arrive, from the first request on.
     interrupts: Receiver<()>,
-    /// What the responses to updates said about the stored state; `None` when no update was accepted.
+    /// What the responses to updates said about the stored state; `None` when no update was
+    /// accepted.
     storage: Option<Option<String>>,
     /// Whether the server has sent something, or the connection is one without TLS in any case.
     is_understood: bool,
@@ -179,10 +195,17 @@ impl<'s> Session<'s> {
 
     fn connect(&mut self, deadline: Instant) -> Result<Connection> {
         if let signals @ [_, ..] = std::mem::take(&mut self.signals) {
-            self.interrupts =
-                catch(signals).map_err(|error| CliError::start(format_args!("cannot catch signals: {error}"), ""))?;
+            self.interrupts = catch(signals).map_err(|error| {
+                CliError::start(format_args!("cannot catch signals: {error}"), "")
+            })?;
         }
-        let CliSettings { url, security, response_timeout, message_max, .. } = self.settings;
+        let CliSettings {
+            url,
+            security,
+            response_timeout,
+            message_max,
+            ..
+        } = self.settings;
         let limit = patience(CONNECT_MAX).min(*response_timeout);
         let options = ClientOptions {
             url: url.clone(),
@@ -192,22 +215,32 @@ impl<'s> Session<'s> {
             message_max: message_max.0 as usize,
         };
         let no_thread = |error| CliError::start(format_args!("cannot start a thread: {error}"), "");
-        let hello = ToServer::CommanderHello { version: VERSION.to_owned() };
+        let hello = ToServer::CommanderHello {
+            version: VERSION.to_owned(),
+        };
         let (connected, connection) = bounded(1);
         // Nobody takes it: the command has ended.
         let connect = move || _ = connected.send(client::connect(&options, hello));
         threads::spawn("cli:connect", STACK_LARGE, connect).map_err(no_thread)?;
         match self.receive(&connection, Some(deadline))? {
             Some(Ok((sender, receiver, hangup))) => {
-                // Messages of `ank` waiting to be sent. It sends one request at a time, so only a stuck server fills
-                // this.
+                // Messages of `ank` waiting to be sent. It sends one request at a time, so only a
+                // stuck server fills this.
                 let (requests, to_send) = bounded(4);
                 // Messages from the server waiting in `ank`.
                 let (to_main, events) = bounded(1024);
-                let reader = threads::spawn("cli:rx", STACK_LARGE, move || receive_all(receiver, &to_main));
-                let writer = threads::spawn("cli:tx", STACK_LARGE, move || send_all(sender, &to_send));
+                let reader = threads::spawn("cli:rx", STACK_LARGE, move || {
+                    receive_all(receiver, &to_main)
+                });
+                let writer =
+                    threads::spawn("cli:tx", STACK_LARGE, move || send_all(sender, &to_send));
                 let threads = [reader.map_err(no_thread)?, writer.map_err(no_thread)?];
-                Ok(Connection { requests, hangup, events, threads })
+                Ok(Connection {
+                    requests,
+                    hangup,
+                    events,
+                    threads,
+                })
             }
             Some(Err(error)) => Err(unreachable_server(&url.to_string(), &error, limit)),
             None => {
@@ -228,9 +261,13 @@ impl<'s> Session<'s> {
         }
     }
 
-    /// Sends a request and waits for its response; states received meanwhile are kept. A text of the server is the error
-    /// that `refused` makes of it.
-    fn request(&mut self, content: RequestContent, refused: fn(String) -> CliError) -> Result<ResponseContent> {
+    /// Sends a request and waits for its response; states received meanwhile are kept. A text of
+    /// the server is the error that `refused` makes of it.
+    fn request(
+        &mut self,
+        content: RequestContent,
+        refused: fn(String) -> CliError,
+    ) -> Result<ResponseContent> {
         let id = uuid::Uuid::new_v4().to_string();
         let lasts = match &content {
             RequestContent::CompleteState(read) => read.subscribe,
@@ -244,7 +281,10 @@ impl<'s> Session<'s> {
             None => self.connect(deadline)?,
         };
         // Full or closed: no response will come, and the receiver reports the cause.
-        let _ = connection.requests.try_send(ToServer::Request(Request { id: id.clone(), content }));
+        let _ = connection.requests.try_send(ToServer::Request(Request {
+            id: id.clone(),
+            content,
+        }));
         self.connection = Some(connection);
         loop {
             match self.next_message(Some(deadline))? {
@@ -265,18 +305,29 @@ impl<'s> Session<'s> {
     }
 
     /// Reads the parts that `masks` select.
-    fn read(&mut self, masks: &[&str], subscribe: bool, refused: fn(String) -> CliError) -> Result<Node> {
-        let read = ReadState { masks: masks.iter().map(ToString::to_string).collect(), subscribe };
+    fn read(
+        &mut self,
+        masks: &[&str],
+        subscribe: bool,
+        refused: fn(String) -> CliError,
+    ) -> Result<Node> {
+        let read = ReadState {
+            masks: masks.iter().map(ToString::to_string).collect(),
+            subscribe,
+        };
         match self.request(RequestContent::CompleteState(read), refused)? {
             ResponseContent::CompleteState { state, .. } => Ok(state),
             _ => Err(CliError::unexpected(UNEXPECTED)),
         }
     }
 
-    /// After an accepted update: warns when a restart of the server may lose it. The response came before the disk was
-    /// tried, so the server is asked once more; when it does not respond, what the response said counts.
+    /// After an accepted update: warns when a restart of the server may lose it. The response came
+    /// before the disk was tried, so the server is asked once more; when it does not respond, what
+    /// the response said counts.
     pub fn warn_of_storage(&mut self, output: &mut Output) {
-        let Some(said) = self.storage.take() else { return };
+        let Some(said) = self.storage.take() else {
+            return;
+        };
         if self.connection.is_some()
             && let Ok(state) = self.complete_state(&[WARNING])
         {
@@ -289,7 +340,9 @@ impl<'s> Session<'s> {
 
     /// The next message; `None` when `until` passed first.
     fn next_message(&mut self, until: Option<Instant>) -> Result<Option<FromServer>> {
-        let Some(connection) = &self.connection else { return Err(CliError::ended(StreamEnd::Closed, false)) };
+        let Some(connection) = &self.connection else {
+            return Err(CliError::ended(StreamEnd::Closed, false));
+        };
         match self.receive(&connection.events, until)? {
             Some(Ok(message)) => {
                 self.is_understood = true;
@@ -300,17 +353,29 @@ impl<'s> Session<'s> {
                     "no Ankaios server answers there ({text}); check the address and the port, or name another server with \
                      '--server-url <URL>'"
                 );
-                Err(CliError::Unreachable { url: self.settings.url.to_string(), hint })
+                Err(CliError::Unreachable {
+                    url: self.settings.url.to_string(),
+                    hint,
+                })
             }
             Some(Err(end)) => Err(CliError::ended(end, self.is_understood)),
             None => Ok(None),
         }
     }
 
-    /// Ends the connection. `in_order` it sends `Goodbye` first if events or logs were requested, so that the server frees
-    /// what it holds for it, and waits shortly for its end. For all others it holds nothing.
+    /// Ends the connection. `in_order` it sends `Goodbye` first if events or logs were requested,
+    /// so that the server frees what it holds for it, and waits shortly for its end. For all others
+    /// it holds nothing.
     pub fn close(&mut self, in_order: bool) {
-        let Some(Connection { requests, hangup, events, threads }) = self.connection.take() else { return };
+        let Some(Connection {
+            requests,
+            hangup,
+            events,
+            threads,
+        }) = self.connection.take()
+        else {
+            return;
+        };
         let deadline = SystemClock.now() + GOODBYE_MAX;
         if in_order && !self.stream.0.is_empty() && requests.try_send(ToServer::Goodbye).is_ok() {
             while let Ok(Ok(_)) = events.recv_deadline(deadline) {}
@@ -329,12 +394,26 @@ impl ServerLink for Session<'_> {
 
     fn update(&mut self, content: RequestContent) -> Result<Accepted> {
         match self.request(content, CliError::Refused)? {
-            ResponseContent::UpdateStateSuccess { added, deleted, restarted, warning } => {
+            ResponseContent::UpdateStateSuccess {
+                added,
+                deleted,
+                restarted,
+                warning,
+            } => {
                 self.storage = Some(warning);
-                let [mut added, deleted, restarted] =
-                    [instances(&added)?, instances(&deleted)?, instances(&restarted)?];
-                added.extend(restarted.iter().cloned()); // Some are there twice, which changes nothing.
-                Ok(Accepted { added, deleted, restarted, earlier: std::mem::take(&mut self.kept) })
+                let [mut added, deleted, restarted] = [
+                    instances(&added)?,
+                    instances(&deleted)?,
+                    instances(&restarted)?,
+                ];
+                // Some are there twice, which changes nothing.
+                added.extend(restarted.iter().cloned());
+                Ok(Accepted {
+                    added,
+                    deleted,
+                    restarted,
+                    earlier: std::mem::take(&mut self.kept),
+                })
             }
             _ => Err(CliError::unexpected(UNEXPECTED)),
         }
@@ -362,15 +441,17 @@ impl ServerLink for Session<'_> {
         loop {
             let incoming = match self.next_message(until)? {
                 Some(FromServer::WorkloadStates(states)) => Incoming::States(states),
-                Some(FromServer::Response(Response { id, content })) if id == self.stream.0 => match content {
-                    ResponseContent::CompleteState { state, altered } => {
-                        Incoming::Event(state, altered.unwrap_or_default())
+                Some(FromServer::Response(Response { id, content })) if id == self.stream.0 => {
+                    match content {
+                        ResponseContent::CompleteState { state, altered } => {
+                            Incoming::Event(state, altered.unwrap_or_default())
+                        }
+                        ResponseContent::LogEntries(entries) => Incoming::Lines(entries),
+                        ResponseContent::LogsStop(instance) => Incoming::Stopped(instance),
+                        ResponseContent::Error(text) => return Err(self.stream.1(text)),
+                        _ => continue,
                     }
-                    ResponseContent::LogEntries(entries) => Incoming::Lines(entries),
-                    ResponseContent::LogsStop(instance) => Incoming::Stopped(instance),
-                    ResponseContent::Error(text) => return Err(self.stream.1(text)),
-                    _ => continue,
-                },
+                }
                 Some(_) => continue,
                 None => return Ok(None),
             };
@@ -379,9 +460,14 @@ impl ServerLink for Session<'_> {
     }
 
     fn cancel_logs(&mut self) {
-        let request = Request { id: self.stream.0.clone(), content: RequestContent::LogsCancel };
+        let request = Request {
+            id: self.stream.0.clone(),
+            content: RequestContent::LogsCancel,
+        };
         // Without a connection nothing is left to end.
-        self.connection.iter().for_each(|it| _ = it.requests.try_send(ToServer::Request(request.clone())));
+        self.connection
+            .iter()
+            .for_each(|it| _ = it.requests.try_send(ToServer::Request(request.clone())));
     }
 
     fn reconnect(&mut self) -> Result<()> {
@@ -397,8 +483,15 @@ impl ServerLink for Session<'_> {
 }
 
 fn instances(names: &[String]) -> Result<Vec<InstanceName>> {
-    let wrong = |name| CliError::unexpected(&format!("Could not parse UpdateStateSuccess message: '{name}'"));
-    names.iter().map(|name| InstanceName::parse(name).ok_or_else(|| wrong(name))).collect()
+    let wrong = |name| {
+        CliError::unexpected(&format!(
+            "Could not parse UpdateStateSuccess message: '{name}'"
+        ))
+    };
+    names
+        .iter()
+        .map(|name| InstanceName::parse(name).ok_or_else(|| wrong(name)))
+        .collect()
 }
 
 /// Begins to catch `signals`. Returns where they arrive.
@@ -442,14 +535,20 @@ fn silent_hint(url: &str, limit: Duration) -> String {
     } else {
         "check the address, the route and the firewall"
     };
-    format!("no connection to '{url}' within {limit:?}; {what}, or name another server with '--server-url <URL>'")
+    format!(
+        "no connection to '{url}' within {limit:?}; {what}, or name another server with '--server-url <URL>'"
+    )
 }
 
 /// Says why there is no connection, and what to do.
 fn unreachable_server(url: &str, error: &ConnectError, limit: Duration) -> CliError {
     let hint = match error {
-        ConnectError::Connect { source, .. } if source.kind() == io::ErrorKind::TimedOut => silent_hint(url, limit),
-        ConnectError::Connect { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+        ConnectError::Connect { source, .. } if source.kind() == io::ErrorKind::TimedOut => {
+            silent_hint(url, limit)
+        }
+        ConnectError::Connect { source, .. }
+            if source.kind() == io::ErrorKind::PermissionDenied =>
+        {
             format!("{source}; run it as root or as a member of the group of the socket")
         }
         ConnectError::Connect { source, .. } => {
@@ -462,11 +561,16 @@ fn unreachable_server(url: &str, error: &ConnectError, limit: Duration) -> CliEr
             format!("{source}; {remedy}, or name another server with '--server-url <URL>'")
         }
         ConnectError::Resolve { source, .. } => {
-            format!("{source}; check the host name, or name another server with '--server-url <URL>'")
+            format!(
+                "{source}; check the host name, or name another server with '--server-url <URL>'"
+            )
         }
         ConnectError::Tls { source, .. } => tls_hint(source),
     };
-    CliError::Unreachable { url: url.to_owned(), hint }
+    CliError::Unreachable {
+        url: url.to_owned(),
+        hint,
+    }
 }
 
 fn tls_hint(source: impl std::fmt::Display) -> String {
@@ -502,20 +606,39 @@ mod tests {
         use crate::wire::peer::PeerEvent;
         use crate::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
         let (inbox, events) = bounded(16);
-        let options = EndpointOptions::tcp("127.0.0.1:0".parse().unwrap(), Security::Insecure, 4 * 1024 * 1024);
-        let endpoint = ServerEndpoint::start(&options, inbox, &mut WatchedThreads::unattended()).unwrap();
+        let options = EndpointOptions::tcp(
+            "127.0.0.1:0".parse().unwrap(),
+            Security::Insecure,
+            4 * 1024 * 1024,
+        );
+        let endpoint =
+            ServerEndpoint::start(&options, inbox, &mut WatchedThreads::unattended()).unwrap();
         let address = endpoint.addresses()[0].to_string();
         let server = std::thread::spawn(move || {
             let (mut outboxes, mut goodbyes) = (Vec::new(), 0);
             for event in events {
                 match event {
                     PeerEvent::Opened { outbox, .. } => outboxes.push(outbox),
-                    PeerEvent::Message { message: ToServer::Request(Request { id, content }), .. } => {
-                        let RequestContent::CompleteState(_) = content else { panic!("{content:?}") };
-                        let content = ResponseContent::CompleteState { state: Node::empty(), altered: None };
-                        outboxes.last().unwrap().put(FromServer::Response(Response { id, content })).unwrap();
+                    PeerEvent::Message {
+                        message: ToServer::Request(Request { id, content }),
+                        ..
+                    } => {
+                        let RequestContent::CompleteState(_) = content else {
+                            panic!("{content:?}")
+                        };
+                        let content = ResponseContent::CompleteState {
+                            state: Node::empty(),
+                            altered: None,
+                        };
+                        outboxes
+                            .last()
+                            .unwrap()
+                            .put(FromServer::Response(Response { id, content }))
+                            .unwrap();
                     }
-                    PeerEvent::Message { message, .. } => goodbyes += usize::from(message == ToServer::Goodbye),
+                    PeerEvent::Message { message, .. } => {
+                        goodbyes += usize::from(message == ToServer::Goodbye)
+                    }
                     PeerEvent::Closed { .. } => {}
                 }
             }
@@ -524,7 +647,12 @@ mod tests {
         let settings = settings(&address);
         for follows in [false, true] {
             let mut session = Session::new(&settings, &[]);
-            if follows { session.subscribe(&[]) } else { session.complete_state(&[]) }.unwrap();
+            if follows {
+                session.subscribe(&[])
+            } else {
+                session.complete_state(&[])
+            }
+            .unwrap();
             let begin = SystemClock.now();
             session.close(true);
             let took = SystemClock.now().saturating_duration_since(begin);
@@ -548,10 +676,19 @@ mod tests {
     fn where_no_route_leads_no_server_can_be_started() {
         for (kind, remedy) in [
             (io::ErrorKind::ConnectionRefused, "start ank-server there"),
-            (io::ErrorKind::NetworkUnreachable, "check the address and the network"),
-            (io::ErrorKind::HostUnreachable, "check the address and the network"),
+            (
+                io::ErrorKind::NetworkUnreachable,
+                "check the address and the network",
+            ),
+            (
+                io::ErrorKind::HostUnreachable,
+                "check the address and the network",
+            ),
         ] {
-            let error = ConnectError::Connect { url: "http://host:1".to_owned(), source: kind.into() };
+            let error = ConnectError::Connect {
+                url: "http://host:1".to_owned(),
+                source: kind.into(),
+            };
             let hint = unreachable_server("http://host:1", &error, Duration::ZERO).hint();
             let expected = format!("; {remedy}, or name another server with '--server-url <URL>'");
             assert!(hint.ends_with(&expected), "{hint}");
@@ -571,9 +708,15 @@ mod tests {
             ),
         ] {
             let source = io::Error::new(io::ErrorKind::TimedOut, "connection timed out");
-            let silent = ConnectError::Connect { url: url.to_owned(), source };
+            let silent = ConnectError::Connect {
+                url: url.to_owned(),
+                source,
+            };
             let error = unreachable_server(url, &silent, Duration::from_secs(3));
-            assert_eq!(error.to_string(), format!("Could not connect to Ankaios server on '{url}'."));
+            assert_eq!(
+                error.to_string(),
+                format!("Could not connect to Ankaios server on '{url}'.")
+            );
             assert!(error.hint().starts_with(expected), "{}", error.hint());
         }
     }
@@ -600,14 +743,22 @@ mod tests {
         let settings = settings(&address);
         let mut session = Session::new(&settings, &[]);
         let error = session.complete_state(&[]).unwrap_err();
-        // gRPC may see the end of the connection before it has read the answer; the hint asks for the server then.
-        assert!(error.hint().contains("Ankaios server answers there"), "{}", error.hint());
+        // gRPC may see the end of the connection before it has read the answer; the hint asks for
+        // the server then.
+        assert!(
+            error.hint().contains("Ankaios server answers there"),
+            "{}",
+            error.hint()
+        );
     }
 
     #[test]
     fn a_server_that_speaks_no_tls_is_reached_with_insecure() {
         let hint = tls_hint("the server does not speak TLS");
-        assert_eq!(hint, "the server does not speak TLS; use -k/--insecure if it runs without TLS on purpose");
+        assert_eq!(
+            hint,
+            "the server does not speak TLS; use -k/--insecure if it runs without TLS on purpose"
+        );
         assert!(!tls_hint("certificate expired").contains("insecure"));
     }
 }

@@ -1,8 +1,8 @@
 //! `ank set state`: parts of the state from a file.
 //!
-//! Thread: `main`. The file has the form that `get state` prints; all of it is checked here, since the wire format would
-//! silently drop what it has no place for. A typing error must not delete anything: a mask whose value the file lacks is refused unless an
-//! option asks for the deletion.
+//! Thread: `main`. The file has the form that `get state` prints; all of it is checked here, since
+//! the wire format would silently drop what it has no place for. A typing error must not delete
+//! anything: a mask whose value the file lacks is refused unless an option asks for the deletion.
 
 use super::error::{CliError, Result};
 use super::output::Output;
@@ -19,27 +19,53 @@ use std::io::{self, ErrorKind};
 /// Reads the file of `ank set state`, the last of `masks_and_file`, and makes the update of it.
 ///
 /// # Errors
-/// The file cannot be read, is no complete state, or lacks what a mask names without `delete_missing`.
-pub fn update(masks_and_file: &[String], delete_missing: bool, output: &mut Output) -> Result<Update> {
-    let (file, masks) = masks_and_file.split_last().map_or(("", masks_and_file), |(file, masks)| (file, masks));
+/// The file cannot be read, is no complete state, or lacks what a mask names without
+/// `delete_missing`.
+pub fn update(
+    masks_and_file: &[String],
+    delete_missing: bool,
+    output: &mut Output,
+) -> Result<Update> {
+    let (file, masks) = masks_and_file
+        .split_last()
+        .map_or(("", masks_and_file), |(file, masks)| (file, masks));
     let text = read_file(file).map_err(|error| {
         let text = format!("Could not read the state object file '{file}'.\nError: '{error}'");
-        let general = "the last argument is the file with the new state; '-' reads from standard input";
+        let general =
+            "the last argument is the file with the new state; '-' reads from standard input";
         CliError::input(text, hint_of_unread(&error, general))
     })?;
     update_from(masks, file, &text, delete_missing, output)
 }
 
 /// The update that takes `masks` from `text`, the content of `file`.
-fn update_from(masks: &[String], file: &str, text: &str, delete_missing: bool, output: &mut Output) -> Result<Update> {
-    let name = if file == "-" { "standard input".to_owned() } else { format!("'{file}'") };
-    let Reading { tree: state, unknown, .. } = read(&name, text)?;
-    unknown.iter().take(MANIFEST_WARNINGS_MAX).for_each(|key| output.warn(key));
+fn update_from(
+    masks: &[String],
+    file: &str,
+    text: &str,
+    delete_missing: bool,
+    output: &mut Output,
+) -> Result<Update> {
+    let name = if file == "-" {
+        "standard input".to_owned()
+    } else {
+        format!("'{file}'")
+    };
+    let Reading {
+        tree: state,
+        unknown,
+        ..
+    } = read(&name, text)?;
+    unknown
+        .iter()
+        .take(MANIFEST_WARNINGS_MAX)
+        .for_each(|key| output.warn(key));
     for mask in masks {
         // Parts of the state that can be changed.
         if !["desiredState", "agents"].contains(&parts(mask)[0]) {
-            output
-                .warn(format_args!("mask '{mask}' changes nothing: only parts of desiredState and agents can be set"));
+            output.warn(format_args!(
+                "mask '{mask}' changes nothing: only parts of desiredState and agents can be set"
+            ));
         } else if !delete_missing && !is_given(&state, mask) {
             return Err(CliError::input(
                 format!("the state object file has no value for '{mask}'"),
@@ -47,58 +73,100 @@ fn update_from(masks: &[String], file: &str, text: &str, delete_missing: bool, o
             ));
         }
     }
-    Ok(Update { new_state: state, masks: masks.to_vec(), ..Update::default() })
+    Ok(Update {
+        new_state: state,
+        masks: masks.to_vec(),
+        ..Update::default()
+    })
 }
 
-/// Whether `state` has a value at `mask`, or an empty map as its parent: that means that there is none.
+/// Whether `state` has a value at `mask`, or an empty map as its parent: that means that there is
+/// none.
 fn is_given(state: &Node, mask: &str) -> bool {
     let path = parts(mask);
     let parent = &path[..path.len() - 1];
-    let emptied = !parent.is_empty() && state.at(parent).is_some_and(|node| node.is_empty_container());
+    let emptied = !parent.is_empty()
+        && state
+            .at(parent)
+            .is_some_and(|node| node.is_empty_container());
     emptied || value_at(state, &path).is_some()
 }
 
-/// Reads the complete state of a file called `name`; an empty one is an empty state. Its unknown keys mean nothing.
+/// Reads the complete state of a file called `name`; an empty one is an empty state. Its unknown
+/// keys mean nothing.
 ///
 /// # Errors
 /// Not YAML, another structure, or a key at the top that no complete state has.
 pub fn read(name: &str, text: &str) -> Result<Reading> {
-    let wrong = |text: &str, hint: &str| CliError::input(format!("Invalid state in {name}: {text}"), hint);
+    let wrong =
+        |text: &str, hint: &str| CliError::input(format!("Invalid state in {name}: {text}"), hint);
     let document = yaml::read(text, Origin::Own).map_err(|error| {
-        wrong(&error.message, &hint_of_unreadable(text, &error, "the file must be one YAML or JSON document"))
+        wrong(
+            &error.message,
+            &hint_of_unreadable(text, &error, "the file must be one YAML or JSON document"),
+        )
     })?;
     let root = &document.root;
-    let read = if root.is_null() { Reading::default() } else { reader::read(root, &COMPLETE_STATE, Rules::State) };
+    let read = if root.is_null() {
+        Reading::default()
+    } else {
+        reader::read(root, &COMPLETE_STATE, Rules::State)
+    };
     if let Some(problem) = read.problems.first() {
         let hint = "the file holds a complete state as 'ank get state' prints it; manifests are for 'ank apply'";
-        return Err(wrong(&ManifestError::invalid(problem.clone()).to_string(), hint));
+        return Err(wrong(
+            &ManifestError::invalid(problem.clone()).to_string(),
+            hint,
+        ));
     }
-    if read.tree.get("desiredState").is_some_and(|desired| desired.get("apiVersion").is_none()) {
-        return Err(wrong("missing field `apiVersion`", "write 'apiVersion: v1' below 'desiredState'"));
+    if read
+        .tree
+        .get("desiredState")
+        .is_some_and(|desired| desired.get("apiVersion").is_none())
+    {
+        return Err(wrong(
+            "missing field `apiVersion`",
+            "write 'apiVersion: v1' below 'desiredState'",
+        ));
     }
     Ok(read)
 }
 
 /// What to do about a `text` that is no YAML because of `error`: `general` where no place is known.
 pub fn hint_of_unreadable(text: &str, error: &YamlError, general: &str) -> String {
-    let Some(at) = error.location else { return general.to_owned() };
+    let Some(at) = error.location else {
+        return general.to_owned();
+    };
     if error.is_second_document {
-        return format!("{general}; put what begins in line {} into a file of its own", at.line);
+        return format!(
+            "{general}; put what begins in line {} into a file of its own",
+            at.line
+        );
     }
     let line = text.lines().nth(at.line as usize - 1).unwrap_or_default();
     if line.trim_start_matches(' ').starts_with('\t') {
-        return format!("tabs cannot indent in YAML; line {} begins with one, use blanks", at.line);
+        return format!(
+            "tabs cannot indent in YAML; line {} begins with one, use blanks",
+            at.line
+        );
     }
-    format!("check line {} and those before it: indentation, quotes and brackets", at.line)
+    format!(
+        "check line {} and those before it: indentation, quotes and brackets",
+        at.line
+    )
 }
 
-/// What to do about a file that cannot be read because of `error`: `general`, unless it is something else than a file, or
-/// may not be read.
+/// What to do about a file that cannot be read because of `error`: `general`, unless it is
+/// something else than a file, or may not be read.
 pub fn hint_of_unread<'a>(error: &io::Error, general: &'a str) -> &'a str {
     match error.kind() {
         ErrorKind::IsADirectory => "it is a folder; name the files in it",
-        ErrorKind::PermissionDenied => "check the permissions of the file and of the folders that it is in",
-        ErrorKind::InvalidData => "the file must be text in UTF-8; editors offer that when they save it",
+        ErrorKind::PermissionDenied => {
+            "check the permissions of the file and of the folders that it is in"
+        }
+        ErrorKind::InvalidData => {
+            "the file must be text in UTF-8; editors offer that when they save it"
+        }
         _ => general,
     }
 }
@@ -112,7 +180,9 @@ mod tests {
     /// Makes the update of `masks` from `text`; returns it or the error, and standard error.
     fn set(masks: &[&str], text: &str, delete: bool) -> (Result<Update, CliError>, String) {
         let masks: Vec<String> = masks.iter().map(ToString::to_string).collect();
-        let played = play(None, [], |_, output| update_from(&masks, "state.yaml", text, delete, output));
+        let played = play(None, [], |_, output| {
+            update_from(&masks, "state.yaml", text, delete, output)
+        });
         (played.result, played.err)
     }
 
@@ -126,15 +196,24 @@ mod tests {
             ("desiredState.workloads.a.agent", one, true),
             ("desiredState.workloads.b", one, false),
             ("desiredState.workloads.a.runtime", one, false),
-            ("desiredState.workloads.a.tags.gone", one, true), // `tags: {}` says that there are none.
+            // `tags: {}` says that there are none.
+            ("desiredState.workloads.a.tags.gone", one, true),
             ("desiredState.workloads.a", none, true),
             ("desiredState", "", false),
             ("desiredState.workloads.a", "", false),
             ("agents.A.tags", "agents: {A: {}}", true),
             ("agents", none, false),
         ] {
-            assert_eq!(set(&[mask], text, false).0.is_ok(), accepted, "{mask} {text:?}");
-            assert_eq!(set(&[mask], text, true).0.unwrap().masks, [mask], "{mask} {text:?}");
+            assert_eq!(
+                set(&[mask], text, false).0.is_ok(),
+                accepted,
+                "{mask} {text:?}"
+            );
+            assert_eq!(
+                set(&[mask], text, true).0.unwrap().masks,
+                [mask],
+                "{mask} {text:?}"
+            );
         }
     }
 
@@ -148,12 +227,25 @@ mod tests {
     #[test]
     fn a_file_that_is_no_complete_state_is_named_with_its_error() {
         for (file, text, expected) in [
-            ("state.yaml", "a: [", "Command failed: 'Invalid state in 'state.yaml': did not find"),
-            ("-", "a: [", "Command failed: 'Invalid state in standard input: did not find"),
-            ("-", "desiredSate: {}", "Command failed: 'Invalid state in standard input: desiredSate: unknown key"),
+            (
+                "state.yaml",
+                "a: [",
+                "Command failed: 'Invalid state in 'state.yaml': did not find",
+            ),
+            (
+                "-",
+                "a: [",
+                "Command failed: 'Invalid state in standard input: did not find",
+            ),
+            (
+                "-",
+                "desiredSate: {}",
+                "Command failed: 'Invalid state in standard input: desiredSate: unknown key",
+            ),
         ] {
             let mut output = Output::to(io::sink(), io::sink(), None);
-            let error = update_from(&["desiredState".to_owned()], file, text, true, &mut output).unwrap_err();
+            let error = update_from(&["desiredState".to_owned()], file, text, true, &mut output)
+                .unwrap_err();
             assert!(error.to_string().starts_with(expected), "{error}");
         }
     }
@@ -173,23 +265,49 @@ mod reading_tests {
                         - {mountPoint: /m, data: d}\n    controlInterfaceAccess:\n      allowRules:\n      \
                         - {type: StateRule, operation: Read, filterMasks: [a]}\n      \
                         denyRules:\n      - {type: LogRule, workloadNames: ['*']}\nconfigs: {y: [t, {u: v}]}\n";
-        let desired = Manifest::parse(manifest).unwrap().into_desired_state().unwrap();
-        let load = Node::map([("cpuUsage", Node::Number(3)), ("freeMemory", Node::Number(4))]);
-        let agent = Node::map([("status", load), ("tags", Node::map([("k", Node::text("v"))]))]);
-        let state =
-            Node::map([("desiredState", desired.node(Rendering::Sparse)), ("agents", Node::map([("A", agent)]))]);
-        for format in [crate::cli::args::Format::Yaml, crate::cli::args::Format::Json] {
+        let desired = Manifest::parse(manifest)
+            .unwrap()
+            .into_desired_state()
+            .unwrap();
+        let load = Node::map([
+            ("cpuUsage", Node::Number(3)),
+            ("freeMemory", Node::Number(4)),
+        ]);
+        let agent = Node::map([
+            ("status", load),
+            ("tags", Node::map([("k", Node::text("v"))])),
+        ]);
+        let state = Node::map([
+            ("desiredState", desired.node(Rendering::Sparse)),
+            ("agents", Node::map([("A", agent)])),
+        ]);
+        for format in [
+            crate::cli::args::Format::Yaml,
+            crate::cli::args::Format::Json,
+        ] {
             let text = crate::cli::output::state_text(&state, format);
             let read = read("-", &text).unwrap();
-            assert_eq!((read.tree, read.unknown.len()), (state.clone(), 0), "{text}");
+            assert_eq!(
+                (read.tree, read.unknown.len()),
+                (state.clone(), 0),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn tabs_are_named_only_where_they_are_what_is_wrong() {
-        for (text, tabs) in [("a:\n\tb: c\n", true), ("a: |\n  x\n  \ty\nb: [\n", false), ("a: [", false)] {
+        for (text, tabs) in [
+            ("a:\n\tb: c\n", true),
+            ("a: |\n  x\n  \ty\nb: [\n", false),
+            ("a: [", false),
+        ] {
             let hint = read("-", text).unwrap_err().hint();
-            assert_eq!(hint.starts_with("tabs cannot indent in YAML; line 2"), tabs, "{text:?}: {hint}");
+            assert_eq!(
+                hint.starts_with("tabs cannot indent in YAML; line 2"),
+                tabs,
+                "{text:?}: {hint}"
+            );
         }
     }
 
@@ -203,7 +321,10 @@ mod reading_tests {
                 Node::map([("agents", Node::map([("A", Node::map([("tags", tags)]))]))])
             }),
             ("desiredState: {apiVersion: v1, workloads: ~}", {
-                Node::map([("desiredState", Node::map([("apiVersion", Node::text("v1"))]))])
+                Node::map([(
+                    "desiredState",
+                    Node::map([("apiVersion", Node::text("v1"))]),
+                )])
             }),
         ] {
             assert_eq!(read("-", text).unwrap().tree, expected, "{text}");
@@ -212,28 +333,64 @@ mod reading_tests {
 
     #[test]
     fn what_is_no_complete_state_is_refused() {
-        let workload = |text: &str| format!("desiredState: {{apiVersion: v1, workloads: {{w: {{{text}}}}}}}");
+        let workload =
+            |text: &str| format!("desiredState: {{apiVersion: v1, workloads: {{w: {{{text}}}}}}}");
         for (text, message) in [
             ("a: [".to_owned(), "did not find expected"),
-            ("[1]".to_owned(), "a list found, expected a mapping at line 1 column 1"),
-            ("desiredState: {workloads: {}}".to_owned(), "missing field `apiVersion`"),
+            (
+                "[1]".to_owned(),
+                "a list found, expected a mapping at line 1 column 1",
+            ),
+            (
+                "desiredState: {workloads: {}}".to_owned(),
+                "missing field `apiVersion`",
+            ),
             (
                 "desiredSate: {apiVersion: v1}".to_owned(),
                 "desiredSate: unknown key (did you mean 'desiredState'?) at line 1 column 14",
             ),
-            ("apiVersion: v1\nworkloads: {}".to_owned(), "apiVersion: unknown key at line 1 column 13"),
-            (workload("restartPolicy: never"), "restartPolicy: unknown value 'never', expected NEVER, ON_FAILURE"),
-            (workload("dependencies: {a: b}"), "expected ADD_COND_RUNNING"),
-            (workload("tags: [a]"), "tags: a list found, expected a mapping"),
-            (workload("files: [{data: x}]"), "files[0]: missing field `mountPoint`"),
-            (workload("files: [{mountPoint: x}]"), "files[0]: missing field `data`"),
-            (workload("controlInterfaceAccess: {allowRules: [{}]}"), "allowRules[0]: missing field `type`"),
             (
-                workload("controlInterfaceAccess: {allowRules: [{type: StateRule, operation: Read}]}"),
+                "apiVersion: v1\nworkloads: {}".to_owned(),
+                "apiVersion: unknown key at line 1 column 13",
+            ),
+            (
+                workload("restartPolicy: never"),
+                "restartPolicy: unknown value 'never', expected NEVER, ON_FAILURE",
+            ),
+            (
+                workload("dependencies: {a: b}"),
+                "expected ADD_COND_RUNNING",
+            ),
+            (
+                workload("tags: [a]"),
+                "tags: a list found, expected a mapping",
+            ),
+            (
+                workload("files: [{data: x}]"),
+                "files[0]: missing field `mountPoint`",
+            ),
+            (
+                workload("files: [{mountPoint: x}]"),
+                "files[0]: missing field `data`",
+            ),
+            (
+                workload("controlInterfaceAccess: {allowRules: [{}]}"),
+                "allowRules[0]: missing field `type`",
+            ),
+            (
+                workload(
+                    "controlInterfaceAccess: {allowRules: [{type: StateRule, operation: Read}]}",
+                ),
                 "allowRules[0]: missing field `filterMasks`",
             ),
-            ("agents: {A: {status: {cpuUsage: -1}}}".to_owned(), "number -1 found, expected a whole number"),
-            ("desiredState: {apiVersion: v1, configs: {a: 1}}".to_owned(), "number 1 found, expected text (put it"),
+            (
+                "agents: {A: {status: {cpuUsage: -1}}}".to_owned(),
+                "number -1 found, expected a whole number",
+            ),
+            (
+                "desiredState: {apiVersion: v1, configs: {a: 1}}".to_owned(),
+                "number 1 found, expected text (put it",
+            ),
         ] {
             let error = read("-", &text).unwrap_err().to_string();
             assert!(error.contains(message), "{text}: {error}");
@@ -244,8 +401,14 @@ mod reading_tests {
     fn unknown_keys_below_the_top_are_warned_about() {
         let text = "desiredState:\n  apiVersion: v1\n  workloads:\n    w:\n      agnet: A\n";
         let input = read("-", text).unwrap();
-        let expected =
-            "unknown key 'desiredState.workloads.w.agnet' is ignored at line 5 column 7, did you mean 'agent'?";
-        assert_eq!(input.unknown.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
+        let expected = "unknown key 'desiredState.workloads.w.agnet' is ignored at line 5 column 7, did you mean 'agent'?";
+        assert_eq!(
+            input
+                .unknown
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>(),
+            [expected]
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! The settings of one run of `ank`: command line, environment, `ank.conf`, defaults.
 //!
-//! Thread: `main`, once at the start. Gives: checked settings, or the error to print; warnings go to the output.
+//! Thread: `main`, once at the start. Gives: checked settings, or the error to print; warnings go
+//! to the output.
 
 use super::args::Common;
 use super::error::{CliError, Result, meant_or};
@@ -17,7 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Config file of the whole machine.
 const SYSTEM_FILE: &str = "/etc/ankaios/ank.conf";
-/// Keys of the file besides those of certificates; all may stand in the table `default` and in contexts.
+/// Keys of the file besides those of certificates; all may stand in the table `default` and in
+/// contexts.
 const KEYS: [&str; 9] = [
     "version",
     "response_timeout",
@@ -68,8 +70,8 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Whether workloads are judged also when the update does not change them: who asks for a result gets it from every
-    /// call, also after one that was interrupted.
+    /// Whether workloads are judged also when the update does not change them: who asks for a
+    /// result gets it from every call, also after one that was interrupted.
     pub fn judges(&self) -> bool {
         self.fail_on_error || self.limit.is_some()
     }
@@ -81,7 +83,11 @@ impl Waiting {
 
     /// What the wait does about agents that are not connected: one may connect until the limit.
     pub fn absent(&self) -> AbsentAgents {
-        if self.limit.is_some() { AbsentAgents::Awaited } else { AbsentAgents::Skipped }
+        if self.limit.is_some() {
+            AbsentAgents::Awaited
+        } else {
+            AbsentAgents::Skipped
+        }
     }
 }
 
@@ -106,7 +112,8 @@ struct Tables<T> {
     contexts: Option<BTreeMap<String, T>>,
 }
 
-/// The keys of the table of `context`, or else `default`; those that it lacks are taken from the top.
+/// The keys of the table of `context`, or else `default`; those that it lacks are taken from the
+/// top.
 fn merged<T: DeserializeOwned>(file: &ConfigFile, context: Option<&str>) -> Result<T, ConfigError> {
     file.keys::<Tables<T>>()?; // All are checked, also the unused ones.
     let top = file.keys::<T>()?;
@@ -122,7 +129,10 @@ fn merged<T: DeserializeOwned>(file: &ConfigFile, context: Option<&str>) -> Resu
 
 /// The names of all contexts of `file`.
 fn contexts(file: &ConfigFile) -> Result<Vec<String>, ConfigError> {
-    let contexts = file.keys::<Tables<IgnoredAny>>()?.contexts.unwrap_or_default();
+    let contexts = file
+        .keys::<Tables<IgnoredAny>>()?
+        .contexts
+        .unwrap_or_default();
     Ok(contexts.into_keys().collect())
 }
 
@@ -132,13 +142,16 @@ impl CliSettings {
         output.set_level(common.quiet, common.verbose); // For warnings about the file.
         let file = find_file(common, output)?;
         let (keys, pems) = read_file(file.as_ref(), common, output)?;
-        let flag = |given: bool, not: bool, key: Option<bool>| given || (!not && key.unwrap_or(false));
+        let flag =
+            |given: bool, not: bool, key: Option<bool>| given || (!not && key.unwrap_or(false));
         let quiet = flag(common.quiet, common.no_quiet, keys.quiet);
         output.set_level(quiet, flag(common.verbose, common.no_verbose, keys.verbose));
         warn_of_other_server(server_url, common, &keys, output);
         let (url, security) = connection(server_url, common, file.as_ref(), &keys, pems, output)?;
-        let response_timeout =
-            common.response_timeout.or(keys.response_timeout.map(|timeout| timeout.0)).unwrap_or(3000);
+        let response_timeout = common
+            .response_timeout
+            .or(keys.response_timeout.map(|timeout| timeout.0))
+            .unwrap_or(3000);
         Ok(Self {
             url,
             security,
@@ -155,15 +168,23 @@ impl CliSettings {
     }
 }
 
-/// The chosen context. An empty name means the table `default`, so that an option can override the context of the
-/// environment.
+/// The chosen context. An empty name means the table `default`, so that an option can override the
+/// context of the environment.
 fn wanted_context(common: &Common) -> Option<&str> {
     common.context.as_deref().filter(|name| !name.is_empty())
 }
 
-/// Warns when the environment leads to another server than the context: a context is chosen for its server.
-fn warn_of_other_server(server_url: Option<&str>, common: &Common, keys: &Keys, output: &mut Output) {
-    let (Some(context), Some(used), Some(not_used)) = (wanted_context(common), server_url, &keys.server_url) else {
+/// Warns when the environment leads to another server than the context: a context is chosen for its
+/// server.
+fn warn_of_other_server(
+    server_url: Option<&str>,
+    common: &Common,
+    keys: &Keys,
+    output: &mut Output,
+) {
+    let (Some(context), Some(used), Some(not_used)) =
+        (wanted_context(common), server_url, &keys.server_url)
+    else {
         return;
     };
     if used != not_used && is_of_environment(used) {
@@ -181,40 +202,70 @@ fn is_of_environment(url: &str) -> bool {
 fn find_file(common: &Common, output: &mut Output) -> Result<Option<ConfigFile>, ConfigError> {
     let home = std::env::var_os("HOME");
     // Config file of the user, below `$HOME`.
-    let user_file = home
-        .map(|home| PathBuf::from(if home.is_empty() { "/".into() } else { home }).join(".config/ankaios/ank.conf"));
+    let user_file = home.map(|home| {
+        PathBuf::from(if home.is_empty() { "/".into() } else { home })
+            .join(".config/ankaios/ank.conf")
+    });
     if user_file.is_none() && common.ank_config.is_none() {
         output.warn(format_args!(
             "HOME environment variable not found, continue with searching only system config file at '{SYSTEM_FILE}'."
         ));
     }
-    let places: Vec<PathBuf> = user_file.into_iter().chain([PathBuf::from(SYSTEM_FILE)]).collect();
+    let places: Vec<PathBuf> = user_file
+        .into_iter()
+        .chain([PathBuf::from(SYSTEM_FILE)])
+        .collect();
     ConfigFile::find(common.ank_config.as_deref(), &places)
 }
 
 /// The contexts that can be chosen, for completion; none when there is no usable file.
 pub fn known_contexts(common: &Common) -> Vec<String> {
-    let file = find_file(common, &mut Output::to(std::io::sink(), std::io::sink(), None)).ok().flatten();
-    file.and_then(|file| contexts(&file).ok()).unwrap_or_default()
+    let file = find_file(
+        common,
+        &mut Output::to(std::io::sink(), std::io::sink(), None),
+    )
+    .ok()
+    .flatten();
+    file.and_then(|file| contexts(&file).ok())
+        .unwrap_or_default()
 }
 
 /// The keys of the file, and its certificates.
-fn read_file(file: Option<&ConfigFile>, common: &Common, output: &mut Output) -> Result<(Keys, Pems)> {
+fn read_file(
+    file: Option<&ConfigFile>,
+    common: &Common,
+    output: &mut Output,
+) -> Result<(Keys, Pems)> {
     let contexts = file.map_or(Ok(Vec::new()), contexts)?;
     let context = wanted_context(common);
     if let Some(name) = context.filter(|name| !contexts.iter().any(|known| known == name)) {
         return Err(no_context(name, file, &contexts));
     }
-    let Some(file) = file else { return Ok(Default::default()) };
+    let Some(file) = file else {
+        return Ok(Default::default());
+    };
     output.debug(format_args!("config file '{}'", file.path.display()));
     file.check_version(true)?;
     let keys = || KEYS.iter().chain(&PemKeys::NAMES);
-    let tables = contexts.iter().map(|name| format!("contexts.{name}")).chain(["default".to_owned()]);
-    let below: Vec<String> = tables.flat_map(|table| keys().map(move |key| format!("{table}.{key}"))).collect();
-    let known: Vec<&str> = keys().copied().chain(["contexts"]).chain(below.iter().map(String::as_str)).collect();
-    file.unknown_keys(&known).into_iter().for_each(|warning| output.warn(warning));
+    let tables = contexts
+        .iter()
+        .map(|name| format!("contexts.{name}"))
+        .chain(["default".to_owned()]);
+    let below: Vec<String> = tables
+        .flat_map(|table| keys().map(move |key| format!("{table}.{key}")))
+        .collect();
+    let known: Vec<&str> = keys()
+        .copied()
+        .chain(["contexts"])
+        .chain(below.iter().map(String::as_str))
+        .collect();
+    file.unknown_keys(&known)
+        .into_iter()
+        .for_each(|warning| output.warn(warning));
     let (keys, pems) = (merged(file, context)?, merged::<PemKeys>(file, context)?);
-    settings::readable_key_warning(file, &pems).into_iter().for_each(|warning| output.warn(warning));
+    settings::readable_key_warning(file, &pems)
+        .into_iter()
+        .for_each(|warning| output.warn(warning));
     Ok((keys, pems.read(file)?))
 }
 
@@ -233,7 +284,10 @@ fn no_context(name: &str, file: Option<&ConfigFile>, known: &[String]) -> CliErr
         format!("it has '{}'", known.join("', '"))
     };
     let hint = meant_or(name, known.iter().map(String::as_str), &otherwise);
-    CliError::start(format_args!("Context '{name}' does not exist in '{path}'."), &hint)
+    CliError::start(
+        format_args!("Context '{name}' does not exist in '{path}'."),
+        &hint,
+    )
 }
 
 fn connection(
@@ -244,22 +298,33 @@ fn connection(
     pems: Pems,
     output: &mut Output,
 ) -> Result<(ServerUrl, Security)> {
-    let paths = [common.ca_pem.as_deref(), common.crt_pem.as_deref(), common.key_pem.as_deref()];
-    let pems = pems
-        .overridden_by(paths)
-        .map_err(|error| CliError::start(error, "check the path and the permissions of the file"))?;
-    let text = server_url.or(keys.server_url.as_deref()).unwrap_or("https://127.0.0.1:25551");
+    let paths = [
+        common.ca_pem.as_deref(),
+        common.crt_pem.as_deref(),
+        common.key_pem.as_deref(),
+    ];
+    let pems = pems.overridden_by(paths).map_err(|error| {
+        CliError::start(error, "check the path and the permissions of the file")
+    })?;
+    let text = server_url
+        .or(keys.server_url.as_deref())
+        .unwrap_or("https://127.0.0.1:25551");
     let url = ServerUrl::parse(text).map_err(|error| {
         let place = match server_url {
-            None => file.map_or_else(String::new, |file| format!(" in {}", file.place("server_url"))),
+            None => file.map_or_else(String::new, |file| {
+                format!(" in {}", file.place("server_url"))
+            }),
             Some(url) if is_of_environment(url) => " in the variable ANK_SERVER_URL".to_owned(),
             Some(_) => String::new(),
         };
-        let hint = format!("write it{place} as http://<host>:<port>, https://<host>:<port> or unix:///<path>");
+        let hint = format!(
+            "write it{place} as http://<host>:<port>, https://<host>:<port> or unix:///<path>"
+        );
         CliError::start(format_args!("Cannot connect to server: '{error}'"), &hint)
     })?;
     if url.is_socket() {
-        // Certificates and '--insecure' have no effect: the permissions of the socket decide who may connect.
+        // Certificates and '--insecure' have no effect: the permissions of the socket decide who
+        // may connect.
         output.debug(format_args!("server '{url}'"));
         return Ok((url, Security::Insecure));
     }
@@ -269,13 +334,21 @@ fn connection(
     let security = security.map_err(|error| {
         let hint = match text.starts_with("http:") {
             true => format!("'{url}' needs '-k': the server runs without TLS as well"),
-            false => "'-k' is for servers that run without TLS as well, for example on your own machine".to_owned(),
+            false => {
+                "'-k' is for servers that run without TLS as well, for example on your own machine"
+                    .to_owned()
+            }
         };
         CliError::start(format_args!("Missing certificate files: {error}"), &hint)
     })?;
-    // The certificates decide about TLS, not the scheme: plain text to a TLS server would only fail later.
+    // The certificates decide about TLS, not the scheme: plain text to a TLS server would only fail
+    // later.
     let url = url.with_tls(security != Security::Insecure);
-    let protection = if url.uses_tls() { "mutual TLS" } else { "no TLS" };
+    let protection = if url.uses_tls() {
+        "mutual TLS"
+    } else {
+        "no TLS"
+    };
     output.debug(format_args!("server '{url}', {protection}"));
     Ok((url, security))
 }
@@ -287,7 +360,10 @@ impl From<ConfigError> for CliError {
                 format!("cannot read config file '{}': {source}", path.display()),
                 "name the config file with '--ank-config <PATH>'",
             ),
-            ConfigError::NoVersion(path) => (format!("config file '{}' has no version", path.display()), VERSION_LINE),
+            ConfigError::NoVersion(path) => (
+                format!("config file '{}' has no version", path.display()),
+                VERSION_LINE,
+            ),
             ConfigError::Parse(detail) => (
                 format!("Config file could not be parsed: {detail}"),
                 "correct that file, or name another one with '--ank-config <PATH>'",
@@ -298,7 +374,9 @@ impl From<ConfigError> for CliError {
                     ConfigError::ConflictingPems { .. } => {
                         "keep either the path or the content of each PEM in the config file"
                     }
-                    ConfigError::Pem { .. } => "check the path in the config file and the permissions of the PEM file",
+                    ConfigError::Pem { .. } => {
+                        "check the path in the config file and the permissions of the PEM file"
+                    }
                     _ => VERSION_LINE,
                 },
             ),
@@ -314,18 +392,28 @@ mod tests {
     use crate::cli::tests::Written;
     use std::io;
 
-    /// Loads the settings for the words after `-x <file with text>`; returns them or the error and its hint, and standard
-    /// error.
-    fn load_with_hint(file: &str, words: &[&str]) -> (Result<CliSettings, (String, String)>, String) {
+    /// Loads the settings for the words after `-x <file with text>`; returns them or the error and
+    /// its hint, and standard error.
+    fn load_with_hint(
+        file: &str,
+        words: &[&str],
+    ) -> (Result<CliSettings, (String, String)>, String) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ank.conf");
         std::fs::write(&path, file).unwrap();
         let path = path.to_str().unwrap();
-        let words = ["ank", "-x", path].into_iter().chain(words.iter().copied()).chain(["get", "agents"]);
+        let words = ["ank", "-x", path]
+            .into_iter()
+            .chain(words.iter().copied())
+            .chain(["get", "agents"]);
         let arguments = Arguments::read(words).unwrap();
         let err = Written::default();
         let mut output = Output::to(io::sink(), err.clone(), None);
-        let settings = CliSettings::load(arguments.server_url.as_deref(), &arguments.common, &mut output);
+        let settings = CliSettings::load(
+            arguments.server_url.as_deref(),
+            &arguments.common,
+            &mut output,
+        );
         let hint = |error: &CliError| error.hint().replace(path, "FILE");
         let settings = settings.map_err(|error| (error.to_string(), hint(&error)));
         drop(output);
@@ -361,30 +449,66 @@ mod tests {
                     [contexts.car]\nserver_url = 'http://car:3'\nno_wait = true\n[contexts.lab]\ninsecur = true\n";
         let (settings, warnings) = load(file, &["-k", "--context", "car"]);
         let settings = settings.unwrap();
-        assert_eq!((settings.url.to_string().as_str(), settings.waiting.no_wait), ("http://car:3", true));
-        assert_eq!(settings.response_timeout, Duration::from_millis(7), "of the top");
-        assert!(
-            warnings.contains("unknown key 'contexts.lab.insecur' is ignored. Did you mean 'contexts.lab.insecure'?")
+        assert_eq!(
+            (settings.url.to_string().as_str(), settings.waiting.no_wait),
+            ("http://car:3", true)
         );
-        let (settings, _) = load(file, &["-k", "--context", "car", "-s", "http://line:4", "--wait"]);
+        assert_eq!(
+            settings.response_timeout,
+            Duration::from_millis(7),
+            "of the top"
+        );
+        assert!(warnings.contains(
+            "unknown key 'contexts.lab.insecur' is ignored. Did you mean 'contexts.lab.insecure'?"
+        ));
+        let (settings, _) = load(
+            file,
+            &["-k", "--context", "car", "-s", "http://line:4", "--wait"],
+        );
         let settings = settings.unwrap();
-        assert_eq!((settings.url.to_string().as_str(), settings.waiting.no_wait), ("http://line:4", false));
-        assert_eq!(load(file, &["-k"]).0.unwrap().url.to_string(), "http://table:2");
+        assert_eq!(
+            (settings.url.to_string().as_str(), settings.waiting.no_wait),
+            ("http://line:4", false)
+        );
+        assert_eq!(
+            load(file, &["-k"]).0.unwrap().url.to_string(),
+            "http://table:2"
+        );
         let (settings, _) = load(file, &["-k", "--context", ""]);
-        assert_eq!(settings.unwrap().url.to_string(), "http://table:2", "an empty name is none");
+        assert_eq!(
+            settings.unwrap().url.to_string(),
+            "http://table:2",
+            "an empty name is none"
+        );
         let error = load(file, &["-k", "--context", "cat"]).0.unwrap_err();
-        assert!(error.starts_with("Context 'cat' does not exist in '"), "{error}");
+        assert!(
+            error.starts_with("Context 'cat' does not exist in '"),
+            "{error}"
+        );
         let wrong = "version = 'v1'\n[contexts.lab]\nquiet = 'no'\n";
-        assert!(load(wrong, &["-k"]).0.unwrap_err().contains("line 3, column 9"));
+        assert!(
+            load(wrong, &["-k"])
+                .0
+                .unwrap_err()
+                .contains("line 3, column 9")
+        );
     }
 
     #[test]
     fn what_the_file_switches_on_an_option_switches_off() {
-        let file = "version = 'v1'\nquiet = true\nverbose = true\nno_wait = true\ninsecure = true\n";
+        let file =
+            "version = 'v1'\nquiet = true\nverbose = true\nno_wait = true\ninsecure = true\n";
         assert!(load(file, &[]).0.unwrap().waiting.no_wait);
         assert!(!load(file, &["--wait"]).0.unwrap().waiting.no_wait);
         let level = |words: &[&str]| load(file, words).1.contains("debug: server");
-        assert_eq!((level(&[]), level(&["--no-quiet"]), level(&["--no-quiet", "--no-verbose"])), (false, true, false));
+        assert_eq!(
+            (
+                level(&[]),
+                level(&["--no-quiet"]),
+                level(&["--no-quiet", "--no-verbose"])
+            ),
+            (false, true, false)
+        );
         let error = load(file, &["--no-insecure"]).0.unwrap_err();
         assert!(error.starts_with("Missing certificate files"), "{error}");
     }
@@ -393,7 +517,11 @@ mod tests {
     fn defaults_apply_where_nothing_is_set() {
         let (settings, _) = load("[default]\nversion = 'v1'\n", &["-k"]);
         let settings = settings.unwrap();
-        assert_eq!(settings.url.to_string(), "http://127.0.0.1:25551", "without TLS the scheme is http");
+        assert_eq!(
+            settings.url.to_string(),
+            "http://127.0.0.1:25551",
+            "without TLS the scheme is http"
+        );
         assert_eq!(settings.security, Security::Insecure);
         assert_eq!(settings.response_timeout, Duration::from_secs(3));
         assert_eq!(settings.waiting, Waiting::default());
@@ -403,15 +531,47 @@ mod tests {
     fn what_cannot_be_used_is_named() {
         let v1 = "version = 'v1'\n";
         for (file, words, error) in [
-            ("version = 'v2'\n", &["-k"][..], "Config file could not be parsed: 'Wrong version: v2 ('"),
+            (
+                "version = 'v2'\n",
+                &["-k"][..],
+                "Config file could not be parsed: 'Wrong version: v2 ('",
+            ),
             ("", &["-k"], "' has no version"),
-            (&format!("{v1}verbose = 'yes'\n"), &["-k"], "line 2, column 11"),
-            (&format!("{v1}default = 3\n"), &["-k"], "Config file could not"),
-            (&format!("{v1}ca_pem = 'a'\n[default]\nca_pem_content = 'b'\n"), &["-k"], "Conflicting certificates"),
-            (v1, &["-k", "-s", "here"], "Cannot connect to server: 'Wrong server address format: 'here'.'"),
-            (v1, &["-k", "-s", ""], "Cannot connect to server: 'Wrong server address format: ''.'"),
-            (v1, &[], "Missing certificate files: Either provide mTLS config via"),
-            (v1, &["-k", "--ca_pem", "/nowhere/ca.pem"], "Error during opening the given file \"/nowhere/ca.pem\""),
+            (
+                &format!("{v1}verbose = 'yes'\n"),
+                &["-k"],
+                "line 2, column 11",
+            ),
+            (
+                &format!("{v1}default = 3\n"),
+                &["-k"],
+                "Config file could not",
+            ),
+            (
+                &format!("{v1}ca_pem = 'a'\n[default]\nca_pem_content = 'b'\n"),
+                &["-k"],
+                "Conflicting certificates",
+            ),
+            (
+                v1,
+                &["-k", "-s", "here"],
+                "Cannot connect to server: 'Wrong server address format: 'here'.'",
+            ),
+            (
+                v1,
+                &["-k", "-s", ""],
+                "Cannot connect to server: 'Wrong server address format: ''.'",
+            ),
+            (
+                v1,
+                &[],
+                "Missing certificate files: Either provide mTLS config via",
+            ),
+            (
+                v1,
+                &["-k", "--ca_pem", "/nowhere/ca.pem"],
+                "Error during opening the given file \"/nowhere/ca.pem\"",
+            ),
         ] {
             let (settings, _) = load(file, words);
             let found = settings.unwrap_err();
@@ -422,9 +582,10 @@ mod tests {
     #[test]
     fn a_wrong_url_of_the_config_file_is_reported_with_its_place() {
         let file = "version = 'v1'\n[default]\nserver_url = 'here'\n";
-        for (words, expected) in
-            [(&["-k"][..], "write it in 'FILE', line 3 as http://"), (&["-k", "-s", "there"], "write it as http://")]
-        {
+        for (words, expected) in [
+            (&["-k"][..], "write it in 'FILE', line 3 as http://"),
+            (&["-k", "-s", "there"], "write it as http://"),
+        ] {
             let hint = load_with_hint(file, words).0.unwrap_err().1;
             assert!(hint.starts_with(expected), "{hint}");
         }
@@ -432,8 +593,16 @@ mod tests {
 
     #[test]
     fn a_url_without_tls_needs_an_option_that_the_hint_names() {
-        let hint = |url| load_with_hint("version = 'v1'\n", &["-s", url]).0.unwrap_err().1;
-        assert_eq!(hint("http://there:1"), "'http://there:1' needs '-k': the server runs without TLS as well");
+        let hint = |url| {
+            load_with_hint("version = 'v1'\n", &["-s", url])
+                .0
+                .unwrap_err()
+                .1
+        };
+        assert_eq!(
+            hint("http://there:1"),
+            "'http://there:1' needs '-k': the server runs without TLS as well"
+        );
         assert!(hint("https://there:1").starts_with("'-k' is for servers"));
     }
 
@@ -443,7 +612,10 @@ mod tests {
         for (file, words) in [
             (v1, &["-s", "unix:///run/ank.sock"][..]),
             (v1, &["-k", "-s", "unix:///run/ank.sock"]),
-            (&format!("{v1}server_url = 'unix:///run/ank.sock'\nca_pem_content = 'C'\n"), &[]),
+            (
+                &format!("{v1}server_url = 'unix:///run/ank.sock'\nca_pem_content = 'C'\n"),
+                &[],
+            ),
         ] {
             let (settings, warnings) = load(file, words);
             let settings = settings.unwrap();
@@ -464,12 +636,21 @@ mod tests {
         let file = "version = 'v1'\nca_pem_content = 'C'\ncrt_pem_content = 'C'\nkey_pem_content = 'SECRET'\n";
         let (settings, err) = load(file, &["-v"]);
         let text = format!("{err}{:?}", settings.unwrap());
-        assert!(!text.contains("SECRET") && text.contains("mutual TLS"), "{text}");
+        assert!(
+            !text.contains("SECRET") && text.contains("mutual TLS"),
+            "{text}"
+        );
     }
 
     #[test]
     fn unknown_keys_are_warned_about() {
-        let (_, err) = load("version = 'v1'\ninsecur = true\n[default]\nserver = 'x'\n", &["-k"]);
-        assert!(err.contains("'insecur'") && err.contains("'default.server'"), "{err}");
+        let (_, err) = load(
+            "version = 'v1'\ninsecur = true\n[default]\nserver = 'x'\n",
+            &["-k"],
+        );
+        assert!(
+            err.contains("'insecur'") && err.contains("'default.server'"),
+            "{err}"
+        );
     }
 }

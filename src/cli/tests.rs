@@ -90,7 +90,8 @@ fn lost() -> CliError {
 
 impl ServerLink for ScriptedServer {
     fn complete_state(&mut self, masks: &[&str]) -> Result<Node, CliError> {
-        self.reads.push(masks.iter().map(ToString::to_string).collect());
+        self.reads
+            .push(masks.iter().map(ToString::to_string).collect());
         if matches!(self.steps.front(), Some(Step::Silence(_))) {
             self.steps.pop_front(); // It was cut short by the read.
         }
@@ -106,11 +107,18 @@ impl ServerLink for ScriptedServer {
 
     fn update(&mut self, content: RequestContent) -> Result<Accepted, CliError> {
         match content {
-            RequestContent::UpdateState(UpdateState { new_state, masks, restart }) => {
-                self.updates.push((new_state.and_then(Result::ok).unwrap_or_default(), masks));
+            RequestContent::UpdateState(UpdateState {
+                new_state,
+                masks,
+                restart,
+            }) => {
+                self.updates
+                    .push((new_state.and_then(Result::ok).unwrap_or_default(), masks));
                 self.restarts.push(restart);
             }
-            RequestContent::RollBack(update) => self.updates.push((Node::Number(update), Vec::new())),
+            RequestContent::RollBack(update) => {
+                self.updates.push((Node::Number(update), Vec::new()))
+            }
             other => panic!("{other:?}"),
         }
         match self.steps.pop_front() {
@@ -122,7 +130,8 @@ impl ServerLink for ScriptedServer {
     }
 
     fn subscribe(&mut self, masks: &[&str]) -> Result<Node, CliError> {
-        self.reads.push(masks.iter().map(ToString::to_string).collect());
+        self.reads
+            .push(masks.iter().map(ToString::to_string).collect());
         match self.steps.pop_front() {
             Some(Step::State(state)) => Ok(state),
             Some(Step::Refuse(text)) => Err(CliError::Subscription(text.to_owned())),
@@ -193,7 +202,11 @@ pub fn reported(name: &str, phase: Phase, info: &str) -> WorkloadState {
 /// The response that these instances start and end.
 pub fn accepted(added: &[&str], deleted: &[&str]) -> Accepted {
     let all = |names: &[&str]| names.iter().map(|name| instance(name)).collect();
-    Accepted { added: all(added), deleted: all(deleted), ..Accepted::default() }
+    Accepted {
+        added: all(added),
+        deleted: all(deleted),
+        ..Accepted::default()
+    }
 }
 
 /// The complete state in which `instances` run with podman, in the given phases.
@@ -206,12 +219,21 @@ pub fn state(agents: &[&str], instances: &[(&str, &str, &str, Phase)]) -> Node {
             place = place.as_map_mut().unwrap().child((*part).to_owned());
         }
         *place = execution_state_node(&ExecutionState::plain(*phase));
-        let workload_node = Node::map([("agent", Node::text(*agent)), ("runtime", Node::text("podman"))]);
-        workloads.as_map_mut().unwrap().insert((*workload).to_owned(), workload_node);
+        let workload_node = Node::map([
+            ("agent", Node::text(*agent)),
+            ("runtime", Node::text("podman")),
+        ]);
+        workloads
+            .as_map_mut()
+            .unwrap()
+            .insert((*workload).to_owned(), workload_node);
     }
     Node::map([
         ("workloadStates", states),
-        ("agents", Node::map(agents.iter().map(|agent| (*agent, Node::empty())))),
+        (
+            "agents",
+            Node::map(agents.iter().map(|agent| (*agent, Node::empty()))),
+        ),
         ("desiredState", Node::map([("workloads", workloads)])),
     ])
 }
@@ -220,8 +242,14 @@ pub fn state(agents: &[&str], instances: &[(&str, &str, &str, Phase)]) -> Node {
 pub fn let_need(state: &mut Node, part: &str, workload: &str, needs: &[(&str, &str)]) {
     let place = [part, "workloads", workload, "dependencies"]
         .into_iter()
-        .fold(state, |place, key| place.as_map_mut().unwrap().child(key.to_owned()));
-    *place = Node::map(needs.iter().map(|(name, condition)| (*name, Node::text(*condition))));
+        .fold(state, |place, key| {
+            place.as_map_mut().unwrap().child(key.to_owned())
+        });
+    *place = Node::map(
+        needs
+            .iter()
+            .map(|(name, condition)| (*name, Node::text(*condition))),
+    );
 }
 
 /// A stream that is read after it was written.
@@ -266,5 +294,10 @@ pub fn play<T>(
     let mut output = Output::to(out.clone(), err.clone(), terminal);
     let result = command(&mut server, &mut output);
     drop(output);
-    Played { result, out: out.text(), err: err.text(), server }
+    Played {
+        result,
+        out: out.text(),
+        err: err.text(),
+        server,
+    }
 }

@@ -1,6 +1,7 @@
 //! `ank top`: what workloads and nodes use, from two samples of each agent.
 //!
-//! Thread: `main`. Takes: complete states with samples. Gives: a table or data, once or again and again.
+//! Thread: `main`. Takes: complete states with samples. Gives: a table or data, once or again and
+//! again.
 
 use super::args::{Filter, TopArguments};
 use super::error::{CliError, ExitCode, Result};
@@ -19,7 +20,8 @@ use std::time::SystemTime;
 /// Time between the two samples of `ank top`, and before the first frame of `ank top --watch`.
 const TOP_INTERVAL_FIRST: Duration = Duration::from_secs(1);
 
-/// What is shown of a workload or a node: the heading of each value, which is also the key to sort by, and its cell.
+/// What is shown of a workload or a node: the heading of each value, which is also the key to sort
+/// by, and its cell.
 const COLUMNS: [Column; 6] = [
     ("CPU", |percent| format!("{percent:.1}%")),
     ("MEMORY", size),
@@ -29,28 +31,42 @@ const COLUMNS: [Column; 6] = [
     ("UPTIME", duration),
 ];
 type Column = (&'static str, fn(f64) -> String);
-/// The values of [`COLUMNS`], `None` where they are unknown: percent of one core; bytes without the page cache that can be
-/// taken back at once; bytes with it; two counts; milliseconds.
+/// The values of [`COLUMNS`], `None` where they are unknown: percent of one core; bytes without the
+/// page cache that can be taken back at once; bytes with it; two counts; milliseconds.
 type Values = [Option<f64>; 6];
 
-/// Reads samples and shows the last one, and the shares since the one before; with `--watch` until the connection ends.
-/// `now` is the time of each document. A name that does not exist is an error at the end.
+/// Reads samples and shows the last one, and the shares since the one before; with `--watch` until
+/// the connection ends. `now` is the time of each document. A name that does not exist is an error
+/// at the end.
 pub fn show(
     arguments: &TopArguments,
     now: fn() -> SystemTime,
     link: &mut dyn ServerLink,
     output: &mut Output,
 ) -> Result<ExitCode> {
-    let TopArguments { filter, watch, interval, .. } = arguments;
+    let TopArguments {
+        filter,
+        watch,
+        interval,
+        ..
+    } = arguments;
     // Time between two frames of `ank top --watch`.
-    let usual = if *watch { Duration::from_secs(2) } else { TOP_INTERVAL_FIRST };
+    let usual = if *watch {
+        Duration::from_secs(2)
+    } else {
+        TOP_INTERVAL_FIRST
+    };
     let interval = interval.unwrap_or(usual);
     let mut before = read(filter, link)?;
     let all_exist = filter.check_names(&before, &rows::rows(&before), output);
     let (mut frames, mut warned) = (LiveFrames::default(), BTreeSet::new());
     warn_of_missing(filter, &before, &mut warned, output); // Without it there are no shares.
     // Whoever watches sees something soon, however long the interval is.
-    let mut pause = if *watch { interval.min(TOP_INTERVAL_FIRST) } else { interval };
+    let mut pause = if *watch {
+        interval.min(TOP_INTERVAL_FIRST)
+    } else {
+        interval
+    };
     loop {
         let until = link.now() + pause;
         while link.next_states(Some(until))?.is_some() {}
@@ -58,16 +74,33 @@ pub fn show(
         if warn_of_missing(filter, &state, &mut warned, output) {
             frames = LiveFrames::default(); // The next frame begins below the warnings.
         }
-        let agents = state.entries("usage").filter(|(agent, _)| filter.accepts_agent(agent));
+        let agents = state
+            .entries("usage")
+            .filter(|(agent, _)| filter.accepts_agent(agent));
         let agent = |(name, usage): (&'_ str, &Node)| {
             let values = known(Some(usage)).chain(known(usage.get("node")));
-            (name.to_owned(), object(values.chain([percent_of(&of_node(&before, &state, name))])))
+            (
+                name.to_owned(),
+                object(values.chain([percent_of(&of_node(&before, &state, name))])),
+            )
         };
-        let more = [("time", timestamp(now()).into()), ("agents", object(agents.map(agent)))];
+        let more = [
+            ("time", timestamp(now()).into()),
+            ("agents", object(agents.map(agent))),
+        ];
         let frames = watch.then_some(&mut frames);
-        view(arguments, &before, &state).print(("workloads", more), TooWide::Drop, frames, output)?;
+        view(arguments, &before, &state).print(
+            ("workloads", more),
+            TooWide::Drop,
+            frames,
+            output,
+        )?;
         if !watch {
-            return Ok(if all_exist { ExitCode::Success } else { ExitCode::Failed });
+            return Ok(if all_exist {
+                ExitCode::Success
+            } else {
+                ExitCode::Failed
+            });
         }
         (before, pause) = (state, interval);
     }
@@ -75,18 +108,24 @@ pub fn show(
 
 fn read(filter: &Filter, link: &mut dyn ServerLink) -> Result<Node> {
     // One agent alone need not wait for the others.
-    let named = filter.agent.as_ref().filter(|agent| !agent.is_empty() && !agent.contains(['.', '*']));
+    let named = filter
+        .agent
+        .as_ref()
+        .filter(|agent| !agent.is_empty() && !agent.contains(['.', '*']));
     let usage = named.map_or_else(|| "usage".to_owned(), |agent| format!("usage.{agent}"));
     let state = link.complete_state(&[usage.as_str(), "workloadStates", "agents"])?;
     if state.get("usage").is_none() {
         let hint = "it is an older server, or one of Eclipse Ankaios; 'ank get agents' shows the load of the nodes";
-        return Err(CliError::start("The server cannot tell what workloads use.", hint));
+        return Err(CliError::start(
+            "The server cannot tell what workloads use.",
+            hint,
+        ));
     }
     Ok(state)
 }
 
-/// Warns about agents without a sample, once for each reason; also those that are not connected but have workloads.
-/// Returns whether it did.
+/// Warns about agents without a sample, once for each reason; also those that are not connected but
+/// have workloads. Returns whether it did.
 fn warn_of_missing(
     filter: &Filter,
     state: &Node,
@@ -99,66 +138,139 @@ fn warn_of_missing(
         .filter_map(|(agent, usage)| Some((agent, usage.get("missing").and_then(Node::as_text)?)));
     let away = state
         .entries("workloadStates")
-        .filter(|(agent, workloads)| !workloads.is_empty_container() && state.at(&["agents", agent]).is_none());
+        .filter(|(agent, workloads)| {
+            !workloads.is_empty_container() && state.at(&["agents", agent]).is_none()
+        });
     for (agent, reason) in missing.chain(away.map(|(agent, _)| (agent, DISCONNECTED))) {
-        if !agent.is_empty() && filter.accepts_agent(agent) && warned.insert((agent.to_owned(), reason.to_owned())) {
-            output.warn(format_args!("what agent '{agent}' uses is unknown: {reason}"));
+        if !agent.is_empty()
+            && filter.accepts_agent(agent)
+            && warned.insert((agent.to_owned(), reason.to_owned()))
+        {
+            output.warn(format_args!(
+                "what agent '{agent}' uses is unknown: {reason}"
+            ));
         }
     }
     warned.len() > before
 }
 
-/// The rows of workloads as sorted; below them the sums and the nodes, unless only some workloads are wanted.
+/// The rows of workloads as sorted; below them the sums and the nodes, unless only some workloads
+/// are wanted.
 fn view(arguments: &TopArguments, before: &Node, state: &Node) -> View {
-    let TopArguments { filter, output: format, .. } = arguments;
+    let TopArguments {
+        filter,
+        output: format,
+        ..
+    } = arguments;
     let mut shown = Vec::new();
     for (instance, row) in rows::rows(state) {
         if !instance.agent.is_empty() && filter.accepts(&instance) {
-            let path = ["usage", &*instance.agent, "workloads", &*instance.workload, &*instance.id];
+            let path = [
+                "usage",
+                &*instance.agent,
+                "workloads",
+                &*instance.workload,
+                &*instance.id,
+            ];
             let usage = state.at(&path);
             let (before_usage, now) = (read_usage(before.at(&path)), read_usage(usage));
             let values = of_workload(&before_usage, &now, elapsed(before, state, &instance.agent));
             shown.push((instance, row.state, values, usage));
         }
     }
-    // Highest first, an unknown value is lower than any other; those that are equal stay sorted by name.
-    if let Some(key) = COLUMNS.iter().position(|(heading, _)| heading.eq_ignore_ascii_case(&arguments.sort)) {
-        shown.sort_by(|one, other| other.2[key].unwrap_or(-1.0).total_cmp(&one.2[key].unwrap_or(-1.0)));
+    // Highest first, an unknown value is lower than any other; those that are equal stay sorted by
+    // name.
+    if let Some(key) = COLUMNS
+        .iter()
+        .position(|(heading, _)| heading.eq_ignore_ascii_case(&arguments.sort))
+    {
+        shown.sort_by(|one, other| {
+            other.2[key]
+                .unwrap_or(-1.0)
+                .total_cmp(&one.2[key].unwrap_or(-1.0))
+        });
     }
-    let blank = fields(&InstanceName::with_id("", "", ""), "", &Values::default(), None);
-    let rows = shown.iter().map(|(instance, state, values, usage)| fields(instance, state, values, *usage));
+    let blank = fields(
+        &InstanceName::with_id("", "", ""),
+        "",
+        &Values::default(),
+        None,
+    );
+    let rows = shown
+        .iter()
+        .map(|(instance, state, values, usage)| fields(instance, state, values, *usage));
     let mut view = View::new(*format, &blank, rows);
     let agents = state.entries("agents").map(|(name, _)| name);
     for agent in agents.filter(|name| filter.names.is_empty() && filter.accepts_agent(name)) {
-        let own = || shown.iter().filter(|(instance, ..)| *instance.agent == *agent).map(|line| &line.2);
-        let sum = |at: usize| own().filter_map(|values| values[at]).reduce(|one, other| one + other);
+        let own = || {
+            shown
+                .iter()
+                .filter(|(instance, ..)| *instance.agent == *agent)
+                .map(|line| &line.2)
+        };
+        let sum = |at: usize| {
+            own()
+                .filter_map(|values| values[at])
+                .reduce(|one, other| one + other)
+        };
         // Of a sum these are unknown: peaks were at different times.
-        let sums = std::array::from_fn(|at| sum(at).filter(|_| !["PEAK", "UPTIME"].contains(&COLUMNS[at].0)));
-        for (name, values) in [("(workloads)", sums), ("(node)", of_node(before, state, agent))] {
-            view.push_cells(&fields(&InstanceName::with_id(name, "", agent), "", &values, None));
+        let sums = std::array::from_fn(|at| {
+            sum(at).filter(|_| !["PEAK", "UPTIME"].contains(&COLUMNS[at].0))
+        });
+        for (name, values) in [
+            ("(workloads)", sums),
+            ("(node)", of_node(before, state, agent)),
+        ] {
+            view.push_cells(&fields(
+                &InstanceName::with_id(name, "", agent),
+                "",
+                &values,
+                None,
+            ));
         }
     }
     view
 }
 
-fn fields(instance: &InstanceName, state: &str, values: &Values, usage: Option<&Node>) -> Vec<Field> {
+fn fields(
+    instance: &InstanceName,
+    state: &str,
+    values: &Values,
+    usage: Option<&Node>,
+) -> Vec<Field> {
     let mut fields = instance_fields(instance, state);
     fields.extend(COLUMNS.iter().zip(values).map(|((heading, shown), value)| {
-        Field::new(heading, "", value.map_or_else(|| "-".to_owned(), shown), Value::Null)
+        Field::new(
+            heading,
+            "",
+            value.map_or_else(|| "-".to_owned(), shown),
+            Value::Null,
+        )
     }));
-    fields.extend(known(usage).chain([percent_of(values)]).map(|(key, value)| Field::data(&key, value)));
+    fields.extend(
+        known(usage)
+            .chain([percent_of(values)])
+            .map(|(key, value)| Field::data(&key, value)),
+    );
     fields
 }
 
 /// The numbers and texts of a map.
 fn known(node: Option<&Node>) -> impl Iterator<Item = (String, Value)> {
-    let value = |node: &Node| node.as_number().map(Value::from).or_else(|| node.as_text().map(Value::from));
+    let value = |node: &Node| {
+        node.as_number()
+            .map(Value::from)
+            .or_else(|| node.as_text().map(Value::from))
+    };
     entries(node).filter_map(move |(key, node)| Some((key.to_owned(), value(node)?)))
 }
 
 /// The share of the CPU, with one digit as in the table.
 fn percent_of(values: &Values) -> (String, Value) {
-    ("cpuPercent".to_owned(), value(values[0].map(|percent| (percent * 10.0).round() / 10.0)))
+    (
+        "cpuPercent".to_owned(),
+        value(values[0].map(|percent| (percent * 10.0).round() / 10.0)),
+    )
 }
 
 /// Microseconds between two samples of an agent.
@@ -173,28 +285,43 @@ fn percent(part: u64, whole: u64) -> Option<f64> {
 
 /// What `usage` says; what cannot be read is unknown.
 fn read_usage<T: DeserializeOwned + Default>(usage: Option<&Node>) -> T {
-    usage.and_then(|usage| usage.read("usage").ok()).unwrap_or_default()
+    usage
+        .and_then(|usage| usage.read("usage").ok())
+        .unwrap_or_default()
 }
 
 fn of_workload(before: &WorkloadUsage, now: &WorkloadUsage, elapsed: Option<u64>) -> Values {
     let cpu = now.cpu_usec.zip(elapsed).and_then(|(cpu, elapsed)| {
         match now.uptime_ms.map(|ms| ms.saturating_mul(1000)) {
-            Some(since_start) if since_start < elapsed => percent(cpu, since_start), // Started in between.
+            // Started in between.
+            Some(since_start) if since_start < elapsed => percent(cpu, since_start),
             _ => percent(cpu.checked_sub(before.cpu_usec?)?, elapsed),
         }
     });
     let memory = now.memory_bytes.zip(now.inactive_file_bytes);
     let memory = memory.map(|(all, cache)| all.saturating_sub(cache));
-    let others = [memory, now.memory_peak_bytes, now.pids, now.restarts, now.uptime_ms];
-    let [memory, peak, pids, restarts, uptime] = others.map(|number| number.map(|number| number as f64));
+    let others = [
+        memory,
+        now.memory_peak_bytes,
+        now.pids,
+        now.restarts,
+        now.uptime_ms,
+    ];
+    let [memory, peak, pids, restarts, uptime] =
+        others.map(|number| number.map(|number| number as f64));
     [cpu, memory, peak, pids, restarts, uptime]
 }
 
 fn of_node(before: &Node, state: &Node, agent: &str) -> Values {
     let [before_usage, now]: [NodeUsage; 2] =
         [before, state].map(|state| read_usage(state.at(&["usage", agent, "node"])));
-    let busy = now.cpu_busy_usec.zip(before_usage.cpu_busy_usec).and_then(|(now, before)| now.checked_sub(before));
-    let busy = busy.zip(elapsed(before, state, agent)).and_then(|(busy, elapsed)| percent(busy, elapsed));
+    let busy = now
+        .cpu_busy_usec
+        .zip(before_usage.cpu_busy_usec)
+        .and_then(|(now, before)| now.checked_sub(before));
+    let busy = busy
+        .zip(elapsed(before, state, agent))
+        .and_then(|(busy, elapsed)| percent(busy, elapsed));
     let memory = now.memory_total_bytes.zip(now.memory_available_bytes);
     let memory = memory.map(|(total, available)| total.saturating_sub(available) as f64);
     [busy, memory, None, None, None, None]
@@ -203,13 +330,21 @@ fn of_node(before: &Node, state: &Node, agent: &str) -> Values {
 /// Bytes with one digit: `41.2MiB`.
 fn size(bytes: f64) -> String {
     // 1023.96 would be shown as 1024.0.
-    let (mut size, mut unit, mut larger) = (bytes, "B", ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"].into_iter());
+    let (mut size, mut unit, mut larger) = (
+        bytes,
+        "B",
+        ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"].into_iter(),
+    );
     while size >= 1023.95
         && let Some(next) = larger.next()
     {
         (size, unit) = (size / 1024.0, next);
     }
-    if unit == "B" { format!("{size:.0}B") } else { format!("{size:.1}{unit}") }
+    if unit == "B" {
+        format!("{size:.0}B")
+    } else {
+        format!("{size:.1}{unit}")
+    }
 }
 
 /// Milliseconds as the two highest units: `3d4h`, `12m3s`, `45s`.

@@ -1,15 +1,17 @@
-//! Sends an update and waits for its workloads: what `apply`, `set state`, `delete` and `run` have in common. It waits until
-//! they have reached their states, and shows the states meanwhile.
+//! Sends an update and waits for its workloads: what `apply`, `set state`, `delete` and `run` have
+//! in common. It waits until they have reached their states, and shows the states meanwhile.
 //!
 //! `ank get updates` and `ank rollback` are about the guarded updates that the server keeps.
 //!
-//! Thread: `main`. Owns: which instances are outstanding. Takes: broadcast states. Gives: frames, and how it ended.
-//! Without a terminal a frame is written only when a state changed.
+//! Thread: `main`. Owns: which instances are outstanding. Takes: broadcast states. Gives: frames,
+//! and how it ended. Without a terminal a frame is written only when a state changed.
 
 use super::args::{Format, RunArguments};
 use super::error::{CliError, ExitCode, Result, counted, shown};
 use super::modes;
-use super::output::{Field, LiveFrames, Output, Table, TooWide, View, WARNING, one_line, shortened, some_of, value};
+use super::output::{
+    Field, LiveFrames, Output, Table, TooWide, View, WARNING, one_line, shortened, some_of, value,
+};
 use super::rows::{self, Reasons, Row, text};
 use super::session::{Accepted, Context, ServerLink, Update};
 use super::settings::AbsentAgents;
@@ -36,7 +38,8 @@ const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 const ADVICE_AFTER: Duration = Duration::from_secs(5);
 
 /// What is printed before the first frame of a wait.
-const WAITING: &str = "Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n";
+const WAITING: &str =
+    "Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n";
 
 mod named;
 pub mod trial;
@@ -45,7 +48,8 @@ use named::Unchanged;
 use trial::Earlier;
 
 impl Context<'_> {
-    /// Sends the update and, unless `no_wait` is set, waits until its workloads have reached their states.
+    /// Sends the update and, unless `no_wait` is set, waits until its workloads have reached their
+    /// states.
     pub fn update_and_wait(&mut self, mut update: Update) -> Result<ExitCode> {
         if let Some(text) = modes::leave_out(&mut update, self.link)? {
             let hint = "nothing was changed; '--keep-mode' leaves the mode as it is, '--switch-mode' switches it";
@@ -54,15 +58,33 @@ impl Context<'_> {
         if update.checks_modes && !self.ignore_modes {
             modes::check(&update.new_state, self.link, self.output)?;
         }
-        let Update { new_state, masks, deleted: typed, force, rollback, restart, rollback_of, accepted: text, .. } =
-            update;
+        let Update {
+            new_state,
+            masks,
+            deleted: typed,
+            force,
+            rollback,
+            restart,
+            rollback_of,
+            accepted: text,
+            ..
+        } = update;
         if masks.is_empty() && restart.is_empty() && rollback_of.is_none() {
             self.output.status("Nothing to update.")?;
             return Ok(ExitCode::Success);
         }
-        self.output.debug(format_args!("updating {}", masks.join(", ")));
-        let old = if rollback { Some(self.read(&masks)?) } else { None };
-        let forgotten = if force { masks_to_forget(self.link, &masks)? } else { Vec::new() };
+        self.output
+            .debug(format_args!("updating {}", masks.join(", ")));
+        let old = if rollback {
+            Some(self.read(&masks)?)
+        } else {
+            None
+        };
+        let forgotten = if force {
+            masks_to_forget(self.link, &masks)?
+        } else {
+            Vec::new()
+        };
         let has_restart = !restart.is_empty();
         let content = match rollback_of {
             Some(update) => RequestContent::RollBack(update),
@@ -77,11 +99,16 @@ impl Context<'_> {
         let has_manifests = !is_restart && !is_rollback && text.is_empty();
         let send = |link: &mut dyn ServerLink| {
             link.update(content).map_err(|error| match error {
-                CliError::Ended(end, _) if is_restart => {
-                    CliError::Ended(end, "this server may not be able to restart workloads; see its log")
+                CliError::Ended(end, _) if is_restart => CliError::Ended(
+                    end,
+                    "this server may not be able to restart workloads; see its log",
+                ),
+                CliError::Refused(text) if is_restart => {
+                    refused(text, "'ank get workloads' shows what runs")
                 }
-                CliError::Refused(text) if is_restart => refused(text, "'ank get workloads' shows what runs"),
-                CliError::Refused(text) if is_rollback => refused(text, "'ank get updates' lists the updates"),
+                CliError::Refused(text) if is_rollback => {
+                    refused(text, "'ank get updates' lists the updates")
+                }
                 error => error,
             })
         };
@@ -89,7 +116,11 @@ impl Context<'_> {
         let state_masks = [&rows::MASKS[..], &GUARDED_MASKS].concat();
         // The state before has the runtimes of what the update deletes, and the names that exist.
         let reads = waits || !typed.is_empty();
-        let before = if reads { self.link.complete_state(&state_masks)? } else { Node::empty() };
+        let before = if reads {
+            self.link.complete_state(&state_masks)?
+        } else {
+            Node::empty()
+        };
         let open = about(&before, &masks, UpdatePhase::is_open);
         let accepted = send(self.link)?;
         let known = rows::entries(before.at(&["desiredState", "workloads"])).map(|(name, _)| name);
@@ -99,30 +130,43 @@ impl Context<'_> {
             return Ok(ExitCode::Success);
         }
         let (added, deleted) = (accepted.added.len(), accepted.deleted.len());
-        self.output.debug(format_args!("the server accepted: {added} instances start, {deleted} end"));
+        self.output.debug(format_args!(
+            "the server accepted: {added} instances start, {deleted} end"
+        ));
         let give_up = self.waiting.give_up(self.link.now());
         if accepted.added.is_empty() && accepted.deleted.is_empty() {
             if is_rollback {
-                self.output.status("Rolled back. Nothing had to be stopped or started.")?;
+                self.output
+                    .status("Rolled back. Nothing had to be stopped or started.")?;
             } else if text.is_empty() {
-                self.output.status("Apply successful. No workloads updated.")?;
+                self.output
+                    .status("Apply successful. No workloads updated.")?;
             }
             if has_restart && !is_restart {
                 self.output.warn("nothing was restarted, since nothing has changed; 'ank restart' restarts workloads");
             }
             if self.waiting.judges() || rollback {
-                let unchanged = Unchanged { masks: &masks, changed: &accepted, open, followed: None, rollback };
+                let unchanged = Unchanged {
+                    masks: &masks,
+                    changed: &accepted,
+                    open,
+                    followed: None,
+                    rollback,
+                };
                 return self.judge_unchanged(unchanged, give_up);
             }
             if !is_rollback {
                 for id in open {
-                    self.output.warn(format_args!("update {id} of these workloads was open; see 'ank get updates'"));
+                    self.output.warn(format_args!(
+                        "update {id} of these workloads was open; see 'ank get updates'"
+                    ));
                 }
             }
             return Ok(ExitCode::Success);
         }
         if has_manifests {
-            self.output.status("Successfully applied the manifest(s).")?;
+            self.output
+                .status("Successfully applied the manifest(s).")?;
         }
         let now = self.link.complete_state(&state_masks)?;
         let mut state = WaitState::new(&accepted, &before, &now, self.waiting.absent());
@@ -153,12 +197,22 @@ impl Context<'_> {
         if code != ExitCode::Success || !self.waiting.judges() {
             return Ok(code);
         }
-        let unchanged = Unchanged { masks: &masks, changed: &accepted, open, followed, rollback: false };
+        let unchanged = Unchanged {
+            masks: &masks,
+            changed: &accepted,
+            open,
+            followed,
+            rollback: false,
+        };
         self.judge_unchanged(unchanged, give_up)
     }
 
     /// Waits until nothing is outstanding, and reports what did not reach its state.
-    fn wait_until_settled(&mut self, state: &mut WaitState, give_up: Option<Instant>) -> Result<ExitCode> {
+    fn wait_until_settled(
+        &mut self,
+        state: &mut WaitState,
+        give_up: Option<Instant>,
+    ) -> Result<ExitCode> {
         let end = wait(state, settled, give_up, self);
         if end.as_ref().is_err_and(CliError::is_interrupted) {
             let left = counted(state.outstanding().len(), "workload");
@@ -169,16 +223,31 @@ impl Context<'_> {
         Ok(self.conclude(state, end?))
     }
 
-    /// Prints `text`, and names what is restarted, or says that nothing is although an update that `has_restart` ends
-    /// something.
-    fn report_accepted(&mut self, text: &str, has_restart: bool, accepted: &Accepted) -> Result<()> {
+    /// Prints `text`, and names what is restarted, or says that nothing is although an update that
+    /// `has_restart` ends something.
+    fn report_accepted(
+        &mut self,
+        text: &str,
+        has_restart: bool,
+        accepted: &Accepted,
+    ) -> Result<()> {
         if !text.is_empty() {
             self.output.status(text)?;
         }
         if !accepted.restarted.is_empty() {
-            let names: Vec<&str> = accepted.restarted.iter().map(|instance| &*instance.workload).collect();
-            self.output.status(&format!("Restarting '{}'.", names.join("', '")))?;
-        } else if has_restart && accepted.deleted.iter().any(|instance| !instance.agent.is_empty()) {
+            let names: Vec<&str> = accepted
+                .restarted
+                .iter()
+                .map(|instance| &*instance.workload)
+                .collect();
+            self.output
+                .status(&format!("Restarting '{}'.", names.join("', '")))?;
+        } else if has_restart
+            && accepted
+                .deleted
+                .iter()
+                .any(|instance| !instance.agent.is_empty())
+        {
             self.output.warn("this server cannot restart workloads: what needs the changed ones is not restarted");
         }
         Ok(())
@@ -186,7 +255,8 @@ impl Context<'_> {
 
     /// Reads the parts of the complete state that `masks` select.
     pub fn read<M: AsRef<str>>(&mut self, masks: &[M]) -> Result<Node> {
-        self.link.complete_state(&masks.iter().map(AsRef::as_ref).collect::<Vec<_>>())
+        self.link
+            .complete_state(&masks.iter().map(AsRef::as_ref).collect::<Vec<_>>())
     }
 
     /// Reports what did not reach its state and decides the exit code.
@@ -195,7 +265,9 @@ impl Context<'_> {
             let workloads = workloads.join("', '");
             let meant = meant(agent, state.connected_agents());
             let when = if meant.is_empty() { "; when" } else { " When" };
-            let text = format!("agent '{agent}' is not connected{meant}{when} it connects, it starts '{workloads}'");
+            let text = format!(
+                "agent '{agent}' is not connected{meant}{when} it connects, it starts '{workloads}'"
+            );
             self.output.warn(one_line(&text));
         }
         let (failures, outstanding) = self.warn_of_missed(state, reached);
@@ -204,26 +276,51 @@ impl Context<'_> {
             let limit = shown(self.waiting.limit.unwrap_or_default());
             let counted = counted(outstanding, "workload");
             let text = format!("gave up waiting after '{limit}' for {counted}");
-            self.output.error(text, "the server goes on with it; follow it with 'ank get workloads -w'");
+            self.output.error(
+                text,
+                "the server goes on with it; follow it with 'ank get workloads -w'",
+            );
             code = ExitCode::GaveUp;
         }
         if self.waiting.fail_on_error && failures > 0 {
-            let text = format!("the update was accepted, but {} failed", counted(failures, "workload"));
-            let logs = state.failure_with_logs().map(|instance| format!(", and 'ank logs {}'", instance.workload));
-            self.output.error(text, &format!("see the additional info above{}", logs.unwrap_or_default()));
+            let text = format!(
+                "the update was accepted, but {} failed",
+                counted(failures, "workload")
+            );
+            let logs = state
+                .failure_with_logs()
+                .map(|instance| format!(", and 'ank logs {}'", instance.workload));
+            self.output.error(
+                text,
+                &format!("see the additional info above{}", logs.unwrap_or_default()),
+            );
             code = ExitCode::WorkloadFailed;
         }
         code
     }
 
-    /// Reports the workloads that did not reach their states. Returns how many of them failed, and how many are outstanding.
+    /// Reports the workloads that did not reach their states. Returns how many of them failed, and
+    /// how many are outstanding.
     pub fn warn_of_missed(&mut self, state: &WaitState, reached: bool) -> (usize, usize) {
         let failures = state.failures();
-        let outstanding = if reached { Vec::new() } else { state.outstanding() };
-        let missed = failures.iter().chain(&outstanding).copied().collect::<BTreeSet<_>>();
+        let outstanding = if reached {
+            Vec::new()
+        } else {
+            state.outstanding()
+        };
+        let missed = failures
+            .iter()
+            .chain(&outstanding)
+            .copied()
+            .collect::<BTreeSet<_>>();
         if !missed.is_empty() {
-            self.output.warn(format_args!("{} did not reach the desired state:", counted(missed.len(), "workload")));
-            let table = state.summary(missed).text(self.output.width(), TooWide::Whole);
+            self.output.warn(format_args!(
+                "{} did not reach the desired state:",
+                counted(missed.len(), "workload")
+            ));
+            let table = state
+                .summary(missed)
+                .text(self.output.width(), TooWide::Whole);
             self.output.explain(&table);
         }
         (failures.len(), outstanding.len())
@@ -231,8 +328,13 @@ impl Context<'_> {
 
     /// Deletes configs by name, and reports which existed.
     pub fn delete_configs(&mut self, names: &[String]) -> Result<ExitCode> {
-        names.iter().try_for_each(|name| check_name("config", name))?;
-        let masks: Vec<String> = names.iter().map(|name| format!("desiredState.configs.{name}")).collect();
+        names
+            .iter()
+            .try_for_each(|name| check_name("config", name))?;
+        let masks: Vec<String> = names
+            .iter()
+            .map(|name| format!("desiredState.configs.{name}"))
+            .collect();
         // Only for the report: a server that refuses the read must not prevent the deletion.
         let before = match self.read(&masks) {
             Err(error @ CliError::Response(_)) => Err(error),
@@ -243,12 +345,16 @@ impl Context<'_> {
         for name in names.iter().collect::<BTreeSet<_>>() {
             match &before {
                 Ok(before) if before.at(&["desiredState", "configs", name]).is_none() => {
-                    self.output.warn(format_args!("config '{name}' does not exist"));
+                    self.output
+                        .warn(format_args!("config '{name}' does not exist"));
                 }
                 Ok(_) => self.output.status(&format!("Deleted config '{name}'."))?,
                 Err(error) => {
-                    self.output.debug(format_args!("it is unknown whether config '{name}' existed: {error}"));
-                    self.output.status(&format!("The deletion of config '{name}' was accepted."))?;
+                    self.output.debug(format_args!(
+                        "it is unknown whether config '{name}' existed: {error}"
+                    ));
+                    self.output
+                        .status(&format!("The deletion of config '{name}' was accepted."))?;
                 }
             }
         }
@@ -256,12 +362,15 @@ impl Context<'_> {
     }
 }
 
-/// Refuses a text that cannot be the name of a `kind`. In a mask a dot would select a part of another object.
+/// Refuses a text that cannot be the name of a `kind`. In a mask a dot would select a part of
+/// another object.
 pub fn check_name(kind: &str, name: &str) -> Result<()> {
     if is_name(name) {
         return Ok(());
     }
-    let text = format!("Invalid {kind} name '{name}': Expected 1 to {NAME_MAX} characters in [a-zA-Z0-9_-].");
+    let text = format!(
+        "Invalid {kind} name '{name}': Expected 1 to {NAME_MAX} characters in [a-zA-Z0-9_-]."
+    );
     let hint = if name.contains('.') {
         format!("parts of a {kind} are changed and deleted with 'ank set state'")
     } else {
@@ -270,18 +379,31 @@ pub fn check_name(kind: &str, name: &str) -> Result<()> {
     Err(CliError::input(text, hint))
 }
 
-/// Reads a whole manifest or state of at most [`MESSAGE_MAX`] bytes, which fit into a message of the size that is the
-/// default; `-` is standard input.
+/// Reads a whole manifest or state of at most [`MESSAGE_MAX`] bytes, which fit into a message of
+/// the size that is the default; `-` is standard input.
 pub fn read_file(name: &str) -> io::Result<String> {
-    let source: Box<dyn Read> = if name == "-" { Box::new(io::stdin().lock()) } else { Box::new(File::open(name)?) };
+    let source: Box<dyn Read> = if name == "-" {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(File::open(name)?)
+    };
     read_limited(source, MESSAGE_MAX)
 }
 
 /// The update that deletes workloads by name.
 pub fn delete_workloads(names: &[String]) -> Result<Update> {
-    names.iter().try_for_each(|name| check_name("workload", name))?;
-    let masks = names.iter().map(|name| format!("desiredState.workloads.{name}")).collect();
-    Ok(Update { masks, deleted: names.to_vec(), ..Update::default() })
+    names
+        .iter()
+        .try_for_each(|name| check_name("workload", name))?;
+    let masks = names
+        .iter()
+        .map(|name| format!("desiredState.workloads.{name}"))
+        .collect();
+    Ok(Update {
+        masks,
+        deleted: names.to_vec(),
+        ..Update::default()
+    })
 }
 
 /// The update that restarts workloads. Warns of what will not start again at once.
@@ -295,40 +417,68 @@ pub fn restart(names: &[String], link: &mut dyn ServerLink, output: &mut Output)
             output.warn(format_args!("before it starts again, '{name}' {text}"));
         }
     }
-    Ok(Update { restart: names.to_vec(), ..Update::default() })
+    Ok(Update {
+        restart: names.to_vec(),
+        ..Update::default()
+    })
 }
 
-/// The server's refusal of a restart or rollback; what to do stands after its last `; `, if anywhere.
+/// The server's refusal of a restart or rollback; what to do stands after its last `; `, if
+/// anywhere.
 fn refused(text: String, hint: &str) -> CliError {
-    let reason = text.strip_prefix("Update rejected: '").and_then(|text| text.strip_suffix('\''));
-    let Some(reason) = reason else { return CliError::Refused(text) };
+    let reason = text
+        .strip_prefix("Update rejected: '")
+        .and_then(|text| text.strip_suffix('\''));
+    let Some(reason) = reason else {
+        return CliError::Refused(text);
+    };
     let (reason, remedy) = reason.rsplit_once("; ").unwrap_or((reason, hint));
     CliError::input(reason, format!("nothing was changed; {remedy}"))
 }
 
 /// The update that creates or replaces the workload.
 pub fn run_workload(arguments: &RunArguments) -> Result<Update> {
-    let RunArguments { name, runtime, config, agent, tags, ignore_modes } = arguments;
+    let RunArguments {
+        name,
+        runtime,
+        config,
+        agent,
+        tags,
+        ignore_modes,
+    } = arguments;
     check_name("workload", name)?;
     let mut workload = Workload::new(agent.as_str(), runtime, config);
     workload.tags = tags.iter().cloned().collect(); // Of repeated keys the last one counts.
     let workloads = Node::map([(name.as_str(), workload_node(&workload, Rendering::Sparse))]);
     let state = Node::map([("desiredState", Node::map([("workloads", workloads)]))]);
     let masks = vec![format!("desiredState.workloads.{name}")];
-    Ok(Update { new_state: state, masks, checks_modes: !ignore_modes, ..Update::default() })
+    Ok(Update {
+        new_state: state,
+        masks,
+        checks_modes: !ignore_modes,
+        ..Update::default()
+    })
 }
 
 // ------------------------------------------------------------------ waiting
 
 const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 
-/// What a wait is for, asked after each report: it is reached, or when it is to be asked again although nothing was
-/// reported. The wait has the reported states already.
+/// What a wait is for, asked after each report: it is reached, or when it is to be asked again
+/// although nothing was reported. The wait has the reported states already.
 pub type Progress = ControlFlow<(), Option<Instant>>;
 
 /// The goal that nothing is outstanding.
-pub fn settled(wait: &mut WaitState, _: &mut dyn ServerLink, _: &[WorkloadState]) -> Result<Progress> {
-    Ok(if wait.is_settled() { Progress::Break(()) } else { Progress::Continue(None) })
+pub fn settled(
+    wait: &mut WaitState,
+    _: &mut dyn ServerLink,
+    _: &[WorkloadState],
+) -> Result<Progress> {
+    Ok(if wait.is_settled() {
+        Progress::Break(())
+    } else {
+        Progress::Continue(None)
+    })
 }
 
 /// The instances of one update and their progress.
@@ -374,11 +524,16 @@ impl WaitState {
         let (remembered, mut reasons) = (rows::rows(before), Reasons::new(now));
         reasons.needed_before = rows::needs(before);
         let connected = connected_agents(now);
-        let earlier: BTreeMap<_, _> = accepted.earlier.iter().map(|it| (&it.instance, it.state.phase)).collect();
+        let earlier: BTreeMap<_, _> = accepted
+            .earlier
+            .iter()
+            .map(|it| (&it.instance, it.state.phase))
+            .collect();
         let waiting = [
             Phase::PendingInitial,
             Phase::PendingWaitingToStart,
-            Phase::StoppingWaitingToStop, // It runs on when the update that was to stop it is set back.
+            // It runs on when the update that was to stop it is set back.
+            Phase::StoppingWaitingToStop,
             Phase::Removed,
             Phase::AgentDisconnected,
         ];
@@ -387,35 +542,62 @@ impl WaitState {
         for instance in accepted.added.iter().chain(&accepted.deleted) {
             let before = remembered.get(instance);
             let is_added = added.contains(instance);
-            // Whether the update replaces it, or an earlier one stops it still: one end is due of an older one of the same
-            // name. One that had not begun to start has nothing to end.
+            // Whether the update replaces it, or an earlier one stops it still: one end is due of
+            // an older one of the same name. One that had not begun to start has nothing to end.
             let ends = !is_added
                 || match earlier.get(instance) {
                     Some(phase) => !waiting.contains(phase),
-                    None => before.is_some_and(|row| row.phase.is_none_or(|phase| !waiting.contains(&phase))),
+                    None => before
+                        .is_some_and(|row| row.phase.is_none_or(|phase| !waiting.contains(&phase))),
                 };
             // An instance that the server does not list any more was removed before.
             if ends && !reasons.rows.contains_key(instance) {
-                gone.push(WorkloadState::new(instance.clone(), ExecutionState::plain(Phase::Removed)));
+                gone.push(WorkloadState::new(
+                    instance.clone(),
+                    ExecutionState::plain(Phase::Removed),
+                ));
             }
-            let row = reasons.rows.entry(instance.clone()).or_insert_with(|| before.cloned().unwrap_or_default());
+            let row = reasons
+                .rows
+                .entry(instance.clone())
+                .or_insert_with(|| before.cloned().unwrap_or_default());
             if row.state.is_empty() {
-                row.update(&ExecutionState::plain(Phase::PendingInitial)); // The server's state for new instances.
+                // The server's state for new instances.
+                row.update(&ExecutionState::plain(Phase::PendingInitial));
             }
             if row.runtime.is_empty() {
                 let known = || rows::runtime(now, &instance.workload, &instance.agent);
                 row.runtime = before.map_or_else(known, |row| row.runtime.clone());
             }
-            watched.insert(instance.clone(), Watched { is_added, starts: is_added, ends, ..Watched::default() });
+            watched.insert(
+                instance.clone(),
+                Watched {
+                    is_added,
+                    starts: is_added,
+                    ends,
+                    ..Watched::default()
+                },
+            );
         }
-        let mut state = Self { watched, connected, reasons, is_guarded: false, absent };
+        let mut state = Self {
+            watched,
+            connected,
+            reasons,
+            is_guarded: false,
+            absent,
+        };
         state.on_states(&gone);
         state
     }
 
-    /// Begins with instances that are there already, as they are in the complete state `now`: of `wanted` ones the start is
-    /// waited for, of `unwanted` ones the end.
-    pub fn of_present(wanted: &[InstanceName], unwanted: &[InstanceName], now: &Node, absent: AbsentAgents) -> Self {
+    /// Begins with instances that are there already, as they are in the complete state
+    /// `now`: of `wanted` ones the start is waited for, of `unwanted` ones the end.
+    pub fn of_present(
+        wanted: &[InstanceName],
+        unwanted: &[InstanceName],
+        now: &Node,
+        absent: AbsentAgents,
+    ) -> Self {
         let mut state = Self {
             watched: BTreeMap::new(),
             connected: connected_agents(now),
@@ -426,17 +608,27 @@ impl WaitState {
         let mut present = Vec::new();
         for instance in wanted.iter().chain(unwanted) {
             let is_added = wanted.contains(instance);
-            let watched = Watched { is_added, starts: is_added, ends: !is_added, ..Watched::default() };
+            let watched = Watched {
+                is_added,
+                starts: is_added,
+                ends: !is_added,
+                ..Watched::default()
+            };
             state.watched.insert(instance.clone(), watched);
             let row = state.reasons.rows.entry(instance.clone()).or_default();
             if row.runtime.is_empty() {
                 row.runtime = rows::runtime(now, &instance.workload, &instance.agent);
             }
             match row.phase {
-                Some(phase) => present
-                    .push(WorkloadState::new(instance.clone(), ExecutionState::with_info(phase, row.info.as_str()))),
-                None if row.state.is_empty() => row.update(&ExecutionState::plain(Phase::PendingInitial)),
-                None => {} // A state of a newer server: what it means is unknown, so it is waited for.
+                Some(phase) => present.push(WorkloadState::new(
+                    instance.clone(),
+                    ExecutionState::with_info(phase, row.info.as_str()),
+                )),
+                None if row.state.is_empty() => {
+                    row.update(&ExecutionState::plain(Phase::PendingInitial))
+                }
+                // A state of a newer server: what it means is unknown, so it is waited for.
+                None => {}
             }
         }
         state.on_states(&present);
@@ -452,7 +644,9 @@ impl WaitState {
     fn on_state(&mut self, reported: &WorkloadState) {
         let WorkloadState { instance, state } = reported;
         let watched = self.watched.get_mut(instance);
-        let is_gone = watched.as_ref().is_some_and(|watched| watched.phase() == Some(Phase::Removed));
+        let is_gone = watched
+            .as_ref()
+            .is_some_and(|watched| watched.phase() == Some(Phase::Removed));
         if is_gone && state.phase.state() == "Stopping" {
             return; // Reported late: a removed instance cannot stop.
         }
@@ -465,16 +659,20 @@ impl WaitState {
                 self.connected.remove(agent);
                 return;
             }
-        } else if !matches!(state.phase, Phase::PendingInitial | Phase::NotScheduled | Phase::Removed) {
-            self.connected.insert(agent.clone()); // These three may be the server's; all others are the agent's own.
+        } else if !matches!(
+            state.phase,
+            Phase::PendingInitial | Phase::NotScheduled | Phase::Removed
+        ) {
+            // These three may be the server's; all others are the agent's own.
+            self.connected.insert(agent.clone());
         }
         watched.ends &= !matches!(state.phase, Phase::Removed | Phase::AgentDisconnected);
         // Until the older one of the same name has ended, states are about that.
         watched.starts &= watched.ends || !(ends_start(state.phase) || state.is_inactive());
     }
 
-    /// Stops waiting for instances that will not get there: those of disconnected agents, and those that need one which
-    /// is not relevant on its node.
+    /// Stops waiting for instances that will not get there: those of disconnected agents, and those
+    /// that need one which is not relevant on its node.
     fn settle(&mut self) {
         for (instance, watched) in &mut self.watched {
             let waits = watched.phase() == Some(Phase::PendingWaitingToStart);
@@ -483,8 +681,9 @@ impl WaitState {
                 AbsentAgents::Awaited => !instance.agent.is_empty(),
             };
             watched.ends &= is_awaited;
-            watched.starts =
-                watched.starts && is_awaited && !(waits && self.reasons.waits_for_inactive(&instance.workload));
+            watched.starts = watched.starts
+                && is_awaited
+                && !(waits && self.reasons.waits_for_inactive(&instance.workload));
         }
     }
 
@@ -505,30 +704,45 @@ impl WaitState {
     }
 
     fn is_outstanding(&self, instance: &InstanceName) -> bool {
-        self.watched.get(instance).is_some_and(Watched::is_outstanding)
+        self.watched
+            .get(instance)
+            .is_some_and(Watched::is_outstanding)
     }
 
-    /// The frame as lines, with `spinner` before the states that are not final. At most `lines_max` lines: when there are
-    /// more instances, those that are done are left out first. Infos of outstanding instances that the table had to cut
-    /// are repeated below it as far as there is room.
+    /// The frame as lines, with `spinner` before the states that are not final. At most `lines_max`
+    /// lines: when there are more instances, those that are done are left out first. Infos of
+    /// outstanding instances that the table had to cut are repeated below it as far as there is
+    /// room.
     pub fn frame(&self, spinner: char, columns: usize, lines_max: usize) -> Vec<String> {
         let room = lines_max.saturating_sub(1).max(1); // Below the heading.
         let mut shown: Vec<&InstanceName> = self.watched.keys().collect();
-        let hidden = if shown.len() > room { shown.len() - (room - 1) } else { 0 };
+        let hidden = if shown.len() > room {
+            shown.len() - (room - 1)
+        } else {
+            0
+        };
         if hidden > 0 {
-            shown.sort_by_key(|instance| !self.is_outstanding(instance)); // Stable: names stay sorted.
+            // Stable: names stay sorted.
+            shown.sort_by_key(|instance| !self.is_outstanding(instance));
             shown.truncate(room - 1);
             shown.sort();
         }
         let mut table = self.table(&shown);
         table.headings[3] = "  EXECUTION STATE";
         for (instance, row) in shown.iter().zip(&mut table.rows) {
-            let symbol = if self.is_outstanding(instance) { spinner } else { ' ' };
+            let symbol = if self.is_outstanding(instance) {
+                spinner
+            } else {
+                ' '
+            };
             row[3].insert_str(0, &format!("{symbol} "));
         }
         let mut lines = table.lines(columns, TooWide::Shorten);
         if hidden > 0 {
-            let open = shown.iter().filter(|instance| self.is_outstanding(instance)).count();
+            let open = shown
+                .iter()
+                .filter(|instance| self.is_outstanding(instance))
+                .count();
             let waiting = self.outstanding().len() - open;
             lines.push(format!("and {hidden} more, {waiting} of them not finished"));
         }
@@ -537,7 +751,12 @@ impl WaitState {
         };
         let cut: Vec<String> = (shown.iter().enumerate())
             .filter(is_cut)
-            .map(|(index, instance)| shortened(&format!("{}: {}", instance.workload, table.rows[index][4]), columns))
+            .map(|(index, instance)| {
+                shortened(
+                    &format!("{}: {}", instance.workload, table.rows[index][4]),
+                    columns,
+                )
+            })
             .collect();
         if !cut.is_empty() && lines.len() + 1 + cut.len() <= lines_max {
             lines.push(String::new());
@@ -549,12 +768,13 @@ impl WaitState {
     /// Without a terminal: the output grows with the time and not with workloads times changes.
     fn pause_between_frames(&self) -> Duration {
         let lines = u32::try_from(self.watched.len()).unwrap_or(u32::MAX);
-        // Each change of a table with few lines; a thousand workloads would write their thousand lines thousands of times.
+        // Each change of a table with few lines; a thousand workloads would write their thousand
+        // lines thousands of times.
         Duration::from_millis(10).saturating_mul(lines.saturating_sub(20))
     }
 
-    /// Marks the added instances of the named workloads as outstanding, and no others but those that were not reported
-    /// to have reached their states.
+    /// Marks the added instances of the named workloads as outstanding, and no others but those
+    /// that were not reported to have reached their states.
     pub fn set_on_trial(&mut self, names: &BTreeSet<&str>) {
         for (instance, watched) in &mut self.watched {
             watched.on_trial = watched.is_added && names.contains(&*instance.workload);
@@ -562,12 +782,17 @@ impl WaitState {
     }
 
     fn those(&self, are: impl Fn(&Watched) -> bool) -> Vec<&InstanceName> {
-        self.watched.iter().filter(|(_, watched)| are(watched)).map(|(instance, _)| instance).collect()
+        self.watched
+            .iter()
+            .filter(|(_, watched)| are(watched))
+            .map(|(instance, _)| instance)
+            .collect()
     }
 
     /// The added instances that failed.
     pub fn failures(&self) -> Vec<&InstanceName> {
-        let failed = |phase: Phase| phase.state() == "Failed" || phase == Phase::PendingStartingFailed;
+        let failed =
+            |phase: Phase| phase.state() == "Failed" || phase == Phase::PendingStartingFailed;
         self.those(|watched| watched.is_added && watched.phase().is_some_and(failed))
     }
 
@@ -590,7 +815,10 @@ impl WaitState {
     /// Agents that are not connected, with the workloads that they should start.
     pub fn absent_agents(&self) -> BTreeMap<&str, Vec<&str>> {
         let mut absent: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for InstanceName { agent, workload, .. } in self.those(|watched| watched.is_added) {
+        for InstanceName {
+            agent, workload, ..
+        } in self.those(|watched| watched.is_added)
+        {
             if !agent.is_empty() && !self.connected.contains(agent) {
                 absent.entry(agent).or_default().push(workload);
             }
@@ -598,56 +826,97 @@ impl WaitState {
         absent
     }
 
-    /// State and info of an instance. For one that waits until another with its name ends, those of the other.
+    /// State and info of an instance. For one that waits until another with its name ends, those of
+    /// the other.
     fn described(&self, instance: &InstanceName) -> String {
-        let begun =
-            self.watched.get(instance).and_then(Watched::phase).is_some_and(|phase| phase != Phase::PendingInitial);
+        let begun = self
+            .watched
+            .get(instance)
+            .and_then(Watched::phase)
+            .is_some_and(|phase| phase != Phase::PendingInitial);
         let ending = self.those(|watched| watched.ends && !begun);
-        let old = ending.into_iter().find(|old| old.workload == instance.workload && *old != instance);
+        let old = ending
+            .into_iter()
+            .find(|old| old.workload == instance.workload && *old != instance);
         let Row { state, info, .. } = self.reasons.explained(old.unwrap_or(instance));
-        if info.is_empty() { state } else { format!("{state}: '{info}'") }
+        if info.is_empty() {
+            state
+        } else {
+            format!("{state}: '{info}'")
+        }
     }
 
-    /// What keeps workloads from being stopped, but for what the update itself ends, and what to do.
+    /// What keeps workloads from being stopped, but for what the update itself ends, and what to
+    /// do.
     fn advice(&self) -> Option<String> {
         let names = |are: fn(&Watched) -> bool| -> BTreeSet<&str> {
-            self.those(are).into_iter().map(|instance| &*instance.workload).collect()
+            self.those(are)
+                .into_iter()
+                .map(|instance| &*instance.workload)
+                .collect()
         };
         let waiting = names(|watched| watched.phase() == Some(Phase::StoppingWaitingToStop));
-        let again = Vec::from_iter(waiting.intersection(&names(|watched| watched.starts)).copied()).join(" ");
+        let again = Vec::from_iter(
+            waiting
+                .intersection(&names(|watched| watched.starts))
+                .copied(),
+        )
+        .join(" ");
         let restart = |dependents: String| match again.is_empty() {
             true => String::new(), // They are deleted.
-            false => format!("use 'ank restart {}', or ", if self.is_guarded { &dependents } else { &again }),
+            false => format!(
+                "use 'ank restart {}', or ",
+                if self.is_guarded { &dependents } else { &again }
+            ),
         };
-        self.reasons.held_up(&waiting, &names(|watched| watched.ends), restart)
+        self.reasons
+            .held_up(&waiting, &names(|watched| watched.ends), restart)
     }
 
-    /// The table of `instances` for the end. A deleted instance stands above the one that replaced it.
+    /// The table of `instances` for the end. A deleted instance stands above the one that replaced
+    /// it.
     pub fn summary<'i>(&self, instances: impl IntoIterator<Item = &'i InstanceName>) -> Table {
         let mut instances: Vec<&InstanceName> = instances.into_iter().collect();
-        let is_added = |instance: &InstanceName| self.watched.get(instance).is_some_and(|watched| watched.is_added);
+        let is_added = |instance: &InstanceName| {
+            self.watched
+                .get(instance)
+                .is_some_and(|watched| watched.is_added)
+        };
         instances.sort_by_key(|instance| (&instance.workload, is_added(instance), *instance));
         self.table(&instances)
     }
 
     fn table(&self, instances: &[&InstanceName]) -> Table {
-        rows::view(Format::Table, instances.iter().map(|instance| (*instance, self.reasons.explained(instance)))).table
+        rows::view(
+            Format::Table,
+            instances
+                .iter()
+                .map(|instance| (*instance, self.reasons.explained(instance))),
+        )
+        .table
     }
 }
 
 /// The agents that are connected in a complete state.
 fn connected_agents(state: &Node) -> BTreeSet<Name> {
-    state.entries("agents").map(|(name, _)| name.into()).collect()
+    state
+        .entries("agents")
+        .map(|(name, _)| name.into())
+        .collect()
 }
 
 /// Whether a phase ends the wait for an instance that should start.
 fn ends_start(phase: Phase) -> bool {
     matches!(phase.state(), "Running" | "Succeeded" | "Failed")
-        || matches!(phase, Phase::NotScheduled | Phase::PendingStartingFailed | Phase::AgentDisconnected)
+        || matches!(
+            phase,
+            Phase::NotScheduled | Phase::PendingStartingFailed | Phase::AgentDisconnected
+        )
 }
 
-/// Follows the states that `link` broadcasts until `goal` is reached or it is time to `give_up`, and shows frames. Returns
-/// whether the goal was reached. Says that it waits, unless the goal is reached at once.
+/// Follows the states that `link` broadcasts until `goal` is reached or it is time to `give_up`,
+/// and shows frames. Returns whether the goal was reached. Says that it waits, unless the goal is
+/// reached at once.
 pub fn wait(
     state: &mut WaitState,
     mut goal: impl FnMut(&mut WaitState, &mut dyn ServerLink, &[WorkloadState]) -> Result<Progress>,
@@ -674,14 +943,33 @@ pub fn wait(
         }
         let due = link.now() >= next_frame;
         if due {
-            // The cursor stands below the frame, so one line less than the terminal has can be redrawn.
-            frames.show(state.frame(SPINNER[turn % SPINNER.len()], columns, lines.saturating_sub(1)), output)?;
-            turn += usize::from(animated); // Elsewhere a frame is written only when a state has changed.
-            next_frame = link.now() + if animated { SPINNER_INTERVAL } else { state.pause_between_frames() };
+            // The cursor stands below the frame, so one line less than the terminal has can be
+            // redrawn.
+            frames.show(
+                state.frame(
+                    SPINNER[turn % SPINNER.len()],
+                    columns,
+                    lines.saturating_sub(1),
+                ),
+                output,
+            )?;
+            // Elsewhere a frame is written only when a state has changed.
+            turn += usize::from(animated);
+            next_frame = link.now()
+                + if animated {
+                    SPINNER_INTERVAL
+                } else {
+                    state.pause_between_frames()
+                };
         }
         let frame = (animated || !due).then_some(next_frame);
         let advice = advice_at.filter(|at| *at > link.now());
-        let until = frame.into_iter().chain(give_up).chain(again).chain(advice).min();
+        let until = frame
+            .into_iter()
+            .chain(give_up)
+            .chain(again)
+            .chain(advice)
+            .min();
         let next = link.next_states(until)?;
         let is_late = next.is_none() && give_up.is_some_and(|at| link.now() >= at);
         states = next.unwrap_or_default();
@@ -708,10 +996,17 @@ pub fn print(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> 
     let state = read(link)?;
     output.warn_of_storage(&state);
     let updates = updates(&state);
-    let view = View::new(format, &fields(0, &Node::empty()), updates.iter().map(|(id, update)| fields(*id, update)));
+    let view = View::new(
+        format,
+        &fields(0, &Node::empty()),
+        updates.iter().map(|(id, update)| fields(*id, update)),
+    );
     view.print(("updates", []), TooWide::Wrap, None, output)?;
     // `keptIn` of updates that a restart of the server forgets.
-    if updates.iter().any(|(_, update)| text(update, &["keptIn"]) == "MEMORY") {
+    if updates
+        .iter()
+        .any(|(_, update)| text(update, &["keptIn"]) == "MEMORY")
+    {
         output.warn("the server keeps updates in memory: a restart forgets them; with 'state_dir' in ank-server.conf it keeps them on disk");
     }
     Ok(())
@@ -720,7 +1015,12 @@ pub fn print(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> 
 fn fields(id: u64, update: &Node) -> Vec<Field> {
     let text = |heading, key: &str| Field::text(heading, key, text(update, &[key]));
     let names = |heading, key: &str| {
-        Field::new(heading, key, some_of(update.entries(key).map(|(name, _)| name)), value(update.get(key)))
+        Field::new(
+            heading,
+            key,
+            some_of(update.entries(key).map(|(name, _)| name)),
+            value(update.get(key)),
+        )
     };
     let mut fields = vec![
         Field::new("ID", "id", id.to_string(), id),
@@ -731,7 +1031,9 @@ fn fields(id: u64, update: &Node) -> Vec<Field> {
         text("KEPT IN", "keptIn").wide(),
         Field::new("INFO", "", info(update), Value::Null),
     ];
-    fields.extend(["reason", "waitsFor", "replacedBy"].map(|key| Field::data(key, value(update.get(key)))));
+    fields.extend(
+        ["reason", "waitsFor", "replacedBy"].map(|key| Field::data(key, value(update.get(key)))),
+    );
     fields
 }
 
@@ -739,7 +1041,10 @@ fn fields(id: u64, update: &Node) -> Vec<Field> {
 fn read(link: &mut dyn ServerLink) -> Result<Node> {
     let state = link.complete_state(&["updates", WARNING])?;
     if state.get("updates").is_none() {
-        return Err(CliError::input("the server keeps no updates", "'ank apply --rollback' works with any server"));
+        return Err(CliError::input(
+            "the server keeps no updates",
+            "'ank apply --rollback' works with any server",
+        ));
     }
     Ok(state)
 }
@@ -755,33 +1060,52 @@ fn info(update: &Node) -> String {
     }
 }
 
-/// Has the server bring back what was there before update `id`, or before the newest that can be rolled back, and waits.
+/// Has the server bring back what was there before update `id`, or before the newest that can be
+/// rolled back, and waits.
 pub fn roll_back(id: Option<u64>, context: &mut Context<'_>) -> Result<ExitCode> {
     let state = read(context.link)?;
     let updates = updates(&state);
-    let (id, update) =
-        match id {
-            Some(id) => updates.iter().find(|(found, _)| *found == id).copied().ok_or_else(|| {
-                CliError::input(format!("update {id} does not exist"), "'ank get updates' lists them")
+    let (id, update) = match id {
+        Some(id) => updates
+            .iter()
+            .find(|(found, _)| *found == id)
+            .copied()
+            .ok_or_else(|| {
+                CliError::input(
+                    format!("update {id} does not exist"),
+                    "'ank get updates' lists them",
+                )
             })?,
-            None => choose(&updates)?,
-        };
-    let masks = ["configs", "workloads"]
-        .into_iter()
-        .flat_map(|part| update.entries(part).map(move |(name, _)| format!("desiredState.{part}.{name}")));
+        None => choose(&updates)?,
+    };
+    let masks = ["configs", "workloads"].into_iter().flat_map(|part| {
+        update
+            .entries(part)
+            .map(move |(name, _)| format!("desiredState.{part}.{name}"))
+    });
     let masks: Vec<String> = masks.collect();
     if !masks.is_empty() {
-        context.output.status(&format!("Rolling back update {id}: {}.", objects(update)))?;
+        context
+            .output
+            .status(&format!("Rolling back update {id}: {}.", objects(update)))?;
     }
-    context.update_and_wait(Update { masks, rollback_of: Some(id), ..Update::default() })
+    context.update_and_wait(Update {
+        masks,
+        rollback_of: Some(id),
+        ..Update::default()
+    })
 }
 
-/// The newest update that is open, or else the newest that is in force. When the newest of all was undone or withdrawn,
-/// users may mean that one, and the one before it is none that they expect.
+/// The newest update that is open, or else the newest that is in force. When the newest of all was
+/// undone or withdrawn, users may mean that one, and the one before it is none that they expect.
 fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node)> {
     use UpdatePhase::{Good, Kept, Replaced, Undone, Withdrawn};
     let newest = |wanted: fn(UpdatePhase) -> bool| {
-        updates.iter().rev().find(|(_, update)| phase(update).is_some_and(wanted)).copied()
+        updates
+            .iter()
+            .rev()
+            .find(|(_, update)| phase(update).is_some_and(wanted))
+            .copied()
     };
     if let Some(open) = newest(UpdatePhase::is_open) {
         return Ok(open);
@@ -791,7 +1115,10 @@ fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node)> {
         Some((id, Some(end @ (Undone | Withdrawn)))) => {
             let hint = match in_force {
                 Some((earlier, update)) => {
-                    format!("'ank rollback {earlier}' rolls back update {earlier}, of {}", objects(update))
+                    format!(
+                        "'ank rollback {earlier}' rolls back update {earlier}, of {}",
+                        objects(update)
+                    )
                 }
                 None => "no update in 'ank get updates' is open, GOOD or KEPT".to_owned(),
             };
@@ -799,10 +1126,16 @@ fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node)> {
                 Undone => "rolled back: what was there before it is in force",
                 _ => "withdrawn: nothing of it is in force",
             };
-            Err(CliError::input(format!("the newest update, {id}, was {end}"), hint))
+            Err(CliError::input(
+                format!("the newest update, {id}, was {end}"),
+                hint,
+            ))
         }
         _ => in_force.ok_or_else(|| {
-            CliError::input("there is no update to roll back", "none in 'ank get updates' is open, GOOD or KEPT")
+            CliError::input(
+                "there is no update to roll back",
+                "none in 'ank get updates' is open, GOOD or KEPT",
+            )
         }),
     }
 }
@@ -810,18 +1143,24 @@ fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node)> {
 /// All workloads and configs that an update changes.
 fn objects(update: &Node) -> String {
     let kind = |part: &str, kind: &str| {
-        let names: Vec<String> = update.entries(part).map(|(name, _)| format!("'{}'", one_line(name))).collect();
+        let names: Vec<String> = update
+            .entries(part)
+            .map(|(name, _)| format!("'{}'", one_line(name)))
+            .collect();
         let plural = if names.len() == 1 { "" } else { "s" };
         (!names.is_empty()).then(|| format!("{kind}{plural} {}", names.join(", ")))
     };
-    let kinds: Vec<String> = [kind("workloads", "workload"), kind("configs", "config")].into_iter().flatten().collect();
+    let kinds: Vec<String> = [kind("workloads", "workload"), kind("configs", "config")]
+        .into_iter()
+        .flatten()
+        .collect();
     kinds.join(" and ")
 }
 
 // ------------------------------------------------ updates that are followed
 
-/// The parts of the complete state from which one learns that an update is guarded. Servers that guard none have none of
-/// them and do not mind.
+/// The parts of the complete state from which one learns that an update is guarded. Servers that
+/// guard none have none of them and do not mind.
 const GUARDED_MASKS: [&str; 2] = ["updates.*.phase", "updates.*.workloads"];
 
 /// The phase of a guarded update; `None` for one of a newer server.
@@ -831,33 +1170,49 @@ pub fn phase(update: &Node) -> Option<UpdatePhase> {
 
 /// The guarded updates of a complete state with their numbers, oldest first.
 pub fn updates(state: &Node) -> Vec<(u64, &Node)> {
-    let mut updates: Vec<(u64, &Node)> =
-        state.entries("updates").filter_map(|(id, update)| Some((id.parse().ok()?, update))).collect();
+    let mut updates: Vec<(u64, &Node)> = state
+        .entries("updates")
+        .filter_map(|(id, update)| Some((id.parse().ok()?, update)))
+        .collect();
     updates.sort_by_key(|(id, _)| *id);
     updates
 }
 
 /// The texts that an update waits for: names of workloads, and agents after [`AGENT_PREFIX`].
 pub fn waits_for(update: &Node) -> impl Iterator<Item = &str> {
-    update.get("waitsFor").and_then(Node::as_list).into_iter().flatten().filter_map(Node::as_text)
+    update
+        .get("waitsFor")
+        .and_then(Node::as_list)
+        .into_iter()
+        .flatten()
+        .filter_map(Node::as_text)
 }
 
-/// The guarded updates in one of these phases that are about workloads and configs that `masks` name as a whole.
+/// The guarded updates in one of these phases that are about workloads and configs that `masks`
+/// name as a whole.
 pub fn about(state: &Node, masks: &[String], is_one: fn(UpdatePhase) -> bool) -> Vec<u64> {
     let masks: BTreeSet<&String> = masks.iter().collect();
     let is_about = |update: &Node| {
-        ["workloads", "configs"]
-            .iter()
-            .any(|part| update.entries(part).any(|(name, _)| masks.contains(&format!("desiredState.{part}.{name}"))))
+        ["workloads", "configs"].iter().any(|part| {
+            update
+                .entries(part)
+                .any(|(name, _)| masks.contains(&format!("desiredState.{part}.{name}")))
+        })
     };
-    let found = updates(state).into_iter().filter(|(_, it)| phase(it).is_some_and(is_one) && is_about(it));
+    let found = updates(state)
+        .into_iter()
+        .filter(|(_, it)| phase(it).is_some_and(is_one) && is_about(it));
     found.map(|(id, _)| id).collect()
 }
 
 /// The masks that let the server try again what it has undone, of updates of what `masks` name.
 pub fn masks_to_forget(link: &mut dyn ServerLink, masks: &[String]) -> Result<Vec<String>> {
     // The parts that say which updates are remembered as undone, and of what.
-    let state = link.complete_state(&["updates.*.phase", "updates.*.workloads", "updates.*.configs"])?;
+    let state = link.complete_state(&[
+        "updates.*.phase",
+        "updates.*.workloads",
+        "updates.*.configs",
+    ])?;
     let undone = about(&state, masks, |phase| phase == UpdatePhase::Undone);
     Ok(undone.iter().map(|id| format!("updates.{id}")).collect())
 }
@@ -875,20 +1230,39 @@ pub struct Guarded {
 
 impl Guarded {
     /// The update that the server made of a request; `None` when it does not guard it.
-    pub fn of_request(before: &Node, now: &Node, accepted: &Accepted, next: Instant) -> Option<Self> {
+    pub fn of_request(
+        before: &Node,
+        now: &Node,
+        accepted: &Accepted,
+        next: Instant,
+    ) -> Option<Self> {
         let known = updates(before).last().map_or(0, |(id, _)| *id);
-        let names = |instances: &[InstanceName]| instances.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+        let names = |instances: &[InstanceName]| {
+            instances
+                .iter()
+                .map(ToString::to_string)
+                .collect::<BTreeSet<_>>()
+        };
         let (added, deleted) = (names(&accepted.added), names(&accepted.deleted));
-        let is_one = |workload: &Node, key: &str, names: &BTreeSet<String>| names.contains(text(workload, &[key]));
+        let is_one = |workload: &Node, key: &str, names: &BTreeSet<String>| {
+            names.contains(text(workload, &[key]))
+        };
         let is_ours = |update: &Node| {
             // What a request sets back is withdrawn, which is no failure of that request.
             phase(update) != Some(UpdatePhase::Withdrawn)
-                && update
-                    .entries("workloads")
-                    .any(|(_, workload)| is_one(workload, "new", &added) || is_one(workload, "old", &deleted))
+                && update.entries("workloads").any(|(_, workload)| {
+                    is_one(workload, "new", &added) || is_one(workload, "old", &deleted)
+                })
         };
-        let (id, update) = updates(now).into_iter().rev().find(|(id, update)| *id > known && is_ours(update))?;
-        Some(Self { id, update: update.clone(), next })
+        let (id, update) = updates(now)
+            .into_iter()
+            .rev()
+            .find(|(id, update)| *id > known && is_ours(update))?;
+        Some(Self {
+            id,
+            update: update.clone(),
+            next,
+        })
     }
 
     /// Reads how far it is, or the one that replaced it.
@@ -897,11 +1271,16 @@ impl Guarded {
             let fields = ["phase", "reason", "waitsFor", "replacedBy"];
             let masks = fields.map(|field| format!("updates.{}.{field}", self.id));
             let mut state = link.complete_state(&masks.each_ref().map(String::as_str))?;
-            let update = state.at_mut(&["updates", &self.id.to_string()]).map(std::mem::take);
+            let update = state
+                .at_mut(&["updates", &self.id.to_string()])
+                .map(std::mem::take);
             self.update = update.unwrap_or_default();
             let successor = text(&self.update, &["replacedBy"]).parse().ok();
             match successor {
-                Some(successor) if phase(&self.update) == Some(UpdatePhase::Replaced) && successor > self.id => {
+                Some(successor)
+                    if phase(&self.update) == Some(UpdatePhase::Replaced)
+                        && successor > self.id =>
+                {
                     self.id = successor;
                 }
                 _ => return Ok(()),
@@ -913,7 +1292,8 @@ impl Guarded {
         let now = link.now();
         if now >= self.next {
             match self.read(link) {
-                Err(CliError::TimedOut(_)) => {} // A server with much to do; only the end of the connection counts.
+                // A server with much to do; only the end of the connection counts.
+                Err(CliError::TimedOut(_)) => {}
                 read => read?,
             }
             // How often `ank` reads how far a guarded update is while it waits for the end.
@@ -921,10 +1301,18 @@ impl Guarded {
             wait.set_on_trial(&waits_for(&self.update).collect());
         }
         // One that is in force for good is done when all that it deletes has gone, too.
-        let is_in_force = matches!(phase(&self.update), Some(UpdatePhase::Good | UpdatePhase::Kept));
-        let waits_only_for_absent = wait.absent == AbsentAgents::Skipped && self.absent_agents().is_some();
+        let is_in_force = matches!(
+            phase(&self.update),
+            Some(UpdatePhase::Good | UpdatePhase::Kept)
+        );
+        let waits_only_for_absent =
+            wait.absent == AbsentAgents::Skipped && self.absent_agents().is_some();
         let ended = !self.is_open() && (!is_in_force || wait.has_ended()) || waits_only_for_absent;
-        Ok(if ended { Progress::Break(()) } else { Progress::Continue(Some(self.next)) })
+        Ok(if ended {
+            Progress::Break(())
+        } else {
+            Progress::Continue(Some(self.next))
+        })
     }
 
     fn is_open(&self) -> bool {
@@ -933,13 +1321,16 @@ impl Guarded {
 
     /// The agents that are away, when it waits for nothing else.
     fn absent_agents(&self) -> Option<Vec<&str>> {
-        let agents: Option<Vec<&str>> = waits_for(&self.update).map(|text| text.strip_prefix(AGENT_PREFIX)).collect();
+        let agents: Option<Vec<&str>> = waits_for(&self.update)
+            .map(|text| text.strip_prefix(AGENT_PREFIX))
+            .collect();
         agents.filter(|agents| self.is_open() && !agents.is_empty())
     }
 }
 
 impl Context<'_> {
-    /// Waits until the server has decided about `update`, or waits for nothing but agents that are away.
+    /// Waits until the server has decided about `update`, or waits for nothing but agents that are
+    /// away.
     fn follow(
         &mut self,
         update: &mut Guarded,
@@ -949,24 +1340,31 @@ impl Context<'_> {
         is_rollback: bool,
     ) -> Result<ExitCode> {
         let first = update.id;
-        self.output.debug(format_args!("the server judges it as update {first}"));
+        self.output
+            .debug(format_args!("the server judges it as update {first}"));
         state.is_guarded = true;
-        let goal = |wait: &mut WaitState, link: &mut dyn ServerLink, _: &[_]| update.check(wait, link);
+        let goal =
+            |wait: &mut WaitState, link: &mut dyn ServerLink, _: &[_]| update.check(wait, link);
         let reached = wait(&mut state, goal, give_up, self).inspect_err(|_| {
-            self.output.warn(format_args!("the server goes on with update {first}; see 'ank get updates'"));
+            self.output.warn(format_args!(
+                "the server goes on with update {first}; see 'ank get updates'"
+            ));
         })?;
         let id = update.id;
         if id != first {
-            self.output.warn(format_args!("update {first} became a part of update {id}"));
+            self.output
+                .warn(format_args!("update {first} became a part of update {id}"));
         }
         if !reached {
             for agent in update.absent_agents().unwrap_or_default() {
-                self.output.warn(one_line(&format!("agent '{agent}' is not connected")));
+                self.output
+                    .warn(one_line(&format!("agent '{agent}' is not connected")));
             }
             self.warn_of_missed(&state, reached);
             let limit = shown(self.waiting.limit.unwrap_or_default());
             let text = format!("gave up waiting after '{limit}': update {id} is open");
-            self.output.error(text, "the update goes on; follow it with 'ank get updates'");
+            self.output
+                .error(text, "the update goes on; follow it with 'ank get updates'");
             return Ok(ExitCode::GaveUp);
         }
         self.conclude_guarded(update, earlier, give_up, is_rollback)
@@ -982,7 +1380,11 @@ impl Context<'_> {
     ) -> Result<ExitCode> {
         let id = update.id;
         let reason = text(&update.update, &["reason"]);
-        let because = if reason.is_empty() { String::new() } else { format!(": {}", one_line(reason)) };
+        let because = if reason.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", one_line(reason))
+        };
         let (text, hint, code) = match phase(&update.update) {
             Some(UpdatePhase::Good) => {
                 self.output.status(&format!("Update {id} is good."))?;
@@ -994,7 +1396,11 @@ impl Context<'_> {
                     self.output.warn(text);
                     return Ok(ExitCode::Success);
                 }
-                (text, "'ank rollback' rolls it back", ExitCode::WorkloadFailed)
+                (
+                    text,
+                    "'ank rollback' rolls it back",
+                    ExitCode::WorkloadFailed,
+                )
             }
             Some(UpdatePhase::Staging | UpdatePhase::Trial) => {
                 for agent in update.absent_agents().unwrap_or_default() {
@@ -1003,12 +1409,19 @@ impl Context<'_> {
                     );
                     self.output.warn(one_line(&text));
                 }
-                return Ok(if self.waiting.fail_on_error { ExitCode::GaveUp } else { ExitCode::Success });
+                return Ok(if self.waiting.fail_on_error {
+                    ExitCode::GaveUp
+                } else {
+                    ExitCode::Success
+                });
             }
             Some(UpdatePhase::Undone) => {
                 if let Some(why) = self.restored(id, earlier, give_up)? {
-                    let text = format!("update {id} failed and was rolled back, but not all is as before: {why}");
-                    let hint = format!("'ank get workloads' shows what runs; the update failed{because}");
+                    let text = format!(
+                        "update {id} failed and was rolled back, but not all is as before: {why}"
+                    );
+                    let hint =
+                        format!("'ank get workloads' shows what runs; the update failed{because}");
                     self.output.error(one_line(&text), &hint);
                     return Ok(ExitCode::NotRestored);
                 }
@@ -1027,28 +1440,46 @@ impl Context<'_> {
             }
             Some(UpdatePhase::Stuck) => {
                 let text = format!("update {id} failed and cannot be rolled back{because}");
-                (text, "the update stays in force; see 'ank get workloads'", ExitCode::Failed)
+                (
+                    text,
+                    "the update stays in force; see 'ank get workloads'",
+                    ExitCode::Failed,
+                )
             }
             Some(UpdatePhase::Withdrawn) => {
-                let text = format!("update {id} is withdrawn: other requests restored or deleted what it changed");
+                let text = format!(
+                    "update {id} is withdrawn: other requests restored or deleted what it changed"
+                );
                 (text, "see 'ank get updates'", ExitCode::Failed)
             }
             Some(UpdatePhase::Replaced) | None => {
                 let text = match one_line(text(&update.update, &["phase"])) {
                     phase if phase.is_empty() => {
-                        format!("how update {id} ended is unknown, the server has no such update any more")
+                        format!(
+                            "how update {id} ended is unknown, the server has no such update any more"
+                        )
                     }
                     phase => format!("how update {id} ended is unknown, its phase is '{phase}'"),
                 };
-                (text, "see 'ank get workloads' and 'ank get updates'", ExitCode::Failed)
+                (
+                    text,
+                    "see 'ank get workloads' and 'ank get updates'",
+                    ExitCode::Failed,
+                )
             }
         };
         self.output.error(text, hint);
         Ok(code)
     }
 
-    /// Waits until what ran before update `id`, which was rolled back, runs again. Returns why not all of it does.
-    fn restored(&mut self, id: u64, earlier: &Earlier, give_up: Option<Instant>) -> Result<Option<String>> {
+    /// Waits until what ran before update `id`, which was rolled back, runs again. Returns why not
+    /// all of it does.
+    fn restored(
+        &mut self,
+        id: u64,
+        earlier: &Earlier,
+        give_up: Option<Instant>,
+    ) -> Result<Option<String>> {
         let path = ["updates", &id.to_string(), "workloads"];
         let state = self.read(&[path.join(".")])?;
         let mut names = BTreeSet::new();

@@ -1,5 +1,5 @@
-//! What a workload may request: rules of its manifest against requests. The agent decides by it, and the server once
-//! more for what agents forward.
+//! What a workload may request: rules of its manifest against requests. The agent decides by it,
+//! and the server once more for what agents forward.
 //!
 //! Thread: none, plain values. Decides on the model of a request, never on what stood on the wire.
 
@@ -9,11 +9,13 @@ use super::mask_tree::{Branch, MaskTree};
 use super::messages::{RequestContent, UpdateState};
 use std::collections::BTreeSet;
 
-/// Comparisons of one request of a workload with places in its rules. A dozen masks for each of 5,000 workloads need
-/// half a million; each takes some ten nanoseconds while other workloads of the agent wait.
+/// Comparisons of one request of a workload with places in its rules. A dozen masks for each of
+/// 5,000 workloads need half a million; each takes some ten nanoseconds while other workloads of
+/// the agent wait.
 const STEPS_MAX: usize = 2_000_000;
 
-/// The rules of one workload, split by what they are about. Two are equal when a session need not change.
+/// The rules of one workload, split by what they are about. Two are equal when a session need not
+/// change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authorizer {
     read: Rules<MaskTree>,
@@ -45,7 +47,9 @@ pub enum Denial {
         rule: String,
     },
     /// Comparing all of it with all rules takes too long.
-    #[error("it requests too much at once to compare it with the rules; request less or use fewer wildcards")]
+    #[error(
+        "it requests too much at once to compare it with the rules; request less or use fewer wildcards"
+    )]
     TooMuch,
 }
 
@@ -53,11 +57,17 @@ impl Authorizer {
     /// Splits the rules of a workload.
     pub fn new(access: &ControlInterfaceAccess) -> Self {
         let (allow, deny) = (&access.allow_rules, &access.deny_rules);
-        let about = |wanted: Operation| Rules { allow: masks(allow, wanted), deny: masks(deny, wanted) };
+        let about = |wanted: Operation| Rules {
+            allow: masks(allow, wanted),
+            deny: masks(deny, wanted),
+        };
         Self {
             read: about(Operation::Read),
             write: about(Operation::Write),
-            log: Rules { allow: NamePatterns::of(allow), deny: NamePatterns::of(deny) },
+            log: Rules {
+                allow: NamePatterns::of(allow),
+                deny: NamePatterns::of(deny),
+            },
         }
     }
 
@@ -69,19 +79,28 @@ impl Authorizer {
         let mut steps = Steps(STEPS_MAX);
         match content {
             RequestContent::CompleteState(read) => self.read.check_masks(&read.masks, &mut steps),
-            RequestContent::UpdateState(UpdateState { new_state, masks, restart }) => {
+            RequestContent::UpdateState(UpdateState {
+                new_state,
+                masks,
+                restart,
+            }) => {
                 if new_state.is_some() || restart.is_empty() {
                     self.write.check_masks(masks, &mut steps)?;
                 }
                 // The server compares those that need these as well.
                 let mask = |name: &String| format!("desiredState.workloads.{name}");
-                restart.iter().try_for_each(|name| self.write.check_mask(&mask(name), &mut steps))
+                restart
+                    .iter()
+                    .try_for_each(|name| self.write.check_mask(&mask(name), &mut steps))
             }
-            RequestContent::Logs(logs) => {
-                logs.instances.iter().try_for_each(|instance| self.log.check_name(&instance.workload, &mut steps))
-            }
+            RequestContent::Logs(logs) => logs
+                .instances
+                .iter()
+                .try_for_each(|instance| self.log.check_name(&instance.workload, &mut steps)),
             // Only the server has the names that it changes, and compares them with the rules.
-            RequestContent::RollBack(_) | RequestContent::LogsCancel | RequestContent::EventsCancel => Ok(()),
+            RequestContent::RollBack(_)
+            | RequestContent::LogsCancel
+            | RequestContent::EventsCancel => Ok(()),
             RequestContent::Missing => Err(Denial::Nothing),
         }
     }
@@ -94,7 +113,10 @@ impl Authorizer {
         let mut steps = Steps(STEPS_MAX);
         match masks {
             None => self.read.check_parts(&[], &mut steps),
-            Some(masks) => masks.masks().into_iter().try_for_each(|parts| self.read.check_parts(&parts, &mut steps)),
+            Some(masks) => masks
+                .masks()
+                .into_iter()
+                .try_for_each(|parts| self.read.check_parts(&parts, &mut steps)),
         }
     }
 }
@@ -102,7 +124,10 @@ impl Authorizer {
 /// The masks of rules about `wanted`. An empty one matches nothing.
 fn masks(rules: &[AccessRule], wanted: Operation) -> MaskTree {
     MaskTree::new(rules.iter().flat_map(|rule| match rule {
-        AccessRule::State { operation, filter_masks } if [wanted, Operation::ReadWrite].contains(operation) => {
+        AccessRule::State {
+            operation,
+            filter_masks,
+        } if [wanted, Operation::ReadWrite].contains(operation) => {
             filter_masks.iter().map(String::as_str)
         }
         _ => [].iter().map(String::as_str),
@@ -125,21 +150,34 @@ impl Rules<MaskTree> {
         if masks.is_empty() {
             return self.check_mask("", steps);
         }
-        masks.iter().try_for_each(|mask| self.check_mask(mask, steps))
+        masks
+            .iter()
+            .try_for_each(|mask| self.check_mask(mask, steps))
     }
 
     fn check_mask(&self, mask: &str, steps: &mut Steps) -> Result<(), Denial> {
         // The empty mask has no parts, one that ends with a dot has an empty last one.
-        let parts = if mask.is_empty() { Vec::new() } else { field_path::parts(mask) };
+        let parts = if mask.is_empty() {
+            Vec::new()
+        } else {
+            field_path::parts(mask)
+        };
         self.check_parts(&parts, steps)
     }
 
     fn check_parts(&self, requested: &[&str], steps: &mut Steps) -> Result<(), Denial> {
         // What lies above a rule contains it, so it is concerned as well as what lies below.
         if let Some(rule) = rule_on(&self.deny, requested, true, steps)? {
-            return Err(Denial::DeniedBy { requested: requested.join("."), rule: rule.join(".") });
+            return Err(Denial::DeniedBy {
+                requested: requested.join("."),
+                rule: rule.join("."),
+            });
         }
-        let for_all = if requested.is_empty() { &[WILDCARD] } else { requested };
+        let for_all = if requested.is_empty() {
+            &[WILDCARD]
+        } else {
+            requested
+        };
         match rule_on(&self.allow, for_all, false, steps)? {
             Some(_) => Ok(()),
             None => Err(Denial::NotAllowed(requested.join("."))),
@@ -147,8 +185,9 @@ impl Rules<MaskTree> {
     }
 }
 
-/// A rule that covers all that is requested, since it grants everything below it; with `in_part` one about a part of that.
-/// A wildcard in a request is granted by a wildcard only, since the server makes every key of it.
+/// A rule that covers all that is requested, since it grants everything below it; with `in_part`
+/// one about a part of that. A wildcard in a request is granted by a wildcard only, since the
+/// server makes every key of it.
 fn rule_on<'m>(
     rules: &'m MaskTree,
     requested: &[&str],
@@ -185,10 +224,16 @@ impl NamePatterns {
     fn of(rules: &[AccessRule]) -> Self {
         let mut patterns = Self::default();
         for rule in rules {
-            let AccessRule::Log { workload_names } = rule else { continue };
+            let AccessRule::Log { workload_names } = rule else {
+                continue;
+            };
             for name in workload_names.iter().filter(|name| !name.is_empty()) {
                 match name.split_once(WILDCARD) {
-                    Some((start, end)) => drop(patterns.with_wildcard.insert((start.to_owned(), end.to_owned()))),
+                    Some((start, end)) => drop(
+                        patterns
+                            .with_wildcard
+                            .insert((start.to_owned(), end.to_owned())),
+                    ),
                     None => drop(patterns.exact.insert(name.clone())),
                 }
             }
@@ -205,16 +250,27 @@ impl NamePatterns {
         let matches = |(start, end): &&(String, String)| {
             name.len() >= start.len() + end.len() && name.starts_with(start) && name.ends_with(end)
         };
-        Ok(self.with_wildcard.iter().find(matches).map(|(start, end)| format!("{start}{WILDCARD}{end}")))
+        Ok(self
+            .with_wildcard
+            .iter()
+            .find(matches)
+            .map(|(start, end)| format!("{start}{WILDCARD}{end}")))
     }
 }
 
 impl Rules<NamePatterns> {
     fn check_name(&self, name: &str, steps: &mut Steps) -> Result<(), Denial> {
         if let Some(rule) = self.deny.matching(name, steps)? {
-            return Err(Denial::DeniedBy { requested: name.to_owned(), rule });
+            return Err(Denial::DeniedBy {
+                requested: name.to_owned(),
+                rule,
+            });
         }
-        if self.allow.matching(name, steps)?.is_some() { Ok(()) } else { Err(Denial::NotAllowed(name.to_owned())) }
+        if self.allow.matching(name, steps)?.is_some() {
+            Ok(())
+        } else {
+            Err(Denial::NotAllowed(name.to_owned()))
+        }
     }
 }
 

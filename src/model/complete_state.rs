@@ -31,7 +31,11 @@ pub struct DesiredState {
 
 impl Default for DesiredState {
     fn default() -> Self {
-        Self { api_version: API_VERSION.to_owned(), workloads: BTreeMap::new(), configs: BTreeMap::new() }
+        Self {
+            api_version: API_VERSION.to_owned(),
+            workloads: BTreeMap::new(),
+            configs: BTreeMap::new(),
+        }
     }
 }
 
@@ -49,18 +53,37 @@ const ENTRY: usize = 64;
 
 /// What tags take in memory, in bytes, about.
 pub fn tags_bytes(tags: &BTreeMap<String, String>) -> usize {
-    tags.iter().map(|(key, text)| key.len() + text.len() + ENTRY).sum()
+    tags.iter()
+        .map(|(key, text)| key.len() + text.len() + ENTRY)
+        .sum()
 }
 
 /// What a workload takes, likewise; no long text is looked at.
 pub fn workload_bytes(workload: &Workload) -> usize {
-    let files = workload.files.iter().map(|File { mount_point, content }| match content {
-        FileContent::Data(text) | FileContent::BinaryData(text) => mount_point.len() + text.len(),
-    });
+    let files = workload.files.iter().map(
+        |File {
+             mount_point,
+             content,
+         }| match content {
+            FileContent::Data(text) | FileContent::BinaryData(text) => {
+                mount_point.len() + text.len()
+            }
+        },
+    );
     let access = &workload.control_interface_access;
-    let rules = access.allow_rules.iter().chain(&access.deny_rules).map(|rule| rule_node(rule).memory_bytes());
-    let lists = files.chain(rules).chain(workload.dependencies.keys().map(String::len)).map(|bytes| bytes + ENTRY);
-    let own = size_of::<Workload>() + workload.agent.len() + workload.runtime.len() + workload.runtime_config.len();
+    let rules = access
+        .allow_rules
+        .iter()
+        .chain(&access.deny_rules)
+        .map(|rule| rule_node(rule).memory_bytes());
+    let lists = files
+        .chain(rules)
+        .chain(workload.dependencies.keys().map(String::len))
+        .map(|bytes| bytes + ENTRY);
+    let own = size_of::<Workload>()
+        + workload.agent.len()
+        + workload.runtime.len()
+        + workload.runtime_config.len();
     own + tags_bytes(&workload.tags) + tags_bytes(&workload.configs) + lists.sum::<usize>()
 }
 
@@ -78,12 +101,17 @@ pub enum Rendering {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkloadStates {
     entries: BTreeMap<(Name, Name, Name), ExecutionState>,
-    /// What has changed and was not taken yet, as it was before; `None` as long as nobody is told of it.
+    /// What has changed and was not taken yet, as it was before; `None` as long as nobody is told
+    /// of it.
     changed: Option<BTreeMap<(Name, Name, Name), Option<ExecutionState>>>,
 }
 
 fn key(instance: &InstanceName) -> (Name, Name, Name) {
-    (instance.agent.clone(), instance.workload.clone(), instance.id.clone())
+    (
+        instance.agent.clone(),
+        instance.workload.clone(),
+        instance.id.clone(),
+    )
 }
 
 /// No entry of `workload` on `agent` comes before it.
@@ -92,7 +120,11 @@ fn first(agent: &str, workload: &str) -> (Name, Name, Name) {
 }
 
 fn instance((agent, workload, id): &(Name, Name, Name)) -> InstanceName {
-    InstanceName { workload: workload.clone(), id: id.clone(), agent: agent.clone() }
+    InstanceName {
+        workload: workload.clone(),
+        id: id.clone(),
+        agent: agent.clone(),
+    }
 }
 
 impl WorkloadStates {
@@ -120,23 +152,40 @@ impl WorkloadStates {
 
     /// From now on what changes is kept until it is taken, or is not.
     pub fn observe(&mut self, is_observed: bool) {
-        self.changed = self.changed.take().filter(|_| is_observed).or_else(|| is_observed.then(BTreeMap::new));
+        self.changed = self
+            .changed
+            .take()
+            .filter(|_| is_observed)
+            .or_else(|| is_observed.then(BTreeMap::new));
     }
 
-    /// The instances that have changed since that was taken last, with their states before, sorted by agent and workload.
+    /// The instances that have changed since that was taken last, with their states before, sorted
+    /// by agent and workload.
     pub fn take_changed(&mut self) -> Vec<(InstanceName, Option<ExecutionState>)> {
-        let changed = self.changed.as_mut().map(std::mem::take).unwrap_or_default();
-        changed.into_iter().map(|(key, old)| (instance(&key), old)).collect()
+        let changed = self
+            .changed
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default();
+        changed
+            .into_iter()
+            .map(|(key, old)| (instance(&key), old))
+            .collect()
     }
 
     /// All entries, sorted by agent, workload and id.
     pub fn iter(&self) -> impl Iterator<Item = (InstanceName, &ExecutionState)> {
-        self.entries.iter().map(|(key, state)| (instance(key), state))
+        self.entries
+            .iter()
+            .map(|(key, state)| (instance(key), state))
     }
 
     /// The entries of `agent`, sorted by workload and id.
     pub fn of_agent(&self, agent: &str) -> impl Iterator<Item = (InstanceName, &ExecutionState)> {
-        let entries = self.entries.range(first(agent, "")..).take_while(move |(key, _)| &*key.0 == agent);
+        let entries = self
+            .entries
+            .range(first(agent, "")..)
+            .take_while(move |(key, _)| &*key.0 == agent);
         entries.map(|(key, state)| (instance(key), state))
     }
 
@@ -147,41 +196,63 @@ impl WorkloadStates {
         workload: &str,
     ) -> impl Iterator<Item = (InstanceName, &ExecutionState)> {
         let is_wanted = move |key: &(Name, Name, Name)| &*key.0 == agent && &*key.1 == workload;
-        let entries = self.entries.range(first(agent, workload)..).take_while(move |(key, _)| is_wanted(key));
+        let entries = self
+            .entries
+            .range(first(agent, workload)..)
+            .take_while(move |(key, _)| is_wanted(key));
         entries.map(|(key, state)| (instance(key), state))
     }
 
     /// All entries as reports.
     pub fn reports(&self) -> Vec<WorkloadState> {
-        self.iter().map(|(instance, state)| WorkloadState::new(instance, state.clone())).collect()
+        self.iter()
+            .map(|(instance, state)| WorkloadState::new(instance, state.clone()))
+            .collect()
     }
 }
 
 // -------------------------------------------------------------- to the tree
 
 fn texts(map: &BTreeMap<String, String>) -> Node {
-    Node::map(map.iter().map(|(key, text)| (key.clone(), Node::text(&**text))))
+    Node::map(
+        map.iter()
+            .map(|(key, text)| (key.clone(), Node::text(&**text))),
+    )
 }
 
 /// The tree of one workload.
 pub fn workload_node(workload: &Workload, rendering: Rendering) -> Node {
-    let dependencies =
-        workload.dependencies.iter().map(|(name, condition)| (name.clone(), Node::text(condition.as_str())));
+    let dependencies = workload
+        .dependencies
+        .iter()
+        .map(|(name, condition)| (name.clone(), Node::text(condition.as_str())));
     let access = &workload.control_interface_access;
     let rules = |rules: &[AccessRule]| Node::List(rules.iter().map(rule_node).collect());
     let node = Node::object([
         ("agent", Node::text(workload.agent.clone())),
-        ("restartPolicy", Node::text(workload.restart_policy.as_str())),
+        (
+            "restartPolicy",
+            Node::text(workload.restart_policy.as_str()),
+        ),
         ("dependencies", Node::map(dependencies)),
         ("tags", texts(&workload.tags)),
         ("runtime", Node::text(workload.runtime.clone())),
-        ("runtimeConfig", Node::text(workload.runtime_config.text.clone())),
+        (
+            "runtimeConfig",
+            Node::text(workload.runtime_config.text.clone()),
+        ),
         (
             "controlInterfaceAccess",
-            Node::object([("allowRules", rules(&access.allow_rules)), ("denyRules", rules(&access.deny_rules))]),
+            Node::object([
+                ("allowRules", rules(&access.allow_rules)),
+                ("denyRules", rules(&access.deny_rules)),
+            ]),
         ),
         ("configs", texts(&workload.configs)),
-        ("files", Node::List(workload.files.iter().map(file_node).collect())),
+        (
+            "files",
+            Node::List(workload.files.iter().map(file_node).collect()),
+        ),
     ]);
     rendered(node, Kind::Object(&WORKLOAD), rendering)
 }
@@ -202,16 +273,21 @@ fn file_node(file: &File) -> Node {
 }
 
 fn rule_node(rule: &AccessRule) -> Node {
-    let list = |texts: &[String]| Node::List(texts.iter().map(|text| Node::text(&**text)).collect());
+    let list =
+        |texts: &[String]| Node::List(texts.iter().map(|text| Node::text(&**text)).collect());
     match rule {
-        AccessRule::State { operation, filter_masks } => Node::object([
+        AccessRule::State {
+            operation,
+            filter_masks,
+        } => Node::object([
             (TYPE, Node::text(STATE_RULE)),
             ("operation", Node::text(operation.as_str())),
             ("filterMasks", list(filter_masks)),
         ]),
-        AccessRule::Log { workload_names } => {
-            Node::object([(TYPE, Node::text(LOG_RULE)), ("workloadNames", list(workload_names))])
-        }
+        AccessRule::Log { workload_names } => Node::object([
+            (TYPE, Node::text(LOG_RULE)),
+            ("workloadNames", list(workload_names)),
+        ]),
     }
 }
 
@@ -220,7 +296,11 @@ pub fn config_node(item: &ConfigItem) -> Node {
     match item {
         ConfigItem::Text(text) => Node::text(&**text),
         ConfigItem::List(items) => Node::List(items.iter().map(config_node).collect()),
-        ConfigItem::Map(items) => Node::map(items.iter().map(|(key, item)| (key.clone(), config_node(item)))),
+        ConfigItem::Map(items) => Node::map(
+            items
+                .iter()
+                .map(|(key, item)| (key.clone(), config_node(item))),
+        ),
     }
 }
 
@@ -236,7 +316,10 @@ pub fn execution_state_node(state: &ExecutionState) -> Node {
 /// The tree of one agent.
 pub fn agent_node(agent: &AgentAttributes, rendering: Rendering) -> Node {
     let status = agent.load.map(|(cpu, memory)| {
-        let status = [("cpuUsage", Node::Number(cpu.into())), ("freeMemory", Node::Number(memory))];
+        let status = [
+            ("cpuUsage", Node::Number(cpu.into())),
+            ("freeMemory", Node::Number(memory)),
+        ];
         ("status", Node::object(status))
     });
     let node = Node::object(status.into_iter().chain([("tags", texts(&agent.tags))]));
@@ -246,12 +329,21 @@ pub fn agent_node(agent: &AgentAttributes, rendering: Rendering) -> Node {
 impl DesiredState {
     /// The tree of this state.
     pub fn node(&self, rendering: Rendering) -> Node {
-        let workloads =
-            self.workloads.iter().map(|(name, workload)| (&**name, workload_node(workload, Rendering::Full)));
+        let workloads = self
+            .workloads
+            .iter()
+            .map(|(name, workload)| (&**name, workload_node(workload, Rendering::Full)));
         let node = Node::object([
             ("apiVersion", Node::text(&*self.api_version)),
             ("workloads", Node::map(workloads)),
-            ("configs", Node::map(self.configs.iter().map(|(key, item)| (key.clone(), config_node(item))))),
+            (
+                "configs",
+                Node::map(
+                    self.configs
+                        .iter()
+                        .map(|(key, item)| (key.clone(), config_node(item))),
+                ),
+            ),
         ]);
         rendered(node, Kind::Object(&STATE), rendering)
     }
@@ -261,13 +353,20 @@ impl WorkloadStates {
     /// The tree `<agent>.<workload>.<id>.{state,subState,additionalInfo}`.
     pub fn node(&self) -> Node {
         let all: Vec<_> = self.entries.iter().collect();
-        Node::map(all.chunk_by(|(one, _), (next, _)| one.0 == next.0).map(|of_agent| {
-            let workloads = of_agent.chunk_by(|(one, _), (next, _)| one.1 == next.1).map(|of_workload| {
-                let ids = of_workload.iter().map(|((.., id), state)| (&**id, execution_state_node(state)));
-                (&*of_workload[0].0.1, Node::map(ids))
-            });
-            (&*of_agent[0].0.0, Node::map(workloads))
-        }))
+        Node::map(
+            all.chunk_by(|(one, _), (next, _)| one.0 == next.0)
+                .map(|of_agent| {
+                    let workloads = of_agent
+                        .chunk_by(|(one, _), (next, _)| one.1 == next.1)
+                        .map(|of_workload| {
+                            let ids = of_workload
+                                .iter()
+                                .map(|((.., id), state)| (&**id, execution_state_node(state)));
+                            (&*of_workload[0].0.1, Node::map(ids))
+                        });
+                    (&*of_agent[0].0.0, Node::map(workloads))
+                }),
+        )
     }
 }
 
@@ -292,12 +391,26 @@ mod tests {
     #[test]
     fn a_desired_state_survives_the_way_through_the_tree() {
         let mut state = DesiredState::default();
-        state.workloads.insert("full".into(), Arc::new(workload_with_everything()));
-        state.workloads.insert("bare".into(), Arc::new(Workload::new("", "podman", "x")));
-        let nested = ConfigItem::Map([("k".to_owned(), ConfigItem::List(vec![ConfigItem::Text("v".into())]))].into());
+        state
+            .workloads
+            .insert("full".into(), Arc::new(workload_with_everything()));
+        state
+            .workloads
+            .insert("bare".into(), Arc::new(Workload::new("", "podman", "x")));
+        let nested = ConfigItem::Map(
+            [(
+                "k".to_owned(),
+                ConfigItem::List(vec![ConfigItem::Text("v".into())]),
+            )]
+            .into(),
+        );
         state.configs.insert("c".into(), nested);
         for rendering in [Rendering::Sparse, Rendering::Full] {
-            assert_eq!(desired_state_from_node(&state.node(rendering)), Ok(state.clone()), "{rendering:?}");
+            assert_eq!(
+                desired_state_from_node(&state.node(rendering)),
+                Ok(state.clone()),
+                "{rendering:?}"
+            );
         }
     }
 
@@ -305,7 +418,10 @@ mod tests {
     fn empty_containers_are_rendered_only_in_full() {
         let bare = Workload::new("a", "r", "c");
         let keys = |node: Node| node.as_map().unwrap().keys().collect::<Vec<_>>().join(",");
-        assert_eq!(keys(workload_node(&bare, Rendering::Sparse)), "agent,restartPolicy,runtime,runtimeConfig");
+        assert_eq!(
+            keys(workload_node(&bare, Rendering::Sparse)),
+            "agent,restartPolicy,runtime,runtimeConfig"
+        );
         assert_eq!(
             keys(workload_node(&bare, Rendering::Full)),
             "agent,configs,controlInterfaceAccess,dependencies,files,restartPolicy,runtime,runtimeConfig,tags"
@@ -323,15 +439,31 @@ mod tests {
                 Some(Node::text("never")),
                 "w.restartPolicy: invalid value, expected NEVER, ON_FAILURE or ALWAYS",
             ),
-            ("tags", Some(Node::text("x")), "w.tags: invalid value, expected a map"),
-            ("files", Some(Node::List(vec![Node::empty()])), "missing field `mountPoint`"),
-            ("runtimeConfig", Some(Node::Number(1)), "w.runtimeConfig: invalid value, expected text"),
+            (
+                "tags",
+                Some(Node::text("x")),
+                "w.tags: invalid value, expected a map",
+            ),
+            (
+                "files",
+                Some(Node::List(vec![Node::empty()])),
+                "missing field `mountPoint`",
+            ),
+            (
+                "runtimeConfig",
+                Some(Node::Number(1)),
+                "w.runtimeConfig: invalid value, expected text",
+            ),
         ] {
             let mut node = good.clone();
             let map = node.as_map_mut().unwrap();
             map.remove(field);
             map.extend(value.map(|value| (field.to_owned().into(), value)));
-            assert_eq!(node.read::<Workload>("w").unwrap_err().to_string(), message, "{field}");
+            assert_eq!(
+                node.read::<Workload>("w").unwrap_err().to_string(),
+                message,
+                "{field}"
+            );
         }
     }
 
@@ -366,11 +498,20 @@ mod tests {
         for (workload, agent) in [("w", "A"), ("v", "A"), ("w", "A2"), ("w", ""), ("x", "B")] {
             states.set(&InstanceName::new(workload, "c", agent), running.clone());
         }
-        let workloads: Vec<String> = states.of_agent("A").map(|(name, _)| name.workload.to_string()).collect();
+        let workloads: Vec<String> = states
+            .of_agent("A")
+            .map(|(name, _)| name.workload.to_string())
+            .collect();
         assert_eq!(workloads, ["v", "w"]);
-        let mine: Vec<String> = states.of_agent_workload("A", "w").map(|(name, _)| name.to_string()).collect();
+        let mine: Vec<String> = states
+            .of_agent_workload("A", "w")
+            .map(|(name, _)| name.to_string())
+            .collect();
         assert_eq!(mine, [InstanceName::new("w", "c", "A").to_string()]);
-        states.set(&InstanceName::new("x", "c", "B"), ExecutionState::plain(Phase::Removed));
+        states.set(
+            &InstanceName::new("x", "c", "B"),
+            ExecutionState::plain(Phase::Removed),
+        );
         assert_eq!(states.count(), 4);
         assert_eq!(states.of_agent("B").count(), 0);
         assert!(states.node().at(&["A2", "w"]).is_some());

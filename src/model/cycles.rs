@@ -9,11 +9,12 @@ use std::collections::BTreeSet;
 /// Workloads of a cycle that a text names: the first and the last ones.
 const SHOWN_MAX: usize = 10;
 
-/// Returns the workloads of a cycle that can be reached from `starts`. `workload` returns the workload of a name.
+/// Returns the workloads of a cycle that can be reached from `starts`. `workload` returns the
+/// workload of a name.
 ///
-/// Every condition counts; dependencies on workloads that do not exist do not. Names are followed in sorted order, so
-/// that the same graph always leads to the same cycle. The depth-first search has three colours and is iterative, since
-/// the length of a chain is up to the user.
+/// Every condition counts; dependencies on workloads that do not exist do not. Names are followed
+/// in sorted order, so that the same graph always leads to the same cycle. The depth-first search
+/// has three colours and is iterative, since the length of a chain is up to the user.
 pub fn find_cycle<'w>(
     workload: impl Fn(&str) -> Option<&'w Workload>,
     starts: impl IntoIterator<Item = &'w Name>,
@@ -22,7 +23,9 @@ pub fn find_cycle<'w>(
     let mut open: BTreeSet<&str> = BTreeSet::new();
     for start in starts {
         let start: &str = start;
-        let Some(first) = workload(start).filter(|_| !finished.contains(start)) else { continue };
+        let Some(first) = workload(start).filter(|_| !finished.contains(start)) else {
+            continue;
+        };
         open.insert(start);
         let mut way = vec![(start, first.dependencies.keys())];
         while let Some((name, rest)) = way.last_mut() {
@@ -33,7 +36,10 @@ pub fn find_cycle<'w>(
                 continue;
             };
             if open.contains(next) {
-                let cycle = way.iter().map(|(name, _)| *name).skip_while(|name| *name != next);
+                let cycle = way
+                    .iter()
+                    .map(|(name, _)| *name)
+                    .skip_while(|name| *name != next);
                 return Some(cycle.map(Name::from).collect());
             }
             if !finished.contains(next)
@@ -49,13 +55,20 @@ pub fn find_cycle<'w>(
 
 /// What is wrong with the workloads of a cycle; of a long one the middle is left out.
 pub fn cycle_text(cycle: &[Name]) -> String {
-    let mut names: Vec<&str> = cycle.iter().chain(cycle.first()).map(|name| &**name).collect();
+    let mut names: Vec<&str> = cycle
+        .iter()
+        .chain(cycle.first())
+        .map(|name| &**name)
+        .collect();
     if cycle.len() > SHOWN_MAX {
         let hidden = cycle.len() - SHOWN_MAX;
         names.splice(SHOWN_MAX - 1..SHOWN_MAX - 1 + hidden, ["..."]);
     }
     let first = cycle.first().map_or("", |name| name);
-    format!("workload dependency '{first}' is part of a cycle. It is: {}", names.join(" -> "))
+    format!(
+        "workload dependency '{first}' is part of a cycle. It is: {}",
+        names.join(" -> ")
+    )
 }
 
 #[cfg(test)]
@@ -70,21 +83,38 @@ mod tests {
     fn graph(edges: &[(&str, &[&str])]) -> Workloads {
         let workload = |dependencies: &&[&str]| {
             let mut workload = Workload::new("A", "r", "c");
-            workload.dependencies =
-                dependencies.iter().map(|name| ((*name).to_owned(), AddCondition::Failed)).collect();
+            workload.dependencies = dependencies
+                .iter()
+                .map(|name| ((*name).to_owned(), AddCondition::Failed))
+                .collect();
             Arc::new(workload)
         };
-        edges.iter().map(|(name, dependencies)| (Name::from(*name), workload(dependencies))).collect()
+        edges
+            .iter()
+            .map(|(name, dependencies)| (Name::from(*name), workload(dependencies)))
+            .collect()
     }
 
     fn cycle(edges: &[(&str, &[&str])]) -> Option<String> {
         let workloads = graph(edges);
         let names = find_from(&workloads, workloads.keys())?;
-        Some(names.iter().map(|name| &**name).collect::<Vec<_>>().join(" "))
+        Some(
+            names
+                .iter()
+                .map(|name| &**name)
+                .collect::<Vec<_>>()
+                .join(" "),
+        )
     }
 
-    fn find_from<'w>(workloads: &'w Workloads, starts: impl IntoIterator<Item = &'w Name>) -> Option<Vec<Name>> {
-        find_cycle(|name| workloads.get(name).map(|workload| &**workload), starts)
+    fn find_from<'w>(
+        workloads: &'w Workloads,
+        starts: impl IntoIterator<Item = &'w Name>,
+    ) -> Option<Vec<Name>> {
+        find_cycle(
+            |name| workloads.get(name).map(|workload| &**workload),
+            starts,
+        )
     }
 
     #[test]
@@ -93,11 +123,25 @@ mod tests {
             (vec![("a", &[][..])], None),
             (vec![("a", &["a"][..])], Some("a")),
             (vec![("a", &["b"][..]), ("b", &["a"])], Some("a b")),
-            (vec![("a", &["b"][..]), ("b", &["c"]), ("c", &["b"])], Some("b c")),
+            (
+                vec![("a", &["b"][..]), ("b", &["c"]), ("c", &["b"])],
+                Some("b c"),
+            ),
             (vec![("a", &["missing"][..]), ("b", &["a", "other"])], None),
             // A node that is reachable twice hides no cycle, and is none by itself.
-            (vec![("a", &["b", "c", "d"][..]), ("b", &["a"]), ("d", &["c"])], Some("a b")),
-            (vec![("a", &["b", "c"][..]), ("b", &["d"]), ("c", &["d"]), ("d", &[])], None),
+            (
+                vec![("a", &["b", "c", "d"][..]), ("b", &["a"]), ("d", &["c"])],
+                Some("a b"),
+            ),
+            (
+                vec![
+                    ("a", &["b", "c"][..]),
+                    ("b", &["d"]),
+                    ("c", &["d"]),
+                    ("d", &[]),
+                ],
+                None,
+            ),
         ] {
             assert_eq!(cycle(&edges).as_deref(), expected, "{edges:?}");
         }
@@ -116,7 +160,9 @@ mod tests {
         let mut workloads = Workloads::new();
         for pair in names.windows(2) {
             let mut workload = Workload::new("A", "r", "c");
-            workload.dependencies.insert(pair[1].clone(), AddCondition::Running);
+            workload
+                .dependencies
+                .insert(pair[1].clone(), AddCondition::Running);
             workloads.insert(pair[0].as_str().into(), Arc::new(workload));
         }
         assert_eq!(find_from(&workloads, &[names[0].as_str().into()]), None);

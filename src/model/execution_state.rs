@@ -7,8 +7,8 @@ use super::workload::{AddCondition, DeleteCondition};
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-/// Begins the additional info of a stopping state that others wait for, because its `gone` condition does not hold yet.
-/// Agents of this project on other nodes recognise it.
+/// Begins the additional info of a stopping state that others wait for, because its `gone`
+/// condition does not hold yet. Agents of this project on other nodes recognise it.
 pub const GONE_PREFIX: &str = "gone: ";
 
 /// Begins the additional info of a workload that is not relevant on its node.
@@ -26,10 +26,12 @@ pub const WAITS_PREFIX: &str = "waits for '";
 /// Follows the name of a workload that is waited for, if that one is blocked itself.
 pub const MAY_NOT_RUN: &str = "', which may not run";
 
-/// Whether this part of an additional info names an unmet dependency. A blocked one is none: waiting for it is in vain
-/// until its conditions change.
+/// Whether this part of an additional info names an unmet dependency. A blocked one is none:
+/// waiting for it is in vain until its conditions change.
 pub fn is_unmet_dependency(part: &str) -> bool {
-    let Some(waited_for) = part.strip_prefix(WAITS_PREFIX) else { return false };
+    let Some(waited_for) = part.strip_prefix(WAITS_PREFIX) else {
+        return false;
+    };
     !waited_for.ends_with(MAY_NOT_RUN)
 }
 
@@ -84,7 +86,11 @@ pub enum Phase {
 impl Phase {
     /// All phases with the names of their state and sub-state.
     pub const ALL: [(Self, &'static str, &'static str); 16] = [
-        (Self::AgentDisconnected, "AgentDisconnected", "AgentDisconnected"),
+        (
+            Self::AgentDisconnected,
+            "AgentDisconnected",
+            "AgentDisconnected",
+        ),
         (Self::PendingInitial, "Pending", "Initial"),
         (Self::PendingWaitingToStart, "Pending", "WaitingToStart"),
         (Self::PendingStarting, "Pending", "Starting"),
@@ -92,7 +98,11 @@ impl Phase {
         (Self::Running, "Running", "Ok"),
         (Self::Stopping, "Stopping", "Stopping"),
         (Self::StoppingWaitingToStop, "Stopping", "WaitingToStop"),
-        (Self::StoppingRequestedAtRuntime, "Stopping", "RequestedAtRuntime"),
+        (
+            Self::StoppingRequestedAtRuntime,
+            "Stopping",
+            "RequestedAtRuntime",
+        ),
         (Self::StoppingDeleteFailed, "Stopping", "DeleteFailed"),
         (Self::Succeeded, "Succeeded", "Ok"),
         (Self::FailedExecFailed, "Failed", "ExecFailed"),
@@ -114,7 +124,10 @@ impl Phase {
 
     /// Finds the phase with these names.
     pub fn parse(state: &str, sub_state: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(_, s, sub)| *s == state && *sub == sub_state).map(|(phase, _, _)| *phase)
+        Self::ALL
+            .iter()
+            .find(|(_, s, sub)| *s == state && *sub == sub_state)
+            .map(|(phase, _, _)| *phase)
     }
 
     /// Any `Pending` sub-state.
@@ -135,7 +148,9 @@ impl Phase {
         match condition {
             AddCondition::Running => self == Self::Running,
             AddCondition::Succeeded => self == Self::Succeeded,
-            AddCondition::Failed => matches!(self, Self::FailedExecFailed | Self::PendingStartingFailed),
+            AddCondition::Failed => {
+                matches!(self, Self::FailedExecFailed | Self::PendingStartingFailed)
+            }
         }
     }
 
@@ -143,10 +158,13 @@ impl Phase {
     // [impl->swdd~execution-states-of-workload-dependencies-fulfill-delete-conditions~1]
     pub fn fulfils_delete(self, condition: DeleteCondition) -> bool {
         match (self, condition) {
-            (Self::PendingWaitingToStart, _) => true,  // Not started, so it cannot be hurt.
-            (Self::StoppingWaitingToStop, _) => false, // It runs on until those that depend on it have stopped.
+            (Self::PendingWaitingToStart, _) => true, // Not started, so it cannot be hurt.
+            // It runs on until those that depend on it have stopped.
+            (Self::StoppingWaitingToStop, _) => false,
             (_, DeleteCondition::Running) => self == Self::Running,
-            (_, DeleteCondition::NotPendingNorRunning) => !self.is_pending() && self != Self::Running,
+            (_, DeleteCondition::NotPendingNorRunning) => {
+                !self.is_pending() && self != Self::Running
+            }
         }
     }
 }
@@ -154,7 +172,9 @@ impl Phase {
 impl fmt::Display for Phase {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AgentDisconnected | Self::NotScheduled | Self::Removed => formatter.write_str(self.state()),
+            Self::AgentDisconnected | Self::NotScheduled | Self::Removed => {
+                formatter.write_str(self.state())
+            }
             _ => write!(formatter, "{}({})", self.state(), self.sub_state()),
         }
     }
@@ -164,12 +184,18 @@ impl ExecutionState {
     /// A state without additional info.
     pub fn plain(phase: Phase) -> Self {
         static NONE: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(""));
-        Self { phase, additional_info: NONE.clone() }
+        Self {
+            phase,
+            additional_info: NONE.clone(),
+        }
     }
 
     /// A state with additional info.
     pub fn with_info(phase: Phase, info: impl Into<Arc<str>>) -> Self {
-        Self { phase, additional_info: info.into() }
+        Self {
+            phase,
+            additional_info: info.into(),
+        }
     }
 
     /// The start of the workload was requested from the runtime.
@@ -184,7 +210,10 @@ impl ExecutionState {
 
     /// The start failed with `error` for the last time.
     pub fn no_more_retries(error: &str) -> Self {
-        Self::with_info(Phase::PendingStartingFailed, format!("No more retries: {error}"))
+        Self::with_info(
+            Phase::PendingStartingFailed,
+            format!("No more retries: {error}"),
+        )
     }
 
     /// The workload ended with `code`.
@@ -206,19 +235,26 @@ impl ExecutionState {
 
     /// The state without the text for people: only a prefix remains by which others decide.
     pub fn without_text(&self) -> Self {
-        let prefix = [GONE_PREFIX, INACTIVE_PREFIX].into_iter().find(|prefix| self.additional_info.starts_with(prefix));
-        prefix.map_or_else(|| Self::plain(self.phase), |prefix| Self::with_info(self.phase, prefix))
+        let prefix = [GONE_PREFIX, INACTIVE_PREFIX]
+            .into_iter()
+            .find(|prefix| self.additional_info.starts_with(prefix));
+        prefix.map_or_else(
+            || Self::plain(self.phase),
+            |prefix| Self::with_info(self.phase, prefix),
+        )
     }
 
     /// Whether the workload is not relevant on its node, so that nothing should wait for it.
     pub fn is_inactive(&self) -> bool {
-        self.phase == Phase::PendingWaitingToStart && self.additional_info.starts_with(INACTIVE_PREFIX)
+        self.phase == Phase::PendingWaitingToStart
+            && self.additional_info.starts_with(INACTIVE_PREFIX)
     }
 
-    /// Whether the state of a dependent allows to stop what it depends on: as its phase says, unless a `gone` condition
-    /// is awaited.
+    /// Whether the state of a dependent allows to stop what it depends on: as its phase says,
+    /// unless a `gone` condition is awaited.
     pub fn fulfils_delete(&self, condition: DeleteCondition) -> bool {
-        let awaited = self.phase.state() == "Stopping" && self.additional_info.starts_with(GONE_PREFIX);
+        let awaited =
+            self.phase.state() == "Stopping" && self.additional_info.starts_with(GONE_PREFIX);
         !awaited && self.phase.fulfils_delete(condition)
     }
 
@@ -226,19 +262,34 @@ impl ExecutionState {
     /// runtime reports about the container that still exists changes nothing.
     // [impl->swdd~api-workload-state-transitions~1]
     pub fn transition(&self, incoming: Self) -> Self {
-        let stop_requested = matches!(self.phase, Phase::StoppingRequestedAtRuntime | Phase::StoppingWaitingToStop);
+        let stop_requested = matches!(
+            self.phase,
+            Phase::StoppingRequestedAtRuntime | Phase::StoppingWaitingToStop
+        );
         let runtime_view = matches!(
             incoming.phase,
-            Phase::Running | Phase::Succeeded | Phase::FailedExecFailed | Phase::FailedLost | Phase::FailedUnknown
+            Phase::Running
+                | Phase::Succeeded
+                | Phase::FailedExecFailed
+                | Phase::FailedLost
+                | Phase::FailedUnknown
         );
-        if stop_requested && runtime_view { self.clone() } else { incoming }
+        if stop_requested && runtime_view {
+            self.clone()
+        } else {
+            incoming
+        }
     }
 }
 
 impl fmt::Display for ExecutionState {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}", self.phase)?;
-        if self.additional_info.is_empty() { Ok(()) } else { write!(formatter, ": '{}'", self.additional_info) }
+        if self.additional_info.is_empty() {
+            Ok(())
+        } else {
+            write!(formatter, ": '{}'", self.additional_info)
+        }
     }
 }
 
@@ -277,11 +328,23 @@ mod tests {
         for (state, text) in [
             (ExecutionState::plain(Phase::Running), "Running(Ok)"),
             (ExecutionState::plain(Phase::NotScheduled), "NotScheduled"),
-            (ExecutionState::starting_triggered(), "Pending(Starting): 'Triggered at runtime.'"),
-            (ExecutionState::retry_starting(2, "x"), "Pending(Starting): 'Retry 2: x'"),
-            (ExecutionState::no_more_retries("x"), "Pending(StartingFailed): 'No more retries: x'"),
+            (
+                ExecutionState::starting_triggered(),
+                "Pending(Starting): 'Triggered at runtime.'",
+            ),
+            (
+                ExecutionState::retry_starting(2, "x"),
+                "Pending(Starting): 'Retry 2: x'",
+            ),
+            (
+                ExecutionState::no_more_retries("x"),
+                "Pending(StartingFailed): 'No more retries: x'",
+            ),
             (ExecutionState::exited(0), "Succeeded(Ok)"),
-            (ExecutionState::exited(-1), "Failed(ExecFailed): 'Exit code: '-1''"),
+            (
+                ExecutionState::exited(-1),
+                "Failed(ExecFailed): 'Exit code: '-1''",
+            ),
         ] {
             assert_eq!(state.to_string(), text);
         }
@@ -294,7 +357,10 @@ mod tests {
         for old in Phase::ALL.map(|row| row.0) {
             for new in Phase::ALL.map(|row| row.0) {
                 let kept = matches!(old, StoppingRequestedAtRuntime | StoppingWaitingToStop)
-                    && matches!(new, Running | Succeeded | FailedExecFailed | FailedLost | FailedUnknown);
+                    && matches!(
+                        new,
+                        Running | Succeeded | FailedExecFailed | FailedLost | FailedUnknown
+                    );
                 let expected = if kept { old } else { new };
                 let result = ExecutionState::plain(old).transition(ExecutionState::plain(new));
                 assert_eq!(result.phase, expected, "{old} then {new}");
@@ -308,17 +374,37 @@ mod tests {
     fn conditions_are_met_by_exactly_the_documented_phases() {
         use Phase::*;
         for phase in Phase::ALL.map(|row| row.0) {
-            assert_eq!(phase.fulfils_add(AddCondition::Running), phase == Running, "{phase}");
-            assert_eq!(phase.fulfils_add(AddCondition::Succeeded), phase == Succeeded, "{phase}");
+            assert_eq!(
+                phase.fulfils_add(AddCondition::Running),
+                phase == Running,
+                "{phase}"
+            );
+            assert_eq!(
+                phase.fulfils_add(AddCondition::Succeeded),
+                phase == Succeeded,
+                "{phase}"
+            );
             let failed = matches!(phase, FailedExecFailed | PendingStartingFailed);
             assert_eq!(phase.fulfils_add(AddCondition::Failed), failed, "{phase}");
             let busy = matches!(
                 phase,
-                PendingInitial | PendingStarting | PendingStartingFailed | Running | StoppingWaitingToStop
+                PendingInitial
+                    | PendingStarting
+                    | PendingStartingFailed
+                    | Running
+                    | StoppingWaitingToStop
             );
-            assert_eq!(phase.fulfils_delete(DeleteCondition::NotPendingNorRunning), !busy, "{phase}");
+            assert_eq!(
+                phase.fulfils_delete(DeleteCondition::NotPendingNorRunning),
+                !busy,
+                "{phase}"
+            );
             let running = matches!(phase, Running | PendingWaitingToStart);
-            assert_eq!(phase.fulfils_delete(DeleteCondition::Running), running, "{phase}");
+            assert_eq!(
+                phase.fulfils_delete(DeleteCondition::Running),
+                running,
+                "{phase}"
+            );
         }
     }
 }

@@ -9,14 +9,17 @@ use std::collections::BTreeMap;
 /// Stands for every key of the map at its level, in masks that read.
 pub const WILDCARD: &str = "*";
 
-/// Splits a mask at its dots. There is no escaping, so a key that contains a dot cannot be addressed.
+/// Splits a mask at its dots. There is no escaping, so a key that contains a dot cannot be
+/// addressed.
 pub fn parts(mask: &str) -> Vec<&str> {
     mask.split('.').collect()
 }
 
 /// Whether this is a mask of an access rule: parts that are `*` or consist of name characters.
 pub fn is_filter_mask(mask: &str) -> bool {
-    parts(mask).into_iter().all(|part| part == WILDCARD || (!part.is_empty() && has_name_characters(part)))
+    parts(mask)
+        .into_iter()
+        .all(|part| part == WILDCARD || (!part.is_empty() && has_name_characters(part)))
 }
 
 /// The place that a mask names cannot be reached.
@@ -27,7 +30,8 @@ pub struct FieldNotFound {
     pub mask: String,
 }
 
-/// A tree that is being changed. Maps that masks lead through are opened, so that no order of changes is slow.
+/// A tree that is being changed. Maps that masks lead through are opened, so that no order of
+/// changes is slow.
 enum Place {
     Closed(Node),
     Open(BTreeMap<Key, Place>),
@@ -39,9 +43,17 @@ impl Place {
     fn open(&mut self) -> Option<&mut BTreeMap<Key, Self>> {
         if let Self::Closed(Node::Map(entries)) = self {
             let entries = std::mem::take(entries).into_iter();
-            *self = Self::Open(entries.map(|(key, node)| (key, Self::Closed(node))).collect());
+            *self = Self::Open(
+                entries
+                    .map(|(key, node)| (key, Self::Closed(node)))
+                    .collect(),
+            );
         }
-        if let Self::Open(entries) = self { Some(entries) } else { None }
+        if let Self::Open(entries) = self {
+            Some(entries)
+        } else {
+            None
+        }
     }
 
     fn close(self, new: Option<&Node>) -> Node {
@@ -59,21 +71,28 @@ impl Place {
     }
 }
 
-/// Makes `tree` agree with `new` at each of `masks`, one after the other: replaces the whole node when `new` has one
-/// there, removes it otherwise.
+/// Makes `tree` agree with `new` at each of `masks`, one after the other: replaces the whole node
+/// when `new` has one there, removes it otherwise.
 ///
-/// `*` is an ordinary key here. In `new` the index of an entry leads into a list, as in Eclipse Ankaios; in `tree` nothing
-/// does, so it becomes a key there where there was nothing. Missing maps on the way are created only when there is something
-/// to put there. What several masks lead to is copied once, however they overlap.
+/// `*` is an ordinary key here. In `new` the index of an entry leads into a list, as in Eclipse
+/// Ankaios; in `tree` nothing does, so it becomes a key there where there was nothing. Missing maps
+/// on the way are created only when there is something to put there. What several masks lead to is
+/// copied once, however they overlap.
 ///
 /// # Errors
-/// [`FieldNotFound`] when a mask is empty, when it leads through something that is not a map, or when what should be
-/// removed has no parent; `tree` is empty then.
+/// [`FieldNotFound`] when a mask is empty, when it leads through something that is not a map, or
+/// when what should be removed has no parent; `tree` is empty then.
 // [impl->swdd~update-desired-state-with-update-mask~1]
-pub fn apply<'m>(tree: &mut Node, new: &Node, masks: impl IntoIterator<Item = &'m str>) -> Result<(), FieldNotFound> {
+pub fn apply<'m>(
+    tree: &mut Node,
+    new: &Node,
+    masks: impl IntoIterator<Item = &'m str>,
+) -> Result<(), FieldNotFound> {
     let mut top = Place::Closed(std::mem::take(tree));
     for mask in masks {
-        let failed = || FieldNotFound { mask: mask.to_owned() };
+        let failed = || FieldNotFound {
+            mask: mask.to_owned(),
+        };
         if mask.is_empty() {
             return Err(failed());
         }
@@ -96,7 +115,10 @@ pub fn apply<'m>(tree: &mut Node, new: &Node, masks: impl IntoIterator<Item = &'
                 return Err(failed());
             }
         } else if exists {
-            place.open().ok_or_else(failed)?.insert((*last).to_owned().into(), Place::Put);
+            place
+                .open()
+                .ok_or_else(failed)?
+                .insert((*last).to_owned().into(), Place::Put);
         } else {
             place.open().ok_or_else(failed)?.remove(*last);
         }
@@ -135,7 +157,11 @@ mod tests {
         let mut place = tree;
         for key in parents {
             let entries = place.as_map_mut()?;
-            place = if value.is_some() { entries.child((*key).to_owned()) } else { entries.get_mut(*key)? };
+            place = if value.is_some() {
+                entries.child((*key).to_owned())
+            } else {
+                entries.get_mut(*key)?
+            };
         }
         let entries = place.as_map_mut()?;
         match value {
@@ -150,16 +176,32 @@ mod tests {
             return Node::text(random.u8(..3).to_string());
         }
         if random.usize(..6) == 0 {
-            return Node::List((0..random.usize(..3)).map(|_| random_tree(random, depth - 1)).collect());
+            return Node::List(
+                (0..random.usize(..3))
+                    .map(|_| random_tree(random, depth - 1))
+                    .collect(),
+            );
         }
-        let keys = ["a", "b", "0"].into_iter().filter(|_| random.usize(..3) > 0).collect::<Vec<_>>();
-        Node::map(keys.into_iter().map(|key| (key, random_tree(random, depth - 1))))
+        let keys = ["a", "b", "0"]
+            .into_iter()
+            .filter(|_| random.usize(..3) > 0)
+            .collect::<Vec<_>>();
+        Node::map(
+            keys.into_iter()
+                .map(|key| (key, random_tree(random, depth - 1))),
+        )
     }
 
     #[test]
     fn a_hundred_thousand_keys_in_reverse_order_are_quick() {
-        let names: Vec<String> = (0..100_000).rev().map(|number| format!("a.w{number:06}")).collect();
-        let all = Node::map([("a", Node::map(names.iter().map(|name| (&name[2..], Node::text("x")))))]);
+        let names: Vec<String> = (0..100_000)
+            .rev()
+            .map(|number| format!("a.w{number:06}"))
+            .collect();
+        let all = Node::map([(
+            "a",
+            Node::map(names.iter().map(|name| (&name[2..], Node::text("x")))),
+        )]);
         // Other load on the machine does not count.
         let cpu_seconds = || clock_gettime(ClockId::ThreadCPUTime).tv_sec;
         let begin = cpu_seconds();
@@ -169,7 +211,10 @@ mod tests {
         apply(&mut tree, &Node::empty(), names.iter().map(String::as_str)).unwrap();
         assert_eq!(tree, Node::map([("a", Node::empty())]));
         let used = cpu_seconds() - begin;
-        assert!(used < 20, "{used} s, where squares of the number would take many minutes");
+        assert!(
+            used < 20,
+            "{used} s, where squares of the number would take many minutes"
+        );
     }
 
     // [utest->swdd~update-desired-state-with-update-mask~1]
@@ -181,13 +226,19 @@ mod tests {
             let (old, new) = (random_tree(&mut random, 4), random_tree(&mut random, 4));
             let mask = |random: &mut fastrand::Rng| {
                 let parts: Vec<&str> = (0..=random.usize(..4))
-                    .map(|_| *random.choice(["a", "b", "0", "1", "00"].as_slice()).unwrap())
+                    .map(|_| {
+                        *random
+                            .choice(["a", "b", "0", "1", "00"].as_slice())
+                            .unwrap()
+                    })
                     .collect();
                 parts.join(".")
             };
             let masks: Vec<String> = (0..=random.usize(..5)).map(|_| mask(&mut random)).collect();
             let (mut expected, mut result) = (old.clone(), old);
-            let one_by_one = masks.iter().try_for_each(|mask| apply_one(&mut expected, &new, mask).ok_or(mask));
+            let one_by_one = masks
+                .iter()
+                .try_for_each(|mask| apply_one(&mut expected, &new, mask).ok_or(mask));
             let at_once = apply(&mut result, &new, masks.iter().map(String::as_str));
             assert_eq!(
                 at_once.as_ref().map_err(|error| &error.mask),

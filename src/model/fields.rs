@@ -1,4 +1,5 @@
-//! The fields of manifests and complete states: one table for reading, checking, printing and `ank_schema.json`.
+//! The fields of manifests and complete states: one table for reading, checking, printing and
+//! `ank_schema.json`.
 //!
 //! Thread: none, plain values. The order of the fields is the one in which states are printed.
 
@@ -22,7 +23,8 @@ pub enum Kind {
     Text(Text),
     /// A whole number.
     Number,
-    /// A whole number from the first to the second, with the one that a block has where it is not given.
+    /// A whole number from the first to the second, with the one that a block has where it is not
+    /// given.
     Range(u64, u64, Option<u64>),
     /// `true` and nothing else; in the tree an empty map.
     True,
@@ -90,12 +92,21 @@ impl Object {
     }
 
     pub(super) const fn named(name: &'static str, fields: &'static [Field]) -> Self {
-        Self { name, fields, any_of: &[], one_of: &[] }
+        Self {
+            name,
+            fields,
+            any_of: &[],
+            one_of: &[],
+        }
     }
 
     /// The text of [`TYPE`], by which it is distinguished from others.
     pub fn tag(&self) -> Option<&'static str> {
-        if let Kind::Choice(texts) = self.field(TYPE)?.kind { texts.first().copied() } else { None }
+        if let Kind::Choice(texts) = self.field(TYPE)?.kind {
+            texts.first().copied()
+        } else {
+            None
+        }
     }
 
     /// The field `name`.
@@ -147,11 +158,17 @@ impl Field {
     }
 
     pub(super) const fn required(self) -> Self {
-        Self { required: true, ..self }
+        Self {
+            required: true,
+            ..self
+        }
     }
 
     const fn omit_empty(self) -> Self {
-        Self { omit_empty: true, ..self }
+        Self {
+            omit_empty: true,
+            ..self
+        }
     }
 
     /// What a block has where it is not given.
@@ -165,9 +182,14 @@ impl Field {
     /// Whether `node`, the value of this field, is left out where only values are of interest.
     pub fn is_omitted(&self, node: &Node) -> bool {
         let is_empty = |node: &Node| match self.kind {
-            // Only with fields that are left out themselves: no access rules are as good as two empty lists.
+            // Only with fields that are left out themselves: no access rules are as good as two
+            // empty lists.
             Kind::Object(object) => node.as_map().is_some_and(|entries| {
-                entries.iter().all(|(key, node)| object.field(key).is_some_and(|field| field.is_omitted(node)))
+                entries.iter().all(|(key, node)| {
+                    object
+                        .field(key)
+                        .is_some_and(|field| field.is_omitted(node))
+                })
             }),
             _ => node.is_empty_container(),
         };
@@ -175,8 +197,8 @@ impl Field {
     }
 }
 
-/// The form of a text. `ank` checks it before a manifest is sent; the server checks names later, after templates are
-/// rendered.
+/// The form of a text. `ank` checks it before a manifest is sent; the server checks names later,
+/// after templates are rendered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Text {
     /// Any text; the server takes a number as well.
@@ -226,10 +248,13 @@ impl Text {
             Self::Agent => is_agent(text),
             Self::Mask => is_filter_mask(text),
             Self::NamePattern => {
-                !text.is_empty() && text.matches('*').count() <= 1 && text.split('*').all(has_name_characters)
+                !text.is_empty()
+                    && text.matches('*').count() <= 1
+                    && text.split('*').all(has_name_characters)
             }
             Self::Path | Self::SocketPath | Self::UrlPath => {
-                let is_printable = self != Self::UrlPath || text.bytes().all(|byte| byte.is_ascii_graphic());
+                let is_printable =
+                    self != Self::UrlPath || text.bytes().all(|byte| byte.is_ascii_graphic());
                 let is_short = self.length_max().is_none_or(|max| text.len() <= max);
                 text.starts_with('/') && !text.contains('\0') && is_printable && is_short
             }
@@ -260,9 +285,14 @@ impl Text {
     pub fn check(self, text: &str) -> Result<(), String> {
         match self.length_max() {
             Some(_) if text.is_empty() => Err("\"\" is shorter than 1 character".to_owned()),
-            Some(max) if text.chars().count() > max => Err(format!("\"{text}\" is longer than {max} characters")),
+            Some(max) if text.chars().count() > max => {
+                Err(format!("\"{text}\" is longer than {max} characters"))
+            }
             _ if self.matches(text) => Ok(()),
-            _ => Err(format!("\"{text}\" is not valid, expected {}", self.expected())),
+            _ => Err(format!(
+                "\"{text}\" is not valid, expected {}",
+                self.expected()
+            )),
         }
     }
 }
@@ -271,8 +301,12 @@ impl Text {
 fn is_agent(text: &str) -> bool {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("{{") {
-        let Some((template, behind)) = after.split_once("}}") else { return false };
-        let is_template = template.split('.').all(|part| !part.is_empty() && has_name_characters(part));
+        let Some((template, behind)) = after.split_once("}}") else {
+            return false;
+        };
+        let is_template = template
+            .split('.')
+            .all(|part| !part.is_empty() && has_name_characters(part));
         if !has_name_characters(before) || !is_template {
             return false;
         }
@@ -288,17 +322,24 @@ const _: () = assert!(SOCKET_PATH_MAX == 107, "a text names it");
 const QUOTED: Kind = Kind::Text(Text::Quoted);
 
 /// A tag in a manifest of the deprecated version.
-pub const TAG: Object = Object::new(&[Field::new("key", QUOTED).required(), Field::new("value", QUOTED).required()]);
+pub const TAG: Object = Object::new(&[
+    Field::new("key", QUOTED).required(),
+    Field::new("value", QUOTED).required(),
+]);
 
 /// Leaves out what is omitted when it is empty, so that an empty container means the same as none.
 pub fn omit_empty(node: &mut Node, kind: Kind) {
     match (kind, node) {
         (Kind::Map(below) | Kind::Named(below), Node::Map(entries)) => {
-            entries.values_mut().for_each(|node| omit_empty(node, *below));
+            entries
+                .values_mut()
+                .for_each(|node| omit_empty(node, *below));
         }
         (Kind::Object(object), Node::Map(entries)) => {
             for field in object.fields {
-                let Some(node) = entries.get_mut(field.name) else { continue };
+                let Some(node) = entries.get_mut(field.name) else {
+                    continue;
+                };
                 omit_empty(node, field.kind);
                 if field.is_omitted(node) {
                     entries.remove(field.name);

@@ -1,4 +1,5 @@
-//! Guarded updates as their readers see them: the phases, and the hash by which a definition is recognised.
+//! Guarded updates as their readers see them: the phases, and the hash by which a definition is
+//! recognised.
 //!
 //! Thread: none, plain values.
 
@@ -45,10 +46,12 @@ impl UpdatePhase {
 pub const CANNOT_BE_STAGED: &str = "cannot be staged: ";
 /// Begins the reason of a refusal: the same update was undone before.
 pub const REMEMBERED: &str = "it is the same as update ";
-/// Before the name of an agent that an update waits for because it is away; names of workloads stand alone.
+/// Before the name of an agent that an update waits for because it is away; names of workloads
+/// stand alone.
 pub const AGENT_PREFIX: &str = "agent ";
 
-/// The SHA-256 of the definition of a workload or config: its tree without empty containers, as JSON with sorted keys.
+/// The SHA-256 of the definition of a workload or config: its tree without empty containers, as
+/// JSON with sorted keys.
 pub fn definition_hash(definition: &Node) -> String {
     // A tree has nothing that JSON could not hold.
     hash_id(&serde_json::to_string(definition).unwrap_or_default())

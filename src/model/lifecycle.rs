@@ -1,5 +1,5 @@
-//! The `lifecycle:` block of a runtime configuration: when a workload may run, counts as ready, as alive and as gone,
-//! how often it is started again, and how far a start is prepared.
+//! The `lifecycle:` block of a runtime configuration: when a workload may run, counts as ready, as
+//! alive and as gone, how often it is started again, and how far a start is prepared.
 //!
 //! Thread: none, plain values; read by `main` of `ank`, by `server` and by the agent.
 //!
@@ -11,7 +11,9 @@ use super::names::RUNTIMES;
 use super::names::named_enum;
 use super::nearest::nearest;
 use super::prepare_level::PrepareLevel;
-use super::yaml::{self, Content, Location, NODE_BYTES, OTHERS_MAX, Origin, Yaml, YamlError, prefix};
+use super::yaml::{
+    self, Content, Location, NODE_BYTES, OTHERS_MAX, Origin, Yaml, YamlError, prefix,
+};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,7 +26,8 @@ pub const KEY: &str = "lifecycle";
 /// A checked block.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct Lifecycle {
-    /// Whether the workload is relevant on its node; evaluated when the agent starts and on updates.
+    /// Whether the workload is relevant on its node; evaluated when the agent starts and on
+    /// updates.
     pub activation: Option<Condition>,
     /// What must hold for it to run, all the time.
     pub precondition: Option<Condition>,
@@ -45,8 +48,15 @@ pub struct Lifecycle {
 impl Lifecycle {
     /// Whether the engine must give the workload a notify socket.
     pub fn wants_notify(&self) -> bool {
-        let ready = self.ready.as_ref().is_some_and(|ready| ready.check == Check::Notify);
-        ready || self.alive.as_ref().is_some_and(|alive| alive.check == Check::Notify)
+        let ready = self
+            .ready
+            .as_ref()
+            .is_some_and(|ready| ready.check == Check::Notify);
+        ready
+            || self
+                .alive
+                .as_ref()
+                .is_some_and(|alive| alive.check == Check::Notify)
     }
 }
 
@@ -88,7 +98,11 @@ impl fmt::Display for Check {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Notify => formatter.write_str("notify"),
-            Self::Exec(command) => write!(formatter, "exec {}", command.first().map_or("", String::as_str)),
+            Self::Exec(command) => write!(
+                formatter,
+                "exec {}",
+                command.first().map_or("", String::as_str)
+            ),
             Self::Tcp { host, port } if host.is_loopback() => write!(formatter, "tcp {port}"),
             Self::Tcp { host, port } => write!(formatter, "tcp {host} {port}"),
             Self::Http { port, path, .. } => write!(formatter, "http {port} {path}"),
@@ -233,7 +247,10 @@ pub struct Terms {
 impl Default for Terms {
     fn default() -> Self {
         let (healthy, deadline) = (UPDATE_HEALTHY_MS, UPDATE_DEADLINE_MS);
-        Self { healthy: Duration::from_millis(healthy), deadline: Duration::from_millis(deadline) }
+        Self {
+            healthy: Duration::from_millis(healthy),
+            deadline: Duration::from_millis(deadline),
+        }
     }
 }
 
@@ -267,13 +284,23 @@ pub struct Condition {
 impl Condition {
     /// The paths it is about.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
-        self.path_exists.iter().chain(&self.path_missing).map(String::as_str)
+        self.path_exists
+            .iter()
+            .chain(&self.path_missing)
+            .map(String::as_str)
     }
 
-    /// The first entry that does not hold, as text; `None` when all hold. `exists` is `None` for a path that does
-    /// not answer, which does not hold either.
-    pub fn unmet(&self, exists: impl Fn(&str) -> Option<bool>, tags: &BTreeMap<String, String>) -> Option<String> {
-        let both = [(&self.path_exists, true, "does not exist"), (&self.path_missing, false, "exists")];
+    /// The first entry that does not hold, as text; `None` when all hold. `exists` is `None` for a
+    /// path that does not answer, which does not hold either.
+    pub fn unmet(
+        &self,
+        exists: impl Fn(&str) -> Option<bool>,
+        tags: &BTreeMap<String, String>,
+    ) -> Option<String> {
+        let both = [
+            (&self.path_exists, true, "does not exist"),
+            (&self.path_missing, false, "exists"),
+        ];
         for (path, wanted, otherwise) in both {
             let Some(path) = path else { continue };
             match exists(path) {
@@ -282,7 +309,10 @@ impl Condition {
                 None => return Some(format!("{path} does not answer")),
             }
         }
-        let wrong = self.tags.iter().find(|(key, value)| tags.get(*key) != Some(*value))?;
+        let wrong = self
+            .tags
+            .iter()
+            .find(|(key, value)| tags.get(*key) != Some(*value))?;
         Some(match tags.get(wrong.0) {
             Some(other) => format!("tag {} is '{other}', not '{}'", wrong.0, wrong.1),
             None => format!("the agent has no tag {}", wrong.0),
@@ -303,8 +333,19 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    pub(super) fn new(Problem { path, message, key_at, .. }: Problem) -> Self {
-        Self { path, message, location: Some(key_at) }
+    pub(super) fn new(
+        Problem {
+            path,
+            message,
+            key_at,
+            ..
+        }: Problem,
+    ) -> Self {
+        Self {
+            path,
+            message,
+            location: Some(key_at),
+        }
     }
 }
 
@@ -314,14 +355,15 @@ impl ConfigError {
 const DAY_MS: u64 = 24 * 3600 * 1000;
 /// Shortest period and timeout of a check, in milliseconds. Faster ones would only cost.
 const PERIOD_LOWEST_MS: u64 = 50;
-/// Longest timeout of a check, in milliseconds: it keeps a socket or a process of the engine. A watchdog that a workload
-/// notifies may have any.
+/// Longest timeout of a check, in milliseconds: it keeps a socket or a process of the engine. A
+/// watchdog that a workload notifies may have any.
 const TIMEOUT_MAX_MS: u64 = 60_000;
 /// Shortest first delay of restarts, in milliseconds. A container needs about that long to start.
 const BACKOFF_LOWEST_MS: u64 = 100;
 /// So long a new instance must run unless its block says something else, in milliseconds.
 const UPDATE_HEALTHY_MS: u64 = 10_000;
-/// So long it may take until it is healthy, likewise: an image of some hundred MB may have to be pulled.
+/// So long it may take until it is healthy, likewise: an image of some hundred MB may have to be
+/// pulled.
 const UPDATE_DEADLINE_MS: u64 = 120_000;
 
 pub(super) const FIELD: Field = Field::new(KEY, Kind::Object(&BLOCK));
@@ -372,7 +414,10 @@ const fn timeout(highest: u64) -> Field {
 
 /// With `notify` nothing is probed, so this means nothing then.
 const fn probed(field: Field) -> Field {
-    Field { not_with: Some(NOTIFY.name), ..field }
+    Field {
+        not_with: Some(NOTIFY.name),
+        ..field
+    }
 }
 
 const NOTIFY: Field = Field::new("notify", Kind::True);
@@ -382,7 +427,10 @@ const HTTP: Field = Field::new(
     "http",
     Kind::Object(&Object::new(&[
         PORT,
-        Field { default: Some("/"), ..Field::new("path", Kind::Text(Text::UrlPath)) },
+        Field {
+            default: Some("/"),
+            ..Field::new("path", Kind::Text(Text::UrlPath))
+        },
         Field::new("status", Kind::Range(100, 599, None)),
         HOST,
     ])),
@@ -390,7 +438,10 @@ const HTTP: Field = Field::new(
 const UNIX: Field = Field::new("unix", Kind::Text(Text::SocketPath));
 const FILE: Field = Field::new("file", PATH);
 const PORT: Field = Field::new("port", Kind::Range(1, u16::MAX as u64, None)).required();
-const HOST: Field = Field { default: Some("localhost"), ..Field::new("host", Kind::Text(Text::Address)) };
+const HOST: Field = Field {
+    default: Some("localhost"),
+    ..Field::new("host", Kind::Text(Text::Address))
+};
 
 const READY: Object = Object {
     one_of: &["notify", "exec", "tcp", "http", "unix", "file"],
@@ -418,7 +469,10 @@ const ALIVE: Object = Object {
     ..Object::named(
         "alive",
         &[
-            Field { needs: Some("timeoutMs"), ..NOTIFY }, // There is no time that suits many.
+            Field {
+                needs: Some("timeoutMs"),
+                ..NOTIFY
+            }, // There is no time that suits many.
             EXEC,
             TCP,
             HTTP,
@@ -434,7 +488,18 @@ const ALIVE: Object = Object {
 
 const GONE: Object = Object {
     one_of: &["tcp", "http", "unix", "file"],
-    ..Object::named("gone", &[TCP, HTTP, UNIX, FILE, period(200), timeout(TIMEOUT_MAX_MS), time("deadlineMs", 10_000)])
+    ..Object::named(
+        "gone",
+        &[
+            TCP,
+            HTTP,
+            UNIX,
+            FILE,
+            period(200),
+            timeout(TIMEOUT_MAX_MS),
+            time("deadlineMs", 10_000),
+        ],
+    )
 };
 
 const RESTART: Object = Object::named(
@@ -451,10 +516,14 @@ const UPDATE: Object = Object::named(
     "update",
     &[
         // An initialised container would hold memory and ports beside the one that runs.
-        Field { default: Some("CREATE"), ..Field::new("stage", Kind::Choice(&["NONE", "IMAGE", "CREATE"])) },
+        Field {
+            default: Some("CREATE"),
+            ..Field::new("stage", Kind::Choice(&["NONE", "IMAGE", "CREATE"]))
+        },
         Field::new("when", CONDITION),
         time("healthyMs", UPDATE_HEALTHY_MS),
-        // Shortest deadline of an update, in milliseconds. No container is stopped and started in less.
+        // Shortest deadline of an update, in milliseconds. No container is stopped and started in
+        // less.
         number("deadlineMs", 1000, DAY_MS, UPDATE_DEADLINE_MS),
         Field::new("onFailure", Kind::Choice(OnFailure::TEXTS)),
     ],
@@ -462,7 +531,8 @@ const UPDATE: Object = Object::named(
 
 // --------------------------------------------------------------- reading it
 
-/// Reads the block of a runtime configuration; `None` when it has none, or the runtime is not one that has it.
+/// Reads the block of a runtime configuration; `None` when it has none, or the runtime is not one
+/// that has it.
 ///
 /// # Errors
 /// The first thing that is not as it should be.
@@ -471,24 +541,39 @@ pub fn of_config(runtime: &str, config: &str) -> Result<Option<Lifecycle>, Confi
     of_config_within(runtime, config, &mut { usize::MAX })
 }
 
-/// Reads the block of one of many runtime configurations, which together may become `left` bytes: all requests wait
-/// until all are read.
+/// Reads the block of one of many runtime configurations, which together may become `left` bytes:
+/// all requests wait until all are read.
 ///
 /// # Errors
 /// As [`of_config`], or when they become more.
-pub fn of_config_within(runtime: &str, config: &str, left: &mut usize) -> Result<Option<Lifecycle>, ConfigError> {
+pub fn of_config_within(
+    runtime: &str,
+    config: &str,
+    left: &mut usize,
+) -> Result<Option<Lifecycle>, ConfigError> {
     if !RUNTIMES.contains(&runtime) || !may_have_block(config) {
         return Ok(None);
     }
     if *left == 0 {
         let message = "too many and too large runtime configurations to look for the block; use smaller ones or \
                        several updates";
-        return Err(ConfigError { path: String::new(), message: message.to_owned(), location: None });
+        return Err(ConfigError {
+            path: String::new(),
+            message: message.to_owned(),
+            location: None,
+        });
     }
     let read = yaml::read(config, Origin::Others);
     let failed = || config.len().saturating_mul(NODE_BYTES / 2).min(OTHERS_MAX);
-    *left = left.saturating_sub(read.as_ref().map_or_else(|_| failed(), |document| document.size));
-    of_document(runtime, config, read.as_ref().map(|document| &document.root))
+    *left = left.saturating_sub(
+        read.as_ref()
+            .map_or_else(|_| failed(), |document| document.size),
+    );
+    of_document(
+        runtime,
+        config,
+        read.as_ref().map(|document| &document.root),
+    )
 }
 
 /// Reads the block of a runtime configuration that was read as YAML.
@@ -501,30 +586,49 @@ pub(super) fn of_document(
         _ if !RUNTIMES.contains(&runtime) => return Ok(None),
         Ok(root) => root,
         Err(error) if config.contains(KEY) => {
-            let message = format!("the runtime configuration cannot be read: {}", error.message);
-            return Err(ConfigError { path: String::new(), message, location: error.location });
+            let message = format!(
+                "the runtime configuration cannot be read: {}",
+                error.message
+            );
+            return Err(ConfigError {
+                path: String::new(),
+                message,
+                location: error.location,
+            });
         }
         Err(_) => return Ok(None), // Its engine will report it.
     };
     let problem = |path: &[&str], message: &str| {
         let location = root.entry_at(path).map(|(key, _)| key.at);
-        Err(ConfigError { path: path.join("."), message: message.to_owned(), location })
+        Err(ConfigError {
+            path: path.join("."),
+            message: message.to_owned(),
+            location,
+        })
     };
     let Some(reading) = read_part(root, KEY, &BLOCK, Rules::Block) else {
         // Under another spelling the block would be ignored, with all its gates.
-        let Content::Map(entries) = &root.content else { return Ok(None) };
+        let Content::Map(entries) = &root.content else {
+            return Ok(None);
+        };
         if !may_have_block(config) {
             return Ok(None);
         }
-        let misspelt = entries.iter().filter_map(|(key, _)| key.scalar()).find(|key| nearest(key, [KEY]).is_some());
-        return misspelt.map_or(Ok(None), |key| problem(&[key], &format!("unknown key, did you mean '{KEY}'?")));
+        let misspelt = entries
+            .iter()
+            .filter_map(|(key, _)| key.scalar())
+            .find(|key| nearest(key, [KEY]).is_some());
+        return misspelt.map_or(Ok(None), |key| {
+            problem(&[key], &format!("unknown key, did you mean '{KEY}'?"))
+        });
     };
     if let Some(problem) = reading.problems.into_iter().next() {
         return Err(ConfigError::new(problem));
     }
     let lifecycle = match reading.tree.read::<Lifecycle>(KEY) {
         Ok(lifecycle) => lifecycle,
-        Err(error) => return problem(&[KEY], &error.to_string()), // The table has checked all of it.
+        // The table has checked all of it.
+        Err(error) => return problem(&[KEY], &error.to_string()),
     };
     if let Some(Alive { check, pace, .. }) = &lifecycle.alive
         && *check != Check::Notify
@@ -532,7 +636,10 @@ pub(super) fn of_document(
     {
         let found = pace.timeout.as_millis();
         let expected = format!("a whole number from {PERIOD_LOWEST_MS} to {TIMEOUT_MAX_MS}");
-        return problem(&[KEY, "alive", "timeoutMs"], &format!("number {found} found, expected {expected}"));
+        return problem(
+            &[KEY, "alive", "timeoutMs"],
+            &format!("number {found} found, expected {expected}"),
+        );
     }
     if let Some(Update { terms, .. }) = &lifecycle.update
         && terms.deadline <= terms.healthy
@@ -548,11 +655,20 @@ pub(super) fn of_document(
     }
     // Podman needs these options for itself when a workload notifies.
     if runtime != "podman" {
-        return problem(&[KEY], &format!("'notify' is for the runtime podman only, this is {runtime}"));
+        return problem(
+            &[KEY],
+            &format!("'notify' is for the runtime podman only, this is {runtime}"),
+        );
     }
     let options = root.get("commandOptions").map(|options| &options.content);
-    let options = if let Some(Content::List(options)) = options { &options[..] } else { &[] };
-    let is_taken = |text: &&str| ["--sdnotify", "--pidfile"].contains(&text.split('=').next().unwrap_or_default());
+    let options = if let Some(Content::List(options)) = options {
+        &options[..]
+    } else {
+        &[]
+    };
+    let is_taken = |text: &&str| {
+        ["--sdnotify", "--pidfile"].contains(&text.split('=').next().unwrap_or_default())
+    };
     match options.iter().filter_map(Yaml::scalar).find(is_taken) {
         Some(option) => {
             let message = format!("'{option}' cannot be used together with 'notify'; leave it out");
@@ -562,7 +678,8 @@ pub(super) fn of_document(
     }
 }
 
-/// Whether there can be a block, perhaps under a misspelt key. Most configurations have none and need not be read.
+/// Whether there can be a block, perhaps under a misspelt key. Most configurations have none and
+/// need not be read.
 fn may_have_block(config: &str) -> bool {
     let config = config.to_ascii_lowercase();
     config.contains("life") || config.contains("cycle")
@@ -572,7 +689,9 @@ fn milliseconds<'de, D: Deserializer<'de>>(number: D) -> Result<Duration, D::Err
     u64::deserialize(number).map(Duration::from_millis)
 }
 
-fn milliseconds_or_none<'de, D: Deserializer<'de>>(number: D) -> Result<Option<Duration>, D::Error> {
+fn milliseconds_or_none<'de, D: Deserializer<'de>>(
+    number: D,
+) -> Result<Option<Duration>, D::Error> {
     milliseconds(number).map(|time| Some(time).filter(|time| !time.is_zero()))
 }
 
@@ -581,15 +700,29 @@ fn address<'de, D: Deserializer<'de>>(text: D) -> Result<IpAddr, D::Error> {
     String::deserialize(text).map(|text| text.parse().unwrap_or(Ipv4Addr::LOCALHOST.into()))
 }
 
-/// The place in a manifest of what is at `at` in a runtime configuration that is written there as a block of text which
-/// begins at `begins`; `None` when it is written differently.
-pub fn place_in_manifest(manifest: &str, begins: Location, config: &str, at: Location) -> Option<Location> {
+/// The place in a manifest of what is at `at` in a runtime configuration that is written there as a
+/// block of text which begins at `begins`; `None` when it is written differently.
+pub fn place_in_manifest(
+    manifest: &str,
+    begins: Location,
+    config: &str,
+    at: Location,
+) -> Option<Location> {
     let wanted = config.lines().nth(at.line as usize - 1)?;
-    // A block begins in the line after its mark, or later: empty lines at its beginning do not count.
+    // A block begins in the line after its mark, or later: empty lines at its beginning do not
+    // count.
     (begins.line + at.line..).take(4).find_map(|line| {
-        let text = manifest.lines().nth(line as usize - 1).filter(|text| text.trim() == wanted.trim())?;
-        let indentation = text.find(wanted.trim())?.checked_sub(wanted.find(wanted.trim())?)?;
-        Some(Location { line, column: at.column + u32::try_from(indentation).ok()? })
+        let text = manifest
+            .lines()
+            .nth(line as usize - 1)
+            .filter(|text| text.trim() == wanted.trim())?;
+        let indentation = text
+            .find(wanted.trim())?
+            .checked_sub(wanted.find(wanted.trim())?)?;
+        Some(Location {
+            line,
+            column: at.column + u32::try_from(indentation).ok()?,
+        })
     })
 }
 

@@ -1,6 +1,7 @@
 //! Keeps messages with log lines below the size that every peer accepts.
 //!
-//! Thread: none, plain functions; used by agents that send lines and by the server that forwards them.
+//! Thread: none, plain functions; used by agents that send lines and by the server that forwards
+//! them.
 
 use super::messages::LogEntry;
 use super::names::InstanceName;
@@ -20,8 +21,8 @@ fn bytes(entry: &LogEntry) -> usize {
     names_bytes(entry) + entry.message.len()
 }
 
-/// Splits `entries` into messages of at most [`LOG_MESSAGE_MAX`] bytes, in order. A line that is longer by itself is
-/// cut and followed by a note.
+/// Splits `entries` into messages of at most [`LOG_MESSAGE_MAX`] bytes, in order. A line that is
+/// longer by itself is cut and followed by a note.
 pub fn split(entries: Vec<LogEntry>) -> Vec<Vec<LogEntry>> {
     let mut messages: Vec<Vec<LogEntry>> = Vec::new();
     let mut room = 0;
@@ -43,7 +44,9 @@ pub fn split(entries: Vec<LogEntry>) -> Vec<Vec<LogEntry>> {
         }
         let instance = entry.instance.clone();
         let end = LOG_MESSAGE_MAX.saturating_sub(names_bytes(&entry) + CUT.len());
-        entry.message.truncate(entry.message.floor_char_boundary(end));
+        entry
+            .message
+            .truncate(entry.message.floor_char_boundary(end));
         entry.message.push_str(CUT);
         put(entry);
         put(LogEntry::line(instance, CUT_NOTE));
@@ -56,20 +59,30 @@ const NO_LOG: &str = "[no log: ";
 
 /// The reason why there is no log of `instance`, in place of its lines.
 pub fn no_log(instance: InstanceName, why: &str) -> LogEntry {
-    LogEntry { instance, message: format!("{NO_LOG}{why}]"), is_reason: true }
+    LogEntry {
+        instance,
+        message: format!("{NO_LOG}{why}]"),
+        is_reason: true,
+    }
 }
 
 /// The reason in an entry that holds one, as it was given to [`no_log`].
 pub fn reason(entry: &LogEntry) -> &str {
-    let inner = entry.message.strip_prefix(NO_LOG).and_then(|text| text.strip_suffix(']'));
+    let inner = entry
+        .message
+        .strip_prefix(NO_LOG)
+        .and_then(|text| text.strip_suffix(']'));
     inner.unwrap_or(&entry.message)
 }
 
-/// A line in place of `lines` lines of `instance` that were dropped, because their receiver did not read as fast as they
-/// came.
+/// A line in place of `lines` lines of `instance` that were dropped, because their receiver did not
+/// read as fast as they came.
 pub fn dropped(instance: InstanceName, lines: u64) -> LogEntry {
     let plural = if lines == 1 { "" } else { "s" };
-    LogEntry::line(instance, format!("[{lines} line{plural} not shown: they came faster than they were read]"))
+    LogEntry::line(
+        instance,
+        format!("[{lines} line{plural} not shown: they came faster than they were read]"),
+    )
 }
 
 #[cfg(test)]
@@ -88,19 +101,41 @@ mod tests {
         let half = "x".repeat(LOG_MESSAGE_MAX / 2);
         let messages = split(vec![entry("a"), entry(&half), entry(&half), entry("b")]);
         assert_eq!(messages.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2]);
-        assert!(messages.iter().all(|message| message.iter().map(bytes).sum::<usize>() <= LOG_MESSAGE_MAX));
+        assert!(
+            messages
+                .iter()
+                .all(|message| message.iter().map(bytes).sum::<usize>() <= LOG_MESSAGE_MAX)
+        );
     }
 
     #[test]
     fn a_line_that_is_too_long_is_cut_between_characters_and_followed_by_a_note() {
-        for text in ["x".repeat(LOG_MESSAGE_MAX + 1), "ä".repeat(LOG_MESSAGE_MAX), "🦀".repeat(LOG_MESSAGE_MAX / 3)]
-        {
+        for text in [
+            "x".repeat(LOG_MESSAGE_MAX + 1),
+            "ä".repeat(LOG_MESSAGE_MAX),
+            "🦀".repeat(LOG_MESSAGE_MAX / 3),
+        ] {
             let messages = split(vec![entry("first"), entry(&text), entry("last")]);
-            assert!(messages.iter().all(|message| message.iter().map(bytes).sum::<usize>() <= LOG_MESSAGE_MAX));
-            let lines: Vec<&str> = messages.iter().flatten().map(|entry| entry.message.as_str()).collect();
-            assert_eq!((lines.len(), lines[0], lines[2], lines[3]), (4, "first", CUT_NOTE, "last"));
+            assert!(
+                messages
+                    .iter()
+                    .all(|message| message.iter().map(bytes).sum::<usize>() <= LOG_MESSAGE_MAX)
+            );
+            let lines: Vec<&str> = messages
+                .iter()
+                .flatten()
+                .map(|entry| entry.message.as_str())
+                .collect();
+            assert_eq!(
+                (lines.len(), lines[0], lines[2], lines[3]),
+                (4, "first", CUT_NOTE, "last")
+            );
             let kept = lines[1].strip_suffix(CUT).unwrap();
-            assert!(text.starts_with(kept) && kept.len() + 200 > LOG_MESSAGE_MAX, "{}", kept.len());
+            assert!(
+                text.starts_with(kept) && kept.len() + 200 > LOG_MESSAGE_MAX,
+                "{}",
+                kept.len()
+            );
         }
     }
 }

@@ -12,13 +12,13 @@ use super::yaml::{self, Location, Origin, Yaml, prefix};
 /// The content of a manifest, before names and references are checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
-    /// Its content; white space around runtime configurations is gone. Only the versions `v1` and `v0.1` are supported,
-    /// which the receiver checks.
+    /// Its content; white space around runtime configurations is gone. Only the versions
+    /// `v1` and `v0.1` are supported, which the receiver checks.
     pub state: DesiredState,
     /// Keys that mean nothing.
     pub warnings: Vec<UnknownKey>,
-    /// The first of the workloads without agent, which `ank apply --agent` can give them, and where it is; in the state the
-    /// agent is empty.
+    /// The first of the workloads without agent, which `ank apply --agent` can give them, and where
+    /// it is; in the state the agent is empty.
     pub without_agent: Option<(Name, Option<Location>)>,
 }
 
@@ -56,8 +56,16 @@ fn suffix(location: Option<Location>) -> String {
 }
 
 impl ManifestError {
-    pub fn invalid(Problem { path, message, at, .. }: Problem) -> Self {
-        Self::Invalid { path, message, location: Some(at) }
+    pub fn invalid(
+        Problem {
+            path, message, at, ..
+        }: Problem,
+    ) -> Self {
+        Self::Invalid {
+            path,
+            message,
+            location: Some(at),
+        }
     }
 }
 
@@ -70,16 +78,25 @@ impl Manifest {
         Self::parse_and_warn(text, |_| ())
     }
 
-    /// The same. Keys that mean nothing are given to `warn` also when the text is refused: misspelt ones are probably those
-    /// that it lacks.
+    /// The same. Keys that mean nothing are given to `warn` also when the text is refused: misspelt
+    /// ones are probably those that it lacks.
     ///
     /// # Errors
     /// As [`Self::parse`].
-    pub fn parse_and_warn(text: &str, warn: impl FnMut(&UnknownKey)) -> Result<Self, ManifestError> {
+    pub fn parse_and_warn(
+        text: &str,
+        warn: impl FnMut(&UnknownKey),
+    ) -> Result<Self, ManifestError> {
         let document =
-            yaml::read(text, Origin::Own).map_err(|error| ManifestError::Unreadable { message: error.message })?;
+            yaml::read(text, Origin::Own).map_err(|error| ManifestError::Unreadable {
+                message: error.message,
+            })?;
         let reading = read(&document.root, &STATE, Rules::Manifest);
-        reading.unknown.iter().take(MANIFEST_WARNINGS_MAX).for_each(warn);
+        reading
+            .unknown
+            .iter()
+            .take(MANIFEST_WARNINGS_MAX)
+            .for_each(warn);
         Self::new(reading, &document.root)
     }
 
@@ -89,7 +106,10 @@ impl Manifest {
     /// [`ManifestError`] for the first problem.
     pub fn new(reading: Reading, root: &Yaml) -> Result<Self, ManifestError> {
         if let Some((message, at)) = reading.wrong_tags {
-            return Err(ManifestError::TagShape { message, location: Some(at) });
+            return Err(ManifestError::TagShape {
+                message,
+                location: Some(at),
+            });
         }
         if let Some(problem) = reading.problems.into_iter().next() {
             return Err(ManifestError::invalid(problem));
@@ -97,10 +117,19 @@ impl Manifest {
         let mut tree = reading.tree;
         let mut without_agent = None;
         let workloads = tree.at_mut(&["workloads"]).and_then(Node::as_map_mut);
-        for (name, workload) in workloads.into_iter().flat_map(|workloads| workloads.iter_mut()) {
-            if let Some(fields) = workload.as_map_mut().filter(|fields| !fields.contains_key("agent")) {
+        for (name, workload) in workloads
+            .into_iter()
+            .flat_map(|workloads| workloads.iter_mut())
+        {
+            if let Some(fields) = workload
+                .as_map_mut()
+                .filter(|fields| !fields.contains_key("agent"))
+            {
                 fields.insert("agent", Node::text(""));
-                let at = || root.entry_at(&["workloads", name]).map(|(_, workload)| workload.at);
+                let at = || {
+                    root.entry_at(&["workloads", name])
+                        .map(|(_, workload)| workload.at)
+                };
                 without_agent.get_or_insert_with(|| (Name::from(&**name), at()));
             }
         }
@@ -110,18 +139,31 @@ impl Manifest {
             message: error.to_string(),
             location: None,
         })?;
-        Ok(Self { state, without_agent, warnings: reading.unknown })
+        Ok(Self {
+            state,
+            without_agent,
+            warnings: reading.unknown,
+        })
     }
 
     /// The desired state of this manifest.
     ///
     /// # Errors
-    /// [`ManifestError::Invalid`] when a workload has no agent. Version and names are not checked here.
+    /// [`ManifestError::Invalid`] when a workload has no agent. Version and names are not checked
+    /// here.
     pub fn into_desired_state(self) -> Result<DesiredState, ManifestError> {
-        self.without_agent.map_or(Ok(self.state), |(name, location)| {
-            let (path, message) = (format!("workloads.{name}"), "missing field `agent`".to_owned());
-            Err(ManifestError::Invalid { path, message, location })
-        })
+        self.without_agent
+            .map_or(Ok(self.state), |(name, location)| {
+                let (path, message) = (
+                    format!("workloads.{name}"),
+                    "missing field `agent`".to_owned(),
+                );
+                Err(ManifestError::Invalid {
+                    path,
+                    message,
+                    location,
+                })
+            })
     }
 }
 

@@ -1,4 +1,5 @@
-//! Many field masks as one tree, so that a state or a change is compared with all of them in one walk.
+//! Many field masks as one tree, so that a state or a change is compared with all of them in one
+//! walk.
 //!
 //! Thread: none, plain values.
 
@@ -7,8 +8,8 @@ use super::node::{Entries, Node};
 
 /// A longer read mask cannot match: decoders limit the depth of states to about 100.
 const MASK_PARTS_MAX: usize = 256;
-/// Masks of one read or subscription that may lead to the same field, because one has a wildcard where the other has a
-/// key. Each of them costs again for each field.
+/// Masks of one read or subscription that may lead to the same field, because one has a wildcard
+/// where the other has a key. Each of them costs again for each field.
 pub const MASKS_OVERLAP_MAX: usize = 16;
 
 /// Field masks without those that are there twice. Kept small, since subscriptions last.
@@ -32,18 +33,29 @@ pub(super) type Branch = (Box<str>, MaskTree);
 pub struct TooMuchOverlap(usize);
 
 impl MaskTree {
-    /// Joins `masks`. Empty ones select nothing; those with more than [`MASK_PARTS_MAX`] parts cannot match
-    /// anything, and leaving them out bounds every recursion over the tree.
+    /// Joins `masks`. Empty ones select nothing; those with more than [`MASK_PARTS_MAX`] parts
+    /// cannot match anything, and leaving them out bounds every recursion over the tree.
     pub fn new<'m>(masks: impl IntoIterator<Item = &'m str>) -> Self {
-        let possible = |mask: &&str| !mask.is_empty() && mask.split('.').nth(MASK_PARTS_MAX).is_none();
-        Self::of_parts(masks.into_iter().filter(possible).map(|mask| mask.split('.').collect()).collect())
+        let possible =
+            |mask: &&str| !mask.is_empty() && mask.split('.').nth(MASK_PARTS_MAX).is_none();
+        Self::of_parts(
+            masks
+                .into_iter()
+                .filter(possible)
+                .map(|mask| mask.split('.').collect())
+                .collect(),
+        )
     }
 
     /// Joins paths whose keys may contain dots.
     pub fn of_paths<'p>(paths: impl IntoIterator<Item = &'p [String]>) -> Self {
         let possible = |path: &&[String]| path.len() <= MASK_PARTS_MAX;
         Self::of_parts(
-            paths.into_iter().filter(possible).map(|path| path.iter().map(String::as_str).collect()).collect(),
+            paths
+                .into_iter()
+                .filter(possible)
+                .map(|path| path.iter().map(String::as_str).collect())
+                .collect(),
         )
     }
 
@@ -59,10 +71,13 @@ impl MaskTree {
         if let Some((first, others)) = masks.split_first()
             && first.len() == depth
         {
-            (tree.ends_here, masks) = (true, others); // Sorted, and none is there twice: all others go on.
+            // Sorted, and none is there twice: all others go on.
+            (tree.ends_here, masks) = (true, others);
         }
         let same = masks.chunk_by(|one, next| one[depth] == next[depth]);
-        tree.below = same.map(|same| (same[0][depth].into(), Self::of_sorted(same, depth + 1))).collect();
+        tree.below = same
+            .map(|same| (same[0][depth].into(), Self::of_sorted(same, depth + 1)))
+            .collect();
         tree.below.shrink_to_fit();
         tree
     }
@@ -70,7 +85,8 @@ impl MaskTree {
     /// What the tree takes in memory, in bytes.
     pub fn bytes(&self) -> usize {
         size_of::<Branch>()
-            // What the allocations of a key and of the list behind it take beside their content, in bytes.
+            // What the allocations of a key and of the list behind it take beside their content, in
+            // bytes.
             + 48
             + self.below.iter().map(|(key, below)| key.len() + below.bytes()).sum::<usize>()
     }
@@ -85,14 +101,25 @@ impl MaskTree {
         }
         let tree = Self::new(masks.iter().map(String::as_str));
         let overlap = tree.overlap();
-        if overlap > MASKS_OVERLAP_MAX { Err(TooMuchOverlap(overlap)) } else { Ok(Some(tree)) }
+        if overlap > MASKS_OVERLAP_MAX {
+            Err(TooMuchOverlap(overlap))
+        } else {
+            Ok(Some(tree))
+        }
     }
 
-    /// How many masks may lead to one field at most, because a wildcard and a key stand at the same place.
+    /// How many masks may lead to one field at most, because a wildcard and a key stand at the same
+    /// place.
     fn overlap(&self) -> usize {
         let highest = |is_wildcard| {
-            let below = self.below.iter().filter(|(key, _)| (**key == *WILDCARD) == is_wildcard);
-            below.map(|(_, below)| below.overlap()).max().unwrap_or_default()
+            let below = self
+                .below
+                .iter()
+                .filter(|(key, _)| (**key == *WILDCARD) == is_wildcard);
+            below
+                .map(|(_, below)| below.overlap())
+                .max()
+                .unwrap_or_default()
         };
         (highest(true) + highest(false)).max(1)
     }
@@ -109,14 +136,28 @@ impl MaskTree {
 
     /// The position after `key` of the masks that begin with it literally, not with a wildcard.
     pub fn named(&self, key: &str) -> Wanted<'_> {
-        Wanted(self.child(key).map(|(_, below)| below).into_iter().collect())
+        Wanted(
+            self.child(key)
+                .map(|(_, below)| below)
+                .into_iter()
+                .collect(),
+        )
     }
 
     /// All masks by their parts.
     pub fn masks(&self) -> Vec<Vec<&str>> {
-        let mut all = if self.ends_here { vec![Vec::new()] } else { Vec::new() };
+        let mut all = if self.ends_here {
+            vec![Vec::new()]
+        } else {
+            Vec::new()
+        };
         for (key, below) in &self.below {
-            all.extend(below.masks().into_iter().map(|rest| [&[&**key], &rest[..]].concat()));
+            all.extend(
+                below
+                    .masks()
+                    .into_iter()
+                    .map(|rest| [&[&**key], &rest[..]].concat()),
+            );
         }
         all
     }
@@ -124,13 +165,20 @@ impl MaskTree {
     fn child(&self, key: &str) -> Option<&Branch> {
         #[cfg(test)]
         tests::LOOKUPS.with(|lookups| lookups.set(lookups.get() + 1));
-        self.below.binary_search_by(|(other, _)| (**other).cmp(key)).ok().map(|index| &self.below[index])
+        self.below
+            .binary_search_by(|(other, _)| (**other).cmp(key))
+            .ok()
+            .map(|index| &self.below[index])
     }
 
     /// Where the masks go on at the entry `key`.
     pub(super) fn on(&self, key: &str) -> impl Iterator<Item = &Branch> {
         // A wildcard as a literal key would be found twice.
-        let named = if key == WILDCARD { None } else { self.child(key) };
+        let named = if key == WILDCARD {
+            None
+        } else {
+            self.child(key)
+        };
         named.into_iter().chain(self.child(WILDCARD))
     }
 }
@@ -162,7 +210,8 @@ impl<'m> Wanted<'m> {
         self.0.iter().any(|place| place.ends_here)
     }
 
-    /// What is wanted of the entry `key`; everything of it when the node itself is wanted as a whole.
+    /// What is wanted of the entry `key`; everything of it when the node itself is wanted as a
+    /// whole.
     pub fn below(&self, key: &str) -> Wanted<'m> {
         match self.0.iter().find(|place| place.ends_here) {
             Some(whole) => Wanted(vec![whole]), // The others cannot add anything.
@@ -172,7 +221,13 @@ impl<'m> Wanted<'m> {
 
     /// Where the masks go on at the entry `key`, without those that end above it.
     pub fn on(&self, key: &str) -> Wanted<'m> {
-        Wanted(self.0.iter().flat_map(|place| place.on(key)).map(|(_, below)| below).collect())
+        Wanted(
+            self.0
+                .iter()
+                .flat_map(|place| place.on(key))
+                .map(|(_, below)| below)
+                .collect(),
+        )
     }
 
     /// Which entries are wanted, wholly or in part.
@@ -180,7 +235,12 @@ impl<'m> Wanted<'m> {
         if self.is_whole() || self.0.iter().any(|place| place.child(WILDCARD).is_some()) {
             return Keys::All;
         }
-        let mut names: Vec<&'m str> = self.0.iter().flat_map(|place| &place.below).map(|(key, _)| &**key).collect();
+        let mut names: Vec<&'m str> = self
+            .0
+            .iter()
+            .flat_map(|place| &place.below)
+            .map(|(key, _)| &**key)
+            .collect();
         names.sort_unstable();
         names.dedup();
         Keys::Named(names)
@@ -192,12 +252,18 @@ impl<'m> Wanted<'m> {
         if self.is_whole() {
             return Some(node);
         }
-        let Node::Map(entries) = node else { return None };
+        let Node::Map(entries) = node else {
+            return None;
+        };
         let kept: Entries = entries
             .into_iter()
             .filter_map(|(key, child)| {
                 let wanted = self.below(&key);
-                if wanted.is_nothing() { None } else { Some((key, wanted.take(child)?)) }
+                if wanted.is_nothing() {
+                    None
+                } else {
+                    Some((key, wanted.take(child)?))
+                }
             })
             .collect();
         (!kept.is_empty()).then_some(Node::Map(kept))
@@ -223,9 +289,15 @@ mod tests {
     fn a_tree_of_masks_lists_the_wanted_entries() {
         let masks = MaskTree::new(["a.b", "a.c.d", "*.c", "x"]);
         assert_eq!(masks.wanted().keys(), Keys::All);
-        assert_eq!(masks.wanted().below("a").keys(), Keys::Named(vec!["b", "c"]));
+        assert_eq!(
+            masks.wanted().below("a").keys(),
+            Keys::Named(vec!["b", "c"])
+        );
         assert_eq!(masks.wanted().below("other").keys(), Keys::Named(vec!["c"]));
-        assert_eq!(masks.wanted().below("x").below("anything").keys(), Keys::All);
+        assert_eq!(
+            masks.wanted().below("x").below("anything").keys(),
+            Keys::All
+        );
         assert!(masks.wanted().below("a").below("c").is_whole());
         assert!(masks.wanted().below("other").below("b").is_nothing());
         let literal = MaskTree::new(["*.a"]);
@@ -239,7 +311,10 @@ mod tests {
     fn masks_count_once_and_their_overlap_is_counted() {
         let once = MaskTree::new(["a.b", "x"]);
         assert_eq!(MaskTree::new(["x", "a.b", "a.b", "x", "", "a.b"]), once);
-        assert_eq!(MaskTree::new(std::iter::repeat_n("a.b", 100_000).chain(["x"])).bytes(), once.bytes());
+        assert_eq!(
+            MaskTree::new(std::iter::repeat_n("a.b", 100_000).chain(["x"])).bytes(),
+            once.bytes()
+        );
         for (masks, overlap) in [
             (vec![], 1),
             (vec!["a.b.c", "a.b.d", "b"], 1),
@@ -247,7 +322,11 @@ mod tests {
             (vec!["*.*", "*.b", "a.*", "a.b", "b.*"], 4),
             (vec!["*.*.x", "a.a.a.x", "a.*.x", "b.b.b.b"], 3),
         ] {
-            assert_eq!(MaskTree::new(masks.iter().copied()).overlap(), overlap, "{masks:?}");
+            assert_eq!(
+                MaskTree::new(masks.iter().copied()).overlap(),
+                overlap,
+                "{masks:?}"
+            );
         }
     }
 }

@@ -26,8 +26,8 @@ pub enum ToServer {
     },
     /// New states of workload instances. Entries that lacked something are left out.
     WorkloadStates(Vec<WorkloadState>),
-    /// The states sent since the hello are those of all instances that the agent has. On the wire this is a list
-    /// without states, which other implementations ignore and never send.
+    /// The states sent since the hello are those of all instances that the agent has. On the wire
+    /// this is a list without states, which other implementations ignore and never send.
     StatesComplete,
     /// Load of a node.
     AgentLoad(AgentLoad),
@@ -75,7 +75,8 @@ pub struct AgentHello {
     pub capabilities: AgentCapabilities,
 }
 
-/// What an agent does only if its program can; other implementations and older programs do nothing of it.
+/// What an agent does only if its program can; other implementations and older programs do nothing
+/// of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AgentCapabilities {
     /// It responds to [`FromServer::UsageRequest`].
@@ -241,18 +242,36 @@ impl RequestContent {
         matches!(self, Self::LogsCancel | Self::EventsCancel)
     }
 
-    /// What it takes in memory beside itself, in bytes, about: queues are bounded by it, and a bound needs no exact number.
+    /// What it takes in memory beside itself, in bytes, about: queues are bounded by it, and a
+    /// bound needs no exact number.
     pub fn memory_bytes(&self) -> usize {
-        let texts = |texts: &[String]| texts.iter().map(|text| size_of::<String>() + text.len()).sum::<usize>();
+        let texts = |texts: &[String]| {
+            texts
+                .iter()
+                .map(|text| size_of::<String>() + text.len())
+                .sum::<usize>()
+        };
         match self {
-            Self::UpdateState(UpdateState { new_state, masks, restart }) => {
-                let state =
-                    new_state.as_ref().map_or(0, |state| state.as_ref().map_or_else(String::len, Node::memory_bytes));
+            Self::UpdateState(UpdateState {
+                new_state,
+                masks,
+                restart,
+            }) => {
+                let state = new_state.as_ref().map_or(0, |state| {
+                    state.as_ref().map_or_else(String::len, Node::memory_bytes)
+                });
                 state + texts(masks) + texts(restart)
             }
             Self::CompleteState(read) => texts(&read.masks),
-            Self::Logs(LogsRequest { instances, since, until, .. }) => {
-                let names = instances.iter().map(|instance| size_of::<InstanceName>() + instance.bytes());
+            Self::Logs(LogsRequest {
+                instances,
+                since,
+                until,
+                ..
+            }) => {
+                let names = instances
+                    .iter()
+                    .map(|instance| size_of::<InstanceName>() + instance.bytes());
                 names.sum::<usize>() + since.iter().chain(until).map(String::len).sum::<usize>()
             }
             Self::RollBack(_) | Self::LogsCancel | Self::EventsCancel | Self::Missing => 0,
@@ -273,7 +292,8 @@ pub struct UpdateState {
     pub new_state: Option<Result<Node, String>>,
     /// Paths to take from it; none means the whole desired state.
     pub masks: Vec<String>,
-    /// Workloads to restart with all that need them running; with a new state those of them that it changes.
+    /// Workloads to restart with all that need them running; with a new state those of them that it
+    /// changes.
     pub restart: Vec<String>,
 }
 
@@ -330,7 +350,8 @@ pub enum ResponseContent {
         deleted: Vec<String>,
         /// Instances that start again when all of them have ended.
         restarted: Vec<String>,
-        /// What users should know of the stored state: why a restart of the server may lose the update.
+        /// What users should know of the stored state: why a restart of the server may lose the
+        /// update.
         warning: Option<String>,
     },
     /// Logs of these instances will come.
@@ -377,6 +398,10 @@ pub struct LogEntry {
 impl LogEntry {
     /// A line that `instance` wrote.
     pub fn line(instance: InstanceName, message: impl Into<String>) -> Self {
-        Self { instance, message: message.into(), is_reason: false }
+        Self {
+            instance,
+            message: message.into(),
+            is_reason: false,
+        }
     }
 }

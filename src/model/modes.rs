@@ -1,6 +1,7 @@
 //! Modes of the vehicle: the tags by which workloads name theirs.
 //!
-//! Thread: none, plain functions. Shared by the server, which runs what is in the current mode, and `ank`.
+//! Thread: none, plain functions. Shared by the server, which runs what is in the current mode, and
+//! `ank`.
 
 use super::names::is_name;
 use std::collections::BTreeMap;
@@ -13,29 +14,34 @@ pub const ESSENTIAL_TAG: &str = "essential";
 pub const ESSENTIAL: &str = "true";
 /// The value of [`ESSENTIAL_TAG`] for all others.
 pub const NOT_ESSENTIAL: &str = "false";
-/// Begins the additional info of a workload that is not scheduled because it is outside of the current mode; the name of
-/// that mode and a quote follow.
+/// Begins the additional info of a workload that is not scheduled because it is outside of the
+/// current mode; the name of that mode and a quote follow.
 pub const NOT_IN_MODE: &str = "not in mode '";
 /// In the refusal of a tag without the config item, between the names of workload and item.
 pub const NO_MODE_ITEM: &str = "' has the tag 'modes', but config item '";
 
-/// The names in the value of a tag `modes`, in their order; not checked. They are separated by blanks, tabs and line ends.
+/// The names in the value of a tag `modes`, in their order; not checked. They are separated by
+/// blanks, tabs and line ends.
 pub fn mode_names(value: &str) -> impl Iterator<Item = &str> {
-    value.split([' ', '\t', '\n', '\r']).filter(|name| !name.is_empty())
+    value
+        .split([' ', '\t', '\n', '\r'])
+        .filter(|name| !name.is_empty())
 }
 
 /// Whether a workload with these tags is in `mode`.
 pub fn is_in_mode(tags: &BTreeMap<String, String>, mode: &str) -> bool {
-    tags.get(MODES_TAG).is_none_or(|value| mode_names(value).any(|name| name == mode))
+    tags.get(MODES_TAG)
+        .is_none_or(|value| mode_names(value).any(|name| name == mode))
 }
 
 /// Whether a workload with these tags is essential.
 pub fn is_essential(tags: &BTreeMap<String, String>) -> bool {
-    tags.get(ESSENTIAL_TAG).is_some_and(|value| value == ESSENTIAL)
+    tags.get(ESSENTIAL_TAG)
+        .is_some_and(|value| value == ESSENTIAL)
 }
 
-/// The first name in the value of a tag `modes` that cannot be one of a mode, which has 1 to 63 bytes of
-/// `[a-zA-Z0-9_-]`.
+/// The first name in the value of a tag `modes` that cannot be one of a mode, which has 1 to 63
+/// bytes of `[a-zA-Z0-9_-]`.
 pub fn wrong_mode(value: &str) -> Option<&str> {
     mode_names(value).find(|name| !is_name(name))
 }
@@ -58,7 +64,10 @@ mod tests {
             (Some(long.as_str()), long.as_str(), true),
             (None, "anything", true),
         ] {
-            let tags = value.map(|value| (MODES_TAG.to_owned(), value.to_owned())).into_iter().collect();
+            let tags = value
+                .map(|value| (MODES_TAG.to_owned(), value.to_owned()))
+                .into_iter()
+                .collect();
             assert_eq!(is_in_mode(&tags, mode), is_in, "{value:?} {mode}");
         }
     }
@@ -83,8 +92,16 @@ mod tests {
 
     #[test]
     fn essential_is_what_says_exactly_so() {
-        for (value, expected) in [(Some("true"), true), (Some("false"), false), (Some("True"), false), (None, false)] {
-            let tags = value.map(|value| (ESSENTIAL_TAG.to_owned(), value.to_owned())).into_iter().collect();
+        for (value, expected) in [
+            (Some("true"), true),
+            (Some("false"), false),
+            (Some("True"), false),
+            (None, false),
+        ] {
+            let tags = value
+                .map(|value| (ESSENTIAL_TAG.to_owned(), value.to_owned()))
+                .into_iter()
+                .collect();
             assert_eq!(is_essential(&tags), expected, "{value:?}");
         }
     }

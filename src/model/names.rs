@@ -14,7 +14,8 @@ pub type Name = Arc<str>;
 
 /// Whether `text` consists of `[a-zA-Z0-9_-]` only; true for the empty text.
 pub fn has_name_characters(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
+    text.bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
 }
 
 /// Whether `text` is a name: 1 to 63 bytes of `[a-zA-Z0-9_-]`.
@@ -22,10 +23,12 @@ pub fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= NAME_MAX && has_name_characters(text)
 }
 
-/// Whether `text` begins as the name of a commander's connection does. No agent is called so: responses to such names are
-/// routed to commanders.
+/// Whether `text` begins as the name of a commander's connection does. No agent is called so:
+/// responses to such names are routed to commanders.
 pub fn is_of_commander(text: &str) -> bool {
-    ["cli-conn", "commander-conn"].iter().any(|prefix| text.starts_with(prefix))
+    ["cli-conn", "commander-conn"]
+        .iter()
+        .any(|prefix| text.starts_with(prefix))
 }
 
 /// What an agent's name must not be.
@@ -33,11 +36,22 @@ pub const NOT_OF_COMMANDER: &str = "It must not begin with 'cli-conn' or 'comman
 
 /// Identifies one configuration of a workload on one agent.
 ///
-/// `id` is the SHA-256 of the rendered runtime configuration as 64 lower-case hex digits, so a changed
-/// configuration is another instance and everything else that changes is not.
+/// `id` is the SHA-256 of the rendered runtime configuration as 64 lower-case hex digits, so a
+/// changed configuration is another instance and everything else that changes is not.
 // [impl->swdd~api-workload-execution-instance-naming~1]
 // [impl->swdd~api-workload-state-identification~1]
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
+)]
 #[serde(try_from = "String", into = "String")]
 pub struct InstanceName {
     /// Name of the workload.
@@ -51,19 +65,30 @@ pub struct InstanceName {
 impl InstanceName {
     /// The instance of `workload` with this `runtime_config` on `agent`.
     pub fn new(workload: &str, runtime_config: &str, agent: &str) -> Self {
-        Self { workload: workload.into(), id: hash_id(runtime_config).into(), agent: agent.into() }
+        Self {
+            workload: workload.into(),
+            id: hash_id(runtime_config).into(),
+            agent: agent.into(),
+        }
     }
 
     /// The instance with an id that is already known.
     pub fn with_id(workload: &str, id: &str, agent: &str) -> Self {
-        Self { workload: workload.into(), id: id.into(), agent: agent.into() }
+        Self {
+            workload: workload.into(),
+            id: id.into(),
+            agent: agent.into(),
+        }
     }
 
     /// Reads `<workload>.<id>.<agent>`; `None` unless there are exactly three parts.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('.');
         let (workload, id, agent) = (parts.next()?, parts.next()?, parts.next()?);
-        parts.next().is_none().then(|| Self::with_id(workload, id, agent))
+        parts
+            .next()
+            .is_none()
+            .then(|| Self::with_id(workload, id, agent))
     }
 
     /// `<workload>.<first 7 digits of the id>.<agent>`: the default name of the container.
@@ -122,13 +147,19 @@ pub fn excerpt(text: &str) -> Cow<'_, str> {
     if text.len() <= EXCERPT_MAX {
         return text.into();
     }
-    format!("{}... ({} bytes)", &text[..text.floor_char_boundary(EXCERPT_MAX)], text.len()).into()
+    format!(
+        "{}... ({} bytes)",
+        &text[..text.floor_char_boundary(EXCERPT_MAX)],
+        text.len()
+    )
+    .into()
 }
 
 /// All runtimes that agents have.
 pub const RUNTIMES: [&str; 3] = ["podman", "containerd", "podman-kube"];
 
-/// Declares an enum whose members have one fixed text each, used in manifests, state output and messages.
+/// Declares an enum whose members have one fixed text each, used in manifests, state output and
+/// messages.
 macro_rules! named_enum {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $member:ident = $text:literal),+ $(,)? }) => {
         $(#[$meta])*
@@ -177,9 +208,16 @@ mod tests {
     #[test]
     fn an_excerpt_of_an_endless_text_is_short_and_ends_between_characters() {
         assert_eq!(excerpt("short"), "short");
-        for text in ["x".repeat(1_000_000), "ä".repeat(500_000), format!("x{}", "🦀".repeat(1_000))] {
+        for text in [
+            "x".repeat(1_000_000),
+            "ä".repeat(500_000),
+            format!("x{}", "🦀".repeat(1_000)),
+        ] {
             let excerpt = excerpt(&text);
-            assert!(excerpt.len() < EXCERPT_MAX + 30 && excerpt.ends_with(&format!("... ({} bytes)", text.len())));
+            assert!(
+                excerpt.len() < EXCERPT_MAX + 30
+                    && excerpt.ends_with(&format!("... ({} bytes)", text.len()))
+            );
         }
     }
 
@@ -187,8 +225,14 @@ mod tests {
     #[test]
     fn the_id_is_the_hash_of_the_runtime_config_alone() {
         for (config, id) in [
-            ("x", "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"),
-            ("", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
+            (
+                "x",
+                "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881",
+            ),
+            (
+                "",
+                "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+            ),
         ] {
             assert_eq!(hash_id(config), id, "{config:?}");
         }
@@ -199,25 +243,42 @@ mod tests {
 
     #[test]
     fn an_instance_name_has_exactly_three_parts() {
-        for (text, valid) in
-            [("a.b.c", true), ("a.b.", true), ("..", true), ("a.b", false), ("a.b.c.d", false), ("", false)]
-        {
+        for (text, valid) in [
+            ("a.b.c", true),
+            ("a.b.", true),
+            ("..", true),
+            ("a.b", false),
+            ("a.b.c.d", false),
+            ("", false),
+        ] {
             let parsed = InstanceName::parse(text);
             assert_eq!(parsed.is_some(), valid, "{text:?}");
-            assert!(parsed.is_none_or(|name| name.to_string() == text), "{text:?}");
+            assert!(
+                parsed.is_none_or(|name| name.to_string() == text),
+                "{text:?}"
+            );
         }
     }
 
     #[test]
     fn an_id_that_is_not_a_hash_is_shortened_without_panic() {
-        assert_eq!(InstanceName::with_id("w", "äöüäöü", "a").short(), "w.äöüäöü.a");
+        assert_eq!(
+            InstanceName::with_id("w", "äöüäöü", "a").short(),
+            "w.äöüäöü.a"
+        );
         assert_eq!(InstanceName::with_id("w", "abc", "a").short(), "w.abc.a");
     }
 
     #[test]
     fn names_are_limited_in_characters_and_length() {
-        for (text, valid) in [("a", true), ("A_b-9", true), ("", false), ("a.b", false), ("ä", false), ("a b", false)]
-        {
+        for (text, valid) in [
+            ("a", true),
+            ("A_b-9", true),
+            ("", false),
+            ("a.b", false),
+            ("ä", false),
+            ("a b", false),
+        ] {
             assert_eq!(is_name(text), valid, "{text:?}");
         }
         assert!(is_name(&"a".repeat(63)));

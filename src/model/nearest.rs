@@ -14,13 +14,18 @@ pub fn nearest<'c>(name: &str, candidates: impl IntoIterator<Item = &'c str>) ->
     let similar = |candidate: &'c str| {
         let other = candidate.to_lowercase();
         // Two names of one letter have nothing in common.
-        let most = (candidate.chars().count().max(3) / 3).min(candidate.chars().count().checked_sub(1)?);
+        let most =
+            (candidate.chars().count().max(3) / 3).min(candidate.chars().count().checked_sub(1)?);
         // The lengths alone tell most of them apart.
         let may_be = length.abs_diff(other.chars().count()) <= most;
         let distance = may_be.then(|| strsim::damerau_levenshtein(&lower, &other))?;
         (distance <= most).then_some((distance, candidate))
     };
-    candidates.into_iter().filter_map(similar).min_by_key(|(distance, _)| *distance).map(|(_, candidate)| candidate)
+    candidates
+        .into_iter()
+        .filter_map(similar)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use super::names::alternatives;
 use litemap::LiteMap;
 use serde::de::value::{MapDeserializer, SeqDeserializer};
 use serde::de::{
-    self, Deserialize, Deserializer, Expected, IntoDeserializer, MapAccess, SeqAccess, Unexpected, Visitor,
+    self, Deserialize, Deserializer, Expected, IntoDeserializer, MapAccess, SeqAccess, Unexpected,
+    Visitor,
 };
 use serde::ser::{Serialize, Serializer};
 use std::borrow::Cow;
@@ -47,7 +48,12 @@ impl Node {
 
     /// A map of the given entries.
     pub fn map<K: Into<String>>(entries: impl IntoIterator<Item = (K, Node)>) -> Self {
-        Self::Map(entries.into_iter().map(|(key, node)| (key.into(), node)).collect())
+        Self::Map(
+            entries
+                .into_iter()
+                .map(|(key, node)| (key.into(), node))
+                .collect(),
+        )
     }
 
     /// A map of these fields, whose names take no memory.
@@ -72,32 +78,53 @@ impl Node {
 
     /// The node that `path` leads to through maps, to be changed.
     pub fn at_mut(&mut self, path: &[&str]) -> Option<&mut Node> {
-        path.iter().try_fold(self, |node, key| node.as_map_mut()?.get_mut(*key))
+        path.iter()
+            .try_fold(self, |node, key| node.as_map_mut()?.get_mut(*key))
     }
 
     /// The entries when this is a map.
     pub fn as_map(&self) -> Option<&Entries> {
-        if let Self::Map(map) = self { Some(map) } else { None }
+        if let Self::Map(map) = self {
+            Some(map)
+        } else {
+            None
+        }
     }
 
     /// The entries when this is a map.
     pub fn as_map_mut(&mut self) -> Option<&mut Entries> {
-        if let Self::Map(map) = self { Some(map) } else { None }
+        if let Self::Map(map) = self {
+            Some(map)
+        } else {
+            None
+        }
     }
 
     /// The text when this is a text.
     pub fn as_text(&self) -> Option<&str> {
-        if let Self::Text(text) = self { Some(text) } else { None }
+        if let Self::Text(text) = self {
+            Some(text)
+        } else {
+            None
+        }
     }
 
     /// The number when this is a number.
     pub fn as_number(&self) -> Option<u64> {
-        if let Self::Number(number) = self { Some(*number) } else { None }
+        if let Self::Number(number) = self {
+            Some(*number)
+        } else {
+            None
+        }
     }
 
     /// The items when this is a list.
     pub fn as_list(&self) -> Option<&[Node]> {
-        if let Self::List(list) = self { Some(list) } else { None }
+        if let Self::List(list) = self {
+            Some(list)
+        } else {
+            None
+        }
     }
 
     /// Reads a value; errors name the path below `key`.
@@ -105,21 +132,28 @@ impl Node {
         T::deserialize(At(Ok(key), self))
     }
 
-    /// What it takes in memory beside itself, in bytes, about: a state as a tree takes many times what it takes on the wire.
+    /// What it takes in memory beside itself, in bytes, about: a state as a tree takes many times
+    /// what it takes on the wire.
     pub fn memory_bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
             Self::Number(_) => 0,
-            Self::List(items) => items.iter().map(|item| size_of::<Self>() + item.memory_bytes()).sum(),
+            Self::List(items) => items
+                .iter()
+                .map(|item| size_of::<Self>() + item.memory_bytes())
+                .sum(),
             Self::Map(entries) => {
-                let own = entries.iter().map(|(key, node)| key.len() + node.memory_bytes());
+                let own = entries
+                    .iter()
+                    .map(|(key, node)| key.len() + node.memory_bytes());
                 // Of one that grew there is room for up to twice as many.
                 entries.len().next_power_of_two() * size_of::<(Key, Self)>() + own.sum::<usize>()
             }
         }
     }
 
-    /// What its texts take, in bytes: about the least that is sent of it, since names of fields and states are shorter then.
+    /// What its texts take, in bytes: about the least that is sent of it, since names of fields and
+    /// states are shorter then.
     pub fn text_bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -163,7 +197,9 @@ impl<'de> Visitor<'de> for NodeVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
-        iter::from_fn(|| items.next_element().transpose()).collect::<Result<_, _>>().map(Node::List)
+        iter::from_fn(|| items.next_element().transpose())
+            .collect::<Result<_, _>>()
+            .map(Node::List)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
@@ -185,11 +221,17 @@ pub enum StateError {
 
 impl de::Error for StateError {
     fn custom<T: Display>(expected: T) -> Self {
-        Self::Invalid { path: String::new(), expected: expected.to_string() }
+        Self::Invalid {
+            path: String::new(),
+            expected: expected.to_string(),
+        }
     }
 
     fn missing_field(field: &'static str) -> Self {
-        Self::Missing { path: String::new(), field }
+        Self::Missing {
+            path: String::new(),
+            field,
+        }
     }
 
     fn invalid_type(_found: Unexpected<'_>, expected: &dyn Expected) -> Self {
@@ -205,8 +247,8 @@ impl de::Error for StateError {
     }
 }
 
-/// A node to be read, and the key or index that leads to it. Keys become a path only for an error: there may be many nodes
-/// below a long one.
+/// A node to be read, and the key or index that leads to it. Keys become a path only for an error:
+/// there may be many nodes below a long one.
 struct At<'n>(Result<&'n str, usize>, &'n Node);
 
 impl At<'_> {
@@ -214,7 +256,11 @@ impl At<'_> {
         result.map_err(|mut error| {
             let (StateError::Missing { path, .. } | StateError::Invalid { path, .. }) = &mut error;
             let step = self.0.map_or_else(|index| index.to_string(), str::to_owned);
-            *path = if path.is_empty() { step } else { format!("{step}.{path}") };
+            *path = if path.is_empty() {
+                step
+            } else {
+                format!("{step}.{path}")
+            };
             error
         })
     }
@@ -236,7 +282,10 @@ impl<'de> Deserializer<'de> for At<'de> {
             Node::Text(text) => visitor.visit_borrowed_str(text),
             Node::Number(number) => visitor.visit_u64(*number),
             Node::List(items) => {
-                let items = items.iter().enumerate().map(|(index, node)| At(Err(index), node));
+                let items = items
+                    .iter()
+                    .enumerate()
+                    .map(|(index, node)| At(Err(index), node));
                 SeqDeserializer::new(items).deserialize_any(visitor)
             }
             Node::Map(entries) => {
@@ -256,7 +305,13 @@ impl<'de> Deserializer<'de> for At<'de> {
         texts: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, StateError> {
-        self.named(self.1.as_text().unwrap_or_default().into_deserializer().deserialize_enum(name, texts, visitor))
+        self.named(
+            self.1
+                .as_text()
+                .unwrap_or_default()
+                .into_deserializer()
+                .deserialize_enum(name, texts, visitor),
+        )
     }
 
     serde::forward_to_deserialize_any! {
@@ -278,8 +333,9 @@ impl Serialize for Node {
 
 // ------------------------------------------------------------------ entries
 //
-// The entries of a map are a sorted list, where a `BTreeMap` would take memory for eleven. To insert one moves all behind it,
-// so many are collected: that takes the time of sorting, whatever their order.
+// The entries of a map are a sorted list, where a `BTreeMap` would take memory for eleven. To
+// insert one moves all behind it, so many are collected: that takes the time of sorting, whatever
+// their order.
 
 /// The name of an entry. Names of fields are literals and take no memory of their own.
 pub type Key = Cow<'static, str>;
@@ -329,7 +385,12 @@ impl DerefMut for Entries {
 /// Of entries with the same key the last one counts.
 impl<K: Into<Key>> FromIterator<(K, Node)> for Entries {
     fn from_iter<I: IntoIterator<Item = (K, Node)>>(entries: I) -> Self {
-        Self(entries.into_iter().map(|(key, node)| (key.into(), node)).collect())
+        Self(
+            entries
+                .into_iter()
+                .map(|(key, node)| (key.into(), node))
+                .collect(),
+        )
     }
 }
 
@@ -342,7 +403,8 @@ impl IntoIterator for Entries {
     }
 }
 
-type Iter<'n> = std::iter::Map<slice::Iter<'n, (Key, Node)>, fn(&'n (Key, Node)) -> (&'n str, &'n Node)>;
+type Iter<'n> =
+    std::iter::Map<slice::Iter<'n, (Key, Node)>, fn(&'n (Key, Node)) -> (&'n str, &'n Node)>;
 
 impl<'n> IntoIterator for &'n Entries {
     type Item = (&'n str, &'n Node);

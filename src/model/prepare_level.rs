@@ -10,7 +10,8 @@ pub const PREPARED_PREFIX: &str = "prepared: ";
 pub const PREPARE_PREFIX: &str = "prepare: ";
 
 named_enum! {
-    /// How much of a start is done while the workload still waits. Each level includes those before it.
+    /// How much of a start is done while the workload still waits. Each level includes those before
+    /// it.
     #[derive(Default)]
     PrepareLevel {
         /// Nothing.

@@ -1,6 +1,8 @@
-//! The `runtimeConfig` of a workload: the text, and what it says for the engines and for the `lifecycle:` block.
+//! The `runtimeConfig` of a workload: the text, and what it says for the engines and for the
+//! `lifecycle:` block.
 //!
-//! Thread: none, plain values. An agent reads each text once, on `rx:server`; what it says is shared from then on.
+//! Thread: none, plain values. An agent reads each text once, on `rx:server`; what it says is
+//! shared from then on.
 
 use super::fields::reader::{Rules, UnknownKey, read};
 use super::fields::{Field, Kind, Object, Text};
@@ -36,23 +38,31 @@ pub(super) const KUBE: Object = Object::named(
         texts("generalOptions"),
         texts("playOptions"),
         texts("downOptions"),
-        Field { nullable: true, ..Field::new("controlInterfaceTarget", SCALAR) },
+        Field {
+            nullable: true,
+            ..Field::new("controlInterfaceTarget", SCALAR)
+        },
         lifecycle::FIELD,
     ],
 );
 
 const fn texts(name: &'static str) -> Field {
-    Field { nullable: true, ..Field::new(name, Kind::List(&SCALAR)) }
+    Field {
+        nullable: true,
+        ..Field::new(name, Kind::List(&SCALAR))
+    }
 }
 
-/// The text of a `runtimeConfig`, without surrounding white space. Two are equal when their texts are.
+/// The text of a `runtimeConfig`, without surrounding white space. Two are equal when their texts
+/// are.
 #[derive(Debug, Clone, Default)]
 pub struct RuntimeConfig {
     pub(super) text: Arc<str>,
     read: OnceLock<Arc<ReadConfig>>,
 }
 
-/// What a `runtimeConfig` says. Each part may be wrong by itself: such a workload fails with the reason.
+/// What a `runtimeConfig` says. Each part may be wrong by itself: such a workload fails with the
+/// reason.
 #[derive(Debug)]
 pub struct ReadConfig {
     runtime: Name,
@@ -111,8 +121,14 @@ pub struct KubeConfig {
 impl RuntimeConfig {
     /// What the text says for `runtime`; it is read with the first call.
     pub(super) fn read(&self, runtime: &Name) -> Arc<ReadConfig> {
-        let read = self.read.get_or_init(|| Arc::new(ReadConfig::of(runtime, &self.text)));
-        if read.runtime == *runtime { read.clone() } else { Arc::new(ReadConfig::of(runtime, &self.text)) }
+        let read = self
+            .read
+            .get_or_init(|| Arc::new(ReadConfig::of(runtime, &self.text)));
+        if read.runtime == *runtime {
+            read.clone()
+        } else {
+            Arc::new(ReadConfig::of(runtime, &self.text))
+        }
     }
 }
 
@@ -120,36 +136,51 @@ impl ReadConfig {
     fn of(runtime: &Name, text: &str) -> Self {
         let read = yaml::read(text, Origin::Others);
         let root = read.as_ref().map(|document| &document.root);
-        let lifecycle = lifecycle::of_document(runtime, text, root).map(|block| block.map(Arc::new));
+        let lifecycle =
+            lifecycle::of_document(runtime, text, root).map(|block| block.map(Arc::new));
         let mut unknown = Vec::new();
         let engine = if &**runtime == "podman-kube" {
             let config = read_as(text, root, &KUBE, &mut unknown).and_then(KubeConfig::checked);
             config.map(|config| EngineConfig::Kube(Arc::new(config)))
         } else {
-            let config = read_as(text, root, &CONTAINER, &mut unknown).and_then(ContainerConfig::checked);
+            let config =
+                read_as(text, root, &CONTAINER, &mut unknown).and_then(ContainerConfig::checked);
             config.map(|config| EngineConfig::Container(Arc::new(config)))
         };
-        Self { runtime: runtime.clone(), lifecycle, engine, unknown }
+        Self {
+            runtime: runtime.clone(),
+            lifecycle,
+            engine,
+            unknown,
+        }
     }
 
-    /// The block, when there is one that can be followed. What is wrong with another one is reported when the workload is
-    /// started.
+    /// The block, when there is one that can be followed. What is wrong with another one is
+    /// reported when the workload is started.
     pub fn usable_lifecycle(&self) -> Option<&Lifecycle> {
         self.lifecycle.as_ref().ok()?.as_deref()
     }
 
-    /// How the engine starts by itself again what has ended, when it does: the option or field that says so, with its value.
+    /// How the engine starts by itself again what has ended, when it does: the option or field that
+    /// says so, with its value.
     pub fn engine_restarts(&self) -> Option<EngineRestarts> {
         match self.engine.as_ref().ok()? {
-            EngineConfig::Container(config) => config.restart_option().map(EngineRestarts::of_option),
+            EngineConfig::Container(config) => {
+                config.restart_option().map(EngineRestarts::of_option)
+            }
             EngineConfig::Kube(config) => config.restarted_pod(),
         }
     }
 
     /// Whether the workload is wanted in a pod, which `--pod` says.
     pub fn joins_pod(&self) -> bool {
-        let Ok(EngineConfig::Container(config)) = &self.engine else { return false };
-        config.command_options.iter().any(|option| option == "--pod" || option.starts_with("--pod="))
+        let Ok(EngineConfig::Container(config)) = &self.engine else {
+            return false;
+        };
+        config
+            .command_options
+            .iter()
+            .any(|option| option == "--pod" || option.starts_with("--pod="))
     }
 }
 
@@ -164,14 +195,18 @@ pub struct EngineRestarts {
 
 impl EngineRestarts {
     fn of_option(policy: &str) -> Self {
-        Self { policy: policy.to_owned(), pod: None }
+        Self {
+            policy: policy.to_owned(),
+            pod: None,
+        }
     }
 }
 
 impl ContainerConfig {
     /// The value of `--restart` when the engine starts the container again by it.
     pub fn restart_option(&self) -> Option<&str> {
-        self.option("--restart").filter(|policy| !["", "no", "never"].contains(policy))
+        self.option("--restart")
+            .filter(|policy| !["", "no", "never"].contains(policy))
     }
 
     /// The last value of an option such as `--pull`: in the same word or the next one.
@@ -194,7 +229,9 @@ impl ContainerConfig {
             return Ok(self);
         }
         let image = without_passwords(&self.image);
-        Err(format!("Unsupported image '{image}': an image neither is empty nor begins with '-'"))
+        Err(format!(
+            "Unsupported image '{image}': an image neither is empty nor begins with '-'"
+        ))
     }
 }
 
@@ -205,13 +242,23 @@ impl KubeConfig {
     /// What is wrong, without values that may be secret.
     pub fn read(text: &str) -> Result<Self, String> {
         let read = yaml::read(text, Origin::Others);
-        read_as(text, read.as_ref().map(|document| &document.root), &KUBE, &mut Vec::new())
+        read_as(
+            text,
+            read.as_ref().map(|document| &document.root),
+            &KUBE,
+            &mut Vec::new(),
+        )
     }
 
-    /// The first pod whose containers podman starts again; without `restartPolicy`, that is `Always`.
+    /// The first pod whose containers podman starts again; without
+    /// `restartPolicy`, that is `Always`.
     fn restarted_pod(&self) -> Option<EngineRestarts> {
         for document in yaml::read_all(&self.manifest, Origin::Others).ok()? {
-            let text = |path: &[&str]| document.entry_at(path).and_then(|(_, value)| value.scalar());
+            let text = |path: &[&str]| {
+                document
+                    .entry_at(path)
+                    .and_then(|(_, value)| value.scalar())
+            };
             let spec: &[&str] = match text(&["kind"]) {
                 Some("Pod") => &["spec"],
                 Some("Deployment" | "DaemonSet" | "Job") => &["spec", "template", "spec"],
@@ -220,13 +267,17 @@ impl KubeConfig {
             let policy = text(&[spec, &["restartPolicy"]].concat()).unwrap_or("Always");
             if policy != "Never" {
                 let pod = text(&["metadata", "name"]).unwrap_or_default().to_owned();
-                return Some(EngineRestarts { policy: policy.to_owned(), pod: Some(pod) });
+                return Some(EngineRestarts {
+                    policy: policy.to_owned(),
+                    pod: Some(pod),
+                });
             }
         }
         None
     }
 
-    /// Podman may read another manifest, but without knowing which pods it makes nobody can watch or remove them.
+    /// Podman may read another manifest, but without knowing which pods it makes nobody can watch
+    /// or remove them.
     fn checked(self) -> Result<Self, String> {
         match yaml::read_all(&self.manifest, Origin::Others) {
             Err(error) if error.location.is_none() => Err(error.to_string()),
@@ -247,19 +298,29 @@ fn read_as<T: DeserializeOwned>(
         *unknown = reading.unknown;
         match reading.problems.into_iter().next() {
             Some(problem) => Err(ConfigError::new(problem).to_string()),
-            None => reading.tree.read("runtimeConfig").map_err(|error: StateError| error.to_string()),
+            None => reading
+                .tree
+                .read("runtimeConfig")
+                .map_err(|error: StateError| error.to_string()),
         }
     });
     found.map_err(|error| {
         // Without quotes, a template that was not rendered is a mapping.
-        let note = if text.contains("{{") { "; templates are rendered only in workloads with 'configs'" } else { "" };
+        let note = if text.contains("{{") {
+            "; templates are rendered only in workloads with 'configs'"
+        } else {
+            ""
+        };
         without_passwords(&error) + note
     })
 }
 
 impl From<&str> for RuntimeConfig {
     fn from(text: &str) -> Self {
-        Self { text: text.into(), read: OnceLock::new() }
+        Self {
+            text: text.into(),
+            read: OnceLock::new(),
+        }
     }
 }
 
@@ -297,22 +358,37 @@ mod tests {
         let config = parse(text).unwrap();
         assert_eq!(config.image, "5");
         assert_eq!(config.command_options, ["true", "0x10", "1.50", "~", "x y"]);
-        assert_eq!((config.command_args.len(), config.general_options.len()), (0, 0));
-        assert_eq!(parse("image: x\ncommandArgs:\n").unwrap().command_args, [""; 0]);
+        assert_eq!(
+            (config.command_args.len(), config.general_options.len()),
+            (0, 0)
+        );
+        assert_eq!(
+            parse("image: x\ncommandArgs:\n").unwrap().command_args,
+            [""; 0]
+        );
     }
 
     #[test]
     fn a_configuration_that_can_never_work_is_unsupported_and_says_why() {
         for (text, reason) in [
             ("commandArgs: []", "missing field `image`"),
-            ("image: a\nimage: b", "duplicate entry with key \"image\" at line 2 column 1"),
+            (
+                "image: a\nimage: b",
+                "duplicate entry with key \"image\" at line 2 column 1",
+            ),
             (
                 "image: a\ncommandArgs: secret",
                 "commandArgs: a text found, expected a list (line 2 column 1 of runtimeConfig)",
             ),
-            ("image: a\ncommandArgs: [{a: b}]", "commandArgs[0]: a mapping found, expected text"),
+            (
+                "image: a\ncommandArgs: [{a: b}]",
+                "commandArgs[0]: a mapping found, expected text",
+            ),
             ("image: [a]", "image: a list found, expected text"),
-            ("image: {{c}}", "; templates are rendered only in workloads with 'configs'"),
+            (
+                "image: {{c}}",
+                "; templates are rendered only in workloads with 'configs'",
+            ),
             ("image: a\n---\nimage: b", "more than one document"),
             ("", "missing field `image`"),
             ("just text", "a text found, expected a mapping"),
@@ -329,7 +405,12 @@ mod tests {
     fn an_image_that_reads_like_an_option_replaced_our_labels() {
         for image in ["''", "-v=/:/host", "--label=name=other.1.agent_A"] {
             let result = parse(&format!("image: {image}\ncommandArgs: [alpine]"));
-            assert!(result.as_ref().is_err_and(|text| text.starts_with("Unsupported image '")), "{image}: {result:?}");
+            assert!(
+                result
+                    .as_ref()
+                    .is_err_and(|text| text.starts_with("Unsupported image '")),
+                "{image}: {result:?}"
+            );
         }
     }
 
@@ -337,7 +418,12 @@ mod tests {
     fn restarts_by_the_engine_are_found_in_every_form() {
         let restarts = |runtime: &str, text: &str| {
             let found = ReadConfig::of(&runtime.into(), text).engine_restarts();
-            found.map(|found| found.pod.map_or_else(|| found.policy.clone(), |pod| format!("{pod}: {}", found.policy)))
+            found.map(|found| {
+                found.pod.map_or_else(
+                    || found.policy.clone(),
+                    |pod| format!("{pod}: {}", found.policy),
+                )
+            })
         };
         for (options, expected) in [
             ("--restart=on-failure:5", Some("on-failure:5")),
@@ -355,7 +441,8 @@ mod tests {
                 assert_eq!(found.as_deref(), expected, "{options}");
             }
         }
-        let pod = |policy: &str| format!("{{kind: Pod, metadata: {{name: p}}, spec: {{{policy}}}}}");
+        let pod =
+            |policy: &str| format!("{{kind: Pod, metadata: {{name: p}}, spec: {{{policy}}}}}");
         let job = "{kind: Job, metadata: {name: j}, spec: {template: {spec: {restartPolicy: OnFailure}}}}";
         let never = pod("restartPolicy: Never");
         for (documents, expected) in [

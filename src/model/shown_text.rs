@@ -1,4 +1,5 @@
-//! Texts of others as people may see them: without characters that act on a terminal, and without passwords.
+//! Texts of others as people may see them: without characters that act on a terminal, and without
+//! passwords.
 //!
 //! Thread: none, plain functions.
 
@@ -8,8 +9,9 @@ use std::ops::Range;
 /// Stands for what is not shown.
 pub const MASK: &str = "***";
 
-/// Whether a terminal does something else with `character` than show it: it moves the cursor, begins a command, or
-/// changes the order of the characters around it. Not ends of lines and tabs, which every text may have.
+/// Whether a terminal does something else with `character` than show it: it moves the cursor,
+/// begins a command, or changes the order of the characters around it. Not ends of lines and tabs,
+/// which every text may have.
 #[inline]
 pub fn acts_on_terminal(character: char) -> bool {
     // Nearly all of a long text.
@@ -23,8 +25,8 @@ pub fn acts_on_terminal(character: char) -> bool {
     invisible || character.is_control()
 }
 
-/// `text` and behind it another `sentence`. Texts of others, such as errors of engines, mostly have no full stop; they get
-/// one. Of `text` so much is left that both have at most `bytes_max` bytes.
+/// `text` and behind it another `sentence`. Texts of others, such as errors of engines, mostly have
+/// no full stop; they get one. Of `text` so much is left that both have at most `bytes_max` bytes.
 pub fn with_sentence(text: &str, sentence: &str, bytes_max: usize) -> String {
     let between = ". ";
     let room = bytes_max.saturating_sub(sentence.len() + between.len());
@@ -53,14 +55,16 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
-/// A text of a program that may colour what it writes: colours stay and end with the line, the rest is as in
-/// [`printable`]. A carriage return at the end of a line is left out.
+/// A text of a program that may colour what it writes: colours stay and end with the line, the rest
+/// is as in [`printable`]. A carriage return at the end of a line is left out.
 pub fn printable_with_colours(line: &str) -> String {
     let mut pieces = line.trim_end_matches('\r').split("\x1b[");
     let mut shown = printable(pieces.next().unwrap_or_default()).into_owned();
     let mut coloured = false;
     for piece in pieces {
-        let end = piece.find(|c: char| !matches!(c, '0'..='9' | ';' | ':')).unwrap_or(piece.len());
+        let end = piece
+            .find(|c: char| !matches!(c, '0'..='9' | ';' | ':'))
+            .unwrap_or(piece.len());
         match piece[end..].strip_prefix('m') {
             Some(rest) => {
                 shown.extend(["\x1b[", &piece[..end], "m", &printable(rest)]);
@@ -76,12 +80,13 @@ pub fn printable_with_colours(line: &str) -> String {
     shown
 }
 
-/// Where the password stands in a name of an image or an address: `https://user:password@host`, `user:password@host`
-/// or `https://token@host`.
+/// Where the password stands in a name of an image or an address: `https://user:password@host`,
+/// `user:password@host` or `https://token@host`.
 pub fn password_in(text: &str) -> Option<Range<usize>> {
     let mut name = text;
     if let Some((before, digest)) = text.rsplit_once('@')
-        // Begins what stands behind an `@` in the name of an image when it is a digest and not a host.
+        // Begins what stands behind an `@` in the name of an image when it is a digest and not a
+        // host.
         && ["sha256:", "sha384:", "sha512:"].iter().any(|algorithm| digest.starts_with(algorithm))
     {
         name = before;
@@ -92,7 +97,9 @@ pub fn password_in(text: &str) -> Option<Range<usize>> {
     let begin = scheme.unwrap_or_default();
     let user_info = &name[begin..end];
     let password = match (user_info.split_once(':'), scheme) {
-        (Some((user, password)), Some(_)) if !user.contains('/') => (begin + user.len() + 1, password),
+        (Some((user, password)), Some(_)) if !user.contains('/') => {
+            (begin + user.len() + 1, password)
+        }
         // Without a scheme it may be a path, as in `docker-archive:/tmp/image@0`.
         (Some((user, password)), None) if !user.contains('/') && !password.starts_with('/') => {
             (begin + user.len() + 1, password)
@@ -118,7 +125,10 @@ pub fn without_passwords(text: &str) -> String {
 /// What stands around an address in a sentence or a list.
 fn ends_word(character: char) -> bool {
     character.is_whitespace()
-        || matches!(character, '"' | '\'' | '`' | '<' | '>' | '(' | ')' | '[' | ']' | '{' | '}' | ',')
+        || matches!(
+            character,
+            '"' | '\'' | '`' | '<' | '>' | '(' | ')' | '[' | ']' | '{' | '}' | ','
+        )
 }
 
 #[cfg(test)]
@@ -130,9 +140,18 @@ mod tests {
         let age = "It has run for 10 s.";
         for (text, expected) in [
             ("", age.to_owned()),
-            ("Error: no supported kube kind", format!("Error: no supported kube kind. {age}")),
-            ("Error: unknown kind 'x'\n", format!("Error: unknown kind 'x'. {age}")),
-            ("Triggered at runtime.", format!("Triggered at runtime. {age}")),
+            (
+                "Error: no supported kube kind",
+                format!("Error: no supported kube kind. {age}"),
+            ),
+            (
+                "Error: unknown kind 'x'\n",
+                format!("Error: unknown kind 'x'. {age}"),
+            ),
+            (
+                "Triggered at runtime.",
+                format!("Triggered at runtime. {age}"),
+            ),
             ("Really?", format!("Really? {age}")),
         ] {
             assert_eq!(with_sentence(text, age, 100), expected, "{text:?}");
@@ -156,7 +175,12 @@ mod tests {
         ] {
             assert_eq!(printable(text), expected);
         }
-        for code in (0..9).chain(0xb..0x20).chain(0x7f..0xa0).chain(0x202a..=0x202e).chain(0x2066..=0x2069) {
+        for code in (0..9)
+            .chain(0xb..0x20)
+            .chain(0x7f..0xa0)
+            .chain(0x202a..=0x202e)
+            .chain(0x2066..=0x2069)
+        {
             let character = char::from_u32(code).unwrap();
             assert!(acts_on_terminal(character), "{code:x}");
         }
@@ -165,12 +189,18 @@ mod tests {
     #[test]
     fn of_the_sequences_of_a_program_only_colours_stay() {
         for (text, expected) in [
-            ("\x1b[1;31mred\x1b[0m plain", "\x1b[1;31mred\x1b[0m plain\x1b[0m"),
+            (
+                "\x1b[1;31mred\x1b[0m plain",
+                "\x1b[1;31mred\x1b[0m plain\x1b[0m",
+            ),
             ("\x1b[38:5:9mx", "\x1b[38:5:9mx\x1b[0m"),
             ("\x1b[mx", "\x1b[mx\x1b[0m"),
             ("plain\r", "plain"),
             ("10%\r20%", "10%\\r20%"),
-            ("\x1b[2J\x1b]52;c;aGk=\x07", "\\u{1b}[2J\\u{1b}]52;c;aGk=\\u{7}"),
+            (
+                "\x1b[2J\x1b]52;c;aGk=\x07",
+                "\\u{1b}[2J\\u{1b}]52;c;aGk=\\u{7}",
+            ),
             ("\x1b[31", "\\u{1b}[31"),
             ("\x1b[\x1b[31mx", "\\u{1b}[\x1b[31mx\x1b[0m"),
             ("\x1b[3ä1m\u{9b}1m", "\\u{1b}[3ä1m\\u{9b}1m"),
@@ -183,16 +213,31 @@ mod tests {
     #[test]
     fn a_password_in_an_address_is_not_shown() {
         for (text, expected) in [
-            ("https://user:word@host/image", "https://user:***@host/image"),
+            (
+                "https://user:word@host/image",
+                "https://user:***@host/image",
+            ),
             ("user:word@host/image:tag", "user:***@host/image:tag"),
-            ("docker://user:word@host:5000/image@sha256:0a", "docker://user:***@host:5000/image@sha256:0a"),
+            (
+                "docker://user:word@host:5000/image@sha256:0a",
+                "docker://user:***@host:5000/image@sha256:0a",
+            ),
             ("https://token@host/x", "https://***@host/x"),
             ("https://:word@host", "https://:***@host"),
             ("https://u:wo@rd/x:@host/i", "https://u:***@host/i"),
             ("u:w/o@rd@host", "u:***@host"),
-            ("--proxy=http://u:word@host:3128", "--proxy=http://u:***@host:3128"),
-            ("initializing 'https://u:word@h/i': no 'u:word@h'", "initializing 'https://u:***@h/i': no 'u:***@h'"),
-            ("[https://a:b@c, https://d:e@f]", "[https://a:***@c, https://d:***@f]"),
+            (
+                "--proxy=http://u:word@host:3128",
+                "--proxy=http://u:***@host:3128",
+            ),
+            (
+                "initializing 'https://u:word@h/i': no 'u:word@h'",
+                "initializing 'https://u:***@h/i': no 'u:***@h'",
+            ),
+            (
+                "[https://a:b@c, https://d:e@f]",
+                "[https://a:***@c, https://d:***@f]",
+            ),
         ] {
             assert_eq!(without_passwords(text), expected);
         }

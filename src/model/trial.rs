@@ -1,6 +1,8 @@
-//! The judging of one update: which of its instances are healthy, which are waited for, and which have failed.
+//! The judging of one update: which of its instances are healthy, which are waited for, and which
+//! have failed.
 //!
-//! Each state of an instance costs one search among the judged ones of each open update; nothing is done for the others.
+//! Each state of an instance costs one search among the judged ones of each open update; nothing is
+//! done for the others.
 //!
 //! Thread: none, a plain value; `server` judges with it, and `main` of `ank`. Time is passed in.
 
@@ -28,9 +30,11 @@ pub struct Candidate {
     pub on_failure: OnFailure,
     /// Its restart policy does not start it again, so its first failure is its last one.
     pub is_never_restarted: bool,
-    /// What it replaces was running, or it was itself: it is waited for even while a condition does not let it run.
+    /// What it replaces was running, or it was itself: it is waited for even while a condition does
+    /// not let it run.
     pub ran: bool,
-    /// Its present state counts already; otherwise states may be late ones of an old instance of the same name.
+    /// Its present state counts already; otherwise states may be late ones of an old instance of
+    /// the same name.
     pub state: Option<ExecutionState>,
     /// It replaces an instance of the same name, whose late states must not count.
     pub keeps_name: bool,
@@ -91,9 +95,12 @@ impl Judged {
         if self.state.phase != Phase::PendingWaitingToStart || info.is_empty() {
             return false;
         }
-        // What blocks it comes first; then how far it is prepared, and the dependencies that it waits for.
+        // What blocks it comes first; then how far it is prepared, and the dependencies that it
+        // waits for.
         let first = info.split(PARTS_SEPARATOR).next().unwrap_or_default();
-        let is_prepared = [PREPARED_PREFIX, PREPARE_PREFIX].iter().any(|prefix| first.starts_with(prefix));
+        let is_prepared = [PREPARED_PREFIX, PREPARE_PREFIX]
+            .iter()
+            .any(|prefix| first.starts_with(prefix));
         if is_prepared || is_unmet_dependency(first) {
             return false;
         }
@@ -113,17 +120,22 @@ impl Judged {
     fn take(&mut self, state: &ExecutionState, now: Instant) {
         let before = std::mem::replace(&mut self.state, state.clone());
         self.is_started |= match state.phase {
-            Phase::PendingStarting | Phase::PendingStartingFailed | Phase::Running | Phase::Succeeded => true,
+            Phase::PendingStarting
+            | Phase::PendingStartingFailed
+            | Phase::Running
+            | Phase::Succeeded => true,
             phase => phase.state() == "Failed",
         };
         match state.phase {
             Phase::Running | Phase::Succeeded => _ = self.healthy_since.get_or_insert(now),
-            Phase::PendingStarting if before.phase != Phase::Running => {} // After success it is only started again.
+            // After success it is only started again.
+            Phase::PendingStarting if before.phase != Phase::Running => {}
             _ => self.healthy_since = None,
         }
     }
 
-    /// Sets what follows from what is known of it, by how it stands. Returns whether it has become healthy.
+    /// Sets what follows from what is known of it, by how it stands. Returns whether it has become
+    /// healthy.
     fn refresh(&mut self, now: Instant) -> bool {
         let standing = self.standing(now);
         if standing == Standing::Waits {
@@ -139,11 +151,15 @@ impl Judged {
     }
 
     fn clock(&self, now: Instant) -> Duration {
-        self.spent + self.runs_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+        self.spent
+            + self
+                .runs_since
+                .map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
     fn healthy_at(&self) -> Option<Instant> {
-        self.healthy_since.map(|since| since + self.candidate.terms.healthy)
+        self.healthy_since
+            .map(|since| since + self.candidate.terms.healthy)
     }
 
     fn is_healthy(&self, now: Instant) -> bool {
@@ -151,12 +167,17 @@ impl Judged {
     }
 
     fn deadline_at(&self) -> Option<Instant> {
-        self.runs_since.map(|since| since + self.candidate.terms.deadline.saturating_sub(self.spent))
+        self.runs_since
+            .map(|since| since + self.candidate.terms.deadline.saturating_sub(self.spent))
     }
 
     /// When something changes by itself: of each that waits, and of no other.
     fn alarm(&self) -> Option<Instant> {
-        let alarm = self.healthy_at().into_iter().chain(self.deadline_at()).min();
+        let alarm = self
+            .healthy_at()
+            .into_iter()
+            .chain(self.deadline_at())
+            .min();
         alarm.filter(|_| self.standing == Standing::Waits)
     }
 
@@ -165,7 +186,8 @@ impl Judged {
         let has_failed = match self.state.phase {
             Phase::PendingStartingFailed => true,
             Phase::FailedExecFailed => {
-                self.candidate.is_never_restarted || self.state.additional_info.starts_with(NO_MORE_RESTARTS)
+                self.candidate.is_never_restarted
+                    || self.state.additional_info.starts_with(NO_MORE_RESTARTS)
             }
             _ => false,
         };
@@ -174,8 +196,16 @@ impl Judged {
 
     /// It has failed. `None` when that was known.
     fn fail(&mut self, why: String) -> Option<Failure> {
-        let Candidate { instance, on_failure, .. } = &self.candidate;
-        let failure = Failure { workload: instance.workload.clone(), why, on_failure: *on_failure };
+        let Candidate {
+            instance,
+            on_failure,
+            ..
+        } = &self.candidate;
+        let failure = Failure {
+            workload: instance.workload.clone(),
+            why,
+            on_failure: *on_failure,
+        };
         (!std::mem::replace(&mut self.has_failed, true)).then_some(failure)
     }
 }
@@ -194,11 +224,17 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Judges an instance. One of the same workload that was judged before is forgotten, but its clock goes on.
+    /// Judges an instance. One of the same workload that was judged before is forgotten, but its
+    /// clock goes on.
     pub fn judge(&mut self, candidate: Candidate, now: Instant) {
         let name = candidate.instance.workload.clone();
         let earlier = self.clocks.remove(&name);
-        let spent = self.judged.remove(&name).map(|judged| judged.clock(now)).or(earlier).unwrap_or_default();
+        let spent = self
+            .judged
+            .remove(&name)
+            .map(|judged| judged.clock(now))
+            .or(earlier)
+            .unwrap_or_default();
         let mut judged = Judged {
             counts: !candidate.keeps_name,
             state: ExecutionState::plain(Phase::PendingInitial),
@@ -217,13 +253,17 @@ impl Trial {
         self.refresh(&name, now);
     }
 
-    /// Takes over what another update judges. Of what both judge, the strictest and the earliest deadline count.
+    /// Takes over what another update judges. Of what both judge, the strictest and the earliest
+    /// deadline count.
     pub fn absorb(&mut self, other: Self) {
         for (name, mut judged) in other.judged {
             if let Some(known) = self.judged.remove(&name) {
                 let of = &mut judged.candidate;
                 of.on_failure = of.on_failure.min(known.candidate.on_failure);
-                if known.deadline_at().is_some_and(|at| judged.deadline_at().is_some_and(|other| at < other)) {
+                if known
+                    .deadline_at()
+                    .is_some_and(|at| judged.deadline_at().is_some_and(|other| at < other))
+                {
                     (judged.spent, judged.runs_since) = (known.spent, known.runs_since);
                 }
             }
@@ -241,7 +281,8 @@ impl Trial {
         (_, _) = (self.judged.remove(name), self.clocks.remove(name));
     }
 
-    /// The instance of a workload is not in force any more. The clock of its successor, if there is one, goes on from there.
+    /// The instance of a workload is not in force any more. The clock of its successor, if there is
+    /// one, goes on from there.
     pub fn end(&mut self, name: &Name, now: Instant) {
         if let Some(judged) = self.judged.remove(name) {
             self.clocks.insert(name.clone(), judged.clock(now));
@@ -250,24 +291,35 @@ impl Trial {
 
     /// The judged instance of a workload.
     pub fn instance(&self, name: &str) -> Option<&InstanceName> {
-        self.judged.get(name).map(|judged| &judged.candidate.instance)
+        self.judged
+            .get(name)
+            .map(|judged| &judged.candidate.instance)
     }
 
     /// Whether a failure of this instance is one of the update, which is undone then.
     pub fn would_undo(&self, instance: &InstanceName) -> bool {
-        self.judged.get(&instance.workload).is_some_and(|Judged { candidate, .. }| {
-            candidate.instance == *instance && candidate.on_failure == OnFailure::Rollback
-        })
+        self.judged
+            .get(&instance.workload)
+            .is_some_and(|Judged { candidate, .. }| {
+                candidate.instance == *instance && candidate.on_failure == OnFailure::Rollback
+            })
     }
 
     fn refresh(&mut self, name: &Name, now: Instant) {
-        let Some(judged) = self.judged.get_mut(name) else { return };
+        let Some(judged) = self.judged.get_mut(name) else {
+            return;
+        };
         self.has_improved |= judged.refresh(now);
         self.due = judged.alarm().into_iter().chain(self.due).min();
     }
 
     /// Changes those that are one, and sets what follows from what is known of them then.
-    fn change(&mut self, now: Instant, is_one: impl Fn(&Judged) -> bool, mut change: impl FnMut(&mut Judged)) {
+    fn change(
+        &mut self,
+        now: Instant,
+        is_one: impl Fn(&Judged) -> bool,
+        mut change: impl FnMut(&mut Judged),
+    ) {
         for judged in self.judged.values_mut().filter(|judged| is_one(judged)) {
             change(judged);
             self.has_improved |= judged.refresh(now);
@@ -276,8 +328,16 @@ impl Trial {
     }
 
     /// A state of an instance was reported.
-    pub fn report(&mut self, instance: &InstanceName, state: &ExecutionState, now: Instant) -> Option<Failure> {
-        let judged = self.judged.get_mut(&instance.workload).filter(|judged| judged.candidate.instance == *instance)?;
+    pub fn report(
+        &mut self,
+        instance: &InstanceName,
+        state: &ExecutionState,
+        now: Instant,
+    ) -> Option<Failure> {
+        let judged = self
+            .judged
+            .get_mut(&instance.workload)
+            .filter(|judged| judged.candidate.instance == *instance)?;
         let failure = if state.phase == Phase::Removed {
             judged.counts = true; // What comes now is of the new one.
             judged.healthy_since = None;
@@ -292,8 +352,8 @@ impl Trial {
         failure
     }
 
-    /// An agent has connected; what it reports from now on is of the instances that its hello names. Returns whether one of
-    /// them is judged.
+    /// An agent has connected; what it reports from now on is of the instances that its hello
+    /// names. Returns whether one of them is judged.
     pub fn agent_came(&mut self, agent: &str, now: Instant) -> bool {
         let mut is_judged = false;
         self.change(
@@ -326,8 +386,11 @@ impl Trial {
     /// All that are not healthy fail: too often something was lost, which may be their doing.
     pub fn fail_by_losses(&mut self, why: &str, now: Instant) -> Vec<Failure> {
         let mut failures = Vec::new();
-        let is_concerned = |judged: &Judged| !matches!(judged.standing, Standing::Healthy | Standing::MayNotRun);
-        self.change(now, is_concerned, |judged| failures.extend(judged.fail(why.to_owned())));
+        let is_concerned =
+            |judged: &Judged| !matches!(judged.standing, Standing::Healthy | Standing::MayNotRun);
+        self.change(now, is_concerned, |judged| {
+            failures.extend(judged.fail(why.to_owned()))
+        });
         failures
     }
 
@@ -363,7 +426,9 @@ impl Trial {
     }
 
     fn has(&self, standing: Standing) -> bool {
-        self.judged.values().any(|judged| judged.standing == standing)
+        self.judged
+            .values()
+            .any(|judged| judged.standing == standing)
     }
 
     /// Whether nobody who is there is waited for.
@@ -383,11 +448,21 @@ impl Trial {
 
     /// What is waited for: workloads, and agents that are away.
     pub fn waits_for(&self) -> Vec<String> {
-        let standing = |standing| self.judged.iter().filter(move |(_, judged)| judged.standing == standing);
+        let standing = |standing| {
+            self.judged
+                .iter()
+                .filter(move |(_, judged)| judged.standing == standing)
+        };
         let workloads = standing(Standing::Waits).map(|(name, _)| name.to_string());
         let agents = standing(Standing::Away).map(|(_, judged)| &judged.candidate.instance.agent);
         let agents: BTreeSet<&Name> = agents.collect();
-        workloads.chain(agents.into_iter().map(|agent| format!("{AGENT_PREFIX}{agent}"))).collect()
+        workloads
+            .chain(
+                agents
+                    .into_iter()
+                    .map(|agent| format!("{AGENT_PREFIX}{agent}")),
+            )
+            .collect()
     }
 }
 

@@ -1,4 +1,5 @@
-//! What nodes and workloads use of CPU and memory: counters and levels. Shares are computed by the reader of two samples.
+//! What nodes and workloads use of CPU and memory: counters and levels. Shares are computed by the
+//! reader of two samples.
 //!
 //! Thread: none, plain values.
 
@@ -10,7 +11,8 @@ use std::collections::BTreeMap;
 pub const NO_ANSWER: &str = "no answer within 1 s";
 /// Why an agent has no sample: it disconnected before it responded.
 pub const DISCONNECTED: &str = "disconnected";
-/// Why a workload has no values: its processes share a control group with others, or it cannot be seen from here.
+/// Why a workload has no values: its processes share a control group with others, or it cannot be
+/// seen from here.
 pub const NO_CGROUP: &str = "no cgroup of its own";
 
 /// What one instance uses. What is unknown is `None`, never 0.
@@ -65,7 +67,8 @@ pub struct NodeUsage {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct AgentUsage {
-    /// Monotonic time of the sample, in microseconds; only the difference of two samples means something.
+    /// Monotonic time of the sample, in microseconds; only the difference of two samples means
+    /// something.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampled_usec: Option<u64>,
     /// Its node.
@@ -82,12 +85,17 @@ pub struct AgentUsage {
 impl AgentUsage {
     /// An agent without a sample.
     pub fn missing(reason: &str) -> Self {
-        Self { missing: Some(reason.to_owned()), ..Self::default() }
+        Self {
+            missing: Some(reason.to_owned()),
+            ..Self::default()
+        }
     }
 
     /// The tree of one agent, with what is known.
     pub fn node(&self) -> Node {
-        serde_json::to_value(self).and_then(serde_json::from_value).unwrap_or_default()
+        serde_json::to_value(self)
+            .and_then(serde_json::from_value)
+            .unwrap_or_default()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Which names, versions, access rules and config keys a state may have.
 //!
-//! Thread: none, plain functions. The server checks what changes; `ank` and the agent reuse single rules.
+//! Thread: none, plain functions. The server checks what changes; `ank` and the agent reuse single
+//! rules.
 
 use super::access_rules::AccessRule;
 use super::field_path::is_filter_mask;
@@ -10,8 +11,7 @@ use super::workload::{ConfigItem, Workload};
 use crate::limits::NAME_MAX;
 
 /// The rule of most names.
-pub const NAME_RULE: &str =
-    "Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) allowed. Maximum length is 63 characters.";
+pub const NAME_RULE: &str = "Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) allowed. Maximum length is 63 characters.";
 const _: () = assert!(NAME_MAX == 63, "the texts name the limit");
 
 /// A state breaks a rule. The texts are part of the interface.
@@ -36,7 +36,9 @@ pub enum ValidationError {
     #[error("Unsupported workload name '{0}'. Expected to have characters in [a-zA-Z0-9_-].")]
     WorkloadNameCharacters(String),
     /// A workload name that is too long.
-    #[error("Unsupported workload name '{0}'. Length {1} exceeds the maximum limit of 63 characters.")]
+    #[error(
+        "Unsupported workload name '{0}'. Length {1} exceeds the maximum limit of 63 characters."
+    )]
     WorkloadNameLength(String, usize),
     /// The agent of a workload.
     #[error("Unsupported agent name '{0}'. {NAME_RULE}")]
@@ -61,21 +63,27 @@ pub enum ValidationError {
     #[error("Unsupported mount point '{}'. {}", .0.escape_debug(), mount_rule(*.1))]
     MountPoint(String, char),
     /// A pattern for workload names with several wildcards.
-    #[error("Unsupported workload name filter with wildcard '{0}'. Expected at most one '*' symbol.")]
+    #[error(
+        "Unsupported workload name filter with wildcard '{0}'. Expected at most one '*' symbol."
+    )]
     WorkloadPatternWildcards(String),
 }
 
 use ValidationError as Error;
 
-/// What a path cannot hold that becomes part of the option of a mount, which is a list with commas: the first such
-/// character.
+/// What a path cannot hold that becomes part of the option of a mount, which is a list with commas:
+/// the first such character.
 pub fn unfit_for_mount(path: &str) -> Option<char> {
-    path.chars().find(|character| matches!(character, ',' | '"') || character.is_control())
+    path.chars()
+        .find(|character| matches!(character, ',' | '"') || character.is_control())
 }
 
 /// Why a path with this character is refused.
 pub fn mount_rule(character: char) -> String {
-    format!("It contains '{}': commas, double quotes and control characters are not allowed.", character.escape_debug())
+    format!(
+        "It contains '{}': commas, double quotes and control characters are not allowed.",
+        character.escape_debug()
+    )
 }
 
 /// Checks where the files of a workload are mounted, as far as it matters beyond its own agent.
@@ -83,13 +91,17 @@ pub fn mount_rule(character: char) -> String {
 /// # Errors
 /// [`ValidationError::MountPoint`] of the first that would be read as further options of its mount.
 pub fn check_mount_points(workload: &Workload) -> Result<(), ValidationError> {
-    workload.files.iter().try_for_each(|file| match unfit_for_mount(&file.mount_point) {
-        Some(character) => Err(Error::MountPoint(file.mount_point.clone(), character)),
-        None => Ok(()),
-    })
+    workload
+        .files
+        .iter()
+        .try_for_each(|file| match unfit_for_mount(&file.mount_point) {
+            Some(character) => Err(Error::MountPoint(file.mount_point.clone(), character)),
+            None => Ok(()),
+        })
 }
 
-/// Checks the version of a state. Returns whether it is the deprecated one, which is worth a warning.
+/// Checks the version of a state. Returns whether it is the deprecated one, which is worth a
+/// warning.
 ///
 /// # Errors
 /// [`ValidationError::ApiVersion`].
@@ -151,7 +163,11 @@ pub fn check_workload(name: &str, workload: &Workload) -> Result<(), ValidationE
     check_workload_name(name)?;
     check_agent_of_workload(&workload.agent)?;
     let access = &workload.control_interface_access;
-    access.allow_rules.iter().chain(&access.deny_rules).try_for_each(check_rule)
+    access
+        .allow_rules
+        .iter()
+        .chain(&access.deny_rules)
+        .try_for_each(check_rule)
 }
 
 /// Checks the name of a workload: 1 to 63 bytes of `[a-zA-Z0-9_-]`.
@@ -177,15 +193,21 @@ pub fn check_workload_name(name: &str) -> Result<(), ValidationError> {
 /// [`ValidationError::AgentName`].
 // [impl->swdd~api-agent-naming-convention~1]
 pub fn check_agent_of_workload(agent: &str) -> Result<(), ValidationError> {
-    if agent.is_empty() || is_name(agent) { Ok(()) } else { Err(Error::AgentName(agent.to_owned())) }
+    if agent.is_empty() || is_name(agent) {
+        Ok(())
+    } else {
+        Err(Error::AgentName(agent.to_owned()))
+    }
 }
 
 fn check_rule(rule: &AccessRule) -> Result<(), ValidationError> {
     match rule {
-        AccessRule::State { filter_masks, .. } => filter_masks.iter().try_for_each(|mask| check_filter_mask(mask)),
-        AccessRule::Log { workload_names } => workload_names
+        AccessRule::State { filter_masks, .. } => filter_masks
             .iter()
-            .try_for_each(|name| check_workload_pattern(name).map_err(|error| Error::LogRule(Box::new(error)))),
+            .try_for_each(|mask| check_filter_mask(mask)),
+        AccessRule::Log { workload_names } => workload_names.iter().try_for_each(|name| {
+            check_workload_pattern(name).map_err(|error| Error::LogRule(Box::new(error)))
+        }),
     }
 }
 
@@ -198,7 +220,11 @@ pub fn check_filter_mask(mask: &str) -> Result<(), ValidationError> {
     if mask.is_empty() {
         return Err(Error::FilterMaskEmpty);
     }
-    if is_filter_mask(mask) { Ok(()) } else { Err(Error::FilterMask(mask.to_owned())) }
+    if is_filter_mask(mask) {
+        Ok(())
+    } else {
+        Err(Error::FilterMask(mask.to_owned()))
+    }
 }
 
 /// Checks a workload name of a log rule, which may hold one `*`.
@@ -213,8 +239,13 @@ pub fn check_workload_pattern(pattern: &str) -> Result<(), ValidationError> {
     if suffix.contains('*') {
         return Err(Error::WorkloadPatternWildcards(pattern.to_owned()));
     }
-    let valid = has_name_characters(prefix) && has_name_characters(suffix) && pattern.len() <= NAME_MAX + 1;
-    if valid { Ok(()) } else { Err(Error::WorkloadPattern(pattern.to_owned())) }
+    let valid =
+        has_name_characters(prefix) && has_name_characters(suffix) && pattern.len() <= NAME_MAX + 1;
+    if valid {
+        Ok(())
+    } else {
+        Err(Error::WorkloadPattern(pattern.to_owned()))
+    }
 }
 
 #[cfg(test)]
@@ -238,7 +269,10 @@ mod tests {
         assert_eq!(check_api_version("v0.1"), Ok(true));
         for version in ["", "v2", "1", "V1", "v1 "] {
             let expected = format!("Unsupported API version. Received '{version}', expected 'v1'");
-            assert_eq!(check_api_version(version).unwrap_err().to_string(), expected);
+            assert_eq!(
+                check_api_version(version).unwrap_err().to_string(),
+                expected
+            );
         }
     }
 
@@ -248,10 +282,14 @@ mod tests {
         for (name, expected) in [
             ("web_1-A".to_owned(), "ok".to_owned()),
             (long(63), "ok".to_owned()),
-            (String::new(), "Unsupported workload name ''. Is empty.".to_owned()),
+            (
+                String::new(),
+                "Unsupported workload name ''. Is empty.".to_owned(),
+            ),
             (
                 "a.b".to_owned(),
-                "Unsupported workload name 'a.b'. Expected to have characters in [a-zA-Z0-9_-].".to_owned(),
+                "Unsupported workload name 'a.b'. Expected to have characters in [a-zA-Z0-9_-]."
+                    .to_owned(),
             ),
             (
                 long(64),
@@ -268,9 +306,18 @@ mod tests {
     // [utest->swdd~api-agent-naming-convention~1]
     #[test]
     fn agent_names_may_be_empty_but_neither_strange_nor_long() {
-        for (name, valid) in [("", true), ("agent_A", true), (&long(63), true), (&long(64), false), ("{{a}}", false)] {
-            let expected =
-                if valid { "ok".to_owned() } else { format!("Unsupported agent name '{name}'. {NAME_RULE}") };
+        for (name, valid) in [
+            ("", true),
+            ("agent_A", true),
+            (&long(63), true),
+            (&long(64), false),
+            ("{{a}}", false),
+        ] {
+            let expected = if valid {
+                "ok".to_owned()
+            } else {
+                format!("Unsupported agent name '{name}'. {NAME_RULE}")
+            };
             assert_eq!(text(check_agent_of_workload(name)), expected);
         }
     }
@@ -280,14 +327,22 @@ mod tests {
     fn config_keys_are_checked_at_any_depth() {
         let bad = || ConfigItem::Map([("b.d".to_owned(), ConfigItem::Text(String::new()))].into());
         let list = |item| ConfigItem::List(vec![ConfigItem::Text("x".into()), item]);
-        for item in [bad(), list(bad()), list(list(bad())), ConfigItem::Map([("ok".to_owned(), list(bad()))].into())] {
+        for item in [
+            bad(),
+            list(bad()),
+            list(list(bad())),
+            ConfigItem::Map([("ok".to_owned(), list(bad()))].into()),
+        ] {
             let configs = BTreeMap::from([("k".to_owned(), item)]);
             let expected = format!("Unsupported config item key 'b.d'. {NAME_RULE}");
             assert_eq!(text(check_config_keys(&configs)), expected, "{configs:?}");
         }
         let good = BTreeMap::from([("k".to_owned(), list(ConfigItem::Text("any. text".into())))]);
         assert_eq!(text(check_config_keys(&good)), "ok");
-        assert_ne!(text(check_config_keys(&BTreeMap::from([(String::new(), bad())]))), "ok");
+        assert_ne!(
+            text(check_config_keys(&BTreeMap::from([(String::new(), bad())]))),
+            "ok"
+        );
     }
 
     // [utest->swdd~api-config-aliases-and-config-reference-keys-naming-convention~1]
@@ -295,9 +350,24 @@ mod tests {
     fn aliases_and_what_they_refer_to_are_names() {
         for (alias, key, expected) in [
             ("alias", "key", "ok".to_owned()),
-            ("a b", "key", format!("Unsupported config alias 'a b'. {NAME_RULE}")),
-            ("alias", "", format!("Unsupported config reference key ''. {NAME_RULE}")),
-            ("alias", &long(64), format!("Unsupported config reference key '{}'. {NAME_RULE}", long(64))),
+            (
+                "a b",
+                "key",
+                format!("Unsupported config alias 'a b'. {NAME_RULE}"),
+            ),
+            (
+                "alias",
+                "",
+                format!("Unsupported config reference key ''. {NAME_RULE}"),
+            ),
+            (
+                "alias",
+                &long(64),
+                format!(
+                    "Unsupported config reference key '{}'. {NAME_RULE}",
+                    long(64)
+                ),
+            ),
         ] {
             let mut workload = Workload::new("a", "r", "c");
             workload.configs.insert(alias.to_owned(), key.to_owned());
@@ -309,12 +379,20 @@ mod tests {
     // [utest->swdd~api-access-rules-logs-workload-names-convention~1]
     #[test]
     fn access_rules_that_say_nothing_are_refused() {
-        let state = |mask: &str| AccessRule::State { operation: Operation::Read, filter_masks: vec![mask.to_owned()] };
-        let log = |name: &str| AccessRule::Log { workload_names: vec![name.to_owned()] };
+        let state = |mask: &str| AccessRule::State {
+            operation: Operation::Read,
+            filter_masks: vec![mask.to_owned()],
+        };
+        let log = |name: &str| AccessRule::Log {
+            workload_names: vec![name.to_owned()],
+        };
         for (rule, expected) in [
             (state("desiredState.*.a_b-C"), "ok"),
             (state("*"), "ok"),
-            (state(""), "Empty filter masks are not allowed in Control Interface access rules"),
+            (
+                state(""),
+                "Empty filter masks are not allowed in Control Interface access rules",
+            ),
             (state("a..b"), "Unsupported filter mask 'a..b'. Expected"),
             (state("a.*b"), "Unsupported filter mask 'a.*b'. Expected"),
             (log("web"), "ok"),
@@ -324,18 +402,32 @@ mod tests {
                 log(&format!("{}*{}", long(32), long(32))),
                 "Log rule validation failed: Unsupported workload name filter",
             ),
-            (log("a.*"), "Log rule validation failed: Unsupported workload name filter with wildcard 'a.*'."),
+            (
+                log("a.*"),
+                "Log rule validation failed: Unsupported workload name filter with wildcard 'a.*'.",
+            ),
             (
                 log("a**"),
                 "Log rule validation failed: Unsupported workload name filter with wildcard 'a**'. Expected at most one '*' symbol.",
             ),
-            (log(""), "Log rule validation failed: Unsupported workload name ''. Is empty."),
-            (log("a.b"), "Log rule validation failed: Unsupported workload name 'a.b'. Expected"),
+            (
+                log(""),
+                "Log rule validation failed: Unsupported workload name ''. Is empty.",
+            ),
+            (
+                log("a.b"),
+                "Log rule validation failed: Unsupported workload name 'a.b'. Expected",
+            ),
         ] {
             for allow in [true, false] {
                 let mut workload = Workload::new("a", "r", "c");
                 let access = &mut workload.control_interface_access;
-                if allow { &mut access.allow_rules } else { &mut access.deny_rules }.push(rule.clone());
+                if allow {
+                    &mut access.allow_rules
+                } else {
+                    &mut access.deny_rules
+                }
+                .push(rule.clone());
                 let result = text(check_workload("w", &workload));
                 assert!(result.starts_with(expected), "{rule:?}: {result}");
             }

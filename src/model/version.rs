@@ -8,12 +8,14 @@ use std::sync::LazyLock;
 /// Version of this program and of the Ankaios API level it implements.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The version as people see it. The level of the API does not say which program this is; builds that are shipped name
-/// their commit in `ANKAIOS_COMMIT`.
+/// The version as people see it. The level of the API does not say which program this is; builds
+/// that are shipped name their commit in `ANKAIOS_COMMIT`.
 pub static SHOWN_VERSION: LazyLock<String> = LazyLock::new(|| shown(option_env!("ANKAIOS_COMMIT")));
 
 fn shown(commit: Option<&str>) -> String {
-    let commit = commit.filter(|commit| !commit.is_empty()).map_or_else(String::new, |commit| format!(" {commit}"));
+    let commit = commit
+        .filter(|commit| !commit.is_empty())
+        .map_or_else(String::new, |commit| format!(" {commit}"));
     format!("{VERSION} (ankaios-lite{commit})")
 }
 
@@ -31,7 +33,11 @@ pub fn check_compatible(theirs: &str) -> Result<(), String> {
     let ours = semver::Version::parse(VERSION).expect("the package version is a semantic version");
     match semver::Version::parse(theirs) {
         Ok(version) if version.major == ours.major => Ok(()),
-        _ => Err(format!("Unsupported protocol version '{}'. Currently supported '{}'", excerpt(theirs), ours.major)),
+        _ => Err(format!(
+            "Unsupported protocol version '{}'. Currently supported '{}'",
+            excerpt(theirs),
+            ours.major
+        )),
     }
 }
 
@@ -41,9 +47,16 @@ mod tests {
 
     #[test]
     fn versions_that_people_see_name_the_program_and_the_commit_if_it_is_known() {
-        assert_eq!(shown(Some("4b1912c0ffee")), format!("{VERSION} (ankaios-lite 4b1912c0ffee)"));
+        assert_eq!(
+            shown(Some("4b1912c0ffee")),
+            format!("{VERSION} (ankaios-lite 4b1912c0ffee)")
+        );
         for unknown in [None, Some("")] {
-            assert_eq!(shown(unknown), format!("{VERSION} (ankaios-lite)"), "{unknown:?}");
+            assert_eq!(
+                shown(unknown),
+                format!("{VERSION} (ankaios-lite)"),
+                "{unknown:?}"
+            );
         }
     }
 
@@ -65,6 +78,9 @@ mod tests {
             assert_eq!(check_compatible(version).is_ok(), accepted, "{version:?}");
         }
         let refusal = check_compatible("2.0.0").unwrap_err();
-        assert_eq!(refusal, "Unsupported protocol version '2.0.0'. Currently supported '1'");
+        assert_eq!(
+            refusal,
+            "Unsupported protocol version '2.0.0'. Currently supported '1'"
+        );
     }
 }

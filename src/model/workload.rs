@@ -94,7 +94,9 @@ impl TryFrom<FileFields> for FileContent {
     type Error = &'static str;
 
     fn try_from(FileFields { data, binary_data }: FileFields) -> Result<Self, &'static str> {
-        data.map(Self::Data).or(binary_data.map(Self::BinaryData)).ok_or("a file with `data` or `binaryData`")
+        data.map(Self::Data)
+            .or(binary_data.map(Self::BinaryData))
+            .ok_or("a file with `data` or `binaryData`")
     }
 }
 
@@ -117,9 +119,12 @@ impl From<Node> for ConfigItem {
             Node::Text(text) => Self::Text(text.to_string()),
             Node::Number(number) => Self::Text(number.to_string()),
             Node::List(items) => Self::List(items.into_iter().map(Self::from).collect()),
-            Node::Map(entries) => {
-                Self::Map(entries.into_iter().map(|(key, node)| (key.into_owned(), node.into())).collect())
-            }
+            Node::Map(entries) => Self::Map(
+                entries
+                    .into_iter()
+                    .map(|(key, node)| (key.into_owned(), node.into()))
+                    .collect(),
+            ),
         }
     }
 }
@@ -154,7 +159,8 @@ pub struct Workload {
     /// What it may request through its control interface.
     #[serde(default)]
     pub control_interface_access: ControlInterfaceAccess,
-    /// Why an agent that got it cannot read all of it, so that it must not be started. Never part of a state.
+    /// Why an agent that got it cannot read all of it, so that it must not be started. Never part
+    /// of a state.
     #[serde(skip)]
     pub unreadable: Option<Arc<str>>,
 }
@@ -216,7 +222,10 @@ mod tests {
         }
         let delete = [
             ("DEL_COND_RUNNING", Some(DeleteCondition::Running)),
-            ("DEL_COND_NOT_PENDING_NOR_RUNNING", Some(DeleteCondition::NotPendingNorRunning)),
+            (
+                "DEL_COND_NOT_PENDING_NOR_RUNNING",
+                Some(DeleteCondition::NotPendingNorRunning),
+            ),
             ("ADD_COND_RUNNING", None),
         ];
         for (text, condition) in delete {

@@ -21,8 +21,9 @@ pub trait Clock: Clone + Send + 'static {
     }
 }
 
-/// How long to wait for what answers at once unless it hangs: `limit`. In builds for tests at least for the seconds that
-/// the environment variable `ANKAIOS_TEST_PATIENCE` names: a machine with little time answers late, and hangs nothing.
+/// How long to wait for what answers at once unless it hangs: `limit`. In builds for tests at least
+/// for the seconds that the environment variable `ANKAIOS_TEST_PATIENCE` names: a machine with
+/// little time answers late, and hangs nothing.
 #[must_use]
 pub fn patience(limit: Duration) -> Duration {
     #[cfg(debug_assertions)]

@@ -1,7 +1,8 @@
-//! A folder that one process at a time may use: a lock that the kernel takes back when its holder ends, however.
+//! A folder that one process at a time may use: a lock that the kernel takes back when its holder
+//! ends, however.
 //!
-//! Thread: `main`, at the start. Takes: the open folder, or a file in it where others lock the folder itself. Gives: the
-//! same, which is unlocked when it is dropped.
+//! Thread: `main`, at the start. Takes: the open folder, or a file in it where others lock the
+//! folder itself. Gives: the same, which is unlocked when it is dropped.
 
 use rustix::event::poll;
 use std::fs::{File, TryLockError};
@@ -17,7 +18,10 @@ pub fn lock(file: File) -> io::Result<Option<File>> {
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        let pause = rustix::time::Timespec {
+            tv_sec: 0,
+            tv_nsec: 50_000_000,
+        };
         let _ = poll(&mut [], Some(&pause)); // A pause that a signal ends early is none the worse.
     }
     Ok(None)

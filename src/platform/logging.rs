@@ -1,8 +1,11 @@
-//! Log lines of server and agent on standard error, and fatal errors that no filter hides. Texts of others cannot do
-//! anything in a line, and a source of many lines gets no more of them for a while.
+//! Log lines of server and agent on standard error, and fatal errors that no filter hides. Texts of
+//! others cannot do anything in a line, and a source of many lines gets no more of them for a
+//! while.
 //!
-//! Thread: any; the logger is set once by `main`. `ank` prints for people instead and does not use this.
-//! Owns: how many lines each source has caused, and the source of what each thread does at the moment.
+//! Thread: any; the logger is set once by `main`. `ank` prints for people instead and does not use
+//! this.
+//! Owns: how many lines each source has caused, and the source of what each thread does at the
+//! moment.
 
 use crate::limits::{ADDITIONAL_INFO_MAX, LOG_SOURCE_LINES};
 use crate::model::names::{Name, excerpt};
@@ -38,9 +41,14 @@ static STANDARD_ERROR: Mutex<LogWriter<io::Stderr>> = Mutex::new(LogWriter::new(
 ///
 /// A filter written for `program` as a module (`ank_server=debug`) applies to all our modules.
 pub fn init(program: &str) {
-    let filter = std::env::var("RUST_LOG").ok().filter(|text| !text.trim().is_empty());
+    let filter = std::env::var("RUST_LOG")
+        .ok()
+        .filter(|text| !text.trim().is_empty());
     // Levels without `RUST_LOG`. What the gRPC library logs as info is about its own internals.
-    let filter = filter.map_or_else(|| "info,grpcio=warn".to_owned(), |text| own_modules(&text, program));
+    let filter = filter.map_or_else(
+        || "info,grpcio=warn".to_owned(),
+        |text| own_modules(&text, program),
+    );
     let colours = wants_colours();
     let set = Builder::new()
         .target(Target::Pipe(Box::new(StandardError)))
@@ -51,21 +59,46 @@ pub fn init(program: &str) {
             static SOURCES: LazyLock<Mutex<Sources>> = LazyLock::new(Mutex::default);
             let (write, note) = SOURCES.lock().rule(record, SystemClock.now());
             if let Some(note) = note {
-                out.write_all(line(SystemTime::now(), Level::Warn, module_path!(), &note, colours).as_bytes())?;
+                out.write_all(
+                    line(
+                        SystemTime::now(),
+                        Level::Warn,
+                        module_path!(),
+                        &note,
+                        colours,
+                    )
+                    .as_bytes(),
+                )?;
             }
             if !write {
                 return Ok(());
             }
             let module = record.module_path().unwrap_or_default();
-            out.write_all(line(SystemTime::now(), record.level(), module, record.args(), colours).as_bytes())
+            out.write_all(
+                line(
+                    SystemTime::now(),
+                    record.level(),
+                    module,
+                    record.args(),
+                    colours,
+                )
+                .as_bytes(),
+            )
         })
         .try_init();
     debug_assert!(set.is_ok(), "the logger is set once");
 }
 
-/// Writes the one record that explains why the program ends: `<what>: '<detail>'`, whatever the filter is.
+/// Writes the one record that explains why the program ends: `<what>: '<detail>'`, whatever the
+/// filter is.
 pub fn fatal(what: &str, detail: impl Display) {
-    let text = line(SystemTime::now(), Level::Error, "", &format_args!("{what}: '{detail}'"), wants_colours());
+    let text = line(
+        SystemTime::now(),
+        Level::Error,
+        "",
+        &format_args!("{what}: '{detail}'"),
+        wants_colours(),
+    );
     STANDARD_ERROR.lock().write(&io::stderr(), text.as_bytes());
 }
 
@@ -73,7 +106,8 @@ fn wants_colours() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Repeats the directives of a filter for the module `program` for the library, which has nearly all of the program.
+/// Repeats the directives of a filter for the module `program` for the library, which has nearly
+/// all of the program.
 fn own_modules(filter: &str, program: &str) -> String {
     let directive = |text: &str| match text.trim().strip_prefix(program) {
         Some(rest) if rest.is_empty() || rest.starts_with("::") || rest.starts_with('=') => {
@@ -81,14 +115,20 @@ fn own_modules(filter: &str, program: &str) -> String {
         }
         _ => text.to_owned(),
     };
-    filter.split(',').map(directive).collect::<Vec<_>>().join(",")
+    filter
+        .split(',')
+        .map(directive)
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
-/// A text as a log line shows it: not too long, and what would do something in a terminal or change the order of the
-/// characters written out. Continuation lines are indented; with a source, whose lines are counted, there are none.
+/// A text as a log line shows it: not too long, and what would do something in a terminal or change
+/// the order of the characters written out. Continuation lines are indented; with a source, whose
+/// lines are counted, there are none.
 fn harmless(text: &str) -> String {
     let kept = &text[..text.floor_char_boundary(LOG_RECORD_MAX)];
-    let mut shown = printable(kept).replace('\n', if source().is_empty() { "\n    " } else { "\\n" });
+    let mut shown =
+        printable(kept).replace('\n', if source().is_empty() { "\n    " } else { "\\n" });
     if kept.len() < text.len() {
         shown.push_str(&format!("... ({} bytes)", text.len()));
     }
@@ -97,10 +137,11 @@ fn harmless(text: &str) -> String {
 
 // ---------------------------------------------------------------- standard error
 
-/// Longest that a line waits for standard error to take it. A journal that is only busy is faster; one that hangs must not
-/// stop what workloads need.
+/// Longest that a line waits for standard error to take it. A journal that is only busy is faster;
+/// one that hangs must not stop what workloads need.
 const LOG_WAIT_MAX: Duration = Duration::from_secs(1);
-/// So much can be written without waiting where something can be written at all: `PIPE_BUF` of the system, in bytes.
+/// So much can be written without waiting where something can be written at all: `PIPE_BUF` of the
+/// system, in bytes.
 const WRITTEN_AT_ONCE: usize = 4096;
 
 /// Gives the logger what all threads share.
@@ -117,7 +158,8 @@ impl Write for StandardError {
     }
 }
 
-/// Writes records to something whose reader may hang: then they are left out, and counted, until it reads again.
+/// Writes records to something whose reader may hang: then they are left out, and counted, until it
+/// reads again.
 // [impl->swdd~programs-go-on-when-logs-are-not-read~1]
 struct LogWriter<W> {
     wait_max: Duration,
@@ -131,7 +173,11 @@ where
     for<'a> &'a W: Write,
 {
     const fn new(wait_max: Duration) -> Self {
-        Self { wait_max, left_out: 0, output: PhantomData }
+        Self {
+            wait_max,
+            left_out: 0,
+            output: PhantomData,
+        }
     }
 
     fn write(&mut self, output: &W, record: &[u8]) {
@@ -140,7 +186,10 @@ where
                 self.left_out += 1;
                 return;
             }
-            let note = format!("{} log lines were left out: nobody read standard error.", self.left_out);
+            let note = format!(
+                "{} log lines were left out: nobody read standard error.",
+                self.left_out
+            );
             self.left_out = 0;
             let note = line(SystemTime::now(), Level::Warn, module_path!(), &note, false);
             self.write_parts(output, note.as_bytes());
@@ -163,7 +212,9 @@ where
 
 /// Whether `output` takes something, or says at once that it never will, within `wait`.
 fn can_take(output: &impl AsFd, wait: Duration) -> bool {
-    let Ok(wait) = Timespec::try_from(wait) else { return true };
+    let Ok(wait) = Timespec::try_from(wait) else {
+        return true;
+    };
     let mut places = [PollFd::new(output, PollFlags::OUT)];
     // What cannot be waited for, such as a closed one, is written to.
     poll(&mut places, Some(&wait)).map_or(true, |ready| ready > 0)
@@ -176,17 +227,23 @@ thread_local! {
     static SOURCE: RefCell<Name> = RefCell::new(Name::default());
 }
 
-/// Until the returned value is dropped, each line that this thread logs counts for `name`: whoever can cause such lines
-/// as often as it likes, as an address, an agent, a workload. Of each source [`LOG_SOURCE_LINES`] are written in a
-/// minute, and one more notes that further ones are left out. Without a source, or with an empty one, lines
-/// count for their place in the code. Levels that are not on by default are not counted.
+/// Until the returned value is dropped, each line that this thread logs counts for `name`: whoever
+/// can cause such lines as often as it likes, as an address, an agent, a workload. Of each source
+/// [`LOG_SOURCE_LINES`] are written in a minute, and one more notes that further ones are left out.
+/// Without a source, or with an empty one, lines count for their place in the code. Levels that are
+/// not on by default are not counted.
 pub fn log_source(name: impl Into<Name>) -> LogSource {
-    LogSource { outer: SOURCE.replace(name.into()), of_thread: PhantomData }
+    LogSource {
+        outer: SOURCE.replace(name.into()),
+        of_thread: PhantomData,
+    }
 }
 
 fn source() -> Name {
     // What ends with its thread may log after this value is gone.
-    SOURCE.try_with(|source| source.borrow().clone()).unwrap_or_default()
+    SOURCE
+        .try_with(|source| source.borrow().clone())
+        .unwrap_or_default()
 }
 
 /// See [`log_source`].
@@ -224,13 +281,22 @@ impl Sources {
     fn rule(&mut self, record: &Record<'_>, now: Instant) -> Ruling {
         let module = record.module_path().unwrap_or_default();
         let is_of_library = module.starts_with("grpcio");
-        if record.level() > if is_of_library { Level::Warn } else { Level::Info } {
+        if record.level()
+            > if is_of_library {
+                Level::Warn
+            } else {
+                Level::Info
+            }
+        {
             return (true, None);
         }
         match &*source() {
             // The source of log lines of the gRPC library, which do not name their cause.
             _ if is_of_library => self.count("the gRPC library", now),
-            "" => self.count(&format!("{module}:{}", record.line().unwrap_or_default()), now),
+            "" => self.count(
+                &format!("{module}:{}", record.line().unwrap_or_default()),
+                now,
+            ),
             source => self.count(source, now),
         }
     }
@@ -241,7 +307,10 @@ impl Sources {
             self.of.retain(|_, lines| !lines.is_over(now));
         }
         if self.of.len() < LOG_SOURCES || self.of.contains_key(&*source) {
-            self.of.entry(source.to_string()).or_default().count(&source, now)
+            self.of
+                .entry(source.to_string())
+                .or_default()
+                .count(&source, now)
         } else {
             self.others.count("many others", now)
         }
@@ -250,15 +319,20 @@ impl Sources {
 
 impl Lines {
     fn is_over(&self, now: Instant) -> bool {
-        self.since.is_none_or(|since| now.saturating_duration_since(since) >= LOG_SOURCE_TIME)
+        self.since
+            .is_none_or(|since| now.saturating_duration_since(since) >= LOG_SOURCE_TIME)
     }
 
     fn count(&mut self, source: &str, now: Instant) -> Ruling {
         let mut note = None;
         if self.is_over(now) {
             let left_out = self.count.saturating_sub(LOG_SOURCE_LINES);
-            note = (left_out > 0).then(|| format!("{left_out} log lines about '{source}' were left out."));
-            *self = Self { since: Some(now), count: 0 };
+            note = (left_out > 0)
+                .then(|| format!("{left_out} log lines about '{source}' were left out."));
+            *self = Self {
+                since: Some(now),
+                count: 0,
+            };
         }
         self.count = self.count.saturating_add(1);
         if self.count == LOG_SOURCE_LINES + 1 {
@@ -304,7 +378,8 @@ fn line(now: SystemTime, level: Level, module: &str, text: &dyn Display, colours
 /// `YYYY-MM-DDThh:mm:ssZ`; a clock before 1970 shows as 1970.
 pub fn utc(now: SystemTime) -> String {
     let seconds = OffsetDateTime::from(now.max(UNIX_EPOCH)).truncate_to_second();
-    seconds.format(&Rfc3339).unwrap_or_default() // Only years of more than four digits have no such form.
+    // Only years of more than four digits have no such form.
+    seconds.format(&Rfc3339).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -320,12 +395,16 @@ mod tests {
 
     /// The sources of which some of these lines say that further ones are left out.
     pub fn suppressed(lines: &[String]) -> std::collections::BTreeSet<&str> {
-        let marked = lines.iter().filter_map(|line| line.strip_prefix("Many log lines are about '"));
-        marked.filter_map(|rest| rest.split("': further").next()).collect()
+        let marked = lines
+            .iter()
+            .filter_map(|line| line.strip_prefix("Many log lines are about '"));
+        marked
+            .filter_map(|rest| rest.split("': further").next())
+            .collect()
     }
 
-    /// The lines that `body` logs on this thread at the levels that are on by default, with the notes about those left out,
-    /// as if all came at the same time.
+    /// The lines that `body` logs on this thread at the levels that are on by default, with the
+    /// notes about those left out, as if all came at the same time.
     pub fn lines_of(body: impl FnOnce()) -> Vec<String> {
         thread_local! {
             static LINES: RefCell<Option<(Sources, Vec<String>)>> = const { RefCell::new(None) };
@@ -337,7 +416,9 @@ mod tests {
             }
             fn log(&self, record: &Record<'_>) {
                 LINES.with_borrow_mut(|lines| {
-                    let Some((sources, lines)) = lines else { return };
+                    let Some((sources, lines)) = lines else {
+                        return;
+                    };
                     let (write, note) = sources.rule(record, self.0);
                     lines.extend(note);
                     lines.extend(write.then(|| record.args().to_string()));
@@ -384,7 +465,10 @@ mod tests {
         let text = read_all(&reader);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2, "{text}");
-        assert!(lines[0].ends_with("2 log lines were left out: nobody read standard error."), "{text}");
+        assert!(
+            lines[0].ends_with("2 log lines were left out: nobody read standard error."),
+            "{text}"
+        );
         assert_eq!((lines[1], log.left_out), ("read again", 0));
     }
 
@@ -409,19 +493,35 @@ mod tests {
             (1_735_689_600, "2025-01-01T00:00:00Z"),
             (4_107_542_400, "2100-03-01T00:00:00Z"),
         ] {
-            assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(seconds)), text, "{seconds}");
+            assert_eq!(
+                utc(UNIX_EPOCH + Duration::from_secs(seconds)),
+                text,
+                "{seconds}"
+            );
         }
-        assert_eq!(utc(UNIX_EPOCH - Duration::from_secs(5)), "1970-01-01T00:00:00Z");
+        assert_eq!(
+            utc(UNIX_EPOCH - Duration::from_secs(5)),
+            "1970-01-01T00:00:00Z"
+        );
     }
 
     #[test]
     fn lines_have_the_documented_layout() {
         let at = UNIX_EPOCH;
-        assert_eq!(line(at, Level::Info, "a::b", &"x\ny", false), "[1970-01-01T00:00:00Z INFO  a::b] x\n    y\n");
+        assert_eq!(
+            line(at, Level::Info, "a::b", &"x\ny", false),
+            "[1970-01-01T00:00:00Z INFO  a::b] x\n    y\n"
+        );
         let counted = log_source("a");
-        assert_eq!(line(at, Level::Info, "a::b", &"x\ny", false), "[1970-01-01T00:00:00Z INFO  a::b] x\\ny\n");
+        assert_eq!(
+            line(at, Level::Info, "a::b", &"x\ny", false),
+            "[1970-01-01T00:00:00Z INFO  a::b] x\\ny\n"
+        );
         drop(counted);
-        assert_eq!(line(at, Level::Error, "", &"what: 'why'", false), "[1970-01-01T00:00:00Z ERROR] what: 'why'\n");
+        assert_eq!(
+            line(at, Level::Error, "", &"what: 'why'", false),
+            "[1970-01-01T00:00:00Z ERROR] what: 'why'\n"
+        );
         assert!(line(at, Level::Warn, "m", &"x", true).contains("\x1b[33mWARN \x1b[0m m] x"));
     }
 
@@ -431,16 +531,27 @@ mod tests {
         let begin = "[1970-01-01T00:00:00Z INFO  m] ";
         for (text, expected) in [
             ("\x1b[2J\x07", "\\u{1b}[2J\\u{7}"),
-            ("a\r\n[1970-01-01T00:00:00Z ERROR m] b", "a\\r\n    [1970-01-01T00:00:00Z ERROR m] b"),
+            (
+                "a\r\n[1970-01-01T00:00:00Z ERROR m] b",
+                "a\\r\n    [1970-01-01T00:00:00Z ERROR m] b",
+            ),
             ("\u{9b}31m\u{202e}\u{2028}", "\\u{9b}31m\\u{202e}\\u{2028}"),
             ("ä\t🦀 \"'\\", "ä\t🦀 \"'\\"),
         ] {
             assert_eq!(shown(text), format!("{begin}{expected}\n"));
         }
-        for text in ["x".repeat(10_000_000), "\n".repeat(10_000_000), "\x1b".repeat(10_000_000), "ä".repeat(5_000_000)]
-        {
+        for text in [
+            "x".repeat(10_000_000),
+            "\n".repeat(10_000_000),
+            "\x1b".repeat(10_000_000),
+            "ä".repeat(5_000_000),
+        ] {
             let shown = shown(&text);
-            assert!(shown.len() < 10 * LOG_RECORD_MAX && shown.ends_with("... (10000000 bytes)\n"), "{}", shown.len());
+            assert!(
+                shown.len() < 10 * LOG_RECORD_MAX && shown.ends_with("... (10000000 bytes)\n"),
+                "{}",
+                shown.len()
+            );
         }
     }
 
@@ -448,16 +559,31 @@ mod tests {
     fn who_floods_the_log_is_left_out_for_a_while_and_others_are_not() {
         let (mut sources, start) = (Sources::default(), SystemClock.now());
         let mut flood = |after: Duration| -> (usize, Vec<String>) {
-            let rulings: Vec<Ruling> = (0..1000).map(|_| sources.count("10.0.0.1", start + after)).collect();
+            let rulings: Vec<Ruling> = (0..1000)
+                .map(|_| sources.count("10.0.0.1", start + after))
+                .collect();
             let written = rulings.iter().filter(|ruling| ruling.0).count();
-            (written, rulings.into_iter().filter_map(|ruling| ruling.1).collect())
+            (
+                written,
+                rulings.into_iter().filter_map(|ruling| ruling.1).collect(),
+            )
         };
-        let many = "Many log lines are about '10.0.0.1': further ones are left out for 60s.".to_owned();
-        assert_eq!(flood(Duration::ZERO), (LOG_SOURCE_LINES as usize, vec![many.clone()]));
+        let many =
+            "Many log lines are about '10.0.0.1': further ones are left out for 60s.".to_owned();
+        assert_eq!(
+            flood(Duration::ZERO),
+            (LOG_SOURCE_LINES as usize, vec![many.clone()])
+        );
         assert_eq!(flood(LOG_SOURCE_TIME / 2), (0, vec![]));
         let left_out = "1980 log lines about '10.0.0.1' were left out.".to_owned();
-        assert_eq!(flood(LOG_SOURCE_TIME), (LOG_SOURCE_LINES as usize, vec![left_out, many]));
-        assert_eq!(sources.count("10.0.0.2", start + LOG_SOURCE_TIME), (true, None));
+        assert_eq!(
+            flood(LOG_SOURCE_TIME),
+            (LOG_SOURCE_LINES as usize, vec![left_out, many])
+        );
+        assert_eq!(
+            sources.count("10.0.0.2", start + LOG_SOURCE_TIME),
+            (true, None)
+        );
     }
 
     #[test]
@@ -479,11 +605,25 @@ mod tests {
             }
         });
         for text in ["nowhere", "outer", "inner", "elsewhere"] {
-            assert_eq!(lines.iter().filter(|line| *line == text).count(), most - 1, "{text}");
+            assert_eq!(
+                lines.iter().filter(|line| *line == text).count(),
+                most - 1,
+                "{text}"
+            );
         }
         let place = format!("Many log lines are about '{}:", module_path!());
-        let notes = ["Many log lines are about 'outer'", "Many log lines are about 'inner'", &place, &place];
-        assert!(notes.iter().all(|note| lines.iter().any(|line| line.starts_with(note))), "{lines:?}");
+        let notes = [
+            "Many log lines are about 'outer'",
+            "Many log lines are about 'inner'",
+            &place,
+            &place,
+        ];
+        assert!(
+            notes
+                .iter()
+                .all(|note| lines.iter().any(|line| line.starts_with(note))),
+            "{lines:?}"
+        );
         assert_eq!(lines.len(), notes.len() * most);
     }
 
@@ -492,7 +632,9 @@ mod tests {
         let (mut sources, now) = (Sources::default(), SystemClock.now());
         assert!(sources.count("known", now).0);
         let new = |number: i32| format!("{number} {}", "x".repeat(1000));
-        let written = (0..100_000).filter(|number| sources.count(&new(*number), now).0).count();
+        let written = (0..100_000)
+            .filter(|number| sources.count(&new(*number), now).0)
+            .count();
         assert_eq!(written, LOG_SOURCES - 1 + LOG_SOURCE_LINES as usize);
         assert!(sources.of.len() <= LOG_SOURCES && sources.of.keys().all(|key| key.len() < 300));
         assert!(sources.count("known", now).0);
@@ -516,7 +658,10 @@ mod tests {
         for (filter, expected) in [
             ("debug", "debug".to_owned()),
             ("ank_server=debug", format!("ank_server=debug,{ours}=debug")),
-            ("warn,ank_server::x=trace", format!("warn,ank_server::x=trace,{ours}::x=trace")),
+            (
+                "warn,ank_server::x=trace",
+                format!("warn,ank_server::x=trace,{ours}::x=trace"),
+            ),
             ("ank_server", format!("ank_server,{ours}")),
             ("ank_servers=info", "ank_servers=info".to_owned()),
         ] {

@@ -1,7 +1,9 @@
-//! Keeps the memory of a program with many threads small: few malloc arenas, and what a burst took is given back.
+//! Keeps the memory of a program with many threads small: few malloc arenas, and what a burst took
+//! is given back.
 //!
-//! Thread: [`at_start`] on `main` before any other thread starts; [`give_back_after`] and [`settle_again`] on any; `settle` is
-//! a thread that waits until nothing was done for a while, and gives back what only that needed.
+//! Thread: [`at_start`] on `main` before any other thread starts;
+//! [`give_back_after`] and [`settle_again`] on any; `settle` is a thread that waits until nothing
+//! was done for a while, and gives back what only that needed.
 
 use crate::limits::{SETTLE_AFTER, STACK_SMALL, TRIM_FROM};
 use crate::platform::threads;
@@ -14,8 +16,9 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Bytes of code that are mapped as one piece. For each page that is needed the kernel maps up to 64 KiB around it; a piece
-/// costs the kernel some 200 bytes, and program and libraries have about 9 MB.
+/// Bytes of code that are mapped as one piece. For each page that is needed the kernel maps up to
+/// 64 KiB around it; a piece costs the kernel some 200 bytes, and program and libraries have about
+/// 9 MB.
 const CODE_PIECE: usize = 8 * 1024;
 
 /// What is so large, in bytes, gets a mapping of its own.
@@ -24,19 +27,20 @@ const LARGE: c_int = 1024 * 1024;
 
 /// To be called before any other thread starts.
 ///
-/// Bounds the number of arenas of glibc's malloc, which by default may grow to eight per core and keep what each thread once
-/// needed. What is large gets a mapping of its own, which goes back with it: by default malloc grows that size with each
-/// large message, up to 32 MiB, and a hole that it left stays when something small was put behind it. Other C libraries have
-/// none of that.
+/// Bounds the number of arenas of glibc's malloc, which by default may grow to eight per core and
+/// keep what each thread once needed. What is large gets a mapping of its own, which goes back with
+/// it: by default malloc grows that size with each large message, up to 32 MiB, and a hole that it
+/// left stays when something small was put behind it. Other C libraries have none of that.
 ///
-/// Notes where code is: what is loaded now stays there until the end of the program. A library that is loaded later may go,
-/// and its place be taken by something else.
+/// Notes where code is: what is loaded now stays there until the end of the program. A library that
+/// is loaded later may go, and its place be taken by something else.
 pub fn at_start() {
     #[cfg(target_env = "gnu")]
     #[allow(unsafe_code)]
     // SAFETY: sets numbers inside malloc; called before other threads exist.
     unsafe {
-        // Arenas of malloc. Two let threads allocate at the same time; each more keeps memory that nobody uses.
+        // Arenas of malloc. Two let threads allocate at the same time; each more keeps memory that
+        // nobody uses.
         libc::mallopt(libc::M_ARENA_MAX, 2);
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 8 * LARGE);
@@ -44,7 +48,8 @@ pub fn at_start() {
     let _ = CODE.set(code_mappings()); // Set once: a program starts once.
 }
 
-/// Gives free memory back to the system after something of about `bytes` was dropped, if that is worth the time.
+/// Gives free memory back to the system after something of about `bytes` was dropped, if that is
+/// worth the time.
 pub fn give_back_after(bytes: usize) {
     if bytes < TRIM_FROM {
         return;
@@ -57,8 +62,8 @@ pub fn give_back_after(bytes: usize) {
     }
 }
 
-/// The stack of the thread that made this. Pages that a call needed once stay otherwise, which adds up over the many
-/// threads of an agent that mostly wait.
+/// The stack of the thread that made this. Pages that a call needed once stay otherwise, which adds
+/// up over the many threads of an agent that mostly wait.
 #[derive(Debug)]
 pub struct OwnStack {
     lowest: usize,
@@ -73,16 +78,24 @@ impl OwnStack {
     pub fn of_this_thread() -> Option<Self> {
         let mut attributes = std::mem::MaybeUninit::uninit();
         let (mut lowest, mut size) = (std::ptr::null_mut(), 0);
-        // SAFETY: the attributes are written by the first call before they are read and destroyed, all pointers are to
-        // values that live here.
+        // SAFETY: the attributes are written by the first call before they are read and destroyed,
+        // all pointers are to values that live here.
         let found = unsafe {
             libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) == 0 && {
-                let found = libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut lowest, &raw mut size) == 0;
+                let found = libc::pthread_attr_getstack(
+                    attributes.as_ptr(),
+                    &raw mut lowest,
+                    &raw mut size,
+                ) == 0;
                 libc::pthread_attr_destroy(attributes.as_mut_ptr());
                 found
             }
         };
-        found.then(|| Self { lowest: lowest.addr(), page: page_size(), _not_send: PhantomData })
+        found.then(|| Self {
+            lowest: lowest.addr(),
+            page: page_size(),
+            _not_send: PhantomData,
+        })
     }
 
     /// Gives back the pages that are not in use now.
@@ -90,12 +103,15 @@ impl OwnStack {
     #[allow(unsafe_code)]
     pub fn give_back_unused(&self) {
         let here = 0_u8;
-        // What is not given back of the unused part of a stack, in bytes: room for the call that gives it back.
+        // What is not given back of the unused part of a stack, in bytes: room for the call that
+        // gives it back.
         let end = (&raw const here).addr().saturating_sub(8 * 1024) & !(self.page - 1);
-        let Some(length) = end.checked_sub(self.lowest).filter(|length| *length > 0) else { return };
+        let Some(length) = end.checked_sub(self.lowest).filter(|length| *length > 0) else {
+            return;
+        };
         let start = std::ptr::without_provenance_mut(self.lowest);
-        // SAFETY: the range is a part of the stack of this thread, further below all that is in use than the frames of
-        // this call can reach.
+        // SAFETY: the range is a part of the stack of this thread, further below all that is in use
+        // than the frames of this call can reach.
         if let Err(error) = unsafe { rustix::mm::madvise(start, length, Advice::LinuxDontNeed) } {
             log::debug!("Pages of a stack stay: '{error}'");
         }
@@ -105,38 +121,63 @@ impl OwnStack {
 /// Wakes the thread of [`settle`]; it has room for one message, more are not needed.
 static WORK_DONE: OnceLock<Sender<()>> = OnceLock::new();
 
-/// Mappings with the code and constants of the program and of the libraries that it was started with.
+/// Mappings with the code and constants of the program and of the libraries that it was started
+/// with.
 static CODE: OnceLock<Vec<Range<usize>>> = OnceLock::new();
 
 #[allow(unsafe_code)]
 fn code_mappings() -> Vec<Range<usize>> {
     let mut mappings = Vec::new();
-    // SAFETY: `add_code` gets the pointer to the vector back, which lives here and is used by nobody else meanwhile.
+    // SAFETY: `add_code` gets the pointer to the vector back, which lives here and is used by
+    // nobody else meanwhile.
     unsafe { libc::dl_iterate_phdr(Some(add_code), (&raw mut mappings).cast()) };
     mappings
 }
 
-/// Adds the segments of one loaded file that are never written. Those that the loader changes belong to writable ones, also
-/// where they are read-only later, and the architectures that these programs are for have no relocations in code.
+/// Adds the segments of one loaded file that are never written. Those that the loader changes
+/// belong to writable ones, also where they are read-only later, and the architectures that these
+/// programs are for have no relocations in code.
 #[allow(unsafe_code)]
 // SAFETY: for `dl_iterate_phdr` only, see `code_mappings`.
-unsafe extern "C" fn add_code(info: *mut libc::dl_phdr_info, _size: usize, mappings: *mut c_void) -> c_int {
-    // SAFETY: the loader calls this with a description that it owns, and with the pointer that `code_mappings` has given it.
+unsafe extern "C" fn add_code(
+    info: *mut libc::dl_phdr_info,
+    _size: usize,
+    mappings: *mut c_void,
+) -> c_int {
+    // SAFETY: the loader calls this with a description that it owns, and with the pointer that
+    // `code_mappings` has given it.
     let (info, mappings) = unsafe { (&*info, &mut *mappings.cast::<Vec<Range<usize>>>()) };
-    // SAFETY: the loader's names end with a zero; so many headers follow each other at that address.
+    // SAFETY: the loader's names end with a zero; so many headers follow each other at that
+    // address.
     let (name, headers) = unsafe {
-        let name = if info.dlpi_name.is_null() { c"" } else { CStr::from_ptr(info.dlpi_name) };
-        (name, std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()))
+        let name = if info.dlpi_name.is_null() {
+            c""
+        } else {
+            CStr::from_ptr(info.dlpi_name)
+        };
+        (
+            name,
+            std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()),
+        )
     };
     // The program itself has no name; what the kernel brings along has one without a path.
     if !matches!(name.to_bytes(), [] | [b'/', ..]) {
         return 0;
     }
     let page = page_size();
-    for header in headers.iter().filter(|it| it.p_type == libc::PT_LOAD && it.p_flags & libc::PF_W == 0) {
-        let bounds = usize::try_from(header.p_vaddr).ok().zip(usize::try_from(header.p_filesz).ok());
-        let Some((address, bytes)) = bounds else { continue };
-        let Ok(base) = usize::try_from(info.dlpi_addr) else { continue };
+    for header in headers
+        .iter()
+        .filter(|it| it.p_type == libc::PT_LOAD && it.p_flags & libc::PF_W == 0)
+    {
+        let bounds = usize::try_from(header.p_vaddr)
+            .ok()
+            .zip(usize::try_from(header.p_filesz).ok());
+        let Some((address, bytes)) = bounds else {
+            continue;
+        };
+        let Ok(base) = usize::try_from(info.dlpi_addr) else {
+            continue;
+        };
         let start = base.wrapping_add(address);
         mappings.push(start & !(page - 1)..(start + bytes).next_multiple_of(page));
     }
@@ -149,18 +190,21 @@ fn page_size() -> usize {
     // SAFETY: takes no pointers.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) });
     // The largest pages of the architectures that these programs are for.
-    page.ok().filter(|page| page.is_power_of_two()).unwrap_or(64 * 1024)
+    page.ok()
+        .filter(|page| page.is_power_of_two())
+        .unwrap_or(64 * 1024)
 }
 
-/// Starts a thread that returns the pages of code that only the start needed to the kernel, and does so again some time
-/// after the start and after [`settle_again`]. A page that is needed again comes from the page cache. Without this an agent
-/// that has just connected has 6.3 MiB instead of 2.3, more than promised.
+/// Starts a thread that returns the pages of code that only the start needed to the kernel, and
+/// does so again some time after the start and after [`settle_again`]. A page that is needed again
+/// comes from the page cache. Without this an agent that has just connected has 6.3 MiB instead of
+/// 2.3, more than promised.
 pub fn settle() -> io::Result<()> {
     let code: &[Range<usize>] = CODE.get().map_or(&[], Vec::as_slice);
     let (work_done, woken) = bounded(1);
     threads::spawn("settle", STACK_SMALL, move || {
-        // What follows the start may be the largest burst of all, and should not add to what only the start needed. Whoever
-        // waits for the start does not wait for this as well.
+        // What follows the start may be the largest burst of all, and should not add to what only
+        // the start needed. Whoever waits for the start does not wait for this as well.
         let _ = woken.recv_timeout(Duration::from_millis(50));
         code.iter().for_each(map_in_pieces);
         give_back_code(code);
@@ -185,13 +229,15 @@ pub fn settle_again() {
 }
 
 fn give_back_code(code: &[Range<usize>]) {
-    code.iter().for_each(|range| advise(range, Advice::LinuxDontNeed));
+    code.iter()
+        .for_each(|range| advise(range, Advice::LinuxDontNeed));
     give_back_after(TRIM_FROM);
 }
 
-/// Splits a mapping into mappings of [`CODE_PIECE`] bytes, or pages where these are larger. For a page that is needed the kernel maps its neighbours too,
-/// as far as the mapping goes: with pieces twice as large an idle agent has 2.5 MiB instead of 2.0. Mappings stay apart when
-/// they differ, and these differ in whether a core dump has them, which has no code anyway.
+/// Splits a mapping into mappings of [`CODE_PIECE`] bytes, or pages where these are larger. For a
+/// page that is needed the kernel maps its neighbours too, as far as the mapping goes: with pieces
+/// twice as large an idle agent has 2.5 MiB instead of 2.0. Mappings stay apart when they differ,
+/// and these differ in whether a core dump has them, which has no code anyway.
 fn map_in_pieces(range: &Range<usize>) {
     for piece in every_other_piece(range) {
         advise(&piece, Advice::LinuxDontDump);
@@ -207,9 +253,16 @@ fn every_other_piece(range: &Range<usize>) -> impl Iterator<Item = Range<usize>>
 
 fn advise(range: &Range<usize>, advice: Advice) {
     #[allow(unsafe_code)]
-    // SAFETY: the range is code or constants of a file that stays loaded and are never written, so its content stays the same
-    // whatever is advised here: the next access reads it from the file again.
-    let result = unsafe { rustix::mm::madvise(std::ptr::without_provenance_mut(range.start), range.len(), advice) };
+    // SAFETY: the range is code or constants of a file that stays loaded and are never written, so
+    // its content stays the same whatever is advised here: the next access reads it from the file
+    // again.
+    let result = unsafe {
+        rustix::mm::madvise(
+            std::ptr::without_provenance_mut(range.start),
+            range.len(),
+            advice,
+        )
+    };
     if let Err(error) = result {
         log::debug!("Pages that rest stay: '{error}'");
     }
@@ -233,8 +286,12 @@ mod tests {
             let here = (&raw const local).addr();
             let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
             let is_own = |line: &&str| {
-                let range = line.split(' ').next().and_then(|range| range.split_once('-'));
-                let range = range.map(|(start, end)| [start, end].map(|text| usize::from_str_radix(text, 16)));
+                let range = line
+                    .split(' ')
+                    .next()
+                    .and_then(|range| range.split_once('-'));
+                let range = range
+                    .map(|(start, end)| [start, end].map(|text| usize::from_str_radix(text, 16)));
                 matches!(range, Some([Ok(start), Ok(end)]) if (start..end).contains(&here))
             };
             let mut own = maps.lines().skip_while(|line| !is_own(line));
@@ -250,24 +307,37 @@ mod tests {
                 assert!(resident() < 100);
             }
         };
-        std::thread::Builder::new().stack_size(1024 * 1024).spawn(body).unwrap().join().unwrap();
+        std::thread::Builder::new()
+            .stack_size(1024 * 1024)
+            .spawn(body)
+            .unwrap()
+            .join()
+            .unwrap();
     }
 
     #[test]
     fn code_is_that_of_program_and_libraries_and_runs_again_when_it_was_given_back() {
         let code = code_mappings();
         let is_code = |address: usize| code.iter().any(|range| range.contains(&address));
-        assert!(is_code((resident_kib as fn() -> usize as *const ()).addr()), "of this program");
+        assert!(
+            is_code((resident_kib as fn() -> usize as *const ()).addr()),
+            "of this program"
+        );
         assert!(is_code((libc::getpid as *const ()).addr()), "of a library");
         static CHANGED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(1);
         assert!(!is_code((&raw const CHANGED).addr()), "data");
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         for range in &code {
             let begins = format!("{:x}-", range.start);
-            let line =
-                maps.lines().find(|line| line.starts_with(&begins)).unwrap_or_else(|| panic!("{begins}\n{maps}"));
+            let line = maps
+                .lines()
+                .find(|line| line.starts_with(&begins))
+                .unwrap_or_else(|| panic!("{begins}\n{maps}"));
             assert!(line.contains(" r--p ") || line.contains(" r-xp "), "{line}");
-            assert!(line.contains(&format!("-{:x} ", range.end)), "{range:x?}: {line}");
+            assert!(
+                line.contains(&format!("-{:x} ", range.end)),
+                "{range:x?}: {line}"
+            );
         }
         code.iter().for_each(map_in_pieces);
         give_back_code(&code);
@@ -281,30 +351,43 @@ mod tests {
             (0..0, vec![]),
             (0..piece, vec![]),
             (piece..2 * piece + 1, vec![(2 * piece, 2 * piece + 1)]),
-            (0..5 * piece, vec![(piece, 2 * piece), (3 * piece, 4 * piece)]),
+            (
+                0..5 * piece,
+                vec![(piece, 2 * piece), (3 * piece, 4 * piece)],
+            ),
         ];
         for (range, expected) in rows {
-            let pieces: Vec<_> = every_other_piece(&range).map(|piece| (piece.start, piece.end)).collect();
+            let pieces: Vec<_> = every_other_piece(&range)
+                .map(|piece| (piece.start, piece.end))
+                .collect();
             assert_eq!(pieces, expected, "{range:?}");
         }
     }
 
     fn resident_kib() -> usize {
         let status = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
-        let line = status.lines().find(|line| line.starts_with("Anonymous:")).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("Anonymous:"))
+            .unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
     #[test]
     fn a_burst_of_small_pieces_is_given_back() {
-        // Small pieces come from the heap, where a hole below a living piece is kept unless asked for.
-        let mut pieces: Vec<Box<[u8; 1024]>> = (0..64 * 1024).map(|_| Box::new([1; 1024])).collect();
+        // Small pieces come from the heap, where a hole below a living piece is kept unless asked
+        // for.
+        let mut pieces: Vec<Box<[u8; 1024]>> =
+            (0..64 * 1024).map(|_| Box::new([1; 1024])).collect();
         let last = pieces.pop();
         let full = resident_kib();
         drop(pieces);
         give_back_after(64 * 1024 * 1024);
         let after = resident_kib();
         drop(last);
-        assert!(after + 32 * 1024 < full, "{full} KiB before, {after} KiB after");
+        assert!(
+            after + 32 * 1024 < full,
+            "{full} KiB before, {after} KiB after"
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! A file with metrics in the text format of Prometheus, replaced again and again.
 //!
-//! The textfile collector of node_exporter reads it, and `cat`. A file needs no listening socket and no access rules of its
-//! own. It is renamed over the old one, so that a reader never finds half of it; it is not brought to the disk.
+//! The textfile collector of node_exporter reads it, and `cat`. A file needs no listening socket
+//! and no access rules of its own. It is renamed over the old one, so that a reader never finds
+//! half of it; it is not brought to the disk.
 //!
 //! Thread: `metrics`, which may wait for the disk; nothing else of the program does.
 
@@ -34,14 +35,22 @@ impl TryFrom<String> for MetricsPath {
 
     fn try_from(path: String) -> Result<Self, String> {
         let path = PathBuf::from(path);
-        if path.is_absolute() && path.extension().is_some_and(|extension| extension == EXTENSION) {
+        if path.is_absolute()
+            && path
+                .extension()
+                .is_some_and(|extension| extension == EXTENSION)
+        {
             return Ok(Self(path));
         }
-        Err(format!("'{}' is no absolute path that ends in '.{EXTENSION}', as '/run/ankaios/ank.prom'", path.display()))
+        Err(format!(
+            "'{}' is no absolute path that ends in '.{EXTENSION}', as '/run/ankaios/ank.prom'",
+            path.display()
+        ))
     }
 }
 
-/// Value of the key `metrics_interval`, in whole seconds; by default what Prometheus is usually set to.
+/// Value of the key `metrics_interval`, in whole seconds; by default what Prometheus is usually set
+/// to.
 pub type MetricsInterval = Number<1, 3600, 15>;
 
 /// Which file is written, and how often.
@@ -66,12 +75,20 @@ pub struct Family {
 impl Family {
     /// A level, which goes up and down.
     pub const fn gauge(name: &'static str, help: &'static str) -> Self {
-        Self { name, kind: "gauge", help }
+        Self {
+            name,
+            kind: "gauge",
+            help,
+        }
     }
 
     /// A number that only grows while what it is about lives.
     pub const fn counter(name: &'static str, help: &'static str) -> Self {
-        Self { name, kind: "counter", help }
+        Self {
+            name,
+            kind: "counter",
+            help,
+        }
     }
 }
 
@@ -80,12 +97,22 @@ impl Family {
 pub struct MetricsText(BTreeMap<&'static str, (&'static Family, BTreeSet<String>)>);
 
 impl MetricsText {
-    /// Adds one series. `labels` are in the order in which they are written; their values are names, so nothing in them needs
-    /// to be escaped.
+    /// Adds one series. `labels` are in the order in which they are written; their values are
+    /// names, so nothing in them needs to be escaped.
     pub fn add(&mut self, family: &'static Family, labels: &[(&str, &str)], value: impl Display) {
-        let labels: Vec<String> = labels.iter().map(|(name, text)| format!("{name}=\"{text}\"")).collect();
-        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        let (_, series) = self.0.entry(family.name).or_insert_with(|| (family, BTreeSet::new()));
+        let labels: Vec<String> = labels
+            .iter()
+            .map(|(name, text)| format!("{name}=\"{text}\""))
+            .collect();
+        let labels = if labels.is_empty() {
+            String::new()
+        } else {
+            format!("{{{}}}", labels.join(","))
+        };
+        let (_, series) = self
+            .0
+            .entry(family.name)
+            .or_insert_with(|| (family, BTreeSet::new()));
         series.insert(format!("{}{labels} {value}\n", family.name));
     }
 
@@ -101,31 +128,47 @@ impl MetricsText {
 
 /// Microseconds as seconds.
 pub fn seconds(microseconds: u64) -> String {
-    format!("{}.{:06}", microseconds / 1_000_000, microseconds % 1_000_000)
+    format!(
+        "{}.{:06}",
+        microseconds / 1_000_000,
+        microseconds % 1_000_000
+    )
 }
 
 // --------------------------------------------------------------------- file
 
-/// Starts the thread that writes what `text` returns, first at once, until the other end of `stop` is dropped; then it removes
-/// the file. Nothing is written when there is no text.
+/// Starts the thread that writes what `text` returns, first at once, until the other end of `stop`
+/// is dropped; then it removes the file. Nothing is written when there is no text.
 // [impl->swdd~metrics-file~1]
 pub fn start(
     settings: MetricsSettings,
     stop: Receiver<()>,
     text: impl FnMut() -> Option<String> + Send + 'static,
 ) -> io::Result<Thread> {
-    threads::spawn("metrics", STACK_SMALL, move || write_all(&settings, &stop, text))
+    threads::spawn("metrics", STACK_SMALL, move || {
+        write_all(&settings, &stop, text)
+    })
 }
 
-fn write_all(settings: &MetricsSettings, stop: &Receiver<()>, mut text: impl FnMut() -> Option<String>) {
-    let MetricsSettings { path: MetricsPath(path), interval: Number(interval) } = settings;
+fn write_all(
+    settings: &MetricsSettings,
+    stop: &Receiver<()>,
+    mut text: impl FnMut() -> Option<String>,
+) {
+    let MetricsSettings {
+        path: MetricsPath(path),
+        interval: Number(interval),
+    } = settings;
     let interval = Duration::from_secs(*interval);
     let mut failure = String::new();
     loop {
         match text().map(|text| replace(path, &text)) {
             Some(Err(error)) if error.to_string() != failure => {
                 failure = error.to_string();
-                log::error!("Cannot write the metrics to '{}', trying again: {failure}.", path.display());
+                log::error!(
+                    "Cannot write the metrics to '{}', trying again: {failure}.",
+                    path.display()
+                );
             }
             Some(Ok(())) => failure.clear(),
             _ => {}
@@ -137,14 +180,19 @@ fn write_all(settings: &MetricsSettings, stop: &Receiver<()>, mut text: impl FnM
     let _ = fs::remove_file(path); // It may never have been written.
 }
 
-/// Replaces the file as a whole. The new one is made anew, so that a link that somebody has put there is not followed.
+/// Replaces the file as a whole. The new one is made anew, so that a link that somebody has put
+/// there is not followed.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut new = OsString::from(path);
     new.push(".new");
     let new = PathBuf::from(new);
     let _ = fs::remove_file(&new); // Left behind by a write that failed.
     let write = || {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&new)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(MODE)
+            .open(&new)?;
         file.set_permissions(Permissions::from_mode(MODE))?; // Whatever the umask is.
         file.write_all(text.as_bytes())?;
         fs::rename(&new, path)
@@ -205,7 +253,10 @@ mod tests {
     }
 
     fn settings(path: &Path) -> MetricsSettings {
-        MetricsSettings { path: MetricsPath(path.to_owned()), interval: Number(0) }
+        MetricsSettings {
+            path: MetricsPath(path.to_owned()),
+            interval: Number(0),
+        }
     }
 
     // [utest->swdd~metrics-file~1]
@@ -219,14 +270,21 @@ mod tests {
         write_all(&settings(&path), &stop, || {
             seen.push(fs::read_to_string(&path).unwrap_or_default());
             match seen.len() {
-                2 => assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE),
+                2 => assert_eq!(
+                    fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+                    MODE
+                ),
                 3 => running = None,
                 _ => {}
             }
             (seen.len() < 3).then(|| format!("text {}", seen.len()))
         });
         assert_eq!(seen, ["", "text 1", "text 2"]);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "neither the file nor a new one is left");
+        assert_eq!(
+            fs::read_dir(folder.path()).unwrap().count(),
+            0,
+            "neither the file nor a new one is left"
+        );
     }
 
     #[test]
@@ -249,14 +307,20 @@ mod tests {
         }
         drop(running);
         assert!(threads::join_all(reader, Duration::from_secs(180)).is_empty());
-        assert!(path.with_extension("good").exists(), "the reader found something else");
+        assert!(
+            path.with_extension("good").exists(),
+            "the reader found something else"
+        );
     }
 
     #[test]
     fn a_missing_folder_and_a_link_in_the_way_harm_nobody() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("below/a.prom");
-        assert_eq!(replace(&path, "x").unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(
+            replace(&path, "x").unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
         fs::create_dir(folder.path().join("below")).unwrap();
         let victim = folder.path().join("victim");
         fs::write(&victim, "untouched").unwrap();

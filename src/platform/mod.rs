@@ -1,4 +1,5 @@
-//! What each program needs of its operating system: threads, time, child processes, log, folders, settings, systemd.
+//! What each program needs of its operating system: threads, time, child processes, log, folders,
+//! settings, systemd.
 //!
 //! Thread: the caller's.
 

@@ -1,12 +1,16 @@
-//! Folders and files that only our user may change, in a place where other users may make folders too.
+//! Folders and files that only our user may change, in a place where other users may make folders
+//! too.
 //!
-//! Names are never followed through links. What exists already is used only when it belongs to us and nobody else may
-//! write to it: whoever made it, or put something into it, would otherwise read or replace what we put there.
+//! Names are never followed through links. What exists already is used only when it belongs to us
+//! and nobody else may write to it: whoever made it, or put something into it, would otherwise read
+//! or replace what we put there.
 //!
 //! Thread: any. Takes: paths. Gives: open folders and files, with the modes that they are to have.
 
 use crate::limits::MESSAGE_MAX;
-use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, ftruncate, mkdirat, open, openat, readlinkat};
+use rustix::fs::{
+    CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, ftruncate, mkdirat, open, openat, readlinkat,
+};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use std::ffi::OsStr;
@@ -25,7 +29,10 @@ const STICKY: u32 = 0o1000;
 const OTHERS_WRITE: u32 = 0o022;
 
 /// How folders are opened.
-const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const FOLDER: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
 /// Longest file that is read, in bytes: what agents keep came to them in one message.
 const READ_MAX: u64 = MESSAGE_MAX as u64;
 
@@ -40,7 +47,10 @@ impl PrivateFolder {
     /// Opens `path` and makes it, with those above it, when it is missing. Its mode becomes 0700.
     pub fn open(path: &Path) -> io::Result<Self> {
         if let Some(parent) = path.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(parent)?;
         }
         Self::at(CWD, path, path.to_owned(), Mode::RWXU)
     }
@@ -49,7 +59,10 @@ impl PrivateFolder {
     pub fn existing(path: &Path) -> io::Result<Self> {
         let descriptor = openat(CWD, path, FOLDER, Mode::empty())?;
         check(&fstat(&descriptor)?, path)?;
-        Ok(Self { path: path.to_owned(), descriptor })
+        Ok(Self {
+            path: path.to_owned(),
+            descriptor,
+        })
     }
 
     /// Opens the folder `name` in this one in the same way as [`Self::open`].
@@ -79,11 +92,12 @@ impl PrivateFolder {
         Ok(Self { path, descriptor })
     }
 
-    /// Opens the file `name` in this folder to be written anew, and makes it when it is missing. An existing one stays
-    /// the same file, since it may be mounted.
+    /// Opens the file `name` in this folder to be written anew, and makes it when it is missing. An
+    /// existing one stays the same file, since it may be mounted.
     pub fn write_anew(&self, name: &Path, mode: Mode) -> io::Result<File> {
         // Without waiting, in case that it is a FIFO.
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&self.descriptor, name, flags, Mode::RUSR | Mode::WUSR)?;
         if self.check_file(&file, name)? != mode {
             fchmod(&file, mode)?;
@@ -99,7 +113,10 @@ impl PrivateFolder {
         self.check_file(&file, name)?;
         let file = File::from(file);
         if file.metadata()?.len() > READ_MAX {
-            let text = format!("'{}' has more than {READ_MAX} bytes", self.path.join(name).display());
+            let text = format!(
+                "'{}' has more than {READ_MAX} bytes",
+                self.path.join(name).display()
+            );
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
         }
         io::read_to_string(file)
@@ -109,7 +126,10 @@ impl PrivateFolder {
     fn check_file(&self, file: &OwnedFd, name: &Path) -> io::Result<Mode> {
         let (stat, path) = (fstat(file)?, self.path.join(name));
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("'{}' is not a file", path.display())));
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                format!("'{}' is not a file", path.display()),
+            ));
         }
         check(&stat, &path)?;
         Ok(Mode::from_raw_mode(stat.st_mode))
@@ -127,16 +147,25 @@ pub fn check_owner(stat: &Stat) -> Result<(), String> {
     if owner == user {
         return Ok(());
     }
-    Err(format!("belongs to user {owner}, not to user {user} who runs this program. Remove it if nobody needs it"))
+    Err(format!(
+        "belongs to user {owner}, not to user {user} who runs this program. Remove it if nobody needs it"
+    ))
 }
 
 /// Whether only our user can have made or changed what is at `path`.
 fn check(stat: &Stat, path: &Path) -> io::Result<()> {
     let (user, path) = (geteuid().as_raw(), path.display());
-    check_owner(stat).map_err(|text| io::Error::new(io::ErrorKind::PermissionDenied, format!("'{path}' {text}")))?;
+    check_owner(stat).map_err(|text| {
+        io::Error::new(io::ErrorKind::PermissionDenied, format!("'{path}' {text}"))
+    })?;
     let mode = stat.st_mode & 0o7777;
-    // A group that has the number of a user is that user's own; such users have an umask that lets it write.
-    let others = if user != 0 && stat.st_gid == user { OTHERS_WRITE & 0o007 } else { OTHERS_WRITE };
+    // A group that has the number of a user is that user's own; such users have an umask that lets
+    // it write.
+    let others = if user != 0 && stat.st_gid == user {
+        OTHERS_WRITE & 0o007
+    } else {
+        OTHERS_WRITE
+    };
     if mode & others != 0 {
         let text = format!(
             "others may write to '{path}' (mode {mode:04o}). Remove it; or, if all that is in it may be trusted, use \
@@ -147,11 +176,12 @@ fn check(stat: &Stat, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the folder `path` one in which every user may make a folder that no other user can replace.
+/// Makes the folder `path` one in which every user may make a folder that no other user can
+/// replace.
 ///
 /// # Errors
-/// When that is not possible, above all because it belongs to somebody else than root and us, who could replace
-/// everything in it.
+/// When that is not possible, above all because it belongs to somebody else than root and us, who
+/// could replace everything in it.
 pub fn share(path: &Path) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
@@ -162,9 +192,16 @@ pub fn share(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes sure that no other user can replace what is in the existing folder `path`, and leaves it as it is otherwise.
+/// Makes sure that no other user can replace what is in the existing folder `path`, and leaves it
+/// as it is otherwise.
 pub fn use_shared(path: &Path) -> io::Result<()> {
-    settle(path, |mode| if mode & OTHERS_WRITE == 0 { mode } else { mode | STICKY })
+    settle(path, |mode| {
+        if mode & OTHERS_WRITE == 0 {
+            mode
+        } else {
+            mode | STICKY
+        }
+    })
 }
 
 fn settle(path: &Path, wanted: impl FnOnce(u32) -> u32) -> io::Result<()> {
@@ -179,14 +216,26 @@ fn settle(path: &Path, wanted: impl FnOnce(u32) -> u32) -> io::Result<()> {
             Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
         }
     };
-    let mut place = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let mut place = open(
+        path,
+        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
     let mut stat = fstat(&place)?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
-        // The target is read from the link that was checked, since one of another user would lead elsewhere.
+        // The target is read from the link that was checked, since one of another user would lead
+        // elsewhere.
         trusted(&stat)?;
         let target = readlinkat(&place, c"", Vec::new())?;
-        let target = path.parent().unwrap_or(path).join(OsStr::from_bytes(target.as_bytes()));
-        place = open(&target, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let target = path
+            .parent()
+            .unwrap_or(path)
+            .join(OsStr::from_bytes(target.as_bytes()));
+        place = open(
+            &target,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
         stat = fstat(&place)?;
     }
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
@@ -198,7 +247,10 @@ fn settle(path: &Path, wanted: impl FnOnce(u32) -> u32) -> io::Result<()> {
     if mode == wanted {
         return Ok(());
     }
-    match fs::set_permissions(format!("/proc/self/fd/{}", place.as_raw_fd()), Permissions::from_mode(wanted)) {
+    match fs::set_permissions(
+        format!("/proc/self/fd/{}", place.as_raw_fd()),
+        Permissions::from_mode(wanted),
+    ) {
         // It is root's; without the sticky bit others could replace what is ours.
         Err(error) if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 => {
             let text = format!(
@@ -249,8 +301,13 @@ mod tests {
         let folder = PrivateFolder::open(&path).unwrap();
         let inner = folder.subfolder("inner").unwrap();
         assert_eq!([mode(&path), mode(inner.path())], [0o700; 2]);
-        [path.as_path(), inner.path()].into_iter().for_each(|path| set(path, 0o755));
-        PrivateFolder::open(&path).unwrap().subfolder("inner").unwrap();
+        [path.as_path(), inner.path()]
+            .into_iter()
+            .for_each(|path| set(path, 0o755));
+        PrivateFolder::open(&path)
+            .unwrap()
+            .subfolder("inner")
+            .unwrap();
         assert_eq!([mode(&path), mode(inner.path())], [0o700; 2]);
     }
 
@@ -267,7 +324,9 @@ mod tests {
         };
         fs::create_dir(&folder).unwrap();
         fs::write(&file, "kept").unwrap();
-        [&folder, &file].into_iter().for_each(|path| set(path, 0o702));
+        [&folder, &file]
+            .into_iter()
+            .for_each(|path| set(path, 0o702));
         try_both("others may write to '");
         if give_away(&folder) && give_away(&file) {
             try_both("' belongs to user 65534, not to user 0 ");
@@ -304,7 +363,10 @@ mod tests {
         let own = PrivateFolder::existing(base.path()).unwrap();
         assert_eq!(own.read(Path::new("file")).unwrap(), "text");
         // It has no content, so it takes no room.
-        File::create(base.path().join("long")).unwrap().set_len(READ_MAX + 1).unwrap();
+        File::create(base.path().join("long"))
+            .unwrap()
+            .set_len(READ_MAX + 1)
+            .unwrap();
         refused(own.read(Path::new("long")), "has more than 67108864 bytes");
     }
 
@@ -314,7 +376,11 @@ mod tests {
         let path = base.path().join("missing/shared");
         share(&path).unwrap();
         assert_eq!(mode(&path), 0o1777);
-        for (before, given, default) in [(0o777, 0o1777, 0o1777), (0o700, 0o700, 0o1777), (0o775, 0o1775, 0o1777)] {
+        for (before, given, default) in [
+            (0o777, 0o1777, 0o1777),
+            (0o700, 0o700, 0o1777),
+            (0o775, 0o1775, 0o1777),
+        ] {
             set(&path, before);
             use_shared(&path).unwrap();
             assert_eq!(mode(&path), given, "{before:o}");
@@ -323,7 +389,10 @@ mod tests {
             assert_eq!(mode(&path), default, "{before:o}");
         }
         if give_away(&path) {
-            refused(share(&path), "it belongs to user 65534, who could replace everything in it, neither to root nor");
+            refused(
+                share(&path),
+                "it belongs to user 65534, who could replace everything in it, neither to root nor",
+            );
             refused(use_shared(&path), "Name another folder");
         }
     }

@@ -1,5 +1,5 @@
-//! How `ank-server` and `ank-agent` end: their exit codes, and what a usage error or a request for help does. Which
-//! program a multi-call file is.
+//! How `ank-server` and `ank-agent` end: their exit codes, and what a usage error or a request for
+//! help does. Which program a multi-call file is.
 //!
 //! Thread: `main`. `ank` has exit codes of its own (`src/cli/error.rs`).
 
@@ -24,8 +24,8 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Makes a panic of any thread end the program, as release builds do by themselves: without it a program would go on
-/// without the thread, and no supervisor would start it again.
+/// Makes a panic of any thread end the program, as release builds do by themselves: without it a
+/// program would go on without the thread, and no supervisor would start it again.
 pub fn abort_on_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -34,10 +34,15 @@ pub fn abort_on_panic() {
     }));
 }
 
-/// Prints the text of the command line parser: help and version to standard output, errors to standard error.
+/// Prints the text of the command line parser: help and version to standard output, errors to
+/// standard error.
 pub fn usage(text: &clap::Error) -> Exit {
     let _ = text.print(); // The output may be closed.
-    if text.use_stderr() { Exit::Usage } else { Exit::Done }
+    if text.use_stderr() {
+        Exit::Usage
+    } else {
+        Exit::Done
+    }
 }
 
 /// The name of a program in `argv[0]`, without folders; empty when there is none.
@@ -52,17 +57,27 @@ mod tests {
 
     #[test]
     fn only_a_wrong_command_line_is_an_error() {
-        for (argument, expected) in [("--help", Exit::Done), ("--version", Exit::Done), ("--wrong", Exit::Usage)] {
+        for (argument, expected) in [
+            ("--help", Exit::Done),
+            ("--version", Exit::Done),
+            ("--wrong", Exit::Usage),
+        ] {
             let command = Command::new("program").version("1.0.0");
-            let text = command.try_get_matches_from(["program", argument]).expect_err("nothing to run");
+            let text = command
+                .try_get_matches_from(["program", argument])
+                .expect_err("nothing to run");
             assert_eq!(usage(&text), expected, "{argument}");
         }
     }
 
     #[test]
     fn program_is_named_by_the_last_part_of_the_path() {
-        for (argument, expected) in [("ank", "ank"), ("/usr/bin/ank-agent", "ank-agent"), ("./x/ank", "ank"), ("", "")]
-        {
+        for (argument, expected) in [
+            ("ank", "ank"),
+            ("/usr/bin/ank-agent", "ank-agent"),
+            ("./x/ank", "ank"),
+            ("", ""),
+        ] {
             assert_eq!(called_as(OsStr::new(argument)), expected, "{argument}");
         }
     }

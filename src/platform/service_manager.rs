@@ -1,12 +1,14 @@
-//! Reports to the service manager (systemd) that the program is ready, its status, that it ends, and that all watched
-//! threads make progress. Without a `NOTIFY_SOCKET` nothing is reported and nothing is watched.
+//! Reports to the service manager (systemd) that the program is ready, its status, that it ends,
+//! and that all watched threads make progress. Without a `NOTIFY_SOCKET` nothing is reported and
+//! nothing is watched.
 //!
-//! Thread: `notify` watches and reports; [`StatusBoard`] belongs to all that have a part of the status; `main` starts it
-//! and reports the end.
-//! Owns: the watched threads' rounds, the socket. Takes: parts of the status, of which only the newest counts.
+//! Thread: `notify` watches and reports; [`StatusBoard`] belongs to all that have a part of the
+//! status; `main` starts it and reports the end.
+//! Owns: the watched threads' rounds, the socket. Takes: parts of the status, of which only the
+//! newest counts.
 //!
-//! The socket is ours because it has to work after children were started without the variable, with abstract names too,
-//! and with a bound on how long a full queue of the manager is waited for.
+//! The socket is ours because it has to work after children were started without the variable, with
+//! abstract names too, and with a bound on how long a full queue of the manager is waited for.
 
 use crate::limits::STACK_SMALL;
 use crate::platform::clock::{Clock, SystemClock};
@@ -27,9 +29,11 @@ use std::time::{Duration, Instant};
 const SERVICE_STATUS_REST: Duration = Duration::from_secs(1);
 /// Longest part of the status, in bytes; it is shown on one line.
 const SERVICE_STATUS_MAX: usize = 300;
-/// First pause before a woken thread is checked again; it doubles. A turn takes less than a millisecond.
+/// First pause before a woken thread is checked again; it doubles. A turn takes less than a
+/// millisecond.
 const VITAL_CHECK_FIRST: Duration = Duration::from_millis(2);
-/// Longest pause between two such checks. Much less than half of the shortest sensible `WatchdogSec`.
+/// Longest pause between two such checks. Much less than half of the shortest sensible
+/// `WatchdogSec`.
 const VITAL_CHECK_MAX: Duration = Duration::from_millis(250);
 
 /// The service manager that started us, if there is one.
@@ -54,21 +58,28 @@ struct Board {
 }
 
 impl ServiceManager {
-    /// The manager that the environment names. What does not make sense there is logged and ignored.
+    /// The manager that the environment names. What does not make sense there is logged and
+    /// ignored.
     pub fn from_environment() -> Self {
         let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
             return Self::default();
         };
         let watchdog = sd_notify::watchdog_enabled().filter(|limit| !limit.is_zero());
         Self::new(&name, watchdog).unwrap_or_else(|error| {
-            log::warn!("The service manager cannot be notified at '{}': {error}", name.display());
+            log::warn!(
+                "The service manager cannot be notified at '{}': {error}",
+                name.display()
+            );
             Self::default()
         })
     }
 
     fn new(socket: &OsStr, watchdog: Option<Duration>) -> io::Result<Self> {
         let (changed, changes) = bounded(1);
-        let board = Board { status: Mutex::default(), changed };
+        let board = Board {
+            status: Mutex::default(),
+            changed,
+        };
         Ok(Self {
             socket: Some(Arc::new(NotifySocket::new(socket)?)),
             watchdog,
@@ -82,12 +93,20 @@ impl ServiceManager {
         self.board.clone()
     }
 
-    /// Starts the thread that reports that all of `threads` run, and from then on that they make progress. It ends when
-    /// the returned sender is dropped; `None` without a service manager.
+    /// Starts the thread that reports that all of `threads` run, and from then on that they make
+    /// progress. It ends when the returned sender is dropped; `None` without a service manager.
     pub fn watch(&self, threads: WatchedThreads) -> io::Result<Option<(Sender<()>, Thread)>> {
-        let (Some(socket), Some(changed)) = (self.socket.clone(), self.changed.clone()) else { return Ok(None) };
+        let (Some(socket), Some(changed)) = (self.socket.clone(), self.changed.clone()) else {
+            return Ok(None);
+        };
         let (running, stop) = bounded::<()>(0);
-        let notifier = Notifier::new(socket, self.board.clone(), threads, self.watchdog, SystemClock);
+        let notifier = Notifier::new(
+            socket,
+            self.board.clone(),
+            threads,
+            self.watchdog,
+            SystemClock,
+        );
         let thread = threads::spawn("notify", STACK_SMALL, move || notifier.run(&changed, &stop))?;
         Ok(Some((running, thread)))
     }
@@ -123,14 +142,26 @@ impl StatusBoard {
     }
 
     fn text(&self) -> String {
-        let parts = self.0.as_ref().map(|board| board.status.lock().clone()).unwrap_or_default();
-        parts.iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join("; ")
+        let parts = self
+            .0
+            .as_ref()
+            .map(|board| board.status.lock().clone())
+            .unwrap_or_default();
+        parts
+            .iter()
+            .filter(|part| !part.is_empty())
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join("; ")
     }
 }
 
 /// The protocol has one line for a status.
 fn one_line(text: &str) -> String {
-    let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut line: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
     line.truncate(line.floor_char_boundary(SERVICE_STATUS_MAX));
     line
 }
@@ -186,9 +217,15 @@ impl<C: Clock> Notifier<C> {
     fn run(mut self, changed: &Receiver<()>, stop: &Receiver<()>) {
         loop {
             let check = self.due.map_or_else(never, |at| self.clock.alarm(at));
-            let rested = self.rest_until.map_or_else(never, |at| self.clock.alarm(at));
+            let rested = self
+                .rest_until
+                .map_or_else(never, |at| self.clock.alarm(at));
             let nothing = never();
-            let changed = if self.listens_for_changes() { changed } else { &nothing };
+            let changed = if self.listens_for_changes() {
+                changed
+            } else {
+                &nothing
+            };
             select_biased! {
                 recv(stop) -> _ => return,
                 recv(check) -> _ => self.check(),
@@ -203,8 +240,8 @@ impl<C: Clock> Notifier<C> {
         self.ready && self.rest_until.is_none()
     }
 
-    /// Checks the threads. Once all have made progress, reports it and begins the next round; until then those that
-    /// have not are woken and checked again soon.
+    /// Checks the threads. Once all have made progress, reports it and begins the next round; until
+    /// then those that have not are woken and checked again soon.
     fn check(&mut self) {
         let now = self.clock.now();
         if self.due.is_none_or(|at| now < at) {
@@ -215,9 +252,13 @@ impl<C: Clock> Notifier<C> {
             return self.report_progress(now);
         }
         let waited = now.saturating_duration_since(*self.late_since.get_or_insert(now));
-        // A thread without progress for this long is named in the log, before the service manager kills the program.
+        // A thread without progress for this long is named in the log, before the service manager
+        // kills the program.
         if waited >= Duration::from_secs(2) && !self.complained {
-            log::warn!("Waiting for the thread(s) '{}', which make no progress.", silent.join("', '"));
+            log::warn!(
+                "Waiting for the thread(s) '{}', which make no progress.",
+                silent.join("', '")
+            );
             self.complained = true;
         }
         self.due = Some(now + self.pause);
@@ -233,7 +274,8 @@ impl<C: Clock> Notifier<C> {
         } else {
             self.ready = true;
             (self.sent, self.rest_until) = (self.board.text(), Some(now + SERVICE_STATUS_REST));
-            self.socket.send(&[NotifyState::Ready, NotifyState::Status(&self.sent)]);
+            self.socket
+                .send(&[NotifyState::Ready, NotifyState::Status(&self.sent)]);
         }
         self.threads.begin_round();
         (self.late_since, self.pause, self.complained) = (None, VITAL_CHECK_FIRST, false);
@@ -264,19 +306,32 @@ impl NotifySocket {
         let address = match name.as_bytes() {
             [b'/', ..] => SocketAddr::from_pathname(name)?,
             [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest)?,
-            _ => return Err(io::Error::new(io::ErrorKind::Unsupported, "it is neither a path nor an abstract name")),
+            _ => {
+                return Err(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "it is neither a path nor an abstract name",
+                ));
+            }
         };
         let socket = UnixDatagram::unbound()?;
-        // Longest wait until the service manager takes a message. It is busy for milliseconds, or it is gone.
+        // Longest wait until the service manager takes a message. It is busy for milliseconds, or
+        // it is gone.
         socket.set_write_timeout(Some(Duration::from_secs(1)))?;
         Ok(Self { socket, address })
     }
 
-    /// Sends all of `states` as one message. Nothing depends on its arrival but what the manager does next.
+    /// Sends all of `states` as one message. Nothing depends on its arrival but what the manager
+    /// does next.
     fn send(&self, states: &[NotifyState<'_>]) {
         let message: Vec<String> = states.iter().map(ToString::to_string).collect();
-        if let Err(error) = self.socket.send_to_addr(message.join("\n").as_bytes(), &self.address) {
-            log::warn!("The service manager was not notified '{}': {error}", message.join("', '"));
+        if let Err(error) = self
+            .socket
+            .send_to_addr(message.join("\n").as_bytes(), &self.address)
+        {
+            log::warn!(
+                "The service manager was not notified '{}': {error}",
+                message.join("', '")
+            );
         }
     }
 }

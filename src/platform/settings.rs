@@ -1,9 +1,10 @@
-//! What the settings of the three programs have in common: config files, PEM texts, boolean flags, the TLS decision.
+//! What the settings of the three programs have in common: config files, PEM texts, boolean flags,
+//! the TLS decision.
 //!
 //! Thread: `main`, once at the start.
-//! Takes: paths and texts of the command line, the environment and one TOML file (command line > environment >
-//! file > default, decided per setting by the program). Gives: checked values, or errors with their texts. Nothing here
-//! logs, since `ank` has no logger: warnings are returned.
+//! Takes: paths and texts of the command line, the environment and one TOML file (command line >
+//! environment > file > default, decided per setting by the program). Gives: checked values, or
+//! errors with their texts. Nothing here logs, since `ank` has no logger: warnings are returned.
 
 use crate::limits::{CONTROL_MESSAGE_MAX, FOREIGN_MESSAGE_MAX, MESSAGE_MAX};
 use crate::model::nearest::nearest;
@@ -20,7 +21,8 @@ use toml::de::{DeTable, DeValue};
 
 /// Longest config or PEM file, in bytes: a CA bundle of a whole distribution is about 250 KB.
 const FILE_MAX: usize = 1024 * 1024;
-/// The highest value of `max_message_size`, in bytes: sizes are counted in 32 bits with a sign in some places.
+/// The highest value of `max_message_size`, in bytes: sizes are counted in 32 bits with a sign in
+/// some places.
 const MESSAGE_MAX_HIGHEST: usize = 1024 * 1024 * 1024;
 
 /// The only version of config files.
@@ -38,25 +40,36 @@ impl<const LOW: u64, const HIGH: u64, const DEFAULT: u64> Default for Number<LOW
     }
 }
 
-impl<'de, const LOW: u64, const HIGH: u64, const DEFAULT: u64> Deserialize<'de> for Number<LOW, HIGH, DEFAULT> {
+impl<'de, const LOW: u64, const HIGH: u64, const DEFAULT: u64> Deserialize<'de>
+    for Number<LOW, HIGH, DEFAULT>
+{
     /// An error names what is expected, not a type of the language.
     fn deserialize<D: Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
-        let number = i64::deserialize(number).ok().and_then(|number| u64::try_from(number).ok());
-        let expected = || D::Error::custom(format_args!("expected a whole number from {LOW} to {HIGH}"));
-        number.filter(|number| (LOW..=HIGH).contains(number)).map(Self).ok_or_else(expected)
+        let number = i64::deserialize(number)
+            .ok()
+            .and_then(|number| u64::try_from(number).ok());
+        let expected =
+            || D::Error::custom(format_args!("expected a whole number from {LOW} to {HIGH}"));
+        number
+            .filter(|number| (LOW..=HIGH).contains(number))
+            .map(Self)
+            .ok_or_else(expected)
     }
 }
 
 /// The highest value of numbers without a limit of their own.
 pub const NUMBER_MAX: u64 = u32::MAX as u64;
 
-/// Value of the key `max_message_size`: the largest gRPC message sent and received, in bytes. Has to be the same for all
-/// programs of a cluster, or the lowest one counts for what the server sends, and its own for what it receives.
-pub type MessageSize = Number<{ FOREIGN_MESSAGE_MAX as u64 }, { MESSAGE_MAX_HIGHEST as u64 }, { MESSAGE_MAX as u64 }>;
+/// Value of the key `max_message_size`: the largest gRPC message sent and received, in bytes. Has
+/// to be the same for all programs of a cluster, or the lowest one counts for what the server
+/// sends, and its own for what it receives.
+pub type MessageSize =
+    Number<{ FOREIGN_MESSAGE_MAX as u64 }, { MESSAGE_MAX_HIGHEST as u64 }, { MESSAGE_MAX as u64 }>;
 
-/// The key `max_control_message_size` of an agent's config file: bytes of the longest message that a workload may
-/// send through its control interface.
-pub type ControlMessageSize = Number<{ 4 * 1024 }, { MESSAGE_MAX_HIGHEST as u64 }, { CONTROL_MESSAGE_MAX as u64 }>;
+/// The key `max_control_message_size` of an agent's config file: bytes of the longest message that
+/// a workload may send through its control interface.
+pub type ControlMessageSize =
+    Number<{ 4 * 1024 }, { MESSAGE_MAX_HIGHEST as u64 }, { CONTROL_MESSAGE_MAX as u64 }>;
 
 /// The config file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -132,7 +145,8 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
-    /// The error for a command line that `command` refuses, with the environment variable that it is about.
+    /// The error for a command line that `command` refuses, with the environment variable that it
+    /// is about.
     pub fn usage(error: clap::Error, command: &clap::Command) -> Self {
         Self::Usage(naming_variable(error, command))
     }
@@ -149,48 +163,67 @@ impl SettingsError {
     }
 }
 
-/// A config file that was read but not yet interpreted. It may hold keys, so it is never printed, nor is what it holds.
+/// A config file that was read but not yet interpreted. It may hold keys, so it is never printed,
+/// nor is what it holds.
 pub struct ConfigFile {
     pub path: PathBuf,
     text: String,
 }
 
 impl ConfigFile {
-    /// Reads the file given by option, or else the first of `places` that exists. `None`: no file, use defaults.
+    /// Reads the file given by option, or else the first of `places` that exists. `None`: no file,
+    /// use defaults.
     ///
     /// # Errors
-    /// [`ConfigError::Read`] when the given file is missing, or when a file exists but cannot be read: it is
-    /// never skipped silently.
+    /// [`ConfigError::Read`] when the given file is missing, or when a file exists but cannot be
+    /// read: it is never skipped silently.
     pub fn find(option: Option<&Path>, places: &[PathBuf]) -> Result<Option<Self>, ConfigError> {
         if let Some(path) = option {
             return Self::read(path).map(Some);
         }
-        // A dangling link or an unreadable folder is for the reader to complain about; only absence is skipped.
+        // A dangling link or an unreadable folder is for the reader to complain about; only absence
+        // is skipped.
         let exists = |path: &&PathBuf| !matches!(path.try_exists(), Ok(false));
-        places.iter().find(exists).map(|path| Self::read(path)).transpose()
+        places
+            .iter()
+            .find(exists)
+            .map(|path| Self::read(path))
+            .transpose()
     }
 
     /// Reads `path`.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let failed = |source| ConfigError::Read { path: path.to_owned(), source };
+        let failed = |source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        };
         let text = read_limited(File::open(path).map_err(failed)?, FILE_MAX).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), text })
+        Ok(Self {
+            path: path.to_owned(),
+            text,
+        })
     }
 
-    /// The keys that `T` names, strictly typed; others are ignored here. Give `T` `Option` fields and call this
-    /// once per group of keys (for example once with [`PemKeys`]).
+    /// The keys that `T` names, strictly typed; others are ignored here. Give `T` `Option` fields
+    /// and call this once per group of keys (for example once with [`PemKeys`]).
     pub fn keys<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
         toml::from_str(&self.text).map_err(|error| self.wrong(&error))
     }
 
     fn wrong(&self, error: &toml::de::Error) -> ConfigError {
         // The excerpt may be any line of a key, also one that does not look like it.
-        let holds_key = ["PRIVATE KEY", "key_pem_content"].iter().any(|sign| self.text.contains(sign));
+        let holds_key = ["PRIVATE KEY", "key_pem_content"]
+            .iter()
+            .any(|sign| self.text.contains(sign));
         let shown = if holds_key {
             let line = error.span().map_or(1, |span| self.line(span.start));
             // The message may quote the value.
             let message = error.message();
-            let message = if message.contains("PRIVATE KEY") { "a value of the wrong type" } else { message };
+            let message = if message.contains("PRIVATE KEY") {
+                "a value of the wrong type"
+            } else {
+                message
+            };
             format!("line {line}: {message} (excerpt left out)")
         } else {
             error.to_string().trim_end().to_owned()
@@ -198,7 +231,8 @@ impl ConfigFile {
         ConfigError::Parse(format!("'{}': {shown}", self.path.display()))
     }
 
-    /// Checks that `version` is [`CONFIG_VERSION`]; with `in_default` it may also stand in the table `[default]`.
+    /// Checks that `version` is [`CONFIG_VERSION`]; with `in_default` it may also stand in the
+    /// table `[default]`.
     pub fn check_version(&self, in_default: bool) -> Result<(), ConfigError> {
         #[derive(Deserialize)]
         struct Given {
@@ -211,15 +245,22 @@ impl ConfigFile {
         let in_table = in_default.then(|| self.keys::<Default>().ok()).flatten();
         let version = match in_table.and_then(|keys| keys.default.version) {
             Some(version) => version,
-            None => self.keys::<Given>()?.version.ok_or_else(|| ConfigError::NoVersion(self.path.clone()))?,
+            None => self
+                .keys::<Given>()?
+                .version
+                .ok_or_else(|| ConfigError::NoVersion(self.path.clone()))?,
         };
         if version == CONFIG_VERSION {
             return Ok(());
         }
-        Err(ConfigError::WrongVersion { version, place: self.place("version") })
+        Err(ConfigError::WrongVersion {
+            version,
+            place: self.place("version"),
+        })
     }
 
-    /// The file, and the line of `key` when that stands in one place only, at the top or in some table.
+    /// The file, and the line of `key` when that stands in one place only, at the top or in some
+    /// table.
     pub fn place(&self, key: &str) -> String {
         let mut found = Vec::new();
         self.walk(&mut |path, line, is_table| {
@@ -236,25 +277,43 @@ impl ConfigFile {
     }
 
     fn line(&self, at: usize) -> usize {
-        self.text.get(..at).unwrap_or_default().matches('\n').count() + 1
+        self.text
+            .get(..at)
+            .unwrap_or_default()
+            .matches('\n')
+            .count()
+            + 1
     }
 
-    /// A warning, with line number and the nearest known key, for every key that no pattern of `known` names.
+    /// A warning, with line number and the nearest known key, for every key that no pattern of
+    /// `known` names.
     ///
-    /// A pattern is a dotted path, for example `mutating_hooks.name`; tables in arrays count as tables, and a last
-    /// part `*` stands for any key with anything below it. A table that is not known is reported once.
+    /// A pattern is a dotted path, for example `mutating_hooks.name`; tables in arrays count as
+    /// tables, and a last part `*` stands for any key with anything below it. A table that is not
+    /// known is reported once.
     pub fn unknown_keys(&self, known: &[&str]) -> Vec<String> {
         let mut found = Vec::new();
         self.walk(&mut |path, line, _| {
             let leads_here = |pattern: &&str| match pattern.strip_suffix(".*") {
-                Some(stem) if path.strip_prefix(stem).is_some_and(|rest| rest.starts_with('.')) => true,
-                _ => pattern.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')),
+                Some(stem)
+                    if path
+                        .strip_prefix(stem)
+                        .is_some_and(|rest| rest.starts_with('.')) =>
+                {
+                    true
+                }
+                _ => pattern
+                    .strip_prefix(path)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('.')),
             };
             let is_known = known.iter().any(leads_here);
             if !is_known {
                 let hint = hint_of_unknown(path, known);
                 let file = self.path.display();
-                found.push((line, format!("'{file}', line {line}: unknown key '{path}' is ignored.{hint}")));
+                found.push((
+                    line,
+                    format!("'{file}', line {line}: unknown key '{path}' is ignored.{hint}"),
+                ));
             }
             is_known
         });
@@ -262,17 +321,27 @@ impl ConfigFile {
         found.into_iter().map(|(_, warning)| warning).collect()
     }
 
-    /// Calls `visit` with the path and line of each key, and whether it is that of a table; below only where it wants that.
+    /// Calls `visit` with the path and line of each key, and whether it is that of a table; below
+    /// only where it wants that.
     fn walk(&self, visit: &mut dyn FnMut(&str, usize, bool) -> bool) {
         if let Ok(table) = DeTable::parse(&self.text) {
             self.walk_table(table.get_ref(), "", visit);
         }
     }
 
-    fn walk_table(&self, table: &DeTable<'_>, above: &str, visit: &mut dyn FnMut(&str, usize, bool) -> bool) {
+    fn walk_table(
+        &self,
+        table: &DeTable<'_>,
+        above: &str,
+        visit: &mut dyn FnMut(&str, usize, bool) -> bool,
+    ) {
         for (key, value) in table {
             let (path, value) = (format!("{above}{}", key.get_ref()), value.get_ref());
-            if !visit(&path, self.line(key.span().start), matches!(value, DeValue::Table(_))) {
+            if !visit(
+                &path,
+                self.line(key.span().start),
+                matches!(value, DeValue::Table(_)),
+            ) {
                 continue;
             }
             let tables = match value {
@@ -286,9 +355,16 @@ impl ConfigFile {
     }
 }
 
-/// Keys that people bring along from elsewhere, with the key that does the same here and what is different about it.
-const KEYS_OF_OTHERS: [(&str, &str, &str); 2] =
-    [("state_persistence_file", "state_dir", ", which names a folder"), ("startup_config", "startup_manifest", "")];
+/// Keys that people bring along from elsewhere, with the key that does the same here and what is
+/// different about it.
+const KEYS_OF_OTHERS: [(&str, &str, &str); 2] = [
+    (
+        "state_persistence_file",
+        "state_dir",
+        ", which names a folder",
+    ),
+    ("startup_config", "startup_manifest", ""),
+];
 
 /// What to do about an unknown key, for the end of its warning.
 fn hint_of_unknown(path: &str, known: &[&str]) -> String {
@@ -304,14 +380,17 @@ fn hint_of_unknown(path: &str, known: &[&str]) -> String {
 fn meant<'k>(path: &str, known: &[&'k str]) -> Option<&'k str> {
     let parts = path.split('.').count();
     let same_depth = |pattern: &&'k str| {
-        let end = pattern.match_indices('.').nth(parts - 1).map_or(pattern.len(), |(at, _)| at);
+        let end = pattern
+            .match_indices('.')
+            .nth(parts - 1)
+            .map_or(pattern.len(), |(at, _)| at);
         pattern.get(..end)
     };
     nearest(path, known.iter().filter_map(same_depth))
 }
 
-/// Reads all of a text of at most `max` bytes that a person wrote. The mark with which some editors begin UTF-8 is left
-/// out.
+/// Reads all of a text of at most `max` bytes that a person wrote. The mark with which some editors
+/// begin UTF-8 is left out.
 ///
 /// # Errors
 /// `FileTooLarge`; `InvalidData` when it is no UTF-8, with the encoding that it is probably in.
@@ -319,15 +398,24 @@ pub fn read_limited(source: impl Read, max: usize) -> io::Result<String> {
     let mut bytes = Vec::new();
     source.take(max as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > max {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {max} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("larger than {max} bytes"),
+        ));
     }
     if is_utf16(&bytes) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is text in UTF-16; save it as UTF-8"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "it is text in UTF-16; save it as UTF-8",
+        ));
     }
     let text = String::from_utf8(bytes).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
-        io::Error::new(io::ErrorKind::InvalidData, format!("line {line} is not UTF-8; save it as UTF-8"))
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("line {line} is not UTF-8; save it as UTF-8"),
+        )
     })?;
     match text.strip_prefix(BYTE_ORDER_MARK) {
         Some(rest) => Ok(rest.to_owned()),
@@ -377,10 +465,13 @@ pub enum PemError {
     },
 }
 
-/// Opens `path`, checks the permissions of what was opened (links are followed) and reads the text. A private key has mode
-/// 0600 or 0400, others can neither change nor execute a certificate.
+/// Opens `path`, checks the permissions of what was opened (links are followed) and reads the text.
+/// A private key has mode 0600 or 0400, others can neither change nor execute a certificate.
 pub fn read_pem(path: &Path, is_key: bool) -> Result<String, PemError> {
-    let failed = |source| PemError::Open { path: path.to_owned(), source };
+    let failed = |source| PemError::Open {
+        path: path.to_owned(),
+        source,
+    };
     let file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if metadata.is_dir() {
@@ -394,17 +485,30 @@ pub fn read_pem(path: &Path, is_key: bool) -> Result<String, PemError> {
         }
         false => {
             let rule = "Certificates must be readable for the owner, not writable for others and not executable.";
-            ("Certificate file", mode & 0o400 != 0 && mode & 0o133 == 0, rule)
+            (
+                "Certificate file",
+                mode & 0o400 != 0 && mode & 0o133 == 0,
+                rule,
+            )
         }
     };
     if !is_allowed {
-        return Err(PemError::Mode { path: path.to_owned(), what, rule, mode });
+        return Err(PemError::Mode {
+            path: path.to_owned(),
+            what,
+            rule,
+            mode,
+        });
     }
     read_limited(file, FILE_MAX).map_err(|error| {
         if error.kind() != io::ErrorKind::InvalidData {
             return failed(error);
         }
-        let command = if is_key { "openssl pkey -inform DER" } else { "openssl x509 -inform DER" };
+        let command = if is_key {
+            "openssl pkey -inform DER"
+        } else {
+            "openssl x509 -inform DER"
+        };
         let text = format!("it is no PEM text; '{command}' converts a file in DER form");
         failed(io::Error::new(io::ErrorKind::InvalidData, text))
     })
@@ -432,28 +536,47 @@ pub struct PemKeys {
 
 impl PemKeys {
     /// Names of the keys, for [`ConfigFile::unknown_keys`].
-    pub const NAMES: [&'static str; 6] =
-        ["ca_pem", "crt_pem", KEY_PEM, "ca_pem_content", "crt_pem_content", "key_pem_content"];
+    pub const NAMES: [&'static str; 6] = [
+        "ca_pem",
+        "crt_pem",
+        KEY_PEM,
+        "ca_pem_content",
+        "crt_pem_content",
+        "key_pem_content",
+    ];
 
-    /// The texts: contents as they are, paths read at once, even when they will not be needed. `file` is where the
-    /// keys stand.
+    /// The texts: contents as they are, paths read at once, even when they will not be needed.
+    /// `file` is where the keys stand.
     pub fn read(self, file: &ConfigFile) -> Result<Pems, ConfigError> {
-        let mut pems = Pems([self.ca_pem_content, self.crt_pem_content, self.key_pem_content]);
-        let paths = [self.ca_pem, self.crt_pem, self.key_pem].into_iter().zip(&mut pems.0);
+        let mut pems = Pems([
+            self.ca_pem_content,
+            self.crt_pem_content,
+            self.key_pem_content,
+        ]);
+        let paths = [self.ca_pem, self.crt_pem, self.key_pem]
+            .into_iter()
+            .zip(&mut pems.0);
         for ((path, pem), key) in paths.zip(Self::NAMES) {
             let Some(path) = path else { continue };
             if pem.is_some() {
-                return Err(ConfigError::ConflictingPems { key, place: file.place(key) });
+                return Err(ConfigError::ConflictingPems {
+                    key,
+                    place: file.place(key),
+                });
             }
             let text = read_pem(&path, key == KEY_PEM);
-            *pem = Some(text.map_err(|source| ConfigError::Pem { source, key, place: file.place(key) })?);
+            *pem = Some(text.map_err(|source| ConfigError::Pem {
+                source,
+                key,
+                place: file.place(key),
+            })?);
         }
         Ok(pems)
     }
 }
 
-/// Paths of a CA certificate, of our certificate and of our private key: the PEM options of a command line (`--ca_pem` and
-/// so on) and their environment variables.
+/// Paths of a CA certificate, of our certificate and of our private key: the PEM options of a
+/// command line (`--ca_pem` and so on) and their environment variables.
 pub type PemPaths<'a> = [Option<&'a Path>; 3];
 
 /// The same texts as far as they are given.
@@ -483,15 +606,19 @@ pub fn readable_key_warning(file: &ConfigFile, keys: &PemKeys) -> Option<String>
 
 // --------------------------------------------------------- flags, decision
 
-/// The combined value of `--insecure`, its environment variable and `--no-insecure`; `None` when nothing is given.
+/// The combined value of `--insecure`, its environment variable and `--no-insecure`; `None` when
+/// nothing is given.
 ///
-/// Of the two options the later one counts, and an option more than the environment, which clap's own way of overriding
-/// takes for a conflict. For arguments with the ids `insecure` and `no_insecure`, declared as `bool`; clap itself refuses other
-/// values of the variable than `true` and `false`.
+/// Of the two options the later one counts, and an option more than the environment, which clap's
+/// own way of overriding takes for a conflict. For arguments with the ids
+/// `insecure` and `no_insecure`, declared as `bool`; clap itself refuses other values of the
+/// variable than `true` and `false`.
 pub fn insecure_flag(matches: &clap::ArgMatches) -> Option<bool> {
     let place = |id: &str| {
         let is_option = matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
-        is_option.then(|| matches.indices_of(id)?.next_back()).flatten()
+        is_option
+            .then(|| matches.indices_of(id)?.next_back())
+            .flatten()
     };
     match (place("insecure"), place("no_insecure")) {
         (Some(insecure), Some(not)) => Some(insecure > not),
@@ -503,20 +630,35 @@ pub fn insecure_flag(matches: &clap::ArgMatches) -> Option<bool> {
     }
 }
 
-/// Adds the environment variable to a usage error about its value: clap names only the option of `command`.
+/// Adds the environment variable to a usage error about its value: clap names only the option of
+/// `command`.
 pub fn naming_variable(mut error: clap::Error, command: &clap::Command) -> clap::Error {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.as_str(),
         _ => "",
     };
-    let (option, value) = (text(ContextKind::InvalidArg), text(ContextKind::InvalidValue));
-    let long = option.strip_prefix("--").and_then(|option| option.split(' ').next());
-    let argument = command.get_arguments().find(|argument| long.is_some() && argument.get_long() == long);
-    let variable =
-        argument.and_then(clap::Arg::get_env).filter(|name| std::env::var_os(name).is_some_and(|it| it == value));
+    let (option, value) = (
+        text(ContextKind::InvalidArg),
+        text(ContextKind::InvalidValue),
+    );
+    let long = option
+        .strip_prefix("--")
+        .and_then(|option| option.split(' ').next());
+    let argument = command
+        .get_arguments()
+        .find(|argument| long.is_some() && argument.get_long() == long);
+    let variable = argument
+        .and_then(clap::Arg::get_env)
+        .filter(|name| std::env::var_os(name).is_some_and(|it| it == value));
     if let Some(name) = variable {
-        let tip = format!("the value is that of the environment variable {}", name.display());
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+        let tip = format!(
+            "the value is that of the environment variable {}",
+            name.display()
+        );
+        error.insert(
+            ContextKind::Suggested,
+            ContextValue::StyledStrs(vec![tip.into()]),
+        );
     }
     error
 }
@@ -532,15 +674,28 @@ pub struct MissingPems {
 }
 
 /// Decides how connections are protected, with a warning to print first.
-pub fn decide_security(insecure: bool, pems: Pems) -> (Result<Security, MissingPems>, Option<&'static str>) {
-    let options = ["'--ca_pem'", "'--crt_pem'", "'--key_pem'"].into_iter().zip(&pems.0);
-    let missing: Vec<&'static str> = options.filter(|(_, text)| text.is_none()).map(|(option, _)| option).collect();
+pub fn decide_security(
+    insecure: bool,
+    pems: Pems,
+) -> (Result<Security, MissingPems>, Option<&'static str>) {
+    let options = ["'--ca_pem'", "'--crt_pem'", "'--key_pem'"]
+        .into_iter()
+        .zip(&pems.0);
+    let missing: Vec<&'static str> = options
+        .filter(|(_, text)| text.is_none())
+        .map(|(option, _)| option)
+        .collect();
     let nothing_given = missing.len() == 3;
     // Warning when certificates are given although `--insecure` is.
-    let warning = (insecure && !nothing_given)
-        .then_some("Insecure and secure flags specified at the same time. Defaulting to secure communication.");
+    let warning = (insecure && !nothing_given).then_some(
+        "Insecure and secure flags specified at the same time. Defaulting to secure communication.",
+    );
     let security = match pems.0 {
-        [Some(ca), Some(certificate), Some(key)] => Ok(Security::MutualTls(PemTexts { ca, certificate, key })),
+        [Some(ca), Some(certificate), Some(key)] => Ok(Security::MutualTls(PemTexts {
+            ca,
+            certificate,
+            key,
+        })),
         _ if insecure && nothing_given => Ok(Security::Insecure),
         _ => Err(MissingPems { missing }),
     };

@@ -1,7 +1,7 @@
 //! What threads share: locks, and a descriptor that wakes a thread from `poll`.
 //!
-//! A panic ends every program (`program::abort_on_panic`), so no thread finds a lock that a panic left behind: these locks
-//! know of none, and callers need not decide what to do then.
+//! A panic ends every program (`program::abort_on_panic`), so no thread finds a lock that a panic
+//! left behind: these locks know of none, and callers need not decide what to do then.
 //!
 //! Thread: any.
 
@@ -18,12 +18,16 @@ pub struct EventFd(Arc<OwnedFd>);
 impl EventFd {
     /// One that is not set.
     pub fn new() -> io::Result<Self> {
-        Ok(Self(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
+        Ok(Self(Arc::new(eventfd(
+            0,
+            EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
+        )?)))
     }
 
     /// Makes it readable; never waits.
     pub fn set(&self) {
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes()); // It fails only when it is readable already.
+        // It fails only when it is readable already.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
     /// Makes it unreadable again; returns whether it was readable.

@@ -23,15 +23,22 @@ impl Thread {
 
 /// Starts a thread called `name` with `stack_bytes` of stack.
 #[allow(clippy::disallowed_methods)] // The one place that spawns.
-pub fn spawn(name: impl Into<String>, stack_bytes: usize, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
+pub fn spawn(
+    name: impl Into<String>,
+    stack_bytes: usize,
+    body: impl FnOnce() + Send + 'static,
+) -> io::Result<Thread> {
     let name = name.into();
     let (alive, ended) = bounded::<()>(0);
-    std::thread::Builder::new().name(name.clone()).stack_size(stack_bytes).spawn(move || {
-        let _alive = alive; // Dropped on return and on panic alike.
-        #[cfg(debug_assertions)]
-        panic_if_asked();
-        body();
-    })?;
+    std::thread::Builder::new()
+        .name(name.clone())
+        .stack_size(stack_bytes)
+        .spawn(move || {
+            let _alive = alive; // Dropped on return and on panic alike.
+            #[cfg(debug_assertions)]
+            panic_if_asked();
+            body();
+        })?;
     Ok(Thread { name, ended })
 }
 
@@ -55,8 +62,8 @@ pub fn spawn_with<T: Send + 'static>(
     Ok(())
 }
 
-/// Panics in a thread that the environment variable `ANKAIOS_TEST_PANIC` names. Only in builds for tests: it shows what
-/// becomes of a program with such a thread.
+/// Panics in a thread that the environment variable `ANKAIOS_TEST_PANIC` names. Only in builds for
+/// tests: it shows what becomes of a program with such a thread.
 #[cfg(debug_assertions)]
 fn panic_if_asked() {
     let thread = std::thread::current();
@@ -74,7 +81,9 @@ pub fn join_all(threads: impl IntoIterator<Item = Thread>, limit: Duration) -> V
     let mut running = Vec::new();
     for thread in threads {
         // Nothing is ever sent, so only the end of the thread or the deadline wakes us.
-        if let Err(crossbeam_channel::RecvTimeoutError::Timeout) = thread.ended.recv_deadline(deadline) {
+        if let Err(crossbeam_channel::RecvTimeoutError::Timeout) =
+            thread.ended.recv_deadline(deadline)
+        {
             running.push(thread.name);
         }
     }
@@ -106,7 +115,10 @@ mod tests {
 
     #[test]
     fn a_panicking_thread_counts_as_ended() {
-        let thread = spawn("panics", crate::limits::STACK_SMALL, || panic!("on purpose")).unwrap();
+        let thread = spawn("panics", crate::limits::STACK_SMALL, || {
+            panic!("on purpose")
+        })
+        .unwrap();
         assert!(join_all([thread], Duration::from_secs(180)).is_empty());
     }
 }

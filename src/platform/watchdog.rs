@@ -1,10 +1,13 @@
-//! The threads that a program cannot do without. Each counts the turns of its loop, and a watcher can request one.
+//! The threads that a program cannot do without. Each counts the turns of its loop, and a watcher
+//! can request one.
 //!
-//! A thread that waits turns when it is woken, in the same wait as for its work: that shows that it can be woken, which
-//! a flag for being idle would not. Without a watcher no thread is woken. A wait for something outside, such as a server
-//! that does not respond, is marked beforehand and counts as progress; a stuck loop marks nothing.
+//! A thread that waits turns when it is woken, in the same wait as for its work: that shows that it
+//! can be woken, which a flag for being idle would not. Without a watcher no thread is woken. A
+//! wait for something outside, such as a server that does not respond, is marked beforehand and
+//! counts as progress; a stuck loop marks nothing.
 //!
-//! Thread: [`Heartbeat`] belongs to the watched thread, [`WatchedThreads`] to `main` at the start and then to `notify`.
+//! Thread: [`Heartbeat`] belongs to the watched thread, [`WatchedThreads`] to `main` at the start
+//! and then to `notify`.
 //! Owns: how many turns were counted last. Gives: the name of a watched thread that ends.
 
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -47,7 +50,10 @@ pub struct Heartbeat {
 impl WatchedThreads {
     /// No thread yet; `on_end` is called with the name of each that ends, on that thread.
     pub fn new(on_end: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Self { threads: Vec::new(), on_end: Arc::new(on_end) }
+        Self {
+            threads: Vec::new(),
+            on_end: Arc::new(on_end),
+        }
     }
 
     /// Threads whose end has no consequence, for tests.
@@ -66,7 +72,11 @@ impl WatchedThreads {
     }
 
     /// Adds the thread `name`, which `waker` wakes from its wait.
-    pub fn add_woken_by(&mut self, name: impl Into<String>, waker: impl Fn() + Send + 'static) -> Heartbeat {
+    pub fn add_woken_by(
+        &mut self,
+        name: impl Into<String>,
+        waker: impl Fn() + Send + 'static,
+    ) -> Heartbeat {
         let (wakers, woken) = bounded(1);
         self.insert(name.into(), Box::new(waker), wakers, woken)
     }
@@ -78,9 +88,22 @@ impl WatchedThreads {
         wakers: Sender<()>,
         woken: Receiver<()>,
     ) -> Heartbeat {
-        let mark = Arc::new(Mark { name, turns: AtomicU64::new(0), outside: AtomicBool::new(false) });
-        self.threads.push(Watched { mark: mark.clone(), waker, counted: 0 });
-        Heartbeat { mark, woken, _wakers: wakers, on_end: self.on_end.clone() }
+        let mark = Arc::new(Mark {
+            name,
+            turns: AtomicU64::new(0),
+            outside: AtomicBool::new(false),
+        });
+        self.threads.push(Watched {
+            mark: mark.clone(),
+            waker,
+            counted: 0,
+        });
+        Heartbeat {
+            mark,
+            woken,
+            _wakers: wakers,
+            on_end: self.on_end.clone(),
+        }
     }
 
     /// From here on every thread has to make progress once more.
@@ -104,7 +127,8 @@ impl WatchedThreads {
 
 impl Watched {
     fn is_silent(&self) -> bool {
-        self.mark.turns.load(Ordering::Acquire) == self.counted && !self.mark.outside.load(Ordering::Acquire)
+        self.mark.turns.load(Ordering::Acquire) == self.counted
+            && !self.mark.outside.load(Ordering::Acquire)
     }
 }
 
@@ -137,12 +161,15 @@ impl Drop for Heartbeat {
     }
 }
 
-/// Never returns when the folder in `ANKAIOS_TEST_FREEZE` holds a file with this name, which it removes, so that the next
-/// process is not frozen. Only in builds for tests: it shows what becomes of a program with such a thread.
+/// Never returns when the folder in `ANKAIOS_TEST_FREEZE` holds a file with this name, which it
+/// removes, so that the next process is not frozen. Only in builds for tests: it shows what becomes
+/// of a program with such a thread.
 #[cfg(debug_assertions)]
 fn freeze_if_asked(name: &str) {
     static FOLDER: std::sync::OnceLock<Option<std::ffi::OsString>> = std::sync::OnceLock::new();
-    let Some(folder) = FOLDER.get_or_init(|| std::env::var_os("ANKAIOS_TEST_FREEZE")) else { return };
+    let Some(folder) = FOLDER.get_or_init(|| std::env::var_os("ANKAIOS_TEST_FREEZE")) else {
+        return;
+    };
     if std::fs::remove_file(std::path::Path::new(folder).join(name)).is_ok() {
         log::warn!("Thread '{name}' is frozen for a test.");
         loop {
@@ -153,7 +180,10 @@ fn freeze_if_asked(name: &str) {
 
 impl fmt::Debug for WatchedThreads {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_list().entries(self.threads.iter().map(|thread| &thread.mark)).finish()
+        formatter
+            .debug_list()
+            .entries(self.threads.iter().map(|thread| &thread.mark))
+            .finish()
     }
 }
 
@@ -179,13 +209,21 @@ mod tests {
     fn each_round_wants_a_turn_of_every_thread() {
         let mut threads = WatchedThreads::unattended();
         let (one, two) = (threads.add("one"), threads.add("two"));
-        assert_eq!(threads.nudge_silent(), ["one", "two"], "nobody has turned yet");
+        assert_eq!(
+            threads.nudge_silent(),
+            ["one", "two"],
+            "nobody has turned yet"
+        );
         one.turn();
         assert_eq!(threads.nudge_silent(), ["two"]);
         two.turn();
         assert!(threads.nudge_silent().is_empty());
         threads.begin_round();
-        assert_eq!(threads.nudge_silent(), ["one", "two"], "the turns of before do not count");
+        assert_eq!(
+            threads.nudge_silent(),
+            ["one", "two"],
+            "the turns of before do not count"
+        );
     }
 
     #[test]
@@ -221,14 +259,18 @@ mod tests {
         let heartbeat = threads.add("alone");
         drop(threads);
         // A closed channel would be ready for ever, and its thread would spin.
-        assert_eq!(heartbeat.woken().try_recv(), Err(crossbeam_channel::TryRecvError::Empty));
+        assert_eq!(
+            heartbeat.woken().try_recv(),
+            Err(crossbeam_channel::TryRecvError::Empty)
+        );
     }
 
     #[test]
     fn the_end_of_a_thread_is_told_by_its_name() {
         let ended = Arc::new(Mutex::new(Vec::new()));
         let told = ended.clone();
-        let mut threads = WatchedThreads::new(move |name| told.lock().unwrap().push(name.to_owned()));
+        let mut threads =
+            WatchedThreads::new(move |name| told.lock().unwrap().push(name.to_owned()));
         let (stays, ends) = (threads.add("stays"), threads.add("ends"));
         drop(ends);
         assert_eq!(*ended.lock().unwrap(), ["ends"]);

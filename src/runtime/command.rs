@@ -12,14 +12,19 @@ use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-/// Standard output kept of one engine call, in bytes. A listing of 1,000 containers is about 0.4 MB.
+/// Standard output kept of one engine call, in bytes. A listing of 1,000 containers is about 0.4
+/// MB.
 const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// Standard error kept of one engine call, in bytes.
 const ENGINE_ERROR_MAX: usize = 4 * 1024;
 
-/// A listing can be long; what is cut off cannot be parsed, so it does not matter which part of it is kept.
-const BOUNDS: OutputBounds =
-    OutputBounds { output_max: ENGINE_OUTPUT_MAX, error_max: ENGINE_ERROR_MAX, end_when_exceeded: false };
+/// A listing can be long; what is cut off cannot be parsed, so it does not matter which part of it
+/// is kept.
+const BOUNDS: OutputBounds = OutputBounds {
+    output_max: ENGINE_OUTPUT_MAX,
+    error_max: ENGINE_ERROR_MAX,
+    end_when_exceeded: false,
+};
 
 /// One call of an engine's program.
 #[derive(Debug)]
@@ -46,11 +51,19 @@ impl EngineOutput {
     pub fn into_text(self) -> Result<String, RuntimeError> {
         if self.discarded > 0 {
             let total = self.discarded + self.bytes.len() as u64;
-            let text = format!("{total} bytes of output are too many, at most {ENGINE_OUTPUT_MAX} can be read");
-            return Err(RuntimeError::Failed(format!("{text}. Execution of {}", self.call)));
+            let text = format!(
+                "{total} bytes of output are too many, at most {ENGINE_OUTPUT_MAX} can be read"
+            );
+            return Err(RuntimeError::Failed(format!(
+                "{text}. Execution of {}",
+                self.call
+            )));
         }
         String::from_utf8(self.bytes).map_err(|error| {
-            RuntimeError::Failed(format!("The output is not text: {error}. Execution of {}", self.call))
+            RuntimeError::Failed(format!(
+                "The output is not text: {error}. Execution of {}",
+                self.call
+            ))
         })
     }
 }
@@ -58,7 +71,11 @@ impl EngineOutput {
 impl<'a> EngineCall<'a> {
     /// A call of `program`, looked up in `PATH`, without input and without time limit.
     pub fn new(program: &'a str, arguments: impl Into<Arguments>) -> Self {
-        let Arguments { given, shown, hidden } = arguments.into();
+        let Arguments {
+            given,
+            shown,
+            hidden,
+        } = arguments.into();
         let call = ChildCall {
             program: OsStr::new(program),
             arguments: given,
@@ -69,7 +86,13 @@ impl<'a> EngineCall<'a> {
             // Time from SIGTERM to SIGKILL for a call of an engine.
             kill_grace: Duration::from_secs(2),
         };
-        Self { call, record_in: None, partial: false, quoted: quoted(program, &shown), hidden }
+        Self {
+            call,
+            record_in: None,
+            partial: false,
+            quoted: quoted(program, &shown),
+            hidden,
+        }
     }
 
     /// Ends the call after `limit`, `None` never.
@@ -84,20 +107,29 @@ impl<'a> EngineCall<'a> {
         self
     }
 
-    /// Leaves a record of the child while it runs, so that the next agent can wait for it. For calls that change
-    /// something; listings need none.
+    /// Leaves a record of the child while it runs, so that the next agent can wait for it. For
+    /// calls that change something; listings need none.
     pub fn recorded(self, children: &'a EngineChildren) -> Self {
-        Self { record_in: Some(children), ..self }
+        Self {
+            record_in: Some(children),
+            ..self
+        }
     }
 
-    /// Takes what the program wrote even when it ends with an error; only a call that wrote nothing fails then. For
-    /// queries for several things of which some may be gone.
+    /// Takes what the program wrote even when it ends with an error; only a call that wrote nothing
+    /// fails then. For queries for several things of which some may be gone.
     pub fn partial(self) -> Self {
-        Self { partial: true, ..self }
+        Self {
+            partial: true,
+            ..self
+        }
     }
 
     /// Environment variables that only this call gets.
-    pub fn variables(mut self, variables: impl IntoIterator<Item = (&'static str, String)>) -> Self {
+    pub fn variables(
+        mut self,
+        variables: impl IntoIterator<Item = (&'static str, String)>,
+    ) -> Self {
         self.call.variables.extend(variables);
         self
     }
@@ -113,12 +145,24 @@ impl<'a> EngineCall<'a> {
         cancel: Cancel<'_>,
         more_time: impl FnOnce() -> Option<Duration>,
     ) -> Result<EngineOutput, RuntimeError> {
-        let Self { mut call, record_in, partial, quoted, hidden } = self;
+        let Self {
+            mut call,
+            record_in,
+            partial,
+            quoted,
+            hidden,
+        } = self;
         let program = call.program.display().to_string();
         log::debug!("Executing {quoted}");
         let record = record_in.and_then(|children| children.announce(&program, ""));
-        call.variables.extend(record.iter().map(|record| (CALL_VARIABLE, record.token.clone())));
-        let mut end = call.run(cancel, more_time).map_err(|error| not_started(&error, &program, &quoted))?;
+        call.variables.extend(
+            record
+                .iter()
+                .map(|record| (CALL_VARIABLE, record.token.clone())),
+        );
+        let mut end = call
+            .run(cancel, more_time)
+            .map_err(|error| not_started(&error, &program, &quoted))?;
         if let Some(child) = end.left_over.take() {
             reap_later(child, record);
         }
@@ -129,22 +173,34 @@ impl<'a> EngineCall<'a> {
 
 /// A command as users see it.
 pub fn quoted(program: &str, arguments: &[impl AsRef<str>]) -> String {
-    let arguments: String = arguments.iter().map(|argument| format!(" \"{}\"", argument.as_ref())).collect();
+    let arguments: String = arguments
+        .iter()
+        .map(|argument| format!(" \"{}\"", argument.as_ref()))
+        .collect();
     format!("'{program}{arguments}'")
 }
 
-/// The cause in the text of an error, without the call and without what the engine wrote before, at most
-/// [`ENGINE_REASON_MAX`] bytes: the last line that begins with `Error:`, because podman may write a hint behind it; or else
-/// the last line. Want of space is named whatever the engine says last: it is what has to be mended.
+/// The cause in the text of an error, without the call and without what the engine wrote before, at
+/// most [`ENGINE_REASON_MAX`] bytes: the last line that begins with `Error:`, because podman may
+/// write a hint behind it; or else the last line. Want of space is named whatever the engine says
+/// last: it is what has to be mended.
 pub fn reason(text: &str) -> String {
-    let text = text.rfind(". Execution of '").map_or(text, |call| &text[..call]);
+    let text = text
+        .rfind(". Execution of '")
+        .map_or(text, |call| &text[..call]);
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
     let error = lines().rfind(|line| line.starts_with("Error:"));
-    let mut reason = error.or_else(|| lines().next_back()).unwrap_or_default().to_owned();
+    let mut reason = error
+        .or_else(|| lines().next_back())
+        .unwrap_or_default()
+        .to_owned();
     if reason.len() > ENGINE_REASON_MAX {
         // The middle is left out: what caused all the rest may stand at the very end.
         let half = ENGINE_REASON_MAX / 2 - 2;
-        reason.replace_range(reason.floor_char_boundary(half)..reason.ceil_char_boundary(reason.len() - half), "...");
+        reason.replace_range(
+            reason.floor_char_boundary(half)..reason.ceil_char_boundary(reason.len() - half),
+            "...",
+        );
     }
     match want_of_space(text) {
         Some(want) if want_of_space(&reason).is_none() => format!("{want}: {reason}"),
@@ -155,7 +211,9 @@ pub fn reason(text: &str) -> String {
 /// The words for a full disk or a used up quota in a text of an engine.
 fn want_of_space(text: &str) -> Option<&'static str> {
     let text = text.to_ascii_lowercase();
-    ["no space left on device", "disk quota exceeded"].into_iter().find(|words| text.contains(words))
+    ["no space left on device", "disk quota exceeded"]
+        .into_iter()
+        .find(|words| text.contains(words))
 }
 
 fn not_started(error: &io::Error, program: &str, call: &str) -> RuntimeError {
@@ -167,10 +225,21 @@ fn not_started(error: &io::Error, program: &str, call: &str) -> RuntimeError {
 }
 
 fn outcome(end: ChildEnd, call: String, partial: bool) -> Result<EngineOutput, RuntimeError> {
-    let ChildEnd { ending, status, output, discarded, error_output, .. } = end;
+    let ChildEnd {
+        ending,
+        status,
+        output,
+        discarded,
+        error_output,
+        ..
+    } = end;
     match (ending, status) {
         (Ending::Itself, Some(status)) if status.success() || (partial && !output.is_empty()) => {
-            Ok(EngineOutput { bytes: output, discarded, call })
+            Ok(EngineOutput {
+                bytes: output,
+                discarded,
+                call,
+            })
         }
         (Ending::Itself | Ending::TooMuchOutput, status) => {
             let reason = match (error_output.is_empty(), status) {
@@ -178,14 +247,22 @@ fn outcome(end: ChildEnd, call: String, partial: bool) -> Result<EngineOutput, R
                 (true, Some(status)) => format!("Ended with {status}"),
                 (true, None) => "Its exit status is not known".to_owned(),
             };
-            Err(RuntimeError::Failed(format!("{reason}. Execution of {call}")))
+            Err(RuntimeError::Failed(format!(
+                "{reason}. Execution of {call}"
+            )))
         }
         (Ending::Cancelled, _) => Err(RuntimeError::Cancelled),
         (Ending::TimedOut(limit), _) => {
             // In one line: a line of its own could be taken for the reason.
             let output = error_output.lines().collect::<Vec<_>>().join("; ");
-            let said = if output.is_empty() { String::new() } else { format!(" It said: '{output}'.") };
-            Err(RuntimeError::TimedOut(format!("No answer within {limit:?}.{said} Execution of {call}")))
+            let said = if output.is_empty() {
+                String::new()
+            } else {
+                format!(" It said: '{output}'.")
+            };
+            Err(RuntimeError::TimedOut(format!(
+                "No answer within {limit:?}.{said} Execution of {call}"
+            )))
         }
     }
 }

@@ -23,7 +23,9 @@ pub fn config_of(workload: &Workload, runtime: &str) -> Result<Arc<ContainerConf
         Ok(EngineConfig::Container(config)) if *workload.runtime == *runtime => Ok(config.clone()),
         Ok(_) => {
             let other = &workload.runtime;
-            Err(RuntimeError::Unsupported(format!("Received a workload for the wrong runtime: '{other}'")))
+            Err(RuntimeError::Unsupported(format!(
+                "Received a workload for the wrong runtime: '{other}'"
+            )))
         }
     }
 }
@@ -31,7 +33,8 @@ pub fn config_of(workload: &Workload, runtime: &str) -> Result<Arc<ContainerConf
 impl ContainerConfig {
     /// The arguments that create and start the container of `new`.
     ///
-    /// A later `--name` or `--pidfile` in the user's options wins over ours; our labels stand behind the user's and win.
+    /// A later `--name` or `--pidfile` in the user's options wins over ours; our labels stand
+    /// behind the user's and win.
     // [impl->swdd~podman-create-workload-runs-workload~1]
     pub fn run_arguments(&self, new: &NewContainer) -> Result<Arguments, RuntimeError> {
         self.container_arguments(&["run", "--detach"], new)
@@ -42,11 +45,21 @@ impl ContainerConfig {
         self.container_arguments(&["create"], new)
     }
 
-    fn container_arguments(&self, verb: &[&str], new: &NewContainer) -> Result<Arguments, RuntimeError> {
+    fn container_arguments(
+        &self,
+        verb: &[&str],
+        new: &NewContainer,
+    ) -> Result<Arguments, RuntimeError> {
         // [impl->swdd~podman-create-workload-sets-optionally-container-name~1]
         let arguments = self.call(verb).plain(&["--name", &new.instance.short()]);
-        let pid_file = new.pid_file.as_ref().and_then(|path| path.to_str()).map(|path| format!("--pidfile={path}"));
-        let arguments = arguments.plain(pid_file.as_slice()).options(&self.command_options);
+        let pid_file = new
+            .pid_file
+            .as_ref()
+            .and_then(|path| path.to_str())
+            .map(|path| format!("--pidfile={path}"));
+        let arguments = arguments
+            .plain(pid_file.as_slice())
+            .options(&self.command_options);
         let mut own = Vec::new();
         // [impl->swdd~podman-create-workload-mounts-fifo-files~1]
         if let Some(folder) = &new.control_interface {
@@ -62,19 +75,30 @@ impl ContainerConfig {
         // [impl->swdd~podman-create-workload-creates-labels~1]
         own.push(format!("--label={LABEL_NAME}={}", new.instance));
         own.push(format!("--label={LABEL_AGENT}={}", new.instance.agent));
-        Ok(arguments.plain(&own).address(&self.image).command(&self.command_args))
+        Ok(arguments
+            .plain(&own)
+            .address(&self.image)
+            .command(&self.command_args))
     }
 
-    /// The arguments of a call, such as `start` and a container. Its engine may repeat those of an earlier call.
+    /// The arguments of a call, such as `start` and a container. Its engine may repeat those of an
+    /// earlier call.
     pub fn call(&self, verb: &[&str]) -> Arguments {
-        let earlier = Arguments::default().options(&self.command_options).address(&self.image);
-        let earlier = Arguments { hidden: earlier.hidden, ..Arguments::default() };
+        let earlier = Arguments::default()
+            .options(&self.command_options)
+            .address(&self.image);
+        let earlier = Arguments {
+            hidden: earlier.hidden,
+            ..Arguments::default()
+        };
         earlier.options(&self.general_options).plain(verb)
     }
 
     /// The arguments that pull the image as a create would.
     pub fn pull_arguments(&self) -> Arguments {
-        self.call(&["pull"]).options(&pull_options(&self.command_options)).address(&self.image)
+        self.call(&["pull"])
+            .options(&pull_options(&self.command_options))
+            .address(&self.image)
     }
 }
 
@@ -88,7 +112,12 @@ pub fn pull_options(options: &[impl AsRef<str>]) -> Vec<String> {
         if name == "--tls-verify" || (WITH_VALUE.contains(&name) && name != word) {
             found.push(word.to_owned());
         } else if WITH_VALUE.contains(&name) {
-            found.extend([Some(word), words.next()].into_iter().flatten().map(str::to_owned));
+            found.extend(
+                [Some(word), words.next()]
+                    .into_iter()
+                    .flatten()
+                    .map(str::to_owned),
+            );
         }
     }
     found
@@ -97,7 +126,10 @@ pub fn pull_options(options: &[impl AsRef<str>]) -> Vec<String> {
 /// The option that mounts a host path. It is a list with commas, so not every path can stand in it.
 fn bind_mount(source: &Path, target: &str, more: &str) -> Result<String, RuntimeError> {
     let unfit = |path: &str, why: String| {
-        let text = format!("Cannot mount '{}': {why} Change the mount point or the run folder.", path.escape_debug());
+        let text = format!(
+            "Cannot mount '{}': {why} Change the mount point or the run folder.",
+            path.escape_debug()
+        );
         Err(RuntimeError::Unsupported(text))
     };
     let Some(source) = source.to_str() else {
@@ -108,7 +140,9 @@ fn bind_mount(source: &Path, target: &str, more: &str) -> Result<String, Runtime
             return unfit(path, mount_rule(character));
         }
     }
-    Ok(format!("--mount=type=bind,source={source},destination={target}{more}"))
+    Ok(format!(
+        "--mount=type=bind,source={source},destination={target}{more}"
+    ))
 }
 
 /// The filter that selects the containers of `instance`.
@@ -141,7 +175,10 @@ mod tests {
         let mut folder = new_container("image: x");
         folder.control_interface = Some("/run,a/control_interface".into());
         for (new, path) in [
-            (file("/run/x", "/x,source=/,destination=/host"), "/x,source=/,destination=/host"),
+            (
+                file("/run/x", "/x,source=/,destination=/host"),
+                "/x,source=/,destination=/host",
+            ),
             (file("/r,n/x", "/x"), "/r,n/x"),
             (file("/run/\"x", "/x"), "/run/\\\"x"),
             (file("/run/x", "/x\n"), "/x\\n"),
@@ -149,7 +186,10 @@ mod tests {
         ] {
             match config.run_arguments(&new) {
                 Err(RuntimeError::Unsupported(text)) => {
-                    assert!(text.starts_with(&format!("Cannot mount '{path}': It contains '")), "{text}");
+                    assert!(
+                        text.starts_with(&format!("Cannot mount '{path}': It contains '")),
+                        "{text}"
+                    );
                 }
                 other => panic!("{path}: {other:?}"),
             }
@@ -170,7 +210,10 @@ mod tests {
         let new = new_container(text);
         let config = config_of(&new.workload, "podman").unwrap();
         let mut run = config.run_arguments(&new).unwrap().given;
-        let detach = run.iter().position(|argument| argument == "--detach").unwrap();
+        let detach = run
+            .iter()
+            .position(|argument| argument == "--detach")
+            .unwrap();
         run[detach - 1] = "create".to_owned();
         run.remove(detach);
         assert_eq!(config.create_arguments(&new).unwrap().given, run);
@@ -214,6 +257,9 @@ mod tests {
                 "echo \"hi\"",
             ]
         );
-        assert_eq!(config.call(&["start", "abc"]).given, ["--log-level=error", "start", "abc"]);
+        assert_eq!(
+            config.call(&["start", "abc"]).given,
+            ["--log-level=error", "start", "abc"]
+        );
     }
 }

@@ -1,7 +1,9 @@
-//! One container per workload, through podman or nerdctl. The engines differ in what [`Engine`] says.
+//! One container per workload, through podman or nerdctl. The engines differ in what [`Engine`]
+//! says.
 //!
 //! Thread: the caller's, see [`super`].
-//! Owns: nothing that outlives a call; the engines keep the containers. Gives: ids, listings, [`RuntimeError`].
+//! Owns: nothing that outlives a call; the engines keep the containers. Gives: ids, listings,
+//! [`RuntimeError`].
 
 use super::command::{EngineCall, EngineOutput};
 use super::container_config::{config_of, filter_by_agent, filter_by_name};
@@ -11,7 +13,9 @@ use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
 use super::log_reader::{LogCall, log_arguments};
 use super::masking::Arguments;
-use super::{Cancel, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError};
+use super::{
+    Cancel, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
+};
 use crate::limits::{LISTING_MAX, STOP_GRACE};
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
@@ -38,8 +42,8 @@ pub struct Engine {
     pub runtime: &'static str,
     pub program: &'static str,
     pub stop: &'static [&'static str],
-    /// With the anonymous volumes of the container: nothing else can ever use them, and each start of an image with `VOLUME`
-    /// makes new ones.
+    /// With the anonymous volumes of the container: nothing else can ever use them, and each start
+    /// of an image with `VOLUME` makes new ones.
     pub remove: &'static [&'static str],
     /// Prints how long a container may take to stop.
     pub stop_timeout: &'static [&'static str],
@@ -75,23 +79,31 @@ impl ContainerConnector {
 
     /// As [`RuntimeConnector::find`].
     // [impl->swdd~podman-get-workload-id-uses-label~1]
-    fn find_one(&self, instance: &InstanceName, wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
+    fn find_one(
+        &self,
+        instance: &InstanceName,
+        wanted: Option<&Workload>,
+    ) -> Result<Vec<ContainerId>, RuntimeError> {
         let in_pods = wanted.is_some_and(|workload| workload.config().joins_pod());
         let containers = (self.engine.listing)(&self.cli, &filter_by_name(instance))?;
-        let named = containers.iter().filter(|container| container.is_of(instance));
+        let named = containers
+            .iter()
+            .filter(|container| container.is_of(instance));
         // A container of a pod may have the labels of its image.
         let ours = named.filter_map(|container| {
             let id = container.id()?;
-            (in_pods || container.pod().is_none() || self.cli.records().has(instance, &id)).then_some(id)
+            (in_pods || container.pod().is_none() || self.cli.records().has(instance, &id))
+                .then_some(id)
         });
         Ok(ours.collect())
     }
 
-    /// Stops a container, also a paused one: it does not notice a stop, and podman 4 refuses it, so it is continued first.
+    /// Stops a container, also a paused one: it does not notice a stop, and podman 4 refuses it, so
+    /// it is continued first.
     fn stop_within(&self, id: &ContainerId) -> Result<(), RuntimeError> {
-        // The container may take its own stop timeout, which only the engine has: it comes from the workload's options or
-        // from the engine's configuration, maybe of an earlier agent. Nearly all stops end within the default, so the engine
-        // is queried only when one does not.
+        // The container may take its own stop timeout, which only the engine has: it comes from the
+        // workload's options or from the engine's configuration, maybe of an earlier agent. Nearly
+        // all stops end within the default, so the engine is queried only when one does not.
         let stop = || {
             let call = self.change(self.engine.stop, id).limit(self.stop_limit);
             let more_time = || more_than_default(&self.cli, self.engine.stop_timeout, &[&id.0]);
@@ -107,15 +119,21 @@ impl ContainerConnector {
         }
     }
 
-    /// Removes a container that does not run, and its anonymous volumes. Already gone counts as done.
+    /// Removes a container that does not run, and its anonymous volumes. Already gone counts as
+    /// done.
     // [impl->swdd~agent-removes-anonymous-volumes~1]
     fn remove(&self, id: &ContainerId) -> Result<(), RuntimeError> {
-        gone_is_fine(self.change(self.engine.remove, id).limit(REMOVAL_MAX).run(None).map(drop))
+        gone_is_fine(
+            self.change(self.engine.remove, id)
+                .limit(REMOVAL_MAX)
+                .run(None)
+                .map(drop),
+        )
     }
 
     // [impl->swdd~podman-delete-workload-stops-and-removes-workload~1]
-    /// Also what was never started, which an engine may not be able to stop, and what a removal left that was killed: podman
-    /// does not stop it, and removes it.
+    /// Also what was never started, which an engine may not be able to stop, and what a removal
+    /// left that was killed: podman does not stop it, and removes it.
     fn stop_and_remove(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         match self.stop_within(id) {
             Err(error @ RuntimeError::Failed(_)) => self.remove(id).map_err(|_| error),
@@ -124,7 +142,8 @@ impl ContainerConnector {
     }
 
     fn change(&self, call: &[&str], id: &ContainerId) -> EngineCall<'_> {
-        self.cli.change(Arguments::default().plain(call).plain(&[&*id.0]))
+        self.cli
+            .change(Arguments::default().plain(call).plain(&[&*id.0]))
     }
 
     /// Makes a container, or changes one, as `arguments` say.
@@ -136,11 +155,23 @@ impl ContainerConnector {
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
         let config = config_of(&new.workload, self.engine.runtime)?;
-        let socket = new.notify_socket.as_ref().map(|path| (NOTIFY_SOCKET, path.to_string_lossy().into_owned()));
-        let call = self.cli.change(arguments(&config, new)?).limit(limit).variables(socket);
-        match call.run(cancel).and_then(|output| self.created_id(output, new)) {
+        let socket = new
+            .notify_socket
+            .as_ref()
+            .map(|path| (NOTIFY_SOCKET, path.to_string_lossy().into_owned()));
+        let call = self
+            .cli
+            .change(arguments(&config, new)?)
+            .limit(limit)
+            .variables(socket);
+        match call
+            .run(cancel)
+            .and_then(|output| self.created_id(output, new))
+        {
             // A remote client for example.
-            Err(RuntimeError::Failed(text)) if new.pid_file.is_some() && text.contains("unknown flag: --pidfile") => {
+            Err(RuntimeError::Failed(text))
+                if new.pid_file.is_some() && text.contains("unknown flag: --pidfile") =>
+            {
                 self.make(arguments, &without_pid_file(new), limit, cancel)
             }
             Err(RuntimeError::Failed(text)) => {
@@ -151,38 +182,58 @@ impl ContainerConnector {
         }
     }
 
-    /// A create that was killed, for want of memory for example, leaves what only podman's storage has. No listing shows
-    /// it, and its name is taken: the next try has it again.
+    /// A create that was killed, for want of memory for example, leaves what only podman's storage
+    /// has. No listing shows it, and its name is taken: the next try has it again.
     fn remove_remains(&self, text: &str) -> Result<(), RuntimeError> {
-        let id = text.split_once("is already in use by ").and_then(|(_, id)| id.get(..ID_DIGITS));
-        let Some(id) = id.filter(|id| id.bytes().all(|digit| digit.is_ascii_hexdigit())) else { return Ok(()) };
+        let id = text
+            .split_once("is already in use by ")
+            .and_then(|(_, id)| id.get(..ID_DIGITS));
+        let Some(id) = id.filter(|id| id.bytes().all(|digit| digit.is_ascii_hexdigit())) else {
+            return Ok(());
+        };
         match self.cli.query(&["container", "exists", id]) {
             Err(RuntimeError::Failed(why)) if why.starts_with("Ended with exit status: 1.") => {
-                gone_is_fine(self.change(&["rm"], &ContainerId(id.into())).limit(REMOVAL_MAX).run(None).map(drop))
+                gone_is_fine(
+                    self.change(&["rm"], &ContainerId(id.into()))
+                        .limit(REMOVAL_MAX)
+                        .run(None)
+                        .map(drop),
+                )
             }
             _ => Ok(()),
         }
     }
 
-    /// The id that a successful `run` or `start` printed. Where something else was printed it is looked up.
+    /// The id that a successful `run` or `start` printed. Where something else was printed it is
+    /// looked up.
     // [impl->swdd~podman-create-workload-returns-workload-id~1]
-    fn created_id(&self, output: EngineOutput, new: &NewContainer) -> Result<ContainerId, RuntimeError> {
+    fn created_id(
+        &self,
+        output: EngineOutput,
+        new: &NewContainer,
+    ) -> Result<ContainerId, RuntimeError> {
         let text = output.into_text();
         let id = text.as_ref().map(|text| text.trim()).unwrap_or_default();
         if id.len() == ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
             return Ok(ContainerId(id.into()));
         }
         // A failed call must not read as if nothing had been created: the container may well exist.
-        let found = self.find_one(&new.instance, Some(&new.workload)).map_err(|error| match error {
-            RuntimeError::NotInstalled(reason) | RuntimeError::NotStarted(reason) => RuntimeError::Failed(reason),
-            other => other,
-        })?;
+        let found =
+            self.find_one(&new.instance, Some(&new.workload))
+                .map_err(|error| match error {
+                    RuntimeError::NotInstalled(reason) | RuntimeError::NotStarted(reason) => {
+                        RuntimeError::Failed(reason)
+                    }
+                    other => other,
+                })?;
         match found.as_slice() {
             [id] => Ok(id.clone()),
             found => {
                 text?;
                 let count = found.len();
-                Err(RuntimeError::Failed(format!("Unexpected number of workloads: {count} containers after a create")))
+                Err(RuntimeError::Failed(format!(
+                    "Unexpected number of workloads: {count} containers after a create"
+                )))
             }
         }
     }
@@ -253,14 +304,27 @@ impl RuntimeConnector for ContainerConnector {
         self.stop_within(id)
     }
 
-    fn probe_target(&mut self, id: &ContainerId, with_processes: bool) -> Result<ProbeTarget, RuntimeError> {
-        let listed = if with_processes { self.list()? } else { Vec::new() };
+    fn probe_target(
+        &mut self,
+        id: &ContainerId,
+        with_processes: bool,
+    ) -> Result<ProbeTarget, RuntimeError> {
+        let listed = if with_processes {
+            self.list()?
+        } else {
+            Vec::new()
+        };
         let found = listed.into_iter().find(|found| found.id == *id);
         let processes = found.map(|found| found.processes).unwrap_or_default();
-        Ok(ProbeTarget { program: self.cli.program, container: Some(id.0.to_string()), processes })
+        Ok(ProbeTarget {
+            program: self.cli.program,
+            container: Some(id.0.to_string()),
+            processes,
+        })
     }
 
-    /// The engine refuses to remove a container that was started again meanwhile, which has to be stopped then.
+    /// The engine refuses to remove a container that was started again meanwhile, which has to be
+    /// stopped then.
     fn delete_ended(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         self.remove(id).or_else(|error| match error {
             RuntimeError::Failed(_) => self.stop_and_remove(id),
@@ -268,7 +332,11 @@ impl RuntimeConnector for ContainerConnector {
         })
     }
 
-    fn find(&mut self, instance: &InstanceName, wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
+    fn find(
+        &mut self,
+        instance: &InstanceName,
+        wanted: Option<&Workload>,
+    ) -> Result<Vec<ContainerId>, RuntimeError> {
         self.find_one(instance, wanted)
     }
 
@@ -309,42 +377,67 @@ impl RuntimeConnector for ContainerConnector {
     // [impl->swdd~podman-state-getter-uses-podmancli~1]
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
         let entries = (self.engine.listing)(&self.cli, &filter_by_agent(&self.agent))?;
-        let listed: Vec<_> = entries.iter().filter_map(|entry| (self.engine.listed)(entry, &self.agent)).collect();
+        let listed: Vec<_> = entries
+            .iter()
+            .filter_map(|entry| (self.engine.listed)(entry, &self.agent))
+            .collect();
         let left_out = entries.len() - listed.len();
         if left_out != self.left_out {
             // When the number changes, not once per listing.
-            log::warn!("'{left_out}' containers with the label of agent '{}' have no valid name label", self.agent);
+            log::warn!(
+                "'{left_out}' containers with the label of agent '{}' have no valid name label",
+                self.agent
+            );
             self.left_out = left_out;
         }
         Ok(listed)
     }
 
-    fn log_calls(&mut self, instance: &InstanceName, wanted: &LogsRequest) -> Result<Vec<LogCall>, RuntimeError> {
+    fn log_calls(
+        &mut self,
+        instance: &InstanceName,
+        wanted: &LogsRequest,
+    ) -> Result<Vec<LogCall>, RuntimeError> {
         let found = self.find(instance, None)?;
-        let call = |id: &ContainerId| self.cli.log_call(log_arguments(wanted, &id.0), String::new());
+        let call = |id: &ContainerId| {
+            self.cli
+                .log_call(log_arguments(wanted, &id.0), String::new())
+        };
         Ok(found.iter().map(call).collect())
     }
 }
 
-/// How much more than [`CONTAINER_STOP_DEFAULT`] one of these containers may take to stop, if so. `call` prints the time
-/// that each has.
+/// How much more than [`CONTAINER_STOP_DEFAULT`] one of these containers may take to stop, if so.
+/// `call` prints the time that each has.
 pub(super) fn more_than_default(cli: &EngineCli, call: &[&str], ids: &[&str]) -> Option<Duration> {
     let printed = cli.query(&[call, ids].concat()).ok()?;
-    let seconds = printed.lines().filter_map(|line| line.trim().parse().ok()).max()?;
+    let seconds = printed
+        .lines()
+        .filter_map(|line| line.trim().parse().ok())
+        .max()?;
     let extra = Duration::from_secs(seconds).checked_sub(CONTAINER_STOP_DEFAULT)?;
     (!extra.is_zero()).then_some(extra)
 }
 
 fn without_pid_file(new: &NewContainer) -> NewContainer {
-    NewContainer { pid_file: None, ..new.clone() }
+    NewContainer {
+        pid_file: None,
+        ..new.clone()
+    }
 }
 
 fn gone_is_fine(result: Result<(), RuntimeError>) -> Result<(), RuntimeError> {
-    result.or_else(|error| if error.means_gone() { Ok(()) } else { Err(error) })
+    result.or_else(|error| {
+        if error.means_gone() {
+            Ok(())
+        } else {
+            Err(error)
+        }
+    })
 }
 
-/// Pulls the image of `config` if it is missing, with those of its options that choose the image. `exists` is the call
-/// that fails when it is, without its name; `limit` bounds each call.
+/// Pulls the image of `config` if it is missing, with those of its options that choose the image.
+/// `exists` is the call that fails when it is, without its name; `limit` bounds each call.
 pub fn pull_missing(
     cli: &EngineCli,
     config: &ContainerConfig,
@@ -356,9 +449,16 @@ pub fn pull_missing(
     let short = limit.map_or(LISTING_MAX, |limit| limit.min(LISTING_MAX));
     match call.limit(short).run(cancel) {
         Err(RuntimeError::Failed(_)) if config.option("--pull") == Some("never") => {
-            Err(RuntimeError::Failed(format!("{}: image not known", without_passwords(&config.image))))
+            Err(RuntimeError::Failed(format!(
+                "{}: image not known",
+                without_passwords(&config.image)
+            )))
         }
-        Err(RuntimeError::Failed(_)) => cli.change(config.pull_arguments()).limit(limit).run(cancel).map(drop),
+        Err(RuntimeError::Failed(_)) => cli
+            .change(config.pull_arguments())
+            .limit(limit)
+            .run(cancel)
+            .map(drop),
         result => result.map(drop),
     }
 }

@@ -1,10 +1,12 @@
-//! Listings of containers: what an engine prints of each of them, and what podman's states mean for workloads.
+//! Listings of containers: what an engine prints of each of them, and what podman's states mean for
+//! workloads.
 //!
-//! A listing prints only what is read here, and of each text only a beginning: labels of images and of other containers
-//! may be megabytes long, and a listing that is too long to be read hides all workloads.
+//! A listing prints only what is read here, and of each text only a beginning: labels of images and
+//! of other containers may be megabytes long, and a listing that is too long to be read hides all
+//! workloads.
 //!
-//! One strange entry must not hide all others, so fields are read one by one and only an output that is no sequence of
-//! objects at all is an error.
+//! One strange entry must not hide all others, so fields are read one by one and only an output
+//! that is no sequence of objects at all is an error.
 //!
 //! Thread: none, plain values; runs on the thread that called the engine.
 
@@ -15,30 +17,55 @@ use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
 use serde_json::{Map, Value};
 
-/// Characters of a label or a name that a listing prints, whatever image or person it is from. Longer than the full name
-/// of an instance, and than that of a container in a pod.
+/// Characters of a label or a name that a listing prints, whatever image or person it is from.
+/// Longer than the full name of an instance, and than that of a container in a pod.
 const LISTED_TEXT_MAX: usize = 512;
 const _: () = assert!(LISTED_TEXT_MAX > 2 * NAME_MAX + 64 + 2);
 
-/// One container as the engine lists it: an object with the keys of [`podman_format`] or of the format for nerdctl.
+/// One container as the engine lists it: an object with the keys of [`podman_format`] or of the
+/// format for nerdctl.
 #[derive(Debug)]
 pub struct EngineContainer(Map<String, Value>);
 
-/// The Go template by which podman prints one container. `ListContainer` has the plain values, without the changes for
-/// people that podman makes to some of them.
+/// The Go template by which podman prints one container. `ListContainer` has the plain values,
+/// without the changes for people that podman makes to some of them.
 pub fn podman_format() -> String {
-    let fields = ["State", "ExitCode", "Exited", "ExitedAt", "Pid", "Pod", "AutoRemove", "IsInfra"];
-    let fields: String = fields.iter().map(|name| format!(r#""{name}":{{{{json .ListContainer.{name}}}}},"#)).collect();
+    let fields = [
+        "State",
+        "ExitCode",
+        "Exited",
+        "ExitedAt",
+        "Pid",
+        "Pod",
+        "AutoRemove",
+        "IsInfra",
+    ];
+    let fields: String = fields
+        .iter()
+        .map(|name| format!(r#""{name}":{{{{json .ListContainer.{name}}}}},"#))
+        .collect();
     let name = shortened(".Names");
     let pod_name = shortened(".ListContainer.PodName");
     let labels = labels_format(".ListContainer.Labels");
-    format!(r#"{{"Id":{{{{json .ListContainer.ID}}}},{fields}"Name":{name},"PodName":{pod_name},{labels}}}"#)
+    format!(
+        r#"{{"Id":{{{{json .ListContainer.ID}}}},{fields}"Name":{name},"PodName":{pod_name},{labels}}}"#
+    )
 }
 
-/// The part of a template that prints the labels by which workloads are found; `labels` is the map of all.
+/// The part of a template that prints the labels by which workloads are found; `labels` is the map
+/// of all.
 pub(super) fn labels_format(labels: &str) -> String {
-    let value = |label: &str| format!(r#""{label}":{}"#, shortened(&format!(r#"(index {labels} "{label}")"#)));
-    format!(r#""Labels":{{{},{}}}"#, value(LABEL_NAME), value(LABEL_AGENT))
+    let value = |label: &str| {
+        format!(
+            r#""{label}":{}"#,
+            shortened(&format!(r#"(index {labels} "{label}")"#))
+        )
+    };
+    format!(
+        r#""Labels":{{{},{}}}"#,
+        value(LABEL_NAME),
+        value(LABEL_AGENT)
+    )
 }
 
 /// The part of a template that prints the beginning of a text.
@@ -89,24 +116,36 @@ impl EngineContainer {
 
     /// Whether its processes are stopped for the time being.
     pub fn is_paused(&self) -> bool {
-        self.field("State").as_str().is_some_and(|state| state.eq_ignore_ascii_case("paused"))
+        self.field("State")
+            .as_str()
+            .is_some_and(|state| state.eq_ignore_ascii_case("paused"))
     }
 
     /// Main process while there is one.
     pub fn process(&self) -> Option<MainProcess> {
-        let pid = self.field("Pid").as_u64().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0)?;
-        Some(MainProcess { container: self.id()?, pid })
+        let pid = self
+            .field("Pid")
+            .as_u64()
+            .and_then(|pid| u32::try_from(pid).ok())
+            .filter(|pid| *pid > 0)?;
+        Some(MainProcess {
+            container: self.id()?,
+            pid,
+        })
     }
 
     /// When it ended, in seconds since 1970. Podman fills in the year 1 for one that never did.
     pub fn ended_at(&self) -> Option<u64> {
-        self.field("ExitedAt").as_u64().filter(|_| self.execution_state().phase.has_ended())
+        self.field("ExitedAt")
+            .as_u64()
+            .filter(|_| self.execution_state().phase.has_ended())
     }
 
     /// What podman's state of the container means for its workload.
     ///
-    /// Podman reports `stopped` from the end of the process until it has cleaned up behind it, some 100 ms later; the
-    /// exit code is there from the beginning (`Exited` is true), and nothing will change it.
+    /// Podman reports `stopped` from the end of the process until it has cleaned up behind it, some
+    /// 100 ms later; the exit code is there from the beginning (`Exited` is true), and nothing will
+    /// change it.
     // [impl->swdd~podman-state-getter-maps-state~3]
     // [impl->swdd~allowed-workload-states~2]
     pub fn execution_state(&self) -> ExecutionState {
@@ -130,9 +169,11 @@ impl EngineContainer {
         }
     }
 
-    /// The instance that the container of `agent` runs; `None` when it is not a container of that agent.
+    /// The instance that the container of `agent` runs; `None` when it is not a container of that
+    /// agent.
     ///
-    /// The engine's filter is not trusted: the label and the agent part of the instance must both be exactly `agent`.
+    /// The engine's filter is not trusted: the label and the agent part of the instance must both
+    /// be exactly `agent`.
     // [impl->swdd~podman-list-of-existing-workloads-uses-labels~1]
     pub fn instance_of(&self, agent: &str) -> Option<InstanceName> {
         let instance = self.label(LABEL_NAME).and_then(InstanceName::parse)?;
@@ -155,7 +196,8 @@ impl EngineContainer {
     /// Whether the container carries the name of `instance` exactly.
     // [impl->swdd~podman-get-workload-id-uses-label~1]
     pub fn is_of(&self, instance: &InstanceName) -> bool {
-        self.label(LABEL_NAME).is_some_and(|name| name == instance.to_string())
+        self.label(LABEL_NAME)
+            .is_some_and(|name| name == instance.to_string())
     }
 }
 
@@ -180,7 +222,11 @@ mod tests {
             ("exited", "0", "Succeeded(Ok)"),
             ("Exited", "1", "Failed(ExecFailed): 'Exit code: '1''"),
             ("exited", "-1", "Failed(ExecFailed): 'Exit code: '-1''"),
-            ("exited", "4294967295", "Failed(ExecFailed): 'Exit code: '4294967295''"),
+            (
+                "exited",
+                "4294967295",
+                "Failed(ExecFailed): 'Exit code: '4294967295''",
+            ),
             ("exited", "null", "Failed(Unknown): 'exited'"),
             ("exited", "\"x\"", "Failed(Unknown): 'exited'"),
             ("stopping", "0", "Stopping(Stopping): 'stopping'"),
@@ -192,7 +238,11 @@ mod tests {
             ("", "0", "Failed(Unknown)"),
         ] {
             let container = entry(&format!(r#"{{"State": "{state}", "ExitCode": {code}}}"#));
-            assert_eq!(container.execution_state().to_string(), expected, "{state} {code}");
+            assert_eq!(
+                container.execution_state().to_string(),
+                expected,
+                "{state} {code}"
+            );
         }
     }
 
@@ -212,7 +262,9 @@ mod tests {
             ("null", false),
             (r#""text""#, false),
         ] {
-            let container = entry(&format!(r#"{{"Id": "i", "State": "running", "Labels": {labels}}}"#));
+            let container = entry(&format!(
+                r#"{{"Id": "i", "State": "running", "Labels": {labels}}}"#
+            ));
             assert_eq!(container.of_agent("C").is_some(), ours, "{labels}");
         }
     }
@@ -224,8 +276,14 @@ mod tests {
             ("true", 137, "Failed(ExecFailed): 'Exit code: '137''"),
             ("false", 137, "Stopping(Stopping): 'stopped'"),
         ] {
-            let container = entry(&format!(r#"{{"State": "stopped", "ExitCode": {code}, "Exited": {exited}}}"#));
-            assert_eq!(container.execution_state().to_string(), expected, "{exited} {code}");
+            let container = entry(&format!(
+                r#"{{"State": "stopped", "ExitCode": {code}, "Exited": {exited}}}"#
+            ));
+            assert_eq!(
+                container.execution_state().to_string(),
+                expected,
+                "{exited} {code}"
+            );
         }
     }
 
@@ -235,10 +293,17 @@ mod tests {
             let json = format!(
                 r#"{{"State": "{state}", "ExitCode": {code}, "Exited": true, "ExitedAt": 1, "AutoRemove": true}}"#
             );
-            assert_eq!(entry(&json).execution_state(), ExecutionState::plain(Phase::FailedLost), "{state} {code}");
+            assert_eq!(
+                entry(&json).execution_state(),
+                ExecutionState::plain(Phase::FailedLost),
+                "{state} {code}"
+            );
             assert_eq!(entry(&json).ended_at(), None);
         }
-        for (state, expected) in [("running", Phase::Running), ("created", Phase::PendingStarting)] {
+        for (state, expected) in [
+            ("running", Phase::Running),
+            ("created", Phase::PendingStarting),
+        ] {
             let json = format!(r#"{{"State": "{state}", "AutoRemove": true}}"#);
             assert_eq!(entry(&json).execution_state().phase, expected);
         }
@@ -247,8 +312,14 @@ mod tests {
     #[test]
     fn a_strange_entry_does_not_hide_the_others() {
         let good = r#"{"Id": "i", "State": "exited", "ExitCode": 3, "Pid": 0, "Labels": {"name":"w.1.A","agent":"A"}}"#;
-        let text = format!(r#"{{}} {{"Id": 5, "Labels": []}} {{"Id": null, "Pid": "x", "Pod": null}} {good}"#);
-        let listed: Vec<_> = parse(&text).unwrap().iter().filter_map(|entry| entry.of_agent("A")).collect();
+        let text = format!(
+            r#"{{}} {{"Id": 5, "Labels": []}} {{"Id": null, "Pid": "x", "Pod": null}} {good}"#
+        );
+        let listed: Vec<_> = parse(&text)
+            .unwrap()
+            .iter()
+            .filter_map(|entry| entry.of_agent("A"))
+            .collect();
         assert_eq!(
             listed,
             [ListedContainer {
@@ -265,10 +336,17 @@ mod tests {
 
     #[test]
     fn an_id_that_reads_like_an_option_is_none() {
-        for (id, known) in
-            [("0a9f", true), ("--all", false), ("-a", false), ("", false), ("a b", false), ("a\\n", false)]
-        {
-            let container = entry(&format!(r#"{{"Id": "{id}", "Pid": 7, "Labels": {{"name":"w.1.A","agent":"A"}}}}"#));
+        for (id, known) in [
+            ("0a9f", true),
+            ("--all", false),
+            ("-a", false),
+            ("", false),
+            ("a b", false),
+            ("a\\n", false),
+        ] {
+            let container = entry(&format!(
+                r#"{{"Id": "{id}", "Pid": 7, "Labels": {{"name":"w.1.A","agent":"A"}}}}"#
+            ));
             assert_eq!(container.of_agent("A").is_some(), known, "{id}");
             assert_eq!(container.process().is_some(), known, "{id}");
         }
@@ -281,13 +359,22 @@ mod tests {
         }
         for text in ["garbage", "[]", "null", "{", "{} x", "1"] {
             let error = parse(text).unwrap_err();
-            assert!(error.starts_with("The list of containers cannot be read: "), "{text:?}: {error}");
+            assert!(
+                error.starts_with("The list of containers cannot be read: "),
+                "{text:?}: {error}"
+            );
         }
     }
 
     #[test]
     fn a_pid_is_known_only_while_there_is_a_process() {
-        for (json, pid) in [("0", None), ("7", Some(7)), ("-1", None), ("99999999999", None), ("\"7\"", None)] {
+        for (json, pid) in [
+            ("0", None),
+            ("7", Some(7)),
+            ("-1", None),
+            ("99999999999", None),
+            ("\"7\"", None),
+        ] {
             let process = entry(&format!(r#"{{"Id": "i", "Pid": {json}}}"#)).process();
             assert_eq!(process.map(|process| process.pid), pid, "{json}");
         }

@@ -1,12 +1,13 @@
 //! Which containers this agent created or took over, and which only look as if it had.
 //!
-//! Labels alone prove nothing: an image may bring labels of its own, which every container of it carries that nobody gave
-//! others, above all those of pods from a Kubernetes manifest. So the id of the container that runs an instance is noted
-//! in the folder of that instance. The note goes with the folder; a stale one names a container that does not exist any
-//! more and harms nobody.
+//! Labels alone prove nothing: an image may bring labels of its own, which every container of it
+//! carries that nobody gave others, above all those of pods from a Kubernetes manifest. So the id
+//! of the container that runs an instance is noted in the folder of that instance. The note goes
+//! with the folder; a stale one names a container that does not exist any more and harms nobody.
 //!
 //! Thread: `wl:<name>` and `call:<name>` note and read, `scheduler` reads.
-//! Owns: the files `container`, `prepared` and `ended` in the folder of each instance, and those that a connector keeps beside them.
+//! Owns: the files `container`, `prepared` and `ended` in the folder of each instance, and those
+//! that a connector keeps beside them.
 
 use super::{ContainerId, ListedContainer};
 use crate::model::names::InstanceName;
@@ -38,10 +39,14 @@ pub struct ContainerRecords {
 impl ContainerRecords {
     /// Notes below the folder of an agent, made during this `boot`.
     pub fn below(folder: PathBuf, boot: &str) -> Self {
-        Self { folder, boot: boot.into() }
+        Self {
+            folder,
+            boot: boot.into(),
+        }
     }
 
-    /// Notes that `id` runs the instance, in this boot. Without a note the labels of the container decide.
+    /// Notes that `id` runs the instance, in this boot. Without a note the labels of the container
+    /// decide.
     pub fn note(&self, instance: &InstanceName, id: &ContainerId) {
         let text = format!("{}\n{}\n", id.0, self.boot);
         if self.kept(instance, FILE).as_deref() == Some(&*text) {
@@ -55,34 +60,43 @@ impl ContainerRecords {
 
     /// Whether `id` is what was last noted for the instance.
     pub fn has(&self, instance: &InstanceName, id: &ContainerId) -> bool {
-        self.kept(instance, FILE).is_some_and(|noted| noted.lines().next() == Some(&*id.0))
+        self.kept(instance, FILE)
+            .is_some_and(|noted| noted.lines().next() == Some(&*id.0))
     }
 
-    /// Whether `id` is known to have run the instance since the node booted. Clocks decide nothing about that: they may be
-    /// set at any time, and a node without one begins each boot with the same.
+    /// Whether `id` is known to have run the instance since the node booted. Clocks decide nothing
+    /// about that: they may be set at any time, and a node without one begins each boot with the
+    /// same.
     // [impl->swdd~agent-tells-boots-apart-by-id~1]
     pub fn ran_in_this_boot(&self, instance: &InstanceName, id: &ContainerId) -> bool {
-        let Some(noted) = self.kept(instance, FILE).filter(|_| !self.boot.is_empty()) else { return false };
+        let Some(noted) = self.kept(instance, FILE).filter(|_| !self.boot.is_empty()) else {
+            return false;
+        };
         let mut lines = noted.lines();
         lines.next() == Some(&*id.0) && lines.next() == Some(&*self.boot)
     }
 
-    /// Keeps a text about the instance for this and later agents; a failure is only worth a warning. Only we read and
-    /// write it.
+    /// Keeps a text about the instance for this and later agents; a failure is only worth a
+    /// warning. Only we read and write it.
     pub fn keep(&self, instance: &InstanceName, file: &str, text: &str) {
         let folder = self.folder.join(instance.folder());
         let write = || {
             let folder = PrivateFolder::open(&folder)?;
-            folder.write_anew(Path::new(file), Mode::RUSR | Mode::WUSR)?.write_all(text.as_bytes())
+            folder
+                .write_anew(Path::new(file), Mode::RUSR | Mode::WUSR)?
+                .write_all(text.as_bytes())
         };
         if let Err(error) = write() {
             self.forget(instance, file); // A part of it must not be taken for all.
             let folder = folder.display();
-            log::warn!("Could not note the {file} of workload '{instance}' in '{folder}': '{error}'");
+            log::warn!(
+                "Could not note the {file} of workload '{instance}' in '{folder}': '{error}'"
+            );
         }
     }
 
-    /// The text that was kept last. What is no file of ours is none: a link leads elsewhere, and a pipe never ends.
+    /// The text that was kept last. What is no file of ours is none: a link leads elsewhere, and a
+    /// pipe never ends.
     pub fn kept(&self, instance: &InstanceName, file: &str) -> Option<String> {
         let folder = PrivateFolder::existing(&self.folder.join(instance.folder())).ok()?;
         folder.read(Path::new(file)).ok()
@@ -90,14 +104,19 @@ impl ContainerRecords {
 
     /// Keeps it no more.
     pub fn forget(&self, instance: &InstanceName, file: &str) {
-        let _ = fs::remove_file(self.folder.join(instance.folder()).join(file)); // There may be none.
+        // There may be none.
+        let _ = fs::remove_file(self.folder.join(instance.folder()).join(file));
     }
 
     /// The instances about which such a text is kept.
     pub fn instances(&self, agent: &str, file: &str) -> BTreeSet<InstanceName> {
         let folders = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let folders = folders.filter(|folder| folder.path().join(file).exists());
-        folders.filter_map(|folder| InstanceName::parse(&format!("{}.{agent}", folder.file_name().to_str()?))).collect()
+        folders
+            .filter_map(|folder| {
+                InstanceName::parse(&format!("{}.{agent}", folder.file_name().to_str()?))
+            })
+            .collect()
     }
 }
 
@@ -106,16 +125,18 @@ impl ContainerRecords {
 pub enum Noted {
     /// Nothing.
     No,
-    /// It was prepared, so it is ours. Its predecessor may run without a note: its start was cut short.
+    /// It was prepared, so it is ours. Its predecessor may run without a note: its start was cut
+    /// short.
     Prepared,
     /// It runs the instance.
     Runs,
 }
 
-/// Leaves out what only looks like a container of the workload, with a warning, of all `candidates` that carry its name.
+/// Leaves out what only looks like a container of the workload, with a warning, of all `candidates`
+/// that carry its name.
 ///
-/// A container in a pod counts when it was noted, or when the workload is wanted with `--pod`. Beside one that was noted
-/// to run no other counts that was not noted at all.
+/// A container in a pod counts when it was noted, or when the workload is wanted with `--pod`.
+/// Beside one that was noted to run no other counts that was not noted at all.
 pub fn leave_strangers<T>(
     candidates: &mut Vec<T>,
     listed: impl Fn(&T) -> &ListedContainer,
@@ -175,11 +196,22 @@ mod tests {
             (&[("a", true)], Some(&pod), &["a"]),
             (&[("n", true)], None, &["n"]),
             (&[("a", false), ("b", true)], Some(&plain), &["a"]),
-            (&[("n1", false), ("n2", true), ("a", false)], Some(&plain), &["n1", "n2"]),
+            (
+                &[("n1", false), ("n2", true), ("a", false)],
+                Some(&plain),
+                &["n1", "n2"],
+            ),
             (&[("p", false), ("a", false)], Some(&plain), &["p", "a"]),
-            (&[("p", false), ("n", false), ("a", false)], Some(&plain), &["p", "n"]),
+            (
+                &[("p", false), ("n", false), ("a", false)],
+                Some(&plain),
+                &["p", "n"],
+            ),
         ] {
-            let mut found: Vec<_> = candidates.iter().map(|(id, in_pod)| container(id, *in_pod)).collect();
+            let mut found: Vec<_> = candidates
+                .iter()
+                .map(|(id, in_pod)| container(id, *in_pod))
+                .collect();
             let noted = |one: &ListedContainer| match one.id.0.chars().next() {
                 Some('n') => Noted::Runs,
                 Some('p') => Noted::Prepared,
@@ -204,9 +236,19 @@ mod tests {
         }
         assert!(!records.has(&web, &first) && !records.has(&db, &second));
         records.keep(&web, PREPARED, "a record");
-        assert_eq!((records.kept(&web, PREPARED).as_deref(), records.kept(&db, PREPARED)), (Some("a record"), None));
+        assert_eq!(
+            (
+                records.kept(&web, PREPARED).as_deref(),
+                records.kept(&db, PREPARED)
+            ),
+            (Some("a record"), None)
+        );
         records.note(&web, &first);
-        assert_eq!(records.kept(&web, PREPARED), None, "what runs does not wait");
+        assert_eq!(
+            records.kept(&web, PREPARED),
+            None,
+            "what runs does not wait"
+        );
         records.note(&web, &second);
         fs::create_dir(folder.path().join(web.folder()).join("taken")).unwrap();
         records.keep(&web, "taken", "a text that cannot be written");
@@ -228,7 +270,14 @@ mod tests {
         std::os::unix::fs::symlink(folder.path().join("elsewhere"), own.join(ENDED)).unwrap();
         assert_eq!(records.kept(&web, ENDED), None);
         fs::remove_file(own.join(ENDED)).unwrap();
-        rustix::fs::mknodat(rustix::fs::CWD, own.join(ENDED), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            own.join(ENDED),
+            FileType::Fifo,
+            Mode::RWXU,
+            0,
+        )
+        .unwrap();
         assert_eq!(records.kept(&web, ENDED), None);
     }
 
@@ -247,7 +296,10 @@ mod tests {
         second.note(&web, &id);
         assert!(second.ran_in_this_boot(&web, &id) && !first.ran_in_this_boot(&web, &id));
         unknown.note(&web, &id);
-        assert!(unknown.has(&web, &id) && !unknown.ran_in_this_boot(&web, &id), "it may be another boot");
+        assert!(
+            unknown.has(&web, &id) && !unknown.ran_in_this_boot(&web, &id),
+            "it may be another boot"
+        );
         // As an earlier version noted it.
         first.keep(&web, FILE, "id");
         assert!(first.has(&web, &id) && !first.ran_in_this_boot(&web, &id));

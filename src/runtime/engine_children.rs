@@ -1,9 +1,11 @@
-//! Remembers which engine processes an agent has started, so that the next agent can wait for those that outlive it.
+//! Remembers which engine processes an agent has started, so that the next agent can wait for those
+//! that outlive it.
 //!
-//! A `podman run` goes on when its agent is killed. A new agent that lists containers too early would miss what that
-//! call is about to create, and create it a second time. So each call that changes something leaves a small file in
-//! `<agent folder>/engine-children/` while it runs: its name is a token, which the process has in its environment, and it
-//! holds the program's name. No lock is needed, since no two calls share a file.
+//! A `podman run` goes on when its agent is killed. A new agent that lists containers too early
+//! would miss what that call is about to create, and create it a second time. So each call that
+//! changes something leaves a small file in `<agent folder>/engine-children/` while it runs: its
+//! name is a token, which the process has in its environment, and it holds the program's name. No
+//! lock is needed, since no two calls share a file.
 //!
 //! Thread: any thread that calls an engine; [`PreviousChildren`] belongs to the scheduler.
 
@@ -19,10 +21,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Environment variable with the token of a recorded call.
 pub const CALL_VARIABLE: &str = "ANKAIOS_ENGINE_CALL";
 
-/// Arguments among which the program of a call is: an interpreter, an option of its own, the program.
+/// Arguments among which the program of a call is: an interpreter, an option of its own, the
+/// program.
 const WORDS: usize = 3;
 
-/// Begins the token of a call that only reads and may do so for ever: the next agent ends it at once.
+/// Begins the token of a call that only reads and may do so for ever: the next agent ends it at
+/// once.
 pub(super) const READER: &str = "reader-";
 
 /// Where this agent records the engine processes it runs. A clone records in the same place.
@@ -64,27 +68,48 @@ impl EngineChildren {
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
             // It is removed unless it is kept.
-            let record = ChildRecord { path: entry.path(), token: entry.file_name().to_string_lossy().into_owned() };
+            let record = ChildRecord {
+                path: entry.path(),
+                token: entry.file_name().to_string_lossy().into_owned(),
+            };
             // The processes that it names will be ended, so nobody else may have written it.
             let text = place.read(Path::new(&entry.file_name()));
-            let text = text.inspect_err(|error| log::warn!("a record of an engine process is not used: {error}"));
+            let text = text.inspect_err(|error| {
+                log::warn!("a record of an engine process is not used: {error}")
+            });
             let text = text.unwrap_or_default();
             let mut lines = text.lines();
             // What was before the last boot does not run any more.
             if let (Some(boot), Some(program)) = (lines.next(), lines.next())
                 && boot == boot_id
             {
-                records.push(PreviousRecord { record, program: program.to_owned(), process: None });
+                records.push(PreviousRecord {
+                    record,
+                    program: program.to_owned(),
+                    process: None,
+                });
             }
         }
         let mut previous = PreviousChildren { records };
         previous.signal(Signal::KILL, |token| token.starts_with(READER));
-        previous.records.retain(|one| !one.record.token.starts_with(READER));
+        previous
+            .records
+            .retain(|one| !one.record.token.starts_with(READER));
         // Of two agents with one pid, as in a container, each names its calls differently.
         let unique = fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
-        let first_call = unique.get(..8).and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or_default();
+        let first_call = unique
+            .get(..8)
+            .and_then(|text| u64::from_str_radix(text, 16).ok())
+            .unwrap_or_default();
         let next_call = Arc::new(AtomicU64::new(first_call));
-        Ok((Self { folder: folder.into(), boot_id: boot_id.into(), next_call }, previous))
+        Ok((
+            Self {
+                folder: folder.into(),
+                boot_id: boot_id.into(),
+                next_call,
+            },
+            previous,
+        ))
     }
 
     /// The folder of the agent, where the one with the records is.
@@ -98,23 +123,38 @@ impl EngineChildren {
     }
 
     // [impl->swdd~agent-makes-removed-files-anew~1]
-    /// Records that a call of `program` is about to start, with [`READER`] as its kind or none. `None` when nothing can
-    /// be written; the call is then made all the same, since only a crash of the agent during it would need the record.
+    /// Records that a call of `program` is about to start, with [`READER`] as its kind or none.
+    /// `None` when nothing can be written; the call is then made all the same, since only a crash
+    /// of the agent during it would need the record.
     pub(super) fn announce(&self, program: &str, kind: &str) -> Option<ChildRecord> {
         let number = self.next_call.fetch_add(1, Ordering::Relaxed);
         let boot = self.boot_id.get(..8).unwrap_or_default();
         let token = format!("{kind}{}-{number}-{boot}", std::process::id());
         let path = self.folder.join(&token);
-        let open = || fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
+        let open = || {
+            fs::OpenOptions::new()
+                .append(true)
+                .create(true)
+                .mode(0o600)
+                .open(&path)
+        };
         let mut file = open();
-        let is_missing = file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        let is_missing = file
+            .as_ref()
+            .is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         if is_missing && PrivateFolder::open(&self.folder).is_ok() {
             file = open(); // What cleans old files up has removed the folder.
         }
         // In one write, so that a crash leaves all of it or nothing.
-        let written = file.and_then(|mut file| file.write_all(format!("{}\n{program}\n", self.boot_id).as_bytes()));
-        let written =
-            written.inspect_err(|error| log::warn!("cannot record an engine process in '{}': {error}", path.display()));
+        let written = file.and_then(|mut file| {
+            file.write_all(format!("{}\n{program}\n", self.boot_id).as_bytes())
+        });
+        let written = written.inspect_err(|error| {
+            log::warn!(
+                "cannot record an engine process in '{}': {error}",
+                path.display()
+            )
+        });
         written.ok().map(|()| ChildRecord { path, token })
     }
 }
@@ -135,8 +175,8 @@ pub trait EarlierCalls {
     /// How many still run. Ended ones are forgotten.
     fn still_running(&mut self) -> usize;
 
-    /// Ends those that still run, politely or by force. What they were about to create is cleaned up by the next create of
-    /// the same workload, or adopted.
+    /// Ends those that still run, politely or by force. What they were about to create is cleaned
+    /// up by the next create of the same workload, or adopted.
     fn end(&mut self, by_force: bool);
 }
 
@@ -155,15 +195,24 @@ impl EarlierCalls for PreviousChildren {
 impl PreviousChildren {
     fn signal(&mut self, signal: Signal, is_wanted: impl Fn(&str) -> bool) {
         self.find_processes();
-        for process in self.records.iter().filter(|one| is_wanted(&one.record.token)).filter_map(|one| one.process) {
-            log::warn!("ending process {}, left by an earlier agent", process.as_raw_nonzero());
+        for process in self
+            .records
+            .iter()
+            .filter(|one| is_wanted(&one.record.token))
+            .filter_map(|one| one.process)
+        {
+            log::warn!(
+                "ending process {}, left by an earlier agent",
+                process.as_raw_nonzero()
+            );
             let _ = kill_process_group(process, signal);
         }
     }
 
-    /// Looks for the processes by their tokens. Their own helpers inherit the environment and may live for long
-    /// (aardvark-dns; with podman from 4.4 on conmon, which has podman's path among its arguments), so only a process that
-    /// leads its group counts, and that is the program or an interpreter of it.
+    /// Looks for the processes by their tokens. Their own helpers inherit the environment and may
+    /// live for long (aardvark-dns; with podman from 4.4 on conmon, which has podman's path among
+    /// its arguments), so only a process that leads its group counts, and that is the program or an
+    /// interpreter of it.
     fn find_processes(&mut self) {
         self.records.iter_mut().for_each(|one| one.process = None);
         if self.records.is_empty() {
@@ -172,27 +221,45 @@ impl PreviousChildren {
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let number = entry.file_name();
             // A negative one would mean a group of processes to the kernel.
-            let number = number.to_str().and_then(|name| name.parse().ok()).filter(|number: &i32| *number > 0);
-            let Some(pid) = number.and_then(Pid::from_raw) else { continue };
+            let number = number
+                .to_str()
+                .and_then(|name| name.parse().ok())
+                .filter(|number: &i32| *number > 0);
+            let Some(pid) = number.and_then(Pid::from_raw) else {
+                continue;
+            };
             let file = |name| fs::read(entry.path().join(name)).unwrap_or_default();
-            // The name in parentheses may contain anything; behind it come the state, the parent and the group.
+            // The name in parentheses may contain anything; behind it come the state, the parent
+            // and the group.
             let stat = String::from_utf8_lossy(&file("stat")).into_owned();
-            let group = stat.rsplit(')').next().and_then(|fields| fields.split_ascii_whitespace().nth(2));
+            let group = stat
+                .rsplit(')')
+                .next()
+                .and_then(|fields| fields.split_ascii_whitespace().nth(2));
             if group.and_then(|group| group.parse().ok()) != number {
                 continue;
             }
             let environment = file("environ"); // Empty when it has ended.
             let token = environment.split(|byte| *byte == 0).find_map(|entry| {
-                entry.strip_prefix(CALL_VARIABLE.as_bytes()).and_then(|rest| rest.strip_prefix(b"="))
+                entry
+                    .strip_prefix(CALL_VARIABLE.as_bytes())
+                    .and_then(|rest| rest.strip_prefix(b"="))
             });
             let Some(token) = token else { continue };
             let arguments = file("cmdline");
             let is_called = |program: &str| {
-                let is_it = |argument: &[u8]| argument.rsplit(|byte| *byte == b'/').next() == Some(program.as_bytes());
+                let is_it = |argument: &[u8]| {
+                    argument.rsplit(|byte| *byte == b'/').next() == Some(program.as_bytes())
+                };
                 arguments.split(|byte| *byte == 0).take(WORDS).any(is_it)
             };
-            let ours = |one: &&mut PreviousRecord| one.record.token.as_bytes() == token && is_called(&one.program);
-            self.records.iter_mut().filter(ours).for_each(|one| one.process = Some(pid));
+            let ours = |one: &&mut PreviousRecord| {
+                one.record.token.as_bytes() == token && is_called(&one.program)
+            };
+            self.records
+                .iter_mut()
+                .filter(ours)
+                .for_each(|one| one.process = Some(pid));
         }
     }
 }
@@ -214,7 +281,10 @@ mod tests {
         }
         let child = command.spawn().unwrap();
         // A new program runs a moment before its arguments and environment can be read.
-        while fs::read(format!("/proc/{}/environ", child.id())).unwrap().is_empty() {
+        while fs::read(format!("/proc/{}/environ", child.id()))
+            .unwrap()
+            .is_empty()
+        {
             std::thread::yield_now();
         }
         child
@@ -245,12 +315,22 @@ mod tests {
         crash(other);
 
         let (_, mut previous) = EngineChildren::open(folder.path()).unwrap();
-        assert_eq!(previous.still_running(), 1, "one call was started, the other was not");
+        assert_eq!(
+            previous.still_running(),
+            1,
+            "one call was started, the other was not"
+        );
         previous.end(false);
         child.wait().unwrap();
         assert_eq!(previous.still_running(), 0);
         assert_eq!(files(folder.path()), 0);
-        assert_eq!(EngineChildren::open(folder.path()).unwrap().1.still_running(), 0);
+        assert_eq!(
+            EngineChildren::open(folder.path())
+                .unwrap()
+                .1
+                .still_running(),
+            0
+        );
     }
 
     // [utest->swdd~agent-makes-removed-files-anew~1]
@@ -267,8 +347,16 @@ mod tests {
     /// In a container each agent has pid 1, and workloads could guess a token that only counts.
     #[test]
     fn calls_of_two_agents_with_one_pid_have_different_tokens() {
-        let tokens: Vec<String> =
-            (0..2).map(|_| earlier_agent().1.announce(PROGRAM, "").unwrap().token.clone()).collect();
+        let tokens: Vec<String> = (0..2)
+            .map(|_| {
+                earlier_agent()
+                    .1
+                    .announce(PROGRAM, "")
+                    .unwrap()
+                    .token
+                    .clone()
+            })
+            .collect();
         assert_ne!(tokens[0], tokens[1]);
     }
 
@@ -297,7 +385,10 @@ mod tests {
         let (_, mut previous) = EngineChildren::open(folder.path()).unwrap();
         assert_eq!(previous.still_running(), 0);
         reader.wait().unwrap();
-        assert!(matches!(other.try_wait(), Ok(None)), "others are left alone");
+        assert!(
+            matches!(other.try_wait(), Ok(None)),
+            "others are left alone"
+        );
         assert_eq!(files(folder.path()), 0);
         other.kill().unwrap();
         other.wait().unwrap();
@@ -310,11 +401,23 @@ mod tests {
         let record = children.announce("podman", "").unwrap();
         let monitor = |words: &[&str]| {
             let mut command = Command::new("sh");
-            command.arg0("conmon").args(["-c", "sleep 600; :"]).args(words).process_group(0).stdin(Stdio::null());
+            command
+                .arg0("conmon")
+                .args(["-c", "sleep 600; :"])
+                .args(words)
+                .process_group(0)
+                .stdin(Stdio::null());
             command.env(CALL_VARIABLE, &record.token).spawn().unwrap()
         };
-        let mut monitors = [monitor(&["--exit-command", "/usr/bin/podman"]), monitor(&["1", "/usr/bin/podman"])];
-        let is_ready = |child: &Child| !fs::read(format!("/proc/{}/environ", child.id())).unwrap().is_empty();
+        let mut monitors = [
+            monitor(&["--exit-command", "/usr/bin/podman"]),
+            monitor(&["1", "/usr/bin/podman"]),
+        ];
+        let is_ready = |child: &Child| {
+            !fs::read(format!("/proc/{}/environ", child.id()))
+                .unwrap()
+                .is_empty()
+        };
         while !monitors.iter().all(is_ready) {
             std::thread::yield_now();
         }
@@ -335,8 +438,13 @@ mod tests {
         let mut child = start(Some(&record));
         let helper = |program: &str, group: Option<i32>| {
             let mut command = Command::new(program);
-            command.arg("600").stdin(Stdio::null()).env(CALL_VARIABLE, &record.token);
-            group.into_iter().for_each(|group| _ = command.process_group(group));
+            command
+                .arg("600")
+                .stdin(Stdio::null())
+                .env(CALL_VARIABLE, &record.token);
+            group
+                .into_iter()
+                .for_each(|group| _ = command.process_group(group));
             command.spawn().unwrap()
         };
         let mut helpers = [helper("sleep", None), helper("cat", Some(0))];
@@ -345,8 +453,13 @@ mod tests {
         assert_eq!(previous.still_running(), 1);
         child.kill().unwrap();
         // WNOWAIT: the zombie stays.
-        let options = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
-        rustix::process::waitid(rustix::process::WaitId::Pid(Pid::from_child(&child)), options).unwrap();
+        let options =
+            rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+        rustix::process::waitid(
+            rustix::process::WaitId::Pid(Pid::from_child(&child)),
+            options,
+        )
+        .unwrap();
         assert_eq!(previous.still_running(), 0);
         child.wait().unwrap();
         for helper in &mut helpers {
@@ -358,7 +471,11 @@ mod tests {
     #[test]
     fn records_of_another_boot_and_garbage_are_removed() {
         let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("a"), format!("other boot\n{PROGRAM}\n{} 1\n", std::process::id())).unwrap();
+        fs::write(
+            folder.path().join("a"),
+            format!("other boot\n{PROGRAM}\n{} 1\n", std::process::id()),
+        )
+        .unwrap();
         fs::write(folder.path().join("b"), [0xff, 0xfe]).unwrap();
         fs::write(folder.path().join("c"), "").unwrap();
         let (_, mut previous) = EngineChildren::open(folder.path()).unwrap();

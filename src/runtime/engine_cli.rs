@@ -1,4 +1,5 @@
-//! The command line of one engine: queries, calls that change something, and podman's list of containers.
+//! The command line of one engine: queries, calls that change something, and podman's list of
+//! containers.
 //!
 //! Thread: the caller's. Owns: the name of the program and where its calls are recorded.
 
@@ -19,7 +20,8 @@ pub struct EngineCli {
 }
 
 impl EngineCli {
-    /// Calls `program`, looked up in `PATH` each time, and records calls that change something in `children`.
+    /// Calls `program`, looked up in `PATH` each time, and records calls that change something in
+    /// `children`.
     pub fn new(program: &'static str, children: EngineChildren) -> Self {
         Self { program, children }
     }
@@ -41,17 +43,27 @@ impl EngineCli {
 
     /// A call that prints a log, to be started by who reads it. `prefix` stands before each line.
     pub fn log_call(&self, arguments: Vec<String>, prefix: String) -> LogCall {
-        LogCall { program: self.program.to_owned(), arguments, prefix, children: self.children.clone() }
+        LogCall {
+            program: self.program.to_owned(),
+            arguments,
+            prefix,
+            children: self.children.clone(),
+        }
     }
 
     /// What a call that changes nothing printed, within [`LISTING_MAX`].
     pub fn query(&self, arguments: &[&str]) -> Result<String, RuntimeError> {
-        self.call(Arguments::default().plain(arguments)).run(None)?.into_text()
+        self.call(Arguments::default().plain(arguments))
+            .run(None)?
+            .into_text()
     }
 
     /// The error for output that cannot be understood.
     pub fn nonsense(&self, why: &str, arguments: &[&str]) -> RuntimeError {
-        RuntimeError::Failed(format!("{why}. Execution of {}", quoted(self.program, arguments)))
+        RuntimeError::Failed(format!(
+            "{why}. Execution of {}",
+            quoted(self.program, arguments)
+        ))
     }
 
     /// All containers of podman, ended ones too, as far as the options of `ps` select them.
@@ -64,8 +76,14 @@ impl EngineCli {
         self.read_listing(self.call(Arguments::shown_as(&arguments, &shown)), &shown)
     }
 
-    /// Makes a call that prints a listing. In errors it has the arguments `shown`, since templates are long.
-    pub fn read_listing(&self, call: EngineCall<'_>, shown: &[&str]) -> Result<Vec<EngineContainer>, RuntimeError> {
-        container_list::parse(&call.run(None)?.into_text()?).map_err(|why| self.nonsense(&why, shown))
+    /// Makes a call that prints a listing. In errors it has the arguments `shown`, since templates
+    /// are long.
+    pub fn read_listing(
+        &self,
+        call: EngineCall<'_>,
+        shown: &[&str],
+    ) -> Result<Vec<EngineContainer>, RuntimeError> {
+        container_list::parse(&call.run(None)?.into_text()?)
+            .map_err(|why| self.nonsense(&why, shown))
     }
 }

@@ -1,11 +1,13 @@
 //! Reports the end of containers' processes at once, without a call of the engine.
 //!
-//! Each process is held by a pidfd in one epoll set. A pid alone proves nothing: it may be in use by another process by
-//! now, and it means something else entirely when the engine runs in another pid namespace. So after the pidfd is
-//! open, `/proc` must show that the process belongs to the container: by its control group, or by the engine's monitor
-//! (conmon) as its parent. Where that cannot be shown, the caller has to poll.
+//! Each process is held by a pidfd in one epoll set. A pid alone proves nothing: it may be in use
+//! by another process by now, and it means something else entirely when the engine runs in another
+//! pid namespace. So after the pidfd is open, `/proc` must show that the process belongs to the
+//! container: by its control group, or by the engine's monitor (conmon) as its parent. Where that
+//! cannot be shown, the caller has to poll.
 //!
-//! Thread: `exits:<engine>` waits for the set; the owner of [`ExitWatch`] adds processes from its own thread.
+//! Thread: `exits:<engine>` waits for the set; the owner of [`ExitWatch`] adds processes from its
+//! own thread.
 //! Gives: the key of each process that ended, once.
 
 use super::{ContainerId, MainProcess};
@@ -41,7 +43,8 @@ pub struct WatchedProcess {
 
 impl Drop for WatchedProcess {
     fn drop(&mut self) {
-        // Closing the descriptor is not enough: a program that is being started has a copy of it for a moment.
+        // Closing the descriptor is not enough: a program that is being started has a copy of it
+        // for a moment.
         let _ = epoll::delete(&self.set, &self.pidfd); // It is in the set.
     }
 }
@@ -56,12 +59,19 @@ pub enum NotWatched {
 }
 
 impl ExitWatch {
-    /// Starts the thread `name`, which sends the keys of ended processes to `exits` and may wait there.
+    /// Starts the thread `name`, which sends the keys of ended processes to `exits` and may wait
+    /// there.
     pub fn start(name: String, exits: Sender<u64>) -> io::Result<(Self, Thread)> {
         let set = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let end = EventFd::new()?;
-        epoll::add(&set, &end, epoll::EventData::new_u64(END), epoll::EventFlags::IN)?;
-        // The thread holds both: a descriptor that is closed leaves the set before its last event is reported.
+        epoll::add(
+            &set,
+            &end,
+            epoll::EventData::new_u64(END),
+            epoll::EventFlags::IN,
+        )?;
+        // The thread holds both: a descriptor that is closed leaves the set before its last event
+        // is reported.
         let (waited, kept) = (set.clone(), end.clone());
         let thread = threads::spawn(name, STACK_SMALL, move || {
             forward(&waited, &exits);
@@ -75,29 +85,43 @@ impl ExitWatch {
         let raw = i32::try_from(process.pid).map_err(|_| NotWatched::Unable)?;
         let pid = Pid::from_raw(raw).ok_or(NotWatched::Unable)?;
         let open = || {
-            pidfd_open(pid, PidfdFlags::empty())
-                .map_err(|errno| if errno == Errno::SRCH { NotWatched::Gone } else { NotWatched::Unable })
+            pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| {
+                if errno == Errno::SRCH {
+                    NotWatched::Gone
+                } else {
+                    NotWatched::Unable
+                }
+            })
         };
         let pidfd = open()?;
         if !leaves_enough(pidfd.as_fd()) {
             return Err(NotWatched::Unable);
         }
-        // Only after the pidfd is open: a process that is replaced from here on has ended for the pidfd as well.
+        // Only after the pidfd is open: a process that is replaced from here on has ended for the
+        // pidfd as well.
         if !belongs_to(pid, &process.container.0) {
             return open().and(Err(NotWatched::Unable)); // It may have ended while we looked.
         }
         let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
         let added = epoll::add(&self.set, &pidfd, epoll::EventData::new_u64(key), once);
-        added.map(|()| WatchedProcess { set: self.set.clone(), pidfd }).map_err(|_| NotWatched::Unable)
+        added
+            .map(|()| WatchedProcess {
+                set: self.set.clone(),
+                pidfd,
+            })
+            .map_err(|_| NotWatched::Unable)
     }
 }
 
-/// Whether enough descriptors are left for all else beside this one. The kernel gives the lowest free number, so the
-/// number says how many are in use: no end of a process is worth a call of the engine that fails.
+/// Whether enough descriptors are left for all else beside this one. The kernel gives the lowest
+/// free number, so the number says how many are in use: no end of a process is worth a call of the
+/// engine that fails.
 fn leaves_enough(descriptor: BorrowedFd<'_>) -> bool {
-    let Some(limit) = getrlimit(Resource::Nofile).current else { return true };
-    // Descriptors that are not used to watch processes of containers, but left for calls of the engine and the
-    // connection to the server; with fewer the engine is polled.
+    let Some(limit) = getrlimit(Resource::Nofile).current else {
+        return true;
+    };
+    // Descriptors that are not used to watch processes of containers, but left for calls of the
+    // engine and the connection to the server; with fewer the engine is polled.
     u64::try_from(descriptor.as_raw_fd()).is_ok_and(|number| number + 32 < limit)
 }
 
@@ -112,7 +136,9 @@ fn forward(set: &OwnedFd, exits: &Sender<u64>) {
     loop {
         match epoll::wait(set, rustix::buffer::spare_capacity(&mut events), None) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return log::error!("ends of containers are noticed by polling only: {error}"),
+            Err(error) => {
+                return log::error!("ends of containers are noticed by polling only: {error}");
+            }
         }
         for event in events.drain(..) {
             let key = event.data.u64();
@@ -130,7 +156,10 @@ pub fn main_process(file: &Path, container: &ContainerId) -> Option<MainProcess>
         return None; // A negative one would mean a group of processes to the kernel.
     }
     let pid = Pid::from_raw(number)?;
-    let process = || MainProcess { container: container.clone(), pid: pid.as_raw_nonzero().get().unsigned_abs() };
+    let process = || MainProcess {
+        container: container.clone(),
+        pid: pid.as_raw_nonzero().get().unsigned_abs(),
+    };
     belongs_to(pid, &container.0).then(process)
 }
 
@@ -146,8 +175,15 @@ pub(crate) fn belongs_to(pid: Pid, container: &str) -> bool {
     }
     // The name in parentheses may contain anything; behind it come the state and the parent.
     let stat = String::from_utf8_lossy(&file(&own, "stat")).into_owned();
-    let parent = stat.rsplit(')').next().and_then(|fields| fields.split_ascii_whitespace().nth(1));
-    parent.is_some_and(|parent| file(parent, "cmdline").split(|byte| *byte == 0).any(|arg| arg == container.as_bytes()))
+    let parent = stat
+        .rsplit(')')
+        .next()
+        .and_then(|fields| fields.split_ascii_whitespace().nth(1));
+    parent.is_some_and(|parent| {
+        file(parent, "cmdline")
+            .split(|byte| *byte == 0)
+            .any(|arg| arg == container.as_bytes())
+    })
 }
 
 #[cfg(test)]
@@ -171,8 +207,18 @@ mod tests {
     fn pid_file_that_holds_no_process_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pid");
-        for text in ["", "0", "-1", "-5", "2147483647", "2147483648", "-2147483648", "18446744073709551616", "1.5", "x"]
-        {
+        for text in [
+            "",
+            "0",
+            "-1",
+            "-5",
+            "2147483647",
+            "2147483648",
+            "-2147483648",
+            "18446744073709551616",
+            "1.5",
+            "x",
+        ] {
             fs::write(&file, text).unwrap();
             assert_eq!(main_process(&file, &ContainerId(ID.into())), None, "{text}");
         }
@@ -182,17 +228,32 @@ mod tests {
     fn monitored() -> (Child, MainProcess) {
         use std::io::{BufRead as _, BufReader};
         let script = "sleep 600 & echo $!; wait";
-        let mut monitor = Command::new("sh").args(["-c", script, "conmon", ID]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut monitor = Command::new("sh")
+            .args(["-c", script, "conmon", ID])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut line = String::new();
-        BufReader::new(monitor.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        (monitor, MainProcess { container: ContainerId(ID.into()), pid: line.trim().parse().unwrap() })
+        BufReader::new(monitor.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        (
+            monitor,
+            MainProcess {
+                container: ContainerId(ID.into()),
+                pid: line.trim().parse().unwrap(),
+            },
+        )
     }
 
     /// A process that has ended and was waited for.
     fn gone() -> MainProcess {
         let mut child = Command::new("true").spawn().unwrap();
         child.wait().unwrap();
-        MainProcess { container: ContainerId(ID.into()), pid: child.id() }
+        MainProcess {
+            container: ContainerId(ID.into()),
+            pid: child.id(),
+        }
     }
 
     fn kill(pid: u32) {
@@ -219,7 +280,8 @@ mod tests {
         let (watch, _thread, exits) = watch();
         let (mut first, process) = monitored();
         let watched = watch.watch(1, &process).unwrap();
-        let copy = rustix::io::fcntl_dupfd_cloexec(&watched.pidfd, 3).unwrap(); // As a program that is being started has it.
+        // As a program that is being started has it.
+        let copy = rustix::io::fcntl_dupfd_cloexec(&watched.pidfd, 3).unwrap();
         drop(watched);
         kill(process.pid);
         first.wait().unwrap();
@@ -235,16 +297,41 @@ mod tests {
     fn a_process_that_is_not_the_containers_is_refused() {
         let (watch, _thread, _exits) = watch();
         let (mut monitor, process) = monitored();
-        let other = MainProcess { container: ContainerId("fedcba9876543210".into()), pid: process.pid };
-        assert_eq!(watch.watch(1, &other).unwrap_err(), NotWatched::Unable, "another container");
-        let own = MainProcess { container: ContainerId(ID.into()), pid: std::process::id() };
-        assert_eq!(watch.watch(1, &own).unwrap_err(), NotWatched::Unable, "another process");
+        let other = MainProcess {
+            container: ContainerId("fedcba9876543210".into()),
+            pid: process.pid,
+        };
+        assert_eq!(
+            watch.watch(1, &other).unwrap_err(),
+            NotWatched::Unable,
+            "another container"
+        );
+        let own = MainProcess {
+            container: ContainerId(ID.into()),
+            pid: std::process::id(),
+        };
+        assert_eq!(
+            watch.watch(1, &own).unwrap_err(),
+            NotWatched::Unable,
+            "another process"
+        );
         kill(process.pid);
         monitor.wait().unwrap();
-        assert_eq!(watch.watch(1, &gone()).unwrap_err(), NotWatched::Gone, "an ended process");
+        assert_eq!(
+            watch.watch(1, &gone()).unwrap_err(),
+            NotWatched::Gone,
+            "an ended process"
+        );
         for pid in [0, u32::MAX] {
-            let nobody = MainProcess { container: ContainerId(ID.into()), pid };
-            assert_eq!(watch.watch(1, &nobody).unwrap_err(), NotWatched::Unable, "{pid}");
+            let nobody = MainProcess {
+                container: ContainerId(ID.into()),
+                pid,
+            };
+            assert_eq!(
+                watch.watch(1, &nobody).unwrap_err(),
+                NotWatched::Unable,
+                "{pid}"
+            );
         }
     }
 }

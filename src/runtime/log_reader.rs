@@ -1,10 +1,13 @@
-//! Reads what a container wrote through a call of its engine's program, line by line, while the call runs.
+//! Reads what a container wrote through a call of its engine's program, line by line, while the
+//! call runs.
 //!
-//! What a container wrote and what its engine says instead of a log come from the same two outputs. The engine's error is
-//! the last line of a call that fails, so a last line that may be one is held back for a moment.
+//! What a container wrote and what its engine says instead of a log come from the same two outputs.
+//! The engine's error is the last line of a call that fails, so a last line that may be one is held
+//! back for a moment.
 //!
 //! Thread: `log:<number>:<name>`, see agent/log_stream.rs.
-//! Owns: the engine's process, the beginning of a line whose end has not come yet, and a line that is held back.
+//! Owns: the engine's process, the beginning of a line whose end has not come yet, and a line that
+//! is held back.
 
 use super::command::reason;
 use super::engine_children::{CALL_VARIABLE, ChildRecord, EngineChildren, READER};
@@ -16,14 +19,17 @@ use std::ffi::OsStr;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Bytes stored of one line of a log: just too long for a message, so that the line is cut and marked there.
+/// Bytes stored of one line of a log: just too long for a message, so that the line is cut and
+/// marked there.
 const LOG_LINE_MAX: usize = LOG_MESSAGE_MAX + 1;
 
-/// Longest time that a last line which may be an error of the engine is held back: a call that prints one ends at once.
+/// Longest time that a last line which may be an error of the engine is held back: a call that
+/// prints one ends at once.
 const ERROR_HELD_MAX: Duration = Duration::from_secs(1);
 
 /// The last line of a log with a line that does not end.
-const ENDLESS_LINE: &str = "The previous log message exceeded the maximum 50 MB size. Closing the log campaign.";
+const ENDLESS_LINE: &str =
+    "The previous log message exceeded the maximum 50 MB size. Closing the log campaign.";
 
 /// A call that prints what one container wrote.
 #[derive(Debug, Clone)]
@@ -41,10 +47,23 @@ pub struct LogCall {
 /// The arguments that print the log of the container `id`.
 pub fn log_arguments(wanted: &LogsRequest, id: &str) -> Vec<String> {
     let mut arguments = vec!["logs".to_owned()];
-    arguments.extend(wanted.follow.filter(|follow| *follow).map(|_| "-f".to_owned()));
+    arguments.extend(
+        wanted
+            .follow
+            .filter(|follow| *follow)
+            .map(|_| "-f".to_owned()),
+    );
     let tail = wanted.tail.map(|tail| tail.to_string());
-    for (option, value) in [("--since", &wanted.since), ("--until", &wanted.until), ("--tail", &tail)] {
-        arguments.extend(value.iter().flat_map(|value| [option.to_owned(), value.clone()]));
+    for (option, value) in [
+        ("--since", &wanted.since),
+        ("--until", &wanted.until),
+        ("--tail", &tail),
+    ] {
+        arguments.extend(
+            value
+                .iter()
+                .flat_map(|value| [option.to_owned(), value.clone()]),
+        );
     }
     arguments.push(id.to_owned());
     arguments
@@ -83,7 +102,10 @@ impl LogCall {
     /// Starts the call.
     pub fn start(self) -> io::Result<LogReader> {
         let record = self.children.announce(&self.program, READER);
-        let variables: Vec<_> = record.iter().map(|record| (CALL_VARIABLE, record.token.clone())).collect();
+        let variables: Vec<_> = record
+            .iter()
+            .map(|record| (CALL_VARIABLE, record.token.clone()))
+            .collect();
         let child = FollowedChild::start(OsStr::new(&self.program), &self.arguments, &variables)?;
         Ok(LogReader {
             child,
@@ -103,14 +125,20 @@ impl LogReader {
         held.into_iter().chain(self.child.wait_max()).min()
     }
 
-    /// Reads once and adds the complete lines to `lines`. Waits only for the end of a call whose output has ended.
+    /// Reads once and adds the complete lines to `lines`. Waits only for the end of a call whose
+    /// output has ended.
     pub fn read(&mut self, lines: &mut Vec<String>) -> Reading {
-        // Bytes read from an engine's log at once: what a pipe holds, so that a chatty container fills whole messages.
+        // Bytes read from an engine's log at once: what a pipe holds, so that a chatty container
+        // fills whole messages.
         let mut buffer = [0; 64 * 1024];
         let mut new = Vec::new();
         match self.child.read(&mut buffer) {
             Output::NotYet => {
-                if self.held.as_ref().is_some_and(|held| held.until <= SystemClock.now()) {
+                if self
+                    .held
+                    .as_ref()
+                    .is_some_and(|held| held.until <= SystemClock.now())
+                {
                     self.release(lines);
                 }
                 Reading::GoesOn
@@ -132,13 +160,21 @@ impl LogReader {
         }
     }
 
-    /// Adds the lines to those of the log, but holds the last one back when it may be an error of the engine.
+    /// Adds the lines to those of the log, but holds the last one back when it may be an error of
+    /// the engine.
     fn pass_on(&mut self, new: Vec<String>, lines: &mut Vec<String>) {
         for text in new {
             self.release(lines); // It is not the last one.
-            self.held = Some(HeldLine { text, until: SystemClock.now() + ERROR_HELD_MAX });
+            self.held = Some(HeldLine {
+                text,
+                until: SystemClock.now() + ERROR_HELD_MAX,
+            });
         }
-        if self.held.as_ref().is_some_and(|held| !may_be_of_engine(&held.text)) {
+        if self
+            .held
+            .as_ref()
+            .is_some_and(|held| !may_be_of_engine(&held.text))
+        {
             self.release(lines);
         }
     }
@@ -212,7 +248,10 @@ impl Lines {
     fn end_line(&mut self, lines: &mut Vec<String>) {
         let bytes = std::mem::take(&mut self.partial);
         self.skipped = 0;
-        lines.push(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into()));
+        lines.push(
+            String::from_utf8(bytes)
+                .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into()),
+        );
     }
 }
 
@@ -235,8 +274,11 @@ mod tests {
         wanted.follow = Some(false);
         assert_eq!(log_arguments(&wanted, "id"), ["logs", "id"]);
         wanted.follow = Some(true);
-        (wanted.tail, wanted.since, wanted.until) = (Some(-1), Some("a b".to_owned()), Some("-x".to_owned()));
-        let expected = ["logs", "-f", "--since", "a b", "--until", "-x", "--tail", "-1", "id"];
+        (wanted.tail, wanted.since, wanted.until) =
+            (Some(-1), Some("a b".to_owned()), Some("-x".to_owned()));
+        let expected = [
+            "logs", "-f", "--since", "a b", "--until", "-x", "--tail", "-1", "id",
+        ];
         assert_eq!(log_arguments(&wanted, "id"), expected);
     }
 
@@ -248,7 +290,13 @@ mod tests {
             (&[b"\xff\n\xc3", b"\xa4"], &["\u{fffd}", "\u{e4}"]),
             (&[], &[]),
         ] {
-            assert_eq!(lines_of(pieces), (expected.iter().map(|line| (*line).to_owned()).collect(), false));
+            assert_eq!(
+                lines_of(pieces),
+                (
+                    expected.iter().map(|line| (*line).to_owned()).collect(),
+                    false
+                )
+            );
         }
     }
 
@@ -258,8 +306,14 @@ mod tests {
         let mut pieces: Vec<&[u8]> = vec![&piece; 10];
         pieces.push(b"\nnext\n");
         let (lines, endless) = lines_of(&pieces);
-        assert_eq!((lines.len(), lines[0].len(), lines[1].as_str(), endless), (2, LOG_LINE_MAX, "next", false));
-        assert!(lines[0].len() > LOG_MESSAGE_MAX, "so that it is cut and said to be cut when it is sent");
+        assert_eq!(
+            (lines.len(), lines[0].len(), lines[1].as_str(), endless),
+            (2, LOG_LINE_MAX, "next", false)
+        );
+        assert!(
+            lines[0].len() > LOG_MESSAGE_MAX,
+            "so that it is cut and said to be cut when it is sent"
+        );
         let pieces: Vec<&[u8]> = vec![&piece; 51];
         assert_eq!(lines_of(&pieces), (vec![ENDLESS_LINE.to_owned()], true));
     }

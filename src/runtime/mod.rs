@@ -1,7 +1,7 @@
 //! The narrow waist to the container engines.
 //!
-//! Thread: the caller's: `call:<name>` for pull, create, init and start, `wl:<name>` for stop and delete, `list:<engine>` for
-//! listings.
+//! Thread: the caller's: `call:<name>` for pull, create, init and start, `wl:<name>` for stop and
+//! delete, `list:<engine>` for listings.
 
 pub mod command;
 pub mod container_config;
@@ -34,8 +34,8 @@ use std::time::Duration;
 pub struct ContainerId(pub Arc<str>);
 
 impl ContainerId {
-    /// An id that an engine printed; `None` for what could be taken for something else than an id when it is an
-    /// argument of a call.
+    /// An id that an engine printed; `None` for what could be taken for something else than an id
+    /// when it is an argument of a call.
     pub fn printed(text: &str) -> Option<Self> {
         let begins = text.starts_with(|first: char| first.is_ascii_alphanumeric());
         (begins && has_name_characters(text)).then(|| Self(text.into()))
@@ -55,7 +55,8 @@ pub struct NewContainer {
     pub files: Vec<(PathBuf, String)>,
     /// Where the workload notifies, when it does.
     pub notify_socket: Option<PathBuf>,
-    /// Where the engine writes the pid of the main process, when it can; its folder is there, and has nothing else.
+    /// Where the engine writes the pid of the main process, when it can; its folder is there, and
+    /// has nothing else.
     pub pid_file: Option<PathBuf>,
 }
 
@@ -81,10 +82,11 @@ pub struct ListedContainer {
     pub state: ExecutionState,
     /// Its main processes while they run: one of a container, one of each container of a pod.
     pub processes: Vec<MainProcess>,
-    /// When it ended, in seconds since 1970; `None` while it runs or when the engine does not print it. Only to tell one end from
-    /// another: clocks may be set.
+    /// When it ended, in seconds since 1970; `None` while it runs or when the engine does not print
+    /// it. Only to tell one end from another: clocks may be set.
     pub ended_at: Option<u64>,
-    /// Whether it belongs to a pod of the engine. Labels of those prove nothing, see [`container_records`].
+    /// Whether it belongs to a pod of the engine. Labels of those prove nothing, see
+    /// [`container_records`].
     pub in_pod: bool,
     /// What its pods consist of, where the workload is pods; `None` where it is one container.
     pub pods: Option<ListedPods>,
@@ -104,7 +106,8 @@ pub struct ListedPods {
 pub struct MainProcess {
     /// Which container.
     pub container: ContainerId,
-    /// Its pid. It means something only when engine and agent share a pid namespace, see [`exit_watch`].
+    /// Its pid. It means something only when engine and agent share a pid namespace, see
+    /// [`exit_watch`].
     pub pid: u32,
 }
 
@@ -139,7 +142,10 @@ impl RuntimeError {
 
     /// Whether nothing happened: the engine's program was not, or could not be, started.
     pub fn means_not_started(&self) -> bool {
-        matches!(self, Self::Unsupported(_) | Self::NotInstalled(_) | Self::NotStarted(_))
+        matches!(
+            self,
+            Self::Unsupported(_) | Self::NotInstalled(_) | Self::NotStarted(_)
+        )
     }
 
     /// Whether the call failed because its container does not exist.
@@ -147,10 +153,15 @@ impl RuntimeError {
         matches!(self, Self::Failed(text) if text.to_ascii_lowercase().contains("no such container"))
     }
 
-    /// Whether the same call fails each time: it can never work, or has an option that the engine does not know.
+    /// Whether the same call fails each time: it can never work, or has an option that the engine
+    /// does not know.
     pub fn is_final(&self) -> bool {
         let refusals = ["unknown flag: ", "unknown shorthand flag: "];
-        let refuses_option = || refusals.iter().any(|refusal| self.reason().contains(refusal));
+        let refuses_option = || {
+            refusals
+                .iter()
+                .any(|refusal| self.reason().contains(refusal))
+        };
         matches!(self, Self::Unsupported(_)) || matches!(self, Self::Failed(_)) && refuses_option()
     }
 }
@@ -159,11 +170,13 @@ impl RuntimeError {
 // [impl->swdd~functions-required-by-runtime-connector~1]
 // [impl->swdd~agent-general-runtime-state-getter-interface~1]
 pub trait RuntimeConnector: Send {
-    /// Creates and starts a container. `limit` bounds the call (`create_timeout`), `None` does not: it may pull an image.
-    /// A call that has failed may have left a container, which the caller removes; so with all that make or start one.
+    /// Creates and starts a container. `limit` bounds the call (`create_timeout`), `None` does not:
+    /// it may pull an image. A call that has failed may have left a container, which the caller
+    /// removes; so with all that make or start one.
     ///
     /// # Errors
-    /// `Unsupported` for a configuration that can never work, `Cancelled` by `cancel`, others may be retried.
+    /// `Unsupported` for a configuration that can never work, `Cancelled` by `cancel`, others may
+    /// be retried.
     fn create(
         &mut self,
         new: &NewContainer,
@@ -171,7 +184,8 @@ pub trait RuntimeConnector: Send {
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError>;
 
-    /// Gets the images of the workload that are missing, as [`Self::create`] would. `limit` bounds each call.
+    /// Gets the images of the workload that are missing, as [`Self::create`] would. `limit` bounds
+    /// each call.
     ///
     /// # Errors
     /// As [`Self::create`]; `Failed` when an image is missing and may not be pulled.
@@ -185,12 +199,16 @@ pub trait RuntimeConnector: Send {
     /// The arguments of [`Self::create_only`].
     ///
     /// # Errors
-    /// `Unsupported` for a configuration that can never work, and where the engine knows no such step.
+    /// `Unsupported` for a configuration that can never work, and where the engine knows no such
+    /// step.
     fn create_arguments(&self, _new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
-        Err(RuntimeError::Unsupported("it can only be created and started at once".to_owned()))
+        Err(RuntimeError::Unsupported(
+            "it can only be created and started at once".to_owned(),
+        ))
     }
 
-    /// Creates a container as [`Self::create`] does and does not start it; [`Self::start`] does that.
+    /// Creates a container as [`Self::create`] does and does not start it; [`Self::start`] does
+    /// that.
     ///
     /// # Errors
     /// As [`Self::create`] and [`Self::create_arguments`].
@@ -200,7 +218,10 @@ pub trait RuntimeConnector: Send {
         _limit: Option<Duration>,
         _cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
-        Err(RuntimeError::Unsupported(format!("'{}' can only be created and started at once", new.instance.workload)))
+        Err(RuntimeError::Unsupported(format!(
+            "'{}' can only be created and started at once",
+            new.instance.workload
+        )))
     }
 
     /// Does all of a start of the created container `id` of `new` but the start itself.
@@ -214,7 +235,9 @@ pub trait RuntimeConnector: Send {
         _limit: Option<Duration>,
         _cancel: Cancel<'_>,
     ) -> Result<(), RuntimeError> {
-        Err(RuntimeError::Unsupported("it can only be created and started at once".to_owned()))
+        Err(RuntimeError::Unsupported(
+            "it can only be created and started at once".to_owned(),
+        ))
     }
 
     /// Whether what has ended can be started again. What cannot is deleted and created anew.
@@ -222,7 +245,8 @@ pub trait RuntimeConnector: Send {
         true
     }
 
-    /// Starts the existing, ended container `id` of `new` again; same limits and errors as [`Self::create`].
+    /// Starts the existing, ended container `id` of `new` again; same limits and errors as
+    /// [`Self::create`].
     ///
     /// # Errors
     /// As [`Self::create`].
@@ -234,14 +258,16 @@ pub trait RuntimeConnector: Send {
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError>;
 
-    /// Stops and removes a container with its anonymous volumes. Already gone counts as done. Bounded by the container's own stop timeout
-    /// and [`crate::limits::STOP_GRACE`], then 30 s for the removal.
+    /// Stops and removes a container with its anonymous volumes. Already gone counts as done.
+    /// Bounded by the container's own stop timeout and [`crate::limits::STOP_GRACE`], then 30 s for
+    /// the removal.
     ///
     /// # Errors
     /// `TimedOut`: the container may still exist, so try again. `Failed`: the engine's own message.
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError>;
 
-    /// Stops a container with its stop signal and keeps it, where the engine can; otherwise as [`Self::delete`]. Same limits.
+    /// Stops a container with its stop signal and keeps it, where the engine can; otherwise as
+    /// [`Self::delete`]. Same limits.
     ///
     /// # Errors
     /// As [`Self::delete`].
@@ -251,10 +277,14 @@ pub trait RuntimeConnector: Send {
     ///
     /// # Errors
     /// `Failed` or `TimedOut` when the engine could not be called.
-    fn probe_target(&mut self, id: &ContainerId, with_processes: bool) -> Result<ProbeTarget, RuntimeError>;
+    fn probe_target(
+        &mut self,
+        id: &ContainerId,
+        with_processes: bool,
+    ) -> Result<ProbeTarget, RuntimeError>;
 
-    /// As [`Self::delete`] for a container that was seen to have ended or was never started, which needs fewer calls of the
-    /// engine.
+    /// As [`Self::delete`] for a container that was seen to have ended or was never started, which
+    /// needs fewer calls of the engine.
     ///
     /// # Errors
     /// See there.
@@ -262,14 +292,19 @@ pub trait RuntimeConnector: Send {
         self.delete(id)
     }
 
-    /// The containers labelled with exactly this instance, normally none or one. Those in pods only when they were
-    /// noted, or when it is `wanted` so.
+    /// The containers labelled with exactly this instance, normally none or one. Those in pods only
+    /// when they were noted, or when it is `wanted` so.
     ///
     /// # Errors
     /// `Failed` or `TimedOut` when the engine could not be called.
-    fn find(&mut self, instance: &InstanceName, wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError>;
+    fn find(
+        &mut self,
+        instance: &InstanceName,
+        wanted: Option<&Workload>,
+    ) -> Result<Vec<ContainerId>, RuntimeError>;
 
-    /// Notes for this and later agents that the container runs the instance, so that it is not prepared any more.
+    /// Notes for this and later agents that the container runs the instance, so that it is not
+    /// prepared any more.
     fn note(&mut self, _instance: &InstanceName, _id: &ContainerId) {}
 
     /// Whether that was noted last.
@@ -301,15 +336,21 @@ pub trait RuntimeConnector: Send {
     /// Removes what is kept of its end: it is started again, or goes.
     fn forget_end(&mut self, _instance: &InstanceName) {}
 
-    /// All containers of this agent, ended ones too. Entries that cannot be read are left out with a warning.
+    /// All containers of this agent, ended ones too. Entries that cannot be read are left out with
+    /// a warning.
     ///
     /// # Errors
     /// `Failed` or `TimedOut` when the engine could not be called; its output makes no sense.
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError>;
 
-    /// The calls that print what the containers of this instance wrote; none when it has no container.
+    /// The calls that print what the containers of this instance wrote; none when it has no
+    /// container.
     ///
     /// # Errors
     /// `Failed` or `TimedOut` when the engine could not be called.
-    fn log_calls(&mut self, instance: &InstanceName, wanted: &LogsRequest) -> Result<Vec<LogCall>, RuntimeError>;
+    fn log_calls(
+        &mut self,
+        instance: &InstanceName,
+        wanted: &LogsRequest,
+    ) -> Result<Vec<LogCall>, RuntimeError>;
 }

@@ -1,14 +1,16 @@
 //! Pods from Kubernetes manifests through `podman kube play` and `down`.
 //!
-//! Podman does not record to which workload a pod belongs, so two texts per workload do: its runtime configuration and the
-//! ids of its pods. Each is kept in a file in the folder of the instance, and in the label of a volume (`<instance>.config`,
-//! `<instance>.pods`), which outlives a boot and which other implementations read.
+//! Podman does not record to which workload a pod belongs, so two texts per workload do: its
+//! runtime configuration and the ids of its pods. Each is kept in a file in the folder of the
+//! instance, and in the label of a volume (`<instance>.config`, `<instance>.pods`), which outlives
+//! a boot and which other implementations read.
 //!
-//! Nothing that may have pods is forgotten: both stay until its pods are known to be gone, also when a play failed and
-//! what it left could not be listed or removed.
+//! Nothing that may have pods is forgotten: both stay until its pods are known to be gone, also
+//! when a play failed and what it left could not be listed or removed.
 //!
-//! Thread: the caller's: `call:<name>` for create, `wl:<name>` for delete, `list:podman-kube` for listings. Pods of one
-//! manifest that may take different times to stop have a thread `stop:<name>` for each further time.
+//! Thread: the caller's: `call:<name>` for create, `wl:<name>` for delete, `list:podman-kube` for
+//! listings. Pods of one manifest that may take different times to stop have a thread `stop:<name>`
+//! for each further time.
 //! Owns: what a play that failed may have left.
 
 use super::command::EngineOutput;
@@ -20,8 +22,8 @@ use super::engine_cli::EngineCli;
 use super::log_reader::{LogCall, log_arguments};
 use super::masking::Arguments;
 use super::{
-    Cancel, ContainerId, ListedContainer, ListedPods, MainProcess, NewContainer, ProbeTarget, RuntimeConnector,
-    RuntimeError,
+    Cancel, ContainerId, ListedContainer, ListedPods, MainProcess, NewContainer, ProbeTarget,
+    RuntimeConnector, RuntimeError,
 };
 use crate::limits::{LISTING_MAX, STACK_WORKLOAD, STOP_GRACE};
 use crate::model::execution_state::{ExecutionState, Phase};
@@ -43,16 +45,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Containers that podman stops at the same time, at least: three for each core. More of them take turns.
+/// Containers that podman stops at the same time, at least: three for each core. More of them take
+/// turns.
 const STOPPED_AT_ONCE: u32 = 3;
-/// Longest wait until all pods of a manifest are removed, and killed where they still run. They go one after the other.
+/// Longest wait until all pods of a manifest are removed, and killed where they still run. They go
+/// one after the other.
 const POD_DOWN_MAX: Duration = Duration::from_secs(120);
 
 /// Name of the runtime in manifests.
 // [impl->swdd~podman-kube-name-returns-podman-kube~1]
 pub const RUNTIME_NAME: &str = "podman-kube";
 const PROGRAM: &str = "podman";
-/// What is kept: the runtime configuration. The name of the file, and of the volume behind that of the instance.
+/// What is kept: the runtime configuration. The name of the file, and of the volume behind that of
+/// the instance.
 const CONFIG: &str = "config";
 /// And the ids of the pods.
 const PODS: &str = "pods";
@@ -63,8 +68,8 @@ const PODS: &str = "pods";
 struct Play {
     instance: InstanceName,
     manifest: String,
-    /// Ids and names of the pods before it: those are somebody else's, even when the play failed because they have
-    /// the same name.
+    /// Ids and names of the pods before it: those are somebody else's, even when the play failed
+    /// because they have the same name.
     before: Vec<(String, String)>,
     /// What it made; `None` until the engine could list it.
     made: Option<Vec<String>>,
@@ -84,22 +89,41 @@ pub struct PodmanKubeConnector {
 impl PodmanKubeConnector {
     /// A connector for the pods of `agent`, which records its calls in `children`.
     pub fn new(agent: &str, children: EngineChildren) -> Self {
-        Self { cli: EngineCli::new(PROGRAM, children), agent: agent.into(), failed_plays: Arc::default() }
+        Self {
+            cli: EngineCli::new(PROGRAM, children),
+            agent: agent.into(),
+            failed_plays: Arc::default(),
+        }
     }
 
     // ---------------------------------------------------------- what is kept
 
-    /// Keeps `data`. Only other connectors and later agents need it, so a failure is no failure of the workload.
+    /// Keeps `data`. Only other connectors and later agents need it, so a failure is no failure of
+    /// the workload.
     // [impl->swdd~podman-kube-create-continues-if-cannot-create-volume~1]
-    fn keep(&self, what: &str, instance: &InstanceName, data: &str, cancel: Cancel<'_>) -> Result<(), RuntimeError> {
+    fn keep(
+        &self,
+        what: &str,
+        instance: &InstanceName,
+        data: &str,
+        cancel: Cancel<'_>,
+    ) -> Result<(), RuntimeError> {
         self.cli.records().keep(instance, what, data);
         let volume = format!("{instance}.{what}");
-        let removal = self.cli.change(["volume", "rm", &volume]).limit(LISTING_MAX);
+        let removal = self
+            .cli
+            .change(["volume", "rm", &volume])
+            .limit(LISTING_MAX);
         // What is kept holds all that the workload may keep secret.
         let label = format!("--label=data={}", BASE64_STANDARD_NO_PAD.encode(data));
-        let create = Arguments::from(["volume", "create"]).options(&[label]).plain(&[&volume]);
+        let create = Arguments::from(["volume", "create"])
+            .options(&[label])
+            .plain(&[&volume]);
         let create = self.cli.change(create).limit(LISTING_MAX);
-        if removal.run(cancel).is_err_and(|error| error == RuntimeError::Cancelled) {
+        if removal
+            .run(cancel)
+            .is_err_and(|error| error == RuntimeError::Cancelled)
+        {
             return Err(RuntimeError::Cancelled);
         }
         match create.run(cancel) {
@@ -121,8 +145,10 @@ impl PodmanKubeConnector {
             Err(RuntimeError::Failed(text)) if text.contains("no such volume") => return Ok(None),
             answer => answer?,
         };
-        let data = volume_data(&text)
-            .ok_or_else(|| self.cli.nonsense(&format!("Volume '{volume}' holds no data"), &arguments))?;
+        let data = volume_data(&text).ok_or_else(|| {
+            self.cli
+                .nonsense(&format!("Volume '{volume}' holds no data"), &arguments)
+        })?;
         self.cli.records().keep(instance, what, &data);
         Ok(Some(data))
     }
@@ -133,7 +159,12 @@ impl PodmanKubeConnector {
         for what in [PODS, CONFIG] {
             self.cli.records().forget(instance, what);
             let volume = format!("{instance}.{what}");
-            match self.cli.change(["volume", "rm", &volume]).limit(LISTING_MAX).run(None) {
+            match self
+                .cli
+                .change(["volume", "rm", &volume])
+                .limit(LISTING_MAX)
+                .run(None)
+            {
                 Err(RuntimeError::Failed(text)) if text.contains("no such volume") => {}
                 Err(error) => log::warn!("Could not remove volume '{volume}': '{error}'"),
                 Ok(_) => {}
@@ -145,12 +176,19 @@ impl PodmanKubeConnector {
     // [impl->swdd~podman-kube-list-existing-workloads-using-config-volumes~1]
     fn kept_instances(&self) -> Result<BTreeSet<InstanceName>, RuntimeError> {
         let mut instances = self.cli.records().instances(&self.agent, CONFIG);
-        // The filter is a regular expression, so a plain dot would also match agents with a longer name.
+        // The filter is a regular expression, so a plain dot would also match agents with a longer
+        // name.
         let filter = format!("name=\\.{}\\.{CONFIG}$", self.agent);
         let arguments = ["volume", "ls", "--filter", &filter, "--format={{.Name}}"];
         for line in self.cli.query(&arguments)?.lines() {
-            let name = line.trim().strip_suffix(CONFIG).and_then(|name| name.strip_suffix('.'));
-            let name = name.ok_or_else(|| self.cli.nonsense("The list of volumes cannot be read", &arguments))?;
+            let name = line
+                .trim()
+                .strip_suffix(CONFIG)
+                .and_then(|name| name.strip_suffix('.'));
+            let name = name.ok_or_else(|| {
+                self.cli
+                    .nonsense("The list of volumes cannot be read", &arguments)
+            })?;
             instances.extend(InstanceName::parse(name).filter(|name| name.agent == self.agent));
         }
         Ok(instances)
@@ -159,11 +197,19 @@ impl PodmanKubeConnector {
     /// The pods of the instance.
     // [impl->swdd~podman-kube-get-workload-id-uses-volumes~1]
     fn pods_of(&self, instance: &InstanceName) -> Pods {
-        // Once more at once, as for listings: a short failure must not look like a workload that is lost.
-        let Some(text) = self.kept(PODS, instance).or_else(|_| self.kept(PODS, instance))? else { return Ok(None) };
+        // Once more at once, as for listings: a short failure must not look like a workload that is
+        // lost.
+        let Some(text) = self
+            .kept(PODS, instance)
+            .or_else(|_| self.kept(PODS, instance))?
+        else {
+            return Ok(None);
+        };
         match serde_json::from_str::<Vec<String>>(&text) {
             Ok(pods) if pods.iter().all(|pod| is_pod_id(pod)) => Ok(Some(pods)),
-            _ => Err(RuntimeError::Failed(format!("'{instance}.{PODS}' holds something other than ids of pods"))),
+            _ => Err(RuntimeError::Failed(format!(
+                "'{instance}.{PODS}' holds something other than ids of pods"
+            ))),
         }
     }
 
@@ -182,14 +228,18 @@ impl PodmanKubeConnector {
         let text = self.cli.call(arguments).run(cancel)?.into_text()?;
         let pods = text.lines().filter_map(|line| line.trim().split_once(' '));
         let pods = pods.filter(|(id, _)| is_pod_id(id));
-        Ok(pods.map(|(id, name)| (id.to_owned(), name.to_owned())).collect())
+        Ok(pods
+            .map(|(id, name)| (id.to_owned(), name.to_owned()))
+            .collect())
     }
 
     /// Ids of the pods of the play that are there now and were not before.
     fn pods_since(&self, play: &Play, cancel: Cancel<'_>) -> Result<Vec<String>, RuntimeError> {
         let documents = pod_documents(&play.manifest);
         let mut pods = self.existing_pods(cancel)?;
-        pods.retain(|pod| !play.before.contains(pod) && documents.iter().any(|one| one.makes(&pod.1)));
+        pods.retain(|pod| {
+            !play.before.contains(pod) && documents.iter().any(|one| one.makes(&pod.1))
+        });
         Ok(pods.into_iter().map(|(id, _)| id).collect())
     }
 
@@ -203,7 +253,11 @@ impl PodmanKubeConnector {
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<EngineOutput, RuntimeError> {
-        let arguments = Arguments::default().options(general).plain(&["kube"]).plain(verb).options(options);
+        let arguments = Arguments::default()
+            .options(general)
+            .plain(&["kube"])
+            .plain(verb)
+            .options(options);
         let call = self.cli.change(arguments.plain(&["-"]));
         call.input(manifest.as_bytes()).limit(limit).run(cancel)
     }
@@ -218,24 +272,38 @@ impl PodmanKubeConnector {
         cancel: Cancel<'_>,
     ) -> Result<Vec<String>, RuntimeError> {
         let (general, options) = (&config.general_options, &config.play_options);
-        let output = self.run_kube(general, &["play", "--quiet"], options, &play.manifest, limit, cancel)?;
+        let output = self.run_kube(
+            general,
+            &["play", "--quiet"],
+            options,
+            &play.manifest,
+            limit,
+            cancel,
+        )?;
         let text = output.into_text();
-        let printed = text.as_ref().map(|text| parse_pods(text)).unwrap_or_default();
+        let printed = text
+            .as_ref()
+            .map(|text| parse_pods(text))
+            .unwrap_or_default();
         if !printed.is_empty() || pod_documents(&play.manifest).is_empty() {
             return Ok(printed);
         }
         let pods = self.pods_since(play, cancel)?;
         if pods.is_empty() {
             text?;
-            return Err(self.cli.nonsense("It made no pod that can be found", &["kube", "play"]));
+            return Err(self
+                .cli
+                .nonsense("It made no pod that can be found", &["kube", "play"]));
         }
         Ok(pods)
     }
 
-    /// Removes the pods that a failed play has made, and then what is kept of it. What cannot be listed or removed now is
-    /// tried again with the next create or delete.
+    /// Removes the pods that a failed play has made, and then what is kept of it. What cannot be
+    /// listed or removed now is tried again with the next create or delete.
     fn remove_left_over(&self, workload: &Name, cancel: Cancel<'_>) -> Result<(), RuntimeError> {
-        let Some(mut failed) = self.failed_plays.lock().remove(workload) else { return Ok(()) };
+        let Some(mut failed) = self.failed_plays.lock().remove(workload) else {
+            return Ok(());
+        };
         let removed = self.remove_made(&mut failed, cancel);
         match removed {
             Ok(()) => self.forget(&failed.instance),
@@ -244,9 +312,9 @@ impl PodmanKubeConnector {
         removed
     }
 
-    /// Removes the pods that the failed play has made. What runs is stopped in order first: it may have written something.
-    /// All else never ran for the workload, so nothing is waited for: podman would wait ten seconds for what does not heed
-    /// the signal, whatever the manifest says.
+    /// Removes the pods that the failed play has made. What runs is stopped in order first: it may
+    /// have written something. All else never ran for the workload, so nothing is waited for:
+    /// podman would wait ten seconds for what does not heed the signal, whatever the manifest says.
     fn remove_made(&self, failed: &mut Play, cancel: Cancel<'_>) -> Result<(), RuntimeError> {
         if failed.made.is_none() {
             failed.made = Some(self.pods_since(failed, cancel)?);
@@ -257,12 +325,17 @@ impl PodmanKubeConnector {
         }
         self.stop_in_order(&failed.instance, &failed.manifest, Some(made))?;
         let call = Arguments::from(["pod", "rm", "--force", "--ignore", "--time=0"]).plain(made);
-        self.cli.change(call).limit(POD_DOWN_MAX).run(cancel).map(drop)
+        self.cli
+            .change(call)
+            .limit(POD_DOWN_MAX)
+            .run(cancel)
+            .map(drop)
     }
 
-    /// Stops what runs in the pods of the instance with its stop signal, as long as each pod may take for that: `kube down`
-    /// of podman 4.3 kills it at once. The container that holds a pod together goes on, and with it the network. Of a play
-    /// that was cut short no ids of `pods` were noted: they are found by their names, as `kube down` finds them.
+    /// Stops what runs in the pods of the instance with its stop signal, as long as each pod may
+    /// take for that: `kube down` of podman 4.3 kills it at once. The container that holds a pod
+    /// together goes on, and with it the network. Of a play that was cut short no ids of `pods`
+    /// were noted: they are found by their names, as `kube down` finds them.
     // [impl->swdd~podman-kube-delete-stops-in-order~1]
     fn stop_in_order(
         &self,
@@ -274,7 +347,9 @@ impl PodmanKubeConnector {
         let mut running: BTreeMap<Option<u32>, Vec<ContainerId>> = BTreeMap::new();
         let mut paused = Vec::new();
         for container in self.cli.containers(&["--pod"])? {
-            let document = documents.iter().find(|document| document.makes(container.pod_name()));
+            let document = documents
+                .iter()
+                .find(|document| document.makes(container.pod_name()));
             let is_ours = match pods {
                 Some(pods) => is_in(&container, pods),
                 None => document.is_some(),
@@ -282,7 +357,9 @@ impl PodmanKubeConnector {
             if !is_ours || container.is_infra() {
                 continue;
             }
-            let Some(process) = container.process() else { continue };
+            let Some(process) = container.process() else {
+                continue;
+            };
             if container.is_paused() {
                 paused.push(process.container.clone());
             }
@@ -297,14 +374,16 @@ impl PodmanKubeConnector {
         self.stop_groups(instance, running)
     }
 
-    /// Stops each group of containers within its own seconds, all groups at the same time, so that one that hangs does not
-    /// delay the others.
+    /// Stops each group of containers within its own seconds, all groups at the same time, so that
+    /// one that hangs does not delay the others.
     fn stop_groups(
         &self,
         instance: &InstanceName,
         mut groups: BTreeMap<Option<u32>, Vec<ContainerId>>,
     ) -> Result<(), RuntimeError> {
-        let Some((first_seconds, first)) = groups.pop_first() else { return Ok(()) };
+        let Some((first_seconds, first)) = groups.pop_first() else {
+            return Ok(());
+        };
         let (result, results) = bounded(groups.len());
         for (seconds, group) in groups {
             let connector = self.clone();
@@ -312,10 +391,14 @@ impl PodmanKubeConnector {
             let source = instance.workload.clone();
             let stop = move || {
                 let _source = log_source(source);
-                let _ = result.send(connector.stop_group(seconds, &group)); // The receiver may have met an error.
+                // The receiver may have met an error.
+                let _ = result.send(connector.stop_group(seconds, &group));
             };
-            threads::spawn(format!("stop:{}", instance.workload), STACK_WORKLOAD, stop)
-                .map_err(|error| RuntimeError::NotStarted(format!("Error: no thread stops its pods: {error}")))?;
+            threads::spawn(format!("stop:{}", instance.workload), STACK_WORKLOAD, stop).map_err(
+                |error| {
+                    RuntimeError::NotStarted(format!("Error: no thread stops its pods: {error}"))
+                },
+            )?;
         }
         drop(result);
         let mut outcome = self.stop_group(first_seconds, &first);
@@ -326,12 +409,22 @@ impl PodmanKubeConnector {
     }
 
     /// Stops these containers within `seconds`, without them as long as the engine lets them take.
-    fn stop_group(&self, seconds: Option<u32>, containers: &[ContainerId]) -> Result<(), RuntimeError> {
+    fn stop_group(
+        &self,
+        seconds: Option<u32>,
+        containers: &[ContainerId],
+    ) -> Result<(), RuntimeError> {
         let ids = texts_of(containers);
         let time = seconds.map(|seconds| format!("--time={seconds}"));
-        let call = Arguments::from(["stop", "--ignore"]).plain(time.as_slice()).plain(&ids);
-        let one = seconds.map_or(CONTAINER_STOP_DEFAULT, |seconds| Duration::from_secs(seconds.into()));
-        let turns = u32::try_from(ids.len()).unwrap_or(u32::MAX).div_ceil(STOPPED_AT_ONCE);
+        let call = Arguments::from(["stop", "--ignore"])
+            .plain(time.as_slice())
+            .plain(&ids);
+        let one = seconds.map_or(CONTAINER_STOP_DEFAULT, |seconds| {
+            Duration::from_secs(seconds.into())
+        });
+        let turns = u32::try_from(ids.len())
+            .unwrap_or(u32::MAX)
+            .div_ceil(STOPPED_AT_ONCE);
         let more_time = || {
             if seconds.is_some() {
                 return None;
@@ -340,15 +433,26 @@ impl PodmanKubeConnector {
             Some(more_than_default(&self.cli, &inspect, &ids)?.saturating_mul(turns))
         };
         let limit = one.saturating_mul(turns).saturating_add(STOP_GRACE);
-        self.cli.change(call).limit(limit).run_extended(None, more_time).map(drop)
+        self.cli
+            .change(call)
+            .limit(limit)
+            .run_extended(None, more_time)
+            .map(drop)
     }
 
-    /// Takes all pods of the manifest down. Podman refuses as soon as one of them is missing and leaves the others,
-    /// so each is tried alone then.
+    /// Takes all pods of the manifest down. Podman refuses as soon as one of them is missing and
+    /// leaves the others, so each is tried alone then.
     // [impl->swdd~podman-kube-delete-workload-downs-manifest-file~1]
     fn down(&self, config: &KubeConfig) -> Result<(), RuntimeError> {
         let down = |manifest: &str| {
-            let result = self.run_kube(&[], &["down"], &config.down_options, manifest, Some(POD_DOWN_MAX), None);
+            let result = self.run_kube(
+                &[],
+                &["down"],
+                &config.down_options,
+                manifest,
+                Some(POD_DOWN_MAX),
+                None,
+            );
             match result {
                 Err(RuntimeError::Failed(text)) if text.contains("no such pod") => Ok(false),
                 result => result.map(|_| true),
@@ -359,19 +463,25 @@ impl PodmanKubeConnector {
         }
         let documents = pod_documents(&config.manifest);
         // One alone was just found to be missing.
-        documents.iter().filter(|_| documents.len() > 1).try_for_each(|document| down(&document.text).map(drop))
+        documents
+            .iter()
+            .filter(|_| documents.len() > 1)
+            .try_for_each(|document| down(&document.text).map(drop))
     }
 
     /// The configuration of what was played for the instance; `None` when there is nothing.
     fn recall(&self, instance: &InstanceName) -> Result<Option<KubeConfig>, RuntimeError> {
         let text = self.kept(CONFIG, instance)?;
-        text.map(|text| KubeConfig::read(&text)).transpose().map_err(RuntimeError::Unsupported)
+        text.map(|text| KubeConfig::read(&text))
+            .transpose()
+            .map_err(RuntimeError::Unsupported)
     }
 }
 
 fn instance_of(id: &ContainerId) -> Result<InstanceName, RuntimeError> {
-    InstanceName::parse(&id.0)
-        .ok_or_else(|| RuntimeError::Failed(format!("'{}' is not the name of a workload instance", id.0)))
+    InstanceName::parse(&id.0).ok_or_else(|| {
+        RuntimeError::Failed(format!("'{}' is not the name of a workload instance", id.0))
+    })
 }
 
 impl RuntimeConnector for PodmanKubeConnector {
@@ -384,24 +494,37 @@ impl RuntimeConnector for PodmanKubeConnector {
         let (config, manifest) = prepare(new)?;
         self.remove_left_over(&new.instance.workload, cancel)?;
         let instance = &new.instance;
-        let play = Play { instance: instance.clone(), manifest, before: self.existing_pods(cancel)?, made: None };
+        let play = Play {
+            instance: instance.clone(),
+            manifest,
+            before: self.existing_pods(cancel)?,
+            made: None,
+        };
         // [impl->swdd~podman-kube-create-workload-creates-config-volume~1]
         let kept = self.keep(CONFIG, instance, &new.workload.runtime_config, cancel);
         let is_kept = kept.is_ok();
         match kept.and_then(|()| self.play(&config, &play, limit, cancel)) {
             Ok(pods) => {
-                // The pods run, so a command that comes now finds them as those of any other workload.
+                // The pods run, so a command that comes now finds them as those of any other
+                // workload.
                 // [impl->swdd~podman-kube-create-workload-creates-pods-volume~1]
-                let _ = self.keep(PODS, instance, &serde_json::json!(pods).to_string(), None); // It warned.
+                // It warned.
+                let _ = self.keep(PODS, instance, &serde_json::json!(pods).to_string(), None);
                 // [impl->swdd~podman-kube-create-workload-returns-workload-id~1]
                 Ok(ContainerId(instance.to_string().into()))
             }
             Err(error) => {
-                // Cleans up as well as possible now. That is not cancelled, because a delete that comes now would only have
-                // to do the same; the next create of another workload need not wait for it.
+                // Cleans up as well as possible now. That is not cancelled, because a delete that
+                // comes now would only have to do the same; the next create of another workload
+                // need not wait for it.
                 let has_begun = is_kept && !error.means_not_started();
-                let failed = Play { made: (!has_begun).then(Vec::new), ..play };
-                self.failed_plays.lock().insert(instance.workload.clone(), failed);
+                let failed = Play {
+                    made: (!has_begun).then(Vec::new),
+                    ..play
+                };
+                self.failed_plays
+                    .lock()
+                    .insert(instance.workload.clone(), failed);
                 if let Err(error) = self.remove_left_over(&instance.workload, None) {
                     log::warn!("Failed container cleanup after failed create. Error: '{error}'");
                 }
@@ -443,7 +566,10 @@ impl RuntimeConnector for PodmanKubeConnector {
         _limit: Option<Duration>,
         _cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
-        Err(RuntimeError::Unsupported(format!("The pods of '{}' cannot be started again", id.0)))
+        Err(RuntimeError::Unsupported(format!(
+            "The pods of '{}' cannot be started again",
+            id.0
+        )))
     }
 
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
@@ -458,7 +584,8 @@ impl RuntimeConnector for PodmanKubeConnector {
         Ok(())
     }
 
-    /// Stops the pods and leaves them, with their logs. When they are not known, taking them down is all that can be done.
+    /// Stops the pods and leaves them, with their logs. When they are not known, taking them down
+    /// is all that can be done.
     fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         let instance = instance_of(id)?;
         match self.pods_of(&instance) {
@@ -467,18 +594,34 @@ impl RuntimeConnector for PodmanKubeConnector {
                 let manifest = config.as_ref().map_or("", |config| &config.manifest);
                 self.stop_in_order(&instance, manifest, Some(&pods))?;
                 let arguments = Arguments::from(["pod", "stop", "--ignore"]).plain(&pods);
-                self.cli.change(arguments).limit(POD_DOWN_MAX).run(None).map(drop)
+                self.cli
+                    .change(arguments)
+                    .limit(POD_DOWN_MAX)
+                    .run(None)
+                    .map(drop)
             }
             _ => self.delete(id),
         }
     }
 
-    /// Commands run in the first container of the manifest; all containers of a pod share its network.
-    fn probe_target(&mut self, id: &ContainerId, _with_processes: bool) -> Result<ProbeTarget, RuntimeError> {
+    /// Commands run in the first container of the manifest; all containers of a pod share its
+    /// network.
+    fn probe_target(
+        &mut self,
+        id: &ContainerId,
+        _with_processes: bool,
+    ) -> Result<ProbeTarget, RuntimeError> {
         let instance = instance_of(id)?;
-        let first = self.recall(&instance)?.and_then(|config| first_container(&config.manifest));
-        let ours = self.containers_of(&self.pods_of(&instance).ok().flatten().unwrap_or_default())?;
-        let is_first = |one: &&EngineContainer| first.as_ref().is_some_and(|first| one.name().ends_with(first));
+        let first = self
+            .recall(&instance)?
+            .and_then(|config| first_container(&config.manifest));
+        let ours =
+            self.containers_of(&self.pods_of(&instance).ok().flatten().unwrap_or_default())?;
+        let is_first = |one: &&EngineContainer| {
+            first
+                .as_ref()
+                .is_some_and(|first| one.name().ends_with(first))
+        };
         let chosen = ours.iter().find(is_first).or(ours.first());
         Ok(ProbeTarget {
             program: PROGRAM,
@@ -487,8 +630,14 @@ impl RuntimeConnector for PodmanKubeConnector {
         })
     }
 
-    fn find(&mut self, instance: &InstanceName, _wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
-        let found = self.kept(CONFIG, instance)?.map(|_| ContainerId(instance.to_string().into()));
+    fn find(
+        &mut self,
+        instance: &InstanceName,
+        _wanted: Option<&Workload>,
+    ) -> Result<Vec<ContainerId>, RuntimeError> {
+        let found = self
+            .kept(CONFIG, instance)?
+            .map(|_| ContainerId(instance.to_string().into()));
         Ok(found.into_iter().collect())
     }
 
@@ -523,7 +672,10 @@ impl RuntimeConnector for PodmanKubeConnector {
         if instances.is_empty() {
             return Ok(Vec::new());
         }
-        let with_pods: Vec<_> = instances.into_iter().map(|name| (self.pods_of(&name), name)).collect();
+        let with_pods: Vec<_> = instances
+            .into_iter()
+            .map(|name| (self.pods_of(&name), name))
+            .collect();
         // [impl->swdd~podman-kube-state-getter-uses-container-states~1]
         // [impl->swdd~podman-kube-state-getter-reset-cache~1]
         let containers = self.cli.containers(&[])?;
@@ -537,12 +689,25 @@ impl RuntimeConnector for PodmanKubeConnector {
     }
 
     /// The containers of all pods, each with its name before its lines when there are several.
-    fn log_calls(&mut self, instance: &InstanceName, wanted: &LogsRequest) -> Result<Vec<LogCall>, RuntimeError> {
-        let Some(pods) = self.pods_of(instance)? else { return Ok(Vec::new()) };
+    fn log_calls(
+        &mut self,
+        instance: &InstanceName,
+        wanted: &LogsRequest,
+    ) -> Result<Vec<LogCall>, RuntimeError> {
+        let Some(pods) = self.pods_of(instance)? else {
+            return Ok(Vec::new());
+        };
         let ours = self.containers_of(&pods)?;
         let call = |container: &EngineContainer| {
-            let prefix = if ours.len() > 1 { format!("[{}] ", container.name()) } else { String::new() };
-            Some(self.cli.log_call(log_arguments(wanted, &container.id()?.0), prefix))
+            let prefix = if ours.len() > 1 {
+                format!("[{}] ", container.name())
+            } else {
+                String::new()
+            };
+            Some(
+                self.cli
+                    .log_call(log_arguments(wanted, &container.id()?.0), prefix),
+            )
         };
         Ok(ours.iter().filter_map(call).collect())
     }
@@ -557,23 +722,32 @@ pub fn played_manifest(new: &NewContainer) -> Result<String, RuntimeError> {
 fn prepare(new: &NewContainer) -> Result<(Arc<KubeConfig>, String), RuntimeError> {
     if *new.workload.runtime != *RUNTIME_NAME {
         let other = &new.workload.runtime;
-        return Err(RuntimeError::Unsupported(format!("Received a manifest for the wrong runtime: '{other}'")));
+        return Err(RuntimeError::Unsupported(format!(
+            "Received a manifest for the wrong runtime: '{other}'"
+        )));
     }
     if !new.files.is_empty() {
-        let text = "Workload files are not supported for podman-kube runtime. Use ConfigMaps instead.";
+        let text =
+            "Workload files are not supported for podman-kube runtime. Use ConfigMaps instead.";
         return Err(RuntimeError::Unsupported(text.to_owned()));
     }
     let name = &new.instance.workload;
     if name.starts_with('-') {
         // The names of its volumes begin like it, and are arguments of calls.
-        let text = format!("Unsupported workload name '{name}': podman has no volumes whose names begin with '-'");
+        let text = format!(
+            "Unsupported workload name '{name}': podman has no volumes whose names begin with '-'"
+        );
         return Err(RuntimeError::Unsupported(text));
     }
     let config = config_of(&new.workload)?;
     let manifest = match &new.control_interface {
         None => config.manifest.clone(),
-        Some(folder) => with_control_interface(&config.manifest, config.control_interface_target.as_deref(), folder)
-            .map_err(|text| RuntimeError::Unsupported(without_passwords(&text)))?,
+        Some(folder) => with_control_interface(
+            &config.manifest,
+            config.control_interface_target.as_deref(),
+            folder,
+        )
+        .map_err(|text| RuntimeError::Unsupported(without_passwords(&text)))?,
     };
     Ok((config, manifest))
 }
@@ -581,7 +755,9 @@ fn prepare(new: &NewContainer) -> Result<(Arc<KubeConfig>, String), RuntimeError
 fn config_of(workload: &Workload) -> Result<Arc<KubeConfig>, RuntimeError> {
     match &workload.config().engine {
         Ok(EngineConfig::Kube(config)) => Ok(config.clone()),
-        Ok(EngineConfig::Container(_)) => Err(RuntimeError::Unsupported("It has no manifest".to_owned())),
+        Ok(EngineConfig::Container(_)) => {
+            Err(RuntimeError::Unsupported("It has no manifest".to_owned()))
+        }
         Err(reason) => Err(RuntimeError::Unsupported(reason.clone())),
     }
 }
@@ -589,8 +765,12 @@ fn config_of(workload: &Workload) -> Result<Arc<KubeConfig>, RuntimeError> {
 /// The data kept in the label of a volume, from what `volume inspect` prints.
 pub fn volume_data(inspected: &str) -> Option<String> {
     let volumes: serde_json::Value = serde_json::from_str(inspected).ok()?;
-    String::from_utf8(BASE64_STANDARD_NO_PAD.decode(volumes[0]["Labels"]["data"].as_str()?.trim_end_matches('=')).ok()?)
-        .ok()
+    String::from_utf8(
+        BASE64_STANDARD_NO_PAD
+            .decode(volumes[0]["Labels"]["data"].as_str()?.trim_end_matches('='))
+            .ok()?,
+    )
+    .ok()
 }
 
 /// Whether a text can be the id of a pod, and nothing else as an argument of a call.
@@ -598,11 +778,16 @@ fn is_pod_id(text: &str) -> bool {
     ContainerId::printed(text).is_some()
 }
 
-/// The pod ids that `kube play` printed: the lines between `Pod:` and the next heading, of all such sections.
+/// The pod ids that `kube play` printed: the lines between `Pod:` and the next heading, of all such
+/// sections.
 pub fn parse_pods(output: &str) -> Vec<String> {
     let mut in_pods = false;
     let mut pods = Vec::new();
-    for line in output.lines().map(str::trim).filter(|line| !line.is_empty()) {
+    for line in output
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+    {
         if line.ends_with(':') {
             in_pods = line == "Pod:";
         } else if in_pods && is_pod_id(line) {
@@ -614,23 +799,39 @@ pub fn parse_pods(output: &str) -> Vec<String> {
 
 // ----------- what the containers of pods mean for the workload that the pods belong to
 
-/// Ids of the pods of a workload: `None` when nothing was noted, so that nothing was played to its end; an error when they
-/// could not be read now.
+/// Ids of the pods of a workload: `None` when nothing was noted, so that nothing was played to its
+/// end; an error when they could not be read now.
 pub type Pods = Result<Option<Vec<String>>, RuntimeError>;
 
 /// The workload as a listing shows it.
-pub fn listed(instance: InstanceName, pods: &Pods, containers: &[EngineContainer]) -> ListedContainer {
+pub fn listed(
+    instance: InstanceName,
+    pods: &Pods,
+    containers: &[EngineContainer],
+) -> ListedContainer {
     let ids: &[String] = if let Ok(Some(ids)) = pods { ids } else { &[] };
-    let ours: Vec<&EngineContainer> = containers.iter().filter(|container| is_in(container, ids)).collect();
+    let ours: Vec<&EngineContainer> = containers
+        .iter()
+        .filter(|container| is_in(container, ids))
+        .collect();
     let state = match pods {
         Ok(Some(pods)) => combined_state(pods, containers),
         Ok(None) => ExecutionState::plain(Phase::Succeeded),
-        Err(_) => ExecutionState::with_info(Phase::FailedUnknown, "Could not load workload metadata"),
+        Err(_) => {
+            ExecutionState::with_info(Phase::FailedUnknown, "Could not load workload metadata")
+        }
     };
-    let processes: Vec<MainProcess> = ours.iter().filter_map(|container| container.process()).collect();
+    let processes: Vec<MainProcess> = ours
+        .iter()
+        .filter_map(|container| container.process())
+        .collect();
     // One that failed while others go on has not ended.
     let ended = processes.is_empty() && state.phase.has_ended();
-    let ended_at = ours.iter().filter_map(|container| container.ended_at()).max().filter(|_| ended);
+    let ended_at = ours
+        .iter()
+        .filter_map(|container| container.ended_at())
+        .max()
+        .filter(|_| ended);
     let listed_pods = ListedPods {
         containers: ours.iter().filter_map(|container| container.id()).collect(),
         failed: failed_container(&ours, &state),
@@ -647,11 +848,16 @@ pub fn listed(instance: InstanceName, pods: &Pods, containers: &[EngineContainer
 }
 
 /// The container whose failure is `state`; `None` when that is no failure.
-fn failed_container(containers: &[&EngineContainer], state: &ExecutionState) -> Option<ContainerId> {
+fn failed_container(
+    containers: &[&EngineContainer],
+    state: &ExecutionState,
+) -> Option<ContainerId> {
     if state.phase != Phase::FailedExecFailed {
         return None;
     }
-    let failed = containers.iter().find(|container| pod_container_state(container) == *state);
+    let failed = containers
+        .iter()
+        .find(|container| pod_container_state(container) == *state);
     failed.and_then(|container| container.id())
 }
 
@@ -661,15 +867,20 @@ fn texts_of(ids: &[ContainerId]) -> Vec<&str> {
 
 /// Whether the container belongs to one of these pods.
 fn is_in(container: &EngineContainer, pods: &[String]) -> bool {
-    container.pod().is_some_and(|pod| pods.iter().any(|ours| ours == pod))
+    container
+        .pod()
+        .is_some_and(|pod| pods.iter().any(|ours| ours == pod))
 }
 
 /// The state of a workload: of all containers of its pods the one that matters most.
 // [impl->swdd~podman-kube-state-getter-combines-states~2]
 fn combined_state(pods: &[String], containers: &[EngineContainer]) -> ExecutionState {
     let states = pods.iter().flat_map(|pod| {
-        let mut states: Vec<ExecutionState> =
-            containers.iter().filter(|container| container.pod() == Some(pod)).map(pod_container_state).collect();
+        let mut states: Vec<ExecutionState> = containers
+            .iter()
+            .filter(|container| container.pod() == Some(pod))
+            .map(pod_container_state)
+            .collect();
         // [impl->swdd~podman-kube-state-getter-treats-missing-pods-as-unknown~1]
         if states.is_empty() {
             states.push(unknown());
@@ -677,7 +888,9 @@ fn combined_state(pods: &[String], containers: &[EngineContainer]) -> ExecutionS
         states
     });
     // [impl->swdd~podman-kube-state-getter-removed-if-no-container~1]
-    states.min_by_key(|state| priority(state.phase)).unwrap_or_else(|| ExecutionState::plain(Phase::FailedLost))
+    states
+        .min_by_key(|state| priority(state.phase))
+        .unwrap_or_else(|| ExecutionState::plain(Phase::FailedLost))
 }
 
 fn unknown() -> ExecutionState {
@@ -688,7 +901,9 @@ fn unknown() -> ExecutionState {
 fn pod_container_state(container: &EngineContainer) -> ExecutionState {
     let state = container.execution_state();
     match state.phase {
-        Phase::PendingStarting => ExecutionState::with_info(Phase::PendingStarting, "starting container"),
+        Phase::PendingStarting => {
+            ExecutionState::with_info(Phase::PendingStarting, "starting container")
+        }
         Phase::Stopping => ExecutionState::with_info(Phase::Stopping, "stopping container"),
         Phase::FailedUnknown => unknown(),
         _ => state,
@@ -721,23 +936,27 @@ pub struct PodDocument {
     /// `metadata.name`.
     name: String,
     is_pod: bool,
-    /// `terminationGracePeriodSeconds`: how long its containers may take to stop. `None` where it names none, or something
-    /// that is no number of seconds.
+    /// `terminationGracePeriodSeconds`: how long its containers may take to stop. `None` where it
+    /// names none, or something that is no number of seconds.
     pub stop_seconds: Option<u32>,
 }
 
 impl PodDocument {
-    /// Whether podman may have made the pod called `pod` from this document: a Pod keeps its name, the pods of
-    /// anything else are called `<name>-pod` or `<name>-pod-<number>`, depending on podman's version.
+    /// Whether podman may have made the pod called `pod` from this document: a Pod keeps its name,
+    /// the pods of anything else are called `<name>-pod` or `<name>-pod-<number>`, depending on
+    /// podman's version.
     pub fn makes(&self, pod: &str) -> bool {
         if self.is_pod {
             return pod == self.name;
         }
-        match pod.strip_prefix(&self.name).and_then(|rest| rest.strip_prefix("-pod")) {
+        match pod
+            .strip_prefix(&self.name)
+            .and_then(|rest| rest.strip_prefix("-pod"))
+        {
             Some("") => true,
-            Some(rest) => {
-                rest.strip_prefix('-').is_some_and(|number| number.bytes().all(|digit| digit.is_ascii_digit()))
-            }
+            Some(rest) => rest
+                .strip_prefix('-')
+                .is_some_and(|number| number.bytes().all(|digit| digit.is_ascii_digit())),
             None => false,
         }
     }
@@ -745,37 +964,54 @@ impl PodDocument {
 
 /// The documents of `manifest` that become pods; empty when it cannot be read.
 pub fn pod_documents(manifest: &str) -> Vec<PodDocument> {
-    of_pods(manifest).iter_mut().filter_map(pod_document).collect()
+    of_pods(manifest)
+        .iter_mut()
+        .filter_map(pod_document)
+        .collect()
 }
 
 fn pod_document(document: &mut Value) -> Option<PodDocument> {
     let name = document.get("metadata")?.get("name")?.as_str()?.to_owned();
     let is_pod = document.get("kind")?.as_str() == Some("Pod");
     let text = serde_yaml::to_string(document).ok()?;
-    let seconds = pod_spec(document).and_then(|spec| spec.get("terminationGracePeriodSeconds")?.as_u64());
+    let seconds =
+        pod_spec(document).and_then(|spec| spec.get("terminationGracePeriodSeconds")?.as_u64());
     let stop_seconds = seconds.map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX));
-    Some(PodDocument { text, name, is_pod, stop_seconds })
+    Some(PodDocument {
+        text,
+        name,
+        is_pod,
+        stop_seconds,
+    })
 }
 
-/// The images that a play of `manifest` pulls when they are missing: not those that it always or never pulls. Nothing
-/// that would be read as an option.
+/// The images that a play of `manifest` pulls when they are missing: not those that it always or
+/// never pulls. Nothing that would be read as an option.
 pub fn images(manifest: &str) -> BTreeSet<String> {
     let mut documents = of_pods(manifest);
     let lists = documents.iter_mut().filter_map(pod_spec);
     let lists = lists.flat_map(|spec| [spec.get("containers"), spec.get("initContainers")]);
     let containers = lists.filter_map(|list| list?.as_sequence()).flatten();
     let pulled = containers.filter(|container| {
-        container.get("imagePullPolicy").is_none_or(|policy| policy.as_str() == Some("IfNotPresent"))
+        container
+            .get("imagePullPolicy")
+            .is_none_or(|policy| policy.as_str() == Some("IfNotPresent"))
     });
     let images = pulled.filter_map(|container| container.get("image")?.as_str());
-    images.filter(|image| !image.is_empty() && !image.starts_with('-')).map(str::to_owned).collect()
+    images
+        .filter(|image| !image.is_empty() && !image.starts_with('-'))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// How the name of the first container of a manifest ends, as podman calls it.
 pub fn first_container(manifest: &str) -> Option<String> {
     let name = |document: &mut Value| {
         let spec = pod_spec(document)?;
-        Some(format!("-{}", spec.get("containers")?.get(0)?.get("name")?.as_str()?))
+        Some(format!(
+            "-{}",
+            spec.get("containers")?.get(0)?.get("name")?.as_str()?
+        ))
     };
     of_pods(manifest).iter_mut().find_map(name)
 }
@@ -792,8 +1028,13 @@ fn of_pods(manifest: &str) -> Vec<Value> {
     documents
 }
 
-/// Mounts `host_folder` as control interface into the container that `target` (`<pod>/<container>`) names.
-pub fn with_control_interface(manifest: &str, target: Option<&str>, host_folder: &Path) -> Result<String, String> {
+/// Mounts `host_folder` as control interface into the container that `target` (`<pod>/<container>`)
+/// names.
+pub fn with_control_interface(
+    manifest: &str,
+    target: Option<&str>,
+    host_folder: &Path,
+) -> Result<String, String> {
     let target = target.ok_or("Control interface target not specified in runtime config.")?;
     let (pod, container) =
         target.split_once('/').filter(|(_, container)| !container.contains('/')).ok_or_else(|| {
@@ -801,22 +1042,35 @@ pub fn with_control_interface(manifest: &str, target: Option<&str>, host_folder:
                 "Invalid control interface target format: '{target}'. Expected format: '<pod_name>/<container_name>'"
             )
         })?;
-    let mut documents = parse(manifest).map_err(|error| format!("Failed to parse YAML manifest: {error}"))?;
+    let mut documents =
+        parse(manifest).map_err(|error| format!("Failed to parse YAML manifest: {error}"))?;
     let document = find_pod(&mut documents, pod)?;
     let spec = pod_spec(document).ok_or("Manifest missing spec.containers")?;
     let containers = spec.get_mut("containers").and_then(Value::as_sequence_mut);
-    add_mount(containers.ok_or("Manifest missing spec.containers")?, container)?;
-    let host_path = mapping([("path", host_folder.display().to_string().into()), ("type", "Directory".into())]);
+    add_mount(
+        containers.ok_or("Manifest missing spec.containers")?,
+        container,
+    )?;
+    let host_path = mapping([
+        ("path", host_folder.display().to_string().into()),
+        ("type", "Directory".into()),
+    ]);
     let volume = mapping([("name", VOLUME.into()), ("hostPath", host_path)]);
     append(spec, "volumes", volume).ok_or("Manifest missing spec.volumes")?;
     let texts: Result<Vec<String>, _> = documents.iter().map(serde_yaml::to_string).collect();
-    texts.map(|texts| texts.join("---\n")).map_err(|error| format!("Failed to parse YAML manifest: {error}"))
+    texts
+        .map(|texts| texts.join("---\n"))
+        .map_err(|error| format!("Failed to parse YAML manifest: {error}"))
 }
 
 /// The documents without empty ones, which a `---` at the end makes.
 fn parse(manifest: &str) -> Result<Vec<Value>, YamlError> {
     let documents = yaml::read_all(manifest, Origin::Others)?;
-    Ok(documents.iter().filter(|document| !document.is_null()).map(value).collect())
+    Ok(documents
+        .iter()
+        .filter(|document| !document.is_null())
+        .map(value)
+        .collect())
 }
 
 fn value(node: &Yaml) -> Value {
@@ -826,14 +1080,25 @@ fn value(node: &Yaml) -> Value {
         Content::Plain(Plain::Boolean, text) => text.eq_ignore_ascii_case("true").into(),
         Content::Plain(_, text) => text.parse().map_or_else(|_| (**text).into(), Value::Number),
         Content::List(items) => Value::Sequence(items.iter().map(value).collect()),
-        Content::Map(entries) => Value::Mapping(entries.iter().map(|(key, node)| (value(key), value(node))).collect()),
+        Content::Map(entries) => Value::Mapping(
+            entries
+                .iter()
+                .map(|(key, node)| (value(key), value(node)))
+                .collect(),
+        ),
     }
 }
 
 fn find_pod<'a>(documents: &'a mut [Value], pod: &str) -> Result<&'a mut Value, String> {
     for document in documents {
-        let kind = document.get("kind").and_then(Value::as_str).ok_or("Manifest missing 'kind' field")?;
-        let name = document.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Value::as_str);
+        let kind = document
+            .get("kind")
+            .and_then(Value::as_str)
+            .ok_or("Manifest missing 'kind' field")?;
+        let name = document
+            .get("metadata")
+            .and_then(|metadata| metadata.get("name"))
+            .and_then(Value::as_str);
         let name = name.ok_or("Manifest missing metadata.name")?;
         let found = match kind {
             "Pod" => name == pod,
@@ -844,7 +1109,9 @@ fn find_pod<'a>(documents: &'a mut [Value], pod: &str) -> Result<&'a mut Value, 
             return Ok(document);
         }
     }
-    Err(format!("Cannot add Control Interface. Target pod not found '{pod}'"))
+    Err(format!(
+        "Cannot add Control Interface. Target pod not found '{pod}'"
+    ))
 }
 
 /// What stands beside the list of containers.
@@ -858,20 +1125,32 @@ fn pod_spec(document: &mut Value) -> Option<&mut Value> {
 
 fn add_mount(containers: &mut [Value], name: &str) -> Result<(), String> {
     for container in containers {
-        let found = container.get("name").and_then(Value::as_str).ok_or("Container missing name field")?;
+        let found = container
+            .get("name")
+            .and_then(Value::as_str)
+            .ok_or("Container missing name field")?;
         if found == name {
             // Where a container finds its control interface.
-            let mount = mapping([("name", VOLUME.into()), ("mountPath", "/run/ankaios/control_interface".into())]);
+            let mount = mapping([
+                ("name", VOLUME.into()),
+                ("mountPath", "/run/ankaios/control_interface".into()),
+            ]);
             return append(container, "volumeMounts", mount)
                 .ok_or_else(|| format!("The volumeMounts of container '{name}' are not a list"));
         }
     }
-    Err(format!("Cannot add Control Interface. Target container '{name}' not found."))
+    Err(format!(
+        "Cannot add Control Interface. Target container '{name}' not found."
+    ))
 }
 
-/// Appends to the list `key` of `parent`, which is created when it is absent; `None` when it is something else.
+/// Appends to the list `key` of `parent`, which is created when it is absent; `None` when it is
+/// something else.
 fn append(parent: &mut Value, key: &str, item: Value) -> Option<()> {
-    let list = parent.as_mapping_mut()?.entry(key.into()).or_insert(Value::Null);
+    let list = parent
+        .as_mapping_mut()?
+        .entry(key.into())
+        .or_insert(Value::Null);
     if list.is_null() {
         *list = Value::Sequence(Vec::new());
     }
@@ -880,7 +1159,12 @@ fn append(parent: &mut Value, key: &str, item: Value) -> Option<()> {
 }
 
 fn mapping<const N: usize>(entries: [(&str, Value); N]) -> Value {
-    Value::Mapping(entries.into_iter().map(|(key, value)| (key.into(), value)).collect::<Mapping>())
+    Value::Mapping(
+        entries
+            .into_iter()
+            .map(|(key, value)| (key.into(), value))
+            .collect::<Mapping>(),
+    )
 }
 
 #[cfg(test)]

@@ -10,7 +10,9 @@ use super::requester::Requester;
 use super::workloads::{NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
 use crate::model::complete_state::AgentAttributes;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AgentHello, AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
+use crate::model::messages::{
+    AgentHello, AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan,
+};
 use crate::model::names::{InstanceName, Name, excerpt};
 use crate::platform::logging::log_source;
 use crate::wire::outbox::Outbox;
@@ -23,30 +25,61 @@ pub(super) fn removed(instance: InstanceName) -> WorkloadState {
 }
 
 impl ServerLoop {
-    pub(super) fn peer_opened(&mut self, id: PeerId, hello: PeerHello, source: Name, outbox: Outbox) {
+    pub(super) fn peer_opened(
+        &mut self,
+        id: PeerId,
+        hello: PeerHello,
+        source: Name,
+        outbox: Outbox,
+    ) {
         let (class, prefix) = match hello {
             PeerHello::Agent(hello) => return self.agent_opened(id, hello, outbox),
             PeerHello::Cli => (Service::Cli, "cli-conn"),
             PeerHello::Commander => (Service::Command, "commander-conn"),
         };
         let name = Name::from(format!("{prefix}-{}", uuid::Uuid::new_v4()));
-        self.peers.streams.insert(id, Peer { class, name, source, outbox });
+        self.peers.streams.insert(
+            id,
+            Peer {
+                class,
+                name,
+                source,
+                outbox,
+            },
+        );
     }
 
-    /// Sends the states of the others first and the agent's workloads after them: these may depend on the others.
-    fn agent_opened(&mut self, id: PeerId, AgentHello { agent, tags, capabilities, .. }: AgentHello, outbox: Outbox) {
+    /// Sends the states of the others first and the agent's workloads after them: these may depend
+    /// on the others.
+    fn agent_opened(
+        &mut self,
+        id: PeerId,
+        AgentHello {
+            agent,
+            tags,
+            capabilities,
+            ..
+        }: AgentHello,
+        outbox: Outbox,
+    ) {
         let name = Name::from(agent);
         let _source = log_source(name.clone());
         let begin = self.now();
         let is_greedy = !self.arrived.is_empty() && self.waiting.agent_rests(&name, begin);
         if is_greedy || !outbox.has_room_for_agent() {
-            let why = if is_greedy { "it kept the server busy, and others wait" } else { "too much waits for others" };
+            let why = if is_greedy {
+                "it kept the server busy, and others wait"
+            } else {
+                "too much waits for others"
+            };
             return log::warn!("Ending the connection of agent '{name}': {why}. It tries again.");
         }
         if let Some(old) = self.peers.of_agent(&name) {
             // Readers that wait for room in the inbox do not keep the order of their streams.
             if old > id {
-                return log::warn!("Ignoring an older connection of agent '{name}' that was announced late.");
+                return log::warn!(
+                    "Ignoring an older connection of agent '{name}' that was announced late."
+                );
             }
             log::warn!(
                 "Agent '{name}' connected again; closing its older connection. If this repeats, two agents use this \
@@ -58,30 +91,64 @@ impl ServerLoop {
         let mut states = self.workloads.reported_states();
         states.retain(|state| state.instance.agent != name);
         let result = outbox.put_first_states(&states);
-        self.peers.streams.insert(id, Peer { class: Service::Agent, name: name.clone(), source: name.clone(), outbox });
+        self.peers.streams.insert(
+            id,
+            Peer {
+                class: Service::Agent,
+                name: name.clone(),
+                source: name.clone(),
+                outbox,
+            },
+        );
         self.peers.check(id, result);
         log::info!("Agent '{name}' connected.");
         self.deletes.forget_agent(&name);
         let attributes = AgentAttributes { load: None, tags };
         let mut changes = Changes::default();
-        changes.agent(&name, self.peers.agents.get(&name).map(|agent| &agent.attributes), Some(&attributes));
-        let states = self.workloads.states.of_agent(&name).map(|(instance, _)| instance);
-        let unwanted: BTreeSet<InstanceName> = states.filter(|one| self.workloads.is_unwanted(one)).collect();
+        changes.agent(
+            &name,
+            self.peers.agents.get(&name).map(|agent| &agent.attributes),
+            Some(&attributes),
+        );
+        let states = self
+            .workloads
+            .states
+            .of_agent(&name)
+            .map(|(instance, _)| instance);
+        let unwanted: BTreeSet<InstanceName> = states
+            .filter(|one| self.workloads.is_unwanted(one))
+            .collect();
         let resent = Some(BTreeSet::new());
-        let agent = Agent { peer: id, attributes, capabilities, unconfirmed: unwanted, resent, to_prepare: vec![] };
+        let agent = Agent {
+            peer: id,
+            attributes,
+            capabilities,
+            unconfirmed: unwanted,
+            resent,
+            to_prepare: vec![],
+        };
         self.peers.agents.insert(name.clone(), agent);
         self.send_list(&name);
-        let own = self.workloads.effective.values().filter(|added| added.instance.agent == name).cloned();
+        let own = self
+            .workloads
+            .effective
+            .values()
+            .filter(|added| added.instance.agent == name)
+            .cloned();
         self.peers.send(id, FromServer::ServerHello(own.collect()));
         self.judge_connected(&name, capabilities.prepares);
         self.publish(changes);
-        self.waiting.charge(&Requester::of_agent(&name), begin, self.now());
+        self.waiting
+            .charge(&Requester::of_agent(&name), begin, self.now());
     }
 
-    /// Every end of a stream: closed, failed, ended by a goodbye, or not read. An agent's states become unknown.
+    /// Every end of a stream: closed, failed, ended by a goodbye, or not read. An agent's states
+    /// become unknown.
     pub(super) fn peer_gone(&mut self, id: PeerId) {
         // Its requests end first, so that nothing of what follows is sent for them.
-        let Some(Peer { class, name, .. }) = self.remove_peer(id) else { return }; // Replaced by a newer stream, or closed before.
+        let Some(Peer { class, name, .. }) = self.remove_peer(id) else {
+            return;
+        }; // Replaced by a newer stream, or closed before.
         if class == Service::Agent {
             self.agent_gone(&name);
         }
@@ -96,11 +163,22 @@ impl ServerLoop {
         let never_wanted = self.workloads.unwanted.agent_gone(name);
         let report = |instance: InstanceName| {
             let is_gone = never_wanted.contains(&instance);
-            let phase = if is_gone { Phase::Removed } else { Phase::AgentDisconnected };
+            let phase = if is_gone {
+                Phase::Removed
+            } else {
+                Phase::AgentDisconnected
+            };
             WorkloadState::new(instance, ExecutionState::plain(phase))
         };
-        let known = self.workloads.states.of_agent(name).map(|(instance, _)| instance);
-        let lost = known.filter(|one| !self.workloads.placeholders.contains(one)).map(report).collect();
+        let known = self
+            .workloads
+            .states
+            .of_agent(name)
+            .map(|(instance, _)| instance);
+        let lost = known
+            .filter(|one| !self.workloads.placeholders.contains(one))
+            .map(report)
+            .collect();
         let mut changes = Changes::default();
         changes.agent(name, agent.as_ref().map(|agent| &agent.attributes), None);
         self.take_states(lost, changes);
@@ -118,9 +196,12 @@ impl ServerLoop {
         Some(peer)
     }
 
-    /// `room` is given back when the message is handled, so that the next large one waits until then.
+    /// `room` is given back when the message is handled, so that the next large one waits until
+    /// then.
     pub(super) fn message_received(&mut self, id: PeerId, message: ToServer, room: Room) {
-        let Some(peer) = self.peers.get(id) else { return }; // Late messages of a replaced stream mean nothing.
+        let Some(peer) = self.peers.get(id) else {
+            return;
+        }; // Late messages of a replaced stream mean nothing.
         let (name, is_agent) = (peer.name.clone(), peer.class == Service::Agent);
         let _source = log_source(peer.source.clone());
         let begin = self.now();
@@ -135,28 +216,45 @@ impl ServerLoop {
                 log::debug!("'{name}' sent a goodbye.");
                 self.peer_gone(id);
             }
-            ToServer::LogEntries { request_id, entries } => self.log_entries(&name, &request_id, entries),
-            ToServer::LogsStop { request_id, instance } => self.logs_stopped(&name, &request_id, instance),
+            ToServer::LogEntries {
+                request_id,
+                entries,
+            } => self.log_entries(&name, &request_id, entries),
+            ToServer::LogsStop {
+                request_id,
+                instance,
+            } => self.logs_stopped(&name, &request_id, instance),
             ToServer::AgentHello(_) | ToServer::CommanderHello { .. } => {
                 log::warn!("Ignoring another hello of '{name}' on the same connection.");
             }
             ToServer::Empty => log::warn!("Ignoring a message of '{name}' that has no content."),
         }
         if is_agent {
-            self.waiting.charge(&Requester::of_agent(&name), begin, self.now());
+            self.waiting
+                .charge(&Requester::of_agent(&name), begin, self.now());
         }
     }
 
-    /// The next event that has arrived: the oldest that is not from an agent that rests, if there is one. Those of one
-    /// stream keep their order, so that its end takes nothing away that was sent before it.
+    /// The next event that has arrived: the oldest that is not from an agent that rests, if there
+    /// is one. Those of one stream keep their order, so that its end takes nothing away that was
+    /// sent before it.
     pub(super) fn next_arrived(&mut self) -> Option<PeerEvent> {
         let now = self.now();
         let rests = |event: &PeerEvent| {
-            let (PeerEvent::Message { peer, .. } | PeerEvent::Closed { peer }) = event else { return false };
-            let agent = self.peers.get(*peer).filter(|peer| peer.class == Service::Agent);
+            let (PeerEvent::Message { peer, .. } | PeerEvent::Closed { peer }) = event else {
+                return false;
+            };
+            let agent = self
+                .peers
+                .get(*peer)
+                .filter(|peer| peer.class == Service::Agent);
             agent.is_some_and(|agent| self.waiting.agent_rests(&agent.name, now))
         };
-        let index = self.arrived.iter().position(|event| !rests(event)).unwrap_or_default();
+        let index = self
+            .arrived
+            .iter()
+            .position(|event| !rests(event))
+            .unwrap_or_default();
         self.arrived.remove(index)
     }
 
@@ -168,7 +266,10 @@ impl ServerLoop {
         let agent = self.peers.agents.get_mut(name);
         states.retain(|state| agent.is_some() && state.instance.agent == *name);
         if states.len() < all {
-            log::warn!("Ignoring {} workload states that '{name}' may not report.", all - states.len());
+            log::warn!(
+                "Ignoring {} workload states that '{name}' may not report.",
+                all - states.len()
+            );
         }
         let Some(agent) = agent else { return };
         let mut refused = 0;
@@ -182,7 +283,9 @@ impl ServerLoop {
             if state.phase == Phase::Removed {
                 // The end of what nobody knows is nothing new.
                 let was_known = workloads.unwanted.remove(instance);
-                return was_known || workloads.states.get(instance).is_some() || deletes.knows(instance);
+                return was_known
+                    || workloads.states.get(instance).is_some()
+                    || deletes.knows(instance);
             }
             let is_kept = workloads.unwanted.report(instance);
             refused += usize::from(!is_kept);
@@ -196,31 +299,38 @@ impl ServerLoop {
         }
         let failures = self.new_failures(&states);
         self.take_states(states, Changes::default());
-        failures.iter().for_each(|failure| self.essential_failed(failure));
+        failures
+            .iter()
+            .for_each(|failure| self.essential_failed(failure));
     }
 
-    /// The first report of the agent has ended: what it lost while it was away, and is not wanted any more, is gone. Nobody
-    /// else could ever report that.
+    /// The first report of the agent has ended: what it lost while it was away, and is not wanted
+    /// any more, is gone. Nobody else could ever report that.
     fn all_states_reported(&mut self, name: &Name) {
-        let Some(agent) = self.peers.agents.get_mut(name) else { return };
+        let Some(agent) = self.peers.agents.get_mut(name) else {
+            return;
+        };
         agent.resent = None;
         let mut gone = std::mem::take(&mut agent.unconfirmed);
         gone.retain(|instance| self.workloads.states.get(instance).is_some());
         self.states_reported(name, gone.into_iter().map(removed).collect());
     }
 
-    /// Stores states that their agent may report, or that follow from its loss, and passes them on. `changes` come with them.
+    /// Stores states that their agent may report, or that follow from its loss, and passes them on.
+    /// `changes` come with them.
     fn take_states(&mut self, states: Vec<WorkloadState>, changes: Changes) {
         let now = self.now();
         for WorkloadState { instance, state } in &states {
             log::debug!("The state of '{instance}' is '{state}'.");
-            self.timings.report(instance, state, now, self.workloads.is_wanted(instance));
+            self.timings
+                .report(instance, state, now, self.workloads.is_wanted(instance));
             let was_staged = self.workloads.placeholders.remove(instance);
             self.guarded.reported(instance, was_staged);
             self.workloads.states.set(instance, state.clone());
             if state.phase == Phase::Removed {
                 self.deletes.forget_stopping(instance);
-                // For a wanted instance this may be the end of an earlier form; the present one waits for what was sent last.
+                // For a wanted instance this may be the end of an earlier form; the present one
+                // waits for what was sent last.
                 if !self.workloads.is_wanted(instance) {
                     self.deletes.forget_sent(instance);
                 }
@@ -228,51 +338,94 @@ impl ServerLoop {
         }
         self.judge(&states);
         self.publish(changes);
-        for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {
-            self.end_requests_of_gone(&removed.instance); // Another one may have come with the same report.
+        for removed in states
+            .iter()
+            .filter(|state| state.state.phase == Phase::Removed)
+        {
+            // Another one may have come with the same report.
+            self.end_requests_of_gone(&removed.instance);
         }
         self.peers.broadcast_states(&states);
         self.resend_unknown_deletes(&states);
         self.relieve_deletes(states.iter().map(|state| &state.instance));
     }
 
-    /// Sends agents again what they let wait for conditions that this server does not know: an earlier server sent them, or
-    /// this one on a connection that was lost with its last messages, or the instance was started again while it waits and
-    /// its end was reported. A wanted instance may wait to be replaced by the same instance in another form, or for a
-    /// condition of its node; an agent that reports that when it connects is sent the update once.
+    /// Sends agents again what they let wait for conditions that this server does not know: an
+    /// earlier server sent them, or this one on a connection that was lost with its last messages,
+    /// or the instance was started again while it waits and its end was reported. A wanted instance
+    /// may wait to be replaced by the same instance in another form, or for a condition of its
+    /// node; an agent that reports that when it connects is sent the update once.
     fn resend_unknown_deletes(&mut self, states: &[WorkloadState]) {
-        let Self { workloads, peers, deletes, .. } = self;
-        let waiting = states.iter().filter(|state| state.state.phase == Phase::StoppingWaitingToStop);
+        let Self {
+            workloads,
+            peers,
+            deletes,
+            ..
+        } = self;
+        let waiting = states
+            .iter()
+            .filter(|state| state.state.phase == Phase::StoppingWaitingToStop);
         let mut is_to_be_sent = |one: &InstanceName| {
-            !workloads.is_wanted(one) || peers.agents.get_mut(&one.agent).is_some_and(|agent| agent.must_resend(one))
+            !workloads.is_wanted(one)
+                || peers
+                    .agents
+                    .get_mut(&one.agent)
+                    .is_some_and(|agent| agent.must_resend(one))
         };
-        let waiting = waiting.map(|state| &state.instance).filter(|one| deletes.conditions(one).is_empty());
-        let unknown: Vec<InstanceName> = waiting.filter(|one| is_to_be_sent(one)).cloned().collect();
+        let waiting = waiting
+            .map(|state| &state.instance)
+            .filter(|one| deletes.conditions(one).is_empty());
+        let unknown: Vec<InstanceName> =
+            waiting.filter(|one| is_to_be_sent(one)).cloned().collect();
         for deleted in deletes.with_conditions(unknown, workloads) {
             self.deletes.note_sent(&deleted);
             self.resend_delete(deleted);
         }
     }
 
-    /// Sends agents again what has to wait for less, now that the states of these instances are known.
+    /// Sends agents again what has to wait for less, now that the states of these instances are
+    /// known.
     pub(super) fn relieve_deletes<'n>(&mut self, changed: impl Iterator<Item = &'n InstanceName>) {
         for deleted in self.deletes.relieved(changed, &self.workloads) {
-            log::debug!("'{}' may be deleted although others that needed it exist again.", deleted.instance);
+            log::debug!(
+                "'{}' may be deleted although others that needed it exist again.",
+                deleted.instance
+            );
             self.resend_delete(deleted);
         }
     }
 
     fn resend_delete(&mut self, deleted: DeletedWorkload) {
-        let InstanceName { workload, agent, .. } = deleted.instance.clone();
+        let InstanceName {
+            workload, agent, ..
+        } = deleted.instance.clone();
         // Its successor is a part of the same order.
-        let successor = self.workloads.effective.get(&workload).filter(|added| added.instance.agent == agent);
+        let successor = self
+            .workloads
+            .effective
+            .get(&workload)
+            .filter(|added| added.instance.agent == agent);
         let added = successor.cloned().into_iter().collect();
-        self.peers.send_to_agent(&agent, FromServer::UpdateWorkload(WorkloadPlan { added, deleted: vec![deleted] }));
+        self.peers.send_to_agent(
+            &agent,
+            FromServer::UpdateWorkload(WorkloadPlan {
+                added,
+                deleted: vec![deleted],
+            }),
+        );
     }
 
     fn load_reported(&mut self, name: &Name, load: &AgentLoad) {
-        let Some(agent) = self.peers.agents.get_mut(name).filter(|_| *load.agent == **name) else {
-            return log::warn!("Ignoring the load of '{}' reported by '{name}'.", excerpt(&load.agent));
+        let Some(agent) = self
+            .peers
+            .agents
+            .get_mut(name)
+            .filter(|_| *load.agent == **name)
+        else {
+            return log::warn!(
+                "Ignoring the load of '{}' reported by '{name}'.",
+                excerpt(&load.agent)
+            );
         };
         let before = agent.attributes.clone();
         agent.attributes.load = Some((load.cpu_usage, load.free_memory));

@@ -10,18 +10,20 @@ use crate::model::names::{InstanceName, of_workload};
 use crate::model::workload::DeleteCondition;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Workloads of a chain of deletes that are followed to find out whether they wait for each other. A circle over agents
-/// comes of a few updates; a chain of a manifest has thousands, and each of them is looked at.
+/// Workloads of a chain of deletes that are followed to find out whether they wait for each other.
+/// A circle over agents comes of a few updates; a chain of a manifest has thousands, and each of
+/// them is looked at.
 const DELETE_CIRCLE_MAX: usize = 100;
 
-/// Workloads needed by earlier forms of one stopping instance, at most: they wait for its end as well, and with an agent that
-/// is stuck each update adds some.
+/// Workloads needed by earlier forms of one stopping instance, at most: they wait for its end as
+/// well, and with an agent that is stuck each update adds some.
 const EARLIER_NEEDS_MAX: usize = 256;
 
 /// What a delete waits for: the one condition that the server sends.
 const CONDITION: DeleteCondition = DeleteCondition::NotPendingNorRunning;
 
-/// Names of workloads by instance, which can be found from both sides. An instance without names is not kept.
+/// Names of workloads by instance, which can be found from both sides. An instance without names is
+/// not kept.
 #[derive(Debug, Default)]
 struct NamesByInstance {
     names: BTreeMap<InstanceName, BTreeSet<String>>,
@@ -49,17 +51,27 @@ impl NamesByInstance {
 pub struct Deletes {
     /// Instances that agents were told to stop, with the workloads that they need until then.
     stopping: NamesByInstance,
-    /// Deletes that were sent with conditions, with the workloads that they wait for, until their instances are gone. A
-    /// condition names a workload, so it would hold for ever when that workload goes on in a form that does not need the
-    /// deleted one any more.
+    /// Deletes that were sent with conditions, with the workloads that they wait for, until their
+    /// instances are gone. A condition names a workload, so it would hold for ever when that
+    /// workload goes on in a form that does not need the deleted one any more.
     sent: NamesByInstance,
 }
 
 impl Deletes {
-    /// `stopped` is about to stop on its agent. What runs there may still be an earlier form of the same instance.
+    /// `stopped` is about to stop on its agent. What runs there may still be an earlier form of the
+    /// same instance.
     pub fn note_stopping(&mut self, stopped: AddedWorkload) {
-        let earlier = self.stopping.names.get(&stopped.instance).into_iter().flatten().take(EARLIER_NEEDS_MAX);
-        let needs = earlier.chain(needed_running(&stopped.workload)).cloned().collect();
+        let earlier = self
+            .stopping
+            .names
+            .get(&stopped.instance)
+            .into_iter()
+            .flatten()
+            .take(EARLIER_NEEDS_MAX);
+        let needs = earlier
+            .chain(needed_running(&stopped.workload))
+            .cloned()
+            .collect();
         self.stopping.set(stopped.instance, needs);
     }
 
@@ -68,16 +80,24 @@ impl Deletes {
         self.stopping.remove(instance);
     }
 
-    /// This delete is sent to an agent. Conditions of earlier deletes of the same workload do not count any more: an
-    /// agent has one order of a workload at a time, and the newest one may name an instance that was never started while
-    /// an older one goes on waiting, for these conditions now.
+    /// This delete is sent to an agent. Conditions of earlier deletes of the same workload do not
+    /// count any more: an agent has one order of a workload at a time, and the newest one may name
+    /// an instance that was never started while an older one goes on waiting, for these conditions
+    /// now.
     pub fn note_sent(&mut self, deleted: &DeletedWorkload) {
-        let DeletedWorkload { instance: InstanceName { workload, agent, .. }, dependencies } = deleted;
+        let DeletedWorkload {
+            instance: InstanceName {
+                workload, agent, ..
+            },
+            dependencies,
+        } = deleted;
         let sent = of_workload(&self.sent.names, workload).map(|(sent, _)| sent);
-        let mut waiting: BTreeSet<InstanceName> = sent.filter(|sent| sent.agent == *agent).cloned().collect();
+        let mut waiting: BTreeSet<InstanceName> =
+            sent.filter(|sent| sent.agent == *agent).cloned().collect();
         waiting.insert(deleted.instance.clone());
         for instance in waiting {
-            self.sent.set(instance, dependencies.keys().cloned().collect());
+            self.sent
+                .set(instance, dependencies.keys().cloned().collect());
         }
     }
 
@@ -86,11 +106,19 @@ impl Deletes {
         self.sent.remove(instance);
     }
 
-    /// An agent connects: what was sent to it before may not have arrived. It will report what waits there.
+    /// An agent connects: what was sent to it before may not have arrived. It will report what
+    /// waits there.
     pub fn forget_agent(&mut self, agent: &str) {
-        let of_agent: Vec<InstanceName> =
-            self.sent.names.keys().filter(|sent| *sent.agent == *agent).cloned().collect();
-        of_agent.iter().for_each(|instance| self.sent.remove(instance));
+        let of_agent: Vec<InstanceName> = self
+            .sent
+            .names
+            .keys()
+            .filter(|sent| *sent.agent == *agent)
+            .cloned()
+            .collect();
+        of_agent
+            .iter()
+            .for_each(|instance| self.sent.remove(instance));
     }
 
     /// Whether something waits for the end of `instance`.
@@ -105,30 +133,52 @@ impl Deletes {
 
     /// Adds to each of `deleted` what it must wait for: the workloads that need it running.
     ///
-    /// These are effective ones, as they were before the update, and stopping ones that still have a state. A stopped
-    /// workload that exists again is judged by its present form alone: its name would stand for the new instance, and
-    /// waiting for the end of that could last for ever.
-    pub fn with_conditions(&mut self, deleted: Vec<InstanceName>, workloads: &Workloads) -> Vec<DeletedWorkload> {
+    /// These are effective ones, as they were before the update, and stopping ones that still have
+    /// a state. A stopped workload that exists again is judged by its present form alone: its name
+    /// would stand for the new instance, and waiting for the end of that could last for ever.
+    pub fn with_conditions(
+        &mut self,
+        deleted: Vec<InstanceName>,
+        workloads: &Workloads,
+    ) -> Vec<DeletedWorkload> {
         let with_conditions = |instance: InstanceName| {
-            let stopping: Vec<InstanceName> = self.stopping.instances.of(&instance.workload).cloned().collect();
-            let (stopping, stopped): (Vec<_>, Vec<_>) =
-                stopping.into_iter().partition(|instance| workloads.states.get(instance).is_some());
-            stopped.iter().for_each(|instance| self.stopping.remove(instance));
+            let stopping: Vec<InstanceName> = self
+                .stopping
+                .instances
+                .of(&instance.workload)
+                .cloned()
+                .collect();
+            let (stopping, stopped): (Vec<_>, Vec<_>) = stopping
+                .into_iter()
+                .partition(|instance| workloads.states.get(instance).is_some());
+            stopped
+                .iter()
+                .for_each(|instance| self.stopping.remove(instance));
             let stopping = stopping.into_iter().map(|other| other.workload);
             let stopping = stopping.filter(|name| !workloads.effective.contains_key(name));
-            let waits_for = workloads.dependents.of(&instance.workload).cloned().chain(stopping);
-            let dependencies = waits_for.map(|name| (name.to_string(), CONDITION)).collect();
-            DeletedWorkload { instance, dependencies }
+            let waits_for = workloads
+                .dependents
+                .of(&instance.workload)
+                .cloned()
+                .chain(stopping);
+            let dependencies = waits_for
+                .map(|name| (name.to_string(), CONDITION))
+                .collect();
+            DeletedWorkload {
+                instance,
+                dependencies,
+            }
         };
         deleted.into_iter().map(with_conditions).collect()
     }
 
-    /// Returns deletes to be sent again with fewer conditions, now that the states of the instances in `changed` are known:
-    /// those that wait, as their agents report, for a workload that exists in a form which does not need them, or for one
-    /// that waits for them in turn on another agent.
+    /// Returns deletes to be sent again with fewer conditions, now that the states of the instances
+    /// in `changed` are known: those that wait, as their agents report, for a workload that exists
+    /// in a form which does not need them, or for one that waits for them in turn on another agent.
     ///
-    /// An old instance of that workload that needs them is waited for until it stops. Its last known state may be
-    /// outdated: one that waited to start or had ended may run again before its agent receives that it is not wanted.
+    /// An old instance of that workload that needs them is waited for until it stops. Its last
+    /// known state may be outdated: one that waited to start or had ended may run again before its
+    /// agent receives that it is not wanted.
     pub fn relieved<'n>(
         &mut self,
         changed: impl Iterator<Item = &'n InstanceName>,
@@ -137,35 +187,60 @@ impl Deletes {
         if self.sent.names.is_empty() {
             return Vec::new();
         }
-        let Workloads { effective, dependents, states, .. } = workloads;
+        let Workloads {
+            effective,
+            dependents,
+            states,
+            ..
+        } = workloads;
         let mut concerned: BTreeSet<InstanceName> = BTreeSet::new();
         for instance in changed {
-            concerned.extend(self.sent.names.get_key_value(instance).map(|(sent, _)| sent.clone()));
+            concerned.extend(
+                self.sent
+                    .names
+                    .get_key_value(instance)
+                    .map(|(sent, _)| sent.clone()),
+            );
             concerned.extend(self.sent.instances.of(&instance.workload).cloned());
         }
         concerned.retain(|instance| states.get(instance).is_some_and(waits));
         let mut relieved = Vec::new();
         for instance in concerned {
-            let Some(conditions) = self.sent.names.get(&instance) else { continue };
+            let Some(conditions) = self.sent.names.get(&instance) else {
+                continue;
+            };
             let needed = &*instance.workload;
             let holds = |name: &&String| {
                 let is_needed = dependents.of(needed).any(|dependent| **dependent == **name);
                 if is_needed || self.waits_for(name, needed, states) {
                     return is_needed;
                 }
-                let Some(present) = effective.get(name.as_str()).map(|added| &added.instance) else { return true };
+                let Some(present) = effective.get(name.as_str()).map(|added| &added.instance)
+                else {
+                    return true;
+                };
                 let ends = |state: &ExecutionState| state.fulfils_delete(CONDITION);
                 let old_runs = |old: &InstanceName| {
                     let may_run = |state: &ExecutionState| !(ends(state) && is_last(state.phase));
-                    old.workload == present.workload && old != present && states.get(old).is_some_and(may_run)
+                    old.workload == present.workload
+                        && old != present
+                        && states.get(old).is_some_and(may_run)
                 };
                 self.stopping.instances.of(needed).any(old_runs)
-                    || states.get(present).is_none_or(|state| ends(state) || waits(state))
+                    || states
+                        .get(present)
+                        .is_none_or(|state| ends(state) || waits(state))
             };
-            let left: BTreeMap<String, DeleteCondition> =
-                conditions.iter().filter(holds).map(|name| (name.clone(), CONDITION)).collect();
+            let left: BTreeMap<String, DeleteCondition> = conditions
+                .iter()
+                .filter(holds)
+                .map(|name| (name.clone(), CONDITION))
+                .collect();
             if left.len() < conditions.len() {
-                let fewer = DeletedWorkload { instance, dependencies: left };
+                let fewer = DeletedWorkload {
+                    instance,
+                    dependencies: left,
+                };
                 self.note_sent(&fewer);
                 relieved.push(fewer);
             }
@@ -173,9 +248,9 @@ impl Deletes {
         relieved
     }
 
-    /// Whether the end of `name` waits for that of `other`, directly or not, as agents report. An agent finds that out by
-    /// itself where all of them are its own. A long chain is followed for [`DELETE_CIRCLE_MAX`] workloads: this is done for
-    /// each of a chain that is deleted together.
+    /// Whether the end of `name` waits for that of `other`, directly or not, as agents report. An
+    /// agent finds that out by itself where all of them are its own. A long chain is followed for
+    /// [`DELETE_CIRCLE_MAX`] workloads: this is done for each of a chain that is deleted together.
     fn waits_for(&self, name: &str, other: &str, states: &WorkloadStates) -> bool {
         let (mut open, mut seen) = (vec![name], BTreeSet::new());
         while let Some(name) = open.pop() {
@@ -189,7 +264,11 @@ impl Deletes {
                 if next.contains(other) {
                     return true;
                 }
-                open.extend(next.iter().map(String::as_str).filter(|name| seen.insert(*name)));
+                open.extend(
+                    next.iter()
+                        .map(String::as_str)
+                        .filter(|name| seen.insert(*name)),
+                );
             }
         }
         false
@@ -200,7 +279,8 @@ fn waits(state: &ExecutionState) -> bool {
     state.phase == Phase::StoppingWaitingToStop
 }
 
-/// Whether an instance that is not wanted any more does not run again after this phase, as far as the server can know.
+/// Whether an instance that is not wanted any more does not run again after this phase, as far as
+/// the server can know.
 fn is_last(phase: Phase) -> bool {
     phase.state() == "Stopping" || phase == Phase::AgentDisconnected
 }
@@ -222,8 +302,14 @@ mod tests {
 
     fn added(name: &str, needs: &[(&str, AddCondition)]) -> AddedWorkload {
         let mut workload = Workload::new("A", "r", "c");
-        workload.dependencies = needs.iter().map(|(name, condition)| ((*name).to_owned(), *condition)).collect();
-        AddedWorkload { instance: InstanceName::with_id(name, "id", "A"), workload: Arc::new(workload) }
+        workload.dependencies = needs
+            .iter()
+            .map(|(name, condition)| ((*name).to_owned(), *condition))
+            .collect();
+        AddedWorkload {
+            instance: InstanceName::with_id(name, "id", "A"),
+            workload: Arc::new(workload),
+        }
     }
 
     const NEEDS_B: &[(&str, AddCondition)] = &[("b", AddCondition::Running)];
@@ -239,8 +325,14 @@ mod tests {
 
     /// A delete that waits for `dependents`.
     fn delete(instance: &InstanceName, dependents: &[&str]) -> DeletedWorkload {
-        let dependencies = names(dependents).into_iter().map(|name| (name, CONDITION)).collect();
-        DeletedWorkload { instance: instance.clone(), dependencies }
+        let dependencies = names(dependents)
+            .into_iter()
+            .map(|name| (name, CONDITION))
+            .collect();
+        DeletedWorkload {
+            instance: instance.clone(),
+            dependencies,
+        }
     }
 
     /// Effective workloads, and states of instances.
@@ -248,14 +340,19 @@ mod tests {
         let mut workloads = Workloads::default();
         effective.iter().for_each(|added| workloads.begin(added));
         for (instance, phase) in states {
-            workloads.states.set(instance, ExecutionState::plain(*phase));
+            workloads
+                .states
+                .set(instance, ExecutionState::plain(*phase));
         }
         workloads
     }
 
     #[test]
     fn a_deleted_workload_waits_for_those_that_need_it_running() {
-        let c = added("c", &[("b", AddCondition::Succeeded), ("x", AddCondition::Running)]);
+        let c = added(
+            "c",
+            &[("b", AddCondition::Succeeded), ("x", AddCondition::Running)],
+        );
         let d = instance("d");
         let states = [(&d, Phase::Running), (&c.instance, Phase::Running)];
         let mut workloads = workloads(&[added("a", NEEDS_B), added("b", &[]), c.clone()], &states);
@@ -263,22 +360,33 @@ mod tests {
         workloads.end(&"gone".into());
         let mut deletes = Deletes::default();
         // Gone from the state but still stopping; gone and stopped; back in another form.
-        ["d", "e", "c"].into_iter().for_each(|name| deletes.note_stopping(added(name, NEEDS_B)));
+        ["d", "e", "c"]
+            .into_iter()
+            .for_each(|name| deletes.note_stopping(added(name, NEEDS_B)));
         deletes.note_stopping(added("nothing_needed", &[("b", AddCondition::Failed)]));
         let waits = |deletes: &mut Deletes, name: &str| {
             let deleted = deletes.with_conditions(vec![instance(name)], &workloads);
-            deleted[0].dependencies.keys().cloned().collect::<BTreeSet<String>>()
+            deleted[0]
+                .dependencies
+                .keys()
+                .cloned()
+                .collect::<BTreeSet<String>>()
         };
         assert_eq!(waits(&mut deletes, "b"), names(&["a", "d"]));
         assert_eq!(waits(&mut deletes, "x"), names(&["c"]));
         assert_eq!(waits(&mut deletes, "a"), names(&[]));
-        assert_eq!(deletes.len(), [2, 0], "what has no state any more is forgotten");
+        assert_eq!(
+            deletes.len(),
+            [2, 0],
+            "what has no state any more is forgotten"
+        );
         deletes.forget_stopping(&d);
         assert_eq!(waits(&mut deletes, "b"), names(&["a"]));
     }
 
-    /// Seed 9915876 of the simulation: an update gave a workload that was to run other dependencies and was undone at once.
-    /// Its agent heard late of both, and may have started the first form meanwhile.
+    /// Seed 9915876 of the simulation: an update gave a workload that was to run other dependencies
+    /// and was undone at once. Its agent heard late of both, and may have started the first form
+    /// meanwhile.
     #[test]
     fn what_any_form_of_a_stopping_instance_needs_waits_until_that_has_stopped() {
         let mut deletes = Deletes::default();
@@ -291,11 +399,15 @@ mod tests {
         assert_eq!(deletes.with_conditions(both.clone(), &workloads), waiting);
         deletes.forget_stopping(&instance("web"));
         let free = ["b", "db"].map(|name| delete(&instance(name), &[]));
-        assert_eq!((deletes.with_conditions(both, &workloads), deletes.len()), (free.to_vec(), [0, 0]));
+        assert_eq!(
+            (deletes.with_conditions(both, &workloads), deletes.len()),
+            (free.to_vec(), [0, 0])
+        );
     }
 
-    /// `db` on A waits to be deleted until `web` has stopped, which needs it. Returns what is sent again once `web` has
-    /// come back in another form: as `id`, with these dependencies, in this state.
+    /// `db` on A waits to be deleted until `web` has stopped, which needs it. Returns what is sent
+    /// again once `web` has come back in another form: as `id`, with these dependencies, in this
+    /// state.
     fn relieved(
         id: &str,
         needs: &[(&str, AddCondition)],
@@ -314,7 +426,10 @@ mod tests {
             workloads.states.set(&instance("web"), old);
         }
         let mut sent = |changed: &InstanceName| deletes.relieved([changed].into_iter(), &workloads);
-        assert!(sent(&instance("other")).is_empty(), "states of others change nothing");
+        assert!(
+            sent(&instance("other")).is_empty(),
+            "states of others change nothing"
+        );
         let first = sent(&web.instance);
         assert!(sent(&db).is_empty(), "nothing is sent a third time");
         first
@@ -324,33 +439,54 @@ mod tests {
     fn a_delete_does_not_wait_for_ever_for_a_dependent_that_no_longer_depends_on_it() {
         let waits_for_nobody = [delete(&instance("db"), &[])];
         assert_eq!(relieved("new", &[], Phase::Running, None), waits_for_nobody);
-        assert_eq!(relieved("id", &[], Phase::PendingStarting, None), waits_for_nobody, "the same instance");
-        // It still depends on it; it has stopped, which its agent sees by itself; its old form has not.
+        assert_eq!(
+            relieved("id", &[], Phase::PendingStarting, None),
+            waits_for_nobody,
+            "the same instance"
+        );
+        // It still depends on it; it has stopped, which its agent sees by itself; its old form has
+        // not.
         assert_eq!(relieved("new", NEEDS_DB, Phase::Running, None), []);
         assert_eq!(relieved("new", &[], Phase::Succeeded, None), []);
-        assert_eq!(relieved("id", &[], Phase::StoppingWaitingToStop, None), [], "its earlier form runs on");
+        assert_eq!(
+            relieved("id", &[], Phase::StoppingWaitingToStop, None),
+            [],
+            "its earlier form runs on"
+        );
         let stopping = Phase::StoppingRequestedAtRuntime;
         for (old, is_waited_for) in [
             (ExecutionState::plain(Phase::Running), true),
             // It may have been started since then (seeds 1202390 and 770985 of the simulation).
             (ExecutionState::plain(Phase::PendingWaitingToStart), true),
             (ExecutionState::plain(Phase::Succeeded), true),
-            (ExecutionState::with_info(stopping, format!("{GONE_PREFIX}still there")), true),
+            (
+                ExecutionState::with_info(stopping, format!("{GONE_PREFIX}still there")),
+                true,
+            ),
             (ExecutionState::plain(Phase::StoppingWaitingToStop), true),
             (ExecutionState::plain(stopping), false),
             (ExecutionState::plain(Phase::AgentDisconnected), false),
         ] {
-            let expected = if is_waited_for { &[][..] } else { &waits_for_nobody };
-            assert_eq!(relieved("new", &[], Phase::Running, Some(old.clone())), expected, "{old}");
+            let expected = if is_waited_for {
+                &[][..]
+            } else {
+                &waits_for_nobody
+            };
+            assert_eq!(
+                relieved("new", &[], Phase::Running, Some(old.clone())),
+                expected,
+                "{old}"
+            );
         }
     }
 
-    /// Seed 70979 of the simulation: the agent let the older instance wait for what it was sent for a newer one, which it
-    /// had never started, and was not sent that this had to wait for less.
+    /// Seed 70979 of the simulation: the agent let the older instance wait for what it was sent for
+    /// a newer one, which it had never started, and was not sent that this had to wait for less.
     #[test]
     fn an_older_instance_waits_for_what_was_sent_last_of_its_workload() {
         let instance = |id: &str, agent: &str| InstanceName::with_id("db", id, agent);
-        let (old, unstarted, elsewhere) = (instance("2", "A"), instance("1", "A"), instance("2", "B"));
+        let (old, unstarted, elsewhere) =
+            (instance("2", "A"), instance("1", "A"), instance("2", "B"));
         let mut deletes = Deletes::default();
         deletes.note_sent(&delete(&elsewhere, &["web"]));
         deletes.note_sent(&delete(&old, &["web"]));
@@ -360,31 +496,61 @@ mod tests {
         assert_eq!(deletes.conditions(&old), names(&["log", "web"]));
         assert_eq!(deletes.conditions(&elsewhere), names(&["web"]));
         let log = added("log", &[]); // It needs nothing of it any more.
-        let states = [(&old, Phase::StoppingWaitingToStop), (&log.instance, Phase::Running)];
+        let states = [
+            (&old, Phase::StoppingWaitingToStop),
+            (&log.instance, Phase::Running),
+        ];
         let workloads = workloads(std::slice::from_ref(&log), &states);
-        assert_eq!(deletes.relieved([&log.instance].into_iter(), &workloads), [delete(&old, &["web"])]);
+        assert_eq!(
+            deletes.relieved([&log.instance].into_iter(), &workloads),
+            [delete(&old, &["web"])]
+        );
         deletes.note_sent(&delete(&unstarted, &[]));
-        assert_eq!((deletes.conditions(&old), deletes.len()), (names(&[]), [0, 2]), "it is deleted at once now");
+        assert_eq!(
+            (deletes.conditions(&old), deletes.len()),
+            (names(&[]), [0, 2]),
+            "it is deleted at once now"
+        );
     }
 
     /// Each agent knows only what its own workloads wait for.
     #[test]
     fn workloads_that_wait_for_the_end_of_each_other_on_several_agents_do_not_wait_for_ever() {
         let instance = |name: &str, agent: &str| InstanceName::with_id(name, "id", agent);
-        let all = [("a", "b"), ("b", "c"), ("c", "a")].map(|(name, next)| (instance(name, name), next));
+        let all =
+            [("a", "b"), ("b", "c"), ("c", "a")].map(|(name, next)| (instance(name, name), next));
         let waits = |effective: &[AddedWorkload], waiting: usize| {
             let mut deletes = Deletes::default();
-            all.iter().for_each(|(one, next)| deletes.note_sent(&delete(one, &[next])));
-            let phase = |number| if number < waiting { Phase::StoppingWaitingToStop } else { Phase::Running };
-            let states: Vec<_> = all.iter().enumerate().map(|(number, (one, _))| (one, phase(number))).collect();
+            all.iter()
+                .for_each(|(one, next)| deletes.note_sent(&delete(one, &[next])));
+            let phase = |number| {
+                if number < waiting {
+                    Phase::StoppingWaitingToStop
+                } else {
+                    Phase::Running
+                }
+            };
+            let states: Vec<_> = all
+                .iter()
+                .enumerate()
+                .map(|(number, (one, _))| (one, phase(number)))
+                .collect();
             let workloads = workloads(effective, &states);
             let changed = all.iter().map(|(one, _)| one);
             deletes.relieved(changed, &workloads)
         };
-        assert_eq!(waits(&[], 3), [delete(&all[0].0, &[])], "one of them is enough");
+        assert_eq!(
+            waits(&[], 3),
+            [delete(&all[0].0, &[])],
+            "one of them is enough"
+        );
         assert_eq!(waits(&[], 2), [], "the third is not known to wait");
         let needs_a = added("b", &[("a", AddCondition::Running)]);
-        assert_eq!(waits(&[needs_a], 3), [delete(&all[1].0, &[])], "what is wanted and needs it is waited for");
+        assert_eq!(
+            waits(&[needs_a], 3),
+            [delete(&all[1].0, &[])],
+            "what is wanted and needs it is waited for"
+        );
     }
 
     /// A manifest decides how long a chain is, and each of it reports that it waits.
@@ -397,10 +563,18 @@ mod tests {
             for (number, one) in all.iter().enumerate() {
                 deletes.note_sent(&delete(one, &[&names[(number + 1) % length]]));
             }
-            let states: Vec<_> = all.iter().map(|one| (one, Phase::StoppingWaitingToStop)).collect();
-            deletes.relieved(std::iter::once(&all[0]), &workloads(&[], &states)).len()
+            let states: Vec<_> = all
+                .iter()
+                .map(|one| (one, Phase::StoppingWaitingToStop))
+                .collect();
+            deletes
+                .relieved(std::iter::once(&all[0]), &workloads(&[], &states))
+                .len()
         };
-        assert_eq!((circle(DELETE_CIRCLE_MAX), circle(DELETE_CIRCLE_MAX + 10)), (1, 0));
+        assert_eq!(
+            (circle(DELETE_CIRCLE_MAX), circle(DELETE_CIRCLE_MAX + 10)),
+            (1, 0)
+        );
     }
 
     #[test]
@@ -408,8 +582,15 @@ mod tests {
         let (db, web) = (instance("db"), added("web", &[]));
         let mut deletes = Deletes::default();
         deletes.note_sent(&delete(&db, &["web"]));
-        for phase in [Phase::Running, Phase::StoppingRequestedAtRuntime, Phase::StoppingDeleteFailed] {
-            let workloads = workloads(std::slice::from_ref(&web), &[(&web.instance, Phase::Running), (&db, phase)]);
+        for phase in [
+            Phase::Running,
+            Phase::StoppingRequestedAtRuntime,
+            Phase::StoppingDeleteFailed,
+        ] {
+            let workloads = workloads(
+                std::slice::from_ref(&web),
+                &[(&web.instance, Phase::Running), (&db, phase)],
+            );
             let changed = [&db, &web.instance].into_iter();
             assert!(deletes.relieved(changed, &workloads).is_empty(), "{phase}");
         }

@@ -1,8 +1,9 @@
 //! Event subscriptions and what changed: state changes to events.
 //!
-//! Thread: `server`; plain values and the part of [`ServerLoop`] that uses them. Differences are computed for the entries
-//! that changed and for nothing else, and each event once for all subscriptions with the same masks. What the events of a
-//! change cost is measured, and who takes too much of it loses the subscription.
+//! Thread: `server`; plain values and the part of [`ServerLoop`] that uses them. Differences are
+//! computed for the entries that changed and for nothing else, and each event once for all
+//! subscriptions with the same masks. What the events of a change cost is measured, and who takes
+//! too much of it loses the subscription.
 
 use super::ServerLoop;
 use super::lasting::{Content, Kind, Lasting};
@@ -10,8 +11,8 @@ use super::requester::{RequestKey, Requester};
 use super::state_view::put_instance;
 use super::update::StateChange;
 use crate::model::complete_state::{
-    AgentAttributes, DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node,
-    workload_node,
+    AgentAttributes, DesiredState, Rendering, WorkloadStates, agent_node, config_node,
+    execution_state_node, workload_node,
 };
 use crate::model::execution_state::ExecutionState;
 use crate::model::mask_tree::{MaskTree, Wanted};
@@ -30,21 +31,25 @@ use std::time::Duration;
 /// The keys that lead to a node. A key may contain dots, so a path is more than its text.
 pub type Path = Vec<String>;
 
-/// Parts of all changed paths of one event, and of all that one subscriber is told: a dozen fields of each of 5,000
-/// workloads. The paths to many fields of a deep config take far more memory than the update that changes them.
+/// Parts of all changed paths of one event, and of all that one subscriber is told: a dozen fields
+/// of each of 5,000 workloads. The paths to many fields of a deep config take far more memory than
+/// the update that changes them.
 const PARTS_MAX: usize = 250_000;
 /// What the events of one change may cost for one requester in any case, in CPU time; beside that,
 /// [`COST_OF_CHANGE`] times as much as the change itself.
 const COST_FREE: Duration = Duration::from_millis(100);
 const COST_OF_CHANGE: u32 = 3;
-/// The same for all of them together, as a multiple. Half of it is shared evenly, so that a requester that needs little
-/// gets that however much others need; the other half goes to those who come first.
+/// The same for all of them together, as a multiple. Half of it is shared evenly, so that a
+/// requester that needs little gets that however much others need; the other half goes to those who
+/// come first.
 const COST_OF_ALL: u32 = 4;
 /// Keys that are compared between two looks at the time.
 const LOOK_INTERVAL: u32 = 256;
 
-/// The error for a subscriber when so much changed that an event with each path of it would keep everybody waiting.
-const TOO_MANY_FIELDS: &str = "Too many fields changed at once; the event subscription ends, subscribe again";
+/// The error for a subscriber when so much changed that an event with each path of it would keep
+/// everybody waiting.
+const TOO_MANY_FIELDS: &str =
+    "Too many fields changed at once; the event subscription ends, subscribe again";
 /// The error for a subscriber that does not take its events.
 const EVENTS_LOST: &str = "Events were not taken in time and are lost; the event subscription ends, subscribe again to \
                            get the state";
@@ -60,7 +65,8 @@ enum Told {
 
 // --------------------------------------------------------------------- cost
 
-/// CPU time that the thread of the server has used; stands still until it is said where that comes from.
+/// CPU time that the thread of the server has used; stands still until it is said where that comes
+/// from.
 pub struct CpuTime(pub Box<dyn Fn() -> Duration + Send>);
 
 impl Default for CpuTime {
@@ -72,7 +78,11 @@ impl Default for CpuTime {
 impl CpuTime {
     /// That of the thread that asks.
     pub fn of_thread() -> Self {
-        Self(Box::new(|| clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()))
+        Self(Box::new(|| {
+            clock_gettime(ClockId::ThreadCPUTime)
+                .try_into()
+                .unwrap_or_default()
+        }))
     }
 }
 
@@ -94,11 +104,21 @@ impl<'c> Budget<'c> {
         let most = COST_FREE + COST_OF_CHANGE * change;
         let half = most * COST_OF_ALL / 2;
         let share = half / u32::try_from(requesters.max(1)).unwrap_or(u32::MAX);
-        Self { cpu, taken: BTreeMap::new(), most, share, common: half }
+        Self {
+            cpu,
+            taken: BTreeMap::new(),
+            most,
+            share,
+            common: half,
+        }
     }
 
     /// Does `work` at the cost of a requester; `None` when it had nothing left, or had to stop.
-    fn spend<T>(&mut self, requester: &Requester, work: impl FnOnce(&mut Meter<'_>) -> Option<T>) -> Option<T> {
+    fn spend<T>(
+        &mut self,
+        requester: &Requester,
+        work: impl FnOnce(&mut Meter<'_>) -> Option<T>,
+    ) -> Option<T> {
         let taken = self.taken.get(requester).copied().unwrap_or_default();
         let share = self.share.saturating_sub(taken);
         let left = (share + self.common).min(self.most.saturating_sub(taken));
@@ -106,7 +126,12 @@ impl<'c> Budget<'c> {
             return None;
         }
         let begin = (self.cpu.0)();
-        let result = work(&mut Meter { cpu: self.cpu, until: begin + left, keys: 0, parts: 0 });
+        let result = work(&mut Meter {
+            cpu: self.cpu,
+            until: begin + left,
+            keys: 0,
+            parts: 0,
+        });
         let spent = (self.cpu.0)().saturating_sub(begin);
         self.common = self.common.saturating_sub(spent.saturating_sub(share));
         *self.taken.entry(requester.clone()).or_default() += spent;
@@ -141,9 +166,17 @@ impl Meter<'_> {
 /// The paths of one event as texts.
 fn fields(altered: &[(Change, Path)]) -> AlteredFields {
     let texts = |wanted: Change| {
-        altered.iter().filter(|(change, _)| *change == wanted).map(|(_, path)| path.join(".")).collect()
+        altered
+            .iter()
+            .filter(|(change, _)| *change == wanted)
+            .map(|(_, path)| path.join("."))
+            .collect()
     };
-    AlteredFields { added: texts(Change::Added), updated: texts(Change::Updated), removed: texts(Change::Removed) }
+    AlteredFields {
+        added: texts(Change::Added),
+        updated: texts(Change::Updated),
+        removed: texts(Change::Removed),
+    }
 }
 
 // ------------------------------------------------------------------ changes
@@ -191,8 +224,12 @@ impl Changes {
             (Some(Node::Map(old)), Some(Node::Map(new))) => return self.each_entry(path, old, new),
             (Some(old), Some(new)) if old == new => return,
             // An empty list means the same as none.
-            (Some(Node::List(old)), Some(new @ Node::List(_))) if old.is_empty() => (Change::Added, new.clone()),
-            (Some(old @ Node::List(_)), Some(Node::List(new))) if new.is_empty() => (Change::Removed, old.clone()),
+            (Some(Node::List(old)), Some(new @ Node::List(_))) if old.is_empty() => {
+                (Change::Added, new.clone())
+            }
+            (Some(old @ Node::List(_)), Some(Node::List(new))) if new.is_empty() => {
+                (Change::Removed, old.clone())
+            }
             (Some(_), Some(_)) => (Change::Updated, Node::empty()),
         };
         self.parts += path.len();
@@ -209,35 +246,61 @@ impl Changes {
     }
 
     /// An agent came, went or changed.
-    pub fn agent(&mut self, name: &str, old: Option<&AgentAttributes>, new: Option<&AgentAttributes>) {
-        let node = |agent: Option<&AgentAttributes>| agent.map(|agent| agent_node(agent, Rendering::Sparse));
-        self.node(&mut path(&["agents", name]), node(old).as_ref(), node(new).as_ref());
+    pub fn agent(
+        &mut self,
+        name: &str,
+        old: Option<&AgentAttributes>,
+        new: Option<&AgentAttributes>,
+    ) {
+        let node = |agent: Option<&AgentAttributes>| {
+            agent.map(|agent| agent_node(agent, Rendering::Sparse))
+        };
+        self.node(
+            &mut path(&["agents", name]),
+            node(old).as_ref(),
+            node(new).as_ref(),
+        );
     }
 
-    /// States of instances changed: `old` are those that they had before, `states` all as they are now.
+    /// States of instances changed: `old` are those that they had before, `states` all as they are
+    /// now.
     ///
     /// A new agent or workload is one addition, however many instances came with it.
     fn states(&mut self, old: &[(InstanceName, Option<ExecutionState>)], states: &WorkloadStates) {
         let (mut before, mut now) = (Entries::default(), Entries::default());
-        let mut put = |instance: &InstanceName, old: Option<&ExecutionState>, new: Option<&ExecutionState>| {
+        let mut put = |instance: &InstanceName,
+                       old: Option<&ExecutionState>,
+                       new: Option<&ExecutionState>| {
             for (tree, state) in [(&mut before, old), (&mut now, new)] {
-                state.into_iter().for_each(|state| put_instance(tree, instance, execution_state_node(state)));
+                state
+                    .into_iter()
+                    .for_each(|state| put_instance(tree, instance, execution_state_node(state)));
             }
         };
         let changed: BTreeSet<&InstanceName> = old.iter().map(|(instance, _)| instance).collect();
-        old.iter().for_each(|(instance, old)| put(instance, old.as_ref(), states.get(instance)));
+        old.iter()
+            .for_each(|(instance, old)| put(instance, old.as_ref(), states.get(instance)));
         // Another one that stays as it is keeps its agent, or workload, where it is.
         let agents: BTreeSet<&Name> = changed.iter().map(|instance| &instance.agent).collect();
-        let workloads: BTreeSet<_> = changed.iter().map(|instance| (&instance.agent, &instance.workload)).collect();
+        let workloads: BTreeSet<_> = changed
+            .iter()
+            .map(|instance| (&instance.agent, &instance.workload))
+            .collect();
         let stays = |(other, _): &(InstanceName, &ExecutionState)| !changed.contains(other);
-        let of_agents = agents.into_iter().filter_map(|agent| states.of_agent(agent).find(stays));
+        let of_agents = agents
+            .into_iter()
+            .filter_map(|agent| states.of_agent(agent).find(stays));
         let of_workloads = workloads.into_iter();
-        let of_workloads = of_workloads.filter_map(|(agent, name)| states.of_agent_workload(agent, name).find(stays));
-        of_agents.chain(of_workloads).for_each(|(other, state)| put(&other, Some(state), Some(state)));
+        let of_workloads = of_workloads
+            .filter_map(|(agent, name)| states.of_agent_workload(agent, name).find(stays));
+        of_agents
+            .chain(of_workloads)
+            .for_each(|(other, state)| put(&other, Some(state), Some(state)));
         self.each_entry(&mut path(&["workloadStates"]), &before, &now);
     }
 
-    /// The desired state became `now`, and with its version that of the effective state; `before` leads back.
+    /// The desired state became `now`, and with its version that of the effective state; `before`
+    /// leads back.
     pub fn desired(&mut self, before: &StateChange, now: &DesiredState) {
         if let Some(old) = &before.api_version {
             let [old, new] = [old, &now.api_version].map(|version| Node::text(&**version));
@@ -246,29 +309,61 @@ impl Changes {
             }
         }
         for (name, workload) in &before.workloads {
-            self.workload("desiredState", name, workload.as_ref(), now.workloads.get(name));
+            self.workload(
+                "desiredState",
+                name,
+                workload.as_ref(),
+                now.workloads.get(name),
+            );
         }
-        let old = before.configs.iter().filter_map(|(key, item)| Some((key.clone(), config_node(item.as_ref()?))));
-        let new = before.configs.keys().filter_map(|key| Some((key.clone(), config_node(now.configs.get(key)?))));
+        let old = before
+            .configs
+            .iter()
+            .filter_map(|(key, item)| Some((key.clone(), config_node(item.as_ref()?))));
+        let new = before
+            .configs
+            .keys()
+            .filter_map(|key| Some((key.clone(), config_node(now.configs.get(key)?))));
         let (old, new): (Entries, Entries) = (old.collect(), new.collect());
-        // The first one adds the map itself and the last one removes it, unless the map has other entries.
-        let (has_others, way) = (now.configs.len() > new.len(), &mut path(&["desiredState", "configs"]));
-        let filled =
-            |entries: Entries| Some(Node::Map(entries)).filter(|node| has_others || !node.is_empty_container());
+        // The first one adds the map itself and the last one removes it, unless the map has other
+        // entries.
+        let (has_others, way) = (
+            now.configs.len() > new.len(),
+            &mut path(&["desiredState", "configs"]),
+        );
+        let filled = |entries: Entries| {
+            Some(Node::Map(entries)).filter(|node| has_others || !node.is_empty_container())
+        };
         self.node(way, filled(old).as_ref(), filled(new).as_ref());
     }
 
     /// A workload of the desired or effective state, named by `part`, came, went or changed.
-    pub fn workload(&mut self, part: &str, name: &str, old: Option<&Arc<Workload>>, new: Option<&Arc<Workload>>) {
-        let node =
-            |workload: Option<&Arc<Workload>>| workload.map(|workload| workload_node(workload, Rendering::Sparse));
-        self.node(&mut path(&[part, "workloads", name]), node(old).as_ref(), node(new).as_ref());
+    pub fn workload(
+        &mut self,
+        part: &str,
+        name: &str,
+        old: Option<&Arc<Workload>>,
+        new: Option<&Arc<Workload>>,
+    ) {
+        let node = |workload: Option<&Arc<Workload>>| {
+            workload.map(|workload| workload_node(workload, Rendering::Sparse))
+        };
+        self.node(
+            &mut path(&[part, "workloads", name]),
+            node(old).as_ref(),
+            node(new).as_ref(),
+        );
     }
 
     // -------------------------------------------------------------- matching
 
-    /// The event for a subscriber with `masks`, sorted; `None` when it takes too long to find, or is too large.
-    fn matching(&self, masks: Option<&MaskTree>, meter: &mut Meter<'_>) -> Option<Vec<(Change, Path)>> {
+    /// The event for a subscriber with `masks`, sorted; `None` when it takes too long to find, or
+    /// is too large.
+    fn matching(
+        &self,
+        masks: Option<&MaskTree>,
+        meter: &mut Meter<'_>,
+    ) -> Option<Vec<(Change, Path)>> {
         let mut altered = Vec::new();
         for (change, path, tree) in &self.all {
             let mut found = Vec::new();
@@ -292,18 +387,28 @@ fn find(
     if is_wanted {
         meter.add(path, found)?;
     }
-    below.map_or(Some(()), |below| collect_below(node, &below, &mut path.clone(), found, meter))
+    below.map_or(Some(()), |below| {
+        collect_below(node, &below, &mut path.clone(), found, meter)
+    })
 }
 
-/// Whether a mask ends on the way to the node at `path` or there, and where the others go on below it. Without masks
-/// everything is wanted.
-fn follow<'m>(masks: Option<&'m MaskTree>, path: &Path, meter: &mut Meter<'_>) -> Option<(bool, Option<Wanted<'m>>)> {
-    let Some(masks) = masks else { return Some((true, None)) };
-    let (is_wanted, below) = path.iter().try_fold((false, masks.wanted()), |(is_wanted, wanted), key| {
-        meter.compare()?;
-        let wanted = wanted.on(key);
-        Some((is_wanted || wanted.is_whole(), wanted))
-    })?;
+/// Whether a mask ends on the way to the node at `path` or there, and where the others go on below
+/// it. Without masks everything is wanted.
+fn follow<'m>(
+    masks: Option<&'m MaskTree>,
+    path: &Path,
+    meter: &mut Meter<'_>,
+) -> Option<(bool, Option<Wanted<'m>>)> {
+    let Some(masks) = masks else {
+        return Some((true, None));
+    };
+    let (is_wanted, below) =
+        path.iter()
+            .try_fold((false, masks.wanted()), |(is_wanted, wanted), key| {
+                meter.compare()?;
+                let wanted = wanted.on(key);
+                Some((is_wanted || wanted.is_whole(), wanted))
+            })?;
     Some((is_wanted, Some(below)))
 }
 
@@ -315,7 +420,9 @@ fn collect_below(
     found: &mut Vec<Path>,
     meter: &mut Meter<'_>,
 ) -> Option<()> {
-    let Node::Map(entries) = node else { return Some(()) };
+    let Node::Map(entries) = node else {
+        return Some(());
+    };
     if wanted.is_nothing() {
         return Some(());
     }
@@ -354,17 +461,28 @@ impl ServerLoop {
         masks: Option<MaskTree>,
     ) -> Result<(), String> {
         let masks = masks.map(|masks| {
-            let mut others = self.lasting.of(Kind::Events).filter_map(|(_, other)| other.masks());
-            others.find(|other| ***other == masks).cloned().unwrap_or_else(|| Arc::new(masks))
+            let mut others = self
+                .lasting
+                .of(Kind::Events)
+                .filter_map(|(_, other)| other.masks());
+            others
+                .find(|other| ***other == masks)
+                .cloned()
+                .unwrap_or_else(|| Arc::new(masks))
         });
         let owner = self.rights.owner(requester);
-        let lasting = Lasting { requester: requester.clone(), owner, content: Content::Events(masks) };
+        let lasting = Lasting {
+            requester: requester.clone(),
+            owner,
+            content: Content::Events(masks),
+        };
         self.workloads.states.observe(true);
         self.lasting.add(Kind::Events, key, lasting)
     }
 
-    /// Notifies subscribers of `changes` and of all states that have changed, each in one message with the new values.
-    /// Events must not cost an agent its connection: a subscriber that does not take them in time gets an error, and its subscription ends.
+    /// Notifies subscribers of `changes` and of all states that have changed, each in one message
+    /// with the new values. Events must not cost an agent its connection: a subscriber that does
+    /// not take them in time gets an error, and its subscription ends.
     pub(super) fn publish(&mut self, mut changes: Changes) {
         let states = &mut self.workloads.states;
         changes.states(&states.take_changed(), states);
@@ -374,44 +492,66 @@ impl ServerLoop {
         let subscriptions = || self.lasting.of(Kind::Events);
         if changes.are_too_many() {
             let keys: Vec<RequestKey> = subscriptions().map(|(key, _)| key.clone()).collect();
-            return keys.iter().for_each(|key| self.end_subscription(key, TOO_MANY_FIELDS));
+            return keys
+                .iter()
+                .for_each(|key| self.end_subscription(key, TOO_MANY_FIELDS));
         }
-        let requesters = subscriptions().map(|(_, lasting)| &lasting.requester).collect::<BTreeSet<_>>().len();
+        let requesters = subscriptions()
+            .map(|(_, lasting)| &lasting.requester)
+            .collect::<BTreeSet<_>>()
+            .len();
         // Those with the same masks get the same events.
         let mut groups: Vec<Vec<(RequestKey, Requester)>> = Vec::new();
         let mut places = BTreeMap::<_, usize>::new();
         for (key, lasting) in subscriptions() {
-            let place = *places.entry(lasting.masks().map(Arc::as_ptr)).or_insert(groups.len());
+            let place = *places
+                .entry(lasting.masks().map(Arc::as_ptr))
+                .or_insert(groups.len());
             groups.resize_with(groups.len().max(place + 1), Vec::new);
             groups[place].push((key.clone(), lasting.requester.clone()));
         }
         let cpu = std::mem::take(&mut self.cpu);
         let mut budget = Budget::new(&cpu, (cpu.0)().saturating_sub(self.begun), requesters);
         // One after the other: the events of all groups together could fill the memory.
-        groups.into_iter().for_each(|group| self.send_event(group, &changes, &mut budget));
+        groups
+            .into_iter()
+            .for_each(|group| self.send_event(group, &changes, &mut budget));
         self.cpu = cpu;
     }
 
-    /// Notifies subscriptions with the same masks. The event is found, read and encoded once, at the cost of the first of
-    /// them that can pay for that.
-    fn send_event(&mut self, group: Vec<(RequestKey, Requester)>, changes: &Changes, budget: &mut Budget<'_>) {
+    /// Notifies subscriptions with the same masks. The event is found, read and encoded once, at
+    /// the cost of the first of them that can pay for that.
+    fn send_event(
+        &mut self,
+        group: Vec<(RequestKey, Requester)>,
+        changes: &Changes,
+        budget: &mut Budget<'_>,
+    ) {
         let mut event: Option<Arc<Encoded>> = None;
         for (key, requester) in group {
-            let Some(peer) = self.peers.get(key.peer) else { continue };
+            let Some(peer) = self.peers.get(key.peer) else {
+                continue;
+            };
             let is_busy = peer.class == Service::Agent && !peer.outbox.is_half_empty();
             let has_room = !is_busy && peer.outbox.has_room_for_event();
             let told = budget.spend(&requester, |meter| match &event {
                 Some(event) if has_room => Some(Told::Event(event.clone())),
                 Some(_) => Some(Told::Lost),
                 None => {
-                    let masks = self.lasting.get(Kind::Events, &key).and_then(Lasting::masks);
+                    let masks = self
+                        .lasting
+                        .get(Kind::Events, &key)
+                        .and_then(Lasting::masks);
                     let altered = changes.matching(masks.map(|masks| &**masks), meter)?;
                     if altered.is_empty() {
                         return Some(Told::Nothing);
                     }
-                    let state =
-                        has_room.then(|| self.view().read_paths(altered.iter().map(|(_, path)| path.as_slice())));
-                    let encoded = state.map(|state| peer.outbox.encode(&state, Some(fields(&altered))));
+                    let state = has_room.then(|| {
+                        self.view()
+                            .read_paths(altered.iter().map(|(_, path)| path.as_slice()))
+                    });
+                    let encoded =
+                        state.map(|state| peer.outbox.encode(&state, Some(fields(&altered))));
                     Some(encoded.map_or(Told::Lost, |encoded| Told::Event(Arc::new(encoded))))
                 }
             });
@@ -442,14 +582,24 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     fn commander(number: u64) -> Requester {
-        Requester { is_agent: false, source: Name::default(), peer: Some(PeerId(number)), workload: None }
+        Requester {
+            is_agent: false,
+            source: Name::default(),
+            peer: Some(PeerId(number)),
+            workload: None,
+        }
     }
 
     /// CPU time in milliseconds that the test decides.
     fn cpu() -> (CpuTime, Arc<AtomicU64>) {
         let time = Arc::new(AtomicU64::new(0));
         let read = time.clone();
-        (CpuTime(Box::new(move || Duration::from_millis(read.load(Ordering::Relaxed)))), time)
+        (
+            CpuTime(Box::new(move || {
+                Duration::from_millis(read.load(Ordering::Relaxed))
+            })),
+            time,
+        )
     }
 
     #[test]
@@ -463,18 +613,30 @@ mod tests {
                 (Duration::from_millis(begin + milliseconds) <= meter.until).then_some(())
             })
         };
-        assert_eq!((takes(0, 250), takes(0, 1)), (Some(()), None), "{most:?}, whatever its subscriptions");
+        assert_eq!(
+            (takes(0, 250), takes(0, 1)),
+            (Some(()), None),
+            "{most:?}, whatever its subscriptions"
+        );
         (1..10).for_each(|number| _ = takes(number, 250));
         let share = most * COST_OF_ALL / 2 / 20;
         assert_eq!(share, Duration::from_millis(25));
-        assert!((10..20).all(|number| takes(number, 25).is_some()), "those who need little get it");
+        assert!(
+            (10..20).all(|number| takes(number, 25).is_some()),
+            "those who need little get it"
+        );
         assert!((10..20).all(|number| takes(number, 1).is_none()));
     }
 
     #[test]
     fn work_ends_when_its_time_is_over_or_an_event_is_too_large() {
         let (cpu, time) = cpu();
-        let mut meter = Meter { cpu: &cpu, until: Duration::from_millis(10), keys: 0, parts: 0 };
+        let mut meter = Meter {
+            cpu: &cpu,
+            until: Duration::from_millis(10),
+            keys: 0,
+            parts: 0,
+        };
         assert!((0..10 * LOOK_INTERVAL).all(|_| meter.compare().is_some()));
         time.store(11, Ordering::Relaxed);
         assert!((0..LOOK_INTERVAL).any(|_| meter.compare().is_none()));

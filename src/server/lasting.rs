@@ -1,13 +1,15 @@
-//! Requests that last longer than a moment: event subscriptions and log collections, which end when somebody says so, and
-//! reads of what workloads use, which wait for agents. One registry with bounds for each kind, of a workload and of a stream
-//! (all workloads of an agent together, since ids of requests can be changed).
+//! Requests that last longer than a moment: event subscriptions and log collections, which end when
+//! somebody says so, and reads of what workloads use, which wait for agents. One registry with
+//! bounds for each kind, of a workload and of a stream (all workloads of an agent together, since
+//! ids of requests can be changed).
 //!
 //! Thread: `server`; a plain value and the part of [`ServerLoop`] that ends them.
 
 use super::ServerLoop;
 use super::requester::{Denied, RequestKey, Requester, denied};
 use crate::limits::{
-    LOG_CAMPAIGNS_OF_WORKLOAD, LOG_CAMPAIGNS_PER_PEER_MAX, SUBSCRIPTIONS_OF_WORKLOAD, SUBSCRIPTIONS_PER_PEER_MAX,
+    LOG_CAMPAIGNS_OF_WORKLOAD, LOG_CAMPAIGNS_PER_PEER_MAX, SUBSCRIPTIONS_OF_WORKLOAD,
+    SUBSCRIPTIONS_PER_PEER_MAX,
 };
 use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{FromServer, RequestContent};
@@ -19,9 +21,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Usage reads of one workload that wait for samples. Our agents forward one at a time, others have no bound.
+/// Usage reads of one workload that wait for samples. Our agents forward one at a time, others have
+/// no bound.
 pub const USAGE_READS_OF_WORKLOAD: usize = 4;
-/// All requests of one kind and one stream, in bytes: room for some that name each of 5,000 workloads.
+/// All requests of one kind and one stream, in bytes: room for some that name each of 5,000
+/// workloads.
 const BYTES_OF_STREAM: usize = 8 * 1024 * 1024;
 /// Those of one workload.
 const BYTES_OF_WORKLOAD: usize = BYTES_OF_STREAM / 4;
@@ -36,7 +40,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// How many a workload and a stream may have. An agent's stream carries those of all its workloads.
+    /// How many a workload and a stream may have. An agent's stream carries those of all its
+    /// workloads.
     pub fn most(self) -> (usize, usize) {
         match self {
             Self::Events => (SUBSCRIPTIONS_OF_WORKLOAD, SUBSCRIPTIONS_PER_PEER_MAX),
@@ -71,7 +76,8 @@ pub struct UsageRead {
     pub content: RequestContent,
     /// How long it waits for agents; `None` when it does not any more.
     pub until: Option<Instant>,
-    /// Agents without a sample yet, with the number of the request that each has: that of the first read that waits for it.
+    /// Agents without a sample yet, with the number of the request that each has: that of the first
+    /// read that waits for it.
     pub awaited: BTreeMap<Name, u64>,
     /// Samples that have come; one may be for several reads.
     pub usage: BTreeMap<Name, Arc<AgentUsage>>,
@@ -91,7 +97,11 @@ impl Content {
         match self {
             Self::Events(masks) => masks.as_ref().map_or(0, |masks| masks.bytes()),
             // An entry takes some 32 bytes beside the text.
-            Self::Logs(providers) => providers.values().flatten().map(|name| name.bytes() + 32).sum(),
+            Self::Logs(providers) => providers
+                .values()
+                .flatten()
+                .map(|name| name.bytes() + 32)
+                .sum(),
             Self::Usage(read) => read.masks.bytes() + read.content.memory_bytes(),
         }
     }
@@ -120,22 +130,31 @@ impl Lasting {
 pub struct LastingRequests(BTreeMap<(Kind, RequestKey), Lasting>);
 
 impl LastingRequests {
-    /// Adds a request; an earlier one of the same kind and id is replaced, or stays when there is no room.
+    /// Adds a request; an earlier one of the same kind and id is replaced, or stays when there is
+    /// no room.
     pub fn add(&mut self, kind: Kind, key: &RequestKey, lasting: Lasting) -> Result<(), String> {
         let place = (kind, key.clone());
         let earlier = self.0.remove(&place);
         let checked = self.check_room(kind, key, &lasting);
-        let kept = if checked.is_ok() { Some(lasting) } else { earlier };
+        let kept = if checked.is_ok() {
+            Some(lasting)
+        } else {
+            earlier
+        };
         self.0.extend(kept.map(|kept| (place, kept)));
         checked
     }
 
     fn check_room(&self, kind: Kind, key: &RequestKey, lasting: &Lasting) -> Result<(), String> {
-        let bytes = |(key, lasting): (&RequestKey, &Lasting)| key.id.len() + lasting.content.bytes();
+        let bytes =
+            |(key, lasting): (&RequestKey, &Lasting)| key.id.len() + lasting.content.bytes();
         let fits = |is_beside: &dyn Fn(&RequestKey) -> bool, whose, most, bytes_max| {
-            let others = self.of(kind).filter(|(other, _)| other.peer == key.peer && is_beside(other));
+            let others = self
+                .of(kind)
+                .filter(|(other, _)| other.peer == key.peer && is_beside(other));
             let start = (1, bytes((key, lasting)));
-            let (count, sum) = others.fold(start, |(count, sum), other| (count + 1, sum + bytes(other)));
+            let (count, sum) =
+                others.fold(start, |(count, sum), other| (count + 1, sum + bytes(other)));
             if count <= most && sum <= bytes_max {
                 return Ok(());
             }
@@ -165,7 +184,10 @@ impl LastingRequests {
 
     /// Those of one kind; all reads are one.
     pub fn of(&self, kind: Kind) -> impl Iterator<Item = (&RequestKey, &Lasting)> {
-        let all = self.0.range(first(kind)..).take_while(move |((other, _), _)| other.is_like(kind));
+        let all = self
+            .0
+            .range(first(kind)..)
+            .take_while(move |((other, _), _)| other.is_like(kind));
         all.map(|((_, key), lasting)| (key, lasting))
     }
 
@@ -175,33 +197,56 @@ impl LastingRequests {
 
     /// The reads of what workloads use, each with its kind.
     pub fn reads(&mut self) -> impl Iterator<Item = (Kind, &RequestKey, &mut UsageRead)> {
-        self.0.range_mut(first(Kind::Usage(0))..).filter_map(|((kind, key), lasting)| match &mut lasting.content {
-            Content::Usage(read) => Some((*kind, key, read)),
-            _ => None,
-        })
+        self.0
+            .range_mut(first(Kind::Usage(0))..)
+            .filter_map(|((kind, key), lasting)| match &mut lasting.content {
+                Content::Usage(read) => Some((*kind, key, read)),
+                _ => None,
+            })
     }
 }
 
 /// Where those of a kind begin.
 fn first(kind: Kind) -> (Kind, RequestKey) {
-    let kind = if let Kind::Usage(_) = kind { Kind::Usage(0) } else { kind };
-    (kind, RequestKey { peer: PeerId(0), id: String::new() })
+    let kind = if let Kind::Usage(_) = kind {
+        Kind::Usage(0)
+    } else {
+        kind
+    };
+    (
+        kind,
+        RequestKey {
+            peer: PeerId(0),
+            id: String::new(),
+        },
+    )
 }
 
 impl ServerLoop {
     /// Ends the requests that are selected. Agents are told whose lines nobody reads any more.
     pub(super) fn end_lasting(&mut self, ends: impl Fn(Kind, &RequestKey, &Lasting) -> bool) {
         let Self { lasting, peers, .. } = self;
-        for ((_, key), ended) in lasting.0.extract_if(.., |(kind, key), lasting| ends(*kind, key, lasting)) {
-            let Content::Logs(providers) = ended.content else { continue };
+        for ((_, key), ended) in lasting
+            .0
+            .extract_if(.., |(kind, key), lasting| ends(*kind, key, lasting))
+        {
+            let Content::Logs(providers) = ended.content else {
+                continue;
+            };
             for agent in providers.keys() {
-                peers.send_to_agent(agent, FromServer::LogsCancel { request_id: key.full_id() });
+                peers.send_to_agent(
+                    agent,
+                    FromServer::LogsCancel {
+                        request_id: key.full_id(),
+                    },
+                );
             }
         }
     }
 
-    /// An instance has no state any more: its requests end. When its agent has nothing of the workload any more, so do all
-    /// requests of the workload: they belong to the last instance that was wanted, which may have gone first.
+    /// An instance has no state any more: its requests end. When its agent has nothing of the
+    /// workload any more, so do all requests of the workload: they belong to the last instance that
+    /// was wanted, which may have gone first.
     pub(super) fn end_requests_of_gone(&mut self, gone: &InstanceName) {
         self.rights.end(gone, &self.workloads);
         self.end_lasting(|_, _, lasting| lasting.owner.as_ref() == Some(gone));
@@ -211,15 +256,34 @@ impl ServerLoop {
         }
     }
 
-    /// A workload was added, updated or deleted: subscriptions that it may not have any more end with the reason.
-    pub(super) fn end_denied_subscriptions(&mut self, InstanceName { workload, agent, .. }: &InstanceName) {
-        let Some(peer) = self.peers.of_agent(agent) else { return };
-        let check = |masks: Option<&MaskTree>| {
-            self.rights.authorizer(agent, workload)?.check_read(masks).map_err(|denial| denied(workload, &denial))
+    /// A workload was added, updated or deleted: subscriptions that it may not have any more end
+    /// with the reason.
+    pub(super) fn end_denied_subscriptions(
+        &mut self,
+        InstanceName {
+            workload, agent, ..
+        }: &InstanceName,
+    ) {
+        let Some(peer) = self.peers.of_agent(agent) else {
+            return;
         };
-        let own = self.lasting.of(Kind::Events).filter(|(key, _)| key.peer == peer && key.workload() == Some(workload));
+        let check = |masks: Option<&MaskTree>| {
+            self.rights
+                .authorizer(agent, workload)?
+                .check_read(masks)
+                .map_err(|denial| denied(workload, &denial))
+        };
+        let own = self
+            .lasting
+            .of(Kind::Events)
+            .filter(|(key, _)| key.peer == peer && key.workload() == Some(workload));
         let ended: Vec<(RequestKey, Denied)> = own
-            .filter_map(|(key, lasting)| Some((key.clone(), check(lasting.masks().map(|masks| &**masks)).err()?)))
+            .filter_map(|(key, lasting)| {
+                Some((
+                    key.clone(),
+                    check(lasting.masks().map(|masks| &**masks)).err()?,
+                ))
+            })
             .collect();
         for (key, denied) in ended {
             self.end_subscription(&key, format_args!("{denied}; the event subscription ends"));

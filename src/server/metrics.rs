@@ -1,7 +1,7 @@
 //! The numbers of the server for its metrics file.
 //!
-//! Thread: `metrics` writes the file, see [`crate::platform::metrics_file`]; `server` computes the numbers on request and
-//! never waits.
+//! Thread: `metrics` writes the file, see [`crate::platform::metrics_file`]; `server` computes the
+//! numbers on request and never waits.
 
 use super::ServerLoop;
 use crate::limits::METRICS_WAIT_MAX;
@@ -12,16 +12,24 @@ use crate::platform::metrics_file::{Family, MetricsText};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::BTreeMap;
 
-const INFO: Family = Family::gauge("ankaios_server_info", "The version of the server; the value is always 1.");
+const INFO: Family = Family::gauge(
+    "ankaios_server_info",
+    "The version of the server; the value is always 1.",
+);
 const AGENTS: Family = Family::gauge("ankaios_server_agents", "Connected agents.");
 const WORKLOADS: Family = Family::gauge(
     "ankaios_server_workloads",
     "Workload instances by agent and state; those that are not scheduled have an empty agent.",
 );
-const UPDATES: Family =
-    Family::counter("ankaios_server_updates_total", "Updates of the desired state since the start of the server.");
+const UPDATES: Family = Family::counter(
+    "ankaios_server_updates_total",
+    "Updates of the desired state since the start of the server.",
+);
 
-const MODE: Family = Family::gauge("ankaios_server_mode", "The current mode of the vehicle; the value is always 1.");
+const MODE: Family = Family::gauge(
+    "ankaios_server_mode",
+    "The current mode of the vehicle; the value is always 1.",
+);
 const MODE_SWITCHES: Family = Family::counter(
     "ankaios_server_mode_switches_total",
     "Switches of the mode since the start of the server, by clients or because of a failure.",
@@ -38,13 +46,14 @@ pub fn requested(requests: &Sender<NumbersRequest>) -> Option<String> {
 }
 
 impl ServerLoop {
-    /// From now on computes the numbers of the metrics for whoever sends to the other end of `requests`.
+    /// From now on computes the numbers of the metrics for whoever sends to the other end of
+    /// `requests`.
     pub fn set_metrics(&mut self, requests: Receiver<NumbersRequest>) {
         self.metrics = Some(requests);
     }
 
-    /// The numbers at this moment. All states of an agent are there when it has one of them: a series that comes and goes
-    /// cannot be compared with others.
+    /// The numbers at this moment. All states of an agent are there when it has one of them: a
+    /// series that comes and goes cannot be compared with others.
     pub(super) fn numbers(&self) -> String {
         let mut text = MetricsText::default();
         text.add(&INFO, &[("version", VERSION)], 1);
@@ -53,16 +62,26 @@ impl ServerLoop {
             text.add(&UPDATES, &[("result", result)], count);
         }
         if let Some(modes) = &self.workloads.modes {
-            modes.current().into_iter().for_each(|mode| text.add(&MODE, &[("mode", mode)], 1));
-            for (cause, count) in [("client", modes.switches.client), ("failure", modes.switches.failure)] {
+            modes
+                .current()
+                .into_iter()
+                .for_each(|mode| text.add(&MODE, &[("mode", mode)], 1));
+            for (cause, count) in [
+                ("client", modes.switches.client),
+                ("failure", modes.switches.failure),
+            ] {
                 text.add(&MODE_SWITCHES, &[("cause", cause)], count);
             }
         }
-        let stored = Phase::ALL.iter().filter(|(phase, ..)| *phase != Phase::Removed);
+        let stored = Phase::ALL
+            .iter()
+            .filter(|(phase, ..)| *phase != Phase::Removed);
         let none: BTreeMap<&'static str, u64> = stored.map(|(_, state, _)| (*state, 0)).collect();
         let mut workloads: BTreeMap<Name, BTreeMap<&'static str, u64>> = BTreeMap::new();
         for (instance, state) in self.workloads.states.iter() {
-            let states = workloads.entry(instance.agent).or_insert_with(|| none.clone());
+            let states = workloads
+                .entry(instance.agent)
+                .or_insert_with(|| none.clone());
             *states.entry(state.phase.state()).or_default() += 1;
         }
         for (agent, states) in &workloads {

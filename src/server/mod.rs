@@ -1,10 +1,13 @@
 //! The server: manifest in, plans out, states in, responses out.
 //!
-//! Thread: `server` runs [`ServerLoop`], the one owner of desired state, workload states and connected agents.
-//! Owns: all of that, and one outbox per stream. Takes: [`ServerEvent`]s from a bounded inbox. Gives: messages
-//! through outboxes, which never block; a peer that does not take them is closed and resynchronises later.
+//! Thread: `server` runs [`ServerLoop`], the one owner of desired state, workload states and
+//! connected agents.
+//! Owns: all of that, and one outbox per stream. Takes: [`ServerEvent`]s from a bounded inbox.
+//! Gives: messages through outboxes, which never block; a peer that does not take them is closed
+//! and resynchronises later.
 //!
-//! The loop only waits, [`ServerLoop::on_event`] decides. A test or simulation calls it without any thread.
+//! The loop only waits, [`ServerLoop::on_event`] decides. A test or simulation calls it without any
+//! thread.
 
 mod commit;
 mod connections;
@@ -77,7 +80,8 @@ pub enum ServerEvent {
     Due,
 }
 
-/// Woken when a request that waits may be served: a peer has room for responses again, or another request was served.
+/// Woken when a request that waits may be served: a peer has room for responses again, or another
+/// request was served.
 struct RoomWaker(Waker);
 
 impl Default for RoomWaker {
@@ -146,7 +150,8 @@ impl ServerLoop {
         Self::default()
     }
 
-    /// From now on `hooks` may change or refuse updates of workloads. To be called before the first update.
+    /// From now on `hooks` may change or refuse updates of workloads. To be called before the first
+    /// update.
     pub fn set_hooks(&mut self, hooks: MutatingHooks) {
         self.workloads.before_hooks = Some(self.workloads.effective.clone());
         self.hooks = Some(hooks);
@@ -173,8 +178,8 @@ impl ServerLoop {
         self.guarded.on_failure = on_failure;
     }
 
-    /// Takes over a startup manifest; waits for the hooks, since there is nothing else to do yet. A workload that was
-    /// not rendered because the templates do too much altogether fails alone.
+    /// Takes over a startup manifest; waits for the hooks, since there is nothing else to do yet. A
+    /// workload that was not rendered because the templates do too much altogether fails alone.
     ///
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
@@ -182,12 +187,15 @@ impl ServerLoop {
         self.start(desired, Occasion::Manifest)
     }
 
-    /// Takes over a state that an earlier server had accepted, like [`ServerLoop::start_with`]. A workload that is
-    /// refused now fails alone.
+    /// Takes over a state that an earlier server had accepted, like [`ServerLoop::start_with`]. A
+    /// workload that is refused now fails alone.
     ///
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
-    pub fn start_again_with(&mut self, Stored { desired, updates }: Stored) -> Result<(), UpdateError> {
+    pub fn start_again_with(
+        &mut self,
+        Stored { desired, updates }: Stored,
+    ) -> Result<(), UpdateError> {
         self.start(desired, Occasion::Stored)?;
         if let Some(updates) = updates {
             self.restore_updates(updates);
@@ -196,7 +204,10 @@ impl ServerLoop {
     }
 
     fn start(&mut self, desired: DesiredState, occasion: Occasion) -> Result<(), UpdateError> {
-        let mut prepared = self.workloads.prepare(StateChange::between(&self.workloads.desired, desired), occasion)?;
+        let mut prepared = self.workloads.prepare(
+            StateChange::between(&self.workloads.desired, desired),
+            occasion,
+        )?;
         if let Some(hooks) = &self.hooks
             && !prepared.forms.is_empty()
         {
@@ -214,9 +225,13 @@ impl ServerLoop {
     }
 
     fn report_status(&self) {
-        let counted = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-        self.status.connection(|| format!("{} connected", counted(self.peers.agents.len(), "agent")));
-        self.status.workloads(|| counted(self.workloads.effective.len(), "workload"));
+        let counted = |count: usize, what: &str| {
+            format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+        };
+        self.status
+            .connection(|| format!("{} connected", counted(self.peers.agents.len(), "agent")));
+        self.status
+            .workloads(|| counted(self.workloads.effective.len(), "workload"));
     }
 
     /// From now on the time that requests take is measured with `clock`.
@@ -228,20 +243,31 @@ impl ServerLoop {
         (self.time.0)()
     }
 
-    /// Handles events until `stop` is closed by its owner or all senders of `events` are gone. The streams end
-    /// with status OK when the loop is dropped at the end.
-    pub fn run(mut self, events: &Receiver<PeerEvent>, stop: &Receiver<()>, clock: &impl Clock, heartbeat: &Heartbeat) {
-        let outcomes = self.hooks.as_ref().map_or_else(never, |hooks| hooks.outcomes().clone());
+    /// Handles events until `stop` is closed by its owner or all senders of `events` are gone. The
+    /// streams end with status OK when the loop is dropped at the end.
+    pub fn run(
+        mut self,
+        events: &Receiver<PeerEvent>,
+        stop: &Receiver<()>,
+        clock: &impl Clock,
+        heartbeat: &Heartbeat,
+    ) {
+        let outcomes = self
+            .hooks
+            .as_ref()
+            .map_or_else(never, |hooks| hooks.outcomes().clone());
         let mut metrics = self.metrics.take().unwrap_or_else(never);
         let (wake, room) = bounded(1);
-        let (nothing, (_, arrived)) = (never(), bounded::<()>(0)); // The second is closed, so there is always something.
+        // The second is closed, so there is always something.
+        let (nothing, (_, arrived)) = (never(), bounded::<()>(0));
         self.set_clock(clock.clone());
         self.set_cpu_time(CpuTime::of_thread());
         self.room = RoomWaker(Waker::from(Arc::new(WakeLoop(wake))));
         let mut rest_until = clock.now();
         loop {
             heartbeat.turn();
-            self.arrived.extend(events.try_iter().take(SERVER_INBOX - self.arrived.len()));
+            self.arrived
+                .extend(events.try_iter().take(SERVER_INBOX - self.arrived.len()));
             let due = self.due().map_or_else(never, |at| clock.alarm(at));
             let event = select_biased! { // The end first: a flood of events must not delay it.
                 recv(stop) -> _ => return,
@@ -259,7 +285,8 @@ impl ServerLoop {
                 },
                 recv(metrics) -> reply => {
                     match reply {
-                        Ok(reply) => _ = reply.try_send(self.numbers()), // Nobody waits for it any more.
+                        // Nobody waits for it any more.
+                        Ok(reply) => _ = reply.try_send(self.numbers()),
                         Err(_) => metrics = never(), // Its thread has ended, as this one will.
                     }
                     continue;
@@ -296,19 +323,31 @@ impl ServerLoop {
         self.take_store_report();
         self.workloads.states.observe(self.is_observed());
         match event {
-            ServerEvent::Peer(PeerEvent::Opened { peer, hello, source, outbox }) => {
+            ServerEvent::Peer(PeerEvent::Opened {
+                peer,
+                hello,
+                source,
+                outbox,
+            }) => {
                 self.peer_opened(peer, hello, source.into(), outbox);
             }
-            ServerEvent::Peer(PeerEvent::Message { peer, message, room }) => self.message_received(peer, message, room),
+            ServerEvent::Peer(PeerEvent::Message {
+                peer,
+                message,
+                room,
+            }) => self.message_received(peer, message, room),
             ServerEvent::Peer(PeerEvent::Closed { peer }) => self.peer_gone(peer),
             ServerEvent::Hooks(outcome) => self.hooks_done(outcome),
             ServerEvent::Room => _ = self.serve_waiting(),
             ServerEvent::Due => {}
         }
         loop {
-            std::mem::take(&mut self.unpublished).into_iter().for_each(|changes| self.publish(changes));
+            std::mem::take(&mut self.unpublished)
+                .into_iter()
+                .for_each(|changes| self.publish(changes));
             self.respond_with_usage();
-            // The messages about the end of one peer may fail for the next one; each can fail once only.
+            // The messages about the end of one peer may fail for the next one; each can fail once
+            // only.
             while let Some(peer) = self.peers.take_failed() {
                 self.peer_gone(peer);
                 self.respond_with_usage();
@@ -340,8 +379,18 @@ impl ServerLoop {
 
     /// Everything that can be read.
     pub fn view(&self) -> StateView<'_> {
-        let Workloads { desired, effective, states, .. } = &self.workloads;
-        StateView { desired, effective, states, agents: &self.peers.agents }
+        let Workloads {
+            desired,
+            effective,
+            states,
+            ..
+        } = &self.workloads;
+        StateView {
+            desired,
+            effective,
+            states,
+            agents: &self.peers.agents,
+        }
     }
 }
 

@@ -1,8 +1,8 @@
-//! Modes of the vehicle: a config item names the current mode, the tag `modes` of a workload the modes that it is in. A
-//! workload outside of the current mode is effective without an agent.
+//! Modes of the vehicle: a config item names the current mode, the tag `modes` of a workload the
+//! modes that it is in. A workload outside of the current mode is effective without an agent.
 //!
-//! Thread: `server`; a plain value, part of [`super::workloads::Workloads`]; there is none unless the settings name the
-//! config item. A switch looks at each workload with the tag.
+//! Thread: `server`; a plain value, part of [`super::workloads::Workloads`]; there is none unless
+//! the settings name the config item. A switch looks at each workload with the tag.
 
 use super::plan::Difference;
 use super::settings::ModeSettings;
@@ -10,8 +10,8 @@ use crate::limits::EXCERPT_MAX;
 use crate::model::execution_state::{ExecutionState, NO_MORE_RESTARTS, Phase, WorkloadState};
 use crate::model::messages::AddedWorkload;
 use crate::model::modes::{
-    ESSENTIAL, ESSENTIAL_TAG, MODES_TAG, NO_MODE_ITEM, NOT_ESSENTIAL, NOT_IN_MODE, is_essential, is_in_mode,
-    mode_names, wrong_mode,
+    ESSENTIAL, ESSENTIAL_TAG, MODES_TAG, NO_MODE_ITEM, NOT_ESSENTIAL, NOT_IN_MODE, is_essential,
+    is_in_mode, mode_names, wrong_mode,
 };
 use crate::model::names::{InstanceName, Name, excerpt, is_name};
 use crate::model::node::Node;
@@ -52,13 +52,20 @@ pub struct SwitchCounts {
 }
 
 fn text(item: Option<&ConfigItem>) -> Option<&str> {
-    if let Some(ConfigItem::Text(text)) = item { Some(text) } else { None }
+    if let Some(ConfigItem::Text(text)) = item {
+        Some(text)
+    } else {
+        None
+    }
 }
 
 impl Modes {
     /// No workloads and no mode.
     pub fn new(settings: ModeSettings) -> Self {
-        Self { settings, ..Self::default() }
+        Self {
+            settings,
+            ..Self::default()
+        }
     }
 
     /// Key of the config item with the current mode.
@@ -79,7 +86,10 @@ impl Modes {
     /// The modes of all workloads, the current one and the one for failures.
     fn known<'m>(&'m self, workloads: &'m Placed) -> BTreeSet<&'m str> {
         let named = tagged(workloads).flat_map(|(_, modes)| mode_names(modes));
-        named.chain(self.current()).chain(self.on_failure()).collect()
+        named
+            .chain(self.current())
+            .chain(self.on_failure())
+            .collect()
     }
 
     /// What clients read of them and the modes of these workloads.
@@ -111,9 +121,10 @@ impl Modes {
     /// Checks the config item.
     pub fn check_item(&self, item: Option<&ConfigItem>) -> Result<(), String> {
         match item {
-            Some(item) if !text(Some(item)).is_some_and(is_name) => {
-                Err(format!("Config item '{}' must be the name of a mode. {NAME_RULE}", self.item()))
-            }
+            Some(item) if !text(Some(item)).is_some_and(is_name) => Err(format!(
+                "Config item '{}' must be the name of a mode. {NAME_RULE}",
+                self.item()
+            )),
             _ => Ok(()),
         }
     }
@@ -123,7 +134,9 @@ impl Modes {
     pub fn check(&self, name: &Name, workload: &Workload, has_item: bool) -> Result<(), String> {
         if let Some(modes) = workload.tags.get(MODES_TAG) {
             if mode_names(modes).next().is_none() {
-                return Err(format!("Tag 'modes' of workload '{name}' names no mode; leave it out for every mode"));
+                return Err(format!(
+                    "Tag 'modes' of workload '{name}' names no mode; leave it out for every mode"
+                ));
             }
             if let Some(mode) = wrong_mode(modes) {
                 let mode = excerpt(mode);
@@ -150,25 +163,36 @@ impl Modes {
         }
         let essential = self.on_failure().and(workload.tags.get(ESSENTIAL_TAG));
         match essential {
-            Some(value) if ![ESSENTIAL, NOT_ESSENTIAL].contains(&value.as_str()) => {
-                Err(format!("Tag 'essential' of workload '{name}' must be 'true' or 'false'"))
-            }
+            Some(value) if ![ESSENTIAL, NOT_ESSENTIAL].contains(&value.as_str()) => Err(format!(
+                "Tag 'essential' of workload '{name}' must be 'true' or 'false'"
+            )),
             _ => Ok(()),
         }
     }
 
-    /// Checks that the config item may go: hooks may have given the tag to one of `workloads` that `stays`.
-    pub fn check_hooked(&self, workloads: &Placed, stays: impl Fn(&Name) -> bool) -> Result<(), String> {
-        tagged(workloads).find(|(name, _)| stays(name)).map_or(Ok(()), |(name, _)| Err(self.no_item(name)))
+    /// Checks that the config item may go: hooks may have given the tag to one of
+    /// `workloads` that `stays`.
+    pub fn check_hooked(
+        &self,
+        workloads: &Placed,
+        stays: impl Fn(&Name) -> bool,
+    ) -> Result<(), String> {
+        tagged(workloads)
+            .find(|(name, _)| stays(name))
+            .map_or(Ok(()), |(name, _)| Err(self.no_item(name)))
     }
 
     fn no_item(&self, name: &Name) -> String {
-        format!("Workload '{name}{NO_MODE_ITEM}{}' does not exist", self.item())
+        format!(
+            "Workload '{name}{NO_MODE_ITEM}{}' does not exist",
+            self.item()
+        )
     }
 
     // --------------------------------------------------------------- switching
 
-    /// Takes over the present config item. Returns those of `workloads` that may be inside or outside now.
+    /// Takes over the present config item. Returns those of `workloads` that may be inside or
+    /// outside now.
     // [impl->swdd~server-modes-switch~1]
     pub fn switch(&mut self, item: Option<&ConfigItem>, workloads: &Placed) -> Vec<Name> {
         let mode = text(item);
@@ -176,11 +200,17 @@ impl Modes {
             return Vec::new();
         }
         let old = std::mem::replace(&mut self.current, mode.map(str::to_owned));
-        self.info = mode.map_or_else(String::new, |mode| format!("{NOT_IN_MODE}{mode}'")).into();
+        self.info = mode
+            .map_or_else(String::new, |mode| format!("{NOT_IN_MODE}{mode}'"))
+            .into();
         self.log_switch(old.as_deref(), workloads);
         if old.is_some() {
             let SwitchCounts { client, failure } = &mut self.switches;
-            *(if self.cause.is_some() { failure } else { client }) += 1;
+            *(if self.cause.is_some() {
+                failure
+            } else {
+                client
+            }) += 1;
         }
         tagged(workloads).map(|(name, _)| name.clone()).collect()
     }
@@ -192,13 +222,16 @@ impl Modes {
             None => log::info!("The mode is '{mode}'."),
         }
         if !tagged(workloads).any(|(_, modes)| mode_names(modes).any(|name| name == mode)) {
-            log::warn!("No workload names mode '{mode}' in its tag 'modes'; only workloads without this tag run.");
+            log::warn!(
+                "No workload names mode '{mode}' in its tag 'modes'; only workloads without this tag run."
+            );
         }
     }
 
     /// Whether a workload is in the current mode.
     pub fn is_inside(&self, workload: &Workload) -> bool {
-        self.current().is_none_or(|mode| is_in_mode(&workload.tags, mode))
+        self.current()
+            .is_none_or(|mode| is_in_mode(&workload.tags, mode))
     }
 
     /// The state of a workload outside of the current mode.
@@ -215,11 +248,13 @@ impl Modes {
 
     /// The failures of instances that have ended mean nothing any more.
     pub fn forget_failures(&mut self, Difference { added, deleted }: &Difference) {
-        self.failed.retain(|failed| !deleted.contains(failed) || added.iter().any(|added| added.instance == *failed));
+        self.failed.retain(|failed| {
+            !deleted.contains(failed) || added.iter().any(|added| added.instance == *failed)
+        });
     }
 
-    /// Notes which effective instances have finally failed by these reports. Returns the essential ones that had not before,
-    /// if failures lead to a mode.
+    /// Notes which effective instances have finally failed by these reports. Returns the essential
+    /// ones that had not before, if failures lead to a mode.
     pub fn new_failures(
         &mut self,
         states: &[WorkloadState],
@@ -231,8 +266,12 @@ impl Modes {
         let mut failures = Vec::new();
         for report in states {
             let WorkloadState { instance, state } = report;
-            let added = effective.get(&instance.workload).filter(|added| added.instance == *instance);
-            let Some(AddedWorkload { workload, .. }) = added.filter(|added| is_essential(&added.workload.tags)) else {
+            let added = effective
+                .get(&instance.workload)
+                .filter(|added| added.instance == *instance);
+            let Some(AddedWorkload { workload, .. }) =
+                added.filter(|added| is_essential(&added.workload.tags))
+            else {
                 self.failed.remove(instance);
                 continue;
             };
@@ -250,10 +289,13 @@ impl Modes {
 
 /// The workloads that are not in every mode, with the texts of their tags.
 fn tagged(workloads: &Placed) -> impl Iterator<Item = (&Name, &String)> {
-    workloads.iter().filter_map(|(name, added)| Some((name, added.workload.tags.get(MODES_TAG)?)))
+    workloads
+        .iter()
+        .filter_map(|(name, added)| Some((name, added.workload.tags.get(MODES_TAG)?)))
 }
 
-/// Whether nothing will restart a workload in this state by itself, or nothing has succeeded in that for long.
+/// Whether nothing will restart a workload in this state by itself, or nothing has succeeded in
+/// that for long.
 fn is_final_failure(state: &ExecutionState, policy: RestartPolicy) -> bool {
     match state.phase {
         Phase::FailedExecFailed => {
@@ -268,5 +310,8 @@ fn is_final_failure(state: &ExecutionState, policy: RestartPolicy) -> bool {
 pub fn failure_text(WorkloadState { instance, state }: &WorkloadState) -> String {
     let mut state = state.clone();
     state.cut_info(EXCERPT_MAX);
-    format!("Essential workload '{}' failed: '{state}'", instance.workload)
+    format!(
+        "Essential workload '{}' failed: '{state}'",
+        instance.workload
+    )
 }

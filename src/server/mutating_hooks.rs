@@ -1,8 +1,9 @@
 //! Mutating hooks: outside programs that change or veto what an update means for workloads.
 //!
-//! Thread: `hook` runs the programs one after the other; [`MutatingHooks`] belongs to `server`, which never waits for
-//! them, and to `main` at the start, which does.
-//! Owns: the running program. Takes: one [`WorkloadPlan`] at a time. Gives: a [`HookOutcome`] for each.
+//! Thread: `hook` runs the programs one after the other; [`MutatingHooks`] belongs to `server`,
+//! which never waits for them, and to `main` at the start, which does.
+//! Owns: the running program. Takes: one [`WorkloadPlan`] at a time. Gives: a [`HookOutcome`] for
+//! each.
 
 use super::settings::HookEntry;
 use super::update::UpdateError;
@@ -35,8 +36,8 @@ pub struct MutatingHooks {
 }
 
 impl MutatingHooks {
-    /// Starts the thread for hooks that run in the order given. Each may write `output_max` bytes: more could not be sent to
-    /// agents either.
+    /// Starts the thread for hooks that run in the order given. Each may write `output_max` bytes:
+    /// more could not be sent to agents either.
     ///
     /// # Errors
     /// The operating system's reason when no thread or pipe can be had.
@@ -44,7 +45,10 @@ impl MutatingHooks {
         let (hooks, plans, outcomes, stop) = Self::without_thread()?;
         let thread = threads::spawn("hook", STACK_LARGE, move || {
             for plan in &plans {
-                if outcomes.send(run_all(&entries, output_max, &plan, Some(stop.as_fd()))).is_err() {
+                if outcomes
+                    .send(run_all(&entries, output_max, &plan, Some(stop.as_fd())))
+                    .is_err()
+                {
                     return;
                 }
             }
@@ -52,7 +56,8 @@ impl MutatingHooks {
         Ok((hooks, thread))
     }
 
-    /// Where a byte ends a program that runs, and every later one: for signals, which come also while `main` waits.
+    /// Where a byte ends a program that runs, and every later one: for signals, which come also
+    /// while `main` waits.
     ///
     /// # Errors
     /// When the system gives no descriptor.
@@ -61,11 +66,21 @@ impl MutatingHooks {
     }
 
     /// Both ends without a thread between them.
-    fn without_thread() -> io::Result<(Self, Receiver<WorkloadPlan>, Sender<HookOutcome>, OwnedFd)> {
+    fn without_thread() -> io::Result<(Self, Receiver<WorkloadPlan>, Sender<HookOutcome>, OwnedFd)>
+    {
         let (plans, taken) = bounded(1);
         let (put, outcomes) = bounded(1);
         let (watched, stop) = pipe_with(PipeFlags::CLOEXEC)?;
-        Ok((Self { plans, outcomes, stop }, taken, put, watched))
+        Ok((
+            Self {
+                plans,
+                outcomes,
+                stop,
+            },
+            taken,
+            put,
+            watched,
+        ))
     }
 
     /// Gives the hooks a plan. Its outcome comes later; until then no other plan may be given.
@@ -92,7 +107,12 @@ impl MutatingHooks {
 }
 
 /// Gives `plan` to the first hook, what that makes of it to the second, and so on.
-fn run_all(entries: &[HookEntry], output_max: usize, plan: &WorkloadPlan, cancel: Cancel<'_>) -> HookOutcome {
+fn run_all(
+    entries: &[HookEntry],
+    output_max: usize,
+    plan: &WorkloadPlan,
+    cancel: Cancel<'_>,
+) -> HookOutcome {
     let original = hooks::write_plan(plan);
     let mut changed: Option<(Vec<u8>, WorkloadPlan)> = None;
     for entry in entries {
@@ -102,73 +122,121 @@ fn run_all(entries: &[HookEntry], output_max: usize, plan: &WorkloadPlan, cancel
             continue;
         }
         log::debug!("Hook '{}' changed the update.", entry.name);
-        // The output is read before the next hook gets it, so that an error names the hook that made it.
+        // The output is read before the next hook gets it, so that an error names the hook that
+        // made it.
         let plan = hooks::read_plan(&output).map_err(|error| unreadable(&entry.name, &error))?;
         changed = Some((output, plan));
     }
     let bytes = original.len();
-    let outcome = changed.filter(|(output, _)| *output != original).map(|(_, plan)| plan);
+    let outcome = changed
+        .filter(|(output, _)| *output != original)
+        .map(|(_, plan)| plan);
     drop(original);
     give_back_after(bytes);
     Ok(outcome)
 }
 
 fn unreadable(name: &str, error: &ConvertError) -> UpdateError {
-    let failed = if error.is_malformed() { "decode protobuf" } else { "convert" };
-    UpdateError::invalid(format_args!("Failed to {failed} output from hook '{name}': {error}"))
+    let failed = if error.is_malformed() {
+        "decode protobuf"
+    } else {
+        "convert"
+    };
+    UpdateError::invalid(format_args!(
+        "Failed to {failed} output from hook '{name}': {error}"
+    ))
 }
 
 /// A hook cannot do its work.
 fn failed(hook: &str, reason: &str) -> UpdateError {
-    UpdateError::Other(format!("Mutating hook '{hook}' execution failed: '{reason}'"))
+    UpdateError::Other(format!(
+        "Mutating hook '{hook}' execution failed: '{reason}'"
+    ))
 }
 
 /// Runs one hook and returns its output.
-fn run_one(entry: &HookEntry, output_max: usize, input: &[u8], cancel: Cancel<'_>) -> Result<Vec<u8>, UpdateError> {
+fn run_one(
+    entry: &HookEntry,
+    output_max: usize,
+    input: &[u8],
+    cancel: Cancel<'_>,
+) -> Result<Vec<u8>, UpdateError> {
     let file: PathBuf = entry.path.join(&entry.name);
     let failed = |reason: String| failed(&entry.name, &reason);
-    log::debug!("Running hook '{}' with {} bytes.", file.display(), input.len());
+    log::debug!(
+        "Running hook '{}' with {} bytes.",
+        file.display(),
+        input.len()
+    );
     let call = ChildCall {
         program: file.as_os_str(),
         arguments: vec![],
         variables: vec![],
         input,
         limit: Some(Duration::from_secs(entry.timeout_s.0)),
-        bounds: OutputBounds { output_max, error_max: HOOK_ERROR_MAX, end_when_exceeded: true },
+        bounds: OutputBounds {
+            output_max,
+            error_max: HOOK_ERROR_MAX,
+            end_when_exceeded: true,
+        },
         kill_grace: HOOK_KILL_GRACE,
     };
-    let end = call
-        .run(cancel, || None)
-        .map_err(|error| failed(format!("Failed to execute hook '{}': {error}", file.display())))?;
-    let ChildEnd { ending, status, output, error_output, input_error, left_over, .. } = end;
+    let end = call.run(cancel, || None).map_err(|error| {
+        failed(format!(
+            "Failed to execute hook '{}': {error}",
+            file.display()
+        ))
+    })?;
+    let ChildEnd {
+        ending,
+        status,
+        output,
+        error_output,
+        input_error,
+        left_over,
+        ..
+    } = end;
     if let Some(child) = left_over {
         reap_later(child, ());
     }
-    let output_too =
-        if error_output.is_empty() { String::new() } else { format!(". Its error output: '{error_output}'") };
+    let output_too = if error_output.is_empty() {
+        String::new()
+    } else {
+        format!(". Its error output: '{error_output}'")
+    };
     match (ending, status) {
         (Ending::Itself, Some(status)) if status.success() => match input_error {
             None => {
                 log::debug!("Hook '{}' accepted the update{output_too}.", entry.name);
                 Ok(output)
             }
-            Some(error) => Err(failed(format!("Failed to write to hook '{}' stdin: {error}", file.display()))),
+            Some(error) => Err(failed(format!(
+                "Failed to write to hook '{}' stdin: {error}",
+                file.display()
+            ))),
         },
         (Ending::Itself, status) => {
             let reason = match (error_output.is_empty(), status) {
                 (false, _) => error_output,
                 (true, Some(status)) => format!("it ended with {status} and without error output"),
-                (true, None) => "it ended without error output and with an unknown exit status".to_owned(),
+                (true, None) => {
+                    "it ended without error output and with an unknown exit status".to_owned()
+                }
             };
             let reason = format!("Hook '{}' rejected the change: {reason}", entry.name);
-            Err(UpdateError::Veto { hook: entry.name.clone(), reason })
+            Err(UpdateError::Veto {
+                hook: entry.name.clone(),
+                reason,
+            })
         }
-        (Ending::TimedOut(limit), _) => {
-            Err(failed(format!("Hook '{}' did not end within {limit:?} and was ended{output_too}", file.display())))
-        }
-        (Ending::TooMuchOutput, _) => {
-            Err(failed(format!("Hook '{}' wrote more than {output_max} bytes and was ended", file.display())))
-        }
+        (Ending::TimedOut(limit), _) => Err(failed(format!(
+            "Hook '{}' did not end within {limit:?} and was ended{output_too}",
+            file.display()
+        ))),
+        (Ending::TooMuchOutput, _) => Err(failed(format!(
+            "Hook '{}' wrote more than {output_max} bytes and was ended",
+            file.display()
+        ))),
         (Ending::Cancelled, _) => Err(failed("The server is ending".to_owned())),
     }
 }

@@ -6,10 +6,14 @@ use super::requester::{RequestKey, Requester};
 use crate::limits::ANSWERS_BYTES;
 use crate::model::complete_state::AgentAttributes;
 use crate::model::execution_state::WorkloadState;
-use crate::model::messages::{AddedWorkload, AgentCapabilities, FromServer, Response, ResponseContent};
+use crate::model::messages::{
+    AddedWorkload, AgentCapabilities, FromServer, Response, ResponseContent,
+};
 use crate::model::names::{InstanceName, Name};
 use crate::platform::logging::log_source;
-use crate::wire::outbox::{Encoded, FIRST_ANSWERS_BYTES, FIRST_OF_SOURCE_BYTES, Outbox, OutboxError};
+use crate::wire::outbox::{
+    Encoded, FIRST_ANSWERS_BYTES, FIRST_OF_SOURCE_BYTES, Outbox, OutboxError,
+};
 use crate::wire::peer::{PeerId, Service};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -23,7 +27,8 @@ pub struct Peer {
     pub class: Service,
     /// The agent's name, or a name that no agent can have and no other stream has.
     pub name: Name,
-    /// The source that its log lines are counted for: the agent's name, or the holder of a commander's connection.
+    /// The source that its log lines are counted for: the agent's name, or the holder of a
+    /// commander's connection.
     pub source: Name,
     /// What waits to be sent.
     pub outbox: Outbox,
@@ -32,18 +37,19 @@ pub struct Peer {
 /// A connected agent.
 #[derive(Debug)]
 pub struct Agent {
-    /// Its stream. An agent is removed by its stream and not by its name, so that the late end of an old stream does not
-    /// remove its successor.
+    /// Its stream. An agent is removed by its stream and not by its name, so that the late end of
+    /// an old stream does not remove its successor.
     pub peer: PeerId,
     /// Its tags and load.
     pub attributes: AgentAttributes,
     /// What its program does beyond what every agent does.
     pub capabilities: AgentCapabilities,
-    /// Instances with a state that were not wanted any more when the agent connected, and that it has not reported
-    /// since. They are gone if its first report ends without them.
+    /// Instances with a state that were not wanted any more when the agent connected, and that it
+    /// has not reported since. They are gone if its first report ends without them.
     pub unconfirmed: BTreeSet<InstanceName>,
-    /// Wanted instances that wait as an earlier server or connection has ordered, and whose update was sent again. `None`
-    /// after the first report: what waits then was ordered on this connection.
+    /// Wanted instances that wait as an earlier server or connection has ordered, and whose update
+    /// was sent again. `None` after the first report: what waits then was ordered on this
+    /// connection.
     pub resent: Option<BTreeSet<InstanceName>>,
     /// What it was sent to prepare.
     pub to_prepare: Vec<AddedWorkload>,
@@ -52,7 +58,9 @@ pub struct Agent {
 impl Agent {
     /// Whether the update of a wanted instance that waits has to be sent again; only once for each.
     pub fn must_resend(&mut self, instance: &InstanceName) -> bool {
-        self.resent.as_mut().is_some_and(|resent| resent.insert(instance.clone()))
+        self.resent
+            .as_mut()
+            .is_some_and(|resent| resent.insert(instance.clone()))
     }
 }
 
@@ -78,21 +86,39 @@ impl Peers {
         self.agents.get(name).map(|agent| agent.peer)
     }
 
-    /// Whether a response for this peer would be sent soon; if not, `wake` is called when that is so. There is more room if its
-    /// requester waits for no other (`is_only`), and some more if no other large one for its source waits.
+    /// Whether a response for this peer would be sent soon; if not, `wake` is called when that is
+    /// so. There is more room if its requester waits for no other (`is_only`), and some more if no
+    /// other large one for its source waits.
     pub fn has_room_for_answer(&self, peer: PeerId, is_only: bool, wake: &Waker) -> bool {
-        let Some(Peer { source, outbox, .. }) = self.get(peer) else { return true };
+        let Some(Peer { source, outbox, .. }) = self.get(peer) else {
+            return true;
+        };
         let is_late = |other: &Peer| other.source == *source && other.outbox.is_behind();
-        outbox.has_room_for_answer(if is_only { FIRST_ANSWERS_BYTES } else { ANSWERS_BYTES }, wake)
-            || is_only && outbox.has_room_for_answer(FIRST_OF_SOURCE_BYTES, wake) && !self.streams.values().any(is_late)
+        outbox.has_room_for_answer(
+            if is_only {
+                FIRST_ANSWERS_BYTES
+            } else {
+                ANSWERS_BYTES
+            },
+            wake,
+        ) || is_only
+            && outbox.has_room_for_answer(FIRST_OF_SOURCE_BYTES, wake)
+            && !self.streams.values().any(is_late)
     }
 
     /// Who sent a request.
     pub fn requester(&self, key: &RequestKey) -> Requester {
-        let known = self.get(key.peer).map(|peer| (peer.class == Service::Agent, peer.source.clone()));
+        let known = self
+            .get(key.peer)
+            .map(|peer| (peer.class == Service::Agent, peer.source.clone()));
         let (is_agent, source) = known.unwrap_or_default();
         let workload = key.workload().filter(|_| is_agent).map(Name::from);
-        Requester { is_agent, source, peer: (!is_agent).then_some(key.peer), workload }
+        Requester {
+            is_agent,
+            source,
+            peer: (!is_agent).then_some(key.peer),
+            workload,
+        }
     }
 
     /// A stream that did not take a message, once for each.
@@ -102,7 +128,8 @@ impl Peers {
 
     // ---------------------------------------------------------------- sending
 
-    /// Puts a message for one stream. A stream that cannot take it is closed when the event is done.
+    /// Puts a message for one stream. A stream that cannot take it is closed when the event is
+    /// done.
     pub fn send(&mut self, id: PeerId, message: FromServer) {
         let result = self.get(id).map_or(Ok(()), |peer| peer.outbox.put(message));
         self.check(id, result);
@@ -118,23 +145,34 @@ impl Peers {
     /// Closes the stream when its outbox did not take a message.
     pub fn check(&mut self, id: PeerId, result: Result<(), OutboxError>) {
         let Err(error) = result else { return };
-        let Some(peer) = self.streams.get(&id).filter(|_| !self.failed.contains(&id)) else { return };
+        let Some(peer) = self.streams.get(&id).filter(|_| !self.failed.contains(&id)) else {
+            return;
+        };
         let _source = log_source(peer.source.clone());
         log::warn!("Closing the connection of '{}': {error}.", peer.name);
         self.failed.push(id);
     }
 
-    /// Sends a response. The id on the stream of an agent names the workload, and the agent removes that part. A request
-    /// without an id has no response: nobody could assign it.
+    /// Sends a response. The id on the stream of an agent names the workload, and the agent removes
+    /// that part. A request without an id has no response: nobody could assign it.
     pub fn respond(&mut self, key: &RequestKey, content: ResponseContent) {
         if key.id.is_empty() {
             if let Some(peer) = self.get(key.peer) {
                 let _source = log_source(peer.source.clone());
-                log::warn!("Dropping a response for '{}': its request has an empty id.", peer.name);
+                log::warn!(
+                    "Dropping a response for '{}': its request has an empty id.",
+                    peer.name
+                );
             }
             return;
         }
-        self.send(key.peer, FromServer::Response(Response { id: key.id.clone(), content }));
+        self.send(
+            key.peer,
+            FromServer::Response(Response {
+                id: key.id.clone(),
+                content,
+            }),
+        );
     }
 
     /// Responds with an error.
@@ -142,11 +180,17 @@ impl Peers {
         self.respond(key, ResponseContent::Error(text.to_string()));
     }
 
-    /// Responds with an error before all earlier responses, or not at all when much waits for the stream: requests without
-    /// end must not fill the outbox that others on that stream need as well.
+    /// Responds with an error before all earlier responses, or not at all when much waits for the
+    /// stream: requests without end must not fill the outbox that others on that stream need as
+    /// well.
     pub fn refuse_or_drop(&mut self, key: &RequestKey, text: impl Display) {
-        let Some(peer) = self.get(key.peer).filter(|_| !key.id.is_empty()) else { return };
-        let response = Response { id: key.id.clone(), content: ResponseContent::Error(text.to_string()) };
+        let Some(peer) = self.get(key.peer).filter(|_| !key.id.is_empty()) else {
+            return;
+        };
+        let response = Response {
+            id: key.id.clone(),
+            content: ResponseContent::Error(text.to_string()),
+        };
         let result = peer.outbox.put_or_drop(FromServer::Response(response));
         self.check(key.peer, result);
     }
@@ -178,6 +222,8 @@ impl Peers {
         };
         let told = self.streams.iter().filter(|(_, peer)| is_told(peer.class));
         let results: Vec<(PeerId, Result<(), OutboxError>)> = told.filter_map(put).collect();
-        results.into_iter().for_each(|(id, result)| self.check(id, result));
+        results
+            .into_iter()
+            .for_each(|(id, result)| self.check(id, result));
     }
 }

@@ -1,4 +1,5 @@
-//! What an update means for workloads and agents: forms of workloads, and old against new, workload by workload.
+//! What an update means for workloads and agents: forms of workloads, and old against new, workload
+//! by workload.
 //!
 //! Thread: `server`; plain functions.
 
@@ -24,7 +25,8 @@ pub struct Version {
     pub effective: Option<AddedWorkload>,
 }
 
-/// The workloads that differ, sorted by name. A changed workload is in both lists, even under the same instance name.
+/// The workloads that differ, sorted by name. A changed workload is in both lists, even under the
+/// same instance name.
 #[derive(Debug, Default, PartialEq)]
 pub struct Difference {
     /// New and changed workloads.
@@ -35,12 +37,17 @@ pub struct Difference {
 
 impl Difference {
     /// What leads from `old` to these, `None` for those that go.
-    pub fn to(old: &BTreeMap<Name, AddedWorkload>, new: impl Iterator<Item = (Name, Option<AddedWorkload>)>) -> Self {
+    pub fn to(
+        old: &BTreeMap<Name, AddedWorkload>,
+        new: impl Iterator<Item = (Name, Option<AddedWorkload>)>,
+    ) -> Self {
         let mut difference = Self::default();
         for (name, new) in new {
             let known = old.get(&name);
             if known != new.as_ref() {
-                difference.deleted.extend(known.map(|known| known.instance.clone()));
+                difference
+                    .deleted
+                    .extend(known.map(|known| known.instance.clone()));
                 difference.added.extend(new);
             }
         }
@@ -49,9 +56,14 @@ impl Difference {
 
     /// As a message; conditions of deletes are not known yet.
     pub fn message(&self) -> WorkloadPlan {
-        let delete =
-            |instance: &InstanceName| DeletedWorkload { instance: instance.clone(), dependencies: BTreeMap::new() };
-        WorkloadPlan { added: self.added.clone(), deleted: self.deleted.iter().map(delete).collect() }
+        let delete = |instance: &InstanceName| DeletedWorkload {
+            instance: instance.clone(),
+            dependencies: BTreeMap::new(),
+        };
+        WorkloadPlan {
+            added: self.added.clone(),
+            deleted: self.deleted.iter().map(delete).collect(),
+        }
     }
 
     /// Makes the change in a set of workloads.
@@ -72,7 +84,11 @@ impl Difference {
 
 /// What hooks added, checked.
 pub fn check_added(AddedWorkload { instance, workload }: &AddedWorkload) -> Result<(), String> {
-    let InstanceName { workload: name, id, agent } = instance;
+    let InstanceName {
+        workload: name,
+        id,
+        agent,
+    } = instance;
     check_workload(name, workload).map_err(|error| error.to_string())?;
     if id.is_empty() || !has_name_characters(id) {
         return Err(format!("Unsupported id '{id}' of workload '{name}'."));
@@ -89,17 +105,36 @@ pub fn check_added(AddedWorkload { instance, workload }: &AddedWorkload) -> Resu
 /// The workload with the name of its instance, sharing the texts that are there already.
 pub fn added(name: &Name, workload: Arc<Workload>) -> AddedWorkload {
     let InstanceName { id, .. } = workload.instance_name(name);
-    AddedWorkload { instance: InstanceName { workload: name.clone(), id, agent: workload.agent.clone() }, workload }
+    AddedWorkload {
+        instance: InstanceName {
+            workload: name.clone(),
+            id,
+            agent: workload.agent.clone(),
+        },
+        workload,
+    }
 }
 
-/// Sorts what changes by agent. Each agent gets one plan, in which the workloads are sorted by name.
-pub fn per_agent(added: &[AddedWorkload], deleted: Vec<DeletedWorkload>) -> BTreeMap<Name, WorkloadPlan> {
+/// Sorts what changes by agent. Each agent gets one plan, in which the workloads are sorted by
+/// name.
+pub fn per_agent(
+    added: &[AddedWorkload],
+    deleted: Vec<DeletedWorkload>,
+) -> BTreeMap<Name, WorkloadPlan> {
     let mut plans: BTreeMap<Name, WorkloadPlan> = BTreeMap::new();
     for added in added {
-        plans.entry(added.instance.agent.clone()).or_default().added.push(added.clone());
+        plans
+            .entry(added.instance.agent.clone())
+            .or_default()
+            .added
+            .push(added.clone());
     }
     for deleted in deleted {
-        plans.entry(deleted.instance.agent.clone()).or_default().deleted.push(deleted);
+        plans
+            .entry(deleted.instance.agent.clone())
+            .or_default()
+            .deleted
+            .push(deleted);
     }
     plans
 }
@@ -127,7 +162,13 @@ struct StoredWorkload {
 }
 
 impl From<Version> for StoredForm {
-    fn from(Version { desired, rendered, effective }: Version) -> Self {
+    fn from(
+        Version {
+            desired,
+            rendered,
+            effective,
+        }: Version,
+    ) -> Self {
         let node = |workload: &Arc<Workload>| workload_node(workload, Rendering::Sparse);
         let rendered = rendered.filter(|rendered| effective.as_ref() != Some(rendered));
         let [rendered, effective] = [rendered, effective].map(|added| {
@@ -135,7 +176,11 @@ impl From<Version> for StoredForm {
             let workload = (desired.as_ref() != Some(&workload)).then(|| node(&workload));
             Some(StoredWorkload { instance, workload })
         });
-        Self { desired: desired.as_ref().map(node), rendered, effective }
+        Self {
+            desired: desired.as_ref().map(node),
+            rendered,
+            effective,
+        }
     }
 }
 
@@ -143,17 +188,38 @@ impl TryFrom<StoredForm> for Version {
     type Error = StateError;
 
     /// An error ends the reading of the update: what would be put back is not known then.
-    fn try_from(StoredForm { desired, rendered, effective }: StoredForm) -> Result<Self, StateError> {
+    fn try_from(
+        StoredForm {
+            desired,
+            rendered,
+            effective,
+        }: StoredForm,
+    ) -> Result<Self, StateError> {
         let workload = |node: Node| node.read("workload").map(Arc::new);
         let desired = desired.map(workload).transpose()?;
         let part = |stored: Option<StoredWorkload>| {
-            let Some(StoredWorkload { instance, workload: other }) = stored else { return Ok(None) };
-            let missing = || StateError::Missing { path: "desired".to_owned(), field: "workload" };
-            let workload = other.map(workload).unwrap_or_else(|| desired.clone().ok_or_else(missing))?;
+            let Some(StoredWorkload {
+                instance,
+                workload: other,
+            }) = stored
+            else {
+                return Ok(None);
+            };
+            let missing = || StateError::Missing {
+                path: "desired".to_owned(),
+                field: "workload",
+            };
+            let workload = other
+                .map(workload)
+                .unwrap_or_else(|| desired.clone().ok_or_else(missing))?;
             Ok(Some(AddedWorkload { instance, workload }))
         };
         let effective = part(effective)?;
-        Ok(Self { rendered: part(rendered)?.or_else(|| effective.clone()), effective, desired })
+        Ok(Self {
+            rendered: part(rendered)?.or_else(|| effective.clone()),
+            effective,
+            desired,
+        })
     }
 }
 
@@ -162,23 +228,45 @@ mod tests {
     use super::*;
 
     fn workloads(entries: &[(&str, Workload)]) -> BTreeMap<Name, Arc<Workload>> {
-        entries.iter().map(|(name, workload)| (Name::from(*name), Arc::new(workload.clone()))).collect()
+        entries
+            .iter()
+            .map(|(name, workload)| (Name::from(*name), Arc::new(workload.clone())))
+            .collect()
     }
 
     fn in_force(workloads: &BTreeMap<Name, Arc<Workload>>) -> BTreeMap<Name, AddedWorkload> {
-        workloads.iter().map(|(name, workload)| (name.clone(), added(name, workload.clone()))).collect()
+        workloads
+            .iter()
+            .map(|(name, workload)| (name.clone(), added(name, workload.clone())))
+            .collect()
     }
 
     /// What leads to `new`, with those that go.
-    fn between(old: &BTreeMap<Name, Arc<Workload>>, new: &BTreeMap<Name, Arc<Workload>>) -> Difference {
+    fn between(
+        old: &BTreeMap<Name, Arc<Workload>>,
+        new: &BTreeMap<Name, Arc<Workload>>,
+    ) -> Difference {
         let (old, new) = (in_force(old), in_force(new));
         let names: std::collections::BTreeSet<&Name> = old.keys().chain(new.keys()).collect();
-        Difference::to(&old, names.into_iter().map(|name| (name.clone(), new.get(name).cloned())))
+        Difference::to(
+            &old,
+            names
+                .into_iter()
+                .map(|name| (name.clone(), new.get(name).cloned())),
+        )
     }
 
     fn names(difference: &Difference) -> (String, String) {
-        let added: Vec<&str> = difference.added.iter().map(|added| &*added.instance.workload).collect();
-        let deleted: Vec<&str> = difference.deleted.iter().map(|deleted| &*deleted.workload).collect();
+        let added: Vec<&str> = difference
+            .added
+            .iter()
+            .map(|added| &*added.instance.workload)
+            .collect();
+        let deleted: Vec<&str> = difference
+            .deleted
+            .iter()
+            .map(|deleted| &*deleted.workload)
+            .collect();
         (added.join(","), deleted.join(","))
     }
 
@@ -187,16 +275,41 @@ mod tests {
         let plain = |config: &str| Workload::new("A", "podman", config);
         let mut tagged = plain("x");
         tagged.tags.insert("k".into(), "v".into());
-        let old = workloads(&[("a", plain("x")), ("b", plain("x")), ("c", plain("x")), ("e", plain("x"))]);
+        let old = workloads(&[
+            ("a", plain("x")),
+            ("b", plain("x")),
+            ("c", plain("x")),
+            ("e", plain("x")),
+        ]);
         for (new, added, deleted) in [
             (old.clone(), "", ""),
             (workloads(&[]), "", "a,b,c,e"),
-            (workloads(&[("a", plain("y")), ("b", plain("x")), ("c", plain("x")), ("e", plain("x"))]), "a", "a"),
-            (workloads(&[("a", tagged), ("d", plain("x")), ("z", plain("x"))]), "a,d,z", "a,b,c,e"),
+            (
+                workloads(&[
+                    ("a", plain("y")),
+                    ("b", plain("x")),
+                    ("c", plain("x")),
+                    ("e", plain("x")),
+                ]),
+                "a",
+                "a",
+            ),
+            (
+                workloads(&[("a", tagged), ("d", plain("x")), ("z", plain("x"))]),
+                "a,d,z",
+                "a,b,c,e",
+            ),
         ] {
             let difference = between(&old, &new);
-            assert_eq!(names(&difference), (added.to_owned(), deleted.to_owned()), "{new:?}");
-            assert_eq!(difference.is_empty(), added.is_empty() && deleted.is_empty());
+            assert_eq!(
+                names(&difference),
+                (added.to_owned(), deleted.to_owned()),
+                "{new:?}"
+            );
+            assert_eq!(
+                difference.is_empty(),
+                added.is_empty() && deleted.is_empty()
+            );
         }
     }
 }

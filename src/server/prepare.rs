@@ -1,4 +1,5 @@
-//! The checks of an update, and what it means for workloads. Nothing is changed here, so a refused update leaves no trace.
+//! The checks of an update, and what it means for workloads. Nothing is changed here, so a refused
+//! update leaves no trace.
 //!
 //! Thread: `server`; plain values and the part of [`Workloads`] that makes them.
 
@@ -7,14 +8,17 @@ use super::plan::{Version, added, check_added};
 use super::templates::{RenderError, StartBudget};
 use super::update::{StateChange, Tags, UpdateError};
 use super::workloads::Workloads;
-use crate::limits::{AGENT_TAGS_BYTES, RENDERED_FOR_WORKLOAD_MAX, RENDERED_UPDATE_MAX, TEMPLATE_STEPS_MAX};
+use crate::limits::{
+    AGENT_TAGS_BYTES, RENDERED_FOR_WORKLOAD_MAX, RENDERED_UPDATE_MAX, TEMPLATE_STEPS_MAX,
+};
 use crate::model::complete_state::tags_bytes;
 use crate::model::cycles::find_cycle;
 use crate::model::lifecycle::{self, ConfigError};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{Name, excerpt};
 use crate::model::validation::{
-    check_api_version, check_config_keys, check_config_references, check_mount_points, check_workload,
+    check_api_version, check_config_keys, check_config_references, check_mount_points,
+    check_workload,
 };
 use crate::model::workload::Workload;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,8 +51,8 @@ pub enum Occasion {
     Update,
     /// The same of a workload, whose templates may render less.
     UpdateOfWorkload,
-    /// The startup manifest: it is refused, unless only its templates do too much. They may come from many users, and a
-    /// server that ends would be started again and again.
+    /// The startup manifest: it is refused, unless only its templates do too much. They may come
+    /// from many users, and a server that ends would be started again and again.
     Manifest,
     /// A state that an earlier server had accepted: each such workload fails alone.
     Stored,
@@ -85,17 +89,22 @@ fn check_agent_tags(agent_tags: &BTreeMap<Name, Tags>) -> Result<(), UpdateError
         let bytes = tags_bytes(tags);
         if bytes > AGENT_TAGS_BYTES {
             let name = excerpt(name);
-            let text = format!("The tags of agent '{name}' take {bytes} bytes, at most {AGENT_TAGS_BYTES} are allowed");
+            let text = format!(
+                "The tags of agent '{name}' take {bytes} bytes, at most {AGENT_TAGS_BYTES} are allowed"
+            );
             return Err(UpdateError::invalid(text));
         }
     }
     Ok(())
 }
 
-/// What an earlier server accepted stays as it is, also at a start; its agent reports what is wrong with it.
+/// What an earlier server accepted stays as it is, also at a start; its agent reports what is wrong
+/// with it.
 fn check_files(change: &StateChange) -> Result<(), UpdateError> {
     for (name, workload) in &change.workloads {
-        let checked = workload.iter().try_for_each(|workload| check_mount_points(workload));
+        let checked = workload
+            .iter()
+            .try_for_each(|workload| check_mount_points(workload));
         checked.map_err(|error| UpdateError::invalid(named(&error, name)))?;
     }
     Ok(())
@@ -104,9 +113,14 @@ fn check_files(change: &StateChange) -> Result<(), UpdateError> {
 /// A typo in a `lifecycle:` block must not switch a safety gate off, so the server refuses it.
 ///
 /// `left` is what the texts may still become that are read for this update.
-fn check_lifecycle(AddedWorkload { instance, workload }: &AddedWorkload, left: &mut usize) -> Result<(), UpdateError> {
+fn check_lifecycle(
+    AddedWorkload { instance, workload }: &AddedWorkload,
+    left: &mut usize,
+) -> Result<(), UpdateError> {
     let checked = lifecycle::of_config_within(&workload.runtime, &workload.runtime_config, left);
-    let refused = |error: ConfigError| UpdateError::invalid(format_args!("Workload '{}': {error}", instance.workload));
+    let refused = |error: ConfigError| {
+        UpdateError::invalid(format_args!("Workload '{}': {error}", instance.workload))
+    };
     checked.map(drop).map_err(refused)
 }
 
@@ -114,23 +128,34 @@ fn check_lifecycle(AddedWorkload { instance, workload }: &AddedWorkload, left: &
 fn named(error: &dyn Error, workload: &str) -> String {
     let text = error.to_string();
     let is_named = text.starts_with(&format!("Unsupported workload name '{workload}'"));
-    if is_named { text } else { format!("{text} (workload '{workload}')") }
+    if is_named {
+        text
+    } else {
+        format!("{text} (workload '{workload}')")
+    }
 }
 
 impl Workloads {
-    /// Checks and renders `change`, and finds out what it means for workloads. The cost depends on what changes and what
-    /// uses that, not on all that there is.
+    /// Checks and renders `change`, and finds out what it means for workloads. The cost depends on
+    /// what changes and what uses that, not on all that there is.
     ///
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
-    pub fn prepare(&self, change: StateChange, occasion: Occasion) -> Result<PreparedUpdate, UpdateError> {
+    pub fn prepare(
+        &self,
+        change: StateChange,
+        occasion: Occasion,
+    ) -> Result<PreparedUpdate, UpdateError> {
         let rule = |error: &dyn Error| UpdateError::Rule(error.to_string());
         if let Some(version) = &change.api_version
             && check_api_version(version).map_err(|error| rule(&error))?
         {
             log::warn!("The API version '{version}' is deprecated; use 'v1'.");
         }
-        let configs = change.configs.iter().filter_map(|(key, item)| Some((key, item.as_ref()?)));
+        let configs = change
+            .configs
+            .iter()
+            .filter_map(|(key, item)| Some((key, item.as_ref()?)));
         check_config_keys(configs).map_err(|error| rule(&error))?;
         if occasion.is_update() {
             check_files(&change)?;
@@ -138,13 +163,22 @@ impl Workloads {
         }
         let mut failed = Failed::new();
         for (name, workload) in &change.workloads {
-            if let Err(error) = workload.iter().try_for_each(|workload| check_config_references(workload)) {
-                occasion.fail(&mut failed, name, UpdateError::Rule(named(&error, name)), false)?;
+            if let Err(error) = workload
+                .iter()
+                .try_for_each(|workload| check_config_references(workload))
+            {
+                occasion.fail(
+                    &mut failed,
+                    name,
+                    UpdateError::Rule(named(&error, name)),
+                    false,
+                )?;
             }
         }
         let mut forms = BTreeMap::new();
-        // Size of all runtime configurations of one update or start that may have a `lifecycle:` block, in bytes: some
-        // 20,000 with forty nodes each. The server reads them in a row, about 5 ns for each byte.
+        // Size of all runtime configurations of one update or start that may have a `lifecycle:`
+        // block, in bytes: some 20,000 with forty nodes each. The server reads them in a row, about
+        // 5 ns for each byte.
         let mut texts_left = 128 * 1024 * 1024;
         for (name, rendered) in self.rendered(&change, occasion, &mut failed)? {
             let known = self.before_hooks().get(&name).map(|known| &known.workload);
@@ -161,33 +195,67 @@ impl Workloads {
                 }
             }
             let desired = change.workload(&self.desired, &name).cloned();
-            forms.insert(name, Version { desired, effective: rendered.clone(), rendered });
+            forms.insert(
+                name,
+                Version {
+                    desired,
+                    effective: rendered.clone(),
+                    rendered,
+                },
+            );
         }
         self.check_together(&change, &failed)?;
-        Ok(PreparedUpdate { change, forms, failed, ..PreparedUpdate::default() })
+        Ok(PreparedUpdate {
+            change,
+            forms,
+            failed,
+            ..PreparedUpdate::default()
+        })
     }
 
     /// Checks what workloads are together after `change`, but for the `failed` ones.
-    pub(super) fn check_together(&self, change: &StateChange, failed: &Failed) -> Result<(), UpdateError> {
+    pub(super) fn check_together(
+        &self,
+        change: &StateChange,
+        failed: &Failed,
+    ) -> Result<(), UpdateError> {
         self.check_modes(change).map_err(UpdateError::invalid)?;
-        let workload = |name: &str| change.workload(&self.desired, name).map(|workload| &**workload);
-        // Also what is in force in this form already: what is desired beside it may still be staged.
-        let new = change.workloads.keys().filter(|name| !failed.contains_key(*name));
+        let workload = |name: &str| {
+            change
+                .workload(&self.desired, name)
+                .map(|workload| &**workload)
+        };
+        // Also what is in force in this form already: what is desired beside it may still be
+        // staged.
+        let new = change
+            .workloads
+            .keys()
+            .filter(|name| !failed.contains_key(*name));
         find_cycle(workload, new).map_or(Ok(()), |cycle| Err(UpdateError::cycle(&cycle)))
     }
 
     /// Checks what `change` says about modes, if there are modes.
     fn check_modes(&self, change: &StateChange) -> Result<(), String> {
-        let Some(modes) = &self.modes else { return Ok(()) };
+        let Some(modes) = &self.modes else {
+            return Ok(());
+        };
         let item = change.config(&self.desired, modes.item());
         modes.check_item(item)?;
-        for (name, workload) in change.workloads.iter().filter_map(|(name, workload)| Some((name, workload.as_ref()?)))
+        for (name, workload) in change
+            .workloads
+            .iter()
+            .filter_map(|(name, workload)| Some((name, workload.as_ref()?)))
         {
             modes.check(name, workload, item.is_some())?;
         }
         if item.is_none() && change.configs.contains_key(modes.item()) {
             let stays = |name: &Name| !change.workloads.contains_key(name);
-            for (name, workload) in self.desired.workloads.iter().filter(|(name, _)| stays(name)) {
+            for (name, workload) in self
+                .desired
+                .workloads
+                .iter()
+                .filter(|(name, _)| stays(name))
+            {
                 modes.check(name, workload, false)?;
             }
             modes.check_hooked(self.placed(), stays)?;
@@ -195,25 +263,35 @@ impl Workloads {
         Ok(())
     }
 
-    /// Takes over what hooks made of an update. What they leave out stays as it is by now: their plan may have been made
-    /// for another state.
+    /// Takes over what hooks made of an update. What they leave out stays as it is by now: their
+    /// plan may have been made for another state.
     ///
     /// # Errors
     /// [`UpdateError`] when a hook refused it, or its output cannot be carried out.
-    pub fn hooked(&self, mut prepared: PreparedUpdate, outcome: HookOutcome) -> Result<PreparedUpdate, UpdateError> {
-        let invalid = |reason: &dyn Display| UpdateError::invalid(format_args!("Hook output: {reason}"));
+    pub fn hooked(
+        &self,
+        mut prepared: PreparedUpdate,
+        outcome: HookOutcome,
+    ) -> Result<PreparedUpdate, UpdateError> {
+        let invalid =
+            |reason: &dyn Display| UpdateError::invalid(format_args!("Hook output: {reason}"));
         if let Some(output) = outcome? {
-            self.change_by_hooks(&mut prepared, output).map_err(|reason| invalid(&reason))?;
+            self.change_by_hooks(&mut prepared, output)
+                .map_err(|reason| invalid(&reason))?;
         }
         let PreparedUpdate { change, forms, .. } = &prepared;
         let new = || forms.values().filter_map(|form| form.effective.as_ref());
         if let Some(modes) = &self.modes {
             let has_item = change.config(&self.desired, modes.item()).is_some();
-            let checked = new().try_for_each(|it| modes.check(&it.instance.workload, &it.workload, has_item));
+            let checked =
+                new().try_for_each(|it| modes.check(&it.instance.workload, &it.workload, has_item));
             checked.map_err(|error| invalid(&error))?;
         }
-        let effective =
-            |name: &str| forms.get(name).map_or_else(|| self.placed().get(name), |it| it.effective.as_ref());
+        let effective = |name: &str| {
+            forms
+                .get(name)
+                .map_or_else(|| self.placed().get(name), |it| it.effective.as_ref())
+        };
         let workload = |name: &str| effective(name).map(|added| &*added.workload);
         match find_cycle(workload, new().map(|added| &added.instance.workload)) {
             Some(cycle) => Err(UpdateError::cycle(&cycle)),
@@ -221,24 +299,44 @@ impl Workloads {
         }
     }
 
-    /// An instance that is replaced ends even if a hook forgot it, one that does not exist cannot end.
-    fn change_by_hooks(&self, prepared: &mut PreparedUpdate, output: WorkloadPlan) -> Result<(), String> {
+    /// An instance that is replaced ends even if a hook forgot it, one that does not exist cannot
+    /// end.
+    fn change_by_hooks(
+        &self,
+        prepared: &mut PreparedUpdate,
+        output: WorkloadPlan,
+    ) -> Result<(), String> {
         let effective = self.placed();
         let made = std::mem::take(&mut prepared.forms);
         let as_it_is = |(name, form): (&Name, &Version)| {
-            (name.clone(), Version { effective: effective.get(name).cloned(), ..form.clone() })
+            (
+                name.clone(),
+                Version {
+                    effective: effective.get(name).cloned(),
+                    ..form.clone()
+                },
+            )
         };
         let mut forms: BTreeMap<Name, Version> = made.iter().map(as_it_is).collect();
         let mut place = |name: &Name, new: Option<AddedWorkload>| {
             let desired = || prepared.change.workload(&self.desired, name).cloned();
-            let form = forms.entry(name.clone()).or_insert_with(|| Version { desired: desired(), ..self.form(name) });
+            let form = forms.entry(name.clone()).or_insert_with(|| Version {
+                desired: desired(),
+                ..self.form(name)
+            });
             form.effective = new;
         };
         for DeletedWorkload { instance, .. } in output.deleted {
-            if effective.get(&instance.workload).is_some_and(|known| known.instance == instance) {
+            if effective
+                .get(&instance.workload)
+                .is_some_and(|known| known.instance == instance)
+            {
                 place(&instance.workload, None);
             } else {
-                log::warn!("A hook deletes '{}', which does not exist.", excerpt(&instance.to_string()));
+                log::warn!(
+                    "A hook deletes '{}', which does not exist.",
+                    excerpt(&instance.to_string())
+                );
             }
         }
         let mut added = BTreeSet::new();
@@ -246,7 +344,10 @@ impl Workloads {
             check_added(&entry)?;
             let name = entry.instance.workload.clone();
             // What is the same is shared, so that no text is kept twice.
-            let same = made.get(&name).and_then(|form| form.effective.clone()).filter(|known| *known == entry);
+            let same = made
+                .get(&name)
+                .and_then(|form| form.effective.clone())
+                .filter(|known| *known == entry);
             place(&name, Some(same.unwrap_or(entry)));
             if !added.insert(name.clone()) {
                 return Err(format!("Workload '{name}' is added twice."));
@@ -256,29 +357,36 @@ impl Workloads {
         Ok(())
     }
 
-    /// The workloads that `change` touches as agents will get them, `None` for those that go: those that it names, and
-    /// those that use configs that it names. At a start, those that need more than their share come last.
+    /// The workloads that `change` touches as agents will get them, `None` for those that go: those
+    /// that it names, and those that use configs that it names. At a start, those that need more
+    /// than their share come last.
     pub(super) fn rendered(
         &self,
         change: &StateChange,
         occasion: Occasion,
         failed: &mut Failed,
     ) -> Result<BTreeMap<Name, Option<Arc<Workload>>>, UpdateError> {
-        let users = change.configs.keys().flat_map(|key| self.config_users.of(key));
+        let users = change
+            .configs
+            .keys()
+            .flat_map(|key| self.config_users.of(key));
         let mut names: BTreeSet<&Name> = change.workloads.keys().chain(users).collect();
         let config = |key: &str| change.config(&self.desired, key);
         let mut start = StartBudget::new(names.len());
         let mut rendered = BTreeMap::new();
-        let bytes =
-            if occasion == Occasion::UpdateOfWorkload { RENDERED_FOR_WORKLOAD_MAX } else { RENDERED_UPDATE_MAX };
+        let bytes = if occasion == Occasion::UpdateOfWorkload {
+            RENDERED_FOR_WORKLOAD_MAX
+        } else {
+            RENDERED_UPDATE_MAX
+        };
         self.templates.begin(TEMPLATE_STEPS_MAX, bytes);
         for is_last in [occasion.is_update(), true] {
             for name in std::mem::take(&mut names) {
                 let workload = change.workload(&self.desired, name);
                 let result = workload.map(|workload| match occasion {
-                    Occasion::Manifest | Occasion::Stored => {
-                        self.templates.render_within(&mut start, is_last, workload, config)
-                    }
+                    Occasion::Manifest | Occasion::Stored => self
+                        .templates
+                        .render_within(&mut start, is_last, workload, config),
                     _ => self.templates.render(workload, config),
                 });
                 match result.transpose() {
@@ -286,7 +394,12 @@ impl Workloads {
                     Err(RenderError::TooManySteps { .. }) if !is_last => drop(names.insert(name)),
                     Err(error) => {
                         let does_too_much = matches!(error, RenderError::TooManySteps { .. });
-                        occasion.fail(failed, name, UpdateError::invalid(named(&error, name)), does_too_much)?;
+                        occasion.fail(
+                            failed,
+                            name,
+                            UpdateError::invalid(named(&error, name)),
+                            does_too_much,
+                        )?;
                     }
                 }
             }

@@ -1,8 +1,9 @@
-//! Who sends a request, and whether it is allowed: a stream and, where the stream is that of an agent, one of its
-//! workloads.
+//! Who sends a request, and whether it is allowed: a stream and, where the stream is that of an
+//! agent, one of its workloads.
 //!
-//! An agent has compared the requests of its workloads with their rules. The server does so again, with the rules that it
-//! sent to the agent, so that a compromised agent has no more rights than its workloads have anyway.
+//! An agent has compared the requests of its workloads with their rules. The server does so again,
+//! with the rules that it sent to the agent, so that a compromised agent has no more rights than
+//! its workloads have anyway.
 //!
 //! Thread: `server`; plain values.
 
@@ -23,28 +24,33 @@ pub struct RequestKey {
 }
 
 impl RequestKey {
-    /// The workload that sent it through its agent: the part that the agent put before the workload's own id.
+    /// The workload that sent it through its agent: the part that the agent put before the
+    /// workload's own id.
     pub fn workload(&self) -> Option<&str> {
         self.id.split_once('@').map(|(workload, _)| workload)
     }
 
-    /// The id that is unique in the cluster, under which agents know it: with the number of the stream before it.
+    /// The id that is unique in the cluster, under which agents know it: with the number of the
+    /// stream before it.
     pub fn full_id(&self) -> String {
         format!("{}@{}", self.peer.0, self.id)
     }
 }
 
-/// Who sends requests. Responses to one requester keep their order, and what one requester uses is counted together.
+/// Who sends requests. Responses to one requester keep their order, and what one requester uses is
+/// counted together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Requester {
     /// Whether it sends them on the stream of an agent.
     pub is_agent: bool,
-    /// The agent, under whose name all its connections count; of a commander its certificate, address or user.
+    /// The agent, under whose name all its connections count; of a commander its certificate,
+    /// address or user.
     pub source: Name,
     /// The connection of a commander; `None` stands for all of that source.
     pub peer: Option<PeerId>,
-    /// On the stream of an agent the name before the first `@` of the request id, which is a workload of that agent
-    /// once the request is accepted; `None` on other streams, and where the id has no such part.
+    /// On the stream of an agent the name before the first `@` of the request id, which is a
+    /// workload of that agent once the request is accepted; `None` on other streams, and where the
+    /// id has no such part.
     pub workload: Option<Name>,
 }
 
@@ -56,19 +62,37 @@ impl Requester {
 
     /// The stream of an agent.
     pub fn of_agent(name: &Name) -> Self {
-        Self { is_agent: true, source: name.clone(), peer: None, workload: None }
+        Self {
+            is_agent: true,
+            source: name.clone(),
+            peer: None,
+            workload: None,
+        }
     }
 
     /// What counts together with it, itself last.
     pub fn accounts(&self) -> [Self; 3] {
-        let stream = Self { workload: None, ..self.clone() };
-        [Self { peer: None, ..stream.clone() }, stream, self.clone()]
+        let stream = Self {
+            workload: None,
+            ..self.clone()
+        };
+        [
+            Self {
+                peer: None,
+                ..stream.clone()
+            },
+            stream,
+            self.clone(),
+        ]
     }
 
     /// The source of its log lines. On the stream of an agent each workload is one of its own.
     pub fn log_source(&self) -> Name {
         let source = &self.source;
-        self.workload.as_ref().map_or_else(|| source.clone(), |workload| format!("{workload}' of '{source}").into())
+        self.workload.as_ref().map_or_else(
+            || source.clone(),
+            |workload| format!("{workload}' of '{source}").into(),
+        )
     }
 }
 
@@ -88,7 +112,8 @@ pub struct Right {
 /// What workloads may request through their agents: the rules of each are read once.
 #[derive(Debug, Default)]
 pub struct Rights {
-    /// By agent and name: workloads with allow rules that are effective, or that still have a state on their agent.
+    /// By agent and name: workloads with allow rules that are effective, or that still have a state
+    /// on their agent.
     by_workload: BTreeMap<(Name, Name), Right>,
 }
 
@@ -100,17 +125,30 @@ impl Rights {
         if access.allow_rules.is_empty() {
             self.by_workload.remove(&key); // Deny rules alone make no control interface.
         } else {
-            let right = Right { instance: instance.clone(), authorizer: Authorizer::new(access) };
+            let right = Right {
+                instance: instance.clone(),
+                authorizer: Authorizer::new(access),
+            };
             self.by_workload.insert(key, right);
         }
     }
 
-    /// `ended` is not effective any more, or has no state any more. The last rules of a workload count until it is not
-    /// effective and no instance of it has a state on its agent; what is only staged was never there.
-    pub fn end(&mut self, InstanceName { workload, agent, .. }: &InstanceName, workloads: &Workloads) {
+    /// `ended` is not effective any more, or has no state any more. The last rules of a workload
+    /// count until it is not effective and no instance of it has a state on its agent; what is only
+    /// staged was never there.
+    pub fn end(
+        &mut self,
+        InstanceName {
+            workload, agent, ..
+        }: &InstanceName,
+        workloads: &Workloads,
+    ) {
         let mut states = workloads.states.of_agent_workload(agent, workload);
         let has_state = states.any(|(instance, _)| !workloads.placeholders.contains(&instance));
-        let is_effective = workloads.effective.get(workload).is_some_and(|added| added.instance.agent == *agent);
+        let is_effective = workloads
+            .effective
+            .get(workload)
+            .is_some_and(|added| added.instance.agent == *agent);
         if !has_state && !is_effective {
             self.by_workload.remove(&(agent.clone(), workload.clone()));
         }
@@ -128,25 +166,33 @@ impl Rights {
                  to stop"
             ))
         };
-        self.of(agent, workload).map(|right| &right.authorizer).ok_or_else(denied)
+        self.of(agent, workload)
+            .map(|right| &right.authorizer)
+            .ok_or_else(denied)
     }
 
     /// The instance that the requests of `requester` belong to.
     pub fn owner(&self, requester: &Requester) -> Option<InstanceName> {
-        self.of(requester.agent()?, requester.workload.as_ref()?).map(|right| right.instance.clone())
+        self.of(requester.agent()?, requester.workload.as_ref()?)
+            .map(|right| right.instance.clone())
     }
 
-    /// Checks a request. Commanders may request everything, and a cancellation only frees something.
+    /// Checks a request. Commanders may request everything, and a cancellation only frees
+    /// something.
     ///
     /// # Errors
     /// [`Denied`] with the reason.
     pub fn authorize(&self, requester: &Requester, content: &RequestContent) -> Result<(), Denied> {
-        let Some((workload, authorizer)) = self.rules_for(requester, content)? else { return Ok(()) };
-        authorizer.check(content).map_err(|denial| denied(workload, &denial))
+        let Some((workload, authorizer)) = self.rules_for(requester, content)? else {
+            return Ok(());
+        };
+        authorizer
+            .check(content)
+            .map_err(|denial| denied(workload, &denial))
     }
 
-    /// The workload and the rules that a request has to be compared with, `None` where everything is allowed. Costs
-    /// nothing, unlike the comparison.
+    /// The workload and the rules that a request has to be compared with, `None` where everything
+    /// is allowed. Costs nothing, unlike the comparison.
     ///
     /// # Errors
     /// [`Denied`] when no workload of that agent may send any request of that kind.
@@ -155,7 +201,9 @@ impl Rights {
         requester: &'r Requester,
         content: &RequestContent,
     ) -> Result<Option<(&'r Name, &'r Authorizer)>, Denied> {
-        let Some(agent) = requester.agent() else { return Ok(None) };
+        let Some(agent) = requester.agent() else {
+            return Ok(None);
+        };
         if content.is_cancel() || *content == RequestContent::Missing {
             return Ok(None); // A request without content is refused for that.
         }
@@ -169,7 +217,10 @@ impl Rights {
 }
 
 pub fn denied(workload: &str, denial: &Denial) -> Denied {
-    Denied(format!("by the rules of workload '{workload}': {}", excerpt(&denial.to_string())))
+    Denied(format!(
+        "by the rules of workload '{workload}': {}",
+        excerpt(&denial.to_string())
+    ))
 }
 
 #[cfg(test)]
@@ -179,8 +230,16 @@ mod tests {
     impl Rights {
         /// Number of workloads that are remembered although they are not effective.
         pub fn ending(&self, workloads: &Workloads) -> usize {
-            let agent_of = |workload: &Name| workloads.effective.get(workload).map(|added| &added.instance.agent);
-            self.by_workload.keys().filter(|(agent, workload)| agent_of(workload) != Some(agent)).count()
+            let agent_of = |workload: &Name| {
+                workloads
+                    .effective
+                    .get(workload)
+                    .map(|added| &added.instance.agent)
+            };
+            self.by_workload
+                .keys()
+                .filter(|(agent, workload)| agent_of(workload) != Some(agent))
+                .count()
         }
     }
 }

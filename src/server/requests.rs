@@ -1,4 +1,5 @@
-//! Requests of commanders and workloads: each is checked, waits if it has to, and is served; one function for each kind.
+//! Requests of commanders and workloads: each is checked, waits if it has to, and is served; one
+//! function for each kind.
 //!
 //! Thread: `server`; part of [`ServerLoop`].
 
@@ -14,7 +15,9 @@ use crate::model::execution_state::Phase;
 use crate::model::field_path;
 use crate::model::fields::table::PARTS_ON_REQUEST;
 use crate::model::mask_tree::MaskTree;
-use crate::model::messages::{AddedWorkload, NO_STATE, ReadState, Request, RequestContent, ResponseContent};
+use crate::model::messages::{
+    AddedWorkload, NO_STATE, ReadState, Request, RequestContent, ResponseContent,
+};
 use crate::model::names::{Name, excerpt};
 use crate::model::node::Node;
 use crate::model::workload::Workload;
@@ -32,7 +35,8 @@ const SMALL_UPDATE: usize = 16;
 const LOG_TIME_MAX: usize = 64;
 
 /// The error when too many requests of a requester wait.
-const TOO_MANY_WAIT: &str = "Too many requests wait for earlier ones; try again when these have their responses";
+const TOO_MANY_WAIT: &str =
+    "Too many requests wait for earlier ones; try again when these have their responses";
 
 /// The same while hooks work.
 const TOO_MANY_WAIT_FOR_HOOKS: &str = "Too many requests wait for mutating hooks; try again later";
@@ -40,31 +44,45 @@ const TOO_MANY_WAIT_FOR_HOOKS: &str = "Too many requests wait for mutating hooks
 /// The response to what was cancelled while it waited.
 const WITHDRAWN: &str = "It was cancelled before it began";
 
-/// Why a request may not be kept, passed on or compared with rules, if its size is a reason. All these bounds are far
-/// beyond what anybody needs.
+/// Why a request may not be kept, passed on or compared with rules, if its size is a reason. All
+/// these bounds are far beyond what anybody needs.
 fn too_large(id: &str, content: &RequestContent) -> Option<String> {
     if id.len() > REQUEST_ID_MAX {
-        return Some(format!("The request id has {} bytes, at most {REQUEST_ID_MAX} are allowed", id.len()));
+        return Some(format!(
+            "The request id has {} bytes, at most {REQUEST_ID_MAX} are allowed",
+            id.len()
+        ));
     }
     let update = match content {
         RequestContent::UpdateState(update) => update,
         RequestContent::Logs(logs) => {
-            return [("since", &logs.since), ("until", &logs.until)].into_iter().find_map(|(name, time)| {
-                let bytes = time.as_ref().map(String::len).filter(|bytes| *bytes > LOG_TIME_MAX)?;
-                Some(format!("The time '{name}' has {bytes} bytes, at most {LOG_TIME_MAX} are allowed"))
-            });
+            return [("since", &logs.since), ("until", &logs.until)]
+                .into_iter()
+                .find_map(|(name, time)| {
+                    let bytes = time
+                        .as_ref()
+                        .map(String::len)
+                        .filter(|bytes| *bytes > LOG_TIME_MAX)?;
+                    Some(format!(
+                        "The time '{name}' has {bytes} bytes, at most {LOG_TIME_MAX} are allowed"
+                    ))
+                });
         }
         _ => return None, // A read with too many masks was not decoded.
     };
     // A mask that is there twice counts once.
     let different: HashSet<&String> = update.masks.iter().chain(&update.restart).collect();
-    let parts: usize = different.into_iter().map(|mask| mask.split('.').count()).sum();
+    let parts: usize = different
+        .into_iter()
+        .map(|mask| mask.split('.').count())
+        .sum();
     (parts > MASKS_PARTS_MAX).then(|| {
         format!("The field masks have {parts} parts, at most {MASKS_PARTS_MAX} are allowed; use fewer or shorter masks")
     })
 }
 
-/// Whether a mask selects what has no bound of its own: more than one workload, config item or state of a workload.
+/// Whether a mask selects what has no bound of its own: more than one workload, config item or
+/// state of a workload.
 fn may_be_large(mask: &str) -> bool {
     let parts: Vec<&str> = mask.split('.').collect();
     match parts[..] {
@@ -76,14 +94,15 @@ fn may_be_large(mask: &str) -> bool {
 }
 
 impl ServerLoop {
-    /// Handles a request and responds on the stream that it came from, or lets it wait. `room` is what its message takes of
-    /// the inbox.
+    /// Handles a request and responds on the stream that it came from, or lets it wait. `room` is
+    /// what its message takes of the inbox.
     pub(super) fn request(&mut self, peer: PeerId, Request { id, content }: Request, room: Room) {
         let begin = self.now();
         let key = RequestKey { peer, id };
         let requester = self.peers.requester(&key);
         let has_room = || {
-            self.peers.has_room_for_answer(key.peer, true, &self.room.0) || self.has_small_answer(key.peer, &content)
+            self.peers.has_room_for_answer(key.peer, true, &self.room.0)
+                || self.has_small_answer(key.peer, &content)
         };
         let (waiting, has_hooks) = (&self.waiting, self.hooks.is_some());
         if let Some(reason) = too_large(&key.id, &content) {
@@ -98,39 +117,62 @@ impl ServerLoop {
         self.waiting.charge(&requester, begin, self.now());
     }
 
-    /// Whether the response is so small that it needs no room in what all peers share: who reads nothing takes that again and
-    /// again.
+    /// Whether the response is so small that it needs no room in what all peers share: who reads
+    /// nothing takes that again and again.
     fn has_small_answer(&self, peer: PeerId, content: &RequestContent) -> bool {
-        if self.peers.get(peer).is_none_or(|peer| peer.outbox.is_behind()) {
+        if self
+            .peers
+            .get(peer)
+            .is_none_or(|peer| peer.outbox.is_behind())
+        {
             return false;
         }
         match content {
-            RequestContent::CompleteState(ReadState { masks, subscribe: false }) => {
+            RequestContent::CompleteState(ReadState {
+                masks,
+                subscribe: false,
+            }) => {
                 // What may be large is not built to be measured.
                 !masks.iter().any(|mask| may_be_large(mask))
                     && MaskTree::of_request(masks).is_ok_and(|masks| {
-                        masks.is_some_and(|it| self.view().select(&it).memory_bytes() <= SMALL_ANSWER)
+                        masks.is_some_and(|it| {
+                            self.view().select(&it).memory_bytes() <= SMALL_ANSWER
+                        })
                     })
             }
             // It names the workloads that change.
             RequestContent::UpdateState(update) => {
                 (1..=SMALL_UPDATE).contains(&update.masks.len())
-                    && update.masks.iter().all(|mask| mask.starts_with("desiredState.workloads."))
+                    && update
+                        .masks
+                        .iter()
+                        .all(|mask| mask.starts_with("desiredState.workloads."))
             }
             _ => false,
         }
     }
 
-    /// A commander is read no further while many of its requests wait, so that none is refused. An agent sends other
-    /// messages as well, and all its workloads would wait for one of them.
-    fn wait_for_turn(&mut self, requester: &Requester, key: RequestKey, content: RequestContent, mut room: Room) {
+    /// A commander is read no further while many of its requests wait, so that none is refused. An
+    /// agent sends other messages as well, and all its workloads would wait for one of them.
+    fn wait_for_turn(
+        &mut self,
+        requester: &Requester,
+        key: RequestKey,
+        content: RequestContent,
+        mut room: Room,
+    ) {
         room.give_bytes_back(); // What waits here has a bound of its own.
-        let place = if requester.agent().is_none() { room } else { Room::default() };
+        let place = if requester.agent().is_none() {
+            room
+        } else {
+            Room::default()
+        };
         let Err((key, content)) = self.waiting.add(requester.clone(), key, content, place) else {
             return self.room.0.wake_by_ref(); // No outbox wakes the loop for whoever rests.
         };
         match content {
-            // What frees something is never refused. The responses before it come later, which matters little.
+            // What frees something is never refused. The responses before it come later, which
+            // matters little.
             RequestContent::LogsCancel | RequestContent::EventsCancel => {
                 for _ in 0..self.waiting.withdraw(&key) {
                     self.peers.refuse_or_drop(&key, WITHDRAWN);
@@ -139,19 +181,29 @@ impl ServerLoop {
             }
             _ if !self.waiting.hooks_work() => self.peers.refuse_or_drop(&key, TOO_MANY_WAIT),
             _ if content.is_update() => {
-                self.peers.refuse_or_drop(&key, UpdateError::Other(TOO_MANY_WAIT_FOR_HOOKS.to_owned()).answer());
+                self.peers.refuse_or_drop(
+                    &key,
+                    UpdateError::Other(TOO_MANY_WAIT_FOR_HOOKS.to_owned()).answer(),
+                );
             }
             _ => self.peers.refuse_or_drop(&key, TOO_MANY_WAIT_FOR_HOOKS),
         }
     }
 
-    /// Serves the next waiting request that may be served, and wakes the loop for others: each may take its time, and other
-    /// events are handled in between. Returns whether there was one.
+    /// Serves the next waiting request that may be served, and wakes the loop for others: each may
+    /// take its time, and other events are handled in between. Returns whether there was one.
     pub(super) fn serve_waiting(&mut self) -> bool {
         let begin = self.now();
-        let Self { waiting, peers, room, .. } = self;
+        let Self {
+            waiting,
+            peers,
+            room,
+            ..
+        } = self;
         let has_room = |peer| peers.has_room_for_answer(peer, false, &room.0);
-        let Some((requester, key, content)) = waiting.next(begin, has_room) else { return false };
+        let Some((requester, key, content)) = waiting.next(begin, has_room) else {
+            return false;
+        };
         let _source = log_source(requester.source.clone());
         self.serve(&requester, &key, content);
         self.waiting.charge(&requester, begin, self.now());
@@ -162,7 +214,11 @@ impl ServerLoop {
     /// Our agents deny by themselves what this denies.
     pub(super) fn deny(&mut self, key: &RequestKey, denied: Denied) {
         if let Some(peer) = self.peers.get(key.peer) {
-            log::warn!("Denied request '{}' of agent '{}': {denied}", excerpt(&key.id), peer.name);
+            log::warn!(
+                "Denied request '{}' of agent '{}': {denied}",
+                excerpt(&key.id),
+                peer.name
+            );
         }
         self.peers.refuse_or_drop(key, denied);
     }
@@ -174,27 +230,39 @@ impl ServerLoop {
             return self.older_update_done(key);
         }
         match content {
-            RequestContent::UpdateState(_) | RequestContent::RollBack(_) => self.change_state(requester, key, content),
-            RequestContent::CompleteState(read) if !read.subscribe => self.complete_state(requester, key, &read),
-            RequestContent::Missing => self.peers.refuse(key, "The Request does not contain any content"),
+            RequestContent::UpdateState(_) | RequestContent::RollBack(_) => {
+                self.change_state(requester, key, content)
+            }
+            RequestContent::CompleteState(read) if !read.subscribe => {
+                self.complete_state(requester, key, &read)
+            }
+            RequestContent::Missing => self
+                .peers
+                .refuse(key, "The Request does not contain any content"),
             // What lasts longer than its response must be found again by its id.
             _ if key.id.is_empty() => self.peers.refuse(key, "The request id is empty"),
             _ if requester.agent().is_some() && requester.workload.is_none() => {
                 let id = &key.id;
-                self.peers
-                    .refuse(key, format_args!("The request id '{id}' does not begin with the name of a workload"));
+                self.peers.refuse(
+                    key,
+                    format_args!(
+                        "The request id '{id}' does not begin with the name of a workload"
+                    ),
+                );
             }
             RequestContent::CompleteState(read) => self.complete_state(requester, key, &read),
             RequestContent::EventsCancel => {
                 self.lasting.remove(Kind::Events, key);
-                self.peers.respond(key, ResponseContent::EventsCancelAccepted);
+                self.peers
+                    .respond(key, ResponseContent::EventsCancelAccepted);
             }
             RequestContent::Logs(logs) => self.logs(requester, key, logs),
             RequestContent::LogsCancel => self.logs_cancel(key),
         }
     }
 
-    /// Reads the state. With a subscription the response comes first, so that events begin where it ends.
+    /// Reads the state. With a subscription the response comes first, so that events begin where it
+    /// ends.
     fn complete_state(&mut self, requester: &Requester, key: &RequestKey, read: &ReadState) {
         let masks = match MaskTree::of_request(&read.masks) {
             Ok(masks) => masks,
@@ -209,34 +277,65 @@ impl ServerLoop {
         if on_request.is_some_and(|masks| self.read_usage(requester, key, read, masks)) {
             return; // The response follows.
         }
-        let mut state = masks.as_ref().map_or_else(|| self.view().everything(), |masks| self.view().select(masks));
+        let mut state = masks.as_ref().map_or_else(
+            || self.view().everything(),
+            |masks| self.view().select(masks),
+        );
         if let Some(masks) = on_request {
             self.add_parts_on_request(requester, masks, &mut state);
         }
-        self.peers.respond(key, ResponseContent::CompleteState { state, altered: None });
+        self.peers.respond(
+            key,
+            ResponseContent::CompleteState {
+                state,
+                altered: None,
+            },
+        );
     }
 
     // ---------------------------------------------------------------- updates
 
     /// What an update means for the present state.
-    fn prepare_update(&self, requester: &Requester, content: RequestContent) -> Result<PreparedUpdate, UpdateError> {
-        let occasion = if requester.agent().is_some() { Occasion::UpdateOfWorkload } else { Occasion::Update };
+    fn prepare_update(
+        &self,
+        requester: &Requester,
+        content: RequestContent,
+    ) -> Result<PreparedUpdate, UpdateError> {
+        let occasion = if requester.agent().is_some() {
+            Occasion::UpdateOfWorkload
+        } else {
+            Occasion::Update
+        };
         let update = match content {
             RequestContent::RollBack(number) => {
                 let (change, restarted) = self.change_before(number, requester)?;
-                return Ok(PreparedUpdate { restarted, ..self.workloads.prepare(change, occasion)? });
+                return Ok(PreparedUpdate {
+                    restarted,
+                    ..self.workloads.prepare(change, occasion)?
+                });
             }
             RequestContent::UpdateState(update) => update,
             _ => return Err(UpdateError::Rule(NO_STATE.to_owned())),
         };
         let again = self.failed_at_start(&update.masks);
         let (restart, has_state) = (update.restart.clone(), update.new_state.is_some());
-        let writes_mode = self.workloads.modes.as_ref().is_some_and(|modes| modes.is_written_by(&update.masks));
+        let writes_mode = self
+            .workloads
+            .modes
+            .as_ref()
+            .is_some_and(|modes| modes.is_written_by(&update.masks));
         let mut change = requested_change(self.view(), update, requester.agent().is_none())?;
-        again.into_iter().for_each(|(name, workload)| _ = change.workloads.entry(name).or_insert(Some(workload)));
+        again.into_iter().for_each(|(name, workload)| {
+            _ = change.workloads.entry(name).or_insert(Some(workload))
+        });
         let prepared = self.workloads.prepare(change, occasion)?;
-        let restarted = self.to_restart(&restart, has_state.then_some(&prepared.forms), requester)?;
-        Ok(PreparedUpdate { writes_mode: writes_mode && has_state, restarted, ..prepared })
+        let restarted =
+            self.to_restart(&restart, has_state.then_some(&prepared.forms), requester)?;
+        Ok(PreparedUpdate {
+            writes_mode: writes_mode && has_state,
+            restarted,
+            ..prepared
+        })
     }
 
     /// Checks an update, has the hooks look at it, and carries it out.
@@ -246,8 +345,15 @@ impl ServerLoop {
         match (self.prepare_update(requester, content), &self.hooks, kept) {
             (Ok(prepared), Some(hooks), Some(content)) if !prepared.forms.is_empty() => {
                 hooks.start_plan(self.workloads.difference(&prepared.forms).message());
-                let (requester, key, commits) = (requester.clone(), key.clone(), self.workloads.commits);
-                self.waiting.begin(WithHooks { requester, key, content, prepared, commits });
+                let (requester, key, commits) =
+                    (requester.clone(), key.clone(), self.workloads.commits);
+                self.waiting.begin(WithHooks {
+                    requester,
+                    key,
+                    content,
+                    prepared,
+                    commits,
+                });
             }
             (prepared, ..) => {
                 let result = prepared.and_then(|prepared| self.accept(prepared, requester));
@@ -256,24 +362,39 @@ impl ServerLoop {
         }
     }
 
-    /// The workloads among those that `masks` name that the start could not take over: an update tries them again although
-    /// they are as they were. A wider mask names none of them, since all of them may be too much for one update.
+    /// The workloads among those that `masks` name that the start could not take over: an update
+    /// tries them again although they are as they were. A wider mask names none of them, since all
+    /// of them may be too much for one update.
     fn failed_at_start(&self, masks: &[String]) -> BTreeMap<Name, Arc<Workload>> {
         let failed = |mask: &String| {
-            let ["desiredState", "workloads", name, ..] = field_path::parts(mask)[..] else { return None };
+            let ["desiredState", "workloads", name, ..] = field_path::parts(mask)[..] else {
+                return None;
+            };
             let AddedWorkload { instance, .. } = self.workloads.effective.get(name)?;
-            let state = self.workloads.states.get(instance).filter(|_| instance.agent.is_empty())?;
+            let state = self
+                .workloads
+                .states
+                .get(instance)
+                .filter(|_| instance.agent.is_empty())?;
             let workload = self.workloads.desired.workloads.get(name)?;
-            (state.phase == Phase::PendingStartingFailed).then(|| (instance.workload.clone(), workload.clone()))
+            (state.phase == Phase::PendingStartingFailed)
+                .then(|| (instance.workload.clone(), workload.clone()))
         };
         masks.iter().filter_map(failed).collect()
     }
 
-    /// The hooks are done: carries the update out or refuses it. If the state is another one than they were asked about, it
-    /// begins anew: what it means now may be something else.
+    /// The hooks are done: carries the update out or refuses it. If the state is another one than
+    /// they were asked about, it begins anew: what it means now may be something else.
     pub(super) fn hooks_done(&mut self, outcome: HookOutcome) {
         let begin = self.now();
-        let Some(WithHooks { requester, key, content, prepared, commits }) = self.waiting.end() else {
+        let Some(WithHooks {
+            requester,
+            key,
+            content,
+            prepared,
+            commits,
+        }) = self.waiting.end()
+        else {
             log::error!("Ignoring an outcome of mutating hooks without an update.");
             return;
         };
@@ -311,28 +432,39 @@ impl ServerLoop {
 // ---------------------------------------------------------- parts on request
 
 impl ServerLoop {
-    /// Adds to `state`, the response to a read with `masks`, the parts that these request by name. Such a part exists only
-    /// where a mask of a read begins with its name: not in a read without masks, not for `*`, not in subscriptions and
-    /// events, and updates do not know it. So clients of other implementations never receive fields that they did not
-    /// request, and parts that cost something cost nothing unread.
+    /// Adds to `state`, the response to a read with `masks`, the parts that these request by name.
+    /// Such a part exists only where a mask of a read begins with its name: not in a read without
+    /// masks, not for `*`, not in subscriptions and events, and updates do not know it. So clients
+    /// of other implementations never receive fields that they did not request, and parts that cost
+    /// something cost nothing unread.
     ///
     /// What workloads use is such a part, too; its reads wait for the agents, see usage.rs.
     // [impl->swdd~server-sends-parts-on-request~1]
-    pub(super) fn add_parts_on_request(&self, requester: &Requester, masks: &MaskTree, state: &mut Node) {
+    pub(super) fn add_parts_on_request(
+        &self,
+        requester: &Requester,
+        masks: &MaskTree,
+        state: &mut Node,
+    ) {
         let Node::Map(entries) = state else { return };
         for name in PARTS_ON_REQUEST {
             let wanted = masks.named(name);
-            // What was before updates would pass the deny rules of workloads, and the others are not for them either.
+            // What was before updates would pass the deny rules of workloads, and the others are
+            // not for them either.
             if wanted.is_nothing() || *name != "modes" && requester.agent().is_some() {
                 continue;
             }
             let part = match *name {
-                "modes" => {
-                    self.workloads.modes.as_ref().and_then(|modes| wanted.take(modes.node(self.workloads.placed())))
-                }
+                "modes" => self
+                    .workloads
+                    .modes
+                    .as_ref()
+                    .and_then(|modes| wanted.take(modes.node(self.workloads.placed()))),
                 "timings" => self.timings.read(self.now(), &wanted),
                 "updates" => Some(self.read_updates(&wanted)),
-                "warning" => self.storage_warning().and_then(|warning| wanted.take(Node::text(warning))),
+                "warning" => self
+                    .storage_warning()
+                    .and_then(|warning| wanted.take(Node::text(warning))),
                 _ => None,
             };
             entries.extend(part.map(|part| ((*name).into(), part)));
@@ -363,7 +495,8 @@ workloads:
         let mut cluster = Cluster::with_manifest(MANIFEST);
         let client = cluster.commander();
         let usual = ["agents", "desiredState", "effectiveState", "workloadStates"];
-        let without = ["desiredState", "effectiveState", "workloadStates"]; // No agent is connected.
+        // No agent is connected.
+        let without = ["desiredState", "effectiveState", "workloadStates"];
         for (masks, subscribe, expected) in [
             (&[][..], false, &usual[..]),
             (&["*"], false, &usual),
@@ -376,7 +509,13 @@ workloads:
             (&[], true, &usual),
         ] {
             let response = cluster.request(client, read(masks, subscribe));
-            let ResponseContent::CompleteState { state: Node::Map(parts), .. } = response else { panic!("no state") };
+            let ResponseContent::CompleteState {
+                state: Node::Map(parts),
+                ..
+            } = response
+            else {
+                panic!("no state")
+            };
             assert_eq!(parts.keys().collect::<Vec<_>>(), expected, "{masks:?}");
         }
     }
@@ -386,8 +525,13 @@ workloads:
         let mut cluster = Cluster::default();
         assert_eq!(cluster.read(&["warning"]), "{}");
         cluster.server.set_warning("an older state".to_owned());
-        assert_eq!(cluster.read(&["warning"]), r#"{"warning":"an older state"}"#);
-        assert!(!cluster.read(&["*"]).contains("warning") && !cluster.read(&[]).contains("warning"));
+        assert_eq!(
+            cluster.read(&["warning"]),
+            r#"{"warning":"an older state"}"#
+        );
+        assert!(
+            !cluster.read(&["*"]).contains("warning") && !cluster.read(&[]).contains("warning")
+        );
     }
 
     // [utest->swdd~server-warns-of-unstored-state~1]
@@ -401,11 +545,20 @@ workloads:
         cluster.server.set_store(store);
         let warning_of = |cluster: &mut Cluster, key: &str| {
             let state = format!("{{desiredState: {{apiVersion: v1, configs: {{{key}: x}}}}}}");
-            let response = cluster.request(client, update(&state, &[&format!("desiredState.configs.{key}")]));
-            let ResponseContent::UpdateStateSuccess { warning, .. } = response else { panic!("{response:?}") };
+            let response = cluster.request(
+                client,
+                update(&state, &[&format!("desiredState.configs.{key}")]),
+            );
+            let ResponseContent::UpdateStateSuccess { warning, .. } = response else {
+                panic!("{response:?}")
+            };
             warning
         };
-        assert_eq!(warning_of(&mut cluster, "a"), Some("an older state".to_owned()), "it is not stored yet");
+        assert_eq!(
+            warning_of(&mut cluster, "a"),
+            Some("an older state".to_owned()),
+            "it is not stored yet"
+        );
         // The writer's report arrives with some later event.
         while cluster.read(&["warning"]) != "{}" {
             std::thread::yield_now();
@@ -417,8 +570,16 @@ workloads:
     fn a_wildcard_beside_the_name_selects_nothing_more_of_the_part() {
         let mut cluster = Cluster::default();
         assert_eq!(cluster.read(&["timings.boot.x", "*.now"]), "{}");
-        assert!(cluster.read(&["timings.now", "*.boot"]).starts_with(r#"{"timings":{"now":"#));
-        assert!(!cluster.read(&["timings.now", "*.boot", "*"]).contains("boot"));
+        assert!(
+            cluster
+                .read(&["timings.now", "*.boot"])
+                .starts_with(r#"{"timings":{"now":"#)
+        );
+        assert!(
+            !cluster
+                .read(&["timings.now", "*.boot", "*"])
+                .contains("boot")
+        );
     }
 
     #[test]
@@ -426,19 +587,34 @@ workloads:
         let mut cluster = Cluster::with_manifest(MANIFEST);
         let agent = cluster.settled_agent("A");
         cluster.send_request(agent, "reader@1", read(&["timings", "agents"], false));
-        let [ResponseContent::CompleteState { state, .. }] = &cluster.responses(agent)[..] else { panic!("no state") };
-        assert!(state.get("agents").is_some() && state.get("timings").is_none(), "{state:?}");
+        let [ResponseContent::CompleteState { state, .. }] = &cluster.responses(agent)[..] else {
+            panic!("no state")
+        };
+        assert!(
+            state.get("agents").is_some() && state.get("timings").is_none(),
+            "{state:?}"
+        );
     }
 
     #[test]
     fn only_what_has_a_bound_of_its_own_is_built_to_be_measured() {
-        for mask in
-            ["", "desiredState", "workloadStates.A", "effectiveState.workloads", "desiredState.configs", "agents.*"]
-        {
+        for mask in [
+            "",
+            "desiredState",
+            "workloadStates.A",
+            "effectiveState.workloads",
+            "desiredState.configs",
+            "agents.*",
+        ] {
             assert!(may_be_large(mask), "{mask}");
         }
-        for mask in ["agents", "agents.A", "desiredState.apiVersion", "desiredState.workloads.w", "workloadStates.A.w"]
-        {
+        for mask in [
+            "agents",
+            "agents.A",
+            "desiredState.apiVersion",
+            "desiredState.workloads.w",
+            "workloadStates.A.w",
+        ] {
             assert!(!may_be_large(mask), "{mask}");
         }
     }

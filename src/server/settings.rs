@@ -8,8 +8,8 @@ use crate::model::validation::NAME_RULE;
 use crate::model::version::SHOWN_VERSION;
 use crate::platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};
 use crate::platform::settings::{
-    ConfigError, ConfigFile, MessageSize, MissingPems, Number, PemKeys, Pems, SettingsError, decide_security,
-    insecure_flag, readable_key_warning,
+    ConfigError, ConfigFile, MessageSize, MissingPems, Number, PemKeys, Pems, SettingsError,
+    decide_security, insecure_flag, readable_key_warning,
 };
 use crate::wire::address::{ListenAddress, Security};
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
@@ -22,7 +22,8 @@ use std::path::PathBuf;
 pub const DEFAULT_CONFIG_FILE: &str = "/etc/ankaios/ank-server.conf";
 /// The folder of hooks whose entry names none.
 pub const DEFAULT_HOOKS_FOLDER: &str = "/usr/libexec/ankaios/hooks";
-const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 25551);
+const DEFAULT_ADDRESS: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 25551);
 /// The user of the server and the group of the socket's file may connect.
 const DEFAULT_SOCKET_MODE: u32 = 0o660;
 
@@ -38,13 +39,20 @@ const DEFAULT_SOCKET_MODE: u32 = 0o660;
 )]
 struct Arguments {
     /// YAML manifest with the workloads to start with
-    #[arg(short = 'm', long, value_name = "PATH", short_alias = 'c', alias = "startup-config")]
+    #[arg(
+        short = 'm',
+        long,
+        value_name = "PATH",
+        short_alias = 'c',
+        alias = "startup-config"
+    )]
     startup_manifest: Option<PathBuf>,
     /// Config file [default: /etc/ankaios/ank-server.conf if it exists]
     #[arg(short = 'x', long, value_name = "PATH")]
     server_config: Option<PathBuf>,
-    /// IP address and port to listen on, for example 0.0.0.0:25551 or [::]:25551, or a Unix domain socket, for example
-    /// unix:///run/ankaios/ank.sock; may be given several times [default: 127.0.0.1:25551]
+    /// IP address and port to listen on, for example 0.0.0.0:25551 or [::]:25551, or a Unix domain
+    /// socket, for example unix:///run/ankaios/ank.sock; may be given several times [default:
+    /// 127.0.0.1:25551]
     #[arg(short = 'a', long, env = "ANKSERVER_ADDRESS", value_name = "ADDRESS")]
     address: Vec<ListenAddress>,
     /// Communicate without TLS, if no certificates are set
@@ -53,7 +61,8 @@ struct Arguments {
     /// Communicate with TLS even if the config file or the environment has 'insecure'
     #[arg(long, action = ArgAction::SetTrue)]
     no_insecure: bool,
-    /// PEM file with the certificate of the authority that signed the certificates of agents and clients
+    /// PEM file with the certificate of the authority that signed the certificates of agents and
+    /// clients
     #[arg(long = "ca_pem", value_name = "PATH", env = "ANKSERVER_CA_PEM")]
     ca_pem: Option<PathBuf>,
     /// PEM file with the certificate of this server
@@ -94,11 +103,16 @@ struct Keys {
 /// Value of the key `update_on_failure`.
 fn on_failure<'de, D: serde::Deserializer<'de>>(text: D) -> Result<OnFailure, D::Error> {
     let text = String::deserialize(text)?;
-    let known = OnFailure::ALL.iter().find(|known| known.as_str().to_ascii_lowercase() == text);
-    known.copied().ok_or_else(|| serde::de::Error::custom("'rollback' or 'keep' is expected"))
+    let known = OnFailure::ALL
+        .iter()
+        .find(|known| known.as_str().to_ascii_lowercase() == text);
+    known
+        .copied()
+        .ok_or_else(|| serde::de::Error::custom("'rollback' or 'keep' is expected"))
 }
 
-/// Value of the key `address`: texts, so that what is wrong with one of them becomes part of the error.
+/// Value of the key `address`: texts, so that what is wrong with one of them becomes part of the
+/// error.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "an address or a list of addresses is expected")]
 enum OneOrMany {
@@ -106,15 +120,22 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
-fn addresses<'de, D: serde::Deserializer<'de>>(texts: D) -> Result<Option<Vec<ListenAddress>>, D::Error> {
+fn addresses<'de, D: serde::Deserializer<'de>>(
+    texts: D,
+) -> Result<Option<Vec<ListenAddress>>, D::Error> {
     let texts = match OneOrMany::deserialize(texts)? {
         OneOrMany::One(text) => vec![text],
         OneOrMany::Many(texts) => texts,
     };
     if texts.is_empty() {
-        return Err(serde::de::Error::custom("a server needs at least one address"));
+        return Err(serde::de::Error::custom(
+            "a server needs at least one address",
+        ));
     }
-    let addresses = texts.iter().map(|text| text.parse()).collect::<Result<_, String>>();
+    let addresses = texts
+        .iter()
+        .map(|text| text.parse())
+        .collect::<Result<_, String>>();
     addresses.map(Some).map_err(serde::de::Error::custom)
 }
 
@@ -125,7 +146,9 @@ fn socket_mode<'de, D: serde::Deserializer<'de>>(number: D) -> Result<Option<u32
     if mode & !0o666 == 0 && mode & 0o600 == 0o600 {
         return Ok(Some(mode));
     }
-    Err(serde::de::Error::custom("permissions from 0o600 to 0o666 are expected, written in octal as 0o660"))
+    Err(serde::de::Error::custom(
+        "permissions from 0o600 to 0o666 are expected, written in octal as 0o660",
+    ))
 }
 
 /// Value of the keys `mode_config` and `mode_on_failure`: a name as configs and modes have it.
@@ -134,7 +157,10 @@ fn mode_name<'de, D: serde::Deserializer<'de>>(text: D) -> Result<Option<String>
     if is_name(&name) {
         return Ok(Some(name));
     }
-    Err(serde::de::Error::custom(format_args!("unsupported name '{}'. {NAME_RULE}", excerpt(&name))))
+    Err(serde::de::Error::custom(format_args!(
+        "unsupported name '{}'. {NAME_RULE}",
+        excerpt(&name)
+    )))
 }
 
 /// An outside program that may change or refuse updates.
@@ -148,7 +174,8 @@ pub struct HookEntry {
     /// Folder of the program.
     #[serde(default = "default_hooks_folder")]
     pub path: PathBuf,
-    /// How long it may run, in seconds, 1 to 65535; a hook that takes longer is ended and the update refused.
+    /// How long it may run, in seconds, 1 to 65535; a hook that takes longer is ended and the
+    /// update refused.
     #[serde(default)]
     // Timeout of a hook unless the config file has another one, in seconds. Updates wait meanwhile.
     pub timeout_s: Number<1, { u16::MAX as u64 }, 10>,
@@ -204,7 +231,8 @@ pub struct ServerSettings {
     pub state_dir: Option<PathBuf>,
     /// Largest message sent and received.
     pub message_max: MessageSize,
-    /// With TLS, only certificates with one of these DNS names may command; empty: all of the authority.
+    /// With TLS, only certificates with one of these DNS names may command; empty: all of the
+    /// authority.
     pub commander_names: Vec<String>,
     /// Where metrics are written, if they are.
     pub metrics: Option<MetricsSettings>,
@@ -227,10 +255,14 @@ pub fn command() -> clap::Command {
 ///
 /// # Errors
 /// [`SettingsError`] of the first step that fails.
-pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<ServerSettings, SettingsError> {
+pub fn read(
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<ServerSettings, SettingsError> {
     let command = Arguments::command();
-    let matches =
-        command.clone().try_get_matches_from(arguments).map_err(|error| SettingsError::usage(error, &command))?;
+    let matches = command
+        .clone()
+        .try_get_matches_from(arguments)
+        .map_err(|error| SettingsError::usage(error, &command))?;
     let options = Arguments::from_arg_matches(&matches)?;
     let places = [PathBuf::from(DEFAULT_CONFIG_FILE)];
     let file = ConfigFile::find(options.server_config.as_deref(), &places)?;
@@ -253,7 +285,11 @@ fn combine(
         warnings.extend(readable_key_warning(file, &pem_keys));
         pems = pem_keys.read(file)?;
     }
-    let paths = [options.ca_pem.as_deref(), options.crt_pem.as_deref(), options.key_pem.as_deref()];
+    let paths = [
+        options.ca_pem.as_deref(),
+        options.crt_pem.as_deref(),
+        options.key_pem.as_deref(),
+    ];
     let pems = pems.overridden_by(paths)?;
     let from_options = insecure_flag(matches);
     let insecure = from_options.or(keys.insecure).unwrap_or_default();
@@ -262,7 +298,10 @@ fn combine(
         (_, Some(addresses)) => addresses,
         _ => vec![ListenAddress::Tcp(DEFAULT_ADDRESS)],
     };
-    let security = if addresses.iter().all(|address| matches!(address, ListenAddress::Socket(_))) {
+    let security = if addresses
+        .iter()
+        .all(|address| matches!(address, ListenAddress::Socket(_)))
+    {
         Ok(Security::Insecure) // The permissions of the sockets decide who connects.
     } else {
         let (security, warning) = decide_security(insecure, pems);
@@ -275,9 +314,15 @@ fn combine(
     let modes = match (keys.mode_config, keys.mode_on_failure, file) {
         (None, Some(_), Some(file)) => {
             let place = file.place("mode_on_failure");
-            return Err(ConfigError::Parse(format!("'mode_on_failure' needs 'mode_config' as well ({place})")).into());
+            return Err(ConfigError::Parse(format!(
+                "'mode_on_failure' needs 'mode_config' as well ({place})"
+            ))
+            .into());
         }
-        (item, on_failure, _) => item.map(|config_item| ModeSettings { config_item, on_failure }),
+        (item, on_failure, _) => item.map(|config_item| ModeSettings {
+            config_item,
+            on_failure,
+        }),
     };
     let mut mutating_hooks = keys.mutating_hooks;
     mutating_hooks.sort_by_key(|hook| hook.prio.0); // Stable: ties stay in the order of the file.
@@ -305,7 +350,10 @@ fn combine(
         state_dir: keys.state_dir,
         message_max: keys.max_message_size,
         commander_names: keys.commander_names,
-        metrics: keys.metrics.map(|path| MetricsSettings { path, interval: keys.metrics_interval }),
+        metrics: keys.metrics.map(|path| MetricsSettings {
+            path,
+            interval: keys.metrics_interval,
+        }),
         update_on_failure: keys.update_on_failure,
         modes,
         config_file: file.map(|file| file.path.clone()),
@@ -324,7 +372,11 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let arguments = ["ank-server".as_ref(), "-x".as_ref(), path.as_os_str()]
             .into_iter()
-            .chain(arguments.iter().map(|argument| std::ffi::OsStr::new(*argument)));
+            .chain(
+                arguments
+                    .iter()
+                    .map(|argument| std::ffi::OsStr::new(*argument)),
+            );
         read(arguments.map(ToOwned::to_owned))
     }
 
@@ -336,15 +388,24 @@ mod tests {
         assert_eq!(from_file.startup_manifest, Some("a".into()));
         assert_eq!(from_file.security, Ok(Security::Insecure));
         assert_eq!(from_file.state_dir, Some("/s".into()));
-        assert_eq!((from_file.message_max, from_file.update_on_failure), (Number(5_000_000), OnFailure::Rollback));
+        assert_eq!(
+            (from_file.message_max, from_file.update_on_failure),
+            (Number(5_000_000), OnFailure::Rollback)
+        );
         let from_options = settings(text, &["-a", "[::1]:2", "-m", "b", "--no-insecure"]).unwrap();
         assert_eq!(from_options.addresses, ["[::1]:2".parse().unwrap()]);
         assert_eq!(from_options.startup_manifest, Some("b".into()));
         assert!(from_options.security.is_err());
         let defaults = settings("version = 'v1'", &["-k"]).unwrap();
-        assert_eq!((defaults.addresses, defaults.startup_manifest), (vec!["127.0.0.1:25551".parse().unwrap()], None));
+        assert_eq!(
+            (defaults.addresses, defaults.startup_manifest),
+            (vec!["127.0.0.1:25551".parse().unwrap()], None)
+        );
         assert_eq!(defaults.security, Ok(Security::Insecure));
-        assert_eq!((defaults.state_dir, defaults.message_max), (None, Number(64 * 1024 * 1024)));
+        assert_eq!(
+            (defaults.state_dir, defaults.message_max),
+            (None, Number(64 * 1024 * 1024))
+        );
         assert_eq!(defaults.update_on_failure, OnFailure::Keep);
         assert!(defaults.config_file.is_some() && defaults.warnings.is_empty());
     }
@@ -353,31 +414,61 @@ mod tests {
     fn sockets_and_ports_are_listened_on_together_and_sockets_alone_need_no_certificates() {
         let both = "version = 'v1'\naddress = ['127.0.0.1:1', 'unix:///run/ank.sock']\nsocket_mode = 0o600\n";
         let from_file = settings(both, &[]).unwrap();
-        let shown: Vec<String> = from_file.addresses.iter().map(ToString::to_string).collect();
+        let shown: Vec<String> = from_file
+            .addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         assert_eq!(shown, ["127.0.0.1:1", "unix:///run/ank.sock"]);
-        assert!(from_file.security.is_err(), "the port needs certificates or --insecure");
+        assert!(
+            from_file.security.is_err(),
+            "the port needs certificates or --insecure"
+        );
         assert_eq!(from_file.socket_mode, 0o600);
         let from_options = settings(both, &["-a", "unix:///a", "--address", "unix:///b"]).unwrap();
-        assert_eq!(from_options.addresses, ["unix:///a".parse().unwrap(), "unix:///b".parse().unwrap()]);
+        assert_eq!(
+            from_options.addresses,
+            ["unix:///a".parse().unwrap(), "unix:///b".parse().unwrap()]
+        );
         assert_eq!(from_options.security, Ok(Security::Insecure));
-        let one = settings("version = 'v1'\naddress = 'unix:///run/ank.sock'\nca_pem_content = 'x'\n", &[]).unwrap();
-        assert_eq!((one.security, one.socket_mode, one.warnings), (Ok(Security::Insecure), 0o660, Vec::new()));
+        let one = settings(
+            "version = 'v1'\naddress = 'unix:///run/ank.sock'\nca_pem_content = 'x'\n",
+            &[],
+        )
+        .unwrap();
+        assert_eq!(
+            (one.security, one.socket_mode, one.warnings),
+            (Ok(Security::Insecure), 0o660, Vec::new())
+        );
     }
 
     #[test]
     fn names_of_commanders_mean_something_with_certificates_only() {
         let text = "version = 'v1'\ncommander_names = ['ank']\n";
         let insecure = settings(text, &["-k"]).unwrap();
-        assert_eq!(insecure.warnings, ["The key 'commander_names' has no effect without certificates."]);
+        assert_eq!(
+            insecure.warnings,
+            ["The key 'commander_names' has no effect without certificates."]
+        );
         let pems = "ca_pem_content = 'x'\ncrt_pem_content = 'x'\nkey_pem_content = 'x'\n";
         let secure = settings(&format!("{text}{pems}"), &[]).unwrap();
         assert_eq!(secure.commander_names, ["ank"]);
-        assert!(!secure.warnings.iter().any(|warning| warning.contains("commander_names")), "{:?}", secure.warnings);
+        assert!(
+            !secure
+                .warnings
+                .iter()
+                .any(|warning| warning.contains("commander_names")),
+            "{:?}",
+            secure.warnings
+        );
     }
 
     #[test]
     fn of_two_opposite_flags_the_later_one_counts() {
-        for (arguments, insecure) in [(["-k", "--no-insecure"], false), (["--no-insecure", "-k"], true)] {
+        for (arguments, insecure) in [
+            (["-k", "--no-insecure"], false),
+            (["--no-insecure", "-k"], true),
+        ] {
             let security = settings("version = 'v1'", &arguments).unwrap().security;
             assert_eq!(security.is_ok(), insecure, "{arguments:?}");
         }
@@ -399,35 +490,69 @@ mod tests {
             [[mutating_hooks]]\nname = 'c'\nprio = 7\npath = '/h'\n[[mutating_hooks]]\nname = 'a'\n
             [[mutating_hooks]]\nname = 'd'\nprio = 7\ntimeout_s = 3\n[[mutating_hook]]\nname = 'ignored'\n";
         let settings = settings(text, &["-k"]).unwrap();
-        let hooks: Vec<(&str, u64)> =
-            settings.mutating_hooks.iter().map(|hook| (hook.name.as_str(), hook.prio.0)).collect();
+        let hooks: Vec<(&str, u64)> = settings
+            .mutating_hooks
+            .iter()
+            .map(|hook| (hook.name.as_str(), hook.prio.0))
+            .collect();
         assert_eq!(hooks, [("a", 0), ("c", 7), ("d", 7)]);
-        let timeouts: Vec<u64> = settings.mutating_hooks.iter().map(|hook| hook.timeout_s.0).collect();
+        let timeouts: Vec<u64> = settings
+            .mutating_hooks
+            .iter()
+            .map(|hook| hook.timeout_s.0)
+            .collect();
         assert_eq!(timeouts, [10, 10, 3]);
-        assert_eq!(settings.mutating_hooks[0].path, PathBuf::from(DEFAULT_HOOKS_FOLDER));
-        assert!(settings.warnings[0].contains("unknown key 'mutating_hook'"), "{:?}", settings.warnings);
+        assert_eq!(
+            settings.mutating_hooks[0].path,
+            PathBuf::from(DEFAULT_HOOKS_FOLDER)
+        );
+        assert!(
+            settings.warnings[0].contains("unknown key 'mutating_hook'"),
+            "{:?}",
+            settings.warnings
+        );
     }
 
     #[test]
     fn the_mode_is_a_config_item_and_failures_need_it() {
-        let modes = |text: &str| settings(&format!("version = 'v1'\n{text}"), &["-k"]).map(|settings| settings.modes);
+        let modes = |text: &str| {
+            settings(&format!("version = 'v1'\n{text}"), &["-k"]).map(|settings| settings.modes)
+        };
         let with = |on_failure: Option<&str>| {
-            Some(ModeSettings { config_item: "mode".into(), on_failure: on_failure.map(Into::into) })
+            Some(ModeSettings {
+                config_item: "mode".into(),
+                on_failure: on_failure.map(Into::into),
+            })
         };
         assert_eq!(modes("").unwrap(), None);
         assert_eq!(modes("mode_config = 'mode'").unwrap(), with(None));
-        assert_eq!(modes("mode_config = 'mode'\nmode_on_failure = 'limp'").unwrap(), with(Some("limp")));
+        assert_eq!(
+            modes("mode_config = 'mode'\nmode_on_failure = 'limp'").unwrap(),
+            with(Some("limp"))
+        );
         let long = "m".repeat(64);
         for (text, part) in [
-            ("mode_on_failure = 'limp'".to_owned(), "'mode_on_failure' needs 'mode_config' as well"),
+            (
+                "mode_on_failure = 'limp'".to_owned(),
+                "'mode_on_failure' needs 'mode_config' as well",
+            ),
             ("mode_config = ''".to_owned(), "unsupported name ''"),
-            ("mode_config = 'a.b'".to_owned(), "unsupported name 'a.b'. Only a-z"),
+            (
+                "mode_config = 'a.b'".to_owned(),
+                "unsupported name 'a.b'. Only a-z",
+            ),
             (format!("mode_config = '{long}'"), "unsupported name"),
             ("mode_config = true".to_owned(), "invalid type"),
-            ("mode_config = 'mode'\nmode_on_failure = 'limp home'".to_owned(), "unsupported name 'limp home'"),
+            (
+                "mode_config = 'mode'\nmode_on_failure = 'limp home'".to_owned(),
+                "unsupported name 'limp home'",
+            ),
         ] {
             let error = modes(&text).unwrap_err();
-            assert!(matches!(error, SettingsError::Config(_)) && error.to_string().contains(part), "{text}: {error}");
+            assert!(
+                matches!(error, SettingsError::Config(_)) && error.to_string().contains(part),
+                "{text}: {error}"
+            );
         }
     }
 
@@ -446,21 +571,57 @@ mod tests {
             ("version = 'v1'\naddress = 'localhost:1'", vec![], config),
             ("version = 'v1'\naddress = []", vec![], config),
             ("version = 'v1'\naddress = [1]", vec![], config),
-            ("version = 'v1'\naddress = ['unix://run/ank.sock']", vec![], config),
+            (
+                "version = 'v1'\naddress = ['unix://run/ank.sock']",
+                vec![],
+                config,
+            ),
             ("version = 'v1'\nsocket_mode = 660", vec![], config),
             ("version = 'v1'\nsocket_mode = 0o060", vec![], config),
             ("version = 'v1'\ninsecure = 'true'", vec![], config),
-            ("version = 'v1'\n[[mutating_hooks]]\nprio = 1", vec![], config),
-            ("version = 'v1'\n[[mutating_hooks]]\nname = 'a'\nprio = 256", vec![], config),
-            ("version = 'v1'\n[[mutating_hooks]]\nname = 'a'\ntimeout_s = 0", vec![], config),
-            ("version = 'v1'\nupdate_on_failure = 'ROLLBACK'", vec![], config),
+            (
+                "version = 'v1'\n[[mutating_hooks]]\nprio = 1",
+                vec![],
+                config,
+            ),
+            (
+                "version = 'v1'\n[[mutating_hooks]]\nname = 'a'\nprio = 256",
+                vec![],
+                config,
+            ),
+            (
+                "version = 'v1'\n[[mutating_hooks]]\nname = 'a'\ntimeout_s = 0",
+                vec![],
+                config,
+            ),
+            (
+                "version = 'v1'\nupdate_on_failure = 'ROLLBACK'",
+                vec![],
+                config,
+            ),
             ("version = 'v1'\nmax_message_size = 4194303", vec![], config),
-            ("version = 'v1'\nmax_message_size = 1073741825", vec![], config),
-            ("version = 'v1'\nmax_message_size = '64 MiB'", vec![], config),
-            ("version = 'v1'\nca_pem = 'a'\nca_pem_content = 'b'", vec![], config),
+            (
+                "version = 'v1'\nmax_message_size = 1073741825",
+                vec![],
+                config,
+            ),
+            (
+                "version = 'v1'\nmax_message_size = '64 MiB'",
+                vec![],
+                config,
+            ),
+            (
+                "version = 'v1'\nca_pem = 'a'\nca_pem_content = 'b'",
+                vec![],
+                config,
+            ),
             ("version = 'v1'\nca_pem = '/nowhere/a'", vec!["-k"], config),
             ("insecure = true", vec![], config),
-            ("version = 'v1'", vec!["-k", "--key_pem", "/nowhere/key"], pem),
+            (
+                "version = 'v1'",
+                vec!["-k", "--key_pem", "/nowhere/key"],
+                pem,
+            ),
         ] {
             let error = settings(text, &arguments).unwrap_err();
             assert!(class(&error), "{text} {arguments:?}: {error}");

@@ -1,13 +1,13 @@
 //! Keeps the desired state over restarts of the server, when `state_dir` is set.
 //!
-//! A file holds one line with a checksum of the rest, then the state as JSON. A new file is written, brought to the disk and
-//! renamed; the one that it replaces is kept. So a crash loses at most the state that was being written, also when it
-//! leaves a file that cannot be read.
+//! A file holds one line with a checksum of the rest, then the state as JSON. A new file is
+//! written, brought to the disk and renamed; the one that it replaces is kept. So a crash loses at
+//! most the state that was being written, also when it leaves a file that cannot be read.
 //!
-//! Thread: `store` writes; [`StateStore`] belongs to `server`, which waits for the disk only before a staged update is carried
-//! out, and at most a second in ten; `main` reads at the start.
-//! Owns: the files in the folder. Takes: accepted states, of which only the newest is written. Gives: a report after each write,
-//! of which only the newest counts.
+//! Thread: `store` writes; [`StateStore`] belongs to `server`, which waits for the disk only before
+//! a staged update is carried out, and at most a second in ten; `main` reads at the start.
+//! Owns: the files in the folder. Takes: accepted states, of which only the newest is written.
+//! Gives: a report after each write, of which only the newest counts.
 
 use crate::limits::STACK_LARGE;
 use crate::model::complete_state::{DesiredState, Rendering, desired_state_from_node};
@@ -27,16 +27,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Maps and lists of a stored state are nested this deep at most. Manifests nest less deep than 128.
+/// Maps and lists of a stored state are nested this deep at most. Manifests nest less deep than
+/// 128.
 const STORED_DEPTH_MAX: usize = 256;
-/// Pause before a state that could not be stored is stored again. A full disk seldom improves at once.
+/// Pause before a state that could not be stored is stored again. A full disk seldom improves at
+/// once.
 const STORE_RETRY: Duration = Duration::from_secs(30);
 
-/// Longest time that the server waits for its disk before staged updates are carried out. All others wait meanwhile.
+/// Longest time that the server waits for its disk before staged updates are carried out. All
+/// others wait meanwhile.
 pub const STORE_WAIT: Duration = Duration::from_millis(500);
-/// So many times as long as it has waited it takes until it may wait as long again: a second in any ten seconds.
+/// So many times as long as it has waited it takes until it may wait as long again: a second in any
+/// ten seconds.
 const STORE_WAIT_REGAINED: u32 = 20;
-/// A write that takes longer than this is one that does not succeed. Slow flash needs seconds for a large state.
+/// A write that takes longer than this is one that does not succeed. Slow flash needs seconds for a
+/// large state.
 const STORE_SLOW: Duration = Duration::from_secs(10);
 
 /// The state that was stored last.
@@ -141,7 +146,8 @@ pub struct StateStore {
 }
 
 impl StateStore {
-    /// Starts the thread that writes into `folder`. Before, it stores the state `unsaved`, or finds out whether it could.
+    /// Starts the thread that writes into `folder`. Before, it stores the state `unsaved`, or finds
+    /// out whether it could.
     ///
     /// # Errors
     /// The operating system's reason when no thread can be had.
@@ -153,7 +159,9 @@ impl StateStore {
         store.report = writer.report.clone();
         store.reports = reports;
         store.is_attended = true;
-        let thread = threads::spawn("store", STACK_LARGE, move || writer.run(&states, &SystemClock))?;
+        let thread = threads::spawn("store", STACK_LARGE, move || {
+            writer.run(&states, &SystemClock)
+        })?;
         Ok((store, thread))
     }
 
@@ -179,7 +187,8 @@ impl StateStore {
         self.put(state, None);
     }
 
-    /// As [`Self::store`], and waits until the writer has tried it, as long as the server may wait by now.
+    /// As [`Self::store`], and waits until the writer has tried it, as long as the server may wait
+    /// by now.
     pub fn store_and_wait(&mut self, state: Stored) {
         let (tried, wait) = bounded(1);
         self.put(state, Some(tried));
@@ -191,13 +200,17 @@ impl StateStore {
         let is_late = wait.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
         self.waited(begin, SystemClock.now());
         if is_late {
-            log::warn!("The disk has not stored the state in time; going on without waiting for it.");
+            log::warn!(
+                "The disk has not stored the state in time; going on without waiting for it."
+            );
         }
     }
 
     /// Takes over what the writer has done.
     pub fn take_report(&mut self) {
-        let Ok(report) = self.reports.try_recv() else { return };
+        let Ok(report) = self.reports.try_recv() else {
+            return;
+        };
         if report.tried == self.given {
             self.busy_since = None;
         } else if report.tried > self.report.tried {
@@ -211,11 +224,13 @@ impl StateStore {
         self.report.has_stored
     }
 
-    /// Why a restart of the server would go back to an older state, for users; `None` while all is well.
+    /// Why a restart of the server would go back to an older state, for users; `None` while all is
+    /// well.
     // [impl->swdd~server-warns-of-unstored-state~1]
     pub fn warning(&self) -> Option<String> {
         let folder = self.folder.display();
-        let consequence = "a restart of the server would go back to the state that was stored before";
+        let consequence =
+            "a restart of the server would go back to the state that was stored before";
         if let Some(StoreFault { cause, since }) = &self.report.fault {
             let since = utc(*since);
             return Some(format!(
@@ -223,7 +238,9 @@ impl StateStore {
                  writable"
             ));
         }
-        let busy = SystemClock.now().saturating_duration_since(self.busy_since?);
+        let busy = SystemClock
+            .now()
+            .saturating_duration_since(self.busy_since?);
         if busy < STORE_SLOW {
             return None;
         }
@@ -236,13 +253,16 @@ impl StateStore {
     /// How long the server may wait.
     // [impl->swdd~server-waits-little-for-its-disk~1]
     fn wait_left(&self, now: Instant) -> Duration {
-        let missing = self.wait_regained.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
+        let missing = self
+            .wait_regained
+            .map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
         STORE_WAIT.saturating_sub(missing / STORE_WAIT_REGAINED)
     }
 
     fn waited(&mut self, begin: Instant, end: Instant) {
         let from = self.wait_regained.map_or(end, |at| at.max(end));
-        self.wait_regained = Some(from + end.saturating_duration_since(begin) * STORE_WAIT_REGAINED);
+        self.wait_regained =
+            Some(from + end.saturating_duration_since(begin) * STORE_WAIT_REGAINED);
     }
 
     fn put(&mut self, state: Stored, tried: Option<Sender<()>>) {
@@ -250,9 +270,14 @@ impl StateStore {
         if self.is_attended {
             self.busy_since.get_or_insert_with(|| SystemClock.now());
         }
-        let write = StateWrite { state, number: self.given, tried };
+        let write = StateWrite {
+            state,
+            number: self.given,
+            tried,
+        };
         if let Err(TrySendError::Full(write)) = self.newest.try_send(write) {
-            let _ = self.outdated.try_recv(); // Empty: the writer has just taken it. There is room in both cases.
+            // Empty: the writer has just taken it. There is room in both cases.
+            let _ = self.outdated.try_recv();
             let _ = self.newest.try_send(write);
         }
     }
@@ -267,15 +292,17 @@ pub struct Found {
     pub warning: Option<String>,
 }
 
-/// Makes the folder and reads the newest state in it that can be read. Returns `None` when none was ever stored.
+/// Makes the folder and reads the newest state in it that can be read. Returns `None` when none was
+/// ever stored.
 ///
 /// # Errors
-/// When the folder neither exists nor can be made, or when there are files of which none can be read. Going on without a
-/// state would delete the workloads of all agents.
+/// When the folder neither exists nor can be made, or when there are files of which none can be
+/// read. Going on without a state would delete the workloads of all agents.
 // [impl->swdd~server-keeps-two-states~1]
 pub fn open(folder: &Path) -> io::Result<Option<Found>> {
     fs::create_dir_all(folder)?;
-    let [newest, new, previous, damaged] = [FILE, NEW_FILE, PREVIOUS_FILE, DAMAGED_FILE].map(|name| folder.join(name));
+    let [newest, new, previous, damaged] =
+        [FILE, NEW_FILE, PREVIOUS_FILE, DAMAGED_FILE].map(|name| folder.join(name));
     // Brought to the disk and not renamed: newer than both others.
     let unfinished = read(&new).ok();
     let (used, reason, state) = match (unfinished, read(&newest), read(&previous)) {
@@ -291,7 +318,9 @@ pub fn open(folder: &Path) -> io::Result<Option<Found>> {
         }
         (Some(state), Err(reason), _) => (&new, reason, state),
         (None, Err(reason), Ok(state)) => (&previous, reason, state),
-        (None, Err(reason), Err(other)) if is_missing(&reason) && is_missing(&other) => return Ok(None),
+        (None, Err(reason), Err(other)) if is_missing(&reason) && is_missing(&other) => {
+            return Ok(None);
+        }
         (None, Err(reason), Err(other)) => {
             return Err(io::Error::other(format!(
                 "neither '{FILE}' ({reason}) nor '{PREVIOUS_FILE}' ({other}) can be read. Restore one of them from a \
@@ -323,15 +352,17 @@ pub fn open(folder: &Path) -> io::Result<Option<Found>> {
     Ok(Some(Found { state, warning }))
 }
 
-/// Keeps the warning that `state` is an older copy for later starts, until an update has changed what is desired. A disk
-/// that does not allow it does not prevent the start.
+/// Keeps the warning that `state` is an older copy for later starts, until an update has changed
+/// what is desired. A disk that does not allow it does not prevent the start.
 fn note_older_copy(folder: &Path, state: &Stored, warning: &str) {
     let noted = desired_checksum(state).and_then(|checksum| {
         let path = folder.join(OLDER_COPY_FILE);
         fs::write(path, format!("{checksum}\n{warning}"))
     });
     if let Err(error) = noted {
-        log::error!("Cannot write '{OLDER_COPY_FILE}': {error}; the next start does not warn any more.");
+        log::error!(
+            "Cannot write '{OLDER_COPY_FILE}': {error}; the next start does not warn any more."
+        );
     }
 }
 
@@ -349,7 +380,10 @@ fn noted_older_copy(folder: &Path, state: &Stored) -> Option<String> {
 
 /// A checksum of what users asked for.
 fn desired_checksum(state: &Stored) -> io::Result<String> {
-    let desired = Stored { desired: state.desired.clone(), updates: None };
+    let desired = Stored {
+        desired: state.desired.clone(),
+        updates: None,
+    };
     Ok(hash_id(&text(&desired)?))
 }
 
@@ -360,24 +394,35 @@ fn is_missing(error: &io::Error) -> bool {
 /// A disk that does not allow it does not prevent the start.
 fn rename(from: &Path, to: &Path) {
     if let Err(error) = fs::rename(from, to) {
-        log::error!("Cannot rename '{}' to '{}': {error}.", from.display(), to.display());
+        log::error!(
+            "Cannot rename '{}' to '{}': {error}.",
+            from.display(),
+            to.display()
+        );
     }
 }
 
-/// Makes the folder and locks it for one server, by a file in it: the folder itself may be that of the server's socket,
-/// which is locked while another server starts. `None` when another server has it.
+/// Makes the folder and locks it for one server, by a file in it: the folder itself may be that of
+/// the server's socket, which is locked while another server starts. `None` when another server has
+/// it.
 ///
 /// # Errors
 /// When the file can neither be made nor locked.
 pub fn lock(folder: &Path) -> io::Result<Option<File>> {
     fs::create_dir_all(folder)?;
     folder_lock::lock(
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(folder.join(LOCK_FILE))?,
+        OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(folder.join(LOCK_FILE))?,
     )
 }
 
 fn read(path: &Path) -> io::Result<Stored> {
-    // Without a bound: several updates lead to a state that is larger than each of them, and it was in memory before.
+    // Without a bound: several updates lead to a state that is larger than each of them, and it was
+    // in memory before.
     parse(&fs::read_to_string(path)?).map_err(io::Error::other)
 }
 
@@ -387,15 +432,19 @@ fn read(path: &Path) -> io::Result<Stored> {
 /// Why it is not that.
 pub fn parse(text: &str) -> Result<Stored, String> {
     let (header, body) = text.split_once('\n').ok_or("it has no first line")?;
-    let checksum =
-        header.strip_prefix(HEADER).ok_or("its first line is not that of a state that this version stores")?;
+    let checksum = header
+        .strip_prefix(HEADER)
+        .ok_or("its first line is not that of a state that this version stores")?;
     if checksum != hash_id(body) {
         return Err("its checksum is wrong".to_owned());
     }
-    // Our own text, as deep as some manifest may have been: at most a few levels above the limit of the parser. The
-    // reader recurses, so a file that somebody has made must not be deeper than that.
+    // Our own text, as deep as some manifest may have been: at most a few levels above the limit of
+    // the parser. The reader recurses, so a file that somebody has made must not be deeper than
+    // that.
     if depth(body) > STORED_DEPTH_MAX {
-        return Err(format!("its maps and lists are nested more than {STORED_DEPTH_MAX} deep"));
+        return Err(format!(
+            "its maps and lists are nested more than {STORED_DEPTH_MAX} deep"
+        ));
     }
     let mut json = serde_json::Deserializer::from_str(body);
     json.disable_recursion_limit();
@@ -403,9 +452,12 @@ pub fn parse(text: &str) -> Result<Stored, String> {
     let node = node.map_err(|error| error.to_string())?;
     let desired = desired_state_from_node(&node).map_err(|error| error.to_string())?;
     // Those of another version are no reason to lose the state.
-    let forgotten = |error: &StateError| log::warn!("Guarded updates of the stored state are forgotten: {error}");
-    let updates: Option<StoredUpdates> =
-        node.get(UPDATES).and_then(|updates| updates.read(UPDATES).inspect_err(forgotten).ok());
+    let forgotten = |error: &StateError| {
+        log::warn!("Guarded updates of the stored state are forgotten: {error}")
+    };
+    let updates: Option<StoredUpdates> = node
+        .get(UPDATES)
+        .and_then(|updates| updates.read(UPDATES).inspect_err(forgotten).ok());
     if let Some(updates) = &updates {
         check_numbers(updates)?;
     }
@@ -421,9 +473,15 @@ fn check_numbers(updates: &StoredUpdates) -> Result<(), String> {
         }
         check_counts(*number, update)?;
     }
-    let highest = known.last().copied().unwrap_or_default().max(updates.newest);
+    let highest = known
+        .last()
+        .copied()
+        .unwrap_or_default()
+        .max(updates.newest);
     if highest > UPDATE_NUMBER_MAX {
-        return Err(format!("it has an update with the number {highest}, the highest one is {UPDATE_NUMBER_MAX}"));
+        return Err(format!(
+            "it has an update with the number {highest}, the highest one is {UPDATE_NUMBER_MAX}"
+        ));
     }
     Ok(())
 }
@@ -431,12 +489,15 @@ fn check_numbers(updates: &StoredUpdates) -> Result<(), String> {
 /// Checks the numbers in what is stored of one update, which are counts of 32 bits.
 fn check_counts(number: u64, node: &Node) -> Result<(), String> {
     match node {
-        Node::Number(count) if u32::try_from(*count).is_err() => {
-            Err(format!("update {number} has the count {count}, the highest one is {}", u32::MAX))
-        }
+        Node::Number(count) if u32::try_from(*count).is_err() => Err(format!(
+            "update {number} has the count {count}, the highest one is {}",
+            u32::MAX
+        )),
         Node::Number(_) | Node::Text(_) => Ok(()),
         Node::List(items) => items.iter().try_for_each(|item| check_counts(number, item)),
-        Node::Map(entries) => entries.values().try_for_each(|value| check_counts(number, value)),
+        Node::Map(entries) => entries
+            .values()
+            .try_for_each(|value| check_counts(number, value)),
     }
 }
 
@@ -467,7 +528,10 @@ fn depth(json: &str) -> usize {
 pub fn text(state: &Stored) -> Result<String, serde_json::Error> {
     let mut node = state.desired.node(Rendering::Sparse);
     if let (Some(updates), Some(entries)) = (&state.updates, node.as_map_mut()) {
-        entries.insert(UPDATES, serde_json::to_value(updates).and_then(Node::deserialize)?);
+        entries.insert(
+            UPDATES,
+            serde_json::to_value(updates).and_then(Node::deserialize)?,
+        );
     }
     let body = serde_json::to_string(&node)?;
     Ok(format!("{HEADER}{}\n{body}", hash_id(&body)))
@@ -501,10 +565,20 @@ impl Writer {
     fn new(folder: PathBuf) -> (Self, Receiver<WriterReport>) {
         let (reports, outdated) = bounded(1);
         let report = WriterReport::default();
-        (Self { folder, failed: None, report, reports, outdated: outdated.clone() }, outdated)
+        (
+            Self {
+                folder,
+                failed: None,
+                report,
+                reports,
+                outdated: outdated.clone(),
+            },
+            outdated,
+        )
     }
 
-    /// Writes states until the server drops its end. What fails is tried again, unless a newer state comes.
+    /// Writes states until the server drops its end. What fails is tried again, unless a newer
+    /// state comes.
     fn run(mut self, states: &Receiver<StateWrite>, clock: &impl Clock) {
         loop {
             let next = match &self.failed {
@@ -512,7 +586,14 @@ impl Writer {
                 Some(_) => states.recv_deadline(clock.now() + STORE_RETRY),
             };
             match (next, self.failed.take()) {
-                (Ok(StateWrite { state, number, tried }), _) => {
+                (
+                    Ok(StateWrite {
+                        state,
+                        number,
+                        tried,
+                    }),
+                    _,
+                ) => {
                     self.report.tried = number;
                     self.attempt(Job::Store(state));
                     drop(tried); // Wakes who waits for it.
@@ -533,24 +614,36 @@ impl Writer {
         match self.carry_out(&job) {
             Ok(is_newer) => {
                 if self.report.fault.take().is_some() {
-                    log::info!("The state can be stored in '{}' again.", self.folder.display());
+                    log::info!(
+                        "The state can be stored in '{}' again.",
+                        self.folder.display()
+                    );
                 }
                 self.report.has_stored |= is_newer;
             }
             Err(error) => {
                 self.log_failure(&job, &error);
-                let since = self.report.fault.take().map_or_else(SystemTime::now, |fault| fault.since);
-                self.report.fault = Some(StoreFault { cause: error.to_string(), since });
+                let since = self
+                    .report
+                    .fault
+                    .take()
+                    .map_or_else(SystemTime::now, |fault| fault.since);
+                self.report.fault = Some(StoreFault {
+                    cause: error.to_string(),
+                    since,
+                });
                 self.failed = Some(job);
             }
         }
         if let Err(TrySendError::Full(report)) = self.reports.try_send(self.report.clone()) {
-            let _ = self.outdated.try_recv(); // Empty: the server has just taken it. There is room in both cases.
+            // Empty: the server has just taken it. There is room in both cases.
+            let _ = self.outdated.try_recv();
             let _ = self.reports.try_send(report);
         }
     }
 
-    /// Returns whether a state was stored that is not the older copy with which the server has started.
+    /// Returns whether a state was stored that is not the older copy with which the server has
+    /// started.
     fn carry_out(&self, job: &Job) -> io::Result<bool> {
         match job {
             Job::Store(state) => write_update(&self.folder, state),
@@ -603,8 +696,9 @@ fn write(folder: &Path, state: &Stored) -> io::Result<()> {
     rename_new(folder)
 }
 
-/// Replaces the stored state by that of the running server. What is said about an older copy ends as soon as something else is
-/// desired: what guarded updates have come to is stored without any update. Returns whether nothing is said about it.
+/// Replaces the stored state by that of the running server. What is said about an older copy ends
+/// as soon as something else is desired: what guarded updates have come to is stored without any
+/// update. Returns whether nothing is said about it.
 fn write_update(folder: &Path, state: &Stored) -> io::Result<bool> {
     write_new(folder, state)?;
     let is_older_copy = noted_older_copy(folder, state).is_some(); // Mostly nothing was noted.
@@ -616,7 +710,12 @@ fn write_update(folder: &Path, state: &Stored) -> io::Result<bool> {
 fn write_new(folder: &Path, state: &Stored) -> io::Result<()> {
     // Runtime configurations and files may hold secrets, so it is for the server alone.
     let path = folder.join(NEW_FILE);
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
     file.write_all(text(state)?.as_bytes())?;
     file.sync_all()
 }
@@ -642,7 +741,13 @@ mod tests {
         /// Without a writer that ever takes a state, as while the disk hangs.
         pub(crate) fn hanging() -> (Self, Receiver<StateWrite>) {
             let (store, states) = Self::unattended();
-            (Self { is_attended: true, ..store }, states)
+            (
+                Self {
+                    is_attended: true,
+                    ..store
+                },
+                states,
+            )
         }
     }
 
@@ -654,7 +759,11 @@ mod tests {
              files: [{{mountPoint: /a, binaryData: aGk=}}], \
              controlInterfaceAccess: {{denyRules: [{{type: LogRule, workloadNames: ['w*']}}]}}}}}}}}"
         );
-        crate::model::manifest::Manifest::parse(&yaml).unwrap().into_desired_state().unwrap().into()
+        crate::model::manifest::Manifest::parse(&yaml)
+            .unwrap()
+            .into_desired_state()
+            .unwrap()
+            .into()
     }
 
     fn stored(folder: &Path) -> Option<Stored> {
@@ -664,7 +773,9 @@ mod tests {
     /// A folder with these files.
     fn folder_with(files: &[(&str, &[u8])]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
-        files.iter().for_each(|(name, bytes)| fs::write(folder.path().join(name), bytes).unwrap());
+        files
+            .iter()
+            .for_each(|(name, bytes)| fs::write(folder.path().join(name), bytes).unwrap());
         folder
     }
 
@@ -682,10 +793,20 @@ mod tests {
     #[test]
     fn whatever_a_manifest_may_nest_can_be_stored() {
         let nested = |depth: usize| {
-            let yaml = format!("{{apiVersion: v1, configs: {{k: {}x{}}}}}", "[".repeat(depth), "]".repeat(depth));
-            crate::model::manifest::Manifest::parse(&yaml).ok()?.into_desired_state().ok()
+            let yaml = format!(
+                "{{apiVersion: v1, configs: {{k: {}x{}}}}}",
+                "[".repeat(depth),
+                "]".repeat(depth)
+            );
+            crate::model::manifest::Manifest::parse(&yaml)
+                .ok()?
+                .into_desired_state()
+                .ok()
         };
-        let deepest = (1..2_000).map_while(nested).last().expect("some depth is allowed");
+        let deepest = (1..2_000)
+            .map_while(nested)
+            .last()
+            .expect("some depth is allowed");
         assert!(matches!(deepest.configs["k"], ConfigItem::List(_)));
         let deepest = Stored::from(deepest);
         assert_eq!(parse(&text(&deepest).unwrap()), Ok(deepest));
@@ -693,8 +814,10 @@ mod tests {
 
     /// What may be found in place of `whole`.
     fn damages(whole: &str) -> Vec<Vec<u8>> {
-        let mut damaged: Vec<Vec<u8>> =
-            (0..whole.len()).step_by(37).map(|end| whole.as_bytes()[..end].to_vec()).collect();
+        let mut damaged: Vec<Vec<u8>> = (0..whole.len())
+            .step_by(37)
+            .map(|end| whole.as_bytes()[..end].to_vec())
+            .collect();
         damaged.extend((0..whole.len()).step_by(31).map(|place| {
             let mut bytes = whole.to_owned().into_bytes();
             bytes[place] ^= 1;
@@ -717,14 +840,21 @@ mod tests {
     fn the_state_before_is_used_with_a_warning_when_the_newest_cannot_be_read() {
         let [before, whole] = ["a", "b"].map(|name| text(&state(name)).unwrap());
         for bytes in damages(&whole) {
-            let folder = folder_with(&[(FILE, &bytes), (PREVIOUS_FILE, before.as_bytes()), (NEW_FILE, &bytes)]);
-            let Found { state: found, warning } = open(folder.path()).unwrap().expect("a state");
+            let folder = folder_with(&[
+                (FILE, &bytes),
+                (PREVIOUS_FILE, before.as_bytes()),
+                (NEW_FILE, &bytes),
+            ]);
+            let Found {
+                state: found,
+                warning,
+            } = open(folder.path()).unwrap().expect("a state");
             assert_eq!(found, state("a"), "{}", String::from_utf8_lossy(&bytes));
             let path = folder.path().join(FILE).display().to_string();
             assert!(warning.is_some_and(|text| text.contains(&path)));
             assert_eq!(fs::read(folder.path().join(DAMAGED_FILE)).unwrap(), bytes);
-            let [newest, kept] =
-                [FILE, PREVIOUS_FILE].map(|name| fs::read_to_string(folder.path().join(name)).unwrap());
+            let [newest, kept] = [FILE, PREVIOUS_FILE]
+                .map(|name| fs::read_to_string(folder.path().join(name)).unwrap());
             assert_eq!((&newest, &kept), (&before, &before), "there are two again");
             // Later starts warn as well, until an update has changed something.
             let again = open(folder.path()).unwrap().expect("a state");
@@ -732,7 +862,13 @@ mod tests {
             // As if it had been stored last: the next write keeps it.
             write_update(folder.path(), &state("c")).unwrap();
             assert!(!folder.path().join(OLDER_COPY_FILE).exists());
-            assert_eq!(open(folder.path()).unwrap(), Some(Found { state: state("c"), warning: None }));
+            assert_eq!(
+                open(folder.path()).unwrap(),
+                Some(Found {
+                    state: state("c"),
+                    warning: None
+                })
+            );
             fs::write(folder.path().join(FILE), bytes).unwrap();
             assert_eq!(stored(folder.path()), Some(state("a")));
         }
@@ -742,11 +878,24 @@ mod tests {
     fn files_of_which_none_can_be_read_are_an_error_that_says_what_to_do_and_stay() {
         let whole = text(&state("a")).unwrap();
         let bad = &whole.as_bytes()[1..];
-        for files in [&[(FILE, bad)][..], &[(PREVIOUS_FILE, bad)], &[(FILE, b""), (PREVIOUS_FILE, b"")]] {
+        for files in [
+            &[(FILE, bad)][..],
+            &[(PREVIOUS_FILE, bad)],
+            &[(FILE, b""), (PREVIOUS_FILE, b"")],
+        ] {
             let folder = folder_with(files);
             let error = open(folder.path()).unwrap_err().to_string();
-            assert!(error.contains(FILE) && error.contains("backup") && error.contains("move both away"), "{error}");
-            assert!(files.iter().all(|(name, bytes)| fs::read(folder.path().join(name)).unwrap() == *bytes));
+            assert!(
+                error.contains(FILE)
+                    && error.contains("backup")
+                    && error.contains("move both away"),
+                "{error}"
+            );
+            assert!(
+                files
+                    .iter()
+                    .all(|(name, bytes)| fs::read(folder.path().join(name)).unwrap() == *bytes)
+            );
             // As it says.
             fs::write(folder.path().join(PREVIOUS_FILE), &whole).unwrap();
             assert_eq!(stored(folder.path()), Some(state("a")));
@@ -757,24 +906,32 @@ mod tests {
         assert!(folder.path().join(FILE).exists());
     }
 
-    /// After each step of a write, with a new file that is there in part, and with a damaged newest file as well.
+    /// After each step of a write, with a new file that is there in part, and with a damaged newest
+    /// file as well.
     #[test]
     fn a_power_cut_at_any_step_of_a_write_loses_at_most_the_state_that_was_being_written() {
         let new = text(&state("c")).unwrap();
         let first = text(&state("a")).unwrap();
-        for (renames, end) in
-            (0..=new.len()).step_by(50).map(|end| (0, end)).chain((0..=2).map(|step| (step, new.len())))
+        for (renames, end) in (0..=new.len())
+            .step_by(50)
+            .map(|end| (0, end))
+            .chain((0..=2).map(|step| (step, new.len())))
         {
             for is_damaged in [false, true] {
                 let folder = folder_with(&[(FILE, first.as_bytes())]);
                 write(folder.path(), &state("b")).unwrap();
                 let path = |name| folder.path().join(name);
                 fs::write(path(NEW_FILE), &new[..end]).unwrap();
-                RENAMES[..renames].iter().for_each(|(from, to)| fs::rename(path(from), path(to)).unwrap());
+                RENAMES[..renames]
+                    .iter()
+                    .for_each(|(from, to)| fs::rename(path(from), path(to)).unwrap());
                 if is_damaged && path(FILE).exists() {
                     fs::write(path(FILE), "").unwrap();
                 }
-                let Found { state: found, warning } = open(folder.path()).unwrap().expect("a state");
+                let Found {
+                    state: found,
+                    warning,
+                } = open(folder.path()).unwrap().expect("a state");
                 let is_new_whole = renames < 2 && end == new.len();
                 let (expected, is_warned) = match (renames, is_damaged) {
                     _ if is_new_whole => ("c", false),
@@ -784,11 +941,19 @@ mod tests {
                     _ => ("c", false),
                 };
                 let place = format!("{renames} renames, {end} bytes, damaged: {is_damaged}");
-                assert_eq!((found, warning.is_some()), (state(expected), is_warned), "{place}");
+                assert_eq!(
+                    (found, warning.is_some()),
+                    (state(expected), is_warned),
+                    "{place}"
+                );
                 // What is used is not lost by the next cut either, nor is the warning.
                 fs::write(path(NEW_FILE), "").unwrap();
                 let again = open(folder.path()).unwrap().expect("a state");
-                assert_eq!((again.state, again.warning.is_some()), (state(expected), is_warned), "{place}");
+                assert_eq!(
+                    (again.state, again.warning.is_some()),
+                    (state(expected), is_warned),
+                    "{place}"
+                );
             }
         }
     }
@@ -796,22 +961,38 @@ mod tests {
     #[test]
     fn the_first_write_of_all_may_be_cut_off() {
         let whole = text(&state("a")).unwrap();
-        assert_eq!(stored(folder_with(&[(NEW_FILE, &whole.as_bytes()[..50])]).path()), None);
-        assert_eq!(stored(folder_with(&[(NEW_FILE, whole.as_bytes())]).path()), Some(state("a")));
+        assert_eq!(
+            stored(folder_with(&[(NEW_FILE, &whole.as_bytes()[..50])]).path()),
+            None
+        );
+        assert_eq!(
+            stored(folder_with(&[(NEW_FILE, whole.as_bytes())]).path()),
+            Some(state("a"))
+        );
     }
 
     #[test]
     fn updates_of_another_version_are_forgotten_and_the_state_is_kept() {
-        for updates in [r#""none""#, r#"{"newest": 3}"#, r#"{"newest": 3, "list": [{"number": "3"}]}"#] {
+        for updates in [
+            r#""none""#,
+            r#"{"newest": 3}"#,
+            r#"{"newest": 3, "list": [{"number": "3"}]}"#,
+        ] {
             let body = format!(r#"{{"apiVersion": "v1", "updates": {updates}}}"#);
             let stored = parse(&format!("{HEADER}{}\n{body}", hash_id(&body))).unwrap();
-            assert_eq!((stored.desired.api_version.as_str(), stored.updates), ("v1", None), "{updates}");
+            assert_eq!(
+                (stored.desired.api_version.as_str(), stored.updates),
+                ("v1", None),
+                "{updates}"
+            );
         }
     }
 
     /// The state of version 1.1 with `from` replaced by `to`, and the right checksum.
     fn version_1_1_with(from: &str, to: &str) -> String {
-        let (_, body) = include_str!("../../tests/stored/version-1.1.json").split_once('\n').unwrap();
+        let (_, body) = include_str!("../../tests/stored/version-1.1.json")
+            .split_once('\n')
+            .unwrap();
         let changed = body.replacen(from, to, 1);
         assert_ne!(changed, body);
         format!("{HEADER}{}\n{changed}", hash_id(&changed))
@@ -820,22 +1001,56 @@ mod tests {
     #[test]
     fn stored_number_beyond_its_bound_makes_the_state_unreadable() {
         for (from, to, reason) in [
-            (r#""number":2"#, r#""number":18446744073709551615"#, "the number 18446744073709551615"),
-            (r#""newest":2"#, r#""newest":18446744073709551615"#, "the number 18446744073709551615"),
-            (r#""newest":2"#, r#""newest":9007199254740993"#, "the highest one is 9007199254740992"),
-            (r#""number":2"#, r#""number":1"#, "two updates with the number 1"),
-            (r#""losses":0"#, r#""losses":4294967296"#, "update 2 has the count 4294967296"),
-            (r#""losses":0"#, r#""losses":-1"#, "invalid type: integer `-1`"),
-            (r#""newest":2"#, r#""newest":18446744073709551616"#, "invalid type: floating point"),
+            (
+                r#""number":2"#,
+                r#""number":18446744073709551615"#,
+                "the number 18446744073709551615",
+            ),
+            (
+                r#""newest":2"#,
+                r#""newest":18446744073709551615"#,
+                "the number 18446744073709551615",
+            ),
+            (
+                r#""newest":2"#,
+                r#""newest":9007199254740993"#,
+                "the highest one is 9007199254740992",
+            ),
+            (
+                r#""number":2"#,
+                r#""number":1"#,
+                "two updates with the number 1",
+            ),
+            (
+                r#""losses":0"#,
+                r#""losses":4294967296"#,
+                "update 2 has the count 4294967296",
+            ),
+            (
+                r#""losses":0"#,
+                r#""losses":-1"#,
+                "invalid type: integer `-1`",
+            ),
+            (
+                r#""newest":2"#,
+                r#""newest":18446744073709551616"#,
+                "invalid type: floating point",
+            ),
         ] {
             let text = version_1_1_with(from, to);
             let error = parse(&text).unwrap_err();
             assert!(error.contains(reason), "{error}");
             // So it is a state that cannot be read: the one before it is used.
             let before = super::text(&state("a")).unwrap();
-            let folder = folder_with(&[(FILE, text.as_bytes()), (PREVIOUS_FILE, before.as_bytes())]);
+            let folder =
+                folder_with(&[(FILE, text.as_bytes()), (PREVIOUS_FILE, before.as_bytes())]);
             let found = open(folder.path()).unwrap().expect("a state");
-            assert!(found.state == state("a") && found.warning.is_some_and(|warning| warning.contains(reason)));
+            assert!(
+                found.state == state("a")
+                    && found
+                        .warning
+                        .is_some_and(|warning| warning.contains(reason))
+            );
         }
     }
 
@@ -853,12 +1068,24 @@ mod tests {
     fn a_file_of_version_1_1_is_still_read() {
         let written = include_str!("../../tests/stored/version-1.1.json");
         let stored = parse(written).unwrap();
-        let workloads: Vec<&str> = stored.desired.workloads.keys().map(|name| &**name).collect();
-        assert_eq!((workloads, stored.desired.configs.len()), (vec!["db", "spare", "web"], 3));
+        let workloads: Vec<&str> = stored
+            .desired
+            .workloads
+            .keys()
+            .map(|name| &**name)
+            .collect();
+        assert_eq!(
+            (workloads, stored.desired.configs.len()),
+            (vec!["db", "spare", "web"], 3)
+        );
         assert_eq!(text(&stored).unwrap(), written, "nothing of it is left out");
         let mut server = crate::server::ServerLoop::new();
         server.start_again_with(stored).unwrap();
-        let phases: Vec<String> = server.seen_updates().values().map(|update| update.phase.to_string()).collect();
+        let phases: Vec<String> = server
+            .seen_updates()
+            .values()
+            .map(|update| update.phase.to_string())
+            .collect();
         assert_eq!(phases, ["GOOD", "STAGING"]);
     }
 
@@ -878,11 +1105,22 @@ mod tests {
                 now += time + Duration::from_millis(20);
             }
             for (from, _) in &waits {
-                let within = waits.iter().filter(|(at, _)| at >= from && *at < *from + period);
-                let waited: Duration = within.map(|(at, time)| (*time).min(*from + period - *at)).sum();
-                assert!(waited <= Duration::from_secs(1), "{waited:?} from {from:?} on, {slowness:?} each");
+                let within = waits
+                    .iter()
+                    .filter(|(at, _)| at >= from && *at < *from + period);
+                let waited: Duration = within
+                    .map(|(at, time)| (*time).min(*from + period - *at))
+                    .sum();
+                assert!(
+                    waited <= Duration::from_secs(1),
+                    "{waited:?} from {from:?} on, {slowness:?} each"
+                );
             }
-            assert_eq!(waits[0].1, slowness.min(STORE_WAIT), "a sound disk is waited for");
+            assert_eq!(
+                waits[0].1,
+                slowness.min(STORE_WAIT),
+                "a sound disk is waited for"
+            );
         }
     }
 
@@ -914,7 +1152,8 @@ mod tests {
         let path = folder.path().join("gone");
         let (mut store, states) = StateStore::unattended();
         store.store(state("a"));
-        // The folder comes back while the writer waits for its next try, which the end of the server brings about.
+        // The folder comes back while the writer waits for its next try, which the end of the
+        // server brings about.
         let (begun, wait) = bounded(0);
         let (writer_path, owner) = (path.clone(), store);
         let writer = threads::spawn("store", STACK_LARGE, move || {
@@ -953,10 +1192,17 @@ mod tests {
         let (mut store, thread) = StateStore::start(folder.path().to_owned(), None).unwrap();
         let first = store.warning().expect("the start tries it");
         let path = folder.path().display().to_string();
-        assert!(first.contains(&path) && first.contains("Is a directory") && first.contains("since 2"), "{first}");
+        assert!(
+            first.contains(&path) && first.contains("Is a directory") && first.contains("since 2"),
+            "{first}"
+        );
         store.store_and_wait(state("a"));
         store.take_report();
-        assert_eq!(store.warning(), Some(first), "it is the same fault, of the same time");
+        assert_eq!(
+            store.warning(),
+            Some(first),
+            "it is the same fault, of the same time"
+        );
         assert!(!store.has_stored());
         make_writable(folder.path());
         store.store_and_wait(state("b"));
@@ -975,15 +1221,22 @@ mod tests {
         make_writable(folder.path());
         let job = writer.failed.take().expect("it is tried again");
         writer.attempt(job);
-        assert_eq!((writer.report, writer.failed.is_none()), (WriterReport::default(), true));
+        assert_eq!(
+            (writer.report, writer.failed.is_none()),
+            (WriterReport::default(), true)
+        );
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[test]
     fn state_of_the_start_is_no_stored_update() {
         let folder = tempfile::tempdir().unwrap();
-        let (mut store, _thread) = StateStore::start(folder.path().to_owned(), Some(state("a"))).unwrap();
-        assert_eq!((stored(folder.path()), store.has_stored()), (Some(state("a")), false));
+        let (mut store, _thread) =
+            StateStore::start(folder.path().to_owned(), Some(state("a"))).unwrap();
+        assert_eq!(
+            (stored(folder.path()), store.has_stored()),
+            (Some(state("a")), false)
+        );
         store.store_and_wait(state("b"));
         store.take_report();
         assert!(store.has_stored());
@@ -995,15 +1248,27 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         note_older_copy(folder.path(), &state("a"), "an older state");
         let (mut writer, _reports) = Writer::new(folder.path().to_owned());
-        let updates = Some(StoredUpdates { newest: 1, list: Vec::new() });
-        writer.attempt(Job::Store(Stored { updates: updates.clone(), ..state("a") }));
+        let updates = Some(StoredUpdates {
+            newest: 1,
+            list: Vec::new(),
+        });
+        writer.attempt(Job::Store(Stored {
+            updates: updates.clone(),
+            ..state("a")
+        }));
         assert!(!writer.report.has_stored);
         let found = open(folder.path()).unwrap().expect("a state");
-        assert_eq!((found.state.updates, found.warning.as_deref()), (updates, Some("an older state")));
+        assert_eq!(
+            (found.state.updates, found.warning.as_deref()),
+            (updates, Some("an older state"))
+        );
         writer.attempt(Job::Store(state("b")));
         assert!(writer.report.has_stored);
         writer.attempt(Job::Store(state("a")));
-        assert_eq!(open(folder.path()).unwrap().and_then(|found| found.warning), None);
+        assert_eq!(
+            open(folder.path()).unwrap().and_then(|found| found.warning),
+            None
+        );
     }
 
     #[test]
@@ -1011,8 +1276,14 @@ mod tests {
         let (mut store, _states) = StateStore::hanging();
         store.store(state("a"));
         assert_eq!(store.warning(), None, "any write needs a moment");
-        store.busy_since = store.busy_since.and_then(|since| since.checked_sub(STORE_SLOW));
-        assert!(store.warning().is_some_and(|text| text.contains("busy storing the state for 10 s")));
+        store.busy_since = store
+            .busy_since
+            .and_then(|since| since.checked_sub(STORE_SLOW));
+        assert!(
+            store
+                .warning()
+                .is_some_and(|text| text.contains("busy storing the state for 10 s"))
+        );
     }
 
     /// Updates may come faster than the disk stores them, one after the other.
@@ -1023,13 +1294,27 @@ mod tests {
         store.reports = reports;
         store.store(state("a"));
         store.store(state("b"));
-        store.busy_since = store.busy_since.and_then(|since| since.checked_sub(STORE_SLOW));
-        writer.send(WriterReport { tried: 1, ..WriterReport::default() }).unwrap();
+        store.busy_since = store
+            .busy_since
+            .and_then(|since| since.checked_sub(STORE_SLOW));
+        writer
+            .send(WriterReport {
+                tried: 1,
+                ..WriterReport::default()
+            })
+            .unwrap();
         store.take_report();
         assert_eq!(store.warning(), None);
         // What is tried again is none that ends.
-        store.busy_since = store.busy_since.and_then(|since| since.checked_sub(STORE_SLOW));
-        writer.send(WriterReport { tried: 1, ..WriterReport::default() }).unwrap();
+        store.busy_since = store
+            .busy_since
+            .and_then(|since| since.checked_sub(STORE_SLOW));
+        writer
+            .send(WriterReport {
+                tried: 1,
+                ..WriterReport::default()
+            })
+            .unwrap();
         store.take_report();
         assert!(store.warning().is_some());
     }

@@ -4,7 +4,8 @@
 
 use super::peers::Agent;
 use crate::model::complete_state::{
-    DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node, workload_node,
+    DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node,
+    workload_node,
 };
 use crate::model::execution_state::ExecutionState;
 use crate::model::mask_tree::{Keys, MaskTree, Wanted};
@@ -36,13 +37,19 @@ impl<'s> StateView<'s> {
 
     /// The whole state with all empty containers, which is what a read without masks returns.
     pub fn everything(&self) -> Node {
-        let workloads = self.effective.iter().map(|(name, added)| (&**name, full(&added.workload)));
+        let workloads = self
+            .effective
+            .iter()
+            .map(|(name, added)| (&**name, full(&added.workload)));
         let effective = Node::object([
             ("apiVersion", Node::text(&*self.desired.api_version)),
             ("workloads", Node::map(workloads)),
             ("configs", Node::empty()),
         ]);
-        let agents = self.agents.iter().map(|(name, agent)| (&**name, agent_node(&agent.attributes, Rendering::Full)));
+        let agents = self
+            .agents
+            .iter()
+            .map(|(name, agent)| (&**name, agent_node(&agent.attributes, Rendering::Full)));
         Node::object([
             ("desiredState", self.desired.node(Rendering::Full)),
             ("effectiveState", effective),
@@ -51,43 +58,72 @@ impl<'s> StateView<'s> {
         ])
     }
 
-    /// What `tree` selects, which are the masks of a read. A state that a mask names has at least its version.
+    /// What `tree` selects, which are the masks of a read. A state that a mask names has at least
+    /// its version.
     // [impl->swdd~server-filters-get-complete-state-result~2]
     pub fn select(&self, tree: &MaskTree) -> Node {
         let wanted = tree.wanted();
         let mut selected = Vec::new();
         let (desired, effective) = (wanted.below("desiredState"), wanted.below("effectiveState"));
         let workloads = entries(&desired.below("workloads"), &self.desired.workloads, sparse);
-        let configs = entries(&desired.below("configs"), &self.desired.configs, config_node);
+        let configs = entries(
+            &desired.below("configs"),
+            &self.desired.configs,
+            config_node,
+        );
         let configs = configs.filter(|_| !self.desired.configs.is_empty());
-        let run = entries(&effective.below("workloads"), self.effective, |added| sparse(&added.workload));
+        let run = entries(&effective.below("workloads"), self.effective, |added| {
+            sparse(&added.workload)
+        });
         let state_parts = [
             ("desiredState", self.state(&desired, workloads, configs)),
             ("effectiveState", self.state(&effective, run, None)),
         ];
         for (name, mut part) in state_parts {
-            // A state without version is not valid, so it comes with whatever is read; also when a mask only
-            // begins with the name and reads nothing.
+            // A state without version is not valid, so it comes with whatever is read; also when a
+            // mask only begins with the name and reads nothing.
             if (part.is_some() || tree.begins_with(name))
                 && let Node::Map(entries) = part.get_or_insert_default()
             {
-                entries.insert("apiVersion".to_owned(), Node::text(&*self.desired.api_version));
+                entries.insert(
+                    "apiVersion".to_owned(),
+                    Node::text(&*self.desired.api_version),
+                );
             }
             selected.extend(part.map(|part| (name, part)));
         }
         let states = self.workload_states(&wanted.below("workloadStates"));
         selected.extend(states.map(|states| ("workloadStates", states)));
-        selected.extend(self.connected_agents(&wanted.below("agents")).map(|agents| ("agents", agents)));
+        selected.extend(
+            self.connected_agents(&wanted.below("agents"))
+                .map(|agents| ("agents", agents)),
+        );
         Node::map(selected)
     }
 
-    fn state(&self, wanted: &Wanted<'_>, workloads: Option<Node>, configs: Option<Node>) -> Option<Node> {
-        let version = wanted.below("apiVersion").take(Node::text(&*self.desired.api_version));
-        present(wanted, [("apiVersion", version), ("workloads", workloads), ("configs", configs)])
+    fn state(
+        &self,
+        wanted: &Wanted<'_>,
+        workloads: Option<Node>,
+        configs: Option<Node>,
+    ) -> Option<Node> {
+        let version = wanted
+            .below("apiVersion")
+            .take(Node::text(&*self.desired.api_version));
+        present(
+            wanted,
+            [
+                ("apiVersion", version),
+                ("workloads", workloads),
+                ("configs", configs),
+            ],
+        )
     }
 
     fn connected_agents(&self, wanted: &Wanted<'_>) -> Option<Node> {
-        entries(wanted, self.agents, |agent| agent_node(&agent.attributes, Rendering::Sparse))
+        entries(wanted, self.agents, |agent| {
+            agent_node(&agent.attributes, Rendering::Sparse)
+        })
     }
 
     fn workload_states(&self, wanted: &Wanted<'_>) -> Option<Node> {
@@ -98,20 +134,31 @@ impl<'s> StateView<'s> {
         let mut add = |entry| add_state(&mut agents, wanted, entry);
         match wanted.keys() {
             Keys::All => self.states.iter().for_each(add),
-            Keys::Named(names) => names.into_iter().for_each(|agent| match wanted.below(agent).keys() {
-                Keys::All => self.states.of_agent(agent).for_each(&mut add),
-                Keys::Named(workloads) => workloads
+            Keys::Named(names) => {
+                names
                     .into_iter()
-                    .flat_map(|workload| self.states.of_agent_workload(agent, workload))
-                    .for_each(&mut add),
-            }),
+                    .for_each(|agent| match wanted.below(agent).keys() {
+                        Keys::All => self.states.of_agent(agent).for_each(&mut add),
+                        Keys::Named(workloads) => workloads
+                            .into_iter()
+                            .flat_map(|workload| self.states.of_agent_workload(agent, workload))
+                            .for_each(&mut add),
+                    })
+            }
         }
         (wanted.is_whole() || !agents.is_empty()).then_some(Node::Map(agents))
     }
 }
 
-fn add_state(agents: &mut Entries, wanted: &Wanted<'_>, (instance, state): (InstanceName, &ExecutionState)) {
-    let wanted = wanted.below(&instance.agent).below(&instance.workload).below(&instance.id);
+fn add_state(
+    agents: &mut Entries,
+    wanted: &Wanted<'_>,
+    (instance, state): (InstanceName, &ExecutionState),
+) {
+    let wanted = wanted
+        .below(&instance.agent)
+        .below(&instance.workload)
+        .below(&instance.id);
     if let Some(node) = state_parts(&wanted, state) {
         put_instance(agents, &instance, node);
     }
@@ -127,7 +174,8 @@ pub(super) fn put_instance(agents: &mut Entries, instance: &InstanceName, node: 
     *place = node;
 }
 
-/// The wanted part of one state. `state` and `subState` come together: one alone has no meaning on the wire.
+/// The wanted part of one state. `state` and `subState` come together: one alone has no meaning on
+/// the wire.
 fn state_parts(wanted: &Wanted<'_>, state: &ExecutionState) -> Option<Node> {
     if wanted.is_nothing() {
         return None;
@@ -144,7 +192,11 @@ fn state_parts(wanted: &Wanted<'_>, state: &ExecutionState) -> Option<Node> {
 }
 
 /// The wanted entries of a map whose values are rendered only when they are wanted.
-pub fn entries<K, V>(wanted: &Wanted<'_>, map: &BTreeMap<K, V>, node: impl Fn(&V) -> Node) -> Option<Node>
+pub fn entries<K, V>(
+    wanted: &Wanted<'_>,
+    map: &BTreeMap<K, V>,
+    node: impl Fn(&V) -> Node,
+) -> Option<Node>
 where
     K: Ord + AsRef<str> + std::borrow::Borrow<str>,
 {
@@ -153,18 +205,35 @@ where
     }
     let entry = |key: &str, value: &V| {
         let below = wanted.below(key);
-        if below.is_nothing() { None } else { Some((key.to_owned(), below.take(node(value))?)) }
+        if below.is_nothing() {
+            None
+        } else {
+            Some((key.to_owned(), below.take(node(value))?))
+        }
     };
     let found: Entries = match wanted.keys() {
-        Keys::All => map.iter().filter_map(|(key, value)| entry(key.as_ref(), value)).collect(),
-        Keys::Named(names) => names.into_iter().filter_map(|name| entry(name, map.get(name)?)).collect(),
+        Keys::All => map
+            .iter()
+            .filter_map(|(key, value)| entry(key.as_ref(), value))
+            .collect(),
+        Keys::Named(names) => names
+            .into_iter()
+            .filter_map(|name| entry(name, map.get(name)?))
+            .collect(),
     };
     (wanted.is_whole() || !found.is_empty()).then_some(Node::Map(found))
 }
 
 /// A map of the parts that exist, or nothing when there is none and the map itself is not wanted.
-pub fn present<const N: usize>(wanted: &Wanted<'_>, parts: [(&str, Option<Node>); N]) -> Option<Node> {
-    let node = Node::map(parts.into_iter().filter_map(|(key, part)| Some((key, part?))));
+pub fn present<const N: usize>(
+    wanted: &Wanted<'_>,
+    parts: [(&str, Option<Node>); N],
+) -> Option<Node> {
+    let node = Node::map(
+        parts
+            .into_iter()
+            .filter_map(|(key, part)| Some((key, part?))),
+    );
     (wanted.is_whole() || !node.is_empty_container()).then_some(node)
 }
 
@@ -197,7 +266,11 @@ workloads:
         let mut cluster = Cluster::with_manifest(MANIFEST);
         for (workload, agent) in [("a", "agent_A"), ("b", "agent_B")] {
             let peer = cluster.agent(agent);
-            let load = AgentLoad { agent: agent.to_owned(), cpu_usage: 7, free_memory: 8 };
+            let load = AgentLoad {
+                agent: agent.to_owned(),
+                cpu_usage: 7,
+                free_memory: 8,
+            };
             cluster.send(peer, ToServer::AgentLoad(load));
             let state = ExecutionState::with_info(Phase::Running, "info");
             let state = WorkloadState::new(InstanceName::new(workload, "x", agent), state);
@@ -282,8 +355,14 @@ workloads:
         let mut cluster = running();
         let everything = cluster.read(&["*"]);
         assert_eq!(cluster.read(&["*.*"]), everything);
-        assert_eq!(cluster.read(&["desiredState", "effectiveState", "workloadStates", "agents"]), everything);
-        assert!(!everything.contains("{}") && !everything.contains("[]"), "{everything}");
+        assert_eq!(
+            cluster.read(&["desiredState", "effectiveState", "workloadStates", "agents"]),
+            everything
+        );
+        assert!(
+            !everything.contains("{}") && !everything.contains("[]"),
+            "{everything}"
+        );
         assert!(everything.contains(r#""tags":{"owner":"me","t2":"2"}"#));
     }
 
@@ -296,17 +375,34 @@ workloads:
             vec!["effectiveState", "configs"],
             vec!["desiredState", "workloads", "b", "tags"],
             vec!["effectiveState", "workloads", "b", "dependencies"],
-            vec!["desiredState", "workloads", "b", "controlInterfaceAccess", "allowRules"],
+            vec![
+                "desiredState",
+                "workloads",
+                "b",
+                "controlInterfaceAccess",
+                "allowRules",
+            ],
         ] {
-            assert!(node.at(&path).is_some_and(Node::is_empty_container), "{path:?}");
+            assert!(
+                node.at(&path).is_some_and(Node::is_empty_container),
+                "{path:?}"
+            );
         }
     }
 
     #[test]
     fn configs_are_read_by_mask_and_left_out_when_there_are_none() {
         let mut cluster = Cluster::default();
-        assert_eq!(cluster.read(&["desiredState.configs"]), r#"{"desiredState":{"apiVersion":"v1"}}"#);
-        cluster.update("{desiredState: {apiVersion: v1, configs: {k: {x: '1'}}}}", &["desiredState.configs"]).unwrap();
+        assert_eq!(
+            cluster.read(&["desiredState.configs"]),
+            r#"{"desiredState":{"apiVersion":"v1"}}"#
+        );
+        cluster
+            .update(
+                "{desiredState: {apiVersion: v1, configs: {k: {x: '1'}}}}",
+                &["desiredState.configs"],
+            )
+            .unwrap();
         assert_eq!(
             cluster.read(&["desiredState.configs.k.x", "effectiveState.configs"]),
             r#"{"desiredState":{"apiVersion":"v1","configs":{"k":{"x":"1"}}},"effectiveState":{"apiVersion":"v1"}}"#

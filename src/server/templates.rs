@@ -1,20 +1,21 @@
 //! Config items into rendered workloads.
 //!
-//! Thread: `server`; a plain value. The template engine recurses as deep as a template is nested and has no bounds of its
-//! own. A template of a few lines could keep the server busy for hours or fill its memory, so templates and configs are
-//! measured before, the output is cut off and the steps are counted.
+//! Thread: `server`; a plain value. The template engine recurses as deep as a template is nested
+//! and has no bounds of its own. A template of a few lines could keep the server busy for hours or
+//! fill its memory, so templates and configs are measured before, the output is cut off and the
+//! steps are counted.
 
 mod cost;
 
 use crate::limits::{
-    RENDERED_MAX, RENDERED_UPDATE_MAX, TEMPLATE_DEPTH_MAX, TEMPLATE_START_SHARE, TEMPLATE_START_STEPS,
-    TEMPLATE_STEP_BYTES, TEMPLATE_STEPS_MAX, TEMPLATE_VALUES_MAX,
+    RENDERED_MAX, RENDERED_UPDATE_MAX, TEMPLATE_DEPTH_MAX, TEMPLATE_START_SHARE,
+    TEMPLATE_START_STEPS, TEMPLATE_STEP_BYTES, TEMPLATE_STEPS_MAX, TEMPLATE_VALUES_MAX,
 };
 use crate::model::workload::{ConfigItem, File, FileContent, Workload};
 use cost::{COUNT_STEPS, Pricing};
 use handlebars::{
-    Context, Handlebars, Helper, HelperResult, Output, RenderContext, RenderError as EngineError, RenderErrorReason,
-    Renderable, Template, TemplateError, WriteOutput,
+    Context, Handlebars, Helper, HelperResult, Output, RenderContext, RenderError as EngineError,
+    RenderErrorReason, Renderable, Template, TemplateError, WriteOutput,
 };
 use serde_json::Value;
 use std::cell::Cell;
@@ -31,7 +32,8 @@ const VALUE_ENTRY: usize = 64;
 /// What a mapping takes in that copy beside its entries, in bytes: room for eleven.
 const VALUE_MAP: usize = 640;
 
-/// The one partial that templates may include: each line of its content gets the indentation of the inclusion.
+/// The one partial that templates may include: each line of its content gets the indentation of the
+/// inclusion.
 const INDENT: (&str, &str) = ("indent", "{{content}}");
 
 /// A workload cannot be rendered.
@@ -80,7 +82,9 @@ impl Default for Templates {
         let mut engine = Handlebars::new();
         engine.set_strict_mode(true);
         engine.register_escape_fn(handlebars::no_escape);
-        engine.register_partial(INDENT.0, INDENT.1).expect("the one partial is a valid template");
+        engine
+            .register_partial(INDENT.0, INDENT.1)
+            .expect("the one partial is a valid template");
         let steps_left = Arc::new(AtomicUsize::new(TEMPLATE_STEPS_MAX));
         let counter = steps_left.clone();
         let count = move |helper: &Helper<'_>,
@@ -89,25 +93,34 @@ impl Default for Templates {
                           _: &mut RenderContext<'_, '_>,
                           _: &mut dyn Output|
               -> HelperResult {
-            let steps = helper.param(0).and_then(|steps| steps.value().as_u64()).unwrap_or(1);
+            let steps = helper
+                .param(0)
+                .and_then(|steps| steps.value().as_u64())
+                .unwrap_or(1);
             take_steps(&counter, usize::try_from(steps).unwrap_or(usize::MAX))
         };
         engine.register_helper(COUNT_STEPS, Box::new(count));
-        Self { engine, steps_left, output_left: Cell::new(RENDERED_UPDATE_MAX) }
+        Self {
+            engine,
+            steps_left,
+            output_left: Cell::new(RENDERED_UPDATE_MAX),
+        }
     }
 }
 
 /// Takes `steps` from those that are left.
 fn take_steps(left: &AtomicUsize, steps: usize) -> HelperResult {
-    let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(steps));
+    let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+        left.checked_sub(steps)
+    });
     taken.map(drop).map_err(|_| {
         left.store(0, Ordering::Relaxed); // How [`Templates::at`] recognises this error.
         EngineError::from(RenderErrorReason::Other(TOO_MANY_STEPS.to_owned()))
     })
 }
 
-/// The steps for a start. Each workload may take its share first, and the rest is for those that need more, so that no
-/// workload takes the steps of the others.
+/// The steps for a start. Each workload may take its share first, and the rest is for those that
+/// need more, so that no workload takes the steps of the others.
 pub struct StartBudget {
     steps_left: usize,
     share: usize,
@@ -116,18 +129,23 @@ pub struct StartBudget {
 impl StartBudget {
     /// For a start with so many workloads.
     pub fn new(workloads: usize) -> Self {
-        Self { steps_left: TEMPLATE_START_STEPS, share: TEMPLATE_START_STEPS / TEMPLATE_START_SHARE / workloads.max(1) }
+        Self {
+            steps_left: TEMPLATE_START_STEPS,
+            share: TEMPLATE_START_STEPS / TEMPLATE_START_SHARE / workloads.max(1),
+        }
     }
 }
 
 impl Templates {
-    /// Another update begins: its templates may do so many steps and render so many bytes altogether.
+    /// Another update begins: its templates may do so many steps and render so many bytes
+    /// altogether.
     pub fn begin(&self, steps: usize, bytes: usize) {
         self.steps_left.store(steps, Ordering::Relaxed);
         self.output_left.set(bytes);
     }
 
-    /// Renders one workload of a start with what `budget` still has: no more than its share, or with all that is left.
+    /// Renders one workload of a start with what `budget` still has: no more than its share, or
+    /// with all that is left.
     ///
     /// # Errors
     /// [`RenderError`], see [`Templates::render`].
@@ -138,18 +156,24 @@ impl Templates {
         workload: &'w Arc<Workload>,
         config: impl Fn(&str) -> Option<&'c ConfigItem>,
     ) -> Result<Arc<Workload>, RenderError> {
-        let steps = if all { budget.steps_left } else { budget.share.min(budget.steps_left) };
+        let steps = if all {
+            budget.steps_left
+        } else {
+            budget.share.min(budget.steps_left)
+        };
         self.begin(steps, RENDERED_UPDATE_MAX);
         let rendered = self.render(workload, config);
         budget.steps_left -= steps - self.steps_left.load(Ordering::Relaxed);
         rendered
     }
 
-    /// The workload as agents get it: templates in agent, runtime configuration and files are filled in and the
-    /// names for templates are gone. A workload without such names is shared as it is, whatever its texts contain.
+    /// The workload as agents get it: templates in agent, runtime configuration and files are
+    /// filled in and the names for templates are gone. A workload without such names is shared as
+    /// it is, whatever its texts contain.
     ///
     /// # Errors
-    /// [`RenderError`] for the first field, or a config that is missing even if no template uses it.
+    /// [`RenderError`] for the first field, or a config that is missing even if no template uses
+    /// it.
     pub fn render<'c, 'w>(
         &self,
         workload: &'w Arc<Workload>,
@@ -162,7 +186,11 @@ impl Templates {
             Some(item) => Ok((alias, item)),
             None => Err(RenderError::MissingConfig(key.clone())),
         };
-        let items: Vec<(&String, &ConfigItem)> = workload.configs.iter().map(item).collect::<Result<_, _>>()?;
+        let items: Vec<(&String, &ConfigItem)> = workload
+            .configs
+            .iter()
+            .map(item)
+            .collect::<Result<_, _>>()?;
         let mut known = None; // Only where some field is a template: what that costs is counted.
         let mut field = |name: &str, text: &str| {
             if !has_template(text) {
@@ -172,28 +200,45 @@ impl Templates {
                 Some(values) => values,
                 None => known.insert(self.values(&items)?),
             };
-            self.text(text, values).map_err(|reason| self.at(name, reason))
+            self.text(text, values)
+                .map_err(|reason| self.at(name, reason))
         };
         let mut rendered = Workload::clone(workload);
         rendered.configs = BTreeMap::new();
         rendered.agent = field("agent", &workload.agent)?.into();
-        rendered.runtime_config = field("runtimeConfig", &workload.runtime_config)?.as_str().into();
+        rendered.runtime_config = field("runtimeConfig", &workload.runtime_config)?
+            .as_str()
+            .into();
         for file in &mut rendered.files {
-            let File { mount_point, content: FileContent::Data(text) | FileContent::BinaryData(text) } = file;
+            let File {
+                mount_point,
+                content: FileContent::Data(text) | FileContent::BinaryData(text),
+            } = file;
             *text = field(&format!("files with mount point {mount_point}"), text)?;
         }
         Ok(Arc::new(rendered))
     }
 
-    /// Copies configs for the engine. What that costs is counted first, since it may be far more than there is.
+    /// Copies configs for the engine. What that costs is counted first, since it may be far more
+    /// than there is.
     fn values(&self, items: &[(&String, &ConfigItem)]) -> Result<Values, RenderError> {
-        let sizes = items.iter().try_fold(0, |size, (_, item)| add_size(size, item));
+        let sizes = items
+            .iter()
+            .try_fold(0, |size, (_, item)| add_size(size, item));
         let size = sizes.ok_or(RenderError::ConfigsTooLarge)?;
-        take_steps(&self.steps_left, size / TEMPLATE_STEP_BYTES)
-            .map_err(|_| RenderError::TooManySteps { field: "configs".to_owned() })?;
-        let values: serde_json::Map<String, Value> =
-            items.iter().map(|(alias, item)| ((*alias).clone(), json(item))).collect();
-        Ok(Values { size, context: Context::from(Value::Object(values)) })
+        take_steps(&self.steps_left, size / TEMPLATE_STEP_BYTES).map_err(|_| {
+            RenderError::TooManySteps {
+                field: "configs".to_owned(),
+            }
+        })?;
+        let values: serde_json::Map<String, Value> = items
+            .iter()
+            .map(|(alias, item)| ((*alias).clone(), json(item)))
+            .collect();
+        Ok(Values {
+            size,
+            context: Context::from(Value::Object(values)),
+        })
     }
 
     /// The error for a field that cannot be rendered.
@@ -208,23 +253,36 @@ impl Templates {
 
     fn text(&self, template: &str, values: &Values) -> Result<String, String> {
         if depth(template) > TEMPLATE_DEPTH_MAX {
-            return Err(format!("blocks or brackets are nested more than {TEMPLATE_DEPTH_MAX} deep"));
+            return Err(format!(
+                "blocks or brackets are nested more than {TEMPLATE_DEPTH_MAX} deep"
+            ));
         }
         let text = |error: EngineError| render_error(&error);
         take_steps(&self.steps_left, cost::of_compiling(template)).map_err(text)?;
         let mut compiled = Template::compile(template).map_err(|error| syntax_error(&error))?;
         let steps = Pricing::new(values.size).prepare(&mut compiled)?;
         take_steps(&self.steps_left, steps).map_err(text)?;
-        let mut output = Bounded { bytes: Vec::new(), written: 0, left: &self.output_left, steps: &self.steps_left };
+        let mut output = Bounded {
+            bytes: Vec::new(),
+            written: 0,
+            left: &self.output_left,
+            steps: &self.steps_left,
+        };
         let mut context = RenderContext::new(None);
         compiled
-            .render(&self.engine, &values.context, &mut context, &mut WriteOutput::new(&mut output))
+            .render(
+                &self.engine,
+                &values.context,
+                &mut context,
+                &mut WriteOutput::new(&mut output),
+            )
             .map_err(text)?;
         String::from_utf8(output.bytes).map_err(|error| error.to_string())
     }
 }
 
-/// The error and place of a template. The engine's own text quotes the lines around it, which may hold secrets.
+/// The error and place of a template. The engine's own text quotes the lines around it, which may
+/// hold secrets.
 fn syntax_error(error: &TemplateError) -> String {
     template_error(error.reason(), error.pos())
 }
@@ -233,17 +291,22 @@ fn syntax_error(error: &TemplateError) -> String {
 fn render_error(error: &EngineError) -> String {
     let place = error.line_no.zip(error.column_no);
     match error.reason() {
-        RenderErrorReason::MissingVariable(Some(name)) => template_error(format!("no config defines '{name}'"), place),
+        RenderErrorReason::MissingVariable(Some(name)) => {
+            template_error(format!("no config defines '{name}'"), place)
+        }
         reason => template_error(reason, place),
     }
 }
 
 fn template_error(reason: impl Display, place: Option<(usize, usize)>) -> String {
-    let place = place.map_or_else(String::new, |(line, column)| format!(" at line {line}, column {column}"));
+    let place = place.map_or_else(String::new, |(line, column)| {
+        format!(" at line {line}, column {column}")
+    });
     format!("Template error: {}{place}", reason.to_string().trim_end())
 }
 
-/// Whether the engine makes something else of a text. A backslash means something only before braces.
+/// Whether the engine makes something else of a text. A backslash means something only before
+/// braces.
 fn has_template(text: &str) -> bool {
     text.contains("{{")
 }
@@ -255,8 +318,8 @@ struct Values {
     size: usize,
 }
 
-/// `size` and what the engine's copy of `item` takes, in bytes; `None` from [`TEMPLATE_VALUES_MAX`] on, so that no more
-/// is measured than may be used.
+/// `size` and what the engine's copy of `item` takes, in bytes; `None` from [`TEMPLATE_VALUES_MAX`]
+/// on, so that no more is measured than may be used.
 fn add_size(size: usize, item: &ConfigItem) -> Option<usize> {
     let size = size + VALUE_ENTRY;
     let size = match item {
@@ -264,7 +327,9 @@ fn add_size(size: usize, item: &ConfigItem) -> Option<usize> {
         ConfigItem::List(items) => items.iter().try_fold(size, add_size)?,
         ConfigItem::Map(items) => items
             .iter()
-            .try_fold(size + VALUE_MAP, |size, (key, item)| add_size(size + VALUE_ENTRY + key.len(), item))?,
+            .try_fold(size + VALUE_MAP, |size, (key, item)| {
+                add_size(size + VALUE_ENTRY + key.len(), item)
+            })?,
     };
     (size <= TEMPLATE_VALUES_MAX).then_some(size)
 }
@@ -273,12 +338,17 @@ fn json(item: &ConfigItem) -> Value {
     match item {
         ConfigItem::Text(text) => Value::String(text.clone()),
         ConfigItem::List(items) => Value::Array(items.iter().map(json).collect()),
-        ConfigItem::Map(items) => Value::Object(items.iter().map(|(key, item)| (key.clone(), json(item))).collect()),
+        ConfigItem::Map(items) => Value::Object(
+            items
+                .iter()
+                .map(|(key, item)| (key.clone(), json(item)))
+                .collect(),
+        ),
     }
 }
 
-/// Takes at most [`RENDERED_MAX`] bytes, and what is left for the update: loops in templates can multiply texts. What is
-/// written costs steps, too.
+/// Takes at most [`RENDERED_MAX`] bytes, and what is left for the update: loops in templates can
+/// multiply texts. What is written costs steps, too.
 struct Bounded<'l> {
     bytes: Vec<u8>,
     /// What was written and has not cost a step yet.
@@ -290,8 +360,9 @@ struct Bounded<'l> {
 impl io::Write for Bounded<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + bytes.len() > RENDERED_MAX {
-            let text =
-                format!("the rendered text is longer than {RENDERED_MAX} bytes; use shorter configs, or several files");
+            let text = format!(
+                "the rendered text is longer than {RENDERED_MAX} bytes; use shorter configs, or several files"
+            );
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
         }
         let Some(left) = self.left.get().checked_sub(bytes.len()) else {
@@ -301,7 +372,8 @@ impl io::Write for Bounded<'_> {
         self.left.set(left);
         self.written += bytes.len() + 1; // Empty lines are written one by one.
         if self.written >= OUTPUT_BYTES {
-            take_steps(self.steps, self.written / OUTPUT_BYTES).map_err(|_| io::Error::other(TOO_MANY_STEPS))?;
+            take_steps(self.steps, self.written / OUTPUT_BYTES)
+                .map_err(|_| io::Error::other(TOO_MANY_STEPS))?;
             self.written %= OUTPUT_BYTES;
         }
         self.bytes.extend_from_slice(bytes);
@@ -315,13 +387,16 @@ impl io::Write for Bounded<'_> {
 
 /// How deep the engine may recurse for this template: never less than it does.
 ///
-/// Tags are found by their opening braces alone. What follows up to the next tag counts as part of the tag, so that
-/// strings and comments need not be understood. An alternative of a block counts like another block in it.
+/// Tags are found by their opening braces alone. What follows up to the next tag counts as part of
+/// the tag, so that strings and comments need not be understood. An alternative of a block counts
+/// like another block in it.
 fn depth(template: &str) -> usize {
     let mut blocks: Vec<usize> = Vec::new();
     let (mut open, mut deepest) = (0, 0);
     for tag in template.split("{{").skip(1) {
-        let inside = tag.trim_start_matches(|letter: char| letter.is_whitespace() || matches!(letter, '~' | '{'));
+        let inside = tag.trim_start_matches(|letter: char| {
+            letter.is_whitespace() || matches!(letter, '~' | '{')
+        });
         if inside.starts_with('#') {
             blocks.push(1);
             open += 1;
@@ -359,7 +434,12 @@ mod tests {
     fn configs() -> BTreeMap<String, ConfigItem> {
         let text = |text: &str| ConfigItem::Text(text.to_owned());
         let map = |entries: &[(&str, &str)]| {
-            ConfigItem::Map(entries.iter().map(|(key, value)| ((*key).to_owned(), text(value))).collect())
+            ConfigItem::Map(
+                entries
+                    .iter()
+                    .map(|(key, value)| ((*key).to_owned(), text(value)))
+                    .collect(),
+            )
         };
         let list = |items: &[&str]| ConfigItem::List(items.iter().map(|item| text(item)).collect());
         [
@@ -377,9 +457,18 @@ mod tests {
 
     fn workload(template: &str) -> Workload {
         let mut workload = Workload::new("A", "podman", template);
-        let aliases =
-            [("n", "port"), ("arr", "list"), ("o", "map"), ("e", "empty"), ("b", "no"), ("m", "lines"), ("h", "html")];
-        workload.configs = aliases.map(|(alias, key)| (alias.to_owned(), key.to_owned())).into();
+        let aliases = [
+            ("n", "port"),
+            ("arr", "list"),
+            ("o", "map"),
+            ("e", "empty"),
+            ("b", "no"),
+            ("m", "lines"),
+            ("h", "html"),
+        ];
+        workload.configs = aliases
+            .map(|(alias, key)| (alias.to_owned(), key.to_owned()))
+            .into();
         workload
     }
 
@@ -406,7 +495,10 @@ mod tests {
             ("{{o.b-c}}", "d"),
             ("{{arr.[1]}}", "n"),
             ("{{arr.1}}", "n"),
-            ("{{#each arr}}<{{this}}|{{@index}}>{{/each}}", "<m|0><n|1><o|2>"),
+            (
+                "{{#each arr}}<{{this}}|{{@index}}>{{/each}}",
+                "<m|0><n|1><o|2>",
+            ),
             ("{{#each o}}{{@key}}={{this}};{{/each}}", "b-c=d;p=q;"),
             ("{{#if e}}Y{{else}}N{{/if}}", "N"),
             ("{{#if b}}Y{{else}}N{{/if}}", "Y"),
@@ -414,7 +506,10 @@ mod tests {
             ("{{lookup arr 0}}", "m"),
             ("{{len arr}}", "3"),
             ("{{#if (eq n \"8081\")}}Y{{/if}}", "Y"),
-            ("k: |\n  {{> indent content=m}}\nend", "k: |\n  l1\n  l2\n  \n  l3\nend"),
+            (
+                "k: |\n  {{> indent content=m}}\nend",
+                "k: |\n  l1\n  l2\n  \n  l3\nend",
+            ),
             ("\\{{n}}", "{{n}}"),
             ("{{> indent content=unknown}}", ""),
             ("no template", "no template"),
@@ -436,34 +531,57 @@ mod tests {
             "{{port}}",
         ] {
             let error = render(template).unwrap_err().to_string();
-            assert!(error.starts_with("Failed to render field 'runtimeConfig': '"), "{template}: {error}");
+            assert!(
+                error.starts_with("Failed to render field 'runtimeConfig': '"),
+                "{template}: {error}"
+            );
         }
         for (field, change) in [
-            ("agent", (|workload| workload.agent = "{{x}}".into()) as fn(&mut Workload)),
+            (
+                "agent",
+                (|workload| workload.agent = "{{x}}".into()) as fn(&mut Workload),
+            ),
             ("files with mount point /a", |workload| {
                 let content = FileContent::BinaryData("{{x}}".into());
-                workload.files.push(File { mount_point: "/a".into(), content });
+                workload.files.push(File {
+                    mount_point: "/a".into(),
+                    content,
+                });
             }),
         ] {
             let mut workload = workload("c");
             change(&mut workload);
-            let error = render_workload(&Arc::new(workload)).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("Failed to render field '{field}': '")), "{error}");
+            let error = render_workload(&Arc::new(workload))
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.starts_with(&format!("Failed to render field '{field}': '")),
+                "{error}"
+            );
         }
         let mut unused = workload("c");
         unused.configs.insert("unused".into(), "missing".into());
         let error = render_workload(&Arc::new(unused)).unwrap_err().to_string();
-        assert_eq!(error, "Workload references config key 'missing' that does not exist");
+        assert_eq!(
+            error,
+            "Workload references config key 'missing' that does not exist"
+        );
     }
 
     #[test]
     fn what_is_wrong_with_a_template_was_told_with_the_lines_around_it() {
-        let error = render("options: [-e, KEY=hunter2]\n{{#if n}}\npassword: hunter2").unwrap_err().to_string();
+        let error = render("options: [-e, KEY=hunter2]\n{{#if n}}\npassword: hunter2")
+            .unwrap_err()
+            .to_string();
         assert!(
-            error.contains("'Template error: invalid handlebars syntax: ") && error.contains(" at line 3"),
+            error.contains("'Template error: invalid handlebars syntax: ")
+                && error.contains(" at line 3"),
             "{error}"
         );
-        assert!(!error.contains("hunter2") && error.lines().count() == 1, "{error}");
+        assert!(
+            !error.contains("hunter2") && error.lines().count() == 1,
+            "{error}"
+        );
     }
 
     #[test]
@@ -471,16 +589,28 @@ mod tests {
         let mut with_files = workload("c\n{{m}}");
         with_files.agent = "agent_{{n}}".into();
         with_files.files = vec![
-            File { mount_point: "/{{n}}".into(), content: FileContent::Data("{{o.p}}".into()) },
-            File { mount_point: "/b".into(), content: FileContent::BinaryData("{{n}}".into()) },
+            File {
+                mount_point: "/{{n}}".into(),
+                content: FileContent::Data("{{o.p}}".into()),
+            },
+            File {
+                mount_point: "/b".into(),
+                content: FileContent::BinaryData("{{n}}".into()),
+            },
         ];
         with_files.tags.insert("{{n}}".into(), "{{n}}".into());
         let rendered = render_workload(&Arc::new(with_files)).unwrap();
         assert_eq!(&*rendered.agent, "agent_8081");
-        assert_eq!(&*rendered.runtime_config, "c\nl1\nl2\n\nl3\n", "a rendered value is not stripped again");
+        assert_eq!(
+            &*rendered.runtime_config, "c\nl1\nl2\n\nl3\n",
+            "a rendered value is not stripped again"
+        );
         assert_eq!(rendered.files[0].mount_point, "/{{n}}");
         assert_eq!(rendered.files[0].content, FileContent::Data("q".into()));
-        assert_eq!(rendered.files[1].content, FileContent::BinaryData("8081".into()));
+        assert_eq!(
+            rendered.files[1].content,
+            FileContent::BinaryData("8081".into())
+        );
         assert!(rendered.tags.contains_key("{{n}}"));
         let plain = Arc::new(Workload::new("A", "podman", "{{literal}}"));
         let rendered = render_workload(&plain).unwrap();
@@ -490,7 +620,9 @@ mod tests {
     #[test]
     fn templates_that_would_overflow_the_stack_are_refused() {
         let deep = 100_000;
-        let nested = |open: &str, close: &str, times: usize| format!("{}x{}", open.repeat(times), close.repeat(times));
+        let nested = |open: &str, close: &str, times: usize| {
+            format!("{}x{}", open.repeat(times), close.repeat(times))
+        };
         for template in [
             nested("{{#if n}}", "{{/if}}", deep),
             nested("{{ ~ # if n}}", "{{/if}}", deep),
@@ -499,9 +631,17 @@ mod tests {
             nested("{{#*inline \"x\"}}", "{{/inline}}", deep),
             format!("{{{{#if e}}}}{}{{{{/if}}}}", "{{else if e}}".repeat(deep)),
             format!("{{{{#if e}}}}{}{{{{/if}}}}", "{{^if e}}".repeat(deep)),
-            format!("{{{{#if {}n{}}}}}{{{{/if}}}}", "(eq ".repeat(deep), " 1)".repeat(deep)),
+            format!(
+                "{{{{#if {}n{}}}}}{{{{/if}}}}",
+                "(eq ".repeat(deep),
+                " 1)".repeat(deep)
+            ),
             format!("{{{{len {}1{}}}}}", "[".repeat(deep), "]".repeat(deep)),
-            format!("{{{{len {}1{}}}}}", "{\"a\":".repeat(deep), "}".repeat(deep)),
+            format!(
+                "{{{{len {}1{}}}}}",
+                "{\"a\":".repeat(deep),
+                "}".repeat(deep)
+            ),
             format!("{}{}", "{{#if n}}", "{{/if}}".repeat(deep)),
             "{{#if n}}".repeat(deep),
             "{".repeat(deep),
@@ -510,27 +650,48 @@ mod tests {
             assert!(render(&template).is_err(), "{template:.100}");
         }
         let allowed = TEMPLATE_DEPTH_MAX - 1;
-        assert_eq!(render(&nested("{{#if n}}", "{{/if}}", allowed)).as_deref(), Ok("x"));
+        assert_eq!(
+            render(&nested("{{#if n}}", "{{/if}}", allowed)).as_deref(),
+            Ok("x")
+        );
     }
 
-    /// The engine renders a partial block into a buffer of its own before anything of it is written.
+    /// The engine renders a partial block into a buffer of its own before anything of it is
+    /// written.
     #[test]
     fn what_renders_without_our_bounds_is_refused_by_name() {
         for (template, reason) in [
             ("{{#> indent content=n}}x{{/indent}}", "partial blocks"),
             ("{{#> unknown}}x{{/unknown}}", "partial blocks"),
-            ("{{#if e}}{{#> @partial-block}}x{{/@partial-block}}{{/if}}", "partial blocks"),
-            ("{{#*inline \"x\"}}{{> x}}{{/inline}}{{> x}}", "decorators and inline partials"),
-            ("{{#*inline \"indent\"}}{{> indent}}{{/inline}}{{> indent}}", "decorators and inline partials"),
-            ("{{#if n}}{{* inline n}}{{/if}}", "decorators and inline partials"),
+            (
+                "{{#if e}}{{#> @partial-block}}x{{/@partial-block}}{{/if}}",
+                "partial blocks",
+            ),
+            (
+                "{{#*inline \"x\"}}{{> x}}{{/inline}}{{> x}}",
+                "decorators and inline partials",
+            ),
+            (
+                "{{#*inline \"indent\"}}{{> indent}}{{/inline}}{{> indent}}",
+                "decorators and inline partials",
+            ),
+            (
+                "{{#if n}}{{* inline n}}{{/if}}",
+                "decorators and inline partials",
+            ),
         ] {
             let error = render(template).unwrap_err().to_string();
-            assert!(error.contains(reason) && error.contains("not supported"), "{template}: {error}");
+            assert!(
+                error.contains(reason) && error.contains("not supported"),
+                "{template}: {error}"
+            );
         }
         // Such a block over a text of a megabyte made gigabytes of it.
         let text = ConfigItem::Text("x".repeat(1024 * 1024));
         let loops = "{{#each @root/a0}}".repeat(3) + "x" + &"{{/each}}".repeat(3);
-        let error = render_with(1, text, &format!("{{{{#> indent}}}}{loops}{{{{/indent}}}}")).unwrap_err().to_string();
+        let error = render_with(1, text, &format!("{{{{#> indent}}}}{loops}{{{{/indent}}}}"))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("partial blocks"), "{error}");
         assert!(render("{{> @partial-block}}").is_err());
     }
@@ -540,7 +701,10 @@ mod tests {
         for (template, expected) in [
             ("{{#with h}}{{> indent content=@root/n}}{{/with}}", "8081"),
             ("{{#each arr}}{{> indent content=this}}{{/each}}", "mno"),
-            ("{{#each arr}}{{> indent content=@index other=this}}{{/each}}", "012"),
+            (
+                "{{#each arr}}{{> indent content=@index other=this}}{{/each}}",
+                "012",
+            ),
             ("{{#with o}}{{> indent content=p}}{{/with}}", "q"),
             ("{{> indent content=\"text\"}}", "text"),
             ("{{> indent o content=n}}", "8081"),
@@ -550,7 +714,8 @@ mod tests {
         }
         // Each letter of this text would become an entry of a mapping.
         let text = ConfigItem::Text("x".repeat(3 * 1024 * 1024));
-        let rendered = render_with(1, text, "{{#with a0}}{{> indent content=\"x\"}}{{/with}}").unwrap();
+        let rendered =
+            render_with(1, text, "{{#with a0}}{{> indent content=\"x\"}}{{/with}}").unwrap();
         assert_eq!(&*rendered.runtime_config, "x");
     }
 
@@ -558,16 +723,35 @@ mod tests {
     fn copies_of_large_configs_held_at_the_same_time_are_bounded() {
         let item = || ConfigItem::List(vec![ConfigItem::Text("x".repeat(512 * 1024))]);
         let nested = |times: usize| {
-            format!("{}{{{{this}}}}{}", "{{#with (lookup @root/a0 0)}}".repeat(times), "{{/with}}".repeat(times))
+            format!(
+                "{}{{{{this}}}}{}",
+                "{{#with (lookup @root/a0 0)}}".repeat(times),
+                "{{/with}}".repeat(times)
+            )
         };
-        let many = format!("{{{{#if (or {})}}}}{{{{/if}}}}", "(lookup a0 0) ".repeat(200));
+        let many = format!(
+            "{{{{#if (or {})}}}}{{{{/if}}}}",
+            "(lookup a0 0) ".repeat(200)
+        );
         for template in [&nested(60), &many] {
             let error = render_with(1, item(), template).unwrap_err().to_string();
-            assert!(error.contains("copies of the configs"), "{template:.40}: {error}");
+            assert!(
+                error.contains("copies of the configs"),
+                "{template:.40}: {error}"
+            );
         }
-        assert_eq!(render_with(1, item(), &nested(3)).unwrap().runtime_config.len(), 512 * 1024);
+        assert_eq!(
+            render_with(1, item(), &nested(3))
+                .unwrap()
+                .runtime_config
+                .len(),
+            512 * 1024
+        );
         let small = ConfigItem::List(vec![ConfigItem::Text("x".to_owned())]);
-        assert_eq!(&*render_with(1, small, &nested(60)).unwrap().runtime_config, "x");
+        assert_eq!(
+            &*render_with(1, small, &nested(60)).unwrap().runtime_config,
+            "x"
+        );
     }
 
     /// Each of these took seconds or hours for what passed as a few steps.
@@ -575,30 +759,63 @@ mod tests {
     fn what_the_engine_is_slow_with_has_its_price() {
         let kilobytes = 1_000;
         for (what, template) in [
-            ("backslashes", format!("{}{{{{n}}}}", "\\".repeat(100 * kilobytes))),
+            (
+                "backslashes",
+                format!("{}{{{{n}}}}", "\\".repeat(100 * kilobytes)),
+            ),
             ("comments without end", "{{!--x}}".repeat(4_000)),
-            ("names in brackets", format!("{}{}", "{{> [x]}}".repeat(5_000), "x".repeat(500 * kilobytes))),
+            (
+                "names in brackets",
+                format!(
+                    "{}{}",
+                    "{{> [x]}}".repeat(5_000),
+                    "x".repeat(500 * kilobytes)
+                ),
+            ),
             ("blocks", "{{#if n}}{{/if}}".repeat(20_000)),
             ("values", "{{n}}".repeat(25_000)),
             ("partials", "{{> [x]}}".repeat(25_000)),
             ("comments", "{{!--x}}".repeat(25_000)),
             ("escaped values", "\\{{n}}".repeat(25_000)),
-            ("text", format!("{{{{n}}}}{}", "x".repeat(30_000 * kilobytes))),
-            ("parameters", format!("{{{{len {}}}}}", "n ".repeat(1_600 * kilobytes))),
-            ("parameters behind braces", format!("{{{{len \"}}}}\" {}}}}}", "n ".repeat(1_600 * kilobytes))),
-            ("parameters behind brackets", format!("{{{{len [\"]}}}}\"] {}}}}}", "n ".repeat(1_600 * kilobytes))),
+            (
+                "text",
+                format!("{{{{n}}}}{}", "x".repeat(30_000 * kilobytes)),
+            ),
+            (
+                "parameters",
+                format!("{{{{len {}}}}}", "n ".repeat(1_600 * kilobytes)),
+            ),
+            (
+                "parameters behind braces",
+                format!("{{{{len \"}}}}\" {}}}}}", "n ".repeat(1_600 * kilobytes)),
+            ),
+            (
+                "parameters behind brackets",
+                format!("{{{{len [\"]}}}}\"] {}}}}}", "n ".repeat(1_600 * kilobytes)),
+            ),
             ("long paths", {
                 let path = ["o"; 3_000].join(".");
-                format!("{}{{{{#if {path}}}}}{{{{/if}}}}{}", "{{#each @root/arr}}".repeat(8), "{{/each}}".repeat(8))
+                format!(
+                    "{}{{{{#if {path}}}}}{{{{/if}}}}{}",
+                    "{{#each @root/arr}}".repeat(8),
+                    "{{/each}}".repeat(8)
+                )
             }),
             ("literals", {
                 let list = ["1"; 3_000].join(",");
                 let body = format!("{{{{#each [{list}]}}}}{{{{/each}}}}");
-                format!("{}{body}{}", "{{#each @root/arr}}".repeat(8), "{{/each}}".repeat(8))
+                format!(
+                    "{}{body}{}",
+                    "{{#each @root/arr}}".repeat(8),
+                    "{{/each}}".repeat(8)
+                )
             }),
         ] {
             let error = render(&template).expect_err(what);
-            assert!(matches!(error, RenderError::TooManySteps { .. }), "{what}: {error}");
+            assert!(
+                matches!(error, RenderError::TooManySteps { .. }),
+                "{what}: {error}"
+            );
         }
         assert_eq!(render(&"{{n}}".repeat(2_000)), Ok("8081".repeat(2_000)));
         // Without braces the engine has nothing to do.
@@ -609,7 +826,14 @@ mod tests {
             let mut rendered = Vec::new();
             let (context, registry) = (Context::null(), Handlebars::new());
             let mut output = WriteOutput::new(&mut rendered);
-            engine.render(&registry, &context, &mut RenderContext::new(None), &mut output).unwrap();
+            engine
+                .render(
+                    &registry,
+                    &context,
+                    &mut RenderContext::new(None),
+                    &mut output,
+                )
+                .unwrap();
             assert_eq!(rendered, text.as_bytes(), "the engine leaves it as it is");
         }
     }
@@ -632,8 +856,13 @@ mod tests {
         let (templates, configs) = (Templates::default(), configs());
         let workload = Arc::new(workload(template));
         templates.begin(TEMPLATE_STEPS_MAX, RENDERED_UPDATE_MAX);
-        let rendered = (0..5_000).take_while(|_| templates.render(&workload, |key| configs.get(key)).is_ok()).count();
-        assert_eq!(rendered, 5_000, "so many of such workloads fit into one update");
+        let rendered = (0..5_000)
+            .take_while(|_| templates.render(&workload, |key| configs.get(key)).is_ok())
+            .count();
+        assert_eq!(
+            rendered, 5_000,
+            "so many of such workloads fit into one update"
+        );
         // What stands behind a tag is text, whatever braces it has.
         let json = |tag: &str| format!("{tag}{}", "{ \"a\": { \"b\": [1, 2] }} > ".repeat(10_000));
         for tag in ["{{n}}", "{{#if (eq n \"x\")}}{{/if}}"] {
@@ -645,7 +874,11 @@ mod tests {
     fn loops_cannot_multiply_a_text_without_bound() {
         let loops = 20;
         let text = "x".repeat(10_000);
-        let template = format!("{}{text}{}", "{{#each @root/arr}}".repeat(loops), "{{/each}}".repeat(loops));
+        let template = format!(
+            "{}{text}{}",
+            "{{#each @root/arr}}".repeat(loops),
+            "{{/each}}".repeat(loops)
+        );
         let error = render(&template).unwrap_err().to_string();
         assert!(error.contains("longer than"), "{error}");
     }
@@ -653,66 +886,122 @@ mod tests {
     #[test]
     fn loops_that_render_nothing_end() {
         let nested = |body: &str, times: usize| {
-            format!("{}{body}{}", "{{#each @root/arr}}".repeat(times), "{{/each}}".repeat(times))
+            format!(
+                "{}{body}{}",
+                "{{#each @root/arr}}".repeat(times),
+                "{{/each}}".repeat(times)
+            )
         };
         for template in [
             nested("", TEMPLATE_DEPTH_MAX - 1),
             nested("{{#if e}}x{{/if}}", TEMPLATE_DEPTH_MAX - 2),
             format!("{{{{#if e}}}}{{{{else}}}}{}{{{{/if}}}}", nested("", 40)),
-            format!("{{{{> indent content=n}}}}{}{}", nested("", 10), nested("", 40)),
+            format!(
+                "{{{{> indent content=n}}}}{}{}",
+                nested("", 10),
+                nested("", 40)
+            ),
         ] {
             let error = render(&template).unwrap_err().to_string();
             let begins = "Failed to render field 'runtimeConfig': 'the templates of this update or start take too many";
             assert!(error.starts_with(begins), "{error}");
         }
-        assert_eq!(render(&nested("x", 4)).as_deref(), Ok(&*"x".repeat(81)), "what is reasonable is rendered");
+        assert_eq!(
+            render(&nested("x", 4)).as_deref(),
+            Ok(&*"x".repeat(81)),
+            "what is reasonable is rendered"
+        );
     }
 
     #[test]
     fn all_templates_of_an_update_share_their_steps_and_the_next_update_has_new_ones() {
         let templates = Templates::default();
         let configs = configs();
-        let loops = Arc::new(workload(&format!("{}{}", "{{#each @root/arr}}".repeat(8), "{{/each}}".repeat(8))));
-        let failed = (0..TEMPLATE_STEPS_MAX).find(|_| templates.render(&loops, |key| configs.get(key)).is_err());
+        let loops = Arc::new(workload(&format!(
+            "{}{}",
+            "{{#each @root/arr}}".repeat(8),
+            "{{/each}}".repeat(8)
+        )));
+        let failed = (0..TEMPLATE_STEPS_MAX)
+            .find(|_| templates.render(&loops, |key| configs.get(key)).is_err());
         assert!(failed.is_some_and(|times| times > 1), "{failed:?}");
         templates.begin(TEMPLATE_STEPS_MAX, RENDERED_UPDATE_MAX);
         assert!(templates.render(&loops, |key| configs.get(key)).is_ok());
     }
 
     /// A workload whose texts use `alias`es of one config.
-    fn render_with(aliases: usize, item: ConfigItem, template: &str) -> Result<Arc<Workload>, RenderError> {
+    fn render_with(
+        aliases: usize,
+        item: ConfigItem,
+        template: &str,
+    ) -> Result<Arc<Workload>, RenderError> {
         let mut workload = Workload::new("A", "podman", template);
-        workload.configs = (0..aliases).map(|number| (format!("a{number}"), "key".to_owned())).collect();
+        workload.configs = (0..aliases)
+            .map(|number| (format!("a{number}"), "key".to_owned()))
+            .collect();
         Templates::default().render(&Arc::new(workload), |key| (key == "key").then_some(&item))
     }
 
     #[test]
     fn parameters_inside_of_parameters_count_as_often_as_they_look_at_a_large_config() {
         let text = || ConfigItem::Text("x".repeat(3 * 1024 * 1024));
-        let equal = |times: usize| format!("{{{{#if (or {})}}}}{{{{/if}}}}", "(eq a0 @root/a0)".repeat(times));
-        let error = render_with(1, text(), &equal(4_000)).unwrap_err().to_string();
+        let equal = |times: usize| {
+            format!(
+                "{{{{#if (or {})}}}}{{{{/if}}}}",
+                "(eq a0 @root/a0)".repeat(times)
+            )
+        };
+        let error = render_with(1, text(), &equal(4_000))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("steps"), "{error}");
         assert!(render_with(1, text(), &equal(2)).is_ok());
-        let looked_up: String = (0..4_000).map(|number| format!(" k{number}=(eq a0 @root/a0)")).collect();
+        let looked_up: String = (0..4_000)
+            .map(|number| format!(" k{number}=(eq a0 @root/a0)"))
+            .collect();
         for parameters in [looked_up, " (eq a0 @root/a0)".repeat(4_000)] {
             let error = render_with(1, text(), &format!("{{{{len a0{parameters}}}}}"));
-            assert!(error.is_err_and(|error| error.to_string().contains("steps")), "{parameters:.20}");
+            assert!(
+                error.is_err_and(|error| error.to_string().contains("steps")),
+                "{parameters:.20}"
+            );
         }
         // What only looks at one place of it costs nothing more.
-        let short = format!("{{{{#if (or {})}}}}{{{{/if}}}}", "(eq (len a0) 1)".repeat(4_000));
+        let short = format!(
+            "{{{{#if (or {})}}}}{{{{/if}}}}",
+            "(eq (len a0) 1)".repeat(4_000)
+        );
         assert!(render_with(1, text(), &short).is_ok());
     }
 
     #[test]
     fn one_large_config_under_many_names_is_not_copied_for_each() {
         let text = || ConfigItem::Text("x".repeat(1024 * 1024));
-        assert_eq!(render_with(400, text(), "{{a0}}"), Err(RenderError::ConfigsTooLarge));
-        let many = ConfigItem::List(vec![ConfigItem::Text(String::new()); TEMPLATE_VALUES_MAX / VALUE_ENTRY]);
-        assert_eq!(render_with(1, many.clone(), "{{a0}}"), Err(RenderError::ConfigsTooLarge));
-        assert_eq!(render_with(2, text(), "{{a0}}").unwrap().runtime_config.len(), 1024 * 1024);
+        assert_eq!(
+            render_with(400, text(), "{{a0}}"),
+            Err(RenderError::ConfigsTooLarge)
+        );
+        let many = ConfigItem::List(vec![
+            ConfigItem::Text(String::new());
+            TEMPLATE_VALUES_MAX / VALUE_ENTRY
+        ]);
+        assert_eq!(
+            render_with(1, many.clone(), "{{a0}}"),
+            Err(RenderError::ConfigsTooLarge)
+        );
+        assert_eq!(
+            render_with(2, text(), "{{a0}}")
+                .unwrap()
+                .runtime_config
+                .len(),
+            1024 * 1024
+        );
         // Without a template nothing is copied, so nothing can be too large.
         let plain = render_with(400, many, "no template").unwrap();
-        assert_eq!((&*plain.runtime_config, plain.configs.len()), ("no template", 0));
+        assert_eq!(
+            (&*plain.runtime_config, plain.configs.len()),
+            ("no template", 0)
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Tests of the server: a [`Cluster`] drives [`ServerLoop::on_event`] without threads and reads what peers get.
+//! Tests of the server: a [`Cluster`] drives [`ServerLoop::on_event`] without threads and reads
+//! what peers get.
 
 mod agreement;
 mod events;
@@ -22,8 +23,8 @@ use super::*;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{
-    AddedWorkload, AgentCapabilities, AgentHello, AgentLoad, FromServer, ReadState, Request, RequestContent, Response,
-    ResponseContent, ToServer, UpdateState, WorkloadPlan,
+    AddedWorkload, AgentCapabilities, AgentHello, AgentLoad, FromServer, ReadState, Request,
+    RequestContent, Response, ResponseContent, ToServer, UpdateState, WorkloadPlan,
 };
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
@@ -42,25 +43,51 @@ impl StateView<'_> {
 
 impl From<DesiredState> for Stored {
     fn from(desired: DesiredState) -> Self {
-        Self { desired, updates: None }
+        Self {
+            desired,
+            updates: None,
+        }
     }
 }
 
 /// What tests and the simulation inspect.
 impl ServerLoop {
-    /// How much of what grows and shrinks is there: streams, stops and deletes that are remembered, workload states, rights
-    /// that outlast their workload.
+    /// How much of what grows and shrinks is there: streams, stops and deletes that are remembered,
+    /// workload states, rights that outlast their workload.
     pub fn sizes(&self) -> [usize; 5] {
         let [stopping, deletes] = self.deletes.len();
-        let (streams, states) = (self.peers.streams.len(), self.workloads.states.iter().count());
-        [streams, stopping, deletes, states, self.rights.ending(&self.workloads)]
+        let (streams, states) = (
+            self.peers.streams.len(),
+            self.workloads.states.iter().count(),
+        );
+        [
+            streams,
+            stopping,
+            deletes,
+            states,
+            self.rights.ending(&self.workloads),
+        ]
     }
 
-    /// The instances that are counted as unwanted and have no such state, and those of which it is the other way round.
+    /// The instances that are counted as unwanted and have no such state, and those of which it is
+    /// the other way round.
     pub fn wrong_unwanted(&self) -> BTreeSet<String> {
-        let states: Vec<_> = self.workloads.states.iter().map(|(instance, _)| instance).collect();
-        let expected: BTreeSet<&InstanceName> = states.iter().filter(|one| self.workloads.is_unwanted(one)).collect();
-        self.workloads.unwanted.instances().symmetric_difference(&expected).map(ToString::to_string).collect()
+        let states: Vec<_> = self
+            .workloads
+            .states
+            .iter()
+            .map(|(instance, _)| instance)
+            .collect();
+        let expected: BTreeSet<&InstanceName> = states
+            .iter()
+            .filter(|one| self.workloads.is_unwanted(one))
+            .collect();
+        self.workloads
+            .unwanted
+            .instances()
+            .symmetric_difference(&expected)
+            .map(ToString::to_string)
+            .collect()
     }
 
     /// Whether the server itself shows this instance, which no agent has got yet.
@@ -71,7 +98,9 @@ impl ServerLoop {
     /// Whether only instances have times that have a state or are wanted.
     pub fn timings_agree(&self) -> bool {
         let Workloads { states, .. } = &self.workloads;
-        self.timings.instances().all(|one| states.get(one).is_some() || self.workloads.is_wanted(one))
+        self.timings
+            .instances()
+            .all(|one| states.get(one).is_some() || self.workloads.is_wanted(one))
     }
 
     /// What the delete of an instance waits for, as it was sent last.
@@ -81,7 +110,12 @@ impl ServerLoop {
 
     /// Workloads that are out of the effective state until their restarts go on.
     pub fn restarting(&self) -> BTreeSet<Name> {
-        self.workloads.restarts.iter().flat_map(|restart| &restart.names).cloned().collect()
+        self.workloads
+            .restarts
+            .iter()
+            .flat_map(|restart| &restart.names)
+            .cloned()
+            .collect()
     }
 
     /// Whether it has modes.
@@ -91,24 +125,32 @@ impl ServerLoop {
 
     /// Whether a request is served with events.
     pub fn is_subscribed(&self, peer: PeerId, id: &str) -> bool {
-        self.lasting.of(Kind::Events).any(|(key, _)| key.peer == peer && key.id == id)
+        self.lasting
+            .of(Kind::Events)
+            .any(|(key, _)| key.peer == peer && key.id == id)
     }
 
     /// Event subscriptions of each stream.
     pub fn subscribed(&self) -> BTreeMap<PeerId, usize> {
         let mut counts = BTreeMap::new();
-        self.lasting.of(Kind::Events).for_each(|(key, _)| *counts.entry(key.peer).or_default() += 1);
+        self.lasting
+            .of(Kind::Events)
+            .for_each(|(key, _)| *counts.entry(key.peer).or_default() += 1);
         counts
     }
 
-    /// Serves all that waits as far as it may be served, as the loop does when nothing else happens.
+    /// Serves all that waits as far as it may be served, as the loop does when nothing else
+    /// happens.
     pub fn serve_all_waiting(&mut self) {
         loop {
             while self.serve_waiting() {}
             self.on_event(ServerEvent::Room);
-            // Those of a simulation have an outcome of each plan; those of a test have none until the test gives it.
+            // Those of a simulation have an outcome of each plan; those of a test have none until
+            // the test gives it.
             let hooks = self.hooks.as_ref().filter(|_| self.waiting.hooks_work());
-            let Some(outcome) = hooks.and_then(|hooks| hooks.outcomes().recv().ok()) else { return };
+            let Some(outcome) = hooks.and_then(|hooks| hooks.outcomes().recv().ok()) else {
+                return;
+            };
             self.on_event(ServerEvent::Hooks(outcome));
         }
     }
@@ -129,14 +171,26 @@ impl Default for Cluster {
     fn default() -> Self {
         let answers = Budget::new(crate::limits::ANSWERS_BYTES);
         let (server, plans) = (ServerLoop::default(), crossbeam_channel::never());
-        Self { server, readers: BTreeMap::new(), plans, answers, opened: 0 }
+        Self {
+            server,
+            readers: BTreeMap::new(),
+            plans,
+            answers,
+            opened: 0,
+        }
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            assert_eq!((self.server.wrong_unwanted().len(), self.server.timings_agree()), (0, true));
+            assert_eq!(
+                (
+                    self.server.wrong_unwanted().len(),
+                    self.server.timings_agree()
+                ),
+                (0, true)
+            );
         }
     }
 }
@@ -164,10 +218,19 @@ impl Cluster {
     pub fn open_from(&mut self, source: &str, hello: PeerHello) -> PeerId {
         self.opened += 1;
         let peer = PeerId(self.opened);
-        let (outbox, reader) = outbox_waking(Waker::noop().clone(), self.answers.clone(), Budget::new(OTHERS_BYTES));
+        let (outbox, reader) = outbox_waking(
+            Waker::noop().clone(),
+            self.answers.clone(),
+            Budget::new(OTHERS_BYTES),
+        );
         self.readers.insert(peer, reader);
         let source = source.to_owned();
-        self.server.on_event(ServerEvent::Peer(PeerEvent::Opened { peer, hello, source, outbox }));
+        self.server.on_event(ServerEvent::Peer(PeerEvent::Opened {
+            peer,
+            hello,
+            source,
+            outbox,
+        }));
         peer
     }
 
@@ -196,7 +259,8 @@ impl Cluster {
     }
 
     pub fn close(&mut self, peer: PeerId) {
-        self.server.on_event(ServerEvent::Peer(PeerEvent::Closed { peer }));
+        self.server
+            .on_event(ServerEvent::Peer(PeerEvent::Closed { peer }));
     }
 
     /// The peer dies without an event for the server.
@@ -205,11 +269,18 @@ impl Cluster {
     }
 
     pub fn send(&mut self, peer: PeerId, message: ToServer) {
-        self.server.on_event(ServerEvent::Peer(PeerEvent::Message { peer, message, room: Room::default() }));
+        self.server.on_event(ServerEvent::Peer(PeerEvent::Message {
+            peer,
+            message,
+            room: Room::default(),
+        }));
     }
 
     pub fn report(&mut self, peer: PeerId, states: &[(&InstanceName, Phase)]) {
-        let states = states.iter().map(|(instance, phase)| state(instance, *phase)).collect();
+        let states = states
+            .iter()
+            .map(|(instance, phase)| state(instance, *phase))
+            .collect();
         self.send(peer, ToServer::WorkloadStates(states));
     }
 
@@ -221,7 +292,9 @@ impl Cluster {
     /// The one plan that the agent was sent since the last look.
     pub fn one_plan(&self, agent: PeerId) -> WorkloadPlan {
         let messages = self.take(agent);
-        let [plan] = plans(&messages)[..] else { panic!("{messages:?}") };
+        let [plan] = plans(&messages)[..] else {
+            panic!("{messages:?}")
+        };
         plan.clone()
     }
 
@@ -237,7 +310,13 @@ impl Cluster {
 
     /// Sends a request without reading its response.
     pub fn send_request(&mut self, peer: PeerId, id: impl Into<String>, content: RequestContent) {
-        self.send(peer, ToServer::Request(Request { id: id.into(), content }));
+        self.send(
+            peer,
+            ToServer::Request(Request {
+                id: id.into(),
+                content,
+            }),
+        );
     }
 
     /// The responses that were sent to `peer` since the last look, and nothing else.
@@ -259,7 +338,11 @@ impl Cluster {
     }
 
     /// Sends an update from a new commander. Returns added and deleted instances, or the error.
-    pub fn update(&mut self, new_state: &str, masks: &[&str]) -> Result<(Vec<String>, Vec<String>), String> {
+    pub fn update(
+        &mut self,
+        new_state: &str,
+        masks: &[&str],
+    ) -> Result<(Vec<String>, Vec<String>), String> {
         let commander = self.commander();
         let answer = self.request(commander, update(new_state, masks));
         self.send(commander, ToServer::Goodbye);
@@ -272,26 +355,40 @@ impl Cluster {
         let answer = self.request(commander, read(masks, false));
         self.send(commander, ToServer::Goodbye);
         match answer {
-            ResponseContent::CompleteState { state, altered: None } => serde_json::to_string(&state).unwrap(),
+            ResponseContent::CompleteState {
+                state,
+                altered: None,
+            } => serde_json::to_string(&state).unwrap(),
             other => panic!("{other:?}"),
         }
     }
 
     /// The phase of an instance as the server knows it.
     pub fn phase(&self, instance: &InstanceName) -> Option<Phase> {
-        self.server.workloads.states.get(instance).map(|state| state.phase)
+        self.server
+            .workloads
+            .states
+            .get(instance)
+            .map(|state| state.phase)
     }
 }
 
 fn plans(messages: &[FromServer]) -> Vec<&WorkloadPlan> {
     fn plan(message: &FromServer) -> Option<&WorkloadPlan> {
-        if let FromServer::UpdateWorkload(plan) = message { Some(plan) } else { None }
+        if let FromServer::UpdateWorkload(plan) = message {
+            Some(plan)
+        } else {
+            None
+        }
     }
     messages.iter().filter_map(plan).collect()
 }
 
 pub fn desired(yaml: &str) -> DesiredState {
-    crate::model::manifest::Manifest::parse(yaml).unwrap().into_desired_state().unwrap()
+    crate::model::manifest::Manifest::parse(yaml)
+        .unwrap()
+        .into_desired_state()
+        .unwrap()
 }
 
 /// The added and deleted instances of an answer to an update, or its error.
@@ -311,16 +408,22 @@ pub fn read(masks: &[&str], subscribe: bool) -> RequestContent {
 
 pub fn update(new_state: &str, masks: &[&str]) -> RequestContent {
     let masks = masks.iter().map(|mask| (*mask).to_owned()).collect();
-    RequestContent::UpdateState(UpdateState { new_state: Some(Ok(tree(new_state))), masks, ..Default::default() })
+    RequestContent::UpdateState(UpdateState {
+        new_state: Some(Ok(tree(new_state))),
+        masks,
+        ..Default::default()
+    })
 }
 
 /// A field tree from YAML.
 pub fn tree(yaml: &str) -> Node {
     fn node(value: &serde_yaml::Value) -> Node {
         match value {
-            serde_yaml::Value::Mapping(entries) => {
-                Node::map(entries.iter().map(|(key, value)| (key.as_str().unwrap(), node(value))))
-            }
+            serde_yaml::Value::Mapping(entries) => Node::map(
+                entries
+                    .iter()
+                    .map(|(key, value)| (key.as_str().unwrap(), node(value))),
+            ),
             serde_yaml::Value::Sequence(items) => Node::List(items.iter().map(node).collect()),
             serde_yaml::Value::Number(number) => Node::Number(number.as_u64().unwrap()),
             other => Node::text(other.as_str().unwrap()),
@@ -334,5 +437,8 @@ pub fn state(instance: &InstanceName, phase: Phase) -> WorkloadState {
 }
 
 pub fn names(added: &[AddedWorkload]) -> Vec<String> {
-    added.iter().map(|added| added.instance.workload.to_string()).collect()
+    added
+        .iter()
+        .map(|added| added.instance.workload.to_string())
+        .collect()
 }

@@ -1,7 +1,8 @@
 //! When each instance was accepted, waited, started and ran: where the time of a start goes.
 //!
-//! Thread: `server`; a plain value owned by [`super::ServerLoop`]. A report costs one entry of a map, whatever the number
-//! of instances. An instance has times as long as it has a state or is wanted.
+//! Thread: `server`; a plain value owned by [`super::ServerLoop`]. A report costs one entry of a
+//! map, whatever the number of instances. An instance has times as long as it has a state or is
+//! wanted.
 
 use super::state_view::{present, put_instance};
 use crate::model::execution_state::{ExecutionState, PARTS_SEPARATOR, Phase};
@@ -60,12 +61,25 @@ impl Timings {
     /// The instance is wanted since `now`, for the first time or in another form.
     pub fn accept(&mut self, instance: &InstanceName, now: Instant) {
         let desired = Some(self.moment(now));
-        self.instances.insert(instance.clone(), StartTimes { desired, ..StartTimes::default() });
+        self.instances.insert(
+            instance.clone(),
+            StartTimes {
+                desired,
+                ..StartTimes::default()
+            },
+        );
     }
 
-    /// The agent of the instance has reported its state. `is_wanted` is whether the instance is wanted.
+    /// The agent of the instance has reported its state. `is_wanted` is whether the instance is
+    /// wanted.
     // [impl->swdd~server-keeps-start-times~1]
-    pub fn report(&mut self, instance: &InstanceName, state: &ExecutionState, now: Instant, is_wanted: bool) {
+    pub fn report(
+        &mut self,
+        instance: &InstanceName,
+        state: &ExecutionState,
+        now: Instant,
+        is_wanted: bool,
+    ) {
         let moment = self.moment(now);
         match self.instances.get_mut(instance) {
             // It is restarted in another container, or its predecessor of the same name has ended.
@@ -94,7 +108,12 @@ impl Timings {
         let now = milliseconds(now.saturating_duration_since(self.start));
         let parts = [
             ("now", wanted.below("now").take(Node::Number(now))),
-            ("boot", wanted.below("boot").take(Node::Number(milliseconds(self.boot)))),
+            (
+                "boot",
+                wanted
+                    .below("boot")
+                    .take(Node::Number(milliseconds(self.boot))),
+            ),
             ("instances", self.read_instances(&wanted.below("instances"))),
         ];
         present(wanted, parts)
@@ -106,7 +125,10 @@ impl Timings {
         }
         let mut agents = Entries::default();
         for (instance, times) in &self.instances {
-            let wanted = wanted.below(&instance.agent).below(&instance.workload).below(&instance.id);
+            let wanted = wanted
+                .below(&instance.agent)
+                .below(&instance.workload)
+                .below(&instance.id);
             if !wanted.is_nothing()
                 && let Some(node) = wanted.take(times.node())
             {
@@ -130,10 +152,18 @@ fn prepared(info: &str) -> Option<PrepareLevel> {
 }
 
 impl StartTimes {
-    fn report(&mut self, ExecutionState { phase, additional_info: info }: &ExecutionState, now: Moment) {
+    fn report(
+        &mut self,
+        ExecutionState {
+            phase,
+            additional_info: info,
+        }: &ExecutionState,
+        now: Moment,
+    ) {
         let is_begin = match phase {
             Phase::PendingInitial | Phase::PendingWaitingToStart | Phase::PendingStarting => true,
-            // Only the newest state is reported after a lost connection, which may be that of a later start.
+            // Only the newest state is reported after a lost connection, which may be that of a
+            // later start.
             Phase::Running => self.ended.is_some(),
             _ => false,
         };
@@ -157,7 +187,10 @@ impl StartTimes {
             Phase::Running => {
                 self.running.get_or_insert(now);
             }
-            Phase::Succeeded | Phase::FailedExecFailed | Phase::FailedLost | Phase::PendingStartingFailed => {
+            Phase::Succeeded
+            | Phase::FailedExecFailed
+            | Phase::FailedLost
+            | Phase::PendingStartingFailed => {
                 self.ended.get_or_insert(now);
             }
             _ => {}
@@ -165,7 +198,11 @@ impl StartTimes {
     }
 
     fn begin_anew(&mut self) {
-        *self = Self { desired: self.desired, starts: self.starts, ..Self::default() };
+        *self = Self {
+            desired: self.desired,
+            starts: self.starts,
+            ..Self::default()
+        };
     }
 
     fn node(&self) -> Node {
@@ -177,9 +214,13 @@ impl StartTimes {
             ("running", self.running),
             ("ended", self.ended),
         ];
-        let times = times.into_iter().filter_map(|(key, moment)| Some((key, Node::Number(moment?.get() - 1))));
+        let times = times
+            .into_iter()
+            .filter_map(|(key, moment)| Some((key, Node::Number(moment?.get() - 1))));
         let starts = (self.starts > 0).then(|| ("starts", Node::Number(self.starts.into())));
-        let prepared = self.prepared.map(|level| ("prepared", Node::text(level.as_str())));
+        let prepared = self
+            .prepared
+            .map(|level| ("prepared", Node::text(level.as_str())));
         Node::map(times.chain(starts).chain(prepared))
     }
 }
@@ -192,9 +233,9 @@ mod tests {
     use crate::simulation::manual_clock::ManualClock;
 
     use Phase::{
-        AgentDisconnected, FailedExecFailed, FailedLost, FailedUnknown, PendingInitial, PendingStarting,
-        PendingStartingFailed, PendingWaitingToStart, Removed, Running, Stopping, StoppingRequestedAtRuntime,
-        Succeeded,
+        AgentDisconnected, FailedExecFailed, FailedLost, FailedUnknown, PendingInitial,
+        PendingStarting, PendingStartingFailed, PendingWaitingToStart, Removed, Running, Stopping,
+        StoppingRequestedAtRuntime, Succeeded,
     };
 
     impl Timings {
@@ -207,10 +248,16 @@ mod tests {
     /// The times of an instance that was accepted at 1 ms, after reports at 2 ms, 3 ms and so on.
     fn after(reports: &[(Phase, &str)]) -> String {
         let (mut timings, instance) = (Timings::default(), InstanceName::with_id("w", "1", "A"));
-        let at = |timings: &Timings, milliseconds| timings.start + Duration::from_millis(milliseconds);
+        let at =
+            |timings: &Timings, milliseconds| timings.start + Duration::from_millis(milliseconds);
         timings.accept(&instance, at(&timings, 1));
         for ((phase, info), now) in reports.iter().zip(2..) {
-            timings.report(&instance, &ExecutionState::with_info(*phase, *info), at(&timings, now), true);
+            timings.report(
+                &instance,
+                &ExecutionState::with_info(*phase, *info),
+                at(&timings, now),
+                true,
+            );
         }
         let node = timings.instances[&instance].node();
         let entries = node.as_map().unwrap().iter();
@@ -228,22 +275,59 @@ mod tests {
         for (reports, expected) in [
             (&[][..], "desired=1"),
             (&[(PendingInitial, ""), waits], "desired=1 waiting=3"),
-            (&[waits, waits, starts, (PendingStarting, "Retry 1: x"), runs, runs], {
-                "desired=1 running=6 starting=4 starts=1 waiting=2"
-            }),
-            (&[starts, (PendingStarting, "ready: tcp 80 refused"), (PendingStarting, "ready: x"), runs], {
-                "desired=1 running=5 started=3 starting=2 starts=1"
-            }),
-            (&[starts, (Succeeded, "")], "desired=1 ended=3 starting=2 starts=1"),
-            (&[starts, runs, (FailedExecFailed, "Exit code: '1'"), (FailedLost, "")], {
-                "desired=1 ended=4 running=3 starting=2 starts=1"
-            }),
-            (&[starts, (PendingStartingFailed, "No more retries: x")], "desired=1 ended=3 starting=2 starts=1"),
+            (
+                &[
+                    waits,
+                    waits,
+                    starts,
+                    (PendingStarting, "Retry 1: x"),
+                    runs,
+                    runs,
+                ],
+                { "desired=1 running=6 starting=4 starts=1 waiting=2" },
+            ),
+            (
+                &[
+                    starts,
+                    (PendingStarting, "ready: tcp 80 refused"),
+                    (PendingStarting, "ready: x"),
+                    runs,
+                ],
+                { "desired=1 running=5 started=3 starting=2 starts=1" },
+            ),
+            (
+                &[starts, (Succeeded, "")],
+                "desired=1 ended=3 starting=2 starts=1",
+            ),
+            (
+                &[
+                    starts,
+                    runs,
+                    (FailedExecFailed, "Exit code: '1'"),
+                    (FailedLost, ""),
+                ],
+                { "desired=1 ended=4 running=3 starting=2 starts=1" },
+            ),
+            (
+                &[starts, (PendingStartingFailed, "No more retries: x")],
+                "desired=1 ended=3 starting=2 starts=1",
+            ),
             (&[runs], "desired=1 running=2"),
-            (&[starts, runs, (FailedUnknown, ""), (AgentDisconnected, ""), (Stopping, ""), runs], {
-                "desired=1 running=3 starting=2 starts=1"
-            }),
-            (&[starts, waits, starts, runs], "desired=1 running=5 starting=2 starts=1 waiting=3"),
+            (
+                &[
+                    starts,
+                    runs,
+                    (FailedUnknown, ""),
+                    (AgentDisconnected, ""),
+                    (Stopping, ""),
+                    runs,
+                ],
+                { "desired=1 running=3 starting=2 starts=1" },
+            ),
+            (
+                &[starts, waits, starts, runs],
+                "desired=1 running=5 starting=2 starts=1 waiting=3",
+            ),
         ] {
             assert_eq!(after(reports), expected, "{reports:?}");
         }
@@ -255,12 +339,32 @@ mod tests {
         let (runs, fails) = ((Running, ""), (FailedExecFailed, ""));
         for (reports, expected) in [
             (&[starts, runs, waits][..], "desired=1 starts=1 waiting=4"),
-            (&[starts, runs, fails, starts], "desired=1 starting=5 starts=2"),
-            (&[waits, starts, runs, fails, starts, runs], "desired=1 running=7 starting=6 starts=2"),
+            (
+                &[starts, runs, fails, starts],
+                "desired=1 starting=5 starts=2",
+            ),
+            (
+                &[waits, starts, runs, fails, starts, runs],
+                "desired=1 running=7 starting=6 starts=2",
+            ),
             (&[starts, runs, fails, runs], "desired=1 running=5 starts=1"),
-            (&[starts, (PendingStartingFailed, ""), starts, runs], "desired=1 running=5 starting=4 starts=2"),
-            (&[(PendingWaitingToStart, "prepared: INIT"), starts, runs, waits], "desired=1 starts=1 waiting=5"),
-            (&[starts, runs, fails, (Removed, ""), starts], "desired=1 starting=6 starts=2"),
+            (
+                &[starts, (PendingStartingFailed, ""), starts, runs],
+                "desired=1 running=5 starting=4 starts=2",
+            ),
+            (
+                &[
+                    (PendingWaitingToStart, "prepared: INIT"),
+                    starts,
+                    runs,
+                    waits,
+                ],
+                "desired=1 starts=1 waiting=5",
+            ),
+            (
+                &[starts, runs, fails, (Removed, ""), starts],
+                "desired=1 starting=6 starts=2",
+            ),
             (&[(Removed, ""), waits], "desired=1 waiting=3"),
         ] {
             assert_eq!(after(reports), expected, "{reports:?}");
@@ -271,15 +375,43 @@ mod tests {
     fn the_last_level_of_preparation_is_kept() {
         for (infos, expected) in [
             (&["prepared: IMAGE"][..], "\"IMAGE\""),
-            (&["prepared: IMAGE", "prepared: INIT", "prepare: no space left, retry in 4 s"], "\"INIT\""),
-            (&["precondition: /run/keys is missing; prepared: CREATE", ""], "\"CREATE\""),
-            (&["prepared: CREATE; waits for 'db' to run", "waits for 'db' to run"], "\"CREATE\""),
-            (&["prepare: no such image", "prepared: MORE", "it is prepared: INIT"], ""),
+            (
+                &[
+                    "prepared: IMAGE",
+                    "prepared: INIT",
+                    "prepare: no space left, retry in 4 s",
+                ],
+                "\"INIT\"",
+            ),
+            (
+                &["precondition: /run/keys is missing; prepared: CREATE", ""],
+                "\"CREATE\"",
+            ),
+            (
+                &[
+                    "prepared: CREATE; waits for 'db' to run",
+                    "waits for 'db' to run",
+                ],
+                "\"CREATE\"",
+            ),
+            (
+                &[
+                    "prepare: no such image",
+                    "prepared: MORE",
+                    "it is prepared: INIT",
+                ],
+                "",
+            ),
         ] {
-            let reports: Vec<(Phase, &str)> = infos.iter().map(|info| (PendingWaitingToStart, *info)).collect();
+            let reports: Vec<(Phase, &str)> = infos
+                .iter()
+                .map(|info| (PendingWaitingToStart, *info))
+                .collect();
             let times = after(&reports);
             assert_eq!(
-                times.split_once(" prepared=").map_or("", |(_, rest)| rest.split_once(' ').unwrap().0),
+                times
+                    .split_once(" prepared=")
+                    .map_or("", |(_, rest)| rest.split_once(' ').unwrap().0),
                 expected
             );
         }
@@ -312,21 +444,38 @@ workloads:
         report(&mut cluster, PendingStarting);
         report(&mut cluster, Running);
         let masks = ["timings.instances.A.w"];
-        let times = |times: &str| format!(r#"{{"timings":{{"instances":{{"A":{{"w":{{"{id}":{{{times}}}}}}}}}}}}}"#);
-        assert_eq!(cluster.read(&masks), times(r#""desired":0,"running":200,"starting":100,"starts":1"#));
+        let times = |times: &str| {
+            format!(r#"{{"timings":{{"instances":{{"A":{{"w":{{"{id}":{{{times}}}}}}}}}}}}}"#)
+        };
+        assert_eq!(
+            cluster.read(&masks),
+            times(r#""desired":0,"running":200,"starting":100,"starts":1"#)
+        );
         assert_eq!(
             cluster.read(&["timings.instances.B.*.*.desired", "timings.now"]),
-            format!(r#"{{"timings":{{"instances":{{"B":{{"late":{{"{id}":{{"desired":0}}}}}}}},"now":200}}}}"#)
+            format!(
+                r#"{{"timings":{{"instances":{{"B":{{"late":{{"{id}":{{"desired":0}}}}}}}},"now":200}}}}"#
+            )
         );
         // The same instance in another form is a new start.
         let tags = "{desiredState: {apiVersion: v1, workloads: {w: {tags: {a: b}}}}}";
-        cluster.update(tags, &["desiredState.workloads.w.tags"]).unwrap();
+        cluster
+            .update(tags, &["desiredState.workloads.w.tags"])
+            .unwrap();
         assert_eq!(cluster.read(&masks), times(r#""desired":200"#));
         for phase in [StoppingRequestedAtRuntime, Removed, PendingStarting] {
             report(&mut cluster, phase);
         }
-        assert_eq!(cluster.read(&masks), times(r#""desired":200,"starting":500,"starts":1"#));
-        cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads"]).unwrap();
+        assert_eq!(
+            cluster.read(&masks),
+            times(r#""desired":200,"starting":500,"starts":1"#)
+        );
+        cluster
+            .update(
+                "{desiredState: {apiVersion: v1}}",
+                &["desiredState.workloads"],
+            )
+            .unwrap();
         assert_ne!(cluster.read(&masks), "{}", "it has not ended yet");
         report(&mut cluster, Removed);
         assert_eq!(cluster.read(&["timings.instances"]), r#"{"timings":{}}"#);
@@ -334,13 +483,19 @@ workloads:
 
     #[test]
     fn an_instance_that_ends_after_it_was_replaced_and_deleted_leaves_nothing() {
-        let mut cluster =
-            Cluster::with_manifest("{apiVersion: v1, workloads: {w: {agent: A, runtime: r, runtimeConfig: x}}}");
+        let mut cluster = Cluster::with_manifest(
+            "{apiVersion: v1, workloads: {w: {agent: A, runtime: r, runtimeConfig: x}}}",
+        );
         let agent = cluster.settled_agent("A");
         // Its predecessor of an earlier server: the state is gone, the instance is wanted.
         cluster.report(agent, &[(&InstanceName::new("w", "x", "A"), Removed)]);
         assert!(cluster.server.timings.instances().next().is_some());
-        cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads"]).unwrap();
+        cluster
+            .update(
+                "{desiredState: {apiVersion: v1}}",
+                &["desiredState.workloads"],
+            )
+            .unwrap();
         assert!(cluster.server.timings.instances().next().is_none());
     }
 }

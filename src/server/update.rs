@@ -1,4 +1,5 @@
-//! The state that an update leads to: the mask algorithm on the parts it touches, and the strict reading of the result.
+//! The state that an update leads to: the mask algorithm on the parts it touches, and the strict
+//! reading of the result.
 //!
 //! Thread: `server`; plain functions. Nothing is changed here, so a refused update leaves no trace.
 
@@ -27,7 +28,8 @@ pub type Tags = BTreeMap<String, String>;
 pub struct StateChange {
     /// The version of the state, if that is named; it may be as it was.
     pub api_version: Option<String>,
-    /// Workloads in their new form, `None` for those that go; none is as it was, but for those that are tried again.
+    /// Workloads in their new form, `None` for those that go; none is as it was, but for those that
+    /// are tried again.
     pub workloads: BTreeMap<Name, Option<Arc<Workload>>>,
     /// Configs, likewise.
     pub configs: BTreeMap<String, Option<ConfigItem>>,
@@ -52,11 +54,18 @@ impl StateChange {
     pub fn keeps(&self, desired: &DesiredState) -> bool {
         self.workloads.is_empty()
             && self.configs.is_empty()
-            && self.api_version.as_ref().is_none_or(|new| *new == desired.api_version)
+            && self
+                .api_version
+                .as_ref()
+                .is_none_or(|new| *new == desired.api_version)
     }
 
     /// A workload of `desired` after the change.
-    pub fn workload<'a>(&'a self, desired: &'a DesiredState, name: &str) -> Option<&'a Arc<Workload>> {
+    pub fn workload<'a>(
+        &'a self,
+        desired: &'a DesiredState,
+        name: &str,
+    ) -> Option<&'a Arc<Workload>> {
         match self.workloads.get(name) {
             Some(changed) => changed.as_ref(),
             None => desired.workloads.get(name),
@@ -74,7 +83,9 @@ impl StateChange {
     /// Makes the change. Returns the change that leads back.
     pub fn carry_out(self, desired: &mut DesiredState) -> Self {
         Self {
-            api_version: self.api_version.map(|new| std::mem::replace(&mut desired.api_version, new)),
+            api_version: self
+                .api_version
+                .map(|new| std::mem::replace(&mut desired.api_version, new)),
             workloads: exchange(&mut desired.workloads, self.workloads),
             configs: exchange(&mut desired.configs, self.configs),
             ..Self::default()
@@ -82,18 +93,30 @@ impl StateChange {
     }
 }
 
-/// The entries of `new` that are not in `old` or different there, and `None` for those that only `old` has.
-fn differences<K: Ord + Clone, V: PartialEq>(old: &BTreeMap<K, V>, new: BTreeMap<K, V>) -> BTreeMap<K, Option<V>> {
-    let gone = old.keys().filter(|key| !new.contains_key(key)).map(|key| (key.clone(), None));
+/// The entries of `new` that are not in `old` or different there, and
+/// `None` for those that only `old` has.
+fn differences<K: Ord + Clone, V: PartialEq>(
+    old: &BTreeMap<K, V>,
+    new: BTreeMap<K, V>,
+) -> BTreeMap<K, Option<V>> {
+    let gone = old
+        .keys()
+        .filter(|key| !new.contains_key(key))
+        .map(|key| (key.clone(), None));
     let mut all: BTreeMap<K, Option<V>> = gone.collect();
     all.extend(
-        new.into_iter().filter(|(key, value)| old.get(key) != Some(value)).map(|(key, value)| (key, Some(value))),
+        new.into_iter()
+            .filter(|(key, value)| old.get(key) != Some(value))
+            .map(|(key, value)| (key, Some(value))),
     );
     all
 }
 
 /// Makes `change` in `map`. Returns the change that leads back.
-fn exchange<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, change: BTreeMap<K, Option<V>>) -> BTreeMap<K, Option<V>> {
+fn exchange<K: Ord + Clone, V>(
+    map: &mut BTreeMap<K, V>,
+    change: BTreeMap<K, Option<V>>,
+) -> BTreeMap<K, Option<V>> {
     let one = |(key, value): (K, Option<V>)| {
         let old = match value {
             Some(value) => map.insert(key.clone(), value),
@@ -108,7 +131,8 @@ fn exchange<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, change: BTreeMap<K, Opt
 /// [`UpdateError::answer`] for that of a response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateError {
-    /// The request has no new state, or one with another version or wrong config keys; reported without a frame.
+    /// The request has no new state, or one with another version or wrong config keys; reported
+    /// without a frame.
     #[error("{0}")]
     Rule(String),
     /// A mutating hook refuses the update.
@@ -138,20 +162,26 @@ impl UpdateError {
     pub fn answer(&self) -> String {
         match self {
             Self::Rule(_) => self.to_string(),
-            Self::Veto { hook, reason } => format!("Update rejected by mutating hook '{hook}': '{reason}'"),
+            Self::Veto { hook, reason } => {
+                format!("Update rejected by mutating hook '{hook}': '{reason}'")
+            }
             Self::Other(_) => format!("Update rejected: '{self}'"),
         }
     }
 }
 
 fn unparsable(reason: impl std::fmt::Display) -> UpdateError {
-    UpdateError::invalid(format_args!("Could not parse into CompleteState: '{reason}'"))
+    UpdateError::invalid(format_args!(
+        "Could not parse into CompleteState: '{reason}'"
+    ))
 }
 
-/// What `update` makes of the current state. Who `may_forget` may name guarded updates by masks, to make them once more.
+/// What `update` makes of the current state. Who `may_forget` may name guarded updates by masks, to
+/// make them once more.
 ///
 /// # Errors
-/// [`UpdateError`] when the new state cannot be read, a mask cannot be followed or the result lacks something.
+/// [`UpdateError`] when the new state cannot be read, a mask cannot be followed or the result lacks
+/// something.
 pub fn requested_change(
     current: StateView<'_>,
     update: UpdateState,
@@ -161,10 +191,13 @@ pub fn requested_change(
         (None, _) if update.restart.is_empty() => Err(UpdateError::Rule(NO_STATE.to_owned())),
         (None, _) => Ok(StateChange::default()),
         (Some(Err(reason)), []) => Err(unparsable(reason)),
-        (Some(Err(reason)), _) => Err(UpdateError::Other(format!("Failed to parse new state, '{reason}'"))),
+        (Some(Err(reason)), _) => Err(UpdateError::Other(format!(
+            "Failed to parse new state, '{reason}'"
+        ))),
         (Some(Ok(new)), []) => whole_state(current.desired, &new),
         (Some(Ok(mut new)), masks) => {
-            omit_empty(&mut new, Kind::Object(&COMPLETE_STATE)); // An empty container means the same as none.
+            // An empty container means the same as none.
+            omit_empty(&mut new, Kind::Object(&COMPLETE_STATE));
             patched(current, new, masks, may_forget)
         }
     }
@@ -174,17 +207,25 @@ pub fn requested_change(
 
 /// Reads the desired state and the tags of agents; everything else in the new state is ignored.
 fn whole_state(current: &DesiredState, new: &Node) -> Result<StateChange, UpdateError> {
-    let desired = new.get("desiredState").ok_or_else(|| missing(&[], "desired_state"))?;
+    let desired = new
+        .get("desiredState")
+        .ok_or_else(|| missing(&[], "desired_state"))?;
     if desired.get("workloads").is_none() {
         return Err(missing(&["desired_state"], "workloads"));
     }
-    let desired = desired_state_from_node(desired).map_err(|error| unparsable(strict_text(&error)))?;
+    let desired =
+        desired_state_from_node(desired).map_err(|error| unparsable(strict_text(&error)))?;
     let mut agent_tags = BTreeMap::new();
     for (name, agent) in new.entries("agents") {
-        agent.get("tags").ok_or_else(|| missing(&["agents", name], "tags"))?;
+        agent
+            .get("tags")
+            .ok_or_else(|| missing(&["agents", name], "tags"))?;
         agent_tags.insert(Name::from(name), tags(agent));
     }
-    Ok(StateChange { agent_tags, ..StateChange::between(current, desired) })
+    Ok(StateChange {
+        agent_tags,
+        ..StateChange::between(current, desired)
+    })
 }
 
 /// `Missing field '<field>'` inside one frame for each part of the way to it.
@@ -193,21 +234,35 @@ fn missing(path: &[&str], field: &str) -> UpdateError {
 }
 
 fn framed(path: &[&str], reason: String) -> String {
-    path.iter().rev().fold(reason, |inner, part| format!("Cannot convert field '{part}' to spec object: '{inner}'."))
+    path.iter().rev().fold(reason, |inner, part| {
+        format!("Cannot convert field '{part}' to spec object: '{inner}'.")
+    })
 }
 
-/// The text for a state that came as a whole, where fields go by the names of the interface's own language.
+/// The text for a state that came as a whole, where fields go by the names of the interface's own
+/// language.
 fn strict_text(error: &StateError) -> String {
     let (path, reason) = match error {
-        StateError::Missing { path, field } => (path, format!("Missing field '{}'", snake_case(field))),
-        StateError::Invalid { path, expected } => (path, format!("invalid value, expected {expected}")),
+        StateError::Missing { path, field } => {
+            (path, format!("Missing field '{}'", snake_case(field)))
+        }
+        StateError::Invalid { path, expected } => {
+            (path, format!("invalid value, expected {expected}"))
+        }
     };
     let mut parts: Vec<String> = path.split('.').map(str::to_owned).collect();
     // The third part is the name of a workload or a config item; it stays as it is.
-    for (_, part) in parts.iter_mut().enumerate().filter(|(index, _)| *index != 2) {
+    for (_, part) in parts
+        .iter_mut()
+        .enumerate()
+        .filter(|(index, _)| *index != 2)
+    {
         *part = snake_case(part);
     }
-    framed(&parts.iter().map(String::as_str).collect::<Vec<_>>(), reason)
+    framed(
+        &parts.iter().map(String::as_str).collect::<Vec<_>>(),
+        reason,
+    )
 }
 
 fn snake_case(name: &str) -> String {
@@ -222,7 +277,9 @@ fn snake_case(name: &str) -> String {
 
 fn tags(agent: &Node) -> Tags {
     let entries = agent.entries("tags");
-    entries.filter_map(|(key, value)| Some((key.to_owned(), value.as_text()?.to_owned()))).collect()
+    entries
+        .filter_map(|(key, value)| Some((key.to_owned(), value.as_text()?.to_owned())))
+        .collect()
 }
 
 // --------------------------------------------------------------- with masks
@@ -234,7 +291,11 @@ const UPDATES: &str = "updates";
 fn forgotten_updates(new: &Node, masks: &[String]) -> BTreeSet<u64> {
     let number = |mask: &String| {
         let number = mask.strip_prefix(UPDATES)?.strip_prefix('.')?;
-        if new.at(&[UPDATES, number]).is_some() { None } else { number.parse().ok() }
+        if new.at(&[UPDATES, number]).is_some() {
+            None
+        } else {
+            number.parse().ok()
+        }
     };
     masks.iter().filter_map(number).collect()
 }
@@ -254,12 +315,24 @@ impl Reach {
     }
 
     /// The current entries that masks name, as a tree with all containers.
-    fn tree<K: Borrow<str> + Ord, V>(&self, map: &BTreeMap<K, V>, node: impl Fn(&V) -> Node) -> Node {
-        Node::map(self.names.iter().filter_map(|name| Some((name, node(map.get(name.as_str())?)))))
+    fn tree<K: Borrow<str> + Ord, V>(
+        &self,
+        map: &BTreeMap<K, V>,
+        node: impl Fn(&V) -> Node,
+    ) -> Node {
+        Node::map(
+            self.names
+                .iter()
+                .filter_map(|name| Some((name, node(map.get(name.as_str())?)))),
+        )
     }
 
     /// What is different in `new`. An entry that is not within reach is as it was.
-    fn differences<K, V: PartialEq>(&self, old: &BTreeMap<K, V>, mut new: BTreeMap<K, V>) -> BTreeMap<K, Option<V>>
+    fn differences<K, V: PartialEq>(
+        &self,
+        old: &BTreeMap<K, V>,
+        mut new: BTreeMap<K, V>,
+    ) -> BTreeMap<K, Option<V>>
     where
         K: Ord + Clone + for<'n> From<&'n str>,
     {
@@ -270,14 +343,22 @@ impl Reach {
             let value = new.remove(&key);
             (key, value)
         });
-        now.filter(|(key, value)| old.get(key) != value.as_ref()).collect()
+        now.filter(|(key, value)| old.get(key) != value.as_ref())
+            .collect()
     }
 }
 
-/// Makes the change in the part of the current state that the masks can reach. Who `may_forget` may name guarded updates.
-fn patched(current: StateView<'_>, new: Node, masks: &[String], may_forget: bool) -> Result<StateChange, UpdateError> {
+/// Makes the change in the part of the current state that the masks can reach. Who `may_forget` may
+/// name guarded updates.
+fn patched(
+    current: StateView<'_>,
+    new: Node,
+    masks: &[String],
+    may_forget: bool,
+) -> Result<StateChange, UpdateError> {
     let desired = current.desired;
-    let [mut workloads, mut configs, mut agents] = [Reach::default(), Reach::default(), Reach::default()];
+    let [mut workloads, mut configs, mut agents] =
+        [Reach::default(), Reach::default(), Reach::default()];
     for mask in masks {
         let mut parts = mask.split('.');
         match (parts.next(), parts.next(), parts.next()) {
@@ -290,16 +371,30 @@ fn patched(current: StateView<'_>, new: Node, masks: &[String], may_forget: bool
     }
     let state = [
         ("apiVersion", Node::text(&*desired.api_version)),
-        ("workloads", workloads.tree(&desired.workloads, |workload| workload_node(workload, Rendering::Full))),
+        (
+            "workloads",
+            workloads.tree(&desired.workloads, |workload| {
+                workload_node(workload, Rendering::Full)
+            }),
+        ),
         ("configs", configs.tree(&desired.configs, config_node)),
     ];
-    let effective = [("apiVersion", Node::text(API_VERSION)), ("workloads", Node::empty()), ("configs", Node::empty())];
+    let effective = [
+        ("apiVersion", Node::text(API_VERSION)),
+        ("workloads", Node::empty()),
+        ("configs", Node::empty()),
+    ];
     // What is read-only is there but empty: masks may name it without an effect.
     let updates = may_forget.then(|| (UPDATES, Node::empty()));
     let mut tree = Node::map(updates.into_iter().chain([
         ("desiredState", Node::map(state)),
         ("workloadStates", Node::empty()),
-        ("agents", agents.tree(current.agents, |agent| agent_node(&agent.attributes, Rendering::Full))),
+        (
+            "agents",
+            agents.tree(current.agents, |agent| {
+                agent_node(&agent.attributes, Rendering::Full)
+            }),
+        ),
         ("effectiveState", Node::map(effective)),
     ]));
     let applied = field_path::apply(&mut tree, &new, masks.iter().map(String::as_str));
@@ -314,7 +409,10 @@ fn patched(current: StateView<'_>, new: Node, masks: &[String], may_forget: bool
         api_version: Some(changed.api_version),
         workloads: workloads.differences(&desired.workloads, changed.workloads),
         configs: configs.differences(&desired.configs, changed.configs),
-        agent_tags: tree.entries("agents").map(|(name, agent)| (name.into(), tags(agent))).collect(),
+        agent_tags: tree
+            .entries("agents")
+            .map(|(name, agent)| (name.into(), tags(agent)))
+            .collect(),
         forgotten_updates,
     })
 }

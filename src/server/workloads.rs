@@ -1,4 +1,5 @@
-//! What users asked for, what agents have to run, and what runs; who needs whom, and what runs although nobody wants it.
+//! What users asked for, what agents have to run, and what runs; who needs whom, and what runs
+//! although nobody wants it.
 //!
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`].
 
@@ -15,22 +16,26 @@ use std::sync::Arc;
 
 /// Additional info stored of such an instance, in bytes.
 pub const UNWANTED_INFO_MAX: usize = 256;
-/// Instances of one agent that were never wanted, as long as it is connected. More can only be a mistake or an attack.
+/// Instances of one agent that were never wanted, as long as it is connected. More can only be a
+/// mistake or an attack.
 pub const NEVER_WANTED: usize = 1_000;
-/// Those of one workload among them: containers of a few earlier forms may be left. Each is compared with all known
-/// deletes.
+/// Those of one workload among them: containers of a few earlier forms may be left. Each is
+/// compared with all known deletes.
 pub const NEVER_WANTED_OF_WORKLOAD: usize = 16;
-/// What those of all agents together take, in bytes of their names and the longest infos, so there are at most 4,000: every
-/// client that reads the state gets them, and programs of other implementations take 4 MiB.
+/// What those of all agents together take, in bytes of their names and the longest infos, so there
+/// are at most 4,000: every client that reads the state gets them, and programs of other
+/// implementations take 4 MiB.
 const NEVER_WANTED_BYTES: usize = 4 * NEVER_WANTED * UNWANTED_INFO_MAX;
 /// Longest name of one, in bytes of memory; no manifest can have a longer one.
 const NAME_BYTES_MAX: usize = 512;
-/// Instances of one agent that are being deleted, in bytes of their names, their infos and [`STATE_BYTES`] each: 5,000
-/// workloads that are replaced twice. What an agent leaves beyond that counts as removed.
+/// Instances of one agent that are being deleted, in bytes of their names, their infos and
+/// [`STATE_BYTES`] each: 5,000 workloads that are replaced twice. What an agent leaves beyond that
+/// counts as removed.
 const DELETED_BYTES: usize = 10 * 1024 * 1024;
 /// What a state takes beside the names and the text, about.
 const STATE_BYTES: usize = 256;
-/// Those of one workload among them: updates that follow each other faster than its agent carries them out.
+/// Those of one workload among them: updates that follow each other faster than its agent carries
+/// them out.
 pub const DELETED_OF_WORKLOAD: usize = 256;
 
 /// The info of a workload that is out of the effective state until its restart goes on.
@@ -52,18 +57,20 @@ pub struct Workloads {
     pub desired: DesiredState,
     /// Which of these use which configs.
     pub config_users: Users<Name>,
-    /// What agents have to run, by workload. Shares its workloads with `desired` as long as nothing is rendered.
+    /// What agents have to run, by workload. Shares its workloads with `desired` as long as nothing
+    /// is rendered.
     pub effective: BTreeMap<Name, AddedWorkload>,
     /// Which of these need which others running.
     pub dependents: Users<Name>,
-    /// The rendered workloads as they were before hooks changed them; only kept when there are hooks.
+    /// The rendered workloads as they were before hooks changed them; only kept when there are
+    /// hooks.
     pub before_hooks: Option<BTreeMap<Name, AddedWorkload>>,
     /// The modes of the vehicle; only where the settings name their config item.
     pub modes: Option<Modes>,
     /// What is being restarted.
     pub restarts: Vec<Restart>,
-    /// All workloads with their own agents; only kept with modes and during restarts, when some of them are effective
-    /// without.
+    /// All workloads with their own agents; only kept with modes and during restarts, when some of
+    /// them are effective without.
     pub placed: Option<BTreeMap<Name, AddedWorkload>>,
     /// What runs.
     pub states: WorkloadStates,
@@ -80,7 +87,9 @@ pub struct Workloads {
 impl Workloads {
     /// Whether an agent has to run this instance.
     pub fn is_wanted(&self, instance: &InstanceName) -> bool {
-        self.effective.get(&instance.workload).is_some_and(|added| added.instance == *instance)
+        self.effective
+            .get(&instance.workload)
+            .is_some_and(|added| added.instance == *instance)
     }
 
     /// Whether an instance is one that its agent has although it shall not.
@@ -111,25 +120,43 @@ impl Workloads {
         self.before_hooks.as_ref().unwrap_or_else(|| self.placed())
     }
 
-    /// The effective workloads with their own agents, also outside of the current mode and while they are restarted.
+    /// The effective workloads with their own agents, also outside of the current mode and while
+    /// they are restarted.
     pub fn placed(&self) -> &BTreeMap<Name, AddedWorkload> {
         self.placed.as_ref().unwrap_or(&self.effective)
     }
 
-    /// Carries out `difference`, which is about workloads with their own agents. Returns what that, the present mode and
-    /// the begin or end of a restart of the workloads `restarted` mean for the effective workloads, and the workloads for
-    /// [`Self::refresh_infos`].
-    pub fn in_mode(&mut self, difference: Difference, restarted: &BTreeSet<Name>) -> (Difference, BTreeSet<Name>) {
-        let Some(placed) = &mut self.placed else { return (difference, BTreeSet::new()) };
+    /// Carries out `difference`, which is about workloads with their own agents. Returns what that,
+    /// the present mode and the begin or end of a restart of the workloads `restarted` mean for the
+    /// effective workloads, and the workloads for [`Self::refresh_infos`].
+    pub fn in_mode(
+        &mut self,
+        difference: Difference,
+        restarted: &BTreeSet<Name>,
+    ) -> (Difference, BTreeSet<Name>) {
+        let Some(placed) = &mut self.placed else {
+            return (difference, BTreeSet::new());
+        };
         let added = difference.added.iter().map(|added| &added.instance);
-        let names = added.chain(&difference.deleted).map(|instance| &instance.workload).chain(restarted);
+        let names = added
+            .chain(&difference.deleted)
+            .map(|instance| &instance.workload)
+            .chain(restarted);
         let mut touched: BTreeSet<Name> = names.cloned().collect();
         difference.carry_out(placed);
         if let Some(modes) = &mut self.modes {
             touched.extend(modes.switch(self.desired.configs.get(modes.item()), placed));
         }
-        let effective = |added| if self.is_restarting(added) { without_agent(added) } else { self.seen(added) };
-        let now = touched.iter().map(|name| (name.clone(), self.placed().get(name).map(effective)));
+        let effective = |added| {
+            if self.is_restarting(added) {
+                without_agent(added)
+            } else {
+                self.seen(added)
+            }
+        };
+        let now = touched
+            .iter()
+            .map(|name| (name.clone(), self.placed().get(name).map(effective)));
         let difference = Difference::to(&self.effective, now);
         if let Some(modes) = &mut self.modes {
             modes.forget_failures(&difference);
@@ -139,39 +166,68 @@ impl Workloads {
 
     /// Whether a workload is out of the effective state until its restart goes on.
     fn is_restarting(&self, added: &AddedWorkload) -> bool {
-        self.restarts.iter().any(|restart| restart.names.contains(&added.instance.workload))
+        self.restarts
+            .iter()
+            .any(|restart| restart.names.contains(&added.instance.workload))
     }
 
-    /// A workload with its own agent as it is effective in the present mode, at the latest after a restart.
+    /// A workload with its own agent as it is effective in the present mode, at the latest after a
+    /// restart.
     // [impl->swdd~server-modes-outside-is-not-scheduled~1]
     pub fn seen(&self, added: &AddedWorkload) -> AddedWorkload {
-        let is_inside = self.modes.as_ref().is_none_or(|modes| modes.is_inside(&added.workload));
-        if is_inside { added.clone() } else { without_agent(added) }
+        let is_inside = self
+            .modes
+            .as_ref()
+            .is_none_or(|modes| modes.is_inside(&added.workload));
+        if is_inside {
+            added.clone()
+        } else {
+            without_agent(added)
+        }
     }
 
     /// The workload `name`, as [`Self::seen`], if it has an agent then.
     pub fn scheduled(&self, name: &Name) -> Option<AddedWorkload> {
-        self.placed().get(name).map(|added| self.seen(added)).filter(|added| !added.instance.agent.is_empty())
+        self.placed()
+            .get(name)
+            .map(|added| self.seen(added))
+            .filter(|added| !added.instance.agent.is_empty())
     }
 
     /// What these forms would change in the present mode.
     pub fn seen_in_mode(&self, forms: &BTreeMap<Name, Version>) -> Difference {
-        let seen = forms.iter().map(|(name, form)| (name.clone(), form.effective.as_ref().map(|it| self.seen(it))));
+        let seen = forms.iter().map(|(name, form)| {
+            (
+                name.clone(),
+                form.effective.as_ref().map(|it| self.seen(it)),
+            )
+        });
         Difference::to(&self.effective, seen)
     }
 
     /// A workload as it is by now.
     pub fn form(&self, name: &Name) -> Version {
-        let [rendered, effective] = [self.before_hooks(), self.placed()].map(|all| all.get(name).cloned());
-        Version { desired: self.desired.workloads.get(name).cloned(), rendered, effective }
+        let [rendered, effective] =
+            [self.before_hooks(), self.placed()].map(|all| all.get(name).cloned());
+        Version {
+            desired: self.desired.workloads.get(name).cloned(),
+            rendered,
+            effective,
+        }
     }
 
     /// What leads to these forms, about workloads with their own agents.
     pub fn difference(&self, forms: &BTreeMap<Name, Version>) -> Difference {
-        Difference::to(self.placed(), forms.iter().map(|(name, form)| (name.clone(), form.effective.clone())))
+        Difference::to(
+            self.placed(),
+            forms
+                .iter()
+                .map(|(name, form)| (name.clone(), form.effective.clone())),
+        )
     }
 
-    /// These are the rendered forms now. Returns what leads to them, about workloads with their own agents.
+    /// These are the rendered forms now. Returns what leads to them, about workloads with their own
+    /// agents.
     pub fn render(&mut self, forms: BTreeMap<Name, Version>) -> Difference {
         let difference = self.difference(&forms);
         if let Some(before_hooks) = &mut self.before_hooks {
@@ -191,15 +247,23 @@ impl Workloads {
         match (&self.modes, added) {
             _ if !instance.agent.is_empty() => ExecutionState::plain(Phase::PendingInitial),
             (Some(modes), Some(added)) if !modes.is_inside(&added.workload) => modes.outside(),
-            (_, Some(added)) if self.is_restarting(added) => ExecutionState::with_info(Phase::NotScheduled, RESTARTS),
+            (_, Some(added)) if self.is_restarting(added) => {
+                ExecutionState::with_info(Phase::NotScheduled, RESTARTS)
+            }
             _ => ExecutionState::plain(Phase::NotScheduled),
         }
     }
 
     /// Makes the infos of those among `names` that are not scheduled those of the present mode.
     pub fn refresh_infos(&mut self, names: &BTreeSet<Name>) {
-        for AddedWorkload { instance, .. } in names.iter().filter_map(|name| self.effective.get(name)) {
-            if self.states.get(instance).is_some_and(|state| state.phase == Phase::NotScheduled) {
+        for AddedWorkload { instance, .. } in
+            names.iter().filter_map(|name| self.effective.get(name))
+        {
+            if self
+                .states
+                .get(instance)
+                .is_some_and(|state| state.phase == Phase::NotScheduled)
+            {
                 let state = self.first_state(instance);
                 self.states.set(instance, state);
             }
@@ -216,7 +280,8 @@ impl Workloads {
     /// Ends the effective workload `name`.
     pub fn end(&mut self, name: &Name) -> Option<AddedWorkload> {
         let ended = self.effective.remove(name)?;
-        self.dependents.remove(name, needed_running(&ended.workload));
+        self.dependents
+            .remove(name, needed_running(&ended.workload));
         Some(ended)
     }
 }
@@ -224,19 +289,32 @@ impl Workloads {
 /// A workload that is not scheduled for now.
 fn without_agent(AddedWorkload { instance, workload }: &AddedWorkload) -> AddedWorkload {
     let agent = Name::default();
-    let workload = Arc::new(Workload { agent: agent.clone(), ..Workload::clone(workload) });
-    AddedWorkload { instance: InstanceName { agent, ..instance.clone() }, workload }
+    let workload = Arc::new(Workload {
+        agent: agent.clone(),
+        ..Workload::clone(workload)
+    });
+    AddedWorkload {
+        instance: InstanceName {
+            agent,
+            ..instance.clone()
+        },
+        workload,
+    }
 }
 
 // ------------------------------------------------------------ dependencies
 
 /// The names of workloads that `workload` needs running.
 pub fn needed_running(workload: &Workload) -> impl Iterator<Item = &String> {
-    workload.dependencies.iter().filter(|(_, condition)| **condition == AddCondition::Running).map(|(name, _)| name)
+    workload
+        .dependencies
+        .iter()
+        .filter(|(_, condition)| **condition == AddCondition::Running)
+        .map(|(name, _)| name)
 }
 
-/// Who uses what, by the name of what is used. Kept up to date, so that the users of one name are found without a search
-/// of all workloads.
+/// Who uses what, by the name of what is used. Kept up to date, so that the users of one name are
+/// found without a search of all workloads.
 #[derive(Debug)]
 pub struct Users<T>(BTreeMap<String, BTreeSet<T>>);
 
@@ -274,11 +352,13 @@ impl<T: Ord + Clone> Users<T> {
 
 // ------------------------------------------------------ unwanted instances
 
-/// Instances that have a state although nobody wants them, by agent: those that an agent has of another manifest, and those
-/// that are being deleted. Agents must not fill the memory of the server with such states.
+/// Instances that have a state although nobody wants them, by agent: those that an agent has of
+/// another manifest, and those that are being deleted. Agents must not fill the memory of the
+/// server with such states.
 ///
-/// Reports of further ones are ignored when there are too many, and the known ones stay: what an agent reports first is
-/// what it really has, and each forgotten state would have to be sent to everybody.
+/// Reports of further ones are ignored when there are too many, and the known ones stay: what an
+/// agent reports first is what it really has, and each forgotten state would have to be sent to
+/// everybody.
 #[derive(Debug, Default)]
 pub struct UnwantedInstances {
     never_wanted: BTreeMap<Name, Instances>,
@@ -296,7 +376,10 @@ struct Instances {
 impl Instances {
     /// Adds one, unless there are `most` of the same workload.
     fn add(&mut self, instance: &InstanceName, bytes: usize, most: usize) -> bool {
-        let has_place = of_workload(&self.all, &instance.workload).take(most).count() < most;
+        let has_place = of_workload(&self.all, &instance.workload)
+            .take(most)
+            .count()
+            < most;
         if has_place {
             self.bytes += bytes;
             self.bytes -= self.all.insert(instance.clone(), bytes).unwrap_or_default();
@@ -306,14 +389,23 @@ impl Instances {
 }
 
 impl UnwantedInstances {
-    /// A connected agent reports a state of an instance that is not wanted, with a text of at most [`UNWANTED_INFO_MAX`]
-    /// bytes. Returns `false` when it cannot be kept: there are too many.
+    /// A connected agent reports a state of an instance that is not wanted, with a text of at most
+    /// [`UNWANTED_INFO_MAX`] bytes. Returns `false` when it cannot be kept: there are too many.
     pub fn report(&mut self, instance: &InstanceName) -> bool {
-        if self.deleted.get(&instance.agent).is_some_and(|deleted| deleted.all.contains_key(instance)) {
+        if self
+            .deleted
+            .get(&instance.agent)
+            .is_some_and(|deleted| deleted.all.contains_key(instance))
+        {
             return true;
         }
         let bytes = instance.bytes() + UNWANTED_INFO_MAX;
-        let sum = bytes + self.never_wanted.values().map(|own| own.bytes).sum::<usize>();
+        let sum = bytes
+            + self
+                .never_wanted
+                .values()
+                .map(|own| own.bytes)
+                .sum::<usize>();
         let own = self.never_wanted.entry(instance.agent.clone()).or_default();
         own.all.contains_key(instance)
             || own.all.len() < NEVER_WANTED
@@ -322,8 +414,9 @@ impl UnwantedInstances {
                 && own.add(instance, bytes, NEVER_WANTED_OF_WORKLOAD)
     }
 
-    /// An instance that has a state with a text of `info` bytes is not wanted any more. Returns `false` when its state
-    /// cannot be kept until the agent reports its end: there are too many of this agent.
+    /// An instance that has a state with a text of `info` bytes is not wanted any more. Returns
+    /// `false` when its state cannot be kept until the agent reports its end: there are too many of
+    /// this agent.
     pub fn delete(&mut self, instance: &InstanceName, info: usize) -> bool {
         let bytes = instance.bytes() + info.max(UNWANTED_INFO_MAX) + STATE_BYTES;
         let own = self.deleted.entry(instance.agent.clone()).or_default();
@@ -334,7 +427,9 @@ impl UnwantedInstances {
     pub fn remove(&mut self, instance: &InstanceName) -> bool {
         let mut was_known = false;
         for agents in [&mut self.never_wanted, &mut self.deleted] {
-            let Some(own) = agents.get_mut(&instance.agent) else { continue };
+            let Some(own) = agents.get_mut(&instance.agent) else {
+                continue;
+            };
             let bytes = own.all.remove(instance);
             was_known |= bytes.is_some();
             own.bytes -= bytes.unwrap_or_default();
@@ -345,10 +440,15 @@ impl UnwantedInstances {
         was_known
     }
 
-    /// An agent is gone. Returns its instances that were never wanted: nothing is kept of them, and it reports them again
-    /// when it comes back.
+    /// An agent is gone. Returns its instances that were never wanted: nothing is kept of them, and
+    /// it reports them again when it comes back.
     pub fn agent_gone(&mut self, name: &Name) -> BTreeSet<InstanceName> {
-        self.never_wanted.remove(name).unwrap_or_default().all.into_keys().collect()
+        self.never_wanted
+            .remove(name)
+            .unwrap_or_default()
+            .all
+            .into_keys()
+            .collect()
     }
 }
 

@@ -1,5 +1,6 @@
-//! Requests of workloads on one connection of their agent: each has one answer, events come after it when they were
-//! asked for and until that is ended, and lead to what a fresh read says. What may not be asked is denied.
+//! Requests of workloads on one connection of their agent: each has one answer, events come after
+//! it when they were asked for and until that is ended, and lead to what a fresh read says. What
+//! may not be asked is denied.
 //!
 //! Thread: the one of the test.
 
@@ -34,7 +35,13 @@ impl Asked {
             RequestContent::CompleteState(read) if read.subscribe => Some(read.masks),
             _ => None,
         };
-        self.waiting.insert(id, Waiting { follows, allowed: None });
+        self.waiting.insert(
+            id,
+            Waiting {
+                follows,
+                allowed: None,
+            },
+        );
     }
 
     /// The server reads a request now, which is `allowed` or not.
@@ -46,27 +53,39 @@ impl Asked {
 
     /// Answers what is wrong with a response of the server.
     pub fn check(&mut self, Response { id, content }: &Response) -> Option<String> {
-        if let (ResponseContent::CompleteState { altered: Some(_), .. }, Some(followed)) =
-            (content, self.following.get_mut(id))
+        if let (
+            ResponseContent::CompleteState {
+                altered: Some(_), ..
+            },
+            Some(followed),
+        ) = (content, self.following.get_mut(id))
         {
             return followed.take(content.clone());
         }
         match content {
-            ResponseContent::CompleteState { altered: Some(_), .. } => {}
-            // The agent itself ends what nobody of its workloads follows any more, with each event that still comes.
+            ResponseContent::CompleteState {
+                altered: Some(_), ..
+            } => {}
+            // The agent itself ends what nobody of its workloads follows any more, with each event
+            // that still comes.
             ResponseContent::EventsCancelAccepted => {
                 self.following.remove(id);
                 return None;
             }
             // Rules have changed, and the workload is told that it follows nothing any more.
-            ResponseContent::Error(text) if text.starts_with(DENIED) && self.following.remove(id).is_some() => {
+            ResponseContent::Error(text)
+                if text.starts_with(DENIED) && self.following.remove(id).is_some() =>
+            {
                 return None;
             }
             content => {
                 if let Some(Waiting { follows, allowed }) = self.waiting.remove(id) {
-                    let denied = matches!(content, ResponseContent::Error(text) if text.starts_with(DENIED));
+                    let denied =
+                        matches!(content, ResponseContent::Error(text) if text.starts_with(DENIED));
                     if allowed == Some(denied) {
-                        return Some(format!("'{id}' is allowed: {denied}, and answered with {content:?}"));
+                        return Some(format!(
+                            "'{id}' is allowed: {denied}, and answered with {content:?}"
+                        ));
                     }
                     if denied {
                         return None;
@@ -86,22 +105,35 @@ impl Asked {
                         {
                             None
                         }
-                        ResponseContent::Error(text) => Some(format!("a valid request was refused: {text}")),
+                        ResponseContent::Error(text) => {
+                            Some(format!("a valid request was refused: {text}"))
+                        }
                         _ => None,
                     };
                 }
             }
         }
-        Some(format!("an answer to '{id}', which nobody waits for: {content:?}"))
+        Some(format!(
+            "an answer to '{id}', which nobody waits for: {content:?}"
+        ))
     }
 
     /// The id of one of those that follow something and are as asked.
     pub fn first_of(&self, which: impl Fn(&Request) -> bool) -> Option<&str> {
         let request = |id: &str, followed: &Followed| {
-            let read = ReadState { masks: followed.masks().to_vec(), subscribe: true };
-            Request { id: id.to_owned(), content: RequestContent::CompleteState(read) }
+            let read = ReadState {
+                masks: followed.masks().to_vec(),
+                subscribe: true,
+            };
+            Request {
+                id: id.to_owned(),
+                content: RequestContent::CompleteState(read),
+            }
         };
-        self.following.iter().find(|(id, followed)| which(&request(id, followed))).map(|(id, _)| id.as_str())
+        self.following
+            .iter()
+            .find(|(id, followed)| which(&request(id, followed)))
+            .map(|(id, _)| id.as_str())
     }
 
     /// How many follow something.
@@ -109,9 +141,16 @@ impl Asked {
         self.following.len()
     }
 
-    /// Answers what one of those that `are_told` differs in from a fresh read, when nothing is on its way.
-    pub fn differs(&self, is_told: impl Fn(&str) -> bool, fresh: impl Fn(&[String]) -> Node) -> Option<String> {
+    /// Answers what one of those that `are_told` differs in from a fresh read, when nothing is on
+    /// its way.
+    pub fn differs(
+        &self,
+        is_told: impl Fn(&str) -> bool,
+        fresh: impl Fn(&[String]) -> Node,
+    ) -> Option<String> {
         let followed = self.following.iter().filter(|(id, _)| is_told(id));
-        followed.map(|(_, followed)| followed).find_map(|followed| followed.differs(&fresh(followed.masks())))
+        followed
+            .map(|(_, followed)| followed)
+            .find_map(|followed| followed.differs(&fresh(followed.masks())))
     }
 }

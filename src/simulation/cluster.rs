@@ -1,7 +1,8 @@
-//! A whole cluster on one thread: server, agents, engines and the network between them, in virtual time.
+//! A whole cluster on one thread: server, agents, engines and the network between them, in virtual
+//! time.
 //!
-//! Thread: the one of the test. Whatever can do something now is an [`Actor`]; a step lets one of them, chosen by the
-//! seed, do one thing. Time goes on only when none can.
+//! Thread: the one of the test. Whatever can do something now is an [`Actor`]; a step lets one of
+//! them, chosen by the seed, do one thing. Time goes on only when none can.
 
 use super::asked::Asked;
 use super::disk::Disk;
@@ -86,13 +87,14 @@ pub struct Cluster {
     pub nodes: Vec<Node>,
     pub steps: u64,
     pub violations: Vec<String>,
-    /// What a server would show that only believes what agents report on a connection: ours also forgets by itself what an
-    /// agent does not have any more, others do not.
+    /// What a server would show that only believes what agents report on a connection: ours also
+    /// forgets by itself what an agent does not have any more, others do not.
     pub reported: BTreeSet<InstanceName>,
     wishes: Wishes,
     /// Only where updates may be guarded.
     guards: Option<Guards>,
-    /// The stream on which the server hears each agent; what an older one still delivers means nothing.
+    /// The stream on which the server hears each agent; what an older one still delivers means
+    /// nothing.
     speaks: BTreeMap<usize, StreamId>,
     network: Network,
     /// The startup manifest of the next server, unless that has a disk.
@@ -116,7 +118,12 @@ pub struct Cluster {
 
 impl Cluster {
     /// A server without workloads, and agents that are about to connect.
-    pub fn new(mut random: fastrand::Rng, trace: Trace, clock: ManualClock, disturbances: &Disturbances) -> Self {
+    pub fn new(
+        mut random: fastrand::Rng,
+        trace: Trace,
+        clock: ManualClock,
+        disturbances: &Disturbances,
+    ) -> Self {
         let count = random.usize(1..=5);
         let nodes = ["A", "B", "C", "D", "E"].into_iter().take(count);
         let nodes = nodes
@@ -146,11 +153,19 @@ impl Cluster {
             .collect();
         let mut disk = random.bool().then(|| Disk::new(&clock));
         let (mut nodes, guarded): (Vec<Node>, bool) = (nodes, disturbances.guards > 0);
-        for node in nodes.iter_mut().filter(|node| guarded && node.options.seed % 4 > 0) {
+        for node in nodes
+            .iter_mut()
+            .filter(|node| guarded && node.options.seed % 4 > 0)
+        {
             node.stages = true;
-            node.preparing = (node.options.seed % 4 == 1).then(|| Preparing::new(&clock, node.options.seed));
+            node.preparing =
+                (node.options.seed % 4 == 1).then(|| Preparing::new(&clock, node.options.seed));
         }
-        let foreign = nodes.iter().filter(|node| !node.stages).map(|node| node.name.clone()).collect();
+        let foreign = nodes
+            .iter()
+            .filter(|node| !node.stages)
+            .map(|node| node.name.clone())
+            .collect();
         let has_modes = disturbances.modes > 0;
         let mut server = modes::new_server(has_modes);
         server.set_clock(clock.clone());
@@ -181,7 +196,8 @@ impl Cluster {
             not_restarted: BTreeSet::new(),
             subscribers: Vec::new(),
             disk,
-            // Nothing can be made there, so that workloads have no pipes: what they ask is put where these would.
+            // Nothing can be made there, so that workloads have no pipes: what they ask is put
+            // where these would.
             folder: "/proc/nowhere/ankaios-simulation".into(),
         };
         (0..subscribers).for_each(|_| cluster.subscribe());
@@ -227,7 +243,13 @@ impl Cluster {
             ready.push(Actor::WakeServer);
         }
         let reads = |(_, subscriber): &(usize, &Subscriber)| subscriber.reads_at <= now;
-        ready.extend(self.subscribers.iter().enumerate().filter(reads).map(|(index, _)| Actor::Subscriber(index)));
+        ready.extend(
+            self.subscribers
+                .iter()
+                .enumerate()
+                .filter(reads)
+                .map(|(index, _)| Actor::Subscriber(index)),
+        );
         let mut parts = Vec::new();
         for (index, node) in self.nodes.iter_mut().enumerate() {
             if reached(node.engine.due()) {
@@ -236,7 +258,11 @@ impl Cluster {
             if reached(node.start_at) {
                 ready.push(Actor::StartAgent(index));
             }
-            let Some(life) = node.life.as_mut().filter(|_| node.paused_until.is_none_or(|until| until <= now)) else {
+            let Some(life) = node
+                .life
+                .as_mut()
+                .filter(|_| node.paused_until.is_none_or(|until| until <= now))
+            else {
                 continue;
             };
             node.paused_until = None;
@@ -254,13 +280,21 @@ impl Cluster {
         }
         let room = |node: usize| {
             let node = &self.nodes[node];
-            node.paused_until.is_none() && node.life.as_ref().is_none_or(|life| !life.events.is_full())
+            node.paused_until.is_none()
+                && node.life.as_ref().is_none_or(|life| !life.events.is_full())
         };
-        self.network.ready(now, server_runs, room, |stream, work| ready.push(Actor::Stream(stream, work)));
+        self.network.ready(now, server_runs, room, |stream, work| {
+            ready.push(Actor::Stream(stream, work))
+        });
     }
 
     fn due(&mut self) -> Option<Instant> {
-        let mut due: Vec<Instant> = self.network.due().into_iter().chain(self.start_server_at).collect();
+        let mut due: Vec<Instant> = self
+            .network
+            .due()
+            .into_iter()
+            .chain(self.start_server_at)
+            .collect();
         match self.server_paused_until {
             Some(until) => due.push(until),
             None => {
@@ -268,7 +302,11 @@ impl Cluster {
                 due.extend(self.server.as_ref().and_then(ServerLoop::due));
             }
         }
-        due.extend(self.subscribers.iter().map(|subscriber| subscriber.reads_at));
+        due.extend(
+            self.subscribers
+                .iter()
+                .map(|subscriber| subscriber.reads_at),
+        );
         for node in &mut self.nodes {
             due.extend(node.engine.due());
             due.extend(node.start_at);
@@ -278,7 +316,12 @@ impl Cluster {
             }
             due.extend(node.connect_at.filter(|_| node.life.is_some()));
             due.extend(node.life.as_mut().map(Life::due));
-            due.extend(node.preparing.as_ref().filter(|_| node.stream.is_some()).and_then(Preparing::due));
+            due.extend(
+                node.preparing
+                    .as_ref()
+                    .filter(|_| node.stream.is_some())
+                    .and_then(Preparing::due),
+            );
         }
         due.into_iter().min()
     }
@@ -294,7 +337,9 @@ impl Cluster {
             Actor::Stream(stream, work) => self.step_stream(stream, work),
             Actor::Subscriber(index) => self.follow(index),
             Actor::Disk => {
-                self.disk.iter_mut().for_each(|disk| disk.step(&mut self.random));
+                self.disk
+                    .iter_mut()
+                    .for_each(|disk| disk.step(&mut self.random));
                 self.violations.extend(self.lost_state());
             }
             Actor::StartServer => self.start_server(),
@@ -303,7 +348,8 @@ impl Cluster {
                 let node = &mut self.nodes[index];
                 let report = node.preparing.as_mut().and_then(Preparing::next);
                 if let (Some(report), Some(stream)) = (report, node.stream) {
-                    self.network.send_up(stream, ToServer::Prepared(vec![report]));
+                    self.network
+                        .send_up(stream, ToServer::Prepared(vec![report]));
                 }
             }
         }
@@ -312,12 +358,14 @@ impl Cluster {
             let number = node.life.as_ref().map(|life| life.number);
             for (life, instance, workload) in node.engine.take_started() {
                 if number == Some(life) {
-                    self.violations.extend(node.orders.check_start(&instance, &workload));
+                    self.violations
+                        .extend(node.orders.check_start(&instance, &workload));
                 }
             }
             for (caller, instance) in node.engine.take_stopped() {
                 if number == Some(caller.life) {
-                    self.violations.extend(node.orders.check_stop(&instance, &caller.runtime));
+                    self.violations
+                        .extend(node.orders.check_stop(&instance, &caller.runtime));
                 }
             }
         }
@@ -330,12 +378,18 @@ impl Cluster {
             Part::Scheduler => {
                 let event = life.events.try_recv().ok();
                 if let Some(event) = &event {
-                    self.trace.line(|| format!("{}: {}", node.name, Trace::event(event)));
+                    self.trace
+                        .line(|| format!("{}: {}", node.name, Trace::event(event)));
                 }
-                if let Some(SchedulerEvent::Listed { runtime, result: Ok(_) }) = &event {
+                if let Some(SchedulerEvent::Listed {
+                    runtime,
+                    result: Ok(_),
+                }) = &event
+                {
                     node.engine.note_listed(life.number, runtime);
                 }
-                node.orders.before(event.as_ref(), &life.manager, &node.engine);
+                node.orders
+                    .before(event.as_ref(), &life.manager, &node.engine);
                 match event {
                     Some(event) => life.manager.on_event(event),
                     None => life.manager.tick(),
@@ -348,7 +402,11 @@ impl Cluster {
                 for event in said {
                     // Now: the container may be another one when the scheduler comes to it.
                     if let SchedulerEvent::State(report) = &event {
-                        self.violations.extend(node.orders.check_ready(report, life.number, &node.engine));
+                        self.violations.extend(node.orders.check_ready(
+                            report,
+                            life.number,
+                            &node.engine,
+                        ));
                         self.violations.extend(node.orders.check_end(report));
                     }
                     let _ = life.inbox.send(event); // The other end is part of the same life.
@@ -371,7 +429,8 @@ impl Cluster {
         node.connect_at = None;
         life.uplink.connected();
         let stream = self.network.open(index);
-        self.trace.line(|| format!("{}: connects with stream {}", node.name, stream.0));
+        self.trace
+            .line(|| format!("{}: connects with stream {}", node.name, stream.0));
         node.stream = Some(stream);
         node.first_stream.get_or_insert(stream);
         node.asked = Asked::default();
@@ -381,7 +440,9 @@ impl Cluster {
 
     fn send_up(&mut self, index: usize) {
         let node = &self.nodes[index];
-        let (Some(life), Some(stream)) = (&node.life, node.stream) else { return };
+        let (Some(life), Some(stream)) = (&node.life, node.stream) else {
+            return;
+        };
         let _ = life.uplink.woken().try_recv();
         let mut asked = Vec::new();
         while let Some(message) = life.uplink.next() {
@@ -390,7 +451,9 @@ impl Cluster {
             }
             self.network.send_up(stream, message);
         }
-        asked.into_iter().for_each(|request| self.nodes[index].asked.note(request));
+        asked
+            .into_iter()
+            .for_each(|request| self.nodes[index].asked.note(request));
     }
 
     fn step_stream(&mut self, stream: StreamId, work: StreamWork) {
@@ -399,7 +462,10 @@ impl Cluster {
             StreamWork::Open => {
                 let node = &self.nodes[self.network.node(stream)];
                 let name = node.name.to_string();
-                let capabilities = AgentCapabilities { prepares: node.stages, ..Default::default() };
+                let capabilities = AgentCapabilities {
+                    prepares: node.stages,
+                    ..Default::default()
+                };
                 let (outbox, reader) = outbox();
                 let hello = PeerHello::Agent(AgentHello {
                     agent: name,
@@ -408,18 +474,34 @@ impl Cluster {
                     version: String::new(),
                 });
                 self.note_opened(stream);
-                self.network.opened(stream, self.server.is_some().then_some(reader));
-                self.tell_server(PeerEvent::Opened { peer, hello, source: String::new(), outbox });
+                self.network
+                    .opened(stream, self.server.is_some().then_some(reader));
+                self.tell_server(PeerEvent::Opened {
+                    peer,
+                    hello,
+                    source: String::new(),
+                    outbox,
+                });
             }
             StreamWork::Up => {
                 if let Some(message) = self.network.take_up(stream) {
-                    self.trace.line(|| format!("server: stream {} says {}", stream.0, Trace::message(&message)));
+                    self.trace.line(|| {
+                        format!(
+                            "server: stream {} says {}",
+                            stream.0,
+                            Trace::message(&message)
+                        )
+                    });
                     self.note_reported(stream, &message);
                     let node = self.network.node(stream);
                     let heard = self.speaks.get(&node) == Some(&stream);
                     match (&message, &mut self.guards) {
-                        (ToServer::Prepared(reports), Some(guards)) if heard => guards.reported(reports),
-                        (ToServer::WorkloadStates(states), _) if heard => self.wishes.reported(states),
+                        (ToServer::Prepared(reports), Some(guards)) if heard => {
+                            guards.reported(reports)
+                        }
+                        (ToServer::WorkloadStates(states), _) if heard => {
+                            self.wishes.reported(states)
+                        }
                         _ => {}
                     }
                     self.tell_server_judged(heard, peer, Some(node), message);
@@ -435,7 +517,9 @@ impl Cluster {
                     if let FromServer::Response(response) = message {
                         self.violations.extend(node.asked.check(&response));
                         life.control.deliver(response);
-                    } else if let (FromServer::Prepare(list), Some(preparing)) = (&message, &mut node.preparing) {
+                    } else if let (FromServer::Prepare(list), Some(preparing)) =
+                        (&message, &mut node.preparing)
+                    {
                         preparing.list(list);
                     } else {
                         life.inbox.send(SchedulerEvent::Server(message)).unwrap();
@@ -443,11 +527,14 @@ impl Cluster {
                 }
             }
             StreamWork::ServerNotices => {
-                self.trace.line(|| format!("server: stream {} has ended", stream.0));
+                self.trace
+                    .line(|| format!("server: stream {} has ended", stream.0));
                 let node = self.network.node(stream);
                 if self.speaks.get(&node) == Some(&stream) {
                     self.speaks.remove(&node);
-                    self.guards.iter_mut().for_each(|guards| guards.disconnected(&self.nodes[node].name));
+                    self.guards
+                        .iter_mut()
+                        .for_each(|guards| guards.disconnected(&self.nodes[node].name));
                 }
                 self.network.close_server_end(stream);
                 self.tell_server(PeerEvent::Closed { peer });
@@ -459,7 +546,8 @@ impl Cluster {
                 if node.stream == Some(stream)
                     && let Some(life) = &node.life
                 {
-                    self.trace.line(|| format!("{}: stream {} has ended", node.name, stream.0));
+                    self.trace
+                        .line(|| format!("{}: stream {} has ended", node.name, stream.0));
                     node.stream = None;
                     life.uplink.disconnected();
                     life.inbox.send(SchedulerEvent::ServerGone).unwrap();
@@ -469,23 +557,35 @@ impl Cluster {
         }
     }
 
-    /// One that opens so late that the server hears the agent, or its next life, on a newer one already means nothing.
+    /// One that opens so late that the server hears the agent, or its next life, on a newer one
+    /// already means nothing.
     fn note_opened(&mut self, stream: StreamId) {
         let node = self.network.node(stream);
-        if self.server.is_some() && self.speaks.get(&node).is_none_or(|speaking| *speaking < stream) {
+        if self.server.is_some()
+            && self
+                .speaks
+                .get(&node)
+                .is_none_or(|speaking| *speaking < stream)
+        {
             self.speaks.insert(node, stream);
             // A removal that was lost with the connection before is not repeated.
             let name = &self.nodes[node].name;
             self.reported.retain(|instance| instance.agent != *name);
-            self.guards.iter_mut().for_each(|guards| guards.disconnected(&self.nodes[node].name));
+            self.guards
+                .iter_mut()
+                .for_each(|guards| guards.disconnected(&self.nodes[node].name));
         }
     }
 
     fn note_reported(&mut self, stream: StreamId, message: &ToServer) {
-        let ToServer::WorkloadStates(states) = message else { return };
+        let ToServer::WorkloadStates(states) = message else {
+            return;
+        };
         let node = self.network.node(stream);
         // What one life says in its last moments is nothing that the next one could know.
-        let is_of_this_life = self.nodes[node].first_stream.is_some_and(|first| first <= stream);
+        let is_of_this_life = self.nodes[node]
+            .first_stream
+            .is_some_and(|first| first <= stream);
         if self.server.is_none() || !is_of_this_life || self.speaks.get(&node) != Some(&stream) {
             return;
         }
@@ -499,16 +599,22 @@ impl Cluster {
     }
 
     fn tell_server(&mut self, event: PeerEvent) {
-        let message = if let PeerEvent::Message { message, .. } = &event { Some(message) } else { None };
+        let message = if let PeerEvent::Message { message, .. } = &event {
+            Some(message)
+        } else {
+            None
+        };
         let is_request = matches!(message, Some(ToServer::Request(_)));
         let may_switch = matches!(message, Some(ToServer::WorkloadStates(_)));
         self.server_event(ServerEvent::Peer(event), is_request, may_switch);
     }
 
-    /// Lets the server handle an event. It `is_request` if somebody asks for something with it, and only one that
-    /// `may_switch` may let it switch the mode by itself.
+    /// Lets the server handle an event. It `is_request` if somebody asks for something with it, and
+    /// only one that `may_switch` may let it switch the mode by itself.
     fn server_event(&mut self, event: ServerEvent, is_request: bool, may_switch: bool) {
-        let Some(server) = &mut self.server else { return };
+        let Some(server) = &mut self.server else {
+            return;
+        };
         let mode = |server: &ServerLoop| modes::mode(server.view().desired).map(str::to_owned);
         let was = mode(server).filter(|_| may_switch);
         let before = (was.is_some() || self.guards.is_some()).then(|| Before::of(server));
@@ -516,27 +622,46 @@ impl Cluster {
         server.serve_all_waiting();
         if let (Some(guards), Some(before)) = (&mut self.guards, &before) {
             let known = guards.updates().clone();
-            self.violations.extend(guards.judge(before, is_request, server));
-            guards.news(&known).into_iter().for_each(|line| self.trace.line(|| format!("server: {line}")));
+            self.violations
+                .extend(guards.judge(before, is_request, server));
+            guards
+                .news(&known)
+                .into_iter()
+                .for_each(|line| self.trace.line(|| format!("server: {line}")));
         }
         if may_switch {
             if mode(server) != was {
-                self.trace.line(|| "server: switches because of a failure".to_owned());
+                self.trace
+                    .line(|| "server: switches because of a failure".to_owned());
             }
-            self.violations.extend(self.own_switches.note(was.as_deref(), mode(server).as_deref()));
+            self.violations.extend(
+                self.own_switches
+                    .note(was.as_deref(), mode(server).as_deref()),
+            );
         }
         if let Some(before) = before.filter(|_| !is_request) {
-            self.wishes.note_ended(&before, server); // An update was carried out or undone, or the mode was switched.
+            // An update was carried out or undone, or the mode was switched.
+            self.wishes.note_ended(&before, server);
         }
         self.wishes.forget_gone(server);
         self.network.server_spoke();
     }
 
-    /// What somebody says to the server, which `heard` says whether it still listens to; through the agent of `node`, or
-    /// as a commander.
-    fn tell_server_judged(&mut self, heard: bool, peer: PeerId, node: Option<usize>, message: ToServer) {
+    /// What somebody says to the server, which `heard` says whether it still listens to; through
+    /// the agent of `node`, or as a commander.
+    fn tell_server_judged(
+        &mut self,
+        heard: bool,
+        peer: PeerId,
+        node: Option<usize>,
+        message: ToServer,
+    ) {
         let ToServer::Request(request) = &message else {
-            return self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
+            return self.tell_server(PeerEvent::Message {
+                peer,
+                message,
+                room: Room::default(),
+            });
         };
         // What is due comes first, so that all that follows is what is asked for.
         self.server_event(ServerEvent::Due, false, false);
@@ -544,7 +669,9 @@ impl Cluster {
             (Some(node), Some(server)) => {
                 let node = &mut self.nodes[node];
                 let allowed = self.wishes.may_ask(server, &node.name, request);
-                if let Some(allowed) = allowed.filter(|_| node.stream.is_some_and(|stream| stream.0 == peer.0)) {
+                if let Some(allowed) =
+                    allowed.filter(|_| node.stream.is_some_and(|stream| stream.0 == peer.0))
+                {
                     node.asked.judged(&request.id, allowed);
                 }
                 allowed.unwrap_or(true)
@@ -552,65 +679,107 @@ impl Cluster {
             _ => true,
         };
         let update = match &request.content {
-            RequestContent::UpdateState(update) => Some(update.clone()).filter(|update| update.new_state.is_some()),
+            RequestContent::UpdateState(update) => {
+                Some(update.clone()).filter(|update| update.new_state.is_some())
+            }
             // Only commanders ask for it here.
             RequestContent::RollBack(number) => {
                 let known = self.server.as_ref().zip(self.guards.as_ref());
                 known.and_then(|(server, guards)| guards.rollback_of(*number, server))
             }
-            _ => return self.tell_server(PeerEvent::Message { peer, message, room: Room::default() }),
+            _ => {
+                return self.tell_server(PeerEvent::Message {
+                    peer,
+                    message,
+                    room: Room::default(),
+                });
+            }
         };
         let update = update.filter(|_| heard && allowed);
         if update.as_ref().is_some_and(modes::writes_mode) {
             self.own_switches.client_wrote();
         }
         let before = self.server.as_ref().map(Before::of);
-        let to_restart = self.server.as_ref().map(|server| to_restart(&request.content, server)).unwrap_or_default();
-        self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
+        let to_restart = self
+            .server
+            .as_ref()
+            .map(|server| to_restart(&request.content, server))
+            .unwrap_or_default();
+        self.tell_server(PeerEvent::Message {
+            peer,
+            message,
+            room: Room::default(),
+        });
         if let (Some(server), Some(before)) = (&self.server, before) {
             self.not_restarted = &to_restart - &server.restarting();
-            self.violations.extend(self.wishes.judge(&before, update.as_ref(), server));
+            self.violations
+                .extend(self.wishes.judge(&before, update.as_ref(), server));
             self.violations.extend(self.forbidden_subscription());
         }
     }
 
-    /// A commander connects, asks for a change of the state and leaves. Answers the error when it is refused;
-    /// `None` when there is no server.
+    /// A commander connects, asks for a change of the state and leaves. Answers the error when it
+    /// is refused; `None` when there is no server.
     pub fn ask(&mut self, content: RequestContent) -> Option<Result<(), String>> {
-        self.server.as_ref().filter(|_| self.server_paused_until.is_none())?;
+        self.server
+            .as_ref()
+            .filter(|_| self.server_paused_until.is_none())?;
         self.commanders += 1;
         let peer = PeerId(self.commanders);
         let (outbox, reader) = outbox();
-        self.tell_server(PeerEvent::Opened { peer, hello: PeerHello::Commander, source: String::new(), outbox });
-        let request = Request { id: "r".to_owned(), content };
+        self.tell_server(PeerEvent::Opened {
+            peer,
+            hello: PeerHello::Commander,
+            source: String::new(),
+            outbox,
+        });
+        let request = Request {
+            id: "r".to_owned(),
+            content,
+        };
         self.tell_server_judged(true, peer, None, ToServer::Request(request));
         let answer = std::iter::from_fn(|| reader.try_next()).last();
-        self.tell_server(PeerEvent::Message { peer, message: ToServer::Goodbye, room: Room::default() });
+        self.tell_server(PeerEvent::Message {
+            peer,
+            message: ToServer::Goodbye,
+            room: Room::default(),
+        });
         match answer {
-            Some(crate::model::messages::FromServer::Response(response)) => match response.content {
-                ResponseContent::UpdateStateSuccess { added, deleted, .. } => {
-                    if !self.not_restarted.is_empty() {
-                        self.violations.push(format!("a restart leaves {:?} running", self.not_restarted));
+            Some(crate::model::messages::FromServer::Response(response)) => {
+                match response.content {
+                    ResponseContent::UpdateStateSuccess { added, deleted, .. } => {
+                        if !self.not_restarted.is_empty() {
+                            self.violations
+                                .push(format!("a restart leaves {:?} running", self.not_restarted));
+                        }
+                        let names = added
+                            .iter()
+                            .chain(&deleted)
+                            .filter_map(|text| InstanceName::parse(text));
+                        self.last_changed = names.map(|instance| instance.workload).collect();
+                        Some(Ok(()))
                     }
-                    let names = added.iter().chain(&deleted).filter_map(|text| InstanceName::parse(text));
-                    self.last_changed = names.map(|instance| instance.workload).collect();
-                    Some(Ok(()))
+                    ResponseContent::Error(text) => Some(Err(text)),
+                    other => panic!("{other:?}"),
                 }
-                ResponseContent::Error(text) => Some(Err(text)),
-                other => panic!("{other:?}"),
-            },
+            }
             other => panic!("no answer but {other:?}"),
         }
     }
 
-    /// A workload of a node asks something through its agent, which does not look at its rules here: the server has to.
-    /// What comes back is checked; while the agent is away from the server, requests wait.
+    /// A workload of a node asks something through its agent, which does not look at its rules
+    /// here: the server has to. What comes back is checked; while the agent is away from the
+    /// server, requests wait.
     pub fn workload_asks(&mut self, index: usize, workload: &str, content: RequestContent) {
         self.commanders += 1;
         let node = &mut self.nodes[index];
         let Some(life) = &node.life else { return };
-        let request = Request { id: format!("{workload}@{}", self.commanders), content };
-        self.trace.line(|| format!("{}: a workload asks '{}'", node.name, request.id));
+        let request = Request {
+            id: format!("{workload}@{}", self.commanders),
+            content,
+        };
+        self.trace
+            .line(|| format!("{}: a workload asks '{}'", node.name, request.id));
         life.requests.put_request(request, None);
     }
 
@@ -621,12 +790,25 @@ impl Cluster {
         let peer = PeerId(self.commanders);
         let (outbox, reader) = outbox();
         let kind = self.random.usize(..5);
-        let kind = if self.commanders.is_multiple_of(3) { 5 + kind % 2 } else { kind };
+        let kind = if self.commanders.is_multiple_of(3) {
+            5 + kind % 2
+        } else {
+            kind
+        };
         let subscriber = Subscriber::new(reader, peer, kind, self.clock.now());
         let request = subscriber.request();
         self.subscribers.push(subscriber);
-        self.tell_server(PeerEvent::Opened { peer, hello: PeerHello::Commander, source: String::new(), outbox });
-        self.tell_server(PeerEvent::Message { peer, message: ToServer::Request(request), room: Room::default() });
+        self.tell_server(PeerEvent::Opened {
+            peer,
+            hello: PeerHello::Commander,
+            source: String::new(),
+            outbox,
+        });
+        self.tell_server(PeerEvent::Message {
+            peer,
+            message: ToServer::Request(request),
+            room: Room::default(),
+        });
     }
 
     fn follow(&mut self, index: usize) {
@@ -634,7 +816,8 @@ impl Cluster {
         let subscriber = &mut self.subscribers[index];
         subscriber.reads_at = self.clock.now() + wait;
         let Some(server) = &self.server else { return };
-        self.violations.extend(subscriber.follow(|masks| server.view().read(masks)));
+        self.violations
+            .extend(subscriber.follow(|masks| server.view().read(masks)));
     }
 
     // ---------------------------------------------------------- start and kill
@@ -647,7 +830,14 @@ impl Cluster {
         options.seed = options.seed.wrapping_add(node.lives);
         let (name, number) = (node.name.clone(), node.lives);
         self.trace.line(|| format!("{name}: life {number} starts"));
-        node.life = Some(Life::start(&name, number, &node.engine, &self.clock, &self.folder, options));
+        node.life = Some(Life::start(
+            &name,
+            number,
+            &node.engine,
+            &self.clock,
+            &self.folder,
+            options,
+        ));
         node.orders = Orders::new(name);
         node.connect_at = Some(self.clock.now());
     }
@@ -656,7 +846,13 @@ impl Cluster {
     pub fn kill_agent(&mut self, index: usize, back_after: Duration, reboot: bool) {
         let node = &mut self.nodes[index];
         let Some(life) = node.life.take() else { return };
-        self.trace.line(|| format!("{}: killed{}", node.name, if reboot { " with its node" } else { "" }));
+        self.trace.line(|| {
+            format!(
+                "{}: killed{}",
+                node.name,
+                if reboot { " with its node" } else { "" }
+            )
+        });
         let number = life.number;
         drop(life);
         // Nobody knows any more which of its removals arrived.
@@ -681,7 +877,9 @@ impl Cluster {
     /// Kills the server; its successor starts with the last desired state.
     pub fn kill_server(&mut self, back_after: Duration) {
         self.violations.extend(self.lost_state());
-        let Some(server) = self.server.take() else { return };
+        let Some(server) = self.server.take() else {
+            return;
+        };
         self.trace.line(|| "server: killed".to_owned());
         self.wishes.server_killed();
         self.manifest = server.view().desired.clone();
@@ -696,7 +894,10 @@ impl Cluster {
 
     /// The newest state on the disk of the server, which is not running, cannot be read any more.
     pub fn damage_disk(&mut self) {
-        self.disk.iter_mut().filter(|_| self.server.is_none()).for_each(Disk::damage);
+        self.disk
+            .iter_mut()
+            .filter(|_| self.server.is_none())
+            .for_each(Disk::damage);
     }
 
     fn start_server(&mut self) {
@@ -708,32 +909,40 @@ impl Cluster {
         if let Some(disk) = &mut self.disk {
             self.violations.extend(disk.start(&mut server));
         } else {
-            server.start_with(self.manifest.clone()).expect("it was accepted before");
+            server
+                .start_with(self.manifest.clone())
+                .expect("it was accepted before");
             if *server.view().desired != self.manifest {
-                self.violations.push("the server does not start with its manifest".to_owned());
+                self.violations
+                    .push("the server does not start with its manifest".to_owned());
             }
         }
         self.violations.extend(not_in_force(&server));
-        self.guards.iter_mut().for_each(|guards| guards.restarted(&server));
+        self.guards
+            .iter_mut()
+            .for_each(|guards| guards.restarted(&server));
         self.server = Some(server);
         let subscribers = std::mem::take(&mut self.subscribers).len();
         (0..subscribers).for_each(|_| self.subscribe());
     }
 
-    /// Stops the process of an agent for a while. The server drops its connection when that takes long.
+    /// Stops the process of an agent for a while. The server drops its connection when that takes
+    /// long.
     pub fn pause(&mut self, index: usize, until: Duration) {
         let node = &mut self.nodes[index];
         if node.life.is_none() {
             return;
         }
-        self.trace.line(|| format!("{}: paused for {until:?}", node.name));
+        self.trace
+            .line(|| format!("{}: paused for {until:?}", node.name));
         node.paused_until = Some(self.clock.now() + until);
         if let Some(stream) = node.stream.filter(|_| until > PAUSE_UNNOTICED) {
             self.network.cut(stream);
         }
     }
 
-    /// Stops the process of the server for a while. Agents give up their connections when that takes long.
+    /// Stops the process of the server for a while. Agents give up their connections when that
+    /// takes long.
     pub fn pause_server(&mut self, until: Duration) {
         if self.server.is_some() {
             self.trace.line(|| format!("server: paused for {until:?}"));
@@ -744,14 +953,21 @@ impl Cluster {
 
     /// A commander that follows events goes, with a goodbye or without, and another one comes.
     pub fn change_subscriber(&mut self) {
-        if self.subscribers.is_empty() || self.server.is_none() || self.server_paused_until.is_some() {
+        if self.subscribers.is_empty()
+            || self.server.is_none()
+            || self.server_paused_until.is_some()
+        {
             return;
         }
         let index = self.random.usize(..self.subscribers.len());
         let peer = self.subscribers.swap_remove(index).peer;
         self.trace.line(|| format!("commander: {} goes", peer.0));
         if self.random.bool() {
-            self.tell_server(PeerEvent::Message { peer, message: ToServer::Goodbye, room: Room::default() });
+            self.tell_server(PeerEvent::Message {
+                peer,
+                message: ToServer::Goodbye,
+                room: Room::default(),
+            });
         }
         self.tell_server(PeerEvent::Closed { peer });
         self.subscribe();
@@ -760,7 +976,12 @@ impl Cluster {
     /// What is on its way between an agent and the server is late.
     pub fn stall(&mut self, index: usize) {
         if let Some(stream) = self.nodes[index].stream {
-            self.trace.line(|| format!("network: stream {} of {} stalls", stream.0, self.nodes[index].name));
+            self.trace.line(|| {
+                format!(
+                    "network: stream {} of {} stalls",
+                    stream.0, self.nodes[index].name
+                )
+            });
             self.network.stall(stream);
         }
     }
@@ -768,14 +989,21 @@ impl Cluster {
     /// Breaks the connection of an agent; both ends notice it at some time.
     pub fn cut(&mut self, index: usize) {
         if let Some(stream) = self.nodes[index].stream {
-            self.trace.line(|| format!("network: stream {} of {} is cut", stream.0, self.nodes[index].name));
+            self.trace.line(|| {
+                format!(
+                    "network: stream {} of {} is cut",
+                    stream.0, self.nodes[index].name
+                )
+            });
             self.network.cut(stream);
         }
     }
 
     /// From now on nothing disturbs any more.
     pub fn calm_down(&mut self) {
-        self.nodes.iter_mut().for_each(|node| node.paused_until = None);
+        self.nodes
+            .iter_mut()
+            .for_each(|node| node.paused_until = None);
         self.server_paused_until = None;
         self.trace.line(|| "nothing disturbs any more".to_owned());
         self.network.calm_down();

@@ -1,8 +1,9 @@
-//! Control loops and their engine calls that share one thread: each stops in the middle of an engine call and goes
-//! on when the call has ended.
+//! Control loops and their engine calls that share one thread: each stops in the middle of an
+//! engine call and goes on when the call has ended.
 //!
-//! Thread: the one of the test. A control loop blocks in engine calls, so each gets a stack of its own, and whoever
-//! steps the simulation decides which one goes on. Dropping a [`Task`] unwinds its stack: the process was killed.
+//! Thread: the one of the test. A control loop blocks in engine calls, so each gets a stack of its
+//! own, and whoever steps the simulation decides which one goes on. Dropping a [`Task`] unwinds its
+//! stack: the process was killed.
 
 use super::manual_clock::ManualClock;
 use crate::agent::engine_call::EngineCall;
@@ -37,9 +38,12 @@ thread_local! {
 
 /// Stops the running control loop until it is resumed.
 pub fn pause(why: Pause) {
-    let yielder = RUNNING.get().expect("only control loops of a simulation are paused");
-    // SAFETY: a task sets the pointer whenever it starts or goes on, and no other task runs before it stops again, so
-    // it points to the yielder of this task, which lives as long as the task's stack does.
+    let yielder = RUNNING
+        .get()
+        .expect("only control loops of a simulation are paused");
+    // SAFETY: a task sets the pointer whenever it starts or goes on, and no other task runs before
+    // it stops again, so it points to the yielder of this task, which lives as long as the task's
+    // stack does.
     #[allow(unsafe_code)]
     unsafe { yielder.as_ref() }.suspend(why);
     RUNNING.set(Some(yielder));
@@ -67,13 +71,22 @@ impl Task {
             loop {
                 let wait = match control_loop.step() {
                     Step::Worked => Pause::Worked,
-                    Step::Idle => Pause::Idle { due: control_loop.due() },
+                    Step::Idle => Pause::Idle {
+                        due: control_loop.due(),
+                    },
                     Step::Ended => return,
                 };
                 pause(wait);
             }
         });
-        Self { workload: workload.to_owned(), coroutine, pause: Pause::Worked, woken, is_loop: true, cancel: None }
+        Self {
+            workload: workload.to_owned(),
+            coroutine,
+            pause: Pause::Worked,
+            woken,
+            is_loop: true,
+            cancel: None,
+        }
     }
 
     /// An engine call that has not begun.
@@ -84,7 +97,14 @@ impl Task {
             RUNNING.set(Some(NonNull::from(yielder)));
             call.run();
         });
-        Self { workload, coroutine, pause: Pause::Worked, woken: never(), is_loop: false, cancel }
+        Self {
+            workload,
+            coroutine,
+            pause: Pause::Worked,
+            woken: never(),
+            is_loop: false,
+            cancel,
+        }
     }
 
     /// Whether it is a control loop.
@@ -129,6 +149,12 @@ impl Task {
 }
 
 fn is_readable(cancel: &EventFd) -> bool {
-    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::from_borrowed_fd(cancel.as_fd(), PollFlags::IN)], Some(&zero)) == Ok(1)
+    let zero = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(
+        &mut [PollFd::from_borrowed_fd(cancel.as_fd(), PollFlags::IN)],
+        Some(&zero),
+    ) == Ok(1)
 }

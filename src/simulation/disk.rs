@@ -1,5 +1,5 @@
-//! The disk of a server that keeps its state over restarts: a write takes time, and one that is interrupted did nothing, or
-//! has left a newest state that cannot be read.
+//! The disk of a server that keeps its state over restarts: a write takes time, and one that is
+//! interrupted did nothing, or has left a newest state that cannot be read.
 //!
 //! Thread: the one of the test.
 
@@ -27,16 +27,24 @@ pub struct Disk {
 impl Disk {
     /// An empty one.
     pub fn new(clock: &ManualClock) -> Self {
-        Self { clock: clock.clone(), given: never(), writing: None, stored: None, previous: None }
+        Self {
+            clock: clock.clone(),
+            given: never(),
+            writing: None,
+            stored: None,
+            previous: None,
+        }
     }
 
-    /// A server starts with what is stored, and puts states here from now on. What it has to store before it serves anybody
-    /// is stored at once. Answers what is wrong.
+    /// A server starts with what is stored, and puts states here from now on. What it has to store
+    /// before it serves anybody is stored at once. Answers what is wrong.
     pub fn start(&mut self, server: &mut ServerLoop) -> Option<String> {
         let (store, given) = StateStore::unattended();
         self.given = given;
         let stored = self.read();
-        server.start_again_with(stored.clone()).expect("it was accepted before");
+        server
+            .start_again_with(stored.clone())
+            .expect("it was accepted before");
         if let Some(state) = server.take_unsaved() {
             self.written(text(&state).expect("any state can be written"));
         }
@@ -48,12 +56,15 @@ impl Disk {
     }
 
     fn read(&self) -> Stored {
-        let stored = self.stored.as_deref().map(|text| parse(text).expect("what was written can be read"));
+        let stored = self
+            .stored
+            .as_deref()
+            .map(|text| parse(text).expect("what was written can be read"));
         stored.unwrap_or_default()
     }
 
-    /// Answers what is stored in place of the present state while nothing is being written. Losses of agents are stored
-    /// with whatever comes next.
+    /// Answers what is stored in place of the present state while nothing is being written. Losses
+    /// of agents are stored with whatever comes next.
     pub fn lost_state(&self, server: &ServerLoop) -> Option<String> {
         let (stored, accepted) = (self.settled()?, server.stored());
         let is_same = stored.desired == accepted.desired && phases(&stored) == phases(&accepted);
@@ -88,14 +99,17 @@ impl Disk {
         match self.writing.take() {
             Some((_, written)) => self.written(written),
             None => {
-                let Ok(StateWrite { state, .. }) = self.given.try_recv() else { return };
+                let Ok(StateWrite { state, .. }) = self.given.try_recv() else {
+                    return;
+                };
                 let at = self.clock.now() + Duration::from_millis(random.u64(1..WRITE_MS));
                 self.writing = Some((at, text(&state).expect("any state can be written")));
             }
         }
     }
 
-    /// What is stored while no write is under way and none is to come: no workloads if nothing ever was.
+    /// What is stored while no write is under way and none is to come: no workloads if nothing ever
+    /// was.
     fn settled(&self) -> Option<Stored> {
         let idle = self.writing.is_none() && self.given.is_empty();
         idle.then(|| self.read())
@@ -105,5 +119,7 @@ impl Disk {
 /// Guarded updates and how far they are.
 fn phases(stored: &Stored) -> Vec<(u64, Option<Node>)> {
     let updates = stored.updates.iter().flat_map(|updates| &updates.list);
-    updates.map(|stored| (stored.number, stored.update.get("phase").cloned())).collect()
+    updates
+        .map(|stored| (stored.number, stored.update.get("phase").cloned()))
+        .collect()
 }

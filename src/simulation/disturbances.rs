@@ -5,7 +5,8 @@
 use super::engine::EngineFaults;
 use crate::model::prepare_level::PrepareLevel;
 
-/// What happens to a cluster, in percent: of calls, of messages, or of the rounds in which something breaks.
+/// What happens to a cluster, in percent: of calls, of messages, or of the rounds in which
+/// something breaks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Disturbances {
     pub engine: EngineFaults,
@@ -35,7 +36,8 @@ pub struct Disturbances {
     pub prepares: u32,
     /// Rounds in which a client switches the mode. Without it there are no modes and no hooks.
     pub modes: u32,
-    /// A new configuration has a block `update`; nothing that goes wrong, but a reason for changes that nobody asked for.
+    /// A new configuration has a block `update`; nothing that goes wrong, but a reason for changes
+    /// that nobody asked for.
     pub guards: u32,
     /// Kills of the server that leave a newest stored state which cannot be read.
     pub damages: u32,
@@ -45,18 +47,33 @@ pub struct Disturbances {
     pub restarts: u32,
 }
 
-/// Kinds that there were not from the begin. A seed without them does what it did before there were any.
+/// Kinds that there were not from the begin. A seed without them does what it did before there were
+/// any.
 pub const NEWER: [&str; 4] = ["server_pauses", "manifests", "departures", "storms"];
 /// As [`NEWER`], for those that came after them.
 pub const NEWEST: [&str; 2] = ["strange_ends", "self_removals"];
 /// As [`NEWEST`], for those that came after them.
-pub const LATEST: [&str; 6] = ["prepares", "modes", "guards", "damages", "rollbacks", "restarts"];
+pub const LATEST: [&str; 6] = [
+    "prepares",
+    "modes",
+    "guards",
+    "damages",
+    "rollbacks",
+    "restarts",
+];
 
 impl Disturbances {
-    /// Each seed has only some kinds of faults: what happens rarely would otherwise drown in what happens often.
+    /// Each seed has only some kinds of faults: what happens rarely would otherwise drown in what
+    /// happens often.
     pub fn new(random: &mut fastrand::Rng, seed: u64) -> Self {
         let mut newer = fastrand::Rng::with_seed(!seed);
-        let up_to = |random: &mut fastrand::Rng, most: u32| if random.bool() { random.u32(0..=most) } else { 0 };
+        let up_to = |random: &mut fastrand::Rng, most: u32| {
+            if random.bool() {
+                random.u32(0..=most)
+            } else {
+                0
+            }
+        };
         let mut old = |most| up_to(random, most);
         let mut new = |most| up_to(&mut newer, most);
         let mut disturbances = Self {
@@ -104,13 +121,21 @@ impl Disturbances {
         disturbances
     }
 
-    /// How far the agent of a node prepares starts, and how many containers may be initialised there.
+    /// How far the agent of a node prepares starts, and how many containers may be initialised
+    /// there.
     pub fn preparation(&self, node: &str) -> (PrepareLevel, usize) {
-        let mut random = fastrand::Rng::with_seed(node.bytes().map(u64::from).sum::<u64>() + u64::from(self.prepares));
+        let mut random = fastrand::Rng::with_seed(
+            node.bytes().map(u64::from).sum::<u64>() + u64::from(self.prepares),
+        );
         if random.u32(0..100) >= self.prepares {
             return (PrepareLevel::None, 0);
         }
-        let levels = [PrepareLevel::Image, PrepareLevel::Create, PrepareLevel::Init, PrepareLevel::Init];
+        let levels = [
+            PrepareLevel::Image,
+            PrepareLevel::Create,
+            PrepareLevel::Init,
+            PrepareLevel::Init,
+        ];
         (levels[random.usize(..levels.len())], random.usize(0..=3))
     }
 

@@ -1,8 +1,9 @@
-//! The container engines of one node in virtual time: calls take their time, fail and hang, and containers outlive
-//! the agent.
+//! The container engines of one node in virtual time: calls take their time, fail and hang, and
+//! containers outlive the agent.
 //!
-//! Thread: the one of the test. A call is what one child process of the agent does: it acts at some point and ends
-//! later; when its agent is killed it goes on. Two runtimes share a node and know nothing of each other's containers.
+//! Thread: the one of the test. A call is what one child process of the agent does: it acts at some
+//! point and ends later; when its agent is killed it goes on. Two runtimes share a node and know
+//! nothing of each other's containers.
 
 mod creates;
 mod ends;
@@ -113,9 +114,17 @@ struct Call {
 
 #[derive(Debug, Clone)]
 enum Doing {
-    Created { initialised: bool },
-    Running { since: Instant, until: Option<(Instant, i64)> },
-    Ended { code: i64, shown_from: Instant },
+    Created {
+        initialised: bool,
+    },
+    Running {
+        since: Instant,
+        until: Option<(Instant, i64)>,
+    },
+    Ended {
+        code: i64,
+        shown_from: Instant,
+    },
 }
 
 /// One container.
@@ -149,8 +158,16 @@ pub struct Container {
 impl Container {
     /// It needs some time until it answers, each instance another one.
     fn answers(&self, instance: &InstanceName, now: Instant) -> bool {
-        let takes = Duration::from_millis(instance.id.bytes().take(2).map(|byte| u64::from(byte % 16) * 150).sum());
-        self.instance == *instance && matches!(self.doing, Doing::Running { since, .. } if since + takes <= now)
+        let takes = Duration::from_millis(
+            instance
+                .id
+                .bytes()
+                .take(2)
+                .map(|byte| u64::from(byte % 16) * 150)
+                .sum(),
+        );
+        self.instance == *instance
+            && matches!(self.doing, Doing::Running { since, .. } if since + takes <= now)
     }
 
     /// Whether this life of the agent did not start it.
@@ -218,8 +235,9 @@ struct World {
     listed: BTreeSet<(u64, Name)>,
     /// When a life first asked for containers.
     asked: BTreeMap<u64, Instant>,
-    /// Containers beside which a life has begun to start their workload because of that: the call that is under way when
-    /// they become known goes on. After it the workload is not started again before they are removed.
+    /// Containers beside which a life has begun to start their workload because of that: the call
+    /// that is under way when they become known goes on. After it the workload is not started again
+    /// before they are removed.
     given_up: BTreeSet<(u64, ContainerId)>,
     /// What agents keep about what they have prepared.
     records: BTreeMap<InstanceName, String>,
@@ -243,12 +261,20 @@ pub struct WatchGuard {
 impl Drop for WatchGuard {
     fn drop(&mut self) {
         let (caller, key) = (&self.caller, self.key);
-        self.engine.world().watches.retain(|watch| watch.key != key || watch.caller != *caller);
+        self.engine
+            .world()
+            .watches
+            .retain(|watch| watch.key != key || watch.caller != *caller);
     }
 }
 
 impl SimEngine {
-    pub fn new(clock: &ManualClock, random: fastrand::Rng, trace: Trace, faults: EngineFaults) -> Self {
+    pub fn new(
+        clock: &ManualClock,
+        random: fastrand::Rng,
+        trace: Trace,
+        faults: EngineFaults,
+    ) -> Self {
         let world = World {
             clock: clock.clone(),
             random,
@@ -275,7 +301,9 @@ impl SimEngine {
             boots: 0,
             violations: Vec::new(),
         };
-        Self { world: Arc::new(Mutex::new(world)) }
+        Self {
+            world: Arc::new(Mutex::new(world)),
+        }
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
@@ -310,7 +338,8 @@ impl SimEngine {
         {
             container.leftover = true;
         }
-        if let (Action::Run(_) | Action::Start(..), Ok(Answer::Id(id))) = (&ended.action, &ended.result)
+        if let (Action::Run(_) | Action::Start(..), Ok(Answer::Id(id))) =
+            (&ended.action, &ended.result)
             && let Some(container) = world.containers.get_mut(id)
         {
             container.leftover = false;
@@ -325,7 +354,9 @@ impl SimEngine {
 
     /// Keeps what an agent writes about what it has prepared.
     pub fn keep_record(&self, instance: &InstanceName, record: &str) {
-        self.world().records.insert(instance.clone(), record.to_owned());
+        self.world()
+            .records
+            .insert(instance.clone(), record.to_owned());
     }
 
     /// It does not wait any more.
@@ -360,25 +391,41 @@ impl SimEngine {
     /// Watches a process; what is over already is told at once.
     pub fn watch_exit(&self, caller: &Caller, key: u64, pid: u32) -> WatchGuard {
         let mut world = self.world();
-        let runs = |container: &Container| container.pid == pid && container.phase() == Phase::Running;
+        let runs =
+            |container: &Container| container.pid == pid && container.phase() == Phase::Running;
         if world.containers.values().any(runs) {
-            world.watches.push(ExitWatch { caller: caller.clone(), key, pid });
+            world.watches.push(ExitWatch {
+                caller: caller.clone(),
+                key,
+                pid,
+            });
         } else {
             world.ended.push((caller.clone(), key));
         }
         drop(world);
-        WatchGuard { engine: self.clone(), caller: caller.clone(), key }
+        WatchGuard {
+            engine: self.clone(),
+            caller: caller.clone(),
+            key,
+        }
     }
 
     /// Whether [`Self::take_exits`] has something.
     pub fn has_exits(&self, caller: &Caller) -> bool {
-        self.world().ended.iter().any(|(for_whom, _)| for_whom == caller)
+        self.world()
+            .ended
+            .iter()
+            .any(|(for_whom, _)| for_whom == caller)
     }
 
     /// Keys of watched processes that have ended.
     pub fn take_exits(&self, caller: &Caller) -> Vec<u64> {
         let mut world = self.world();
-        world.ended.extract_if(.., |(for_whom, _)| for_whom == caller).map(|(_, key)| key).collect()
+        world
+            .ended
+            .extract_if(.., |(for_whom, _)| for_whom == caller)
+            .map(|(_, key)| key)
+            .collect()
     }
 
     // ----------------------------------------------------------------- checks
@@ -389,21 +436,31 @@ impl SimEngine {
         let now = world.clock.now();
         let faults = world.faults.checks_fail;
         let holds = match order.purpose {
-            Purpose::Gone => world.lingers.get(&order.instance).is_some_and(|until| *until > now),
+            Purpose::Gone => world
+                .lingers
+                .get(&order.instance)
+                .is_some_and(|until| *until > now),
             Purpose::Ready | Purpose::Alive if order.check.to_string().contains("never") => false,
             Purpose::Ready => {
-                let up = world.containers.values().any(|found| found.answers(&order.instance, now));
+                let up = world
+                    .containers
+                    .values()
+                    .any(|found| found.answers(&order.instance, now));
                 let holds = up && !world.happens(faults);
                 world.ready.note(life, order, holds);
                 holds
             }
             Purpose::Alive => !world.happens(faults),
         };
-        if holds { Outcome::Holds } else { Outcome::fails("refused") }
+        if holds {
+            Outcome::Holds
+        } else {
+            Outcome::fails("refused")
+        }
     }
 
-    /// Whether that life of the agent has found the instance ready since it was started last, as often in a row as its
-    /// block wants.
+    /// Whether that life of the agent has found the instance ready since it was started last, as
+    /// often in a row as its block wants.
     pub fn is_ready(&self, life: u64, instance: &InstanceName) -> bool {
         self.world().ready.is_ready(life, instance)
     }
@@ -427,7 +484,9 @@ impl SimEngine {
     /// The agent was killed: calls that change something go on.
     pub fn orphan(&self, life: u64) {
         let mut world = self.world();
-        world.calls.retain(|_, call| call.caller.life != life || call.action.changes_something());
+        world
+            .calls
+            .retain(|_, call| call.caller.life != life || call.action.changes_something());
         world.watches.retain(|watch| watch.caller.life != life);
         world.ended.retain(|(caller, _)| caller.life != life);
     }
@@ -441,7 +500,12 @@ impl SimEngine {
     pub fn end_orphans(&self, life: u64, by_force: bool) {
         let numbers: Vec<u64> = {
             let world = self.world();
-            world.calls.iter().filter(|(_, call)| call.caller.life < life).map(|(number, _)| *number).collect()
+            world
+                .calls
+                .iter()
+                .filter(|(_, call)| call.caller.life < life)
+                .map(|(number, _)| *number)
+                .collect()
         };
         for number in numbers {
             if by_force || self.world().random.bool() {
@@ -464,7 +528,10 @@ impl SimEngine {
                 *initialised = false;
             }
             if container.phase() == Phase::Running {
-                container.doing = Doing::Ended { code: 255, shown_from: now };
+                container.doing = Doing::Ended {
+                    code: 255,
+                    shown_from: now,
+                };
                 container.vanishes_at = container.removes_itself.then_some(now);
             }
         }
@@ -476,7 +543,10 @@ impl SimEngine {
     pub fn crash_one(&self) {
         let mut world = self.world();
         let has_process = |container: &Container| {
-            matches!(container.doing, Doing::Running { .. } | Doing::Created { initialised: true })
+            matches!(
+                container.doing,
+                Doing::Running { .. } | Doing::Created { initialised: true }
+            )
         };
         let running: Vec<ContainerId> = world.ids(has_process);
         if running.is_empty() {
@@ -497,7 +567,12 @@ impl SimEngine {
         let id = ids[world.random.usize(..ids.len())].clone();
         world.end(&id, 137);
         if let Some(container) = world.containers.remove(&id) {
-            world.trace.line(|| format!("engine: '{}' is removed by hand", container.instance.short()));
+            world.trace.line(|| {
+                format!(
+                    "engine: '{}' is removed by hand",
+                    container.instance.short()
+                )
+            });
             world.removed_by_hand.insert(container.instance);
         }
     }
@@ -529,7 +604,10 @@ impl SimEngine {
     #[cfg(test)]
     pub fn id_of(&self, instance: &InstanceName) -> Option<ContainerId> {
         let world = self.world();
-        let mut found = world.containers.iter().filter(|(_, container)| container.instance == *instance);
+        let mut found = world
+            .containers
+            .iter()
+            .filter(|(_, container)| container.instance == *instance);
         found.next().map(|(id, _)| id.clone())
     }
 
@@ -539,7 +617,11 @@ impl SimEngine {
 
     pub fn calls(&self) -> usize {
         let world = self.world();
-        world.calls.values().filter(|call| call.action.changes_something()).count()
+        world
+            .calls
+            .values()
+            .filter(|call| call.action.changes_something())
+            .count()
     }
 
     pub fn take_violations(&self) -> Vec<String> {
@@ -563,7 +645,11 @@ fn failed(text: &str) -> RuntimeError {
 
 impl World {
     fn ids(&self, wanted: impl Fn(&Container) -> bool) -> Vec<ContainerId> {
-        self.containers.iter().filter(|(_, container)| wanted(container)).map(|(id, _)| id.clone()).collect()
+        self.containers
+            .iter()
+            .filter(|(_, container)| wanted(container))
+            .map(|(id, _)| id.clone())
+            .collect()
     }
 
     fn happens(&mut self, percent: u32) -> bool {
@@ -581,92 +667,182 @@ impl World {
             Action::Run(new) | Action::Start(_, new) => {
                 self.check_start(&caller, &action, new);
                 self.check_relevance(new);
-                self.started.push((caller.life, new.instance.clone(), new.workload.clone()));
+                self.started
+                    .push((caller.life, new.instance.clone(), new.workload.clone()));
                 match &action {
                     Action::Start(id, _) => self.begin_start(id),
-                    // What a preparation has left of the instance is the control loop's from now on.
+                    // What a preparation has left of the instance is the control loop's from now
+                    // on.
                     _ => self
                         .containers
                         .values_mut()
                         .filter(|it| it.instance == new.instance)
                         .for_each(|it| it.prepared = false),
                 }
-                let half_done = matches!(action, Action::Run(_)) && self.happens(faults.start_half_done);
-                let plan = if half_done { Plan::HalfDone } else { self.works_unless(faults.start_fails) };
+                let half_done =
+                    matches!(action, Action::Run(_)) && self.happens(faults.start_half_done);
+                let plan = if half_done {
+                    Plan::HalfDone
+                } else {
+                    self.works_unless(faults.start_fails)
+                };
                 let hangs = self.happens(faults.start_hangs);
-                (plan, if hangs { self.millis(3_000..120_000) } else { self.millis(20..3_000) }, limit)
+                (
+                    plan,
+                    if hangs {
+                        self.millis(3_000..120_000)
+                    } else {
+                        self.millis(20..3_000)
+                    },
+                    limit,
+                )
             }
             Action::Image(_) => {
                 let hangs = self.happens(faults.start_hangs);
-                let takes = if hangs { self.millis(3_000..120_000) } else { self.millis(20..1_000) };
+                let takes = if hangs {
+                    self.millis(3_000..120_000)
+                } else {
+                    self.millis(20..1_000)
+                };
                 (self.works_unless(faults.start_fails), takes, limit)
             }
             Action::Create(new) | Action::Init(_, new) => {
                 self.check_preparation(&caller, &action, new);
                 self.check_relevance(new);
-                let half_done = matches!(action, Action::Create(_)) && self.happens(faults.start_half_done);
-                let plan = if half_done { Plan::HalfDone } else { self.works_unless(faults.start_fails) };
+                let half_done =
+                    matches!(action, Action::Create(_)) && self.happens(faults.start_half_done);
+                let plan = if half_done {
+                    Plan::HalfDone
+                } else {
+                    self.works_unless(faults.start_fails)
+                };
                 let hangs = self.happens(faults.start_hangs);
-                (plan, if hangs { self.millis(3_000..120_000) } else { self.millis(20..1_000) }, limit)
+                (
+                    plan,
+                    if hangs {
+                        self.millis(3_000..120_000)
+                    } else {
+                        self.millis(20..1_000)
+                    },
+                    limit,
+                )
             }
             Action::Stop(id) => {
-                let denied = |found: &Container| found.denied_until.is_some_and(|until| now < until);
-                let runs = |found: &&Container| found.phase() == Phase::Running && !found.leftover && !denied(found);
-                let stopped =
-                    self.containers.get(id).filter(runs).map(|found| (caller.clone(), found.instance.clone()));
+                let denied =
+                    |found: &Container| found.denied_until.is_some_and(|until| now < until);
+                let runs = |found: &&Container| {
+                    found.phase() == Phase::Running && !found.leftover && !denied(found)
+                };
+                let stopped = self
+                    .containers
+                    .get(id)
+                    .filter(runs)
+                    .map(|found| (caller.clone(), found.instance.clone()));
                 self.stopped.extend(stopped);
                 let hangs = self.happens(faults.stop_hangs);
-                let takes = if hangs { self.millis(10_000..60_000) } else { self.millis(10..2_000) };
-                (self.works_unless(faults.delete_fails), takes, Some(STOP_GRACE * 2))
+                let takes = if hangs {
+                    self.millis(10_000..60_000)
+                } else {
+                    self.millis(10..2_000)
+                };
+                (
+                    self.works_unless(faults.delete_fails),
+                    takes,
+                    Some(STOP_GRACE * 2),
+                )
             }
-            Action::Remove(_) => {
-                (self.works_unless(faults.delete_fails), self.millis(10..500), Some(Duration::from_secs(30)))
-            }
+            Action::Remove(_) => (
+                self.works_unless(faults.delete_fails),
+                self.millis(10..500),
+                Some(Duration::from_secs(30)),
+            ),
             Action::List => {
                 self.asked.entry(caller.life).or_insert(now);
                 let hangs = self.happens(faults.list_hangs);
-                let takes = if hangs { self.millis(5_000..60_000) } else { self.millis(5..200) };
-                (self.works_unless(faults.list_fails), takes, Some(LISTING_MAX))
+                let takes = if hangs {
+                    self.millis(5_000..60_000)
+                } else {
+                    self.millis(5..200)
+                };
+                (
+                    self.works_unless(faults.list_fails),
+                    takes,
+                    Some(LISTING_MAX),
+                )
             }
         };
         let acts_at = now + takes.mul_f64(self.random.f64());
         let (ends_at, result) = match limit.filter(|limit| *limit < takes) {
-            Some(limit) => (now + limit, Err(RuntimeError::TimedOut("it took too long".to_owned()))),
+            Some(limit) => (
+                now + limit,
+                Err(RuntimeError::TimedOut("it took too long".to_owned())),
+            ),
             None => (now + takes, Ok(Answer::Done)),
         };
         let acts_at = Some(acts_at).filter(|at| *at <= ends_at);
         self.called += 1;
-        let call = Call { caller, action, plan, acts_at, ends_at, result, cancelled: false };
+        let call = Call {
+            caller,
+            action,
+            plan,
+            acts_at,
+            ends_at,
+            result,
+            cancelled: false,
+        };
         self.calls.insert(self.called, call);
         self.called
     }
 
     fn works_unless(&mut self, percent: u32) -> Plan {
-        if self.happens(percent) { Plan::Fails } else { Plan::Works }
+        if self.happens(percent) {
+            Plan::Fails
+        } else {
+            Plan::Works
+        }
     }
 
     fn due(&self) -> Option<Instant> {
         let acts = self.calls.values().filter_map(|call| call.acts_at);
-        let ends = self.containers.values().filter_map(|container| match container.doing {
-            Doing::Running { until: Some((at, _)), .. } => Some(at),
-            _ => None,
-        });
-        let vanish = self.containers.values().filter_map(|container| container.vanishes_at);
+        let ends = self
+            .containers
+            .values()
+            .filter_map(|container| match container.doing {
+                Doing::Running {
+                    until: Some((at, _)),
+                    ..
+                } => Some(at),
+                _ => None,
+            });
+        let vanish = self
+            .containers
+            .values()
+            .filter_map(|container| container.vanishes_at);
         acts.chain(ends).chain(vanish).min()
     }
 
     fn take_due(&mut self) {
         while let Some(at) = self.due().filter(|at| *at <= self.clock.now()) {
-            let call = self.calls.iter().find(|(_, call)| call.acts_at == Some(at)).map(|(number, _)| *number);
+            let call = self
+                .calls
+                .iter()
+                .find(|(_, call)| call.acts_at == Some(at))
+                .map(|(number, _)| *number);
             if let Some(number) = call {
                 self.act(number);
                 continue;
             }
             let ends = |container: &Container| match container.doing {
-                Doing::Running { until: Some((until, code)), .. } if until == at => Some(code),
+                Doing::Running {
+                    until: Some((until, code)),
+                    ..
+                } if until == at => Some(code),
                 _ => None,
             };
-            let found = self.containers.iter().find_map(|(id, container)| Some((id.clone(), ends(container)?)));
+            let found = self
+                .containers
+                .iter()
+                .find_map(|(id, container)| Some((id.clone(), ends(container)?)));
             match found {
                 Some((id, code)) => self.end(&id, code),
                 None if self.take_vanished(at) => {}
@@ -678,7 +854,9 @@ impl World {
     /// A listing may miss what a call is just creating, but not what a dead one has created.
     fn show_all(&mut self) {
         let now = self.clock.now();
-        self.containers.values_mut().for_each(|container| container.listed_from = container.listed_from.min(now));
+        self.containers
+            .values_mut()
+            .for_each(|container| container.listed_from = container.listed_from.min(now));
     }
 
     /// Calls of earlier lives that have ended have nobody to tell. Answers how many still run.
@@ -686,17 +864,23 @@ impl World {
         let now = self.clock.now();
         self.take_due();
         let before = self.calls.len();
-        self.calls.retain(|_, call| call.caller.life >= life || call.ends_at > now);
+        self.calls
+            .retain(|_, call| call.caller.life >= life || call.ends_at > now);
         if self.calls.len() < before {
             self.show_all();
         }
-        self.calls.values().filter(|call| call.caller.life < life).count()
+        self.calls
+            .values()
+            .filter(|call| call.caller.life < life)
+            .count()
     }
 
     // ------------------------------------------------------------------- acts
 
     fn act(&mut self, number: u64) {
-        let Some(call) = self.calls.get_mut(&number) else { return };
+        let Some(call) = self.calls.get_mut(&number) else {
+            return;
+        };
         call.acts_at = None;
         let (caller, action, plan) = (call.caller.clone(), call.action.clone(), call.plan);
         let answer = match (&action, plan) {
@@ -709,7 +893,10 @@ impl World {
             (Action::Init(id, _), _) => self.init(id),
             (Action::Stop(id), _) => {
                 self.end(id, 137);
-                self.containers.get_mut(id).into_iter().for_each(|it| it.stopped_by = Some(caller.life));
+                self.containers
+                    .get_mut(id)
+                    .into_iter()
+                    .for_each(|it| it.stopped_by = Some(caller.life));
                 Ok(Answer::Done)
             }
             (Action::Remove(id), _) => self.remove(id),
@@ -735,7 +922,11 @@ impl World {
                 format!("engine: {what} of life {}: {said}", caller.life)
             });
         }
-        if let Some(call) = self.calls.get_mut(&number).filter(|call| call.result.is_ok()) {
+        if let Some(call) = self
+            .calls
+            .get_mut(&number)
+            .filter(|call| call.result.is_ok())
+        {
             call.result = answer;
         }
     }
@@ -744,7 +935,10 @@ impl World {
         let mut listed = self.list_truly(runtime);
         for container in &mut listed {
             if self.happens(self.faults.list_lies) {
-                let ended = self.containers.get(&container.id).map(|container| container.exited(1));
+                let ended = self
+                    .containers
+                    .get(&container.id)
+                    .map(|container| container.exited(1));
                 let lies = [
                     ExecutionState::plain(Phase::Running),
                     ended.unwrap_or_else(|| ExecutionState::exited(1)),
@@ -766,15 +960,25 @@ impl World {
 
     fn list_truly(&self, runtime: &Name) -> Vec<ListedContainer> {
         let now = self.clock.now();
-        let shown = self.containers.iter().filter(|(_, found)| found.runtime == *runtime && found.listed_from <= now);
+        let shown = self
+            .containers
+            .iter()
+            .filter(|(_, found)| found.runtime == *runtime && found.listed_from <= now);
         shown
             .map(|(id, container)| {
                 let state = container.shown(now);
-                let process = MainProcess { container: id.clone(), pid: container.pid };
+                let process = MainProcess {
+                    container: id.clone(),
+                    pid: container.pid,
+                };
                 ListedContainer {
                     id: id.clone(),
                     instance: container.instance.clone(),
-                    processes: if state.phase == Phase::Running { vec![process] } else { Vec::new() },
+                    processes: if state.phase == Phase::Running {
+                        vec![process]
+                    } else {
+                        Vec::new()
+                    },
                     state,
                     ended_at: None,
                     in_pod: false,

@@ -8,8 +8,8 @@ use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
 use crate::runtime::log_reader::LogCall;
 use crate::runtime::{
-    Cancel, ContainerId, ListedContainer, ListedPods, MainProcess, NewContainer, ProbeTarget, RuntimeConnector,
-    RuntimeError,
+    Cancel, ContainerId, ListedContainer, ListedPods, MainProcess, NewContainer, ProbeTarget,
+    RuntimeConnector, RuntimeError,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -111,7 +111,10 @@ impl FakeEngine {
 
     /// A connector for the containers of `agent`.
     pub fn connector(&self, agent: &str) -> FakeConnector {
-        FakeConnector { engine: self.clone(), agent: agent.to_owned() }
+        FakeConnector {
+            engine: self.clone(),
+            agent: agent.to_owned(),
+        }
     }
 
     /// The next calls of this kind do this, one after the other.
@@ -169,11 +172,15 @@ impl FakeEngine {
         self.world().containers.remove(id);
     }
 
-    /// Lets it stand for pods with these containers, of which `failed` is its state when that is a failure.
+    /// Lets it stand for pods with these containers, of which `failed` is its state when that is a
+    /// failure.
     pub fn set_pods(&self, id: &ContainerId, containers: &[&str], failed: Option<&str>) {
         let id_of = |name: &str| ContainerId(name.into());
         let containers = containers.iter().map(|name| id_of(name)).collect();
-        let pods = ListedPods { containers, failed: failed.map(id_of) };
+        let pods = ListedPods {
+            containers,
+            failed: failed.map(id_of),
+        };
         self.world().containers.get_mut(id).unwrap().pods = Some(pods);
     }
 
@@ -235,7 +242,10 @@ impl FakeEngine {
     /// The containers of an agent, as a listing shows them.
     pub fn listing(&self, agent: &str) -> Vec<ListedContainer> {
         let world = self.world();
-        let own = world.containers.iter().filter(|(_, container)| &*container.instance.agent == agent);
+        let own = world
+            .containers
+            .iter()
+            .filter(|(_, container)| &*container.instance.agent == agent);
         own.map(|(id, container)| ListedContainer {
             id: id.clone(),
             instance: container.instance.clone(),
@@ -250,10 +260,21 @@ impl FakeEngine {
 }
 
 impl World {
-    fn add(&mut self, instance: &InstanceName, state: ExecutionState, new: Option<NewContainer>) -> ContainerId {
+    fn add(
+        &mut self,
+        instance: &InstanceName,
+        state: ExecutionState,
+        new: Option<NewContainer>,
+    ) -> ContainerId {
         self.created += 1;
         let id = ContainerId(format!("{:064x}", self.created).into());
-        let container = FakeContainer { instance: instance.clone(), state, in_pod: false, pods: None, new };
+        let container = FakeContainer {
+            instance: instance.clone(),
+            state,
+            in_pod: false,
+            pods: None,
+            new,
+        };
         self.containers.insert(id.clone(), container);
         id
     }
@@ -283,8 +304,16 @@ fn failed() -> RuntimeError {
 
 /// Whether the call is to end now.
 pub fn is_cancelled(cancel: Cancel<'_>) -> bool {
-    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-    cancel.is_some_and(|fd| poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&zero)) == Ok(1))
+    let zero = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    cancel.is_some_and(|fd| {
+        poll(
+            &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
+            Some(&zero),
+        ) == Ok(1)
+    })
 }
 
 impl RuntimeConnector for FakeConnector {
@@ -312,21 +341,30 @@ impl RuntimeConnector for FakeConnector {
         }
         let mut world = self.engine.world();
         // Containers of pods have other names.
-        let has_name = |one: &FakeContainer| !one.in_pod && one.instance.short() == new.instance.short();
+        let has_name =
+            |one: &FakeContainer| !one.in_pod && one.instance.short() == new.instance.short();
         let in_use = world.containers.values().any(has_name);
         match fault {
-            Some(Fault::Unsupported) => return Err(RuntimeError::Unsupported("it will never work".to_owned())),
+            Some(Fault::Unsupported) => {
+                return Err(RuntimeError::Unsupported("it will never work".to_owned()));
+            }
             Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(failure())),
             Some(Fault::Fails) => return Err(failed()),
             _ if in_use => {
-                return Err(RuntimeError::Failed("the name is already in use".to_owned()));
+                return Err(RuntimeError::Failed(
+                    "the name is already in use".to_owned(),
+                ));
             }
             _ => {}
         }
         let running = ExecutionState::plain(Phase::Running);
         match fault {
             Some(Fault::LeavesHalfDone) => {
-                world.add(&new.instance, ExecutionState::with_info(Phase::PendingStarting, "created"), None);
+                world.add(
+                    &new.instance,
+                    ExecutionState::with_info(Phase::PendingStarting, "created"),
+                    None,
+                );
                 Err(failed())
             }
             Some(Fault::TimesOut) => {
@@ -343,7 +381,10 @@ impl RuntimeConnector for FakeConnector {
         _limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<(), RuntimeError> {
-        let fault = self.engine.world().begin(Call::Image, format!("image {}", &*workload.runtime_config));
+        let fault = self
+            .engine
+            .world()
+            .begin(Call::Image, format!("image {}", &*workload.runtime_config));
         if is_cancelled(cancel) {
             return Err(RuntimeError::Cancelled);
         }
@@ -368,7 +409,10 @@ impl RuntimeConnector for FakeConnector {
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
         let mut world = self.engine.world();
-        let fault = world.begin(Call::CreateOnly, format!("create-only {}", new.instance.workload));
+        let fault = world.begin(
+            Call::CreateOnly,
+            format!("create-only {}", new.instance.workload),
+        );
         let action = world.during_next_create.take();
         drop(world);
         action.into_iter().for_each(|action| action());
@@ -376,14 +420,18 @@ impl RuntimeConnector for FakeConnector {
         let created = ExecutionState::with_info(Phase::PendingStarting, "created");
         let is_named = |one: &FakeContainer| one.instance.short() == new.instance.short();
         match fault {
-            Some(Fault::Unsupported) => return Err(RuntimeError::Unsupported("it will never work".to_owned())),
+            Some(Fault::Unsupported) => {
+                return Err(RuntimeError::Unsupported("it will never work".to_owned()));
+            }
             Some(Fault::Fails) => return Err(failed()),
             Some(Fault::TimesOut) => {
                 world.add(&new.instance, created, Some(new.clone()));
                 return Err(RuntimeError::TimedOut("it took too long".to_owned()));
             }
             _ if world.containers.values().any(is_named) => {
-                return Err(RuntimeError::Failed("the name is already in use".to_owned()));
+                return Err(RuntimeError::Failed(
+                    "the name is already in use".to_owned(),
+                ));
             }
             _ => {}
         }
@@ -415,7 +463,10 @@ impl RuntimeConnector for FakeConnector {
     }
 
     fn note_prepared(&mut self, instance: &InstanceName, record: &str) {
-        self.engine.world().records.insert(instance.clone(), record.to_owned());
+        self.engine
+            .world()
+            .records
+            .insert(instance.clone(), record.to_owned());
     }
 
     fn prepared_record(&self, instance: &InstanceName) -> Option<String> {
@@ -439,7 +490,9 @@ impl RuntimeConnector for FakeConnector {
             return Err(RuntimeError::Cancelled);
         }
         match fault {
-            Some(Fault::Unsupported) => return Err(RuntimeError::Unsupported("it will never work".to_owned())),
+            Some(Fault::Unsupported) => {
+                return Err(RuntimeError::Unsupported("it will never work".to_owned()));
+            }
             Some(Fault::LeavesHalfDone) => return Err(failed()),
             Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(failure())),
             _ => {}
@@ -448,7 +501,10 @@ impl RuntimeConnector for FakeConnector {
             return Err(failed());
         }
         let Some(container) = world.containers.get_mut(id) else {
-            return Err(RuntimeError::Failed(format!("no container with ID {} found: no such container", id.0)));
+            return Err(RuntimeError::Failed(format!(
+                "no container with ID {} found: no such container",
+                id.0
+            )));
         };
         container.state = ExecutionState::plain(Phase::Running);
         Ok(id.clone())
@@ -456,12 +512,19 @@ impl RuntimeConnector for FakeConnector {
 
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         let mut world = self.engine.world();
-        let name = world.containers.get(id).map_or("nothing".into(), |container| container.instance.workload.clone());
+        let name = world
+            .containers
+            .get(id)
+            .map_or("nothing".into(), |container| {
+                container.instance.workload.clone()
+            });
         if world.stuck.contains(&*name) {
             return Err(failed());
         }
         match world.begin(Call::Delete, format!("delete {name}")) {
-            Some(Fault::TimesOut) => return Err(RuntimeError::TimedOut("it took too long".to_owned())),
+            Some(Fault::TimesOut) => {
+                return Err(RuntimeError::TimedOut("it took too long".to_owned()));
+            }
             Some(_) => return Err(failed()),
             None => {}
         }
@@ -471,7 +534,12 @@ impl RuntimeConnector for FakeConnector {
 
     fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         let mut world = self.engine.world();
-        let name = world.containers.get(id).map_or("nothing".into(), |container| container.instance.workload.clone());
+        let name = world
+            .containers
+            .get(id)
+            .map_or("nothing".into(), |container| {
+                container.instance.workload.clone()
+            });
         if world.begin(Call::Stop, format!("stop {name}")).is_some() {
             return Err(failed());
         }
@@ -481,17 +549,38 @@ impl RuntimeConnector for FakeConnector {
         Ok(())
     }
 
-    fn probe_target(&mut self, id: &ContainerId, _with_processes: bool) -> Result<ProbeTarget, RuntimeError> {
-        let processes = vec![MainProcess { container: id.clone(), pid: 1 }];
-        Ok(ProbeTarget { program: "fake", container: Some(id.0.to_string()), processes })
+    fn probe_target(
+        &mut self,
+        id: &ContainerId,
+        _with_processes: bool,
+    ) -> Result<ProbeTarget, RuntimeError> {
+        let processes = vec![MainProcess {
+            container: id.clone(),
+            pid: 1,
+        }];
+        Ok(ProbeTarget {
+            program: "fake",
+            container: Some(id.0.to_string()),
+            processes,
+        })
     }
 
-    fn find(&mut self, instance: &InstanceName, _wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
+    fn find(
+        &mut self,
+        instance: &InstanceName,
+        _wanted: Option<&Workload>,
+    ) -> Result<Vec<ContainerId>, RuntimeError> {
         let mut world = self.engine.world();
-        if world.begin(Call::Find, format!("find {}", instance.workload)).is_some() {
+        if world
+            .begin(Call::Find, format!("find {}", instance.workload))
+            .is_some()
+        {
             return Err(failed());
         }
-        let found = world.containers.iter().filter(|(_, container)| container.instance == *instance);
+        let found = world
+            .containers
+            .iter()
+            .filter(|(_, container)| container.instance == *instance);
         Ok(found.map(|(id, _)| id.clone()).collect())
     }
 
@@ -511,7 +600,10 @@ impl RuntimeConnector for FakeConnector {
     }
 
     fn note_end(&mut self, instance: &InstanceName, record: &str) {
-        self.engine.world().ends.insert(instance.clone(), record.to_owned());
+        self.engine
+            .world()
+            .ends
+            .insert(instance.clone(), record.to_owned());
     }
 
     fn end_record(&self, instance: &InstanceName) -> Option<String> {
@@ -531,7 +623,15 @@ impl RuntimeConnector for FakeConnector {
         Ok(self.engine.listing(&self.agent))
     }
 
-    fn log_calls(&mut self, _instance: &InstanceName, _wanted: &LogsRequest) -> Result<Vec<LogCall>, RuntimeError> {
-        self.engine.world().log_calls.clone().unwrap_or(Ok(Vec::new()))
+    fn log_calls(
+        &mut self,
+        _instance: &InstanceName,
+        _wanted: &LogsRequest,
+    ) -> Result<Vec<LogCall>, RuntimeError> {
+        self.engine
+            .world()
+            .log_calls
+            .clone()
+            .unwrap_or(Ok(Vec::new()))
     }
 }

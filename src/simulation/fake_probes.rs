@@ -1,4 +1,5 @@
-//! Checks of workloads in virtual time: the real table of checks, and answers that a test or an engine gives.
+//! Checks of workloads in virtual time: the real table of checks, and answers that a test or an
+//! engine gives.
 //!
 //! Thread: the one of the test.
 
@@ -48,14 +49,20 @@ impl Probes for FakeProbes {
 impl FakeProbes {
     /// Checks come to what `answers` says.
     pub fn new(clock: &ManualClock, answers: Answers) -> Arc<Self> {
-        Arc::new(Self { clock: clock.clone(), table: Mutex::new(ProbeTable::new(FakeIo { answers })) })
+        Arc::new(Self {
+            clock: clock.clone(),
+            table: Mutex::new(ProbeTable::new(FakeIo { answers })),
+        })
     }
 
     /// Checks come to what was set last for the workload.
     pub fn settable(clock: &ManualClock) -> (Arc<Self>, ProbeAnswers) {
         let answers = ProbeAnswers::default();
         let for_io = answers.clone();
-        (Self::new(clock, Box::new(move |order| for_io.of(order))), answers)
+        (
+            Self::new(clock, Box::new(move |order| for_io.of(order))),
+            answers,
+        )
     }
 
     fn table(&self) -> MutexGuard<'_, ProbeTable<FakeIo>> {
@@ -81,8 +88,11 @@ impl FakeProbes {
     /// The workload says something on its notify socket.
     pub fn notify(&self, workload: &str, message: &str) {
         let mut table = self.table();
-        let keys: Vec<u64> =
-            table.orders().filter(|order| *order.instance.workload == *workload).map(|order| order.key).collect();
+        let keys: Vec<u64> = table
+            .orders()
+            .filter(|order| *order.instance.workload == *workload)
+            .map(|order| order.key)
+            .collect();
         for key in keys {
             table.notified(key, message.as_bytes(), self.clock.now());
         }
@@ -91,7 +101,11 @@ impl FakeProbes {
     /// What is checked, for example `ready of db`.
     pub fn orders(&self) -> Vec<String> {
         let text = |order: &ProbeOrder| {
-            format!("{} of {}", format!("{:?}", order.purpose).to_lowercase(), order.instance.workload)
+            format!(
+                "{} of {}",
+                format!("{:?}", order.purpose).to_lowercase(),
+                order.instance.workload
+            )
         };
         self.table().orders().map(text).collect()
     }
@@ -106,17 +120,33 @@ pub struct ProbeAnswers {
 impl ProbeAnswers {
     /// From now on the check of this workload comes to that.
     pub fn set(&self, workload: &str, purpose: Purpose, outcome: Outcome) {
-        self.set.lock().unwrap().insert((workload.to_owned(), purpose), outcome);
+        self.set
+            .lock()
+            .unwrap()
+            .insert((workload.to_owned(), purpose), outcome);
     }
 
     /// From now on it holds, or is refused.
     pub fn holds(&self, workload: &str, purpose: Purpose, holds: bool) {
-        self.set(workload, purpose, if holds { Outcome::Holds } else { Outcome::fails("refused") });
+        self.set(
+            workload,
+            purpose,
+            if holds {
+                Outcome::Holds
+            } else {
+                Outcome::fails("refused")
+            },
+        );
     }
 
     fn of(&self, order: &ProbeOrder) -> Outcome {
         let key = (order.instance.workload.to_string(), order.purpose);
-        self.set.lock().unwrap().get(&key).cloned().unwrap_or_else(|| Outcome::fails("refused"))
+        self.set
+            .lock()
+            .unwrap()
+            .get(&key)
+            .cloned()
+            .unwrap_or_else(|| Outcome::fails("refused"))
     }
 }
 
@@ -128,8 +158,14 @@ impl ProbeAnswers {
     }
 }
 
-/// An order to check the workload `w`, where one result decides; nothing says which process its container has.
-pub fn probe_order(purpose: Purpose, check: Check, pace: Pace, reports: &Sender<ProbeReport>) -> ProbeOrder {
+/// An order to check the workload `w`, where one result decides; nothing says which process its
+/// container has.
+pub fn probe_order(
+    purpose: Purpose,
+    check: Check,
+    pace: Pace,
+    reports: &Sender<ProbeReport>,
+) -> ProbeOrder {
     let reports = reports.clone();
     ProbeOrder {
         key: 1,

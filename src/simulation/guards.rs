@@ -1,5 +1,5 @@
-//! Guarded updates as they must be seen from outside: which states they lead back to, worked out here once more, and
-//! agents that report how far they are with what they shall prepare.
+//! Guarded updates as they must be seen from outside: which states they lead back to, worked out
+//! here once more, and agents that report how far they are with what they shall prepare.
 //!
 //! Thread: the one of the test.
 
@@ -30,19 +30,30 @@ pub struct Guards {
     after: BTreeMap<u64, BTreeMap<Name, Option<Arc<Workload>>>>,
     /// Agents that prepare nothing, where conditions mean nothing.
     foreign: BTreeSet<Name>,
-    /// Instances whose conditions held when their agents reported them last, on their present connections.
+    /// Instances whose conditions held when their agents reported them last, on their present
+    /// connections.
     permitted: BTreeSet<InstanceName>,
 }
 
 impl Guards {
     /// Nothing is known yet but these agents that prepare nothing.
     pub fn new(foreign: BTreeSet<Name>) -> Self {
-        Self { foreign, ..Self::default() }
+        Self {
+            foreign,
+            ..Self::default()
+        }
     }
 
     /// The server hears how far agents are.
     pub fn reported(&mut self, reports: &[PreparedInstance]) {
-        for PreparedInstance { instance, level, is_final, unmet, .. } in reports {
+        for PreparedInstance {
+            instance,
+            level,
+            is_final,
+            unmet,
+            ..
+        } in reports
+        {
             if (level.is_some() || *is_final) && unmet.is_none() {
                 self.permitted.insert(instance.clone());
             } else {
@@ -51,7 +62,8 @@ impl Guards {
         }
     }
 
-    /// The connection of an agent has ended, or another one begins: what it reported does not count any more.
+    /// The connection of an agent has ended, or another one begins: what it reported does not count
+    /// any more.
     pub fn disconnected(&mut self, agent: &Name) {
         self.permitted.retain(|instance| instance.agent != *agent);
     }
@@ -60,12 +72,20 @@ impl Guards {
     pub fn restarted(&mut self, server: &ServerLoop) {
         self.permitted.clear();
         self.updates = server.seen_updates();
-        let open = self.updates.values().filter(|update| update.phase.is_open());
+        let open = self
+            .updates
+            .values()
+            .filter(|update| update.phase.is_open());
         self.ways_back = open.flat_map(|update| update.ways_back.clone()).collect();
     }
 
     /// Answers what an event has made wrong, which was a request for an update or not.
-    pub fn judge(&mut self, before: &Before, is_request: bool, server: &ServerLoop) -> Option<String> {
+    pub fn judge(
+        &mut self,
+        before: &Before,
+        is_request: bool,
+        server: &ServerLoop,
+    ) -> Option<String> {
         let now = server.seen_updates();
         let earlier = std::mem::replace(&mut self.updates, now);
         let newest = earlier.keys().last().copied().unwrap_or_default();
@@ -74,22 +94,30 @@ impl Guards {
         for (number, update) in &self.updates {
             if *number > newest {
                 if !is_request {
-                    return Some(format!("update {number} of {:?} was asked for by nobody", update.names));
+                    return Some(format!(
+                        "update {number} of {:?} was asked for by nobody",
+                        update.names
+                    ));
                 }
                 for name in &update.names {
                     let way_back = || before.desired().workloads.get(name).cloned();
                     self.ways_back.entry(name.clone()).or_insert_with(way_back);
                 }
                 let after = |name: &Name| (name.clone(), view.desired.workloads.get(name).cloned());
-                self.after.insert(*number, update.names.iter().map(after).collect());
+                self.after
+                    .insert(*number, update.names.iter().map(after).collect());
             }
-            let was_open = earlier.get(number).is_none_or(|earlier| earlier.phase.is_open());
+            let was_open = earlier
+                .get(number)
+                .is_none_or(|earlier| earlier.phase.is_open());
             if update.phase == UpdatePhase::Undone && was_open {
                 for name in &update.names {
                     let way_back = self.ways_back.get(name).and_then(Option::as_ref);
                     let is = view.desired.workloads.get(name);
                     if way_back != is {
-                        return Some(format!("update {number} was undone: '{name}' was {way_back:?} and is {is:?}"));
+                        return Some(format!(
+                            "update {number} was undone: '{name}' was {way_back:?} and is {is:?}"
+                        ));
                     }
                 }
             }
@@ -97,7 +125,9 @@ impl Guards {
             // Its dependents are restarted with an update, and are not changed by it.
             let is_only_restarted = |name: &Name| {
                 let way_back = self.ways_back.get(name).and_then(Option::as_ref);
-                restarting.contains(name) && way_back.is_some() && way_back == view.desired.workloads.get(name)
+                restarting.contains(name)
+                    && way_back.is_some()
+                    && way_back == view.desired.workloads.get(name)
             };
             let is_changed = |name: &&Name| {
                 // What comes back after a restart is no part of that.
@@ -107,27 +137,42 @@ impl Guards {
             };
             let is_carried_out = was_open && is_same_mode && update.phase != UpdatePhase::Undone;
             if is_carried_out && update.names.iter().any(|name| is_changed(&name)) {
-                let mut concerned =
-                    update.names.iter().filter(|name| is_changed(name) || update.pending.contains(*name));
+                let mut concerned = update
+                    .names
+                    .iter()
+                    .filter(|name| is_changed(name) || update.pending.contains(*name));
                 if let Some(name) = concerned.find(|name| self.is_forbidden(name, server)) {
-                    return Some(format!("update {number} is carried out although 'when' of '{name}' does not hold"));
+                    return Some(format!(
+                        "update {number} is carried out although 'when' of '{name}' does not hold"
+                    ));
                 }
             }
             let waited = earlier.get(number).map(|earlier| &earlier.pending);
-            for name in update.pending.iter().filter(|name| waited.is_some_and(|waited| waited.contains(*name))) {
+            for name in update
+                .pending
+                .iter()
+                .filter(|name| waited.is_some_and(|waited| waited.contains(*name)))
+            {
                 if is_same_mode && is_changed(&name) {
-                    return Some(format!("'{name}' has changed although update {number} is only being staged"));
+                    return Some(format!(
+                        "'{name}' has changed although update {number} is only being staged"
+                    ));
                 }
             }
         }
-        let open: BTreeSet<Name> = self.open().flat_map(|(_, update)| update.names.clone()).collect();
+        let open: BTreeSet<Name> = self
+            .open()
+            .flat_map(|(_, update)| update.names.clone())
+            .collect();
         self.ways_back.retain(|name, _| open.contains(name));
         let pending = pending(server);
-        self.permitted.retain(|instance| pending.contains(&instance.workload));
+        self.permitted
+            .retain(|instance| pending.contains(&instance.workload));
         None
     }
 
-    /// What a rollback of an update asks for. `None`: it has to be refused, since something is not as the update left it.
+    /// What a rollback of an update asks for. `None`: it has to be refused, since something is not
+    /// as the update left it.
     pub fn rollback_of(&self, number: u64, server: &ServerLoop) -> Option<UpdateState> {
         let update = self.updates.get(&number)?;
         let (mut wished, mut masks) = (server.view().desired.clone(), Vec::new());
@@ -136,7 +181,11 @@ impl Guards {
             if wished.workloads.get(name) != after.get(name)?.as_ref() {
                 return None;
             }
-            let known = if update.phase.is_open() { &self.ways_back } else { &update.ways_back };
+            let known = if update.phase.is_open() {
+                &self.ways_back
+            } else {
+                &update.ways_back
+            };
             match known.get(name)? {
                 Some(before) => _ = wished.workloads.insert(name.clone(), before.clone()),
                 None => _ = wished.workloads.remove(name),
@@ -144,29 +193,44 @@ impl Guards {
             masks.push(format!("desiredState.workloads.{name}"));
         }
         let tree = Node::map([("desiredState", wished.node(Rendering::Sparse))]);
-        (!masks.is_empty()).then_some(UpdateState { new_state: Some(Ok(tree)), masks, ..Default::default() })
+        (!masks.is_empty()).then_some(UpdateState {
+            new_state: Some(Ok(tree)),
+            masks,
+            ..Default::default()
+        })
     }
 
-    /// Whether the new form of a workload has a condition under which it may come into force, and its agent has not
-    /// reported that this holds. An agent that was never there may be one that prepares.
+    /// Whether the new form of a workload has a condition under which it may come into force, and
+    /// its agent has not reported that this holds. An agent that was never there may be one that
+    /// prepares.
     fn is_forbidden(&self, name: &Name, server: &ServerLoop) -> bool {
-        let Some(workload) = server.view().desired.workloads.get(name) else { return false };
+        let Some(workload) = server.view().desired.workloads.get(name) else {
+            return false;
+        };
         let instance = modes::own_instance(name, workload, server.has_modes());
         let is_asked = !instance.agent.is_empty() && !self.foreign.contains(&instance.agent);
         // Other runtimes know no block.
-        let has_condition = RUNTIMES.contains(&&*workload.runtime) && workload.runtime_config.contains(" when: ");
+        let has_condition =
+            RUNTIMES.contains(&&*workload.runtime) && workload.runtime_config.contains(" when: ");
         has_condition && is_asked && !self.permitted.contains(&instance)
     }
 
     /// What is shown of those updates of which the last event has changed something, for a trace.
     pub fn news(&self, before: &BTreeMap<u64, SeenUpdate>) -> Vec<String> {
         let text = |(number, update): (&u64, &SeenUpdate)| {
-            let SeenUpdate { phase, names, pending, .. } = update;
+            let SeenUpdate {
+                phase,
+                names,
+                pending,
+                ..
+            } = update;
             format!("update {number} is {phase}: {names:?}, of which {pending:?} waits")
         };
         let now: Vec<String> = self.updates.iter().map(text).collect();
         let before: Vec<String> = before.iter().map(text).collect();
-        now.into_iter().filter(|line| !before.contains(line)).collect()
+        now.into_iter()
+            .filter(|line| !before.contains(line))
+            .collect()
     }
 
     /// All updates that are known.
@@ -175,26 +239,41 @@ impl Guards {
     }
 
     fn open(&self) -> impl Iterator<Item = (&u64, &SeenUpdate)> {
-        self.updates.iter().filter(|(_, update)| update.phase.is_open())
+        self.updates
+            .iter()
+            .filter(|(_, update)| update.phase.is_open())
     }
 
     /// Answers which update waits for something else than agents that are away.
     pub fn unfinished(&self, server: &ServerLoop) -> Option<String> {
         let updates = server.seen_updates();
         let mut open = updates.iter().filter(|(_, update)| update.phase.is_open());
-        open.find_map(|(number, SeenUpdate { phase, waits_for, .. })| {
-            let waits = waits_for.is_empty() || waits_for.iter().any(|it| !it.starts_with(AGENT_PREFIX));
-            waits.then(|| format!("update {number} is {phase} and waits for {waits_for:?}"))
-        })
+        open.find_map(
+            |(
+                number,
+                SeenUpdate {
+                    phase, waits_for, ..
+                },
+            )| {
+                let waits = waits_for.is_empty()
+                    || waits_for.iter().any(|it| !it.starts_with(AGENT_PREFIX));
+                waits.then(|| format!("update {number} is {phase} and waits for {waits_for:?}"))
+            },
+        )
     }
 }
 
 /// Workloads whose new form is not in force yet.
 pub fn pending(server: &ServerLoop) -> BTreeSet<Name> {
-    server.seen_updates().into_values().flat_map(|update| update.pending).collect()
+    server
+        .seen_updates()
+        .into_values()
+        .flat_map(|update| update.pending)
+        .collect()
 }
 
-/// The part of an agent that prepares. What it prepared is not used here: each switch takes the usual way.
+/// The part of an agent that prepares. What it prepared is not used here: each switch takes the
+/// usual way.
 pub struct Preparing {
     clock: ManualClock,
     random: fastrand::Rng,
@@ -207,8 +286,14 @@ const STEP_MS: u64 = 8_000;
 
 impl Preparing {
     pub fn new(clock: &ManualClock, seed: u64) -> Self {
-        let (random, reports, listed) = (fastrand::Rng::with_seed(seed), VecDeque::new(), Vec::new());
-        Self { clock: clock.clone(), random, reports, listed }
+        let (random, reports, listed) =
+            (fastrand::Rng::with_seed(seed), VecDeque::new(), Vec::new());
+        Self {
+            clock: clock.clone(),
+            random,
+            reports,
+            listed,
+        }
     }
 
     /// Another connection begins, or the agent is gone.
@@ -220,8 +305,10 @@ impl Preparing {
     /// These are all instances to be prepared.
     pub fn list(&mut self, list: &[AddedWorkload]) {
         let known = std::mem::replace(&mut self.listed, list.to_vec());
-        let stays =
-            |instance: &InstanceName| list.iter().any(|added| added.instance == *instance && known.contains(added));
+        let stays = |instance: &InstanceName| {
+            list.iter()
+                .any(|added| added.instance == *instance && known.contains(added))
+        };
         self.reports.retain(|(_, report)| stays(&report.instance));
         for added in list.iter().filter(|added| !known.contains(added)) {
             self.plan_reports(&added.instance);
@@ -229,7 +316,8 @@ impl Preparing {
         self.reports.make_contiguous().sort_by_key(|(at, _)| *at);
     }
 
-    /// Some tries fail, then it is staged or never will be; a condition may hold it back for a while.
+    /// Some tries fail, then it is staged or never will be; a condition may hold it back for a
+    /// while.
     fn plan_reports(&mut self, instance: &InstanceName) {
         let mut at = self.clock.now();
         let report = |level, tries, is_final, unmet: bool| PreparedInstance {
@@ -241,13 +329,20 @@ impl Preparing {
             unmet: unmet.then(|| "/sim/key does not exist".to_owned()),
         };
         let tries = [0, 0, 1, 3][self.random.usize(..4)];
-        let mut reports: Vec<_> = (1..=tries).map(|number| report(None, number, false, false)).collect();
+        let mut reports: Vec<_> = (1..=tries)
+            .map(|number| report(None, number, false, false))
+            .collect();
         if self.random.u8(0..4) == 0 {
             reports.push(report(Some(PrepareLevel::Create), 0, false, true));
         }
         let is_final = self.random.u8(0..6) == 0;
         let level = (!is_final).then_some(PrepareLevel::Create);
-        reports.push(report(level, if is_final { tries + 1 } else { 0 }, is_final, false));
+        reports.push(report(
+            level,
+            if is_final { tries + 1 } else { 0 },
+            is_final,
+            false,
+        ));
         for report in reports {
             at += Duration::from_millis(self.random.u64(1..STEP_MS));
             self.reports.push_back((at, report));
@@ -273,8 +368,7 @@ mod tests {
     use crate::server::tests::{Cluster, desired};
     use crate::wire::peer::PeerId;
 
-    const MANIFEST: &str =
-        "{ apiVersion: v1, workloads: { w: { agent: A, runtime: podman, runtimeConfig: 'image: 1' } } }";
+    const MANIFEST: &str = "{ apiVersion: v1, workloads: { w: { agent: A, runtime: podman, runtimeConfig: 'image: 1' } } }";
 
     /// A server, and what is known of its updates.
     struct Judged {
@@ -288,24 +382,37 @@ mod tests {
             let mut cluster = Cluster::default();
             cluster.server.start_with(desired(MANIFEST)).unwrap();
             let agent = cluster.agent("A");
-            Self { cluster, agent, guards: Guards::default() }
+            Self {
+                cluster,
+                agent,
+                guards: Guards::default(),
+            }
         }
 
-        /// An update to this image, which `is_known` to have been asked for, or was not seen at all.
+        /// An update to this image, which `is_known` to have been asked for, or was not seen at
+        /// all.
         fn update(&mut self, image: &str, is_known: Option<bool>) -> Option<String> {
             let before = Before::of(&self.cluster.server);
-            let config = format!("{{ image: {image}, lifecycle: {{ update: {{ onFailure: ROLLBACK }} }} }}");
+            let config =
+                format!("{{ image: {image}, lifecycle: {{ update: {{ onFailure: ROLLBACK }} }} }}");
             let workload = format!("{{ agent: A, runtime: podman, runtimeConfig: '{config}' }}");
-            let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ w: {workload} }} }} }}");
-            self.cluster.update(&state, &["desiredState.workloads.w"]).unwrap();
+            let state =
+                format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ w: {workload} }} }} }}");
+            self.cluster
+                .update(&state, &["desiredState.workloads.w"])
+                .unwrap();
             self.guards.judge(&before, is_known?, &self.cluster.server)
         }
 
         fn fail(&mut self) -> Option<String> {
             let before = Before::of(&self.cluster.server);
             let instance = self.cluster.server.view().effective["w"].instance.clone();
-            let state = WorkloadState::new(instance, ExecutionState::plain(Phase::PendingStartingFailed));
-            self.cluster.send(self.agent, ToServer::WorkloadStates(vec![state]));
+            let state = WorkloadState::new(
+                instance,
+                ExecutionState::plain(Phase::PendingStartingFailed),
+            );
+            self.cluster
+                .send(self.agent, ToServer::WorkloadStates(vec![state]));
             self.guards.judge(&before, false, &self.cluster.server)
         }
     }
@@ -313,7 +420,14 @@ mod tests {
     #[test]
     fn an_update_that_leads_back_to_the_last_good_state_is_right() {
         let mut judged = Judged::new();
-        assert_eq!((judged.update("2", Some(true)), judged.update("3", Some(true)), judged.fail()), (None, None, None));
+        assert_eq!(
+            (
+                judged.update("2", Some(true)),
+                judged.update("3", Some(true)),
+                judged.fail()
+            ),
+            (None, None, None)
+        );
     }
 
     /// As of an undo that is judged, and so may be undone for ever.
@@ -333,11 +447,17 @@ mod tests {
             // Agent A does not prepare in truth, so the server asks nobody.
             judged.cluster.agent("foreign");
             let config = "{ image: 2, lifecycle: { update: { when: { pathExists: /key } } } }";
-            let workload = format!("{{ agent: {agent}, runtime: podman, runtimeConfig: '{config}' }}");
-            let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ w: {workload} }} }} }}");
-            judged.cluster.update(&state, &["desiredState.workloads.w"]).unwrap();
+            let workload =
+                format!("{{ agent: {agent}, runtime: podman, runtimeConfig: '{config}' }}");
+            let state =
+                format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ w: {workload} }} }} }}");
+            judged
+                .cluster
+                .update(&state, &["desiredState.workloads.w"])
+                .unwrap();
             let wrong = judged.guards.judge(&before, true, &judged.cluster.server);
-            let expected = is_wrong.then(|| "update 1 is carried out although 'when' of 'w' does not hold".to_owned());
+            let expected = is_wrong
+                .then(|| "update 1 is carried out although 'when' of 'w' does not hold".to_owned());
             assert_eq!(wrong, expected, "{agent}");
         }
     }
@@ -348,7 +468,14 @@ mod tests {
         let mut judged = Judged::new();
         assert_eq!(judged.update("2", Some(true)), None);
         let way_back = judged.guards.ways_back.get_mut("w").unwrap();
-        *way_back = judged.cluster.server.view().desired.workloads.get("w").cloned();
+        *way_back = judged
+            .cluster
+            .server
+            .view()
+            .desired
+            .workloads
+            .get("w")
+            .cloned();
         assert_eq!(judged.update("3", Some(true)), None);
         let wrong = judged.fail();
         assert!(wrong.is_some_and(|wrong| wrong.starts_with("update 2 was undone: 'w' was Some")));

@@ -1,4 +1,5 @@
-//! One life of an agent: scheduler, control loops, state checkers and its end of the connection, from start to kill.
+//! One life of an agent: scheduler, control loops, state checkers and its end of the connection,
+//! from start to kill.
 //!
 //! Thread: the one of the test; each part does one thing when the cluster says so.
 
@@ -17,7 +18,9 @@ use crate::agent::runtime_manager::RuntimeManager;
 use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{CheckerSettings, StateChecker, SystemEnv, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
-use crate::agent::workload_control_loop::{Connector, EngineSource, Engines, LoopContext, WorkloadControlLoop};
+use crate::agent::workload_control_loop::{
+    Connector, EngineSource, Engines, LoopContext, WorkloadControlLoop,
+};
 use crate::limits::{CONTROL_MESSAGE_MAX, REPAIR_INTERVAL, SCHEDULER_INBOX, WATCH_INBOX};
 use crate::model::names::Name;
 use crate::model::prepare_level::PrepareLevel;
@@ -48,7 +51,11 @@ pub struct Tasks {
 
 impl Tasks {
     fn all(&mut self) -> &mut Vec<Task> {
-        self.tasks.extend(self.loops.try_iter().map(|(workload, control_loop)| Task::new(&workload, control_loop)));
+        self.tasks.extend(
+            self.loops
+                .try_iter()
+                .map(|(workload, control_loop)| Task::new(&workload, control_loop)),
+        );
         self.tasks.extend(self.calls.try_iter().map(Task::call));
         &mut self.tasks
     }
@@ -67,7 +74,8 @@ impl SystemEnv for SimEnv {
     type Process = WatchGuard;
 
     fn start_listing(&mut self) {
-        self.listing.set(Some(self.engine.begin(&self.caller, Action::List, None)));
+        self.listing
+            .set(Some(self.engine.begin(&self.caller, Action::List, None)));
     }
 
     fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Result<WatchGuard, NotWatched> {
@@ -89,11 +97,17 @@ struct SimChecker {
 impl SimChecker {
     fn due(&self) -> Option<Instant> {
         let listed = self.listing.get().and_then(|call| self.engine.due_of(call));
-        self.checker.next_listing_at().into_iter().chain(listed).min()
+        self.checker
+            .next_listing_at()
+            .into_iter()
+            .chain(listed)
+            .min()
     }
 
     fn is_ready(&self, now: Instant) -> bool {
-        !self.commands.is_empty() || self.engine.has_exits(&self.caller) || self.due().is_some_and(|at| at <= now)
+        !self.commands.is_empty()
+            || self.engine.has_exits(&self.caller)
+            || self.due().is_some_and(|at| at <= now)
     }
 
     fn step(&mut self) {
@@ -189,7 +203,10 @@ impl Life {
         let (mut engines, mut checkers) = (Engines::new(), Vec::new());
         for runtime in RUNTIMES {
             let (watch, commands) = bounded(WATCH_INBOX);
-            let caller = Caller { life: number, runtime: runtime.into() };
+            let caller = Caller {
+                life: number,
+                runtime: runtime.into(),
+            };
             let listing = Rc::new(Cell::new(None));
             let env = SimEnv {
                 engine: engine.clone(),
@@ -197,19 +214,42 @@ impl Life {
                 listing: listing.clone(),
                 pidfds: options.pidfds,
             };
-            let settings = CheckerSettings { engine: runtime, unknown_info: "?", repair_interval: REPAIR_INTERVAL };
+            let settings = CheckerSettings {
+                engine: runtime,
+                unknown_info: "?",
+                repair_interval: REPAIR_INTERVAL,
+            };
             let checker = StateChecker::new(env, clock.clone(), settings);
-            checkers.push(SimChecker { checker, commands, listing, engine: engine.clone(), caller: caller.clone() });
+            checkers.push(SimChecker {
+                checker,
+                commands,
+                listing,
+                engine: engine.clone(),
+                caller: caller.clone(),
+            });
             let (engine, clock) = (engine.clone(), clock.clone());
             let connect = move || {
                 let (engine, caller, clock) = (engine.clone(), caller.clone(), clock.clone());
-                Box::new(SimConnector { engine, caller, clock }) as Connector
+                Box::new(SimConnector {
+                    engine,
+                    caller,
+                    clock,
+                }) as Connector
             };
-            engines.insert(runtime.into(), EngineSource { connect: Box::new(connect), watch });
+            engines.insert(
+                runtime.into(),
+                EngineSource {
+                    connect: Box::new(connect),
+                    watch,
+                },
+            );
         }
         let control = ControlHub::new(outbox.clone(), CONTROL_MESSAGE_MAX).expect("a descriptor");
         let for_checks = engine.clone();
-        let probes = FakeProbes::new(clock, Box::new(move |order| for_checks.check(number, order)));
+        let probes = FakeProbes::new(
+            clock,
+            Box::new(move |order| for_checks.check(number, order)),
+        );
         let (start, calls) = unbounded();
         let (level, max) = options.prepare;
         let context = LoopContext {
@@ -224,7 +264,9 @@ impl Life {
                 create_timeout: options.create_timeout,
             },
             start_call: Arc::new(move |call| {
-                start.send(call).expect("the other end is part of the same life");
+                start
+                    .send(call)
+                    .expect("the other end is part of the same life");
                 Ok(())
             }),
             retry_limit: Some(20),
@@ -235,24 +277,64 @@ impl Life {
         let random = fastrand::Rng::with_seed(options.seed);
         let (started, loops) = unbounded();
         let start_loop = Box::new(move |workload: &str, control_loop| {
-            started.send((workload.to_owned(), control_loop)).expect("the other end is part of the same life");
+            started
+                .send((workload.to_owned(), control_loop))
+                .expect("the other end is part of the same life");
             Ok(())
         });
-        let tasks = Tasks { tasks: Vec::new(), loops, calls };
+        let tasks = Tasks {
+            tasks: Vec::new(),
+            loops,
+            calls,
+        };
         let for_conditions = engine.clone();
         let facts = NodeFacts {
             tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
             check_paths: Box::new(move |paths| {
-                paths.iter().map(|path| ((*path).to_owned(), for_conditions.exists(path))).collect()
+                paths
+                    .iter()
+                    .map(|path| ((*path).to_owned(), for_conditions.exists(path)))
+                    .collect()
             }),
         };
-        let runtime = RuntimeManager::new(name.clone(), context, random, start_loop, false, level, facts);
+        let runtime = RuntimeManager::new(
+            name.clone(),
+            context,
+            random,
+            start_loop,
+            false,
+            level,
+            facts,
+        );
         let requests = outbox.clone();
-        let orphans = Box::new(Orphans { engine: engine.clone(), life: number });
+        let orphans = Box::new(Orphans {
+            engine: engine.clone(),
+            life: number,
+        });
         let load = LoadSampler::new(folder); // There is nothing to sample.
-        let manager = AgentManager::new(inbox.clone(), runtime, outbox, load, Some(orphans), StatusBoard::default());
+        let manager = AgentManager::new(
+            inbox.clone(),
+            runtime,
+            outbox,
+            load,
+            Some(orphans),
+            StatusBoard::default(),
+        );
         let clock = clock.clone();
-        Self { number, manager, tasks, events, inbox, said, uplink, control, requests, clock, checkers, probes }
+        Self {
+            number,
+            manager,
+            tasks,
+            events,
+            inbox,
+            said,
+            uplink,
+            control,
+            requests,
+            clock,
+            checkers,
+            probes,
+        }
     }
 
     /// The parts that can do something now.
@@ -264,10 +346,16 @@ impl Life {
         if self.probes.due().is_some_and(|due| due <= now) {
             ready.push(Part::Probes);
         }
-        let checkers = self.checkers.iter().enumerate().filter(|(_, checker)| checker.is_ready(now));
+        let checkers = self
+            .checkers
+            .iter()
+            .enumerate()
+            .filter(|(_, checker)| checker.is_ready(now));
         ready.extend(checkers.map(|(index, _)| Part::Checker(index)));
         let tasks = self.tasks.all().iter_mut().enumerate();
-        ready.extend(tasks.filter_map(|(index, task)| task.is_ready(now).then_some(Part::Loop(index))));
+        ready.extend(
+            tasks.filter_map(|(index, task)| task.is_ready(now).then_some(Part::Loop(index))),
+        );
     }
 
     /// When something happens without anybody asking for it.
@@ -275,7 +363,13 @@ impl Life {
         let checkers = self.checkers.iter().filter_map(SimChecker::due).min();
         let manager = self.manager.due();
         let tasks = self.tasks.all().iter().filter_map(Task::due).min();
-        checkers.into_iter().chain(tasks).chain(self.probes.due()).chain([manager]).min().unwrap_or(manager)
+        checkers
+            .into_iter()
+            .chain(tasks)
+            .chain(self.probes.due())
+            .chain([manager])
+            .min()
+            .unwrap_or(manager)
     }
 
     /// Lets a control loop go on; answers its workload and what it says to the scheduler.
@@ -300,6 +394,10 @@ impl Life {
 
     /// How many control loops there are.
     pub fn loops(&mut self) -> usize {
-        self.tasks.all().iter().filter(|task| task.is_loop()).count()
+        self.tasks
+            .all()
+            .iter()
+            .filter(|task| task.is_loop())
+            .count()
     }
 }

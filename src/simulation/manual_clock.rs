@@ -16,7 +16,9 @@ pub struct ManualClock {
 impl ManualClock {
     /// Starts somewhere.
     pub fn new() -> Self {
-        Self { now: Arc::new(Mutex::new(SystemClock.now())) }
+        Self {
+            now: Arc::new(Mutex::new(SystemClock.now())),
+        }
     }
 
     /// Moves the time of all clones.
@@ -36,7 +38,8 @@ impl Clock for ManualClock {
         *self.now.lock().unwrap()
     }
 
-    /// Ready at once or never: nobody waits in a simulation, the owner of the clock asks again after moving it.
+    /// Ready at once or never: nobody waits in a simulation, the owner of the clock asks again
+    /// after moving it.
     fn alarm(&self, at: Instant) -> Receiver<Instant> {
         if at > self.now() {
             return never();

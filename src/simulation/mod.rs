@@ -2,11 +2,12 @@
 //!
 //! Thread: the one of the test.
 //!
-//! Two things stand here. [`stepped_agent`] with [`fake_connector`] runs one agent in tests that tell a story. The
-//! simulation runs a whole [`cluster`] through a [`scenario`] that a seed decides, and checks what must always hold:
-//! [`engine`] that no workload ever has two containers, [`orders`] that dependencies are kept, [`guards`] that an
-//! update that failed leads back to what was before, [`settled`] that actual equals desired once faults stop. A seed that fails is made smaller by [`shrink`]. `just sim` runs it, `just sim 42`
-//! repeats a seed with all its events.
+//! Two things stand here. [`stepped_agent`] with [`fake_connector`] runs one agent in tests that
+//! tell a story. The simulation runs a whole [`cluster`] through a [`scenario`] that a seed
+//! decides, and checks what must always hold: [`engine`] that no workload ever has two containers,
+//! [`orders`] that dependencies are kept, [`guards`] that an update that failed leads back to what
+//! was before, [`settled`] that actual equals desired once faults stop. A seed that fails is made
+//! smaller by [`shrink`]. `just sim` runs it, `just sim 42` repeats a seed with all its events.
 
 mod asked;
 mod cluster;

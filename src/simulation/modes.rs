@@ -1,4 +1,5 @@
-//! Clusters with modes: what they change, the hook that assigns agents there, and what has to be in force.
+//! Clusters with modes: what they change, the hook that assigns agents there, and what has to be in
+//! force.
 //!
 //! Thread: the one of the test. Worked out here once more: the server is judged by it.
 
@@ -26,7 +27,10 @@ const ASSIGNED: &str = "A";
 pub fn new_server(has_modes: bool) -> ServerLoop {
     let mut server = ServerLoop::new();
     if has_modes {
-        server.set_modes(ModeSettings { config_item: ITEM.to_owned(), on_failure: Some(LIMP.to_owned()) });
+        server.set_modes(ModeSettings {
+            config_item: ITEM.to_owned(),
+            on_failure: Some(LIMP.to_owned()),
+        });
         server.set_hooks(MutatingHooks::answering(assign));
     }
     server
@@ -34,7 +38,11 @@ pub fn new_server(has_modes: bool) -> ServerLoop {
 
 /// The hook: a workload without an agent gets one.
 fn assign(mut plan: WorkloadPlan) -> HookOutcome {
-    for AddedWorkload { instance, workload } in plan.added.iter_mut().filter(|added| added.instance.agent.is_empty()) {
+    for AddedWorkload { instance, workload } in plan
+        .added
+        .iter_mut()
+        .filter(|added| added.instance.agent.is_empty())
+    {
         instance.agent = ASSIGNED.into();
         Arc::make_mut(workload).agent = ASSIGNED.into();
     }
@@ -51,12 +59,19 @@ pub fn mode(desired: &DesiredState) -> Option<&str> {
 
 /// Whether a workload is in the current mode.
 fn is_in_mode(desired: &DesiredState, workload: &Workload) -> bool {
-    let Some(named) = workload.tags.get("modes") else { return true };
+    let Some(named) = workload.tags.get("modes") else {
+        return true;
+    };
     mode(desired).is_some_and(|mode| named.split(' ').any(|named| named == mode))
 }
 
 /// What has to be effective for a desired workload.
-pub fn expected(desired: &DesiredState, name: &Name, workload: &Arc<Workload>, has_modes: bool) -> AddedWorkload {
+pub fn expected(
+    desired: &DesiredState,
+    name: &Name,
+    workload: &Arc<Workload>,
+    has_modes: bool,
+) -> AddedWorkload {
     let mut instance = own_instance(name, workload, has_modes);
     if has_modes && !is_in_mode(desired, workload) {
         instance.agent = "".into();
@@ -72,12 +87,23 @@ pub fn expected(desired: &DesiredState, name: &Name, workload: &Arc<Workload>, h
 pub fn own_instance(name: &Name, workload: &Workload, has_modes: bool) -> InstanceName {
     let instance = workload.instance_name(name);
     let is_assigned = has_modes && instance.agent.is_empty();
-    InstanceName { agent: if is_assigned { ASSIGNED.into() } else { instance.agent }, ..instance }
+    InstanceName {
+        agent: if is_assigned {
+            ASSIGNED.into()
+        } else {
+            instance.agent
+        },
+        ..instance
+    }
 }
 
 /// Whether a state may be desired: without the config item nothing may name a mode.
 pub fn is_allowed(desired: &DesiredState) -> bool {
-    mode(desired).is_some() || !desired.workloads.values().any(|workload| workload.tags.contains_key("modes"))
+    mode(desired).is_some()
+        || !desired
+            .workloads
+            .values()
+            .any(|workload| workload.tags.contains_key("modes"))
 }
 
 /// Whether a client writes the mode.
@@ -89,7 +115,11 @@ pub fn writes_mode(update: &UpdateState) -> bool {
 pub fn retag(workload: &mut Workload, random: &mut fastrand::Rng) {
     let tags = &mut workload.tags;
     tags.remove("modes");
-    let named: Vec<&str> = MODES[..3].iter().filter(|_| random.bool()).copied().collect();
+    let named: Vec<&str> = MODES[..3]
+        .iter()
+        .filter(|_| random.bool())
+        .copied()
+        .collect();
     if !named.is_empty() {
         tags.insert("modes".to_owned(), named.join(" "));
     }
@@ -112,13 +142,19 @@ impl OwnSwitches {
         self.since_client = 0;
     }
 
-    /// Notes what the mode was and is after something that no client asked for. Returns what is wrong with that.
+    /// Notes what the mode was and is after something that no client asked for. Returns what is
+    /// wrong with that.
     pub fn note(&mut self, was: Option<&str>, is: Option<&str>) -> Option<String> {
         if was == is {
             return None;
         }
         self.since_client += 1;
         let wrong = is != Some(LIMP) || self.since_client > 1;
-        wrong.then(|| format!("the server switched from {was:?} to {is:?}, {} times in a row", self.since_client))
+        wrong.then(|| {
+            format!(
+                "the server switched from {was:?} to {is:?}, {} times in a row",
+                self.since_client
+            )
+        })
     }
 }

@@ -1,5 +1,5 @@
-//! Streams between agents and the server: messages take time and stay in order, connections break, and both ends
-//! notice that later.
+//! Streams between agents and the server: messages take time and stay in order, connections break,
+//! and both ends notice that later.
 //!
 //! Thread: the one of the test.
 
@@ -10,7 +10,8 @@ use crate::wire::outbox::OutboxReader;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Longest time until an end notices that the other one has vanished, as with TCP and HTTP/2 keepalive.
+/// Longest time until an end notices that the other one has vanished, as with TCP and HTTP/2
+/// keepalive.
 const NOTICED_AFTER_MS: u64 = 20_000;
 
 /// Number of a stream, which is also that of the peer for the server.
@@ -53,7 +54,13 @@ pub struct Network {
 
 impl Network {
     pub fn new(clock: &ManualClock, random: fastrand::Rng, slow: u32) -> Self {
-        Self { clock: clock.clone(), random, slow, streams: BTreeMap::new(), opened: 0 }
+        Self {
+            clock: clock.clone(),
+            random,
+            slow,
+            streams: BTreeMap::new(),
+            opened: 0,
+        }
     }
 
     fn arrival(&mut self, after: Option<Instant>) -> Instant {
@@ -89,7 +96,9 @@ impl Network {
 
     /// The hello has arrived; without a reader the server is not there.
     pub fn opened(&mut self, id: StreamId, reader: Option<OutboxReader>) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
         stream.opens_at = None;
         if reader.is_none() {
             (stream.server_open, stream.client_notices_at) = (false, Some(self.clock.now()));
@@ -99,10 +108,16 @@ impl Network {
     }
 
     pub fn send_up(&mut self, id: StreamId, message: ToServer) {
-        let Some(stream) = self.streams.get(&id).filter(|stream| stream.server_open) else { return };
+        let Some(stream) = self.streams.get(&id).filter(|stream| stream.server_open) else {
+            return;
+        };
         let last = stream.up.back().map(|(at, _)| *at).or(stream.opens_at);
         let at = self.arrival(last);
-        if let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.server_notices_at.is_none()) {
+        if let Some(stream) = self
+            .streams
+            .get_mut(&id)
+            .filter(|stream| stream.server_notices_at.is_none())
+        {
             stream.up.push_back((at, message));
         }
     }
@@ -117,12 +132,17 @@ impl Network {
 
     /// The server handled an event and may have put messages.
     pub fn server_spoke(&mut self) {
-        self.streams.values_mut().filter(|stream| stream.reader.is_some()).for_each(|stream| stream.spoken = true);
+        self.streams
+            .values_mut()
+            .filter(|stream| stream.reader.is_some())
+            .for_each(|stream| stream.spoken = true);
     }
 
     /// Moves what the server has put onto the wire.
     pub fn pump(&mut self, id: StreamId) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
         stream.spoken = false;
         let Some(reader) = &stream.reader else { return };
         let ended = reader.ended();
@@ -135,7 +155,9 @@ impl Network {
             timed.push((at, message));
         }
         let end = self.arrival(last);
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
         let lost = stream.client_notices_at.is_some() || !stream.client_open;
         if !lost {
             stream.down.extend(timed);
@@ -150,26 +172,40 @@ impl Network {
 
     /// What is on its way is lost, and nobody knows yet.
     pub fn cut(&mut self, id: StreamId) {
-        let (server, client) = (self.random.u64(0..NOTICED_AFTER_MS), self.random.u64(0..NOTICED_AFTER_MS));
+        let (server, client) = (
+            self.random.u64(0..NOTICED_AFTER_MS),
+            self.random.u64(0..NOTICED_AFTER_MS),
+        );
         let now = self.clock.now();
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
         stream.up.clear();
         stream.down.clear();
         if stream.opens_at.take().is_some() {
             stream.server_open = false; // It never heard of it.
         }
-        stream.server_notices_at.get_or_insert(now + Duration::from_millis(server));
-        stream.client_notices_at.get_or_insert(now + Duration::from_millis(client));
+        stream
+            .server_notices_at
+            .get_or_insert(now + Duration::from_millis(server));
+        stream
+            .client_notices_at
+            .get_or_insert(now + Duration::from_millis(client));
         self.forget_closed();
     }
 
-    /// What is on its way arrives late. The client may give up in the meantime and come back on another stream, so that
-    /// what it said on this one arrives after what it says on that.
+    /// What is on its way arrives late. The client may give up in the meantime and come back on
+    /// another stream, so that what it said on this one arrives after what it says on that.
     pub fn stall(&mut self, id: StreamId) {
         let late = Duration::from_millis(self.random.u64(0..NOTICED_AFTER_MS));
-        let gives_up = self.random.bool().then(|| Duration::from_millis(self.random.u64(0..NOTICED_AFTER_MS)));
+        let gives_up = self
+            .random
+            .bool()
+            .then(|| Duration::from_millis(self.random.u64(0..NOTICED_AFTER_MS)));
         let now = self.clock.now();
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
         stream.opens_at = stream.opens_at.map(|at| at + late);
         stream.up.iter_mut().for_each(|(at, _)| *at += late);
         stream.down.iter_mut().for_each(|(at, _)| *at += late);
@@ -178,11 +214,17 @@ impl Network {
         }
     }
 
-    /// The server stands still for so long: who hears nothing gives up, what was said arrives afterwards.
+    /// The server stands still for so long: who hears nothing gives up, what was said arrives
+    /// afterwards.
     pub fn server_pauses(&mut self, until: Duration) {
         let now = self.clock.now();
-        for stream in self.streams.values_mut().filter(|stream| stream.client_open) {
-            let after = Duration::from_millis(self.random.u64(NOTICED_AFTER_MS / 2..NOTICED_AFTER_MS));
+        for stream in self
+            .streams
+            .values_mut()
+            .filter(|stream| stream.client_open)
+        {
+            let after =
+                Duration::from_millis(self.random.u64(NOTICED_AFTER_MS / 2..NOTICED_AFTER_MS));
             if after < until {
                 stream.client_notices_at.get_or_insert(now + after);
             }
@@ -191,10 +233,14 @@ impl Network {
 
     /// The agent's process ends: what it sent arrives, then its end.
     pub fn client_dies(&mut self, id: StreamId) {
-        let Some(stream) = self.streams.get(&id) else { return };
+        let Some(stream) = self.streams.get(&id) else {
+            return;
+        };
         let last = stream.up.back().map(|(at, _)| *at).or(stream.opens_at);
         let at = self.arrival(last);
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
         stream.client_open = false;
         stream.down.clear();
         stream.server_notices_at.get_or_insert(at);
@@ -207,7 +253,9 @@ impl Network {
         for id in ids {
             let last = self.streams[&id].down.back().map(|(at, _)| *at);
             let at = self.arrival(last);
-            let Some(stream) = self.streams.get_mut(&id) else { continue };
+            let Some(stream) = self.streams.get_mut(&id) else {
+                continue;
+            };
             stream.up.clear();
             (stream.reader, stream.server_open, stream.opens_at) = (None, false, None);
             stream.client_notices_at.get_or_insert(at);
@@ -238,7 +286,8 @@ impl Network {
     }
 
     fn forget_closed(&mut self) {
-        self.streams.retain(|_, stream| stream.server_open || stream.client_open);
+        self.streams
+            .retain(|_, stream| stream.server_open || stream.client_open);
     }
 
     /// From now on messages are fast.
@@ -260,7 +309,8 @@ impl Network {
         })
     }
 
-    /// What can be done now; the server does nothing while it is stopped, and `room` says whether the agent of a node takes another message.
+    /// What can be done now; the server does nothing while it is stopped, and `room` says whether
+    /// the agent of a node takes another message.
     pub fn ready(
         &self,
         now: Instant,
@@ -287,7 +337,8 @@ impl Network {
             if server_runs && stream.server_open && heard_all && reached(stream.server_notices_at) {
                 found(*id, StreamWork::ServerNotices);
             }
-            let client_ends = stream.client_open && stream.down.is_empty() && reached(stream.client_notices_at);
+            let client_ends =
+                stream.client_open && stream.down.is_empty() && reached(stream.client_notices_at);
             if client_ends && room(stream.node) {
                 found(*id, StreamWork::ClientNotices);
             }
@@ -301,7 +352,10 @@ impl Network {
                 stream.server_notices_at.filter(|_| stream.server_open),
                 stream.client_notices_at.filter(|_| stream.client_open),
             ];
-            let messages = [stream.up.front().map(|(at, _)| *at), stream.down.front().map(|(at, _)| *at)];
+            let messages = [
+                stream.up.front().map(|(at, _)| *at),
+                stream.down.front().map(|(at, _)| *at),
+            ];
             ends.into_iter().chain(messages).chain([stream.opens_at])
         });
         // What is overdue waits for something else.

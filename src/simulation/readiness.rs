@@ -24,9 +24,18 @@ struct Found {
 
 impl Readiness {
     /// What was found before the start says nothing of what comes.
-    pub fn starts_anew(&mut self, NewContainer { instance, workload, .. }: &NewContainer) {
+    pub fn starts_anew(
+        &mut self,
+        NewContainer {
+            instance, workload, ..
+        }: &NewContainer,
+    ) {
         self.found.remove(instance);
-        let wanted = if workload.runtime_config.contains("successThreshold: 2") { 2 } else { 1 };
+        let wanted = if workload.runtime_config.contains("successThreshold: 2") {
+            2
+        } else {
+            1
+        };
         self.wanted.insert(instance.clone(), wanted);
     }
 
@@ -34,7 +43,10 @@ impl Readiness {
     pub fn note(&mut self, life: u64, order: &ProbeOrder, holds: bool) {
         let found = self.found.entry(order.instance.clone()).or_default();
         if found.life != life {
-            *found = Found { life, ..Found::default() };
+            *found = Found {
+                life,
+                ..Found::default()
+            };
         }
         found.in_a_row = if holds { found.in_a_row + 1 } else { 0 };
         found.is_ready |= found.in_a_row >= self.wanted.get(&order.instance).copied().unwrap_or(1);
@@ -42,6 +54,8 @@ impl Readiness {
 
     /// Whether that life has found the instance ready since its last start.
     pub fn is_ready(&self, life: u64, instance: &InstanceName) -> bool {
-        self.found.get(instance).is_some_and(|found| found.life == life && found.is_ready)
+        self.found
+            .get(instance)
+            .is_some_and(|found| found.life == life && found.is_ready)
     }
 }

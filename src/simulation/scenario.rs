@@ -29,9 +29,15 @@ pub const SAME_AS: &str = "it is the same as update";
 /// Part of the refusal of one more guarded update.
 pub const MANY_OPEN: &str = "guarded updates are open";
 /// Parts of the refusals of restarts.
-const RESTART_REFUSED: [&str; 4] = ["does not exist", "does not run", "is not connected", "is a part of update"];
-/// Once nothing disturbs any more, everything must be in order after this time: some of the longest pauses between
-/// retries, or one revival of a workload that gave up, each followed by what depends on it.
+const RESTART_REFUSED: [&str; 4] = [
+    "does not exist",
+    "does not run",
+    "is not connected",
+    "is a part of update",
+];
+/// Once nothing disturbs any more, everything must be in order after this time: some of the longest
+/// pauses between retries, or one revival of a workload that gave up, each followed by what depends
+/// on it.
 const SETTLED_AFTER: Duration = Duration::from_secs(90 * 60);
 /// How often it is looked whether all is in order.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -41,7 +47,8 @@ const STAYS_SETTLED: Duration = Duration::from_secs(120);
 /// Each seed has less rounds of requests and disturbances.
 pub const ROUNDS_MAX: usize = 60;
 
-/// What workloads say about their lifecycle, mostly nothing. All hold once nothing disturbs any more, except `never`.
+/// What workloads say about their lifecycle, mostly nothing. All hold once nothing disturbs any
+/// more, except `never`.
 const LIFECYCLES: [&str; 12] = [
     "",
     "",
@@ -92,15 +99,34 @@ pub fn run(seed: u64, clock: ManualClock, trace: Trace, left_out: &LeftOut) -> O
     let mut random = fastrand::Rng::with_seed(seed);
     let mut disturbances = Disturbances::new(&mut random, seed);
     for (name, percent) in disturbances.kinds() {
-        *percent = if left_out.faults.contains(name) { 0 } else { *percent };
+        *percent = if left_out.faults.contains(name) {
+            0
+        } else {
+            *percent
+        };
     }
     trace.line(|| format!("seed {seed}: {disturbances:?}"));
-    let faults = disturbances.kinds().into_iter().filter(|(_, percent)| **percent > 0).map(|(name, _)| name).collect();
+    let faults = disturbances
+        .kinds()
+        .into_iter()
+        .filter(|(_, percent)| **percent > 0)
+        .map(|(name, _)| name)
+        .collect();
     let cluster = Cluster::new(random.fork(), trace, clock, &disturbances);
-    let mut scenario = Scenario { cluster, random, disturbances, past: Vec::new() };
+    let mut scenario = Scenario {
+        cluster,
+        random,
+        disturbances,
+        past: Vec::new(),
+    };
     let rounds = scenario.disturb(&left_out.rounds);
     let violation = scenario.settle();
-    Outcome { steps: scenario.cluster.steps, rounds, faults, violation }
+    Outcome {
+        steps: scenario.cluster.steps,
+        rounds,
+        faults,
+        violation,
+    }
 }
 
 struct Scenario {
@@ -112,8 +138,8 @@ struct Scenario {
 }
 
 impl Scenario {
-    /// Answers how many rounds there are. Each has numbers of its own, so that it stays as it is when others are left
-    /// out.
+    /// Answers how many rounds there are. Each has numbers of its own, so that it stays as it is
+    /// when others are left out.
     fn disturb(&mut self, left_out: &BTreeSet<usize>) -> usize {
         let pause_ms = [300, 3_000, 20_000][self.random.usize(..3)];
         let rounds = self.random.usize(5..ROUNDS_MAX);
@@ -133,7 +159,11 @@ impl Scenario {
                 _ => self.commander_acts(),
             }
             // Several requests in a row must not be rare.
-            let pause = if self.random.u8(0..3) == 0 { 0 } else { self.random.u64(0..pause_ms) };
+            let pause = if self.random.u8(0..3) == 0 {
+                0
+            } else {
+                self.random.u64(0..pause_ms)
+            };
             let end = self.cluster.clock.now() + Duration::from_millis(pause);
             self.cluster.run_until(end);
             if !self.cluster.violations.is_empty() {
@@ -148,7 +178,8 @@ impl Scenario {
         let (mut waited, mut settled) = (Duration::ZERO, Duration::ZERO);
         let mut reason = None;
         while waited < SETTLED_AFTER && settled < STAYS_SETTLED {
-            // Not in step with reports that come as regularly: their messages would always be on their way.
+            // Not in step with reports that come as regularly: their messages would always be on
+            // their way.
             let interval = LOOK_INTERVAL + Duration::from_millis(self.random.u64(0..1000));
             self.cluster.run_until(self.cluster.clock.now() + interval);
             if let Some(violation) = self.cluster.violations.first() {
@@ -156,7 +187,11 @@ impl Scenario {
             }
             waited += interval;
             reason = unsettled(&mut self.cluster);
-            settled = if reason.is_none() { settled + interval } else { Duration::ZERO };
+            settled = if reason.is_none() {
+                settled + interval
+            } else {
+                Duration::ZERO
+            };
         }
         reason.map(|reason| format!("not settled after {} s: {reason}", waited.as_secs()))
     }
@@ -164,9 +199,26 @@ impl Scenario {
     // ------------------------------------------------------------- what breaks
 
     fn something_breaks(&mut self) {
-        let Disturbances { cuts, agent_kills, server_kills, reboots, crashes, removals, paths, pauses, stalls, .. } =
-            self.disturbances;
-        let Disturbances { server_pauses, manifests, departures, storms, damages, .. } = self.disturbances;
+        let Disturbances {
+            cuts,
+            agent_kills,
+            server_kills,
+            reboots,
+            crashes,
+            removals,
+            paths,
+            pauses,
+            stalls,
+            ..
+        } = self.disturbances;
+        let Disturbances {
+            server_pauses,
+            manifests,
+            departures,
+            storms,
+            damages,
+            ..
+        } = self.disturbances;
         let node = self.random.usize(..self.cluster.nodes.len());
         let longest_ms = if self.random.bool() { 1_000 } else { 30_000 };
         let away = Duration::from_millis(self.random.u64(0..longest_ms));
@@ -193,7 +245,10 @@ impl Scenario {
             if !self.past.is_empty() && self.happens(manifests) {
                 let other = self.past[self.random.usize(..self.past.len())].clone();
                 // What a workload asked for may have been refused, as a cycle.
-                if modes::new_server(self.cluster.has_modes).start_with(other.clone()).is_ok() {
+                if modes::new_server(self.cluster.has_modes)
+                    .start_with(other.clone())
+                    .is_ok()
+                {
                     self.cluster.manifest = other;
                 }
             }
@@ -232,13 +287,24 @@ impl Scenario {
         let node = self.random.usize(..self.cluster.nodes.len());
         let (_, workload) = self.any_name();
         // Mostly where it is; who is not there, or not any more, has to be denied.
-        let node = if self.peek(8) > 0 { self.home_of(&workload).unwrap_or(node) } else { node };
-        let content = if self.random.bool() {
-            let masks =
-                vec![["workloadStates", "desiredState.workloads.w2", "agents"][self.random.usize(..3)].to_owned()];
-            RequestContent::CompleteState(ReadState { masks, subscribe: self.random.bool() })
+        let node = if self.peek(8) > 0 {
+            self.home_of(&workload).unwrap_or(node)
         } else {
-            let Some((update, desired)) = self.next_update() else { return };
+            node
+        };
+        let content = if self.random.bool() {
+            let masks = vec![
+                ["workloadStates", "desiredState.workloads.w2", "agents"][self.random.usize(..3)]
+                    .to_owned(),
+            ];
+            RequestContent::CompleteState(ReadState {
+                masks,
+                subscribe: self.random.bool(),
+            })
+        } else {
+            let Some((update, desired)) = self.next_update() else {
+                return;
+            };
             self.past.push(desired);
             RequestContent::UpdateState(update)
         };
@@ -253,35 +319,47 @@ impl Scenario {
         if restarts && self.random.bool() {
             return self.commander_restarts();
         }
-        let Some((mut update, desired)) = self.next_update() else { return };
+        let Some((mut update, desired)) = self.next_update() else {
+            return;
+        };
         if restarts {
             update.restart = desired.workloads.keys().map(ToString::to_string).collect();
         }
         let update = RequestContent::UpdateState(update);
         let repeated = self.random.u8(0..10) == 0;
         // What is in force of these may name a mode although their new form does not.
-        let are_staged = self.cluster.server.as_ref().is_some_and(|server| !pending(server).is_empty());
+        let are_staged = self
+            .cluster
+            .server
+            .as_ref()
+            .is_some_and(|server| !pending(server).is_empty());
         let undone = self.undone();
         let answer = self.cluster.ask(update.clone());
         match &answer {
             Some(Ok(())) => self.past.push(desired),
             Some(Err(text)) => {
                 self.cluster.trace.line(|| format!("commander: {text}"));
-                let is_refusal = ["cycle", SAME_AS, MANY_OPEN].iter().any(|refusal| text.contains(refusal));
-                let is_refusal = is_refusal || restarts && RESTART_REFUSED.iter().any(|it| text.contains(it));
+                let is_refusal = ["cycle", SAME_AS, MANY_OPEN]
+                    .iter()
+                    .any(|refusal| text.contains(refusal));
+                let is_refusal =
+                    is_refusal || restarts && RESTART_REFUSED.iter().any(|it| text.contains(it));
                 if !(is_refusal || are_staged && text.contains("has the tag 'modes'")) {
-                    self.cluster.violations.push(format!("a valid update was refused: {text}"));
+                    self.cluster
+                        .violations
+                        .push(format!("a valid update was refused: {text}"));
                 }
             }
             None => {}
         }
         if repeated && !restarts {
             let again = self.cluster.ask(update);
-            // One that joins an update whose time is used up is undone at once, and leads elsewhere from there.
+            // One that joins an update whose time is used up is undone at once, and leads elsewhere
+            // from there.
             if again != answer && self.undone() == undone {
-                self.cluster
-                    .violations
-                    .push(format!("the same update has two different answers: {answer:?}, {again:?}"));
+                self.cluster.violations.push(format!(
+                    "the same update has two different answers: {answer:?}, {again:?}"
+                ));
             }
         }
     }
@@ -289,21 +367,40 @@ impl Scenario {
     /// Any workload, also one that does not exist or does not run.
     fn commander_restarts(&mut self) {
         let restart = vec![self.any_name().1.to_string()];
-        self.cluster.trace.line(|| format!("commander: restarts {restart:?}"));
-        let answer = self.cluster.ask(RequestContent::UpdateState(UpdateState { restart, ..Default::default() }));
+        self.cluster
+            .trace
+            .line(|| format!("commander: restarts {restart:?}"));
+        let answer = self.cluster.ask(RequestContent::UpdateState(UpdateState {
+            restart,
+            ..Default::default()
+        }));
         if let Some(Err(text)) = answer
             && !RESTART_REFUSED.iter().any(|it| text.contains(it))
         {
-            self.cluster.violations.push(format!("a valid restart was refused: {text}"));
+            self.cluster
+                .violations
+                .push(format!("a valid restart was refused: {text}"));
         }
     }
 
     /// Any update; most have something that was changed since.
     fn commander_rolls_back(&mut self) {
-        let updates = self.cluster.server.as_ref().map(ServerLoop::seen_updates).unwrap_or_default();
-        let number = updates.keys().rev().nth(self.random.usize(..3)).copied().unwrap_or(1);
+        let updates = self
+            .cluster
+            .server
+            .as_ref()
+            .map(ServerLoop::seen_updates)
+            .unwrap_or_default();
+        let number = updates
+            .keys()
+            .rev()
+            .nth(self.random.usize(..3))
+            .copied()
+            .unwrap_or(1);
         let answer = self.cluster.ask(RequestContent::RollBack(number));
-        self.cluster.trace.line(|| format!("commander: rolls back update {number}: {answer:?}"));
+        self.cluster
+            .trace
+            .line(|| format!("commander: rolls back update {number}: {answer:?}"));
         if let (Some(Ok(())), Some(server)) = (answer, &self.cluster.server) {
             self.past.push(server.view().desired.clone());
         }
@@ -311,36 +408,66 @@ impl Scenario {
 
     /// Known updates that were undone.
     fn undone(&self) -> BTreeSet<u64> {
-        self.cluster.server.as_ref().map(wishes::undone).unwrap_or_default()
+        self.cluster
+            .server
+            .as_ref()
+            .map(wishes::undone)
+            .unwrap_or_default()
     }
 
     /// Only what is in one of both modes is concerned.
     fn client_switches(&mut self) {
-        let Some(server) = &self.cluster.server else { return };
+        let Some(server) = &self.cluster.server else {
+            return;
+        };
         let mut desired = server.view().desired.clone();
         let was_in_force: BTreeMap<_, _> = server.view().effective.clone();
         // What is desired of these is not in force.
-        let staged: BTreeSet<Name> = pending(server).into_iter().chain(server.restarting()).collect();
+        let staged: BTreeSet<Name> = pending(server)
+            .into_iter()
+            .chain(server.restarting())
+            .collect();
         let undone = self.undone();
         let mode = modes::MODES[self.random.usize(..modes::MODES.len())];
-        self.cluster.trace.line(|| format!("commander: switches to '{mode}'"));
-        desired.configs.insert(modes::ITEM.to_owned(), ConfigItem::Text(mode.to_owned()));
+        self.cluster
+            .trace
+            .line(|| format!("commander: switches to '{mode}'"));
+        desired
+            .configs
+            .insert(modes::ITEM.to_owned(), ConfigItem::Text(mode.to_owned()));
         let tree = Node::map([("desiredState", desired.node(Rendering::Sparse))]);
-        let update =
-            UpdateState { new_state: Some(Ok(tree)), masks: vec![modes::ITEM_MASK.to_owned()], ..Default::default() };
+        let update = UpdateState {
+            new_state: Some(Ok(tree)),
+            masks: vec![modes::ITEM_MASK.to_owned()],
+            ..Default::default()
+        };
         match self.cluster.ask(RequestContent::UpdateState(update)) {
             Some(Ok(())) => self.past.push(desired.clone()),
-            Some(Err(text)) => self.cluster.violations.push(format!("a switch was refused: {text}")),
+            Some(Err(text)) => self
+                .cluster
+                .violations
+                .push(format!("a switch was refused: {text}")),
             None => return,
         }
-        let changes =
-            |(name, workload)| was_in_force.get(name) != Some(&modes::expected(&desired, name, workload, true));
-        let changed = desired.workloads.iter().filter(|entry| !staged.contains(entry.0) && changes(*entry));
+        let changes = |(name, workload)| {
+            was_in_force.get(name) != Some(&modes::expected(&desired, name, workload, true))
+        };
+        let changed = desired
+            .workloads
+            .iter()
+            .filter(|entry| !staged.contains(entry.0) && changes(*entry));
         let changed: BTreeSet<Name> = changed.map(|(name, _)| name.clone()).collect();
-        let told: BTreeSet<Name> = self.cluster.last_changed.difference(&staged).cloned().collect();
+        let told: BTreeSet<Name> = self
+            .cluster
+            .last_changed
+            .difference(&staged)
+            .cloned()
+            .collect();
         // An update whose time is over at this moment is rolled back as well.
         if changed != told && self.undone() == undone {
-            self.cluster.violations.push(format!("the switch concerns {changed:?}, the server changed {told:?}"));
+            self.cluster.violations.push(format!(
+                "the switch concerns {changed:?}, the server changed {told:?}"
+            ));
         }
     }
 
@@ -372,26 +499,51 @@ impl Scenario {
                 desired.workloads.clear();
                 for _ in 0..self.random.usize(0..=6) {
                     let (index, name) = self.any_name();
-                    desired.workloads.insert(name, Arc::new(self.new_workload(index)));
+                    desired
+                        .workloads
+                        .insert(name, Arc::new(self.new_workload(index)));
                 }
             }
-            _ if !self.past.is_empty() => desired = self.past[self.random.usize(..self.past.len())].clone(),
+            _ if !self.past.is_empty() => {
+                desired = self.past[self.random.usize(..self.past.len())].clone()
+            }
             _ => {}
         }
         let tree = Node::map([("desiredState", desired.node(Rendering::Sparse))]);
-        self.cluster.trace.line(|| format!("commander: {masks:?} {:?}", texts(&desired)));
-        Some((UpdateState { new_state: Some(Ok(tree)), masks, ..Default::default() }, desired))
+        self.cluster
+            .trace
+            .line(|| format!("commander: {masks:?} {:?}", texts(&desired)));
+        Some((
+            UpdateState {
+                new_state: Some(Ok(tree)),
+                masks,
+                ..Default::default()
+            },
+            desired,
+        ))
     }
 
-    /// A number below `end` without drawing one, so that seeds do what they did without this choice.
+    /// A number below `end` without drawing one, so that seeds do what they did without this
+    /// choice.
     fn peek(&self, end: u8) -> u8 {
         self.random.clone().u8(0..end)
     }
 
     /// The node that a workload is for.
     fn home_of(&self, workload: &str) -> Option<usize> {
-        let agent = &self.cluster.server.as_ref()?.view().effective.get(workload)?.instance.agent;
-        self.cluster.nodes.iter().position(|node| node.name == *agent)
+        let agent = &self
+            .cluster
+            .server
+            .as_ref()?
+            .view()
+            .effective
+            .get(workload)?
+            .instance
+            .agent;
+        self.cluster
+            .nodes
+            .iter()
+            .position(|node| node.name == *agent)
     }
 
     /// What a workload may ask: mostly everything.
@@ -404,7 +556,13 @@ impl Scenario {
             _ => (Operation::ReadWrite, &["*"]),
         };
         let filter_masks = masks.iter().map(|mask| (*mask).to_owned()).collect();
-        ControlInterfaceAccess { allow_rules: vec![AccessRule::State { operation, filter_masks }], deny_rules: vec![] }
+        ControlInterfaceAccess {
+            allow_rules: vec![AccessRule::State {
+                operation,
+                filter_masks,
+            }],
+            deny_rules: vec![],
+        }
     }
 
     fn any_name(&mut self) -> (usize, Name) {
@@ -425,7 +583,11 @@ impl Scenario {
 
     /// Only while there is a mode.
     fn retag(&mut self, workload: &mut Workload) {
-        let desired = self.cluster.server.as_ref().map(|server| server.view().desired);
+        let desired = self
+            .cluster
+            .server
+            .as_ref()
+            .map(|server| server.view().desired);
         if self.cluster.has_modes && desired.is_some_and(|desired| modes::mode(desired).is_some()) {
             modes::retag(workload, &mut self.random);
         }
@@ -442,7 +604,9 @@ impl Scenario {
             8 => workload.restart_policy = RestartPolicy::ALL[self.random.usize(..3)],
             9 | 10 => self.set_dependencies(index, &mut workload),
             _ => {
-                workload.tags.insert("tag".to_owned(), self.random.u8(0..3).to_string());
+                workload
+                    .tags
+                    .insert("tag".to_owned(), self.random.u8(0..3).to_string());
             }
         }
         if self.peek(3) == 0 {
@@ -455,7 +619,9 @@ impl Scenario {
         match self.random.u8(0..30) {
             0 => "".into(),
             1 => "nobody".into(),
-            _ => self.cluster.nodes[self.random.usize(..self.cluster.nodes.len())].name.clone(),
+            _ => self.cluster.nodes[self.random.usize(..self.cluster.nodes.len())]
+                .name
+                .clone(),
         }
     }
 
@@ -468,20 +634,39 @@ impl Scenario {
     }
 
     fn any_config(&mut self) -> RuntimeConfig {
-        let program = ["run", "run", "run", "exit0", "exit0", "exit1", "bad"][self.random.usize(..7)];
+        let program =
+            ["run", "run", "run", "exit0", "exit0", "exit1", "bad"][self.random.usize(..7)];
         let number = self.random.u8(0..2);
-        let removes_itself = if self.happens(self.disturbances.self_removals) { " rm" } else { "" };
+        let removes_itself = if self.happens(self.disturbances.self_removals) {
+            " rm"
+        } else {
+            ""
+        };
         let block = LIFECYCLES[self.random.usize(..LIFECYCLES.len())];
-        let guard = if self.happens(self.disturbances.guards) { GUARDS[self.random.usize(..GUARDS.len())] } else { "" };
+        let guard = if self.happens(self.disturbances.guards) {
+            GUARDS[self.random.usize(..GUARDS.len())]
+        } else {
+            ""
+        };
         let block = match (block.strip_suffix(" }"), guard) {
             (_, "") => block.to_owned(),
             (None, guard) => format!("{{ update: {guard} }}"),
             (Some(block), guard) => format!("{block}, update: {guard} }}"),
         };
-        let lifecycle = if block.is_empty() { String::new() } else { format!("\nlifecycle: {block}") };
+        let lifecycle = if block.is_empty() {
+            String::new()
+        } else {
+            format!("\nlifecycle: {block}")
+        };
         // Only what its engine understands can be prepared.
-        let image = if self.disturbances.prepares > 0 { "\nimage: x" } else { "" };
-        format!("{program} : {number}{removes_itself}{image}{lifecycle}").as_str().into()
+        let image = if self.disturbances.prepares > 0 {
+            "\nimage: x"
+        } else {
+            ""
+        };
+        format!("{program} : {number}{removes_itself}{image}{lifecycle}")
+            .as_str()
+            .into()
     }
 
     /// Mostly on workloads before it, so that there are few cycles.
@@ -491,8 +676,14 @@ impl Scenario {
             let last = if self.random.u8(0..20) == 0 { 6 } else { index };
             if last > 0 {
                 let name = format!("w{}", self.random.usize(..last));
-                let condition = [AddCondition::Running, AddCondition::Succeeded, AddCondition::Failed];
-                workload.dependencies.insert(name, condition[[0, 0, 1, 2][self.random.usize(..4)]]);
+                let condition = [
+                    AddCondition::Running,
+                    AddCondition::Succeeded,
+                    AddCondition::Failed,
+                ];
+                workload
+                    .dependencies
+                    .insert(name, condition[[0, 0, 1, 2][self.random.usize(..4)]]);
             }
         }
     }
@@ -500,8 +691,19 @@ impl Scenario {
 
 fn texts(desired: &DesiredState) -> Vec<String> {
     let text = |(name, workload): (&Name, &Arc<Workload>)| {
-        let Workload { agent, runtime, runtime_config, restart_policy, dependencies, tags, .. } = &**workload;
-        format!("{name}: {agent} {runtime} '{}' {restart_policy} {dependencies:?} {tags:?}", &**runtime_config)
+        let Workload {
+            agent,
+            runtime,
+            runtime_config,
+            restart_policy,
+            dependencies,
+            tags,
+            ..
+        } = &**workload;
+        format!(
+            "{name}: {agent} {runtime} '{}' {restart_policy} {dependencies:?} {tags:?}",
+            &**runtime_config
+        )
     };
     desired.workloads.iter().map(text).collect()
 }

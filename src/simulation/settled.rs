@@ -1,5 +1,5 @@
-//! Whether a cluster that nothing disturbs any more does what is desired, seen by the engines, the agents and the
-//! server alike.
+//! Whether a cluster that nothing disturbs any more does what is desired, seen by the engines, the
+//! agents and the server alike.
 //!
 //! Thread: the one of the test.
 
@@ -23,7 +23,11 @@ pub fn unsettled(cluster: &mut Cluster) -> Option<String> {
     if let Some(reason) = cluster.busy() {
         return Some(reason);
     }
-    if let Some(reason) = cluster.leaks().or_else(|| cluster.lost_state()).or_else(|| cluster.misled_workload()) {
+    if let Some(reason) = cluster
+        .leaks()
+        .or_else(|| cluster.lost_state())
+        .or_else(|| cluster.misled_workload())
+    {
         return Some(reason);
     }
     let server = cluster.server.as_ref()?;
@@ -37,24 +41,52 @@ pub fn unsettled(cluster: &mut Cluster) -> Option<String> {
     let view = server.view();
     let effective: Effective = view.effective.clone();
     let pending = pending(server);
-    let states: States =
-        server.reported_states().into_iter().map(|WorkloadState { instance, state }| (instance, state)).collect();
+    let states: States = server
+        .reported_states()
+        .into_iter()
+        .map(|WorkloadState { instance, state }| (instance, state))
+        .collect();
     if let Some(reason) = cluster.unfinished_update() {
         return Some(reason);
     }
-    if let Some(instance) = cluster.reported.iter().find(|instance| !states.contains_key(*instance)) {
-        return Some(format!("the server was never told that '{instance}' is removed"));
+    if let Some(instance) = cluster
+        .reported
+        .iter()
+        .find(|instance| !states.contains_key(*instance))
+    {
+        return Some(format!(
+            "the server was never told that '{instance}' is removed"
+        ));
     }
     let nodes = &cluster.nodes;
     states_of_the_gone(nodes, &effective, &states)
-        .or_else(|| effective.values().find_map(|added| workload(nodes, added, &effective, &states)))
-        .or_else(|| nodes.iter().find_map(|node| unwanted_container(nodes, node, &effective, &states, &pending)))
+        .or_else(|| {
+            effective
+                .values()
+                .find_map(|added| workload(nodes, added, &effective, &states))
+        })
+        .or_else(|| {
+            nodes
+                .iter()
+                .find_map(|node| unwanted_container(nodes, node, &effective, &states, &pending))
+        })
         .or_else(|| nodes.iter().find_map(|node| agents_view(node, &states)))
-        .or_else(|| cluster.nodes.iter_mut().find_map(|node| too_many_loops(node, &effective, &pending)))
+        .or_else(|| {
+            cluster
+                .nodes
+                .iter_mut()
+                .find_map(|node| too_many_loops(node, &effective, &pending))
+        })
 }
 
-/// Whether an instance goes on existing because others need it, as the agent was told, and as they are wanted now.
-fn waits_to_stop(nodes: &[Node], instance: &InstanceName, effective: &Effective, states: &States) -> bool {
+/// Whether an instance goes on existing because others need it, as the agent was told, and as they
+/// are wanted now.
+fn waits_to_stop(
+    nodes: &[Node],
+    instance: &InstanceName,
+    effective: &Effective,
+    states: &States,
+) -> bool {
     waits_behind(nodes, instance, effective, states, &mut BTreeSet::new())
 }
 
@@ -69,51 +101,87 @@ fn waits_behind<'s>(
     if !seen.insert(instance) {
         return false; // Nobody may wait in a circle.
     }
-    let Some(node) = nodes.iter().find(|node| node.name == instance.agent) else { return false };
-    let Some(conditions) = node.orders.delete_conditions.get(&instance.workload) else { return false };
-    states.get(instance).is_some_and(|state| state.phase == Phase::StoppingWaitingToStop)
+    let Some(node) = nodes.iter().find(|node| node.name == instance.agent) else {
+        return false;
+    };
+    let Some(conditions) = node.orders.delete_conditions.get(&instance.workload) else {
+        return false;
+    };
+    states
+        .get(instance)
+        .is_some_and(|state| state.phase == Phase::StoppingWaitingToStop)
         && conditions.iter().any(|(name, condition)| {
-            // One that waits for others itself, or for its `gone` condition, keeps what it needs until then.
+            // One that waits for others itself, or for its `gone` condition, keeps what it needs
+            // until then.
             let mut stopping = states.iter().filter(|(other, state)| {
-                *other.workload == **name && state.phase.state() == "Stopping" && !state.fulfils_delete(*condition)
+                *other.workload == **name
+                    && state.phase.state() == "Stopping"
+                    && !state.fulfils_delete(*condition)
             });
             if stopping.any(|(other, _)| waits_behind(nodes, other, effective, states, seen)) {
                 return true;
             }
             let needed = &*instance.workload;
             let dependent = effective.get(name.as_str()).map(|added| &added.workload);
-            let needs_it = |it: &Arc<Workload>| it.dependencies.get(needed) == Some(&AddCondition::Running);
+            let needs_it =
+                |it: &Arc<Workload>| it.dependencies.get(needed) == Some(&AddCondition::Running);
             if !dependent.is_some_and(needs_it) {
                 return false;
             }
             let mut of_dependent = states.iter().filter(|(other, _)| *other.workload == **name);
-            !of_dependent.all(|(_, state)| state.phase.state() == "Stopping" || state.phase.fulfils_delete(*condition))
+            !of_dependent.all(|(_, state)| {
+                state.phase.state() == "Stopping" || state.phase.fulfils_delete(*condition)
+            })
         })
 }
 
 fn states_of_the_gone(nodes: &[Node], effective: &Effective, states: &States) -> Option<String> {
     states.iter().find_map(|(instance, state)| {
-        let wanted = effective.get(&instance.workload).is_some_and(|added| added.instance == *instance);
+        let wanted = effective
+            .get(&instance.workload)
+            .is_some_and(|added| added.instance == *instance);
         let gone = !wanted && !waits_to_stop(nodes, instance, effective, states);
-        gone.then(|| format!("the server shows '{instance}' as {state}, which is not wanted any more"))
+        gone.then(|| {
+            format!("the server shows '{instance}' as {state}, which is not wanted any more")
+        })
     })
 }
 
-fn container<'a>(node: &Node, found: &'a [Container], added: &AddedWorkload) -> Option<&'a Container> {
+fn container<'a>(
+    node: &Node,
+    found: &'a [Container],
+    added: &AddedWorkload,
+) -> Option<&'a Container> {
     debug_assert_eq!(node.name, added.instance.agent);
-    found.iter().find(|found| found.instance == added.instance && found.runtime == added.workload.runtime)
+    found
+        .iter()
+        .find(|found| found.instance == added.instance && found.runtime == added.workload.runtime)
 }
 
 /// Whether a wanted workload is in the right state.
-fn workload(nodes: &[Node], added: &AddedWorkload, effective: &Effective, states: &States) -> Option<String> {
+fn workload(
+    nodes: &[Node],
+    added: &AddedWorkload,
+    effective: &Effective,
+    states: &States,
+) -> Option<String> {
     let AddedWorkload { instance, workload } = added;
-    let wrong = |why: &str| Some(format!("'{instance}' ({}): {why}", &*workload.runtime_config));
-    let Some(state) = states.get(instance) else { return wrong("the server shows no state") };
+    let wrong = |why: &str| {
+        Some(format!(
+            "'{instance}' ({}): {why}",
+            &*workload.runtime_config
+        ))
+    };
+    let Some(state) = states.get(instance) else {
+        return wrong("the server shows no state");
+    };
     let phase = state.phase;
     if waits_to_stop(nodes, instance, effective, states) {
         return None;
     }
-    let of_same_name = states.keys().filter(|other| other.workload == instance.workload && *other != instance);
+    let of_same_name = states
+        .keys()
+        .filter(|other| other.workload == instance.workload && *other != instance);
     let mut blocked = of_same_name.filter(|other| other.agent == instance.agent);
     if matches!(phase, Phase::PendingInitial | Phase::PendingWaitingToStart)
         && blocked.any(|other| waits_to_stop(nodes, other, effective, states))
@@ -121,21 +189,37 @@ fn workload(nodes: &[Node], added: &AddedWorkload, effective: &Effective, states
         return None;
     }
     let Some(node) = nodes.iter().find(|node| node.name == instance.agent) else {
-        let expected = if instance.agent.is_empty() { Phase::NotScheduled } else { Phase::PendingInitial };
-        return if phase == expected { None } else { wrong(&format!("is {state} without agent")) };
+        let expected = if instance.agent.is_empty() {
+            Phase::NotScheduled
+        } else {
+            Phase::PendingInitial
+        };
+        return if phase == expected {
+            None
+        } else {
+            wrong(&format!("is {state} without agent"))
+        };
     };
     let found = node.engine.containers();
     let policy = workload.restart_policy;
     let config = &*workload.runtime_config;
     let there = container(node, &found, added);
     // No deadline ends what an earlier life of the agent started.
-    let is_taken_over =
-        |found: &Container| node.life.as_ref().is_some_and(|life| found.is_of_another_life(life.number));
-    // What does not answer any more has failed however it ends, also if its engine had not told in time that
-    // it had just ended well.
+    let is_taken_over = |found: &Container| {
+        node.life
+            .as_ref()
+            .is_some_and(|life| found.is_of_another_life(life.number))
+    };
+    // What does not answer any more has failed however it ends, also if its engine had not told in
+    // time that it had just ended well.
     let was_given_up = |found: &Container| {
-        let by_check = phase == Phase::FailedExecFailed && state.additional_info.starts_with("alive: ");
-        by_check && node.life.as_ref().is_some_and(|life| found.was_stopped_by(life.number))
+        let by_check =
+            phase == Phase::FailedExecFailed && state.additional_info.starts_with("alive: ");
+        by_check
+            && node
+                .life
+                .as_ref()
+                .is_some_and(|life| found.was_stopped_by(life.number))
     };
     let right = match there.map(Container::phase) {
         Some(Phase::Running) if config.contains("/never") => {
@@ -143,17 +227,24 @@ fn workload(nodes: &[Node], added: &AddedWorkload, effective: &Effective, states
         }
         Some(Phase::Running) => phase == Phase::Running,
         // One of an earlier life is kept until it may be started again.
-        Some(Phase::Succeeded) if phase == Phase::PendingWaitingToStart => !may_start(added, states),
+        Some(Phase::Succeeded) if phase == Phase::PendingWaitingToStart => {
+            !may_start(added, states)
+        }
         Some(Phase::Succeeded) if there.is_some_and(was_given_up) => policy == RestartPolicy::Never,
         Some(Phase::Succeeded) => phase == Phase::Succeeded && policy != RestartPolicy::Always,
         Some(Phase::FailedExecFailed) => {
-            phase == Phase::FailedExecFailed && (policy == RestartPolicy::Never || config.contains("maxRestarts"))
+            phase == Phase::FailedExecFailed
+                && (policy == RestartPolicy::Never || config.contains("maxRestarts"))
         }
         // It is only prepared.
-        Some(Phase::PendingStarting) => phase == Phase::PendingWaitingToStart && !may_start(added, states),
+        Some(Phase::PendingStarting) => {
+            phase == Phase::PendingWaitingToStart && !may_start(added, states)
+        }
         Some(_) => false,
         None => match phase {
-            Phase::PendingWaitingToStart => !may_start(added, states) || config.contains("activation"),
+            Phase::PendingWaitingToStart => {
+                !may_start(added, states) || config.contains("activation")
+            }
             // It was stopped and removed because its checks failed, and is not to be started again.
             Phase::FailedExecFailed => {
                 let stays = policy == RestartPolicy::Never || config.contains("maxRestarts");
@@ -162,27 +253,39 @@ fn workload(nodes: &[Node], added: &AddedWorkload, effective: &Effective, states
                     || (stays && node.engine.is_removed_by_hand(instance))
             }
             Phase::PendingStartingFailed => {
-                workload.runtime_config.starts_with("bad") || !RUNTIMES.contains(&&*workload.runtime)
+                workload.runtime_config.starts_with("bad")
+                    || !RUNTIMES.contains(&&*workload.runtime)
             }
             Phase::FailedLost => node.engine.is_removed_by_hand(instance) || removes_itself(config),
             // It was seen to end before somebody removed it.
-            Phase::Succeeded => node.engine.is_removed_by_hand(instance) && policy != RestartPolicy::Always,
+            Phase::Succeeded => {
+                node.engine.is_removed_by_hand(instance) && policy != RestartPolicy::Always
+            }
             _ => false,
         },
     };
     if right {
         return None;
     }
-    wrong(&format!("is {state} while there is {:?}", container(node, &found, added)))
+    wrong(&format!(
+        "is {state} while there is {:?}",
+        container(node, &found, added)
+    ))
 }
 
 fn may_start(added: &AddedWorkload, states: &States) -> bool {
     added.workload.dependencies.iter().all(|(name, condition)| {
-        states.iter().filter(|(instance, _)| *instance.workload == **name).any(|(_, state)| match condition {
-            AddCondition::Running => state.phase == Phase::Running,
-            AddCondition::Succeeded => state.phase == Phase::Succeeded,
-            AddCondition::Failed => matches!(state.phase, Phase::FailedExecFailed | Phase::PendingStartingFailed),
-        })
+        states
+            .iter()
+            .filter(|(instance, _)| *instance.workload == **name)
+            .any(|(_, state)| match condition {
+                AddCondition::Running => state.phase == Phase::Running,
+                AddCondition::Succeeded => state.phase == Phase::Succeeded,
+                AddCondition::Failed => matches!(
+                    state.phase,
+                    Phase::FailedExecFailed | Phase::PendingStartingFailed
+                ),
+            })
     })
 }
 
@@ -195,40 +298,75 @@ fn unwanted_container(
     pending: &BTreeSet<Name>,
 ) -> Option<String> {
     node.engine.containers().iter().find_map(|found| {
-        let wanted = effective.get(&found.instance.workload).is_some_and(|added| {
-            added.instance == found.instance
-                && added.workload.runtime == found.runtime
-                && node.name == added.instance.agent
-        });
-        let waits = node.name == found.instance.agent && waits_to_stop(nodes, &found.instance, effective, states);
-        let is_staged = pending.contains(&found.instance.workload) && node.engine.is_staged(&found.instance);
-        (!wanted && !waits && !is_staged).then(|| format!("node {}: nobody wants {found:?}", node.name))
+        let wanted = effective
+            .get(&found.instance.workload)
+            .is_some_and(|added| {
+                added.instance == found.instance
+                    && added.workload.runtime == found.runtime
+                    && node.name == added.instance.agent
+            });
+        let waits = node.name == found.instance.agent
+            && waits_to_stop(nodes, &found.instance, effective, states);
+        let is_staged =
+            pending.contains(&found.instance.workload) && node.engine.is_staged(&found.instance);
+        (!wanted && !waits && !is_staged)
+            .then(|| format!("node {}: nobody wants {found:?}", node.name))
     })
 }
 
-/// The agent knows what the server knows, except for what is not sent to agents, and of the texts of other agents' states
-/// only what decides.
+/// The agent knows what the server knows, except for what is not sent to agents, and of the texts
+/// of other agents' states only what decides.
 fn agents_view(node: &Node, states: &States) -> Option<String> {
     let manager = &node.life.as_ref()?.manager;
-    let known: States = manager.known_states().map(|(instance, state)| (instance.clone(), state.clone())).collect();
+    let known: States = manager
+        .known_states()
+        .map(|(instance, state)| (instance.clone(), state.clone()))
+        .collect();
     let is_sent = |phase| !matches!(phase, Phase::PendingInitial | Phase::NotScheduled);
     let is_known = |instance: &InstanceName, state: &ExecutionState| {
         let own = instance.agent == node.name;
-        known.get(instance) == Some(&if own { state.clone() } else { state.without_text() })
+        known.get(instance)
+            == Some(&if own {
+                state.clone()
+            } else {
+                state.without_text()
+            })
     };
-    let missing = states.iter().find(|(instance, state)| is_sent(state.phase) && !is_known(instance, state));
+    let missing = states
+        .iter()
+        .find(|(instance, state)| is_sent(state.phase) && !is_known(instance, state));
     if let Some((instance, state)) = missing {
-        let own = known.get(instance).map(ToString::to_string).unwrap_or_default();
-        return Some(format!("agent {} knows '{instance}' as '{own}', the server as '{state}'", node.name));
+        let own = known
+            .get(instance)
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        return Some(format!(
+            "agent {} knows '{instance}' as '{own}', the server as '{state}'",
+            node.name
+        ));
     }
-    let more = known.iter().find(|(instance, _)| !states.contains_key(instance));
+    let more = known
+        .iter()
+        .find(|(instance, _)| !states.contains_key(instance));
     more.map(|(instance, state)| format!("agent {} still knows '{instance}' as {state}", node.name))
 }
 
 /// What is `pending` has a control loop where it is prepared.
-fn too_many_loops(node: &mut Node, effective: &Effective, pending: &BTreeSet<Name>) -> Option<String> {
+fn too_many_loops(
+    node: &mut Node,
+    effective: &Effective,
+    pending: &BTreeSet<Name>,
+) -> Option<String> {
     let waiting = node.orders.delete_conditions.len() + pending.len();
-    let wanted = effective.values().filter(|added| added.instance.agent == node.name).count();
+    let wanted = effective
+        .values()
+        .filter(|added| added.instance.agent == node.name)
+        .count();
     let loops = node.life.as_mut()?.loops();
-    (loops > wanted + waiting).then(|| format!("agent {}: {loops} control loops for {wanted} workloads", node.name))
+    (loops > wanted + waiting).then(|| {
+        format!(
+            "agent {}: {loops} control loops for {wanted} workloads",
+            node.name
+        )
+    })
 }

@@ -1,4 +1,5 @@
-//! A connector whose calls take virtual time: it does what the connectors of the real engines do, child by child.
+//! A connector whose calls take virtual time: it does what the connectors of the real engines do,
+//! child by child.
 //!
 //! Thread: the one of the test, on the stack of a control loop, which is paused while a call runs.
 
@@ -11,7 +12,9 @@ use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::runtime::log_reader::LogCall;
-use crate::runtime::{Cancel, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError};
+use crate::runtime::{
+    Cancel, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
+};
 use std::time::Duration;
 
 /// Calls the engines of one node for one life of its agent.
@@ -22,7 +25,12 @@ pub struct SimConnector {
 }
 
 impl SimConnector {
-    fn call(&self, action: Action, limit: Option<Duration>, cancel: Cancel<'_>) -> Result<Answer, RuntimeError> {
+    fn call(
+        &self,
+        action: Action,
+        limit: Option<Duration>,
+        cancel: Cancel<'_>,
+    ) -> Result<Answer, RuntimeError> {
         let begin = self.clock.now();
         let call = self.engine.begin(&self.caller, action, limit);
         loop {
@@ -78,7 +86,8 @@ impl RuntimeConnector for SimConnector {
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<(), RuntimeError> {
-        self.call(Action::Image(workload.agent.clone()), limit, cancel).map(drop)
+        self.call(Action::Image(workload.agent.clone()), limit, cancel)
+            .map(drop)
     }
 
     fn create_arguments(&self, new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
@@ -103,7 +112,8 @@ impl RuntimeConnector for SimConnector {
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<(), RuntimeError> {
-        self.make(Action::Init(id.clone(), new.clone()), limit, cancel).map(drop)
+        self.make(Action::Init(id.clone(), new.clone()), limit, cancel)
+            .map(drop)
     }
 
     fn note(&mut self, instance: &InstanceName, _id: &ContainerId) {
@@ -138,15 +148,33 @@ impl RuntimeConnector for SimConnector {
         self.change(Action::Stop(id.clone())).map(drop)
     }
 
-    fn probe_target(&mut self, id: &ContainerId, with_processes: bool) -> Result<ProbeTarget, RuntimeError> {
-        let listed = if with_processes { self.list()? } else { Vec::new() };
+    fn probe_target(
+        &mut self,
+        id: &ContainerId,
+        with_processes: bool,
+    ) -> Result<ProbeTarget, RuntimeError> {
+        let listed = if with_processes {
+            self.list()?
+        } else {
+            Vec::new()
+        };
         let found = listed.into_iter().find(|found| found.id == *id);
-        Ok(ProbeTarget { processes: found.map(|found| found.processes).unwrap_or_default(), ..ProbeTarget::default() })
+        Ok(ProbeTarget {
+            processes: found.map(|found| found.processes).unwrap_or_default(),
+            ..ProbeTarget::default()
+        })
     }
 
-    fn find(&mut self, instance: &InstanceName, _wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
+    fn find(
+        &mut self,
+        instance: &InstanceName,
+        _wanted: Option<&Workload>,
+    ) -> Result<Vec<ContainerId>, RuntimeError> {
         let listed = self.list()?.into_iter();
-        Ok(listed.filter(|container| container.instance == *instance).map(|container| container.id).collect())
+        Ok(listed
+            .filter(|container| container.instance == *instance)
+            .map(|container| container.id)
+            .collect())
     }
 
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
@@ -156,7 +184,11 @@ impl RuntimeConnector for SimConnector {
         }
     }
 
-    fn log_calls(&mut self, _instance: &InstanceName, _wanted: &LogsRequest) -> Result<Vec<LogCall>, RuntimeError> {
+    fn log_calls(
+        &mut self,
+        _instance: &InstanceName,
+        _wanted: &LogsRequest,
+    ) -> Result<Vec<LogCall>, RuntimeError> {
         Ok(Vec::new())
     }
 }

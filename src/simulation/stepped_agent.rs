@@ -1,4 +1,5 @@
-//! A whole agent without threads: scheduler, control loops and a state checker that run when a test says so.
+//! A whole agent without threads: scheduler, control loops and a state checker that run when a test
+//! says so.
 //!
 //! Thread: the one of the test.
 
@@ -15,7 +16,9 @@ use crate::agent::runtime_manager::{RuntimeManager, StartLoop};
 use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{GoneReply, KnownEnd, ListReply, StateReply, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
-use crate::agent::workload_control_loop::{Connector, EngineSource, Engines, LoopContext, Step, WorkloadControlLoop};
+use crate::agent::workload_control_loop::{
+    Connector, EngineSource, Engines, LoopContext, Step, WorkloadControlLoop,
+};
 use crate::limits::{CONTROL_MESSAGE_MAX, SCHEDULER_INBOX, WATCH_INBOX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
@@ -55,12 +58,20 @@ impl SteppedLoops {
     fn new() -> (Self, StartLoop<ManualClock>) {
         let (start, started) = unbounded();
         let (calls, refuse) = (Arc::default(), Arc::new(AtomicBool::new(false)));
-        let loops = Self { loops: Vec::new(), started, calls, hold_calls: false, refuse: refuse.clone() };
+        let loops = Self {
+            loops: Vec::new(),
+            started,
+            calls,
+            hold_calls: false,
+            refuse: refuse.clone(),
+        };
         let start = move |_: &str, control_loop| {
             if refuse.load(Ordering::Relaxed) {
                 return Err((io::ErrorKind::WouldBlock.into(), control_loop));
             }
-            start.send(control_loop).expect("the other end is part of the same agent");
+            start
+                .send(control_loop)
+                .expect("the other end is part of the same agent");
             Ok(())
         };
         (loops, Box::new(start))
@@ -74,7 +85,8 @@ impl SteppedLoops {
     /// Lets each loop handle one event; returns whether there was any.
     pub fn step(&mut self) -> bool {
         let mut worked = false;
-        self.loops.extend(self.started.try_iter().map(|control_loop| *control_loop));
+        self.loops
+            .extend(self.started.try_iter().map(|control_loop| *control_loop));
         self.loops.retain_mut(|control_loop| {
             let step = control_loop.step();
             worked |= step != Step::Idle;
@@ -132,7 +144,14 @@ impl SteppedChecker {
     fn new(engine: &FakeEngine, agent: &'static str, commands: Receiver<WatchCommand>) -> Self {
         let connector = Box::new(engine.connector(agent));
         let (waiting, watched, prepared) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        Self { engine: engine.clone(), waiting, commands, connector, watched, prepared }
+        Self {
+            engine: engine.clone(),
+            waiting,
+            commands,
+            connector,
+            watched,
+            prepared,
+        }
     }
 
     fn step(&mut self) -> bool {
@@ -146,23 +165,45 @@ impl SteppedChecker {
         for command in self.commands.try_iter() {
             worked = true;
             match command {
-                WatchCommand::Watch { instance, id, end, reply, .. } => {
+                WatchCommand::Watch {
+                    instance,
+                    id,
+                    end,
+                    reply,
+                    ..
+                } => {
                     self.prepared.remove(&instance);
-                    self.watched.insert(instance, Watched { id, reply, end, reported: None });
+                    self.watched.insert(
+                        instance,
+                        Watched {
+                            id,
+                            reply,
+                            end,
+                            reported: None,
+                        },
+                    );
                 }
-                WatchCommand::WatchPrepared { instance, container: Some(container) } => {
+                WatchCommand::WatchPrepared {
+                    instance,
+                    container: Some(container),
+                } => {
                     self.prepared.insert(instance, container);
                 }
                 WatchCommand::WatchPrepared { instance, .. } => _ = self.prepared.remove(&instance),
                 WatchCommand::Unwatch { instance } => _ = self.watched.remove(&instance),
-                WatchCommand::ListAll { reply } if self.engine.is_silent() => self.waiting.push(reply),
+                WatchCommand::ListAll { reply } if self.engine.is_silent() => {
+                    self.waiting.push(reply)
+                }
                 WatchCommand::ListAll { reply } => reply(self.connector.list()),
-                WatchCommand::ListWatched { .. } => {} // Samples are taken by a thread, which is not there.
+                // Samples are taken by a thread, which is not there.
+                WatchCommand::ListWatched { .. } => {}
             }
         }
         let containers = self.engine.containers();
         let is_gone = |_: &InstanceName, (id, _): &mut (ContainerId, GoneReply)| {
-            containers.get(id).is_none_or(|container| !container.state.phase.is_pending())
+            containers
+                .get(id)
+                .is_none_or(|container| !container.state.phase.is_pending())
         };
         // What is not watched is seen only when something is listed for others.
         if !self.watched.is_empty() {
@@ -278,7 +319,11 @@ impl SteppedAgent {
         let (outbox, uplink) = uplink_outbox();
         let name = options.name;
         let (mut engines, mut checkers) = (Engines::new(), Vec::new());
-        for (runtime, engine) in options.others.into_iter().chain([("podman", engine.clone())]) {
+        for (runtime, engine) in options
+            .others
+            .into_iter()
+            .chain([("podman", engine.clone())])
+        {
             let (watch, commands) = bounded(WATCH_INBOX);
             checkers.push(SteppedChecker::new(&engine, name, commands));
             let connect = Box::new(move || Box::new(engine.connector(name)) as Connector);
@@ -314,11 +359,35 @@ impl SteppedAgent {
         };
         let random = fastrand::Rng::with_seed(options.seed);
         let (rerun, level, facts) = (options.keeps_finished, prepare.level, options.facts);
-        let runtime = RuntimeManager::new(name.into(), context, random, start_loop, rerun, level, facts);
+        let runtime = RuntimeManager::new(
+            name.into(),
+            context,
+            random,
+            start_loop,
+            rerun,
+            level,
+            facts,
+        );
         let load = LoadSampler::new(&options.folder); // There is nothing to sample.
-        let manager = AgentManager::new(inbox, runtime, outbox, load, options.earlier_calls, StatusBoard::default());
+        let manager = AgentManager::new(
+            inbox,
+            runtime,
+            outbox,
+            load,
+            options.earlier_calls,
+            StatusBoard::default(),
+        );
         uplink.connected();
-        Self { manager, loops, uplink, probes, answers, clock: clock.clone(), events, checkers }
+        Self {
+            manager,
+            loops,
+            uplink,
+            probes,
+            answers,
+            clock: clock.clone(),
+            events,
+            checkers,
+        }
     }
 
     /// Passes a message of the server on and lets the agent do all it can do now.
@@ -372,7 +441,12 @@ impl SteppedAgent {
         while self.clock.now() < end {
             let loops_due = self.loops.due();
             let probes_due = self.probes.due();
-            let next = loops_due.into_iter().chain(probes_due).chain([self.manager.due(), end]).min().unwrap_or(end);
+            let next = loops_due
+                .into_iter()
+                .chain(probes_due)
+                .chain([self.manager.due(), end])
+                .min()
+                .unwrap_or(end);
             self.clock.advance(self.clock.until(next.min(end)));
             self.run();
         }
@@ -416,7 +490,8 @@ impl Default for AgentRig {
 }
 
 impl AgentRig {
-    /// An agent that was greeted by the server, which wants nothing yet. What it called for that is forgotten.
+    /// An agent that was greeted by the server, which wants nothing yet. What it called for that is
+    /// forgotten.
     pub fn new() -> Self {
         Self::default()
     }
@@ -458,7 +533,9 @@ impl AgentRig {
     pub fn telling_configs(self) -> Self {
         let label = |instance: &InstanceName| {
             let (name, agent) = (&instance.workload, &instance.agent);
-            let config = ["a", "b", "c"].into_iter().find(|config| *instance == InstanceName::new(name, config, agent));
+            let config = ["a", "b", "c"]
+                .into_iter()
+                .find(|config| *instance == InstanceName::new(name, config, agent));
             format!("{name}:{}", config.unwrap_or("?"))
         };
         Self { label, ..self }
@@ -470,7 +547,11 @@ impl AgentRig {
     }
 
     /// As [`Self::restart_agent`]; something comes before the hello.
-    pub fn restart_agent_with(&mut self, wanted: &[AddedWorkload], first: impl FnOnce(&mut SteppedAgent)) {
+    pub fn restart_agent_with(
+        &mut self,
+        wanted: &[AddedWorkload],
+        first: impl FnOnce(&mut SteppedAgent),
+    ) {
         let answers = self.agent.answers.clone();
         let mut options = node_options(self.folder.path(), &self.paths);
         (options.prepare, options.keeps_finished) = (self.prepare.clone(), self.keeps_finished);
@@ -487,7 +568,10 @@ impl AgentRig {
 
     /// The server wants this change.
     pub fn change(&mut self, added: &[AddedWorkload], deleted: &[DeletedWorkload]) {
-        self.agent.update(WorkloadPlan { added: added.to_vec(), deleted: deleted.to_vec() });
+        self.agent.update(WorkloadPlan {
+            added: added.to_vec(),
+            deleted: deleted.to_vec(),
+        });
     }
 
     /// The server tells the state of a workload of another agent.
@@ -500,44 +584,66 @@ impl AgentRig {
     /// The container of a workload that has one.
     pub fn container_of(&self, name: &str) -> ContainerId {
         let mut containers = self.engine.containers().into_iter();
-        containers.find(|(_, container)| &*container.instance.workload == name).expect("it has a container").0
+        containers
+            .find(|(_, container)| &*container.instance.workload == name)
+            .expect("it has a container")
+            .0
     }
 
     /// Its container ends with this code.
     pub fn ends(&mut self, name: &str, code: i64) {
-        self.engine.set_state(&self.container_of(name), ExecutionState::exited(code));
+        self.engine
+            .set_state(&self.container_of(name), ExecutionState::exited(code));
         self.agent.run();
     }
 
     /// The states that were sent since the last call.
     pub fn sent(&self) -> Vec<String> {
-        self.agent.sent().iter().map(|report| format!("{} {}", (self.label)(&report.instance), report.state)).collect()
+        self.agent
+            .sent()
+            .iter()
+            .map(|report| format!("{} {}", (self.label)(&report.instance), report.state))
+            .collect()
     }
 }
 
-/// The options of an agent on a node with these paths, in the zone `a`. What is below `/mnt` answers only when that is there.
+/// The options of an agent on a node with these paths, in the zone `a`. What is below `/mnt`
+/// answers only when that is there.
 fn node_options(folder: &Path, paths: &Arc<Mutex<BTreeSet<String>>>) -> AgentOptions {
     let paths = paths.clone();
     let facts = NodeFacts {
         tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
         check_paths: Box::new(move |wanted| {
             let paths = paths.lock().expect("nobody panics with it");
-            let answering = wanted.iter().filter(|path| !path.starts_with("/mnt") || paths.contains("/mnt"));
-            answering.map(|path| ((*path).to_owned(), paths.contains(*path))).collect()
+            let answering = wanted
+                .iter()
+                .filter(|path| !path.starts_with("/mnt") || paths.contains("/mnt"));
+            answering
+                .map(|path| ((*path).to_owned(), paths.contains(*path)))
+                .collect()
         }),
     };
-    AgentOptions { facts, ..AgentOptions::new(folder) }
+    AgentOptions {
+        facts,
+        ..AgentOptions::new(folder)
+    }
 }
 
 /// A delete that waits until these users of the workload are gone.
 pub fn deleted_after(instance: &InstanceName, users: &[&str]) -> DeletedWorkload {
     let condition = |name: &&str| ((*name).to_owned(), DeleteCondition::NotPendingNorRunning);
-    DeletedWorkload { instance: instance.clone(), dependencies: users.iter().map(condition).collect() }
+    DeletedWorkload {
+        instance: instance.clone(),
+        dependencies: users.iter().map(condition).collect(),
+    }
 }
 
 /// A workload of `agent_A` with the runtime podman that is to run.
 pub fn wanted_with(name: &str, config: &str, change: impl FnOnce(&mut Workload)) -> AddedWorkload {
     let mut workload = Workload::new("agent_A", "podman", config);
     change(&mut workload);
-    AddedWorkload { instance: workload.instance_name(name), workload: Arc::new(workload) }
+    AddedWorkload {
+        instance: workload.instance_name(name),
+        workload: Arc::new(workload),
+    }
 }

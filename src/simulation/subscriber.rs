@@ -1,9 +1,12 @@
-//! Commanders that follow events: a copy of the state that only events change, compared with what a fresh read says.
+//! Commanders that follow events: a copy of the state that only events change, compared with what a
+//! fresh read says.
 //!
 //! Thread: the one of the test.
 
 use crate::model::field_path::WILDCARD;
-use crate::model::messages::{AlteredFields, FromServer, ReadState, Request, RequestContent, ResponseContent};
+use crate::model::messages::{
+    AlteredFields, FromServer, ReadState, Request, RequestContent, ResponseContent,
+};
 use crate::model::node::Node;
 use crate::wire::outbox::OutboxReader;
 use crate::wire::peer::PeerId;
@@ -18,7 +21,10 @@ const MASKS: [&[&str]; 7] = [
     &["effectiveState.workloads", "agents"],
     &["desiredState.workloads.w1", "workloadStates.A"],
     &["workloadStates.*.w1", "desiredState.workloads.*.agent"],
-    &["effectiveState.workloads.*.dependencies", "workloadStates.B.*"],
+    &[
+        "effectiveState.workloads.*.dependencies",
+        "workloadStates.B.*",
+    ],
 ];
 
 /// One subscriber. It reads its stream only now and then.
@@ -33,14 +39,29 @@ pub struct Subscriber {
 impl Subscriber {
     /// One that asks for one of several parts of the state.
     pub fn new(reader: OutboxReader, peer: PeerId, kind: usize, reads_at: Instant) -> Self {
-        let masks = MASKS[kind % MASKS.len()].iter().map(|mask| (*mask).to_owned()).collect();
-        Self { reader, reads_at, peer, followed: Followed::new(masks), quiet: 0 }
+        let masks = MASKS[kind % MASKS.len()]
+            .iter()
+            .map(|mask| (*mask).to_owned())
+            .collect();
+        Self {
+            reader,
+            reads_at,
+            peer,
+            followed: Followed::new(masks),
+            quiet: 0,
+        }
     }
 
     /// What it asks.
     pub fn request(&self) -> Request {
-        let read = ReadState { masks: self.followed.masks.clone(), subscribe: true };
-        Request { id: "events".to_owned(), content: RequestContent::CompleteState(read) }
+        let read = ReadState {
+            masks: self.followed.masks.clone(),
+            subscribe: true,
+        };
+        Request {
+            id: "events".to_owned(),
+            content: RequestContent::CompleteState(read),
+        }
     }
 
     /// Takes over all events so far; answers what is different from `fresh`, a read with its masks.
@@ -88,8 +109,20 @@ impl Followed {
     /// Takes over the first answer or an event; answers what is wrong with it.
     pub fn take(&mut self, content: ResponseContent) -> Option<String> {
         match (content, &mut self.copy) {
-            (ResponseContent::CompleteState { state, altered: None }, copy @ None) => *copy = Some(state),
-            (ResponseContent::CompleteState { state, altered: Some(altered) }, Some(copy)) => {
+            (
+                ResponseContent::CompleteState {
+                    state,
+                    altered: None,
+                },
+                copy @ None,
+            ) => *copy = Some(state),
+            (
+                ResponseContent::CompleteState {
+                    state,
+                    altered: Some(altered),
+                },
+                Some(copy),
+            ) => {
                 return take_over(copy, &state, &altered).err();
             }
             (other, _) => return Some(format!("a subscriber was sent {other:?}")),
@@ -101,18 +134,26 @@ impl Followed {
     pub fn differs(&self, fresh: &Node) -> Option<String> {
         let (fresh, copy) = (self.leaves(fresh), self.leaves(self.copy.as_ref()?));
         let paths = fresh.keys().chain(copy.keys());
-        let different = paths.into_iter().find(|path| fresh.get(*path) != copy.get(*path));
+        let different = paths
+            .into_iter()
+            .find(|path| fresh.get(*path) != copy.get(*path));
         different.map(|path| {
             let (told, is) = (copy.get(path), fresh.get(path));
-            format!("a follower of {:?} knows '{path}' as {told:?}, a read says {is:?}", self.masks)
+            format!(
+                "a follower of {:?} knows '{path}' as {told:?}, a read says {is:?}",
+                self.masks
+            )
         })
     }
 
-    /// The values of what the masks select; a read brings more along. An empty list or map means the same as none.
+    /// The values of what the masks select; a read brings more along. An empty list or map means
+    /// the same as none.
     fn leaves(&self, tree: &Node) -> BTreeMap<String, String> {
         let mut found = BTreeMap::new();
         collect(tree, String::new(), &mut found);
-        found.retain(|path, _| self.masks.is_empty() || self.masks.iter().any(|mask| selects(mask, path)));
+        found.retain(|path, _| {
+            self.masks.is_empty() || self.masks.iter().any(|mask| selects(mask, path))
+        });
         found
     }
 }
@@ -120,14 +161,26 @@ impl Followed {
 /// Whether a leaf is below what a mask names; no key here has a dot in it.
 fn selects(mask: &str, path: &str) -> bool {
     let mut parts = path.split('.');
-    mask.split('.').all(|wanted| parts.next().is_some_and(|part| wanted == WILDCARD || wanted == part))
+    mask.split('.').all(|wanted| {
+        parts
+            .next()
+            .is_some_and(|part| wanted == WILDCARD || wanted == part)
+    })
 }
 
 fn collect(node: &Node, path: String, found: &mut BTreeMap<String, String>) {
     match node {
         Node::Map(entries) => {
             for (key, child) in entries {
-                collect(child, if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }, found);
+                collect(
+                    child,
+                    if path.is_empty() {
+                        key.to_owned()
+                    } else {
+                        format!("{path}.{key}")
+                    },
+                    found,
+                );
             }
         }
         Node::List(items) if items.is_empty() => {}
@@ -139,19 +192,27 @@ fn collect(node: &Node, path: String, found: &mut BTreeMap<String, String>) {
 fn take_over(copy: &mut Node, state: &Node, altered: &AlteredFields) -> Result<(), String> {
     for path in altered.added.iter().chain(&altered.updated) {
         let parts: Vec<&str> = path.split('.').collect();
-        let value = state.at(&parts).ok_or_else(|| format!("an event tells of '{path}' and does not hold it"))?;
+        let value = state
+            .at(&parts)
+            .ok_or_else(|| format!("an event tells of '{path}' and does not hold it"))?;
         let (last, parents) = parts.split_last().ok_or("an event about nothing")?;
         let mut place = copy.as_map_mut().ok_or("a state is no map")?;
         for key in parents {
             let next = place.child((*key).to_owned());
-            place = next.as_map_mut().ok_or_else(|| format!("an event about '{path}', which has no place"))?;
+            place = next
+                .as_map_mut()
+                .ok_or_else(|| format!("an event about '{path}', which has no place"))?;
         }
         place.insert((*last).to_owned(), value.clone());
     }
     for path in &altered.removed {
         let parts: Vec<&str> = path.split('.').collect();
-        let Some((last, parents)) = parts.split_last() else { continue };
-        let place = parents.iter().try_fold(&mut *copy, |node, key| node.as_map_mut()?.get_mut(*key));
+        let Some((last, parents)) = parts.split_last() else {
+            continue;
+        };
+        let place = parents
+            .iter()
+            .try_fold(&mut *copy, |node, key| node.as_map_mut()?.get_mut(*key));
         // Of overlapping masks the shorter one may have taken the way to it.
         if let Some(entries) = place.and_then(Node::as_map_mut) {
             entries.remove(*last);

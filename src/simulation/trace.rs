@@ -1,6 +1,7 @@
 //! The events of a simulated cluster, for people who look for the reason of a failure.
 //!
-//! Thread: the one of the test. A seed runs without a trace first; one that fails runs again with it.
+//! Thread: the one of the test. A seed runs without a trace first; one that fails runs again with
+//! it.
 
 use super::manual_clock::ManualClock;
 use crate::agent::events::SchedulerEvent;
@@ -27,8 +28,17 @@ struct Lines {
 impl Trace {
     /// Keeps the last `kept` lines; none is made when that is zero.
     pub fn new(clock: &ManualClock, kept: usize) -> Self {
-        let lines = (kept > 0).then(|| Arc::new(Mutex::new(Lines { last: VecDeque::new(), kept })));
-        Self { lines, clock: clock.clone(), start: clock.now() }
+        let lines = (kept > 0).then(|| {
+            Arc::new(Mutex::new(Lines {
+                last: VecDeque::new(),
+                kept,
+            }))
+        });
+        Self {
+            lines,
+            clock: clock.clone(),
+            start: clock.now(),
+        }
     }
 
     /// Adds a line with the virtual time before it.
@@ -46,19 +56,28 @@ impl Trace {
     /// What an agent handles, short enough for one line.
     pub fn event(event: &SchedulerEvent) -> String {
         match event {
-            SchedulerEvent::Server(FromServer::ServerHello(added)) => format!("hello {}", names(added)),
+            SchedulerEvent::Server(FromServer::ServerHello(added)) => {
+                format!("hello {}", names(added))
+            }
             SchedulerEvent::Server(FromServer::UpdateWorkload(plan)) => {
                 let deleted = plan.deleted.iter();
-                let deleted: Vec<String> =
-                    deleted.map(|deleted| format!("{} {:?}", deleted.instance.short(), deleted.dependencies)).collect();
+                let deleted: Vec<String> = deleted
+                    .map(|deleted| {
+                        format!("{} {:?}", deleted.instance.short(), deleted.dependencies)
+                    })
+                    .collect();
                 format!("plan: deleted {deleted:?}, added {}", names(&plan.added))
             }
-            SchedulerEvent::Server(FromServer::WorkloadStates(list)) => format!("others: {}", states(list)),
+            SchedulerEvent::Server(FromServer::WorkloadStates(list)) => {
+                format!("others: {}", states(list))
+            }
             SchedulerEvent::State(state) => format!("own: {}", states(std::slice::from_ref(state))),
             SchedulerEvent::Listed { runtime, result } => match result {
                 Ok(found) => {
-                    let found: Vec<String> =
-                        found.iter().map(|found| format!("{} {}", found.instance.short(), found.state)).collect();
+                    let found: Vec<String> = found
+                        .iter()
+                        .map(|found| format!("{} {}", found.instance.short(), found.state))
+                        .collect();
                     format!("listed: {runtime} {found:?}")
                 }
                 Err(error) => format!("listed: {runtime} {error}"),
@@ -78,17 +97,31 @@ impl Trace {
 
     /// The lines that were kept.
     pub fn take(&self) -> Vec<String> {
-        self.lines.as_ref().map(|lines| lines.lock().unwrap().last.drain(..).collect()).unwrap_or_default()
+        self.lines
+            .as_ref()
+            .map(|lines| lines.lock().unwrap().last.drain(..).collect())
+            .unwrap_or_default()
     }
 }
 
 fn names(added: &[AddedWorkload]) -> String {
-    let names: Vec<String> =
-        added.iter().map(|added| format!("{} {:?}", added.instance.short(), added.workload.dependencies)).collect();
+    let names: Vec<String> = added
+        .iter()
+        .map(|added| {
+            format!(
+                "{} {:?}",
+                added.instance.short(),
+                added.workload.dependencies
+            )
+        })
+        .collect();
     format!("{names:?}")
 }
 
 fn states(states: &[WorkloadState]) -> String {
-    let texts: Vec<String> = states.iter().map(|state| format!("{} {}", state.instance.short(), state.state)).collect();
+    let texts: Vec<String> = states
+        .iter()
+        .map(|state| format!("{} {}", state.instance.short(), state.state))
+        .collect();
     texts.join(", ")
 }

@@ -11,10 +11,10 @@ use std::str::FromStr;
 
 /// What begins the address of a Unix domain socket; an absolute path follows.
 const SOCKET_SCHEME: &str = "unix://";
-const NO_LISTEN_ADDRESS: &str =
-    "expected an IP address and a port, for example 0.0.0.0:25551, or a socket, for example unix:///run/ank.sock";
+const NO_LISTEN_ADDRESS: &str = "expected an IP address and a port, for example 0.0.0.0:25551, or a socket, for example unix:///run/ank.sock";
 
-/// The address of a server as clients write it: `http://host:port`, `https://host:port` or `unix:///path`.
+/// The address of a server as clients write it: `http://host:port`, `https://host:port` or
+/// `unix:///path`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerUrl {
     /// Over the network.
@@ -26,8 +26,8 @@ pub enum ServerUrl {
         /// TCP port.
         port: u16,
     },
-    /// A Unix domain socket of this machine, by its absolute path. Never with TLS: who may connect is decided by the
-    /// permissions of the file.
+    /// A Unix domain socket of this machine, by its absolute path. Never with TLS: who may connect
+    /// is decided by the permissions of the file.
     Socket(PathBuf),
 }
 
@@ -35,16 +35,23 @@ pub enum ServerUrl {
 pub const DEFAULT_PORT: u16 = 25551;
 
 impl ServerUrl {
-    /// Reads `http://host[:port]` or `https://host[:port]`; a path, query or user part is ignored, as Eclipse
-    /// Ankaios does. A missing port means 25551. Or `unix:///path`.
+    /// Reads `http://host[:port]` or `https://host[:port]`; a path, query or user part is ignored,
+    /// as Eclipse Ankaios does. A missing port means 25551. Or `unix:///path`.
     ///
     /// # Errors
     /// The scheme or the host is missing, the port is not a number or the path is not absolute.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = || {
             // Only for sockets: scripts compare the text for the others.
-            let explanation = if text.starts_with("unix:") { no_socket_path() } else { String::new() };
-            let text = format!("Wrong server address format: '{}'. {explanation}", without_passwords(text));
+            let explanation = if text.starts_with("unix:") {
+                no_socket_path()
+            } else {
+                String::new()
+            };
+            let text = format!(
+                "Wrong server address format: '{}'. {explanation}",
+                without_passwords(text)
+            );
             text.trim_end().to_owned()
         };
         if let Some(path) = text.strip_prefix(SOCKET_SCHEME) {
@@ -59,19 +66,33 @@ impl ServerUrl {
         let host_port = authority.rsplit('@').next().unwrap_or_default();
         let (host, port) = if let Some(bracketed) = host_port.strip_prefix('[') {
             let (host, after) = bracketed.split_once(']').ok_or_else(wrong)?;
-            (host, after.strip_prefix(':').or(after.is_empty().then_some("")).ok_or_else(wrong)?)
+            (
+                host,
+                after
+                    .strip_prefix(':')
+                    .or(after.is_empty().then_some(""))
+                    .ok_or_else(wrong)?,
+            )
         } else {
             host_port.split_once(':').unwrap_or((host_port, ""))
         };
-        let port = if port.is_empty() { DEFAULT_PORT } else { port.parse().map_err(|_| wrong())? };
+        let port = if port.is_empty() {
+            DEFAULT_PORT
+        } else {
+            port.parse().map_err(|_| wrong())?
+        };
         if host.is_empty() {
             return Err(wrong());
         }
-        Ok(Self::Tcp { tls, host: host.to_owned(), port })
+        Ok(Self::Tcp {
+            tls,
+            host: host.to_owned(),
+            port,
+        })
     }
 
-    /// The same server with or without TLS: `--insecure` makes `http` of an `https` URL, certificates the reverse. A
-    /// socket stays as it is.
+    /// The same server with or without TLS: `--insecure` makes `http` of an `https` URL,
+    /// certificates the reverse. A socket stays as it is.
     pub fn with_tls(mut self, wanted: bool) -> Self {
         if let Self::Tcp { tls, .. } = &mut self {
             *tls = wanted;
@@ -95,7 +116,11 @@ impl fmt::Display for ServerUrl {
         match self {
             Self::Tcp { tls, host, port } => {
                 let scheme = if *tls { "https" } else { "http" };
-                let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
+                let (open, close) = if host.contains(':') {
+                    ("[", "]")
+                } else {
+                    ("", "")
+                };
                 write!(formatter, "{scheme}://{open}{host}{close}:{port}")
             }
             Self::Socket(path) => write!(formatter, "{SOCKET_SCHEME}{}", path.display()),
@@ -117,8 +142,13 @@ impl FromStr for ListenAddress {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.strip_prefix(SOCKET_SCHEME) {
-            Some(path) => socket_path(path).map(Self::Socket).ok_or_else(no_socket_path),
-            None => text.parse().map(Self::Tcp).map_err(|_| NO_LISTEN_ADDRESS.to_owned()),
+            Some(path) => socket_path(path)
+                .map(Self::Socket)
+                .ok_or_else(no_socket_path),
+            None => text
+                .parse()
+                .map(Self::Tcp)
+                .map_err(|_| NO_LISTEN_ADDRESS.to_owned()),
         }
     }
 }
@@ -133,7 +163,9 @@ impl fmt::Display for ListenAddress {
 }
 
 fn no_socket_path() -> String {
-    format!("A socket is written as unix:///path, with an absolute path of at most {SOCKET_PATH_MAX} bytes.")
+    format!(
+        "A socket is written as unix:///path, with an absolute path of at most {SOCKET_PATH_MAX} bytes."
+    )
 }
 
 fn socket_path(text: &str) -> Option<PathBuf> {
@@ -189,7 +221,10 @@ mod tests {
             ("http://[::1]x", None),
             ("ftp://a:1", None),
             ("", None),
-            ("unix:///run/ankaios/ank.sock", Some("unix:///run/ankaios/ank.sock")),
+            (
+                "unix:///run/ankaios/ank.sock",
+                Some("unix:///run/ankaios/ank.sock"),
+            ),
             ("unix:///a b?c", Some("unix:///a b?c")),
             ("unix://run/ank.sock", None),
             ("unix:/run/ank.sock", None),
@@ -198,21 +233,48 @@ mod tests {
             ("unix:///run/..", None),
             ("unix:///run/a\0b", None),
         ] {
-            assert_eq!(ServerUrl::parse(text).ok().map(|url| url.to_string()).as_deref(), expected, "{text:?}");
+            assert_eq!(
+                ServerUrl::parse(text)
+                    .ok()
+                    .map(|url| url.to_string())
+                    .as_deref(),
+                expected,
+                "{text:?}"
+            );
         }
-        assert_eq!(ServerUrl::parse("https://a:1").unwrap().with_tls(false).to_string(), "http://a:1");
-        assert_eq!(ServerUrl::parse("a").unwrap_err().to_string(), "Wrong server address format: 'a'.");
+        assert_eq!(
+            ServerUrl::parse("https://a:1")
+                .unwrap()
+                .with_tls(false)
+                .to_string(),
+            "http://a:1"
+        );
+        assert_eq!(
+            ServerUrl::parse("a").unwrap_err().to_string(),
+            "Wrong server address format: 'a'."
+        );
     }
 
     #[test]
     fn a_socket_is_an_absolute_path_that_fits_and_never_uses_tls() {
         let longest = format!("unix:///{}", "x".repeat(SOCKET_PATH_MAX - 1));
         assert!(ServerUrl::parse(&longest).is_ok() && longest.parse::<ListenAddress>().is_ok());
-        let text = "A socket is written as unix:///path, with an absolute path of at most 107 bytes.";
-        for wrong in [format!("{longest}x"), "unix://relative".to_owned(), "unix://".to_owned()] {
+        let text =
+            "A socket is written as unix:///path, with an absolute path of at most 107 bytes.";
+        for wrong in [
+            format!("{longest}x"),
+            "unix://relative".to_owned(),
+            "unix://".to_owned(),
+        ] {
             let error = ServerUrl::parse(&wrong).unwrap_err().to_string();
-            assert_eq!(error, format!("Wrong server address format: '{wrong}'. {text}"));
-            assert_eq!(wrong.parse::<ListenAddress>().unwrap_err().to_string(), text);
+            assert_eq!(
+                error,
+                format!("Wrong server address format: '{wrong}'. {text}")
+            );
+            assert_eq!(
+                wrong.parse::<ListenAddress>().unwrap_err().to_string(),
+                text
+            );
         }
         let url = ServerUrl::parse("unix:///run/ank.sock").unwrap();
         assert!(url.is_socket() && !url.clone().with_tls(true).uses_tls());
@@ -224,7 +286,14 @@ mod tests {
         for text in ["127.0.0.1:0", "[::1]:25551", "unix:///run/ank.sock"] {
             assert_eq!(text.parse::<ListenAddress>().unwrap().to_string(), text);
         }
-        for text in ["localhost:1", "25551", "", "http://127.0.0.1:1", "/run/ank.sock", "unix:/run/ank.sock"] {
+        for text in [
+            "localhost:1",
+            "25551",
+            "",
+            "http://127.0.0.1:1",
+            "/run/ank.sock",
+            "unix:/run/ank.sock",
+        ] {
             let error = text.parse::<ListenAddress>().unwrap_err();
             assert_eq!(error, NO_LISTEN_ADDRESS, "{text}");
         }

@@ -1,9 +1,10 @@
-//! Bytes, or places, that many users share: each takes a share and gives it back by dropping it. Whoever finds no room
-//! waits in the order of arrival, so that the largest share is not overtaken for ever.
+//! Bytes, or places, that many users share: each takes a share and gives it back by dropping it.
+//! Whoever finds no room waits in the order of arrival, so that the largest share is not overtaken
+//! for ever.
 //!
-//! Four things are bounded by it: large messages from their first byte until they are served (frame_gate.rs, stream.rs),
-//! the messages of one stream that wait for the server, answers that wait for all peers, and what waits for them that
-//! nobody asked for (outbox.rs).
+//! Four things are bounded by it: large messages from their first byte until they are served
+//! (frame_gate.rs, stream.rs), the messages of one stream that wait for the server, answers that
+//! wait for all peers, and what waits for them that nobody asked for (outbox.rs).
 //!
 //! Thread: any. Owns: the count, and who waits.
 
@@ -55,7 +56,10 @@ pub struct Share {
 impl Budget {
     /// With room for `max`; a single share may be larger.
     pub fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, ..Self::default() })
+        Arc::new(Self {
+            max,
+            ..Self::default()
+        })
     }
 
     fn fits(&self, state: &State, amount: usize) -> bool {
@@ -73,13 +77,20 @@ impl Budget {
             state.taken += amount;
             drop(state);
             *ticket = None;
-            return Some(Share { budget: Some(self.clone()), amount, is_decoded: false });
+            return Some(Share {
+                budget: Some(self.clone()),
+                amount,
+                is_decoded: false,
+            });
         }
         if ticket.is_none() {
             state.next += 1;
             let number = state.next;
             state.queue.push_back(number);
-            *ticket = Some(Ticket { budget: self.clone(), number });
+            *ticket = Some(Ticket {
+                budget: self.clone(),
+                number,
+            });
         }
         None
     }
@@ -92,7 +103,9 @@ impl Budget {
                 return share;
             }
             let number = ticket.as_ref().map(|ticket| ticket.number);
-            self.wait_while(|state| state.queue.front().copied() != number || !self.fits(state, amount));
+            self.wait_while(|state| {
+                state.queue.front().copied() != number || !self.fits(state, amount)
+            });
         }
     }
 
@@ -103,9 +116,14 @@ impl Budget {
         state.waiting -= 1;
     }
 
-    /// Decodes a message, which grows `share` to what it takes then. One message is decoded at a time, and only while
-    /// there is room or no other is decoded; so the share of one that is not decoded keeps none of those waiting.
-    pub fn decode<T>(self: &Arc<Self>, share: &mut Share, decode: impl FnOnce() -> (T, usize)) -> T {
+    /// Decodes a message, which grows `share` to what it takes then. One message is decoded at a
+    /// time, and only while there is room or no other is decoded; so the share of one that is not
+    /// decoded keeps none of those waiting.
+    pub fn decode<T>(
+        self: &Arc<Self>,
+        share: &mut Share,
+        decode: impl FnOnce() -> (T, usize),
+    ) -> T {
         let _turn = self.turn.lock();
         self.wait_while(|state| state.decoded > 0 && state.taken >= self.max);
         let (decoded, amount) = decode();
@@ -115,10 +133,15 @@ impl Budget {
         decoded
     }
 
-    /// Takes a share whether there is room or not; for users that have checked [`Self::has_room`] before.
+    /// Takes a share whether there is room or not; for users that have checked [`Self::has_room`]
+    /// before.
     pub fn overdraw(self: &Arc<Self>, amount: usize) -> Share {
         self.state.lock().taken += amount;
-        Share { budget: Some(self.clone()), amount, is_decoded: false }
+        Share {
+            budget: Some(self.clone()),
+            amount,
+            is_decoded: false,
+        }
     }
 
     /// Whether less than all is taken.
@@ -160,7 +183,9 @@ impl Share {
 
     /// Whether others wait for it.
     pub fn is_wanted(&self) -> bool {
-        self.budget.as_ref().is_some_and(|budget| budget.is_wanted())
+        self.budget
+            .as_ref()
+            .is_some_and(|budget| budget.is_wanted())
     }
 }
 
@@ -173,7 +198,11 @@ impl Drop for Share {
         if state.waiting > 0 {
             budget.freed.notify_all();
         }
-        let waker = if state.taken < budget.max { state.waker.take() } else { None };
+        let waker = if state.taken < budget.max {
+            state.waker.take()
+        } else {
+            None
+        };
         drop(state);
         waker.into_iter().for_each(Waker::wake);
     }
@@ -195,7 +224,8 @@ mod tests {
         }
     }
 
-    /// Takes `amount` on a thread of its own, which waits before this returns; what is received is the share.
+    /// Takes `amount` on a thread of its own, which waits before this returns; what is received is
+    /// the share.
     fn waiting(budget: &Arc<Budget>, amount: usize) -> Receiver<Share> {
         let (got, gets) = unbounded();
         let (own, before) = (budget.clone(), budget.state.lock().queue.len());
@@ -229,10 +259,15 @@ mod tests {
         let budget = Budget::new(10);
         let first = budget.take(10);
         let (mut second, mut third) = (None, None);
-        assert!(budget.try_take(&mut second, 1).is_none() && budget.try_take(&mut third, 1).is_none());
+        assert!(
+            budget.try_take(&mut second, 1).is_none() && budget.try_take(&mut third, 1).is_none()
+        );
         drop(first);
         assert!(budget.try_take(&mut third, 1).is_none(), "it came later");
-        assert!(budget.try_take(&mut None, 1).is_none(), "and so did this one");
+        assert!(
+            budget.try_take(&mut None, 1).is_none(),
+            "and so did this one"
+        );
         second = None;
         let share = budget.try_take(&mut third, 1).unwrap();
         assert!(second.is_none() && third.is_none() && !share.is_wanted());
@@ -244,14 +279,20 @@ mod tests {
         let waker = Waker::from(count.clone());
         let budget = Budget::new(10);
         let small = budget.overdraw(1);
-        assert!(budget.has_room_below(10, &waker) && !budget.is_wanted(), "nobody has to wait");
+        assert!(
+            budget.has_room_below(10, &waker) && !budget.is_wanted(),
+            "nobody has to wait"
+        );
         let (large, rest) = (budget.overdraw(20), budget.overdraw(10));
         assert!(!budget.has_room_below(20, &waker) && budget.is_wanted() && !budget.has_room());
         drop((small, large));
         assert!(budget.has_room_below(20, &waker), "with a higher bound");
         assert_eq!((count.woken(), budget.is_wanted()), (0, true));
         drop(rest);
-        assert_eq!((count.woken(), budget.is_wanted(), budget.taken()), (1, false, 0));
+        assert_eq!(
+            (count.woken(), budget.is_wanted(), budget.taken()),
+            (1, false, 0)
+        );
     }
 
     #[test]

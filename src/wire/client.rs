@@ -1,7 +1,8 @@
 //! The client's end of a stream to the server: connect, send the hello, send, receive.
 //!
-//! Thread: [`connect`] on `uplink` of the agent and `cli:connect` of `ank`; [`ClientSender`] on `uplink`, `control` and
-//! `scheduler`, and on `cli:tx`; [`ClientReceiver`] on `rx:server` and `cli:rx`.
+//! Thread: [`connect`] on `uplink` of the agent and `cli:connect` of `ank`;
+//! [`ClientSender`] on `uplink`, `control` and `scheduler`, and on `cli:tx`; [`ClientReceiver`] on
+//! `rx:server` and `cli:rx`.
 
 use super::address::{Security, ServerUrl};
 use super::convert::messages::{read_from_server, write_to_server};
@@ -15,7 +16,10 @@ use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::threads;
 use futures_executor::block_on;
 use futures_util::{Sink, SinkExt, StreamExt};
-use grpcio::{Channel, ChannelBuilder, ClientDuplexReceiver, ClientDuplexSender, RpcStatus, RpcStatusCode, WriteFlags};
+use grpcio::{
+    Channel, ChannelBuilder, ClientDuplexReceiver, ClientDuplexSender, RpcStatus, RpcStatusCode,
+    WriteFlags,
+};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -136,7 +140,8 @@ pub struct Hangup {
 /// Connects and sends `hello`.
 ///
 /// # Errors
-/// [`ConnectError`] when no connection can be had. A refusal by the server shows as the end of the stream.
+/// [`ConnectError`] when no connection can be had. A refusal by the server shows as the end of the
+/// stream.
 // [impl->swdd~agent-default-communication-grpc~1]
 pub fn connect(
     options: &ClientOptions,
@@ -151,16 +156,23 @@ pub(super) fn connect_with(
     hello: ToServer,
     keepalive: Keepalive,
 ) -> Result<(ClientSender, ClientReceiver, Hangup), ConnectError> {
-    let failed = |source| ConnectError::Connect { url: options.url.to_string(), source };
+    let failed = |source| ConnectError::Connect {
+        url: options.url.to_string(),
+        source,
+    };
     let tls = match &options.security {
-        Security::MutualTls(pem) if !options.url.is_socket() => Some(
-            ClientTls::new(pem).map_err(|error| ConnectError::Tls { url: options.url.to_string(), source: error })?,
-        ),
+        Security::MutualTls(pem) if !options.url.is_socket() => {
+            Some(ClientTls::new(pem).map_err(|error| ConnectError::Tls {
+                url: options.url.to_string(),
+                source: error,
+            })?)
+        }
         _ => None,
     };
     let tls_end = Reason::default();
-    let duplicate =
-        |socket: BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(socket, 3).map_err(|errno| failed(errno.into()));
+    let duplicate = |socket: BorrowedFd<'_>| {
+        rustix::io::fcntl_dupfd_cloexec(socket, 3).map_err(|errno| failed(errno.into()))
+    };
     let (socket, endpoint) = match &options.url {
         ServerUrl::Socket(path) => {
             let stream = connect_unix(path, options.connect_limit).map_err(failed)?;
@@ -180,15 +192,28 @@ pub(super) fn connect_with(
     let channel = channel_over(grpc::channel(options.message_max, keepalive), endpoint);
     let client = grpcio::Client::new(channel);
     let (sink, stream) = client
-        .duplex_streaming(&grpc::called(options.service), grpcio::CallOption::default())
+        .duplex_streaming(
+            &grpc::called(options.service),
+            grpcio::CallOption::default(),
+        )
         .map_err(|error| failed(io::Error::other(error.to_string())))?;
     let client = Arc::new(client);
-    let mut sender = ClientSender { sink, ended: None, _client: client.clone() };
+    let mut sender = ClientSender {
+        sink,
+        ended: None,
+        _client: client.clone(),
+    };
     // When this fails the stream has ended, and its receiver knows why.
     let _ = sender.send(hello);
     Ok((
         sender,
-        ClientReceiver { stream, ended: None, has_received: false, tls_end, _client: client },
+        ClientReceiver {
+            stream,
+            ended: None,
+            has_received: false,
+            tls_end,
+            _client: client,
+        },
         Hangup { socket },
     ))
 }
@@ -196,8 +221,9 @@ pub(super) fn connect_with(
 /// A channel over a connected stream socket that does not block.
 pub(super) fn channel_over(builder: ChannelBuilder, socket: OwnedFd) -> Channel {
     #[allow(unsafe_code)]
-    // SAFETY: the descriptor is a connected stream socket whose ownership goes to gRPC. The duplicate that is
-    // kept is only ever shut down, which gRPC sees as the peer closing the connection.
+    // SAFETY: the descriptor is a connected stream socket whose ownership goes to gRPC. The
+    // duplicate that is kept is only ever shut down, which gRPC sees as the peer closing the
+    // connection.
     unsafe {
         grpc::with_late_timers(|| builder.connect_from_fd("ankaios", socket.into_raw_fd()))
     }
@@ -211,14 +237,28 @@ fn secure(
     reason: &Reason,
 ) -> Result<OwnedFd, ConnectError> {
     let url = options.url.to_string();
-    let failed = |source| ConnectError::Connect { url: url.clone(), source };
-    let insecure = |text: String| ConnectError::Tls { url: url.clone(), source: TlsError(text) };
-    let link = tls.begin(stream).map_err(|error| insecure(error.to_string()))?;
+    let failed = |source| ConnectError::Connect {
+        url: url.clone(),
+        source,
+    };
+    let insecure = |text: String| ConnectError::Tls {
+        url: url.clone(),
+        source: TlsError(text),
+    };
+    let link = tls
+        .begin(stream)
+        .map_err(|error| insecure(error.to_string()))?;
     let (plain, endpoint) = pump::pair().map_err(failed)?;
     let ended = reason.clone();
     let on_end = move |error: &PumpError| drop(ended.set(error.to_string()));
     let mut pump = Pump::new().map_err(failed)?;
-    pump.add(link, Box::new(|_| Ok((plain, None))), true, Box::new(on_end), SystemClock.now());
+    pump.add(
+        link,
+        Box::new(|_| Ok((plain, None))),
+        true,
+        Box::new(on_end),
+        SystemClock.now(),
+    );
     while pump.is_shaking() {
         pump.wait(None, || SystemClock.now()).map_err(failed)?;
     }
@@ -233,7 +273,10 @@ fn secure(
 /// Tries the addresses of the host in order; the last failure is the one that is returned.
 fn connect_tcp(options: &ClientOptions, host: &str, port: u16) -> Result<TcpStream, ConnectError> {
     let url = &options.url;
-    let resolve = |source| ConnectError::Resolve { host: host.to_owned(), source };
+    let resolve = |source| ConnectError::Resolve {
+        host: host.to_owned(),
+        source,
+    };
     let addresses = (host, port).to_socket_addrs().map_err(resolve)?;
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in addresses {
@@ -242,12 +285,20 @@ fn connect_tcp(options: &ClientOptions, host: &str, port: u16) -> Result<TcpStre
             Err(error) => failure = error,
         }
     }
-    Err(ConnectError::Connect { url: url.to_string(), source: failure })
+    Err(ConnectError::Connect {
+        url: url.to_string(),
+        source: failure,
+    })
 }
 
 /// Connects to a Unix domain socket; a server that does not accept is waited for at most `limit`.
 fn connect_unix(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let socket = socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
     // The time limit for sending is also that of the connect.
     set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
     match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
@@ -262,12 +313,16 @@ impl ClientSender {
     /// Sends one message, in order; waits while the connection is full.
     ///
     /// # Errors
-    /// How the stream ended; the receiver may know the better reason. Every later call of any method returns the same.
+    /// How the stream ended; the receiver may know the better reason. Every later call of any
+    /// method returns the same.
     pub fn send(&mut self, message: ToServer) -> Result<(), StreamEnd> {
-        self.unless_ended(|sink| block_on(sink.send((write_to_server(&message), WriteFlags::default()))))
+        self.unless_ended(|sink| {
+            block_on(sink.send((write_to_server(&message), WriteFlags::default())))
+        })
     }
 
-    /// Whether [`Self::start_send`] may be called. When not, the waker of `context` is woken as soon as it may.
+    /// Whether [`Self::start_send`] may be called. When not, the waker of `context` is woken as
+    /// soon as it may.
     ///
     /// # Errors
     /// As [`Self::send`].
@@ -280,15 +335,22 @@ impl ClientSender {
                 Ok(())
             }
         });
-        if waits { Poll::Pending } else { Poll::Ready(ready) }
+        if waits {
+            Poll::Pending
+        } else {
+            Poll::Ready(ready)
+        }
     }
 
-    /// Hands one message over and does not wait until it is sent. Only after [`Self::poll_ready`] was ready.
+    /// Hands one message over and does not wait until it is sent. Only after [`Self::poll_ready`]
+    /// was ready.
     ///
     /// # Errors
     /// As [`Self::send`].
     pub fn start_send(&mut self, message: ToServer) -> Result<(), StreamEnd> {
-        self.unless_ended(|sink| Pin::new(sink).start_send((write_to_server(&message), WriteFlags::default())))
+        self.unless_ended(|sink| {
+            Pin::new(sink).start_send((write_to_server(&message), WriteFlags::default()))
+        })
     }
 
     /// Ends the sending side; the server then ends the stream. Waits at most [`GOODBYE_MAX`].
@@ -351,20 +413,38 @@ impl Hangup {
 
 fn stream_end(error: grpcio::Error) -> StreamEnd {
     match error {
-        grpcio::Error::RpcFailure(status) | grpcio::Error::RpcFinished(Some(status)) => from_status(&status),
+        grpcio::Error::RpcFailure(status) | grpcio::Error::RpcFinished(Some(status)) => {
+            from_status(&status)
+        }
         grpcio::Error::RpcFinished(None) | grpcio::Error::RemoteStopped => StreamEnd::Closed,
         other => StreamEnd::Lost(other.to_string()),
     }
 }
 
-/// What gRPC says of an answer that is none of a server of Ankaios: of a web server, or of a server with other services.
+/// What gRPC says of an answer that is none of a server of Ankaios: of a web server, or of a server
+/// with other services.
 fn foreign_answer(error: &grpcio::Error) -> Option<String> {
-    let (grpcio::Error::RpcFailure(status) | grpcio::Error::RpcFinished(Some(status))) = error else { return None };
+    let (grpcio::Error::RpcFailure(status) | grpcio::Error::RpcFinished(Some(status))) = error
+    else {
+        return None;
+    };
     // gRPC has no other sign of a peer that does not speak HTTP/2, or that answers with a page.
-    const TEXTS: [&str; 4] = ["Stream removed", "http1", "Received http2 header with status", "HTTP status"];
+    const TEXTS: [&str; 4] = [
+        "Stream removed",
+        "http1",
+        "Received http2 header with status",
+        "HTTP status",
+    ];
     let text = status.message();
-    let is_foreign = status.code() == RpcStatusCode::UNIMPLEMENTED || TEXTS.iter().any(|known| text.contains(known));
-    is_foreign.then(|| if text.is_empty() { "it has no such service".to_owned() } else { text.to_owned() })
+    let is_foreign = status.code() == RpcStatusCode::UNIMPLEMENTED
+        || TEXTS.iter().any(|known| text.contains(known));
+    is_foreign.then(|| {
+        if text.is_empty() {
+            "it has no such service".to_owned()
+        } else {
+            text.to_owned()
+        }
+    })
 }
 
 fn from_status(status: &RpcStatus) -> StreamEnd {
@@ -375,7 +455,12 @@ fn from_status(status: &RpcStatus) -> StreamEnd {
         RpcStatusCode::UNAVAILABLE | RpcStatusCode::CANCELLED => StreamEnd::Lost(message),
         code => {
             let text = format!("{code:?}"); // `<number>-<name>`
-            StreamEnd::Refused { code: text.split_once('-').map_or(text.clone(), |(_, name)| name.to_owned()), message }
+            StreamEnd::Refused {
+                code: text
+                    .split_once('-')
+                    .map_or(text.clone(), |(_, name)| name.to_owned()),
+                message,
+            }
         }
     }
 }
@@ -388,15 +473,27 @@ mod tests {
     fn answers_of_other_servers_are_told_from_lost_connections() {
         for (code, text, is_foreign) in [
             (RpcStatusCode::UNKNOWN, "Stream removed", true),
-            (RpcStatusCode::UNAVAILABLE, "Trying to connect an http1.x server", true),
+            (
+                RpcStatusCode::UNAVAILABLE,
+                "Trying to connect an http1.x server",
+                true,
+            ),
             (RpcStatusCode::UNIMPLEMENTED, "", true),
-            (RpcStatusCode::PERMISSION_DENIED, "Received http2 header with status: 403", true),
+            (
+                RpcStatusCode::PERMISSION_DENIED,
+                "Received http2 header with status: 403",
+                true,
+            ),
             (RpcStatusCode::UNAVAILABLE, "Socket closed", false),
             (RpcStatusCode::UNAUTHENTICATED, "Only certificates", false),
             (RpcStatusCode::OK, "", false),
         ] {
             let end = grpcio::Error::RpcFailure(RpcStatus::with_message(code, text.to_owned()));
-            assert_eq!(foreign_answer(&end).is_some(), is_foreign, "{code:?} {text}");
+            assert_eq!(
+                foreign_answer(&end).is_some(),
+                is_foreign,
+                "{code:?} {text}"
+            );
         }
     }
 }

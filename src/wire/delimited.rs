@@ -1,8 +1,9 @@
-//! Length-delimited messages of the control interface: each is a varint with its length and then its bytes.
+//! Length-delimited messages of the control interface: each is a varint with its length and then
+//! its bytes.
 //!
-//! Thread: `control`.
-//! A [`FrameBuffer`] holds what one workload has written and not finished; it never holds more than the limit of a
-//! message and one read. [`workload_side`] is the other end, for tests and measurements.
+//! Thread: `control`. A [`FrameBuffer`] holds what one workload has written and not finished; it
+//! never holds more than the limit of a message and one read. [`workload_side`] is the other end,
+//! for tests and measurements.
 
 pub use super::convert::ConvertError;
 use super::convert::messages;
@@ -43,7 +44,12 @@ pub struct FrameBuffer {
 impl FrameBuffer {
     /// Holds messages of at most `max` bytes each.
     pub fn new(max: usize) -> Self {
-        Self { bytes: Vec::new(), used: 0, expected: 0, max }
+        Self {
+            bytes: Vec::new(),
+            used: 0,
+            expected: 0,
+            max,
+        }
     }
 
     /// Adds what was read.
@@ -59,7 +65,8 @@ impl FrameBuffer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Bytes of the message that is not complete, as far as that is known. Valid after [`Self::next_message`] found no more.
+    /// Bytes of the message that is not complete, as far as that is known. Valid after
+    /// [`Self::next_message`] found no more.
     pub fn expected(&self) -> usize {
         self.expected
     }
@@ -85,7 +92,12 @@ impl FrameBuffer {
         };
         let length = match usize::try_from(length) {
             Ok(short) if short <= self.max => short,
-            _ => return Err(FrameError::TooLong { length, max: self.max }),
+            _ => {
+                return Err(FrameError::TooLong {
+                    length,
+                    max: self.max,
+                });
+            }
         };
         if unread.len() - prefix < length {
             self.expected = prefix + length;
@@ -96,7 +108,8 @@ impl FrameBuffer {
         Ok(Some(&self.bytes[start..self.used]))
     }
 
-    /// Whether a message has begun and is not complete. Valid after [`Self::next_message`] found no more.
+    /// Whether a message has begun and is not complete. Valid after [`Self::next_message`] found no
+    /// more.
     pub fn is_partial(&self) -> bool {
         self.used < self.bytes.len()
     }

@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 
 /// The message on the wire, in as many pieces as it takes to keep each within `limit` bytes.
 ///
-/// What cannot be cut is replaced: an answer by an error that names the way out, the list of workloads in a hello
-/// by nothing and an error in the log, because it would end the session again and again.
+/// What cannot be cut is replaced: an answer by an error that names the way out, the list of
+/// workloads in a hello by nothing and an error in the log, because it would end the session again
+/// and again.
 pub fn fit(message: FromServer, limit: usize, peer: &str) -> Vec<Vec<u8>> {
     let bytes = write_from_server(&message);
     let size = bytes.len();
@@ -28,7 +29,9 @@ pub fn fit(message: FromServer, limit: usize, peer: &str) -> Vec<Vec<u8>> {
             }
             None => "an update of one workload".to_owned(),
         },
-        FromServer::Response(Response { id, .. }) => return too_large_answer(id, size, limit, peer),
+        FromServer::Response(Response { id, .. }) => {
+            return too_large_answer(id, size, limit, peer);
+        }
         FromServer::ServerHello(added) => format!("the hello with {} workloads", added.len()),
         _ => "a message".to_owned(),
     };
@@ -41,7 +44,10 @@ pub fn too_large_answer(id: String, size: usize, limit: usize, peer: &str) -> Ve
     let text = format!(
         "The answer has at least {size} bytes, but this client takes at most {limit}. Ask for parts with field masks."
     );
-    let error = write_from_server(&FromServer::Response(Response { id, content: ResponseContent::Error(text) }));
+    let error = write_from_server(&FromServer::Response(Response {
+        id,
+        content: ResponseContent::Error(text),
+    }));
     if error.len() <= limit {
         return vec![error];
     }
@@ -58,15 +64,23 @@ pub fn too_large(peer: &str, what: &str, size: usize, limit: usize) {
     );
 }
 
-/// Cuts a plan in two without separating what belongs to one workload: its old and its new instance in one
-/// message are an update, in two messages they would be a stop and an unrelated start.
+/// Cuts a plan in two without separating what belongs to one workload: its old and its new instance
+/// in one message are an update, in two messages they would be a stop and an unrelated start.
 fn halves(plan: WorkloadPlan) -> Option<[WorkloadPlan; 2]> {
     let mut by_name: BTreeMap<Name, WorkloadPlan> = BTreeMap::new();
     for added in plan.added {
-        by_name.entry(added.instance.workload.clone()).or_default().added.push(added);
+        by_name
+            .entry(added.instance.workload.clone())
+            .or_default()
+            .added
+            .push(added);
     }
     for deleted in plan.deleted {
-        by_name.entry(deleted.instance.workload.clone()).or_default().deleted.push(deleted);
+        by_name
+            .entry(deleted.instance.workload.clone())
+            .or_default()
+            .deleted
+            .push(deleted);
     }
     if by_name.len() < 2 {
         return None;
@@ -94,7 +108,10 @@ mod tests {
 
     fn added(index: usize, config: &str) -> AddedWorkload {
         let workload = Arc::new(Workload::new("A", "podman", config));
-        AddedWorkload { instance: workload.instance_name(&format!("w{index}")), workload }
+        AddedWorkload {
+            instance: workload.instance_name(&format!("w{index}")),
+            workload,
+        }
     }
 
     #[test]
@@ -102,16 +119,29 @@ mod tests {
         let plan = WorkloadPlan {
             added: (0..100).map(|index| added(index, "new")).collect(),
             deleted: (0..100)
-                .map(|index| DeletedWorkload { instance: added(index, "old").instance, dependencies: BTreeMap::new() })
+                .map(|index| DeletedWorkload {
+                    instance: added(index, "old").instance,
+                    dependencies: BTreeMap::new(),
+                })
                 .collect(),
         };
         let pieces = fit(FromServer::UpdateWorkload(plan), LIMIT, "A");
         let mut count = 0;
         for piece in &pieces {
             assert!(piece.len() <= LIMIT);
-            let Ok(FromServer::UpdateWorkload(plan)) = read_from_server(piece) else { panic!("{piece:?}") };
-            let mut new: Vec<_> = plan.added.iter().map(|added| &added.instance.workload).collect();
-            let mut old: Vec<_> = plan.deleted.iter().map(|old| &old.instance.workload).collect();
+            let Ok(FromServer::UpdateWorkload(plan)) = read_from_server(piece) else {
+                panic!("{piece:?}")
+            };
+            let mut new: Vec<_> = plan
+                .added
+                .iter()
+                .map(|added| &added.instance.workload)
+                .collect();
+            let mut old: Vec<_> = plan
+                .deleted
+                .iter()
+                .map(|old| &old.instance.workload)
+                .collect();
             count += new.len();
             new.sort();
             old.sort();
@@ -128,11 +158,29 @@ mod tests {
             restarted: vec![],
             warning: None,
         };
-        let pieces = fit(FromServer::Response(Response { id: "id".into(), content }), LIMIT, "c");
-        let Ok(FromServer::Response(response)) = read_from_server(&pieces[0]) else { panic!("{pieces:?}") };
+        let pieces = fit(
+            FromServer::Response(Response {
+                id: "id".into(),
+                content,
+            }),
+            LIMIT,
+            "c",
+        );
+        let Ok(FromServer::Response(response)) = read_from_server(&pieces[0]) else {
+            panic!("{pieces:?}")
+        };
         assert_eq!(response.id, "id");
-        assert!(matches!(response.content, ResponseContent::Error(text) if text.contains("field masks")));
-        assert!(fit(FromServer::ServerHello(vec![added(0, &"x".repeat(LIMIT))]), LIMIT, "A").is_empty());
+        assert!(
+            matches!(response.content, ResponseContent::Error(text) if text.contains("field masks"))
+        );
+        assert!(
+            fit(
+                FromServer::ServerHello(vec![added(0, &"x".repeat(LIMIT))]),
+                LIMIT,
+                "A"
+            )
+            .is_empty()
+        );
     }
 
     #[test]
@@ -142,30 +190,57 @@ mod tests {
             let mut workload = Workload::new("A", "podman", "c");
             change(&mut workload);
             let workload = Arc::new(workload);
-            AddedWorkload { instance: workload.instance_name("w"), workload }
+            AddedWorkload {
+                instance: workload.instance_name("w"),
+                workload,
+            }
         };
         let rule = |allow| {
             move |workload: &mut Workload| {
-                let rule = AccessRule::Log { workload_names: vec!["x".repeat(LIMIT + 1)] };
+                let rule = AccessRule::Log {
+                    workload_names: vec!["x".repeat(LIMIT + 1)],
+                };
                 let access = &mut workload.control_interface_access;
-                if allow { &mut access.allow_rules } else { &mut access.deny_rules }.push(rule);
+                if allow {
+                    &mut access.allow_rules
+                } else {
+                    &mut access.deny_rules
+                }
+                .push(rule);
             }
         };
-        let plan = |added| FromServer::UpdateWorkload(WorkloadPlan { added: vec![added], deleted: vec![] });
+        let plan = |added| {
+            FromServer::UpdateWorkload(WorkloadPlan {
+                added: vec![added],
+                deleted: vec![],
+            })
+        };
         let request = |since: Option<String>, until: Option<String>| FromServer::LogsRequest {
             request_id: "id".into(),
-            request: LogsRequest { since, until, ..LogsRequest::default() },
+            request: LogsRequest {
+                since,
+                until,
+                ..LogsRequest::default()
+            },
         };
         for message in [
-            plan(with(&|workload| workload.dependencies = [(long(), AddCondition::Running)].into())),
+            plan(with(&|workload| {
+                workload.dependencies = [(long(), AddCondition::Running)].into()
+            })),
             plan(with(&|workload| workload.runtime = long().into())),
             plan(with(&rule(true))),
             plan(with(&rule(false))),
             request(Some(long()), None),
             request(None, Some(long())),
-            FromServer::Response(Response { id: long(), content: ResponseContent::EventsCancelAccepted }),
+            FromServer::Response(Response {
+                id: long(),
+                content: ResponseContent::EventsCancelAccepted,
+            }),
         ] {
-            assert!(fit(message.clone(), LIMIT, "A").is_empty(), "{message:.100?}");
+            assert!(
+                fit(message.clone(), LIMIT, "A").is_empty(),
+                "{message:.100?}"
+            );
         }
     }
 }

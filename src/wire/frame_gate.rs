@@ -1,8 +1,10 @@
-//! Checks the lengths of messages before gRPC gets them, because gRPC takes a message of any length into memory, one on each
-//! stream, before it compares the length with a limit. HTTP/2 frames are parsed as far as the length of each message: a
-//! first message that is no hello, and one that is too large, end the connection; a large one waits until there is room.
+//! Checks the lengths of messages before gRPC gets them, because gRPC takes a message of any length
+//! into memory, one on each stream, before it compares the length with a limit. HTTP/2 frames are
+//! parsed as far as the length of each message: a first message that is no hello, and one that is
+//! too large, end the connection; a large one waits until there is room.
 //!
-//! Thread: `listen`, one gate for each connection. `rx:<peer>` reports each message that it received.
+//! Thread: `listen`, one gate for each connection. `rx:<peer>` reports each message that it
+//! received.
 //! Owns: how far the frames of a connection are. All connections share one [`Budget`].
 
 use super::budget::{Budget, Share, Ticket};
@@ -29,7 +31,8 @@ const SMALL_MESSAGE: usize = 32 * 1024;
 const RETRY: Duration = Duration::from_millis(10);
 /// How often a message that has room is checked.
 const CHECK: Duration = Duration::from_millis(250);
-/// Bytes per second of a large message while others wait for its room (8 Mbit/s), and the time over which that is measured.
+/// Bytes per second of a large message while others wait for its room (8 Mbit/s), and the time over
+/// which that is measured.
 const SLOWEST: u64 = 1024 * 1024;
 const MEASURED: Duration = Duration::from_secs(2);
 /// Longest time until somebody takes a complete message: its stream may have ended.
@@ -38,12 +41,14 @@ const TAKEN_MAX: Duration = Duration::from_secs(60);
 const NO_HELLO_MAX: Duration = Duration::from_secs(60);
 /// Frames that any message may have.
 const FRAMES_ALWAYS: usize = 64;
-/// Average bytes of each further frame, at least. A frame costs some hundred bytes; normal ones have thousands.
+/// Average bytes of each further frame, at least. A frame costs some hundred bytes; normal ones
+/// have thousands.
 const FRAME_BYTES_LEAST: usize = 512;
-/// Streams of one connection whose messages are followed: open ones, and some that the other side has ended.
+/// Streams of one connection whose messages are followed: open ones, and some that the other side
+/// has ended.
 const GATED_STREAMS: usize = 64;
-/// Streams of one connection begin so far apart: each costs a thread and a call, also one that its client resets at once,
-/// and a client needs one.
+/// Streams of one connection begin so far apart: each costs a thread and a call, also one that its
+/// client resets at once, and a client needs one.
 const STREAM_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Why a connection ends.
@@ -120,12 +125,19 @@ impl InFlight {
         let (since, before) = self.measured;
         let time = now.saturating_duration_since(since);
         if self.is_complete() {
-            return if time > TAKEN_MAX { Err(Refused::NotTaken) } else { Ok(()) };
+            return if time > TAKEN_MAX {
+                Err(Refused::NotTaken)
+            } else {
+                Ok(())
+            };
         }
         if time < MEASURED {
             return Ok(());
         }
-        let due = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).saturating_mul(SLOWEST) / 1000;
+        let due = u64::try_from(time.as_millis())
+            .unwrap_or(u64::MAX)
+            .saturating_mul(SLOWEST)
+            / 1000;
         if (self.received - before) as u64 >= due {
             self.measured = (now, self.received);
         } else if self.room.is_wanted() {
@@ -138,7 +150,11 @@ impl InFlight {
 impl Account {
     /// For a connection whose messages may have `message_max` bytes.
     pub fn new(room: Arc<Budget>, message_max: usize) -> Arc<Self> {
-        Arc::new(Self { room, message_max, state: Mutex::default() })
+        Arc::new(Self {
+            room,
+            message_max,
+            state: Mutex::default(),
+        })
     }
 
     /// A hello was accepted, so more than hellos may come.
@@ -153,12 +169,18 @@ impl Account {
         self.state.lock().served -= 1;
     }
 
-    /// The reader has received a message of `bytes`. The share, if it has one, is to be kept as long as its bytes are.
+    /// The reader has received a message of `bytes`. The share, if it has one, is to be kept as
+    /// long as its bytes are.
     pub fn arrived(&self, bytes: usize) -> Share {
         let mut state = self.state.lock();
         // Two of the same length need the same room.
-        let index = state.in_flight.iter().position(|message| message.is_complete() && message.bytes == bytes);
-        index.map(|index| state.in_flight.remove(index).room).unwrap_or_default()
+        let index = state
+            .in_flight
+            .iter()
+            .position(|message| message.is_complete() && message.bytes == bytes);
+        index
+            .map(|index| state.in_flight.remove(index).room)
+            .unwrap_or_default()
     }
 }
 
@@ -176,7 +198,11 @@ struct Stream {
 
 impl Stream {
     fn next_message(&mut self) {
-        *self = Self { is_first_done: true, frames: 1, ..Self::default() };
+        *self = Self {
+            is_first_done: true,
+            frames: 1,
+            ..Self::default()
+        };
     }
 }
 
@@ -211,7 +237,10 @@ impl FrameGate {
             account,
             header: [0; FRAME_HEADER],
             header_bytes: 0,
-            frame: Frame { left: PREFACE, ..Frame::default() },
+            frame: Frame {
+                left: PREFACE,
+                ..Frame::default()
+            },
             streams: BTreeMap::new(),
             ticket: None,
             is_waiting: false,
@@ -220,8 +249,8 @@ impl FrameGate {
         }
     }
 
-    /// How many of these bytes may go on now; fewer than all when there is no room for a message at the moment. Those are
-    /// not given again.
+    /// How many of these bytes may go on now; fewer than all when there is no room for a message at
+    /// the moment. Those are not given again.
     ///
     /// # Errors
     /// The connection has to end.
@@ -248,7 +277,10 @@ impl FrameGate {
         if !state.has_hello && now.saturating_duration_since(self.begun) >= NO_HELLO_MAX {
             return Err(Refused::NoHello);
         }
-        state.in_flight.iter_mut().try_for_each(|message| message.check(now))
+        state
+            .in_flight
+            .iter_mut()
+            .try_for_each(|message| message.check(now))
     }
 
     /// Takes some bytes; none when a message has to wait.
@@ -257,7 +289,11 @@ impl FrameGate {
             return self.take_header(bytes, now);
         }
         let most = bytes.len().min(self.frame.left);
-        let count = if self.frame.is_data { self.take_data(&bytes[..most], now)? } else { most };
+        let count = if self.frame.is_data {
+            self.take_data(&bytes[..most], now)?
+        } else {
+            most
+        };
         self.frame.left -= count;
         if self.frame.left == 0 && count > 0 {
             self.frame_ended();
@@ -314,7 +350,11 @@ impl FrameGate {
             return Ok(());
         }
         let between_messages = |(_, state): &(&u32, &Stream)| state.prefix_bytes == 0;
-        let unused = self.streams.iter().find(between_messages).map(|(id, _)| *id);
+        let unused = self
+            .streams
+            .iter()
+            .find(between_messages)
+            .map(|(id, _)| *id);
         self.streams.remove(&unused.ok_or(Refused::Streams)?);
         Ok(())
     }
@@ -328,14 +368,22 @@ impl FrameGate {
     /// The client has ended a stream, or has reset it.
     fn forget(&mut self, stream: u32) {
         self.streams.remove(&stream);
-        self.account.state.lock().in_flight.retain(|message| message.stream != stream || message.is_complete());
+        self.account
+            .state
+            .lock()
+            .in_flight
+            .retain(|message| message.stream != stream || message.is_complete());
     }
 
     fn take_data(&mut self, bytes: &[u8], now: Instant) -> Result<usize, Refused> {
         let id = self.frame.stream;
-        let Some(stream) = self.streams.get_mut(&id) else { return Ok(bytes.len()) };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return Ok(bytes.len());
+        };
         if stream.prefix_bytes < MESSAGE_PREFIX {
-            let Some(first) = bytes.first() else { return Ok(0) };
+            let Some(first) = bytes.first() else {
+                return Ok(0);
+            };
             stream.prefix[stream.prefix_bytes] = *first;
             if stream.prefix_bytes + 1 < MESSAGE_PREFIX {
                 stream.prefix_bytes += 1;
@@ -357,7 +405,8 @@ impl FrameGate {
         let count = bytes.len().min(stream.left);
         stream.left -= count;
         stream.received += count;
-        // One that is complete and was not taken may be of this stream as well, and small ones are not there.
+        // One that is complete and was not taken may be of this stream as well, and small ones are
+        // not there.
         let is_this = |message: &&mut InFlight| message.stream == id && !message.is_complete();
         if let Some(message) = self.account.state.lock().in_flight.iter_mut().find(is_this) {
             message.received += count;
@@ -377,7 +426,10 @@ impl FrameGate {
         if length > max {
             return Err(Refused::TooLarge { length, max });
         }
-        let is_first = self.streams.get(&stream).is_some_and(|stream| !stream.is_first_done);
+        let is_first = self
+            .streams
+            .get(&stream)
+            .is_some_and(|stream| !stream.is_first_done);
         if is_first && length > FIRST_MESSAGE_MAX {
             return Err(Refused::First(length));
         }
@@ -388,13 +440,20 @@ impl FrameGate {
         if !is_first && !state.has_hello {
             return Ok(false);
         }
-        // The reader of one that is complete takes it; only then gRPC takes further ones of that stream.
+        // The reader of one that is complete takes it; only then gRPC takes further ones of that
+        // stream.
         if state.in_flight.iter().any(InFlight::is_complete) {
             return Ok(false);
         }
         match self.account.room.try_take(&mut self.ticket, length) {
             Some(room) => {
-                state.in_flight.push(InFlight { stream, bytes: length, received: 0, measured: (now, 0), room });
+                state.in_flight.push(InFlight {
+                    stream,
+                    bytes: length,
+                    received: 0,
+                    measured: (now, 0),
+                    room,
+                });
                 Ok(true)
             }
             None if state.in_flight.is_empty() => Ok(false),
@@ -405,7 +464,9 @@ impl FrameGate {
 
 impl Gate for FrameGate {
     fn admit(&mut self, bytes: &[u8], now: Instant) -> Result<usize, String> {
-        self.check(now).and_then(|()| self.admit(bytes, now)).map_err(|refused| refused.to_string())
+        self.check(now)
+            .and_then(|()| self.admit(bytes, now))
+            .map_err(|refused| refused.to_string())
     }
 
     fn check_again_at(&self, now: Instant) -> Option<Instant> {
@@ -427,7 +488,8 @@ impl Gate for FrameGate {
 
 impl Drop for FrameGate {
     fn drop(&mut self) {
-        self.account.state.lock().in_flight.clear(); // gRPC drops its part of them with the connection.
+        // gRPC drops its part of them with the connection.
+        self.account.state.lock().in_flight.clear();
     }
 }
 

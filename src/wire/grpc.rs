@@ -1,12 +1,16 @@
-//! What both ends of a gRPC stream share: methods, channel arguments, the library's environment, blocking waits.
+//! What both ends of a gRPC stream share: methods, channel arguments, the library's environment,
+//! blocking waits.
 //!
-//! Thread: plain functions; the library itself runs `grpc-poll-0` and a few idle threads of its own.
+//! Thread: plain functions; the library itself runs `grpc-poll-0` and a few idle threads of its
+//! own.
 
 use super::convert::messages::request_id_of_begin;
 use super::grpc_parts;
 #[cfg(feature = "server")]
 use super::outbox::Outgoing;
-use crate::limits::{FOREIGN_MESSAGE_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, REQUEST_ID_MAX, TCP_USER_TIMEOUT};
+use crate::limits::{
+    FOREIGN_MESSAGE_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, REQUEST_ID_MAX, TCP_USER_TIMEOUT,
+};
 use crate::platform::clock::{Clock, SystemClock};
 use grpcio::{ChannelBuilder, EnvBuilder, Environment, GrpcSlice, Marshaller, Method, MethodType};
 use rustix::thread::{current_timer_slack, set_current_timer_slack};
@@ -44,20 +48,39 @@ impl Service {
 /// A message as it was received: still in pieces, of which gRPC has the memory.
 pub struct Received(grpcio::MessageReader);
 
-const RECEIVED: Marshaller<Received> = Marshaller { ser: never_sent, de: |reader| Ok(Received(reader)) };
+const RECEIVED: Marshaller<Received> = Marshaller {
+    ser: never_sent,
+    de: |reader| Ok(Received(reader)),
+};
 
 /// The client's side of a method.
 #[cfg(any(feature = "agent", feature = "cli"))]
 pub const fn called(service: Service) -> Method<Vec<u8>, Received> {
-    let sent = Marshaller { ser: |bytes: &Vec<u8>, slice| give(slice, bytes.clone()), de: never_received };
-    Method { ty: MethodType::Duplex, name: service.method(), req_mar: sent, resp_mar: RECEIVED }
+    let sent = Marshaller {
+        ser: |bytes: &Vec<u8>, slice| give(slice, bytes.clone()),
+        de: never_received,
+    };
+    Method {
+        ty: MethodType::Duplex,
+        name: service.method(),
+        req_mar: sent,
+        resp_mar: RECEIVED,
+    }
 }
 
 /// The server's side of a method.
 #[cfg(feature = "server")]
 pub const fn served(service: Service) -> Method<Received, Outgoing> {
-    let sent = Marshaller { ser: |message: &Outgoing, slice| give(slice, message.bytes()), de: never_received };
-    Method { ty: MethodType::Duplex, name: service.method(), req_mar: RECEIVED, resp_mar: sent }
+    let sent = Marshaller {
+        ser: |message: &Outgoing, slice| give(slice, message.bytes()),
+        de: never_received,
+    };
+    Method {
+        ty: MethodType::Duplex,
+        name: service.method(),
+        req_mar: RECEIVED,
+        resp_mar: sent,
+    }
 }
 
 fn give(slice: &mut GrpcSlice, bytes: Vec<u8>) -> grpcio::Result<()> {
@@ -67,7 +90,9 @@ fn give(slice: &mut GrpcSlice, bytes: Vec<u8>) -> grpcio::Result<()> {
 
 /// A method names both directions although each end uses only one.
 fn never_sent(_: &Received, _: &mut GrpcSlice) -> grpcio::Result<()> {
-    Err(grpcio::Error::Codec("this end receives such messages".into()))
+    Err(grpcio::Error::Codec(
+        "this end receives such messages".into(),
+    ))
 }
 
 fn never_received<T>(_: grpcio::MessageReader) -> grpcio::Result<T> {
@@ -90,18 +115,25 @@ impl Received {
         if length > max {
             // The id stands at the beginning, and the response needs no more.
             let id = request_id_of_begin(&begin_of(&mut reader));
-            return Err((id, format!("a message of {length} bytes, at most {max} are taken here")));
+            return Err((
+                id,
+                format!("a message of {length} bytes, at most {max} are taken here"),
+            ));
         }
         let mut bytes = Vec::with_capacity(length);
         let copied = reader.read_to_end(&mut bytes);
-        copied.map(|_| bytes).map_err(|error| (None, format!("it cannot be read: {error}")))
+        copied
+            .map(|_| bytes)
+            .map_err(|error| (None, format!("it cannot be read: {error}")))
     }
 }
 
 /// The first bytes of a message, in which an id has room.
 fn begin_of(reader: &mut grpcio::MessageReader) -> Vec<u8> {
     let mut begin = Vec::new();
-    let _ = reader.take(2 * REQUEST_ID_MAX as u64).read_to_end(&mut begin); // Without it no response is sent.
+    let _ = reader
+        .take(2 * REQUEST_ID_MAX as u64)
+        .read_to_end(&mut begin); // Without it no response is sent.
     begin
 }
 
@@ -110,16 +142,25 @@ const OWN_USER_AGENT: &str = "ankaios-lite/";
 
 /// The user agent of our programs, from which the server learns how much a client takes.
 fn user_agent(message_max: i32) -> String {
-    format!("{OWN_USER_AGENT}{} (takes {message_max} bytes)", env!("CARGO_PKG_VERSION"))
+    format!(
+        "{OWN_USER_AGENT}{} (takes {message_max} bytes)",
+        env!("CARGO_PKG_VERSION")
+    )
 }
 
-/// The largest message that a client with this user agent takes, in bytes, of at most `message_max` that the server
-/// sends. Programs of other implementations keep the default of gRPC.
+/// The largest message that a client with this user agent takes, in bytes, of at most `message_max`
+/// that the server sends. Programs of other implementations keep the default of gRPC.
 pub fn takes(user_agent: &[u8], message_max: usize) -> usize {
     let text = String::from_utf8_lossy(user_agent);
-    let Some(own) = text.strip_prefix(OWN_USER_AGENT) else { return message_max.min(FOREIGN_MESSAGE_MAX) };
-    let stated = own.split_once("(takes ").and_then(|(_, rest)| rest.split_once(" bytes)"));
-    stated.and_then(|(bytes, _)| bytes.parse().ok()).map_or(message_max, |bytes: usize| bytes.min(message_max))
+    let Some(own) = text.strip_prefix(OWN_USER_AGENT) else {
+        return message_max.min(FOREIGN_MESSAGE_MAX);
+    };
+    let stated = own
+        .split_once("(takes ")
+        .and_then(|(_, rest)| rest.split_once(" bytes)"));
+    stated
+        .and_then(|(bytes, _)| bytes.parse().ok())
+        .map_or(message_max, |bytes: usize| bytes.min(message_max))
 }
 
 /// Whether a client with this user agent is one of our programs.
@@ -137,18 +178,27 @@ pub fn environment() -> Arc<Environment> {
     static ENVIRONMENT: OnceLock<Arc<Environment>> = OnceLock::new();
     let start = || {
         grpcio::redirect_log(); // Or the library writes to standard error in a format of its own.
-        let environment = EnvBuilder::new().cq_count(1).name_prefix("grpc-poll").build();
+        let environment = EnvBuilder::new()
+            .cq_count(1)
+            .name_prefix("grpc-poll")
+            .build();
         grpc_parts::end_timer_thread();
         Arc::new(environment)
     };
     ENVIRONMENT.get_or_init(start).clone()
 }
 
-/// Starts the first end of a connection, with which the library starts the thread of its timers. That looks after each of its
-/// two lists once a second, some milliseconds apart, and is woken once for both when it may be late.
+/// Starts the first end of a connection, with which the library starts the thread of its timers.
+/// That looks after each of its two lists once a second, some milliseconds apart, and is woken once
+/// for both when it may be late.
 pub fn with_late_timers<T>(start: impl FnOnce() -> T) -> T {
-    let nanoseconds = |slack: Duration| u64::try_from(slack.as_nanos()).ok().and_then(NonZeroU64::new);
-    // A thread that is started has the slack of the one that starts it. Without this setting it is woken twice.
+    let nanoseconds = |slack: Duration| {
+        u64::try_from(slack.as_nanos())
+            .ok()
+            .and_then(NonZeroU64::new)
+    };
+    // A thread that is started has the slack of the one that starts it. Without this setting it is
+    // woken twice.
     let own = current_timer_slack().ok().and_then(NonZeroU64::new);
     // How late timers of the gRPC library may run, the shortest of which are those of its pings.
     let _ = set_current_timer_slack(nanoseconds(Duration::from_millis(50)));
@@ -168,7 +218,10 @@ pub struct Keepalive {
 
 impl Default for Keepalive {
     fn default() -> Self {
-        Self { interval: KEEPALIVE_INTERVAL, timeout: KEEPALIVE_TIMEOUT }
+        Self {
+            interval: KEEPALIVE_INTERVAL,
+            timeout: KEEPALIVE_TIMEOUT,
+        }
     }
 }
 
@@ -185,10 +238,12 @@ pub fn channel(message_max: usize, keepalive: Keepalive) -> ChannelBuilder {
         // The peers ping as well; without these a server of this library closes their connections.
         .http2_max_ping_strikes(0)
         .http2_min_recv_ping_interval_without_data(Duration::from_secs(1))
-        // What was not read yet must not grow with the speed of its connection, which is measured by a ping with each
-        // load of an agent and wakes both ends. A message that is being read is let in as a whole all the same.
+        // What was not read yet must not grow with the speed of its connection, which is measured
+        // by a ping with each load of an agent and wakes both ends. A message that is being read is
+        // let in as a whole all the same.
         .http2_bdp_probe(false)
-        // Nobody of us compresses. A few bytes would become gigabytes, before any limit is compared.
+        // Nobody of us compresses. A few bytes would become gigabytes, before any limit is
+        // compared.
         .raw_cfg_int(argument("grpc.compression_enabled_algorithms_bitset"), 1)
         .raw_cfg_int(argument("grpc.per_message_decompression"), 0)
         .primary_user_agent(&user_agent(message_max))
@@ -218,7 +273,8 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs `future` on the calling thread until it is ready, at most `limit`; `None` when the time is over.
+/// Runs `future` on the calling thread until it is ready, at most `limit`; `None` when the time is
+/// over.
 pub fn wait_at_most<F: Future + Unpin>(mut future: F, limit: Duration) -> Option<F::Output> {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);
@@ -246,7 +302,10 @@ mod tests {
             (own(20_000_000), 20_000_000),
             (own(i32::MAX), 64_000_000),
             ("ankaios-lite/0.9.0 grpc-c/36.0.0".to_owned(), 64_000_000),
-            ("ankaios-lite/2.0.0 (takes many bytes)".to_owned(), 64_000_000),
+            (
+                "ankaios-lite/2.0.0 (takes many bytes)".to_owned(),
+                64_000_000,
+            ),
             ("tonic/0.11.0".to_owned(), FOREIGN_MESSAGE_MAX),
             (String::new(), FOREIGN_MESSAGE_MAX),
         ] {
@@ -261,8 +320,14 @@ mod tests {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
         let names: Vec<String> = names.collect();
-        assert!(names.iter().any(|name| name.starts_with("grpc-poll")), "{names:?}");
-        assert!(!names.iter().any(|name| name.starts_with("grpc_global_tim")), "{names:?}");
+        assert!(
+            names.iter().any(|name| name.starts_with("grpc-poll")),
+            "{names:?}"
+        );
+        assert!(
+            !names.iter().any(|name| name.starts_with("grpc_global_tim")),
+            "{names:?}"
+        );
     }
 
     #[test]
@@ -282,6 +347,9 @@ mod tests {
     fn a_wait_ends_with_the_future_or_with_the_time() {
         let limit = Duration::from_secs(30);
         assert_eq!(wait_at_most(std::future::ready(1), limit), Some(1));
-        assert_eq!(wait_at_most(std::future::pending::<()>(), Duration::from_millis(5)), None);
+        assert_eq!(
+            wait_at_most(std::future::pending::<()>(), Duration::from_millis(5)),
+            None
+        );
     }
 }

@@ -1,10 +1,12 @@
-//! The parts of the gRPC library that get into our programs. Without this file these would be larger by about a seventh,
-//! and `./justw size` holds them to a size that docs/performance.md promises.
+//! The parts of the gRPC library that get into our programs. Without this file these would be
+//! larger by about a seventh, and `./justw size` holds them to a size that docs/performance.md
+//! promises.
 //!
-//! The library collects its parts in one function, `grpc_core::BuildCoreConfiguration`: name resolvers, load balancers,
-//! retries, proxies, fault injection. Both ends of ours get a connected socket (`ChannelBuilder::connect_from_fd`,
-//! `Server::add_channel_from_fd`), so none of these can ever run. This file defines that function again, with the parts
-//! that such channels need; the linker then takes neither the library's own nor what only that refers to. A version of the
+//! The library collects its parts in one function, `grpc_core::BuildCoreConfiguration`: name
+//! resolvers, load balancers, retries, proxies, fault injection. Both ends of ours get a connected
+//! socket (`ChannelBuilder::connect_from_fd`, `Server::add_channel_from_fd`), so none of these can
+//! ever run. This file defines that function again, with the parts that such channels need; the
+//! linker then takes neither the library's own nor what only that refers to. A version of the
 //! library with other names does not link, and then this file has to be compared with it.
 //!
 //! Thread: the one that first uses the library, within its initialisation.
@@ -16,7 +18,8 @@ use std::ffi::{c_uint, c_void};
 /// `grpc_core::CoreConfiguration::Builder`, which the parts enter themselves in. Only handed on.
 type Builder = *mut c_void;
 
-// SAFETY: the names and arguments are those of the library's own declarations; another version of it does not link.
+// SAFETY: the names and arguments are those of the library's own declarations; another version of
+// it does not link.
 unsafe extern "C" {
     /// The event engine, where sockets are read and timers run.
     #[link_name = "_ZN17grpc_event_engine12experimental44RegisterEventEngineChannelArgPreconditioningEPN9grpc_core17CoreConfiguration7BuilderE"]
@@ -41,15 +44,17 @@ unsafe extern "C" {
     fn set_timer_thread(enabled: bool);
 }
 
-/// Ends the thread of the library's older timers, which wakes once a second. To be called right after the initialisation of
-/// the library, which has started it; without that thread, which a system that gives none logs, this would wait for ever.
+/// Ends the thread of the library's older timers, which wakes once a second. To be called right
+/// after the initialisation of the library, which has started it; without that thread, which a
+/// system that gives none logs, this would wait for ever.
 ///
-/// Nothing that our programs use sets such a timer (`grpc_timer_init`): that is done where names are resolved, where the
-/// library itself connects, listens or watches idle channels, and for the deadlines of calls, which are not among the parts
-/// above. So the server does not end a call at the deadline of its client; the client does.
+/// Nothing that our programs use sets such a timer (`grpc_timer_init`): that is done where names
+/// are resolved, where the library itself connects, listens or watches idle channels, and for the
+/// deadlines of calls, which are not among the parts above. So the server does not end a call at
+/// the deadline of its client; the client does.
 pub fn end_timer_thread() {
-    // SAFETY: waits for that thread, and may be called by any other at any time until the library is shut down, which our
-    // programs never do.
+    // SAFETY: waits for that thread, and may be called by any other at any time until the library
+    // is shut down, which our programs never do.
     unsafe { set_timer_thread(false) };
 }
 
@@ -68,10 +73,11 @@ extern "C" fn build_core_configuration(builder: Builder) {
     }
 }
 
-/// Takes the place of the library's `gpr_cpu_num_cores`. For each core it would keep two lists of timers, each of which wakes
-/// a thread once a second even when it is empty, so an idle program on eight cores would be woken 16 times a second for
-/// nothing. Our programs have few timers and one thread that polls. With 0, for a number that is not known, it would have one
-/// thread where a large message needs two.
+/// Takes the place of the library's `gpr_cpu_num_cores`. For each core it would keep two lists of
+/// timers, each of which wakes a thread once a second even when it is empty, so an idle program on
+/// eight cores would be woken 16 times a second for nothing. Our programs have few timers and one
+/// thread that polls. With 0, for a number that is not known, it would have one thread where a
+/// large message needs two.
 // SAFETY: nothing else has this name in the program: the linker takes no second definition.
 #[unsafe(export_name = "gpr_cpu_num_cores")]
 extern "C" fn cores() -> c_uint {

@@ -28,11 +28,15 @@ pub fn check_hello(
     message: ToServer,
 ) -> Result<PeerHello, RpcStatus> {
     let refuse = |code, text: &str| Err(refusal(code, text));
-    let version =
-        |version: &str| check_compatible(version).map_err(|text| refusal(RpcStatusCode::FAILED_PRECONDITION, &text));
+    let version = |version: &str| {
+        check_compatible(version).map_err(|text| refusal(RpcStatusCode::FAILED_PRECONDITION, &text))
+    };
     if let Some(certificate) = certificate {
         if certificate.count > 1 {
-            return refuse(RpcStatusCode::UNAUTHENTICATED, "Ambiguous agent certificates provided!");
+            return refuse(
+                RpcStatusCode::UNAUTHENTICATED,
+                "Ambiguous agent certificates provided!",
+            );
         }
         // Without any DNS name the certificate would speak for every agent.
         if certificate.dns_names.is_empty() {
@@ -57,30 +61,43 @@ pub fn check_hello(
             if let Some(names) = certificate.map(|certificate| &certificate.dns_names)
                 && !names.iter().any(|name| name == agent || name == "*")
             {
-                let text = format!("Agent name '{agent}' does not match SAN {names:?} in agent certificates!");
+                let text = format!(
+                    "Agent name '{agent}' does not match SAN {names:?} in agent certificates!"
+                );
                 return refuse(RpcStatusCode::UNAUTHENTICATED, &text);
             }
             let bytes = tags_bytes(tags);
             if bytes > AGENT_TAGS_BYTES {
-                let text =
-                    format!("The tags of agent '{agent}' take {bytes} bytes, at most {AGENT_TAGS_BYTES} are allowed.");
+                let text = format!(
+                    "The tags of agent '{agent}' take {bytes} bytes, at most {AGENT_TAGS_BYTES} are allowed."
+                );
                 return refuse(RpcStatusCode::INVALID_ARGUMENT, &text);
             }
             Ok(PeerHello::Agent(hello))
         }
         (Service::Agent, _) => refuse(RpcStatusCode::INVALID_ARGUMENT, "No AgentHello received."),
-        (Service::Cli, ToServer::CommanderHello { version: theirs }) => version(&theirs).map(|()| PeerHello::Cli),
+        (Service::Cli, ToServer::CommanderHello { version: theirs }) => {
+            version(&theirs).map(|()| PeerHello::Cli)
+        }
         (Service::Command, ToServer::CommanderHello { version: theirs }) => {
             version(&theirs).map(|()| PeerHello::Commander)
         }
-        (Service::Cli | Service::Command, _) => refuse(RpcStatusCode::INVALID_ARGUMENT, "No CommanderHello received."),
+        (Service::Cli | Service::Command, _) => refuse(
+            RpcStatusCode::INVALID_ARGUMENT,
+            "No CommanderHello received.",
+        ),
     }
 }
 
-/// Checks the user at the other end. Only root and the user of this server may be an agent over a Unix domain socket,
-/// because an agent receives the secrets of its workloads. Who may be a commander is decided by the permissions of the
-/// socket's file, and with TLS by the DNS names in the certificate if the settings restrict these.
-pub fn check_user(hello: &PeerHello, origin: &Origin, commander_names: &[String]) -> Result<(), RpcStatus> {
+/// Checks the user at the other end. Only root and the user of this server may be an agent over a
+/// Unix domain socket, because an agent receives the secrets of its workloads. Who may be a
+/// commander is decided by the permissions of the socket's file, and with TLS by the DNS names in
+/// the certificate if the settings restrict these.
+pub fn check_user(
+    hello: &PeerHello,
+    origin: &Origin,
+    commander_names: &[String],
+) -> Result<(), RpcStatus> {
     let own = rustix::process::geteuid().as_raw();
     match (hello, origin) {
         (PeerHello::Agent(_), Origin::Socket(_, uid)) if *uid != 0 && *uid != own => {
@@ -91,7 +108,10 @@ pub fn check_user(hello: &PeerHello, origin: &Origin, commander_names: &[String]
         }
         (PeerHello::Cli | PeerHello::Commander, Origin::Tls(_, certificate))
             if !commander_names.is_empty()
-                && !certificate.dns_names.iter().any(|name| commander_names.contains(name)) =>
+                && !certificate
+                    .dns_names
+                    .iter()
+                    .any(|name| commander_names.contains(name)) =>
         {
             let text = format!(
                 "Only certificates for {commander_names:?} may command, not one for {:?}.",

@@ -1,29 +1,40 @@
-//! Names the keys and texts that TLS cannot use, for errors: which kind a key is of, what a PEM text holds instead.
+//! Names the keys and texts that TLS cannot use, for errors: which kind a key is of, what a PEM
+//! text holds instead.
 //!
 //! Thread: none, plain functions. Nothing of a text or key becomes part of what they return.
 
 /// The keys that work, for users.
-pub const WORKING_KEYS: &str = "Ed25519, ECDSA with P-256 or P-384 and RSA with 2048 to 4096 bits work";
+pub const WORKING_KEYS: &str =
+    "Ed25519, ECDSA with P-256 or P-384 and RSA with 2048 to 4096 bits work";
 /// Keys of authorities that work, for users.
-pub const WORKING_AUTHORITIES: &str = "Ed25519, ECDSA with P-256 or P-384 and RSA with 2048 to 8192 bits work";
+pub const WORKING_AUTHORITIES: &str =
+    "Ed25519, ECDSA with P-256 or P-384 and RSA with 2048 to 8192 bits work";
 /// RSA keys that the library accepts, in bits.
 const RSA_BITS_MIN: usize = 2048;
 /// Of own keys, with which it signs.
 pub const RSA_BITS_OWN: usize = 4096;
 /// Of the keys of authorities, with which it only verifies.
 pub const RSA_BITS_AUTHORITY: usize = 8192;
-/// Numbers of a key that have at least so many bytes are those of RSA; versions and exponents are shorter.
+/// Numbers of a key that have at least so many bytes are those of RSA; versions and exponents are
+/// shorter.
 const MODULUS_BYTES_MIN: usize = 32;
-/// How deep the parts of a key are looked for: those of an RSA key in PKCS#8 stand four levels deep.
+/// How deep the parts of a key are looked for: those of an RSA key in PKCS#8 stand four levels
+/// deep.
 const DEPTH_MAX: usize = 6;
 
 /// Object identifiers in DER, as far as they are the same, with the kinds that they stand for.
 const UNUSABLE_KINDS: [(&[u8], &str); 10] = [
     (b"\x06\x05\x2b\x81\x04\x00\x23", "ECDSA with P-521"),
     (b"\x06\x05\x2b\x81\x04\x00\x21", "ECDSA with P-224"),
-    (b"\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x01", "ECDSA with P-192"),
+    (
+        b"\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x01",
+        "ECDSA with P-192",
+    ),
     (b"\x06\x05\x2b\x81\x04\x00\x0a", "ECDSA with secp256k1"),
-    (b"\x06\x09\x2b\x24\x03\x03\x02\x08\x01\x01", "ECDSA with a Brainpool curve"),
+    (
+        b"\x06\x09\x2b\x24\x03\x03\x02\x08\x01\x01",
+        "ECDSA with a Brainpool curve",
+    ),
     (b"\x06\x03\x2b\x65\x71", "Ed448"),
     (b"\x06\x03\x2b\x65\x6e", "X25519, which signs nothing"),
     (b"\x06\x03\x2b\x65\x6f", "X448, which signs nothing"),
@@ -33,28 +44,53 @@ const UNUSABLE_KINDS: [(&[u8], &str); 10] = [
 
 /// What a PEM text may hold in place of what is expected, by the line that begins it.
 const PEM_CONTENTS: [(&str, &str); 9] = [
-    ("-----BEGIN CERTIFICATE REQUEST-----", "it holds a certificate request, which an authority has to sign"),
-    ("-----BEGIN NEW CERTIFICATE REQUEST-----", "it holds a certificate request, which an authority has to sign"),
-    ("-----BEGIN TRUSTED CERTIFICATE-----", "it holds a 'TRUSTED CERTIFICATE'; 'openssl x509' converts it"),
-    ("-----BEGIN OPENSSH PRIVATE KEY-----", "it holds a key of OpenSSH; make one with 'openssl genpkey'"),
+    (
+        "-----BEGIN CERTIFICATE REQUEST-----",
+        "it holds a certificate request, which an authority has to sign",
+    ),
+    (
+        "-----BEGIN NEW CERTIFICATE REQUEST-----",
+        "it holds a certificate request, which an authority has to sign",
+    ),
+    (
+        "-----BEGIN TRUSTED CERTIFICATE-----",
+        "it holds a 'TRUSTED CERTIFICATE'; 'openssl x509' converts it",
+    ),
+    (
+        "-----BEGIN OPENSSH PRIVATE KEY-----",
+        "it holds a key of OpenSSH; make one with 'openssl genpkey'",
+    ),
     ("-----BEGIN DSA PRIVATE KEY-----", "it holds a DSA key"),
     ("-----BEGIN PUBLIC KEY-----", "it holds a public key"),
     ("-----BEGIN RSA PUBLIC KEY-----", "it holds a public key"),
-    ("-----BEGIN CERTIFICATE-----", "it holds a certificate and no key"),
-    ("PRIVATE KEY-----", "it holds a private key and no certificate"),
+    (
+        "-----BEGIN CERTIFICATE-----",
+        "it holds a certificate and no key",
+    ),
+    (
+        "PRIVATE KEY-----",
+        "it holds a private key and no certificate",
+    ),
 ];
 
-/// Why a key in DER, or the public key of a certificate, cannot be used; `None` when its kind works or is unknown. One of RSA
-/// may have `rsa_bits_max` bits.
+/// Why a key in DER, or the public key of a certificate, cannot be used; `None` when its kind works
+/// or is unknown. One of RSA may have `rsa_bits_max` bits.
 pub fn unusable_kind(der: &[u8], rsa_bits_max: usize) -> Option<String> {
     for (identifier, kind) in UNUSABLE_KINDS {
-        if der.windows(identifier.len()).any(|bytes| bytes == identifier) {
+        if der
+            .windows(identifier.len())
+            .any(|bytes| bytes == identifier)
+        {
             return Some(kind.to_owned());
         }
     }
     let bits = rsa_bits(der, DEPTH_MAX)?;
     let is_usable = (RSA_BITS_MIN..=rsa_bits_max).contains(&bits);
-    if is_usable { None } else { Some(format!("RSA with {bits} bits")) }
+    if is_usable {
+        None
+    } else {
+        Some(format!("RSA with {bits} bits"))
+    }
 }
 
 /// The bits of the modulus of an RSA key in DER.
@@ -70,7 +106,11 @@ fn rsa_bits(der: &[u8], depth: usize) -> Option<usize> {
             INTEGER if content.len() >= MODULUS_BYTES_MIN => return Some(bits(content)),
             SEQUENCE | OCTET_STRING | BIT_STRING if depth > 0 => {
                 // A bit string begins with the number of unused bits.
-                let inner = if tag == BIT_STRING { content.get(1..).unwrap_or_default() } else { content };
+                let inner = if tag == BIT_STRING {
+                    content.get(1..).unwrap_or_default()
+                } else {
+                    content
+                };
                 if let Some(bits) = rsa_bits(inner, depth - 1) {
                     return Some(bits);
                 }
@@ -81,7 +121,8 @@ fn rsa_bits(der: &[u8], depth: usize) -> Option<usize> {
     None
 }
 
-/// Tag and content of the first element, and what follows; `None` at the end and where there is no DER.
+/// Tag and content of the first element, and what follows; `None` at the end and where there is no
+/// DER.
 fn next_element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (tag, rest) = der.split_first()?;
     let (first, rest) = rest.split_first()?;
@@ -89,7 +130,12 @@ fn next_element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
         0..=0x7f => (usize::from(*first), rest),
         0x81..=0x84 => {
             let (length, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-            (length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)), rest)
+            (
+                length
+                    .iter()
+                    .fold(0, |length, byte| length << 8 | usize::from(*byte)),
+                rest,
+            )
         }
         _ => return None,
     };
@@ -101,7 +147,9 @@ fn next_element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 fn bits(number: &[u8]) -> usize {
     let zeros = number.iter().take_while(|byte| **byte == 0).count();
     let significant = &number[zeros..];
-    significant.first().map_or(0, |first| 8 * significant.len() - first.leading_zeros() as usize)
+    significant.first().map_or(0, |first| {
+        8 * significant.len() - first.leading_zeros() as usize
+    })
 }
 
 /// Whether a PEM text holds an encrypted private key.
@@ -111,8 +159,14 @@ pub fn is_encrypted(pem: &str) -> bool {
 
 /// What a PEM text holds in place of what is expected; `None` when that is unknown.
 pub fn other_content(pem: &str) -> Option<&'static str> {
-    let begin = pem.lines().find(|line| line.starts_with("-----BEGIN "))?.trim_end();
-    PEM_CONTENTS.iter().find(|(line, _)| begin.ends_with(line)).map(|(_, content)| *content)
+    let begin = pem
+        .lines()
+        .find(|line| line.starts_with("-----BEGIN "))?
+        .trim_end();
+    PEM_CONTENTS
+        .iter()
+        .find(|(line, _)| begin.ends_with(line))
+        .map(|(_, content)| *content)
 }
 
 #[cfg(test)]
@@ -121,24 +175,50 @@ mod tests {
 
     #[test]
     fn damaged_keys_are_of_no_known_kind() {
-        let keys: [&[u8]; 7] =
-            [b"", b"\x30", b"\x30\x84\xff\xff\xff\xff", b"\x30\x80\x02", b"\x02\x21", b"\x03\x00", b"x"];
+        let keys: [&[u8]; 7] = [
+            b"",
+            b"\x30",
+            b"\x30\x84\xff\xff\xff\xff",
+            b"\x30\x80\x02",
+            b"\x02\x21",
+            b"\x03\x00",
+            b"x",
+        ];
         for der in keys {
             assert_eq!(unusable_kind(der, RSA_BITS_OWN), None, "{der:?}");
         }
-        assert_eq!(unusable_kind(&[0x30, 0x02].repeat(1000), RSA_BITS_OWN), None, "nested deep");
+        assert_eq!(
+            unusable_kind(&[0x30, 0x02].repeat(1000), RSA_BITS_OWN),
+            None,
+            "nested deep"
+        );
     }
 
     #[test]
     fn rsa_keys_are_told_apart_by_their_bits() {
         for (bytes, first, own, authority) in [
-            (128, 0x80, Some("RSA with 1024 bits"), Some("RSA with 1024 bits")),
+            (
+                128,
+                0x80,
+                Some("RSA with 1024 bits"),
+                Some("RSA with 1024 bits"),
+            ),
             (256, 0x80, None, None),
-            (256, 0x40, Some("RSA with 2047 bits"), Some("RSA with 2047 bits")),
+            (
+                256,
+                0x40,
+                Some("RSA with 2047 bits"),
+                Some("RSA with 2047 bits"),
+            ),
             (512, 0x80, None, None),
             (513, 0x01, Some("RSA with 4097 bits"), None),
             (1024, 0x80, Some("RSA with 8192 bits"), None),
-            (1025, 0x01, Some("RSA with 8193 bits"), Some("RSA with 8193 bits")),
+            (
+                1025,
+                0x01,
+                Some("RSA with 8193 bits"),
+                Some("RSA with 8193 bits"),
+            ),
         ] {
             let mut modulus = vec![0_u8; bytes];
             modulus[0] = first;
@@ -147,8 +227,16 @@ mod tests {
             der.extend(u16::try_from(bytes + 1).unwrap().to_be_bytes());
             der.push(0);
             der.extend(modulus);
-            assert_eq!(unusable_kind(&der, RSA_BITS_OWN).as_deref(), own, "{bytes} bytes");
-            assert_eq!(unusable_kind(&der, RSA_BITS_AUTHORITY).as_deref(), authority, "{bytes} bytes");
+            assert_eq!(
+                unusable_kind(&der, RSA_BITS_OWN).as_deref(),
+                own,
+                "{bytes} bytes"
+            );
+            assert_eq!(
+                unusable_kind(&der, RSA_BITS_AUTHORITY).as_deref(),
+                authority,
+                "{bytes} bytes"
+            );
         }
     }
 }

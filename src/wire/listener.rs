@@ -1,8 +1,9 @@
-//! What a server listens on: TCP ports and Unix domain sockets, and who is at the other end of a connection.
+//! What a server listens on: TCP ports and Unix domain sockets, and who is at the other end of a
+//! connection.
 //!
 //! Thread: `main` binds, `listen` accepts.
-//! Owns: the file of each socket. It takes the place of one that a dead server left, never of one in use, and is
-//! removed when the listener is dropped.
+//! Owns: the file of each socket. It takes the place of one that a dead server left, never of one
+//! in use, and is removed when the listener is dropped.
 
 use super::address::ListenAddress;
 use super::grpc;
@@ -74,7 +75,8 @@ impl Listener {
             Self::Tcp(listener) => {
                 let (stream, from) = listener.accept()?;
                 stream.set_nonblocking(true)?;
-                let _ = grpc::prepare(&stream); // It fails when the client is gone already, which shows soon.
+                // It fails when the client is gone already, which shows soon.
+                let _ = grpc::prepare(&stream);
                 Ok((stream.into(), Origin::Plain(from)))
             }
             Self::Socket(socket) => {
@@ -103,7 +105,8 @@ impl SocketFile {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        // Of two servers that find the file of a dead one, the later must not remove what the first put in its place.
+        // Of two servers that find the file of a dead one, the later must not remove what the first
+        // put in its place.
         let _alone = lock(folder)?;
         let socket = stream_socket()?;
         let address = SocketAddrUnix::new(path)?;
@@ -116,10 +119,14 @@ impl SocketFile {
         }
         let metadata = fs::symlink_metadata(path)?;
         let identity = (metadata.dev(), metadata.ino());
-        let socket = Self { listener: socket.into(), path: path.into(), identity };
+        let socket = Self {
+            listener: socket.into(),
+            path: path.into(),
+            identity,
+        };
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-        // Only now can anybody connect, when the permissions are as they should be.
-        // Connections to a Unix domain socket that wait to be accepted; as the standard library uses for TCP.
+        // Only now can anybody connect, when the permissions are as they should be. Connections to
+        // a Unix domain socket that wait to be accepted; as the standard library uses for TCP.
         rustix::net::listen(&socket.listener, 128)?;
         Ok(socket)
     }
@@ -131,14 +138,20 @@ impl Drop for SocketFile {
         if fs::symlink_metadata(&self.path).is_ok_and(is_ours)
             && let Err(error) = fs::remove_file(&self.path)
         {
-            log::debug!("Cannot remove '{}': '{error}'", self.path.display()); // The next server replaces it.
+            // The next server replaces it.
+            log::debug!("Cannot remove '{}': '{error}'", self.path.display());
         }
     }
 }
 
 fn stream_socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+    Ok(rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        flags,
+        None,
+    )?)
 }
 
 /// Adds a hint to the error about a port that cannot be used.
@@ -147,17 +160,25 @@ fn with_hint(error: io::Error) -> io::Error {
         io::ErrorKind::AddrInUse => {
             "another program listens there, perhaps another ank-server; end it or take another port"
         }
-        io::ErrorKind::AddrNotAvailable => "this machine has no such address; 0.0.0.0 stands for all that it has",
-        io::ErrorKind::PermissionDenied => "the user may not take this port; one above 1023 needs no rights",
+        io::ErrorKind::AddrNotAvailable => {
+            "this machine has no such address; 0.0.0.0 stands for all that it has"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "the user may not take this port; one above 1023 needs no rights"
+        }
         _ => return error,
     };
     io::Error::new(error.kind(), format!("{error}: {hint}"))
 }
 
-/// Waits a little until no other server is about to bind a socket in `folder`; unlocked when dropped.
+/// Waits a little until no other server is about to bind a socket in `folder`; unlocked when
+/// dropped.
 fn lock(folder: &Path) -> io::Result<File> {
     folder_lock::lock(File::open(folder)?)?.ok_or_else(|| {
-        let text = format!("another program has locked the folder '{}'", folder.display());
+        let text = format!(
+            "another program has locked the folder '{}'",
+            folder.display()
+        );
         io::Error::new(io::ErrorKind::ResourceBusy, text)
     })
 }
@@ -177,25 +198,43 @@ fn remove_of_dead_server(path: &Path, address: &SocketAddrUnix) -> io::Result<()
     match rustix::net::connect(stream_socket()?, address) {
         Err(Errno::CONNREFUSED) => fs::remove_file(path),
         // It listens, even if too many connections wait.
-        Ok(()) | Err(Errno::AGAIN) => refused(io::ErrorKind::AddrInUse, "address in use: another server listens there"),
+        Ok(()) | Err(Errno::AGAIN) => refused(
+            io::ErrorKind::AddrInUse,
+            "address in use: another server listens there",
+        ),
         Err(error) => Err(error.into()),
     }
 }
 
 /// The user as whom the other end of a Unix domain socket connected.
 ///
-/// Not by `rustix`, whose result holds a process id that cannot be 0, which it is for a process that this one cannot
-/// see, for example because this one runs in a container.
+/// Not by `rustix`, whose result holds a process id that cannot be 0, which it is for a process
+/// that this one cannot see, for example because this one runs in a container.
 fn peer_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
-    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut credentials = libc::ucred {
+        pid: 0,
+        uid: u32::MAX,
+        gid: u32::MAX,
+    };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     #[allow(unsafe_code)]
-    // SAFETY: the descriptor is open, and `credentials` and `length` are writable and as large as the call states.
+    // SAFETY: the descriptor is open, and `credentials` and `length` are writable and as large as
+    // the call states.
     let result = unsafe {
         let place = std::ptr::from_mut(&mut credentials).cast();
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &raw mut length)
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            place,
+            &raw mut length,
+        )
     };
-    if result == 0 { Ok(credentials.uid) } else { Err(io::Error::last_os_error()) }
+    if result == 0 {
+        Ok(credentials.uid)
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The only place that knows protobuf, grpcio, TLS and the sockets of connections.
 //!
-//! Thread: see the files. We open and accept connections; gRPC is given connected sockets, so TLS and the lengths of
-//! messages are in our hands.
+//! Thread: see the files. We open and accept connections; gRPC is given connected sockets, so TLS
+//! and the lengths of messages are in our hands.
 
 pub mod address;
 #[cfg(any(feature = "agent", feature = "server"))]
@@ -41,7 +41,9 @@ pub use tls::{SERVER_NAME, TlsError};
 #[cfg(feature = "server")]
 pub mod raw {
     pub use super::convert::Left;
-    pub use super::convert::messages::{read_from_server, read_to_server, write_from_server, write_to_server};
+    pub use super::convert::messages::{
+        read_from_server, read_to_server, write_from_server, write_to_server,
+    };
 }
 
 /// What mutating hooks read and write: one `UpdateWorkload` without length.

@@ -1,6 +1,7 @@
-//! Messages that wait for one peer, as bytes: putting never blocks, what can be merged is merged, and the memory is bounded.
-//! Log lines that find no room are dropped and counted, and the stream reports how many. Whoever builds large responses
-//! can check first whether they would be sent soon.
+//! Messages that wait for one peer, as bytes: putting never blocks, what can be merged is merged,
+//! and the memory is bounded. Log lines that find no room are dropped and counted, and the stream
+//! reports how many. Whoever builds large responses can check first whether they would be sent
+//! soon.
 //!
 //! Thread: [`Outbox`] belongs to the thread that decides, and encodes; [`OutboxReader`] to `tx`.
 
@@ -20,14 +21,16 @@ pub use queue::{OutboxError, Outgoing, PEER_ANSWERS_BYTES};
 use std::sync::Arc;
 use std::task::Waker;
 
-/// While so many bytes of commands, first states and log lines wait for all peers, log lines are dropped, no further agent
-/// is served, and a peer that takes nothing for [`PEER_STUCK_CROWDED`](crate::limits::PEER_STUCK_CROWDED) is disconnected.
+/// While so many bytes of commands, first states and log lines wait for all peers, log lines are
+/// dropped, no further agent is served, and a peer that takes nothing for
+/// [`PEER_STUCK_CROWDED`](crate::limits::PEER_STUCK_CROWDED) is disconnected.
 pub const OTHERS_BYTES: usize = 10 * 1024 * 1024;
-/// While responses of this many bytes wait for all peers, a request of a peer that has none waiting is still processed:
-/// who sends one at a time does not wait for those that send many and do not read.
+/// While responses of this many bytes wait for all peers, a request of a peer that has none waiting
+/// is still processed: who sends one at a time does not wait for those that send many and do not
+/// read.
 pub const FIRST_ANSWERS_BYTES: usize = ANSWERS_BYTES * 3 / 2;
-/// The same when no other peer of its address, user or agent has a large response waiting: many of one source that take
-/// nothing leave this room to others.
+/// The same when no other peer of its address, user or agent has a large response waiting: many of
+/// one source that take nothing leave this room to others.
 pub const FIRST_OF_SOURCE_BYTES: usize = 2 * ANSWERS_BYTES;
 
 /// Puts messages for one peer.
@@ -48,7 +51,8 @@ pub struct OutboxReader {
     queue: Arc<Mutex<Queue>>,
 }
 
-/// Bytes that one or more peers are sent. Those of a response count in the room of responses as long as they live.
+/// Bytes that one or more peers are sent. Those of a response count in the room of responses as
+/// long as they live.
 #[derive(Debug, Default)]
 pub struct Encoded {
     bytes: Vec<u8>,
@@ -61,17 +65,30 @@ impl Encoded {
     /// A state that many peers are told of.
     pub fn of_state(state: &WorkloadState) -> Arc<Self> {
         let bytes = encode_states(std::slice::from_ref(state));
-        Arc::new(Self { bytes, instance: Some(state.instance.clone()), _room: Share::default() })
+        Arc::new(Self {
+            bytes,
+            instance: Some(state.instance.clone()),
+            _room: Share::default(),
+        })
     }
 
     /// Several of them, one behind the other.
     pub fn together(states: &[Arc<Self>]) -> Arc<Self> {
-        Arc::new(states.iter().flat_map(|state| &state.bytes).copied().collect::<Vec<u8>>().into())
+        Arc::new(
+            states
+                .iter()
+                .flat_map(|state| &state.bytes)
+                .copied()
+                .collect::<Vec<u8>>()
+                .into(),
+        )
     }
 
     /// Whether it is the state of an instance on this agent.
     pub fn is_of_agent(&self, name: &str) -> bool {
-        self.instance.as_ref().is_some_and(|instance| *instance.agent == *name)
+        self.instance
+            .as_ref()
+            .is_some_and(|instance| *instance.agent == *name)
     }
 
     pub fn bytes(&self) -> usize {
@@ -81,20 +98,36 @@ impl Encoded {
 
 impl From<Vec<u8>> for Encoded {
     fn from(bytes: Vec<u8>) -> Self {
-        Self { bytes, ..Self::default() }
+        Self {
+            bytes,
+            ..Self::default()
+        }
     }
 }
 
 /// Makes the two ends of a queue; nobody is woken.
 pub fn outbox() -> (Outbox, OutboxReader) {
-    outbox_waking(Waker::noop().clone(), Budget::new(ANSWERS_BYTES), Budget::new(OTHERS_BYTES))
+    outbox_waking(
+        Waker::noop().clone(),
+        Budget::new(ANSWERS_BYTES),
+        Budget::new(OTHERS_BYTES),
+    )
 }
 
-/// Makes the two ends of a queue. `wake` is woken when there is something to take; `answers` and `others` are what all
-/// queues share.
-pub fn outbox_waking(wake: Waker, answers: Arc<Budget>, others: Arc<Budget>) -> (Outbox, OutboxReader) {
+/// Makes the two ends of a queue. `wake` is woken when there is something to take; `answers` and
+/// `others` are what all queues share.
+pub fn outbox_waking(
+    wake: Waker,
+    answers: Arc<Budget>,
+    others: Arc<Budget>,
+) -> (Outbox, OutboxReader) {
     let queue = Arc::new(Mutex::new(Queue::new([answers, others])));
-    let outbox = Outbox { queue: queue.clone(), wake, name: String::new(), message_max: usize::MAX };
+    let outbox = Outbox {
+        queue: queue.clone(),
+        wake,
+        name: String::new(),
+        message_max: usize::MAX,
+    };
     (outbox, OutboxReader { queue })
 }
 
@@ -111,8 +144,10 @@ impl Outbox {
     /// # Errors
     /// [`OutboxError`] when the connection is of no use any more; the caller drops this outbox.
     pub fn put(&self, message: FromServer) -> Result<(), OutboxError> {
-        if let FromServer::Response(Response { id, content: ResponseContent::CompleteState { state, altered } }) =
-            message
+        if let FromServer::Response(Response {
+            id,
+            content: ResponseContent::CompleteState { state, altered },
+        }) = message
         {
             let least = state.text_bytes();
             if least > self.message_max {
@@ -128,10 +163,13 @@ impl Outbox {
             }
             FromServer::Response(Response { id, content }) => match content {
                 ResponseContent::LogEntries(entries) => {
-                    let instances: Vec<_> = entries.iter().map(|entry| entry.instance.clone()).collect();
+                    let instances: Vec<_> =
+                        entries.iter().map(|entry| entry.instance.clone()).collect();
                     (Kind::Log, Some((id.clone(), instances)), None)
                 }
-                ResponseContent::LogsStop(instance) => (Kind::Answer, None, Some((id.clone(), instance.clone()))),
+                ResponseContent::LogsStop(instance) => {
+                    (Kind::Answer, None, Some((id.clone(), instance.clone())))
+                }
                 ResponseContent::Error(_) => (Kind::Refusal, None, None),
                 _ => (Kind::Answer, None, None),
             },
@@ -146,12 +184,14 @@ impl Outbox {
             if let Some(stream) = ended {
                 queue.push_missing(stream)?;
             }
-            pieces.into_iter().try_for_each(|bytes| queue.push_bytes(kind, bytes))
+            pieces
+                .into_iter()
+                .try_for_each(|bytes| queue.push_bytes(kind, bytes))
         })
     }
 
-    /// Puts states that others are told of as well; never waits. A peer that keeps up gets those that come together as one
-    /// entry, `together`.
+    /// Puts states that others are told of as well; never waits. A peer that keeps up gets those
+    /// that come together as one entry, `together`.
     ///
     /// # Errors
     /// As [`Self::put`].
@@ -167,7 +207,11 @@ impl Outbox {
             states.try_for_each(|state| {
                 // With tag and length around it.
                 if state.bytes() + 6 > self.message_max {
-                    let instance = state.instance.as_ref().map(InstanceName::short).unwrap_or_default();
+                    let instance = state
+                        .instance
+                        .as_ref()
+                        .map(InstanceName::short)
+                        .unwrap_or_default();
                     let what = format!("the state of '{instance}'");
                     too_large(&self.name, &what, state.bytes(), self.message_max);
                     return Ok(());
@@ -177,18 +221,21 @@ impl Outbox {
         })
     }
 
-    /// Puts all states with which a newcomer begins; never waits. They do not count, however many there are: nothing else
-    /// waits for it yet.
+    /// Puts all states with which a newcomer begins; never waits. They do not count, however many
+    /// there are: nothing else waits for it yet.
     ///
     /// # Errors
     /// As [`Self::put`].
     pub fn put_first_states(&self, states: &[WorkloadState]) -> Result<(), OutboxError> {
         // So many with the longest texts fit into one message.
         let mut parts = states.chunks(STATES_MESSAGE_BYTES / (2 * ADDITIONAL_INFO_MAX));
-        self.put_with(|queue| parts.try_for_each(|part| queue.push_bytes(Kind::FirstStates, encode_states(part))))
+        self.put_with(|queue| {
+            parts.try_for_each(|part| queue.push_bytes(Kind::FirstStates, encode_states(part)))
+        })
     }
 
-    /// Puts a response of little use; it is dropped when so much waits already that others would wait for it.
+    /// Puts a response of little use; it is dropped when so much waits already that others would
+    /// wait for it.
     ///
     /// # Errors
     /// As [`Self::put`].
@@ -201,7 +248,11 @@ impl Outbox {
     pub fn encode(&self, state: &Node, altered: Option<AlteredFields>) -> Encoded {
         let bytes = encode_state(state, altered.as_ref());
         let _room = self.queue.lock().rooms[ANSWERS].overdraw(bytes.len());
-        Encoded { bytes, instance: None, _room }
+        Encoded {
+            bytes,
+            instance: None,
+            _room,
+        }
     }
 
     /// Puts a state for the request `id`.
@@ -219,11 +270,16 @@ impl Outbox {
 
     fn put_too_large(&self, id: String, size: usize) -> Result<(), OutboxError> {
         let pieces = too_large_answer(id, size, self.message_max, &self.name);
-        self.put_with(|queue| pieces.into_iter().try_for_each(|bytes| queue.push_bytes(Kind::Refusal, bytes)))
+        self.put_with(|queue| {
+            pieces
+                .into_iter()
+                .try_for_each(|bytes| queue.push_bytes(Kind::Refusal, bytes))
+        })
     }
 
-    /// Whether a response would be sent soon, however large it is: hardly any other waits or is being sent, and less than
-    /// `max` does for all peers. If not, `wake` is woken as soon as it would.
+    /// Whether a response would be sent soon, however large it is: hardly any other waits or is
+    /// being sent, and less than `max` does for all peers. If not, `wake` is woken as soon as it
+    /// would.
     pub fn has_room_for_answer(&self, max: usize, wake: &Waker) -> bool {
         let mut queue = self.queue.lock();
         if !queue.has_room_for_answer() {
@@ -233,12 +289,14 @@ impl Outbox {
         queue.reader_gone || queue.rooms[ANSWERS].has_room_below(max, wake)
     }
 
-    /// Whether more responses wait, or are being sent, than it may have before further requests are served.
+    /// Whether more responses wait, or are being sent, than it may have before further requests are
+    /// served.
     pub fn is_behind(&self) -> bool {
         !self.queue.lock().has_room_for_answer()
     }
 
-    /// Whether an event may be put: while answers take all the room that peers share, not for a peer that is behind.
+    /// Whether an event may be put: while answers take all the room that peers share, not for a
+    /// peer that is behind.
     pub fn has_room_for_event(&self) -> bool {
         let queue = self.queue.lock();
         queue.bytes <= PEER_EVENTS_BYTES || queue.rooms[ANSWERS].has_room()
@@ -254,7 +312,10 @@ impl Outbox {
         self.queue.lock().bytes <= PEER_OUTBOX_BYTES / 2
     }
 
-    fn put_with(&self, push: impl FnOnce(&mut Queue) -> Result<(), OutboxError>) -> Result<(), OutboxError> {
+    fn put_with(
+        &self,
+        push: impl FnOnce(&mut Queue) -> Result<(), OutboxError>,
+    ) -> Result<(), OutboxError> {
         let mut queue = self.queue.lock();
         if queue.reader_gone {
             return Err(OutboxError::Closed);
@@ -304,7 +365,8 @@ impl OutboxReader {
     pub fn takes_wanted_room(&self) -> bool {
         let queue = self.queue.lock();
         let [answers, others] = &queue.rooms;
-        queue.takes(ANSWERS) > 0 && answers.is_wanted() || queue.takes(OTHERS) > 0 && !others.has_room()
+        queue.takes(ANSWERS) > 0 && answers.is_wanted()
+            || queue.takes(OTHERS) > 0 && !others.has_room()
     }
 
     /// Whether something waits, or is being sent, that takes such room.

@@ -27,7 +27,8 @@ pub enum PeerHello {
     Commander,
 }
 
-/// What connections report to the server. For one peer: `Opened`, any number of `Message`, `Closed`.
+/// What connections report to the server. For one peer: `Opened`, any number of `Message`,
+/// `Closed`.
 #[derive(Debug)]
 pub enum PeerEvent {
     /// A stream whose hello was accepted. Dropping the outbox ends it with status OK.
@@ -57,8 +58,8 @@ pub enum PeerEvent {
     },
 }
 
-/// What a message takes until it is handled: its share of the room for large ones, and a place among those of its stream.
-/// The default takes none.
+/// What a message takes until it is handled: its share of the room for large ones, and a place
+/// among those of its stream. The default takes none.
 #[derive(Debug, Default)]
 pub struct Room {
     pub(super) bytes: Share,
@@ -93,11 +94,14 @@ impl fmt::Display for Origin {
 }
 
 impl Origin {
-    /// Whose streams, log lines and time of the server are counted together: those of a certificate, wherever it is used, and
-    /// else those of an address or user; each connection has another port.
+    /// Whose streams, log lines and time of the server are counted together: those of a
+    /// certificate, wherever it is used, and else those of an address or user; each connection has
+    /// another port.
     pub fn holder(&self) -> String {
         match self {
-            Self::Tls(_, certificate) if !certificate.dns_names.is_empty() => certificate.dns_names.join(", "),
+            Self::Tls(_, certificate) if !certificate.dns_names.is_empty() => {
+                certificate.dns_names.join(", ")
+            }
             Self::Plain(address) | Self::Tls(address, _) => address.ip().to_string(),
             Self::Socket(_, uid) => format!("uid {uid}"),
         }

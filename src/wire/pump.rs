@@ -1,12 +1,14 @@
-//! Bytes between clients and gRPC: every connection of the server, and those of clients with TLS, pass a socket pair.
-//! So the lengths of messages are seen before gRPC takes them, and gRPC needs no TLS. One thread moves the bytes of all
-//! connections, a buffer a turn of each: a silent client costs no thread, and whoever takes nothing is left alone.
+//! Bytes between clients and gRPC: every connection of the server, and those of clients with TLS,
+//! pass a socket pair. So the lengths of messages are seen before gRPC takes them, and gRPC needs
+//! no TLS. One thread moves the bytes of all connections, a buffer a turn of each: a silent client
+//! costs no thread, and whoever takes nothing is left alone.
 //!
-//! Thread: `listen` of the server, with four `tls` that do what handshakes compute and never wait for a client;
-//! `tls:server` of a client.
-//! Owns: the sockets of the other sides, our ends of gRPC's connections, and what is under way in each direction. Each side
-//! is read only when what it sent before was taken. A connection on which nothing is sent holds no memory, and one of gRPC
-//! begins with the first byte or the end of the handshake.
+//! Thread: `listen` of the server, with four `tls` that do what handshakes compute and never wait
+//! for a client; `tls:server` of a client.
+//! Owns: the sockets of the other sides, our ends of gRPC's connections, and what is under way in
+//! each direction. Each side is read only when what it sent before was taken. A connection on which
+//! nothing is sent holds no memory, and one of gRPC begins with the first byte or the end of the
+//! handshake.
 
 use super::tls::{Link, would_block};
 use crate::limits::{HANDSHAKE_MAX, HELLO_MAX, STACK_LARGE};
@@ -25,13 +27,13 @@ use std::time::{Duration, Instant};
 
 /// Bytes that are moved at once: one TLS record.
 pub const BUFFER: usize = 16 * 1024;
-/// After we end a connection we read for this long until the other side has closed it, so that an alert or the last message
-/// arrives.
+/// After we end a connection we read for this long until the other side has closed it, so that an
+/// alert or the last message arrives.
 const FAREWELL_MAX: Duration = Duration::from_secs(2);
 /// Threads that do what handshakes compute, which takes milliseconds each.
 const SHAKERS: usize = 4;
-/// Connections without a stream that is served; another one ends the oldest, whose client tries again: whoever says nothing
-/// must not keep others out, and each takes three descriptors.
+/// Connections without a stream that is served; another one ends the oldest, whose client tries
+/// again: whoever says nothing must not keep others out, and each takes three descriptors.
 pub const STRANGERS: usize = 128;
 const TOO_MANY: &str = "too many connections without a stream that is served";
 /// Events taken at once.
@@ -43,7 +45,8 @@ const WAKE: u64 = FIRST_CONNECTION - 1;
 
 /// Decides what of the bytes of a client goes on.
 pub trait Gate: Send {
-    /// How many of these bytes may go on now. Also called without any, to check what was admitted before.
+    /// How many of these bytes may go on now. Also called without any, to check what was admitted
+    /// before.
     ///
     /// # Errors
     /// The connection has to end, and why.
@@ -72,7 +75,8 @@ impl From<String> for PumpError {
     }
 }
 
-/// Makes a connection of gRPC: our end of it, which must not block, and what the bytes for it have to pass.
+/// Makes a connection of gRPC: our end of it, which must not block, and what the bytes for it have
+/// to pass.
 pub type Open = Box<dyn FnOnce(&Link) -> io::Result<(UnixStream, Option<Box<dyn Gate>>)> + Send>;
 /// Called before gRPC sees the end.
 pub type OnEnd = Box<dyn FnOnce(&PumpError) + Send>;
@@ -112,9 +116,10 @@ struct Connection {
     link: Link,
     /// While nothing came yet, or its handshake is under way.
     open: Option<Open>,
-    /// Until gRPC has ended, or the connection broke. Then what is left for the other side is sent, the sending side is
-    /// closed, and the socket is read until the other side closes as well. A socket that is closed with unread bytes resets
-    /// the connection, and the other side may lose what was sent last.
+    /// Until gRPC has ended, or the connection broke. Then what is left for the other side is sent,
+    /// the sending side is closed, and the socket is read until the other side closes as well. A
+    /// socket that is closed with unread bytes resets the connection, and the other side may lose
+    /// what was sent last.
     grpc: Option<UnixStream>,
     gate: Option<Box<dyn Gate>>,
     /// Bytes on their way to gRPC, of which so many have passed the gate.
@@ -140,7 +145,15 @@ impl Pump {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let (connections, due, buffer) = (BTreeMap::new(), BTreeSet::new(), vec![0; BUFFER].into());
         let wake = EventFd::new()?;
-        let pump = Self { epoll, connections, next: FIRST_CONNECTION, due, buffer, wake, shakers: None };
+        let pump = Self {
+            epoll,
+            connections,
+            next: FIRST_CONNECTION,
+            due,
+            buffer,
+            wake,
+            shakers: None,
+        };
         pump.watch(pump.wake.as_fd(), WAKE)?;
         Ok(pump)
     }
@@ -151,7 +164,8 @@ impl Pump {
     /// The system has no room for them.
     pub fn start_shakers(&mut self) -> io::Result<()> {
         let (work, to_do) = bounded::<(u64, Connection)>(STRANGERS);
-        let (finished, done) = bounded(STRANGERS); // We never wait, so whoever waits for a place gets one.
+        // We never wait, so whoever waits for a place gets one.
+        let (finished, done) = bounded(STRANGERS);
         for _ in 0..SHAKERS {
             let (to_do, finished, wake) = (to_do.clone(), finished.clone(), self.wake.clone());
             threads::spawn("tls", STACK_LARGE, move || {
@@ -162,7 +176,11 @@ impl Pump {
                 }
             })?;
         }
-        self.shakers = Some(Shakers { work, done, busy: 0 });
+        self.shakers = Some(Shakers {
+            work,
+            done,
+            busy: 0,
+        });
         Ok(())
     }
 
@@ -171,7 +189,12 @@ impl Pump {
     /// # Errors
     /// The kernel has no room for it.
     pub fn watch(&self, end: BorrowedFd<'_>, key: u64) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, end, EventData::new_u64(key), EventFlags::IN)?)
+        Ok(epoll::add(
+            &self.epoll,
+            end,
+            EventData::new_u64(key),
+            EventFlags::IN,
+        )?)
     }
 
     /// Ends [`Self::watch`].
@@ -181,14 +204,22 @@ impl Pump {
 
     /// Adds a connection, which is opened `at_once` or with its first byte.
     pub fn add(&mut self, link: Link, open: Open, at_once: bool, on_end: OnEnd, now: Instant) {
-        let strangers = self.connections.iter().filter(|(_, connection)| connection.is_stranger());
+        let strangers = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.is_stranger());
         let strangers: Vec<u64> = strangers.map(|(key, _)| *key).collect();
         let busy = self.shakers.as_ref().map_or(0, |shakers| shakers.busy);
         if strangers.len() + busy >= STRANGERS
             && let Some(key) = strangers.first().copied()
             && let Some(oldest) = self.take(key)
         {
-            self.keep(key, oldest, Err(PumpError::Refused(TOO_MANY.to_owned())), now);
+            self.keep(
+                key,
+                oldest,
+                Err(PumpError::Refused(TOO_MANY.to_owned())),
+                now,
+            );
         }
         let key = self.next;
         self.next += 2;
@@ -210,18 +241,29 @@ impl Pump {
         self.step(key, at_once, false, now);
     }
 
-    /// Waits until something comes, at most `limit`, and moves what can be moved. Returns the keys of what else is
-    /// readable.
+    /// Waits until something comes, at most `limit`, and moves what can be moved. Returns the keys
+    /// of what else is readable.
     ///
     /// # Errors
     /// The kernel cannot wait.
-    pub fn wait(&mut self, limit: Option<Duration>, clock: impl Fn() -> Instant) -> io::Result<Vec<u64>> {
+    pub fn wait(
+        &mut self,
+        limit: Option<Duration>,
+        clock: impl Fn() -> Instant,
+    ) -> io::Result<Vec<u64>> {
         let now = clock();
-        let due = self.due.first().map(|(due, _)| due.saturating_duration_since(now));
+        let due = self
+            .due
+            .first()
+            .map(|(due, _)| due.saturating_duration_since(now));
         let time = [limit, due].into_iter().flatten().min();
         let time = time.and_then(|time| Timespec::try_from(time).ok());
         let mut events = Vec::with_capacity(EVENTS);
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), time.as_ref()) {
+        match epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(&mut events),
+            time.as_ref(),
+        ) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -246,10 +288,13 @@ impl Pump {
         self.connections.values().any(Connection::is_shaking)
     }
 
-    /// Moves the bytes of its connections until all have ended. With an `end` that is the last time, and those on which
-    /// nothing came yet end at once.
+    /// Moves the bytes of its connections until all have ended. With an `end` that is the last
+    /// time, and those on which nothing came yet end at once.
     pub fn run(&mut self, end: Option<Instant>) {
-        let silent = self.connections.iter().filter(|(_, connection)| end.is_some() && connection.open.is_some());
+        let silent = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| end.is_some() && connection.open.is_some());
         let silent: Vec<u64> = silent.map(|(key, _)| *key).collect();
         silent.into_iter().for_each(|key| drop(self.take(key)));
         let left = || end.map(|end| SystemClock.until(end));
@@ -261,21 +306,41 @@ impl Pump {
 
     fn take(&mut self, key: u64) -> Option<Connection> {
         let mut connection = self.connections.remove(&key)?;
-        connection.due.take().map(|due| self.due.remove(&(due, key)));
+        connection
+            .due
+            .take()
+            .map(|due| self.due.remove(&(due, key)));
         Some(connection)
     }
 
     fn step(&mut self, key: u64, from_link: bool, from_grpc: bool, now: Instant) {
         // Both ends of one connection may be ready at once, and the first may have ended it.
-        let Some(mut connection) = self.take(key) else { return };
-        if let Some(shakers) = self.shakers.as_mut().filter(|_| from_link && connection.is_shaking()) {
+        let Some(mut connection) = self.take(key) else {
+            return;
+        };
+        if let Some(shakers) = self
+            .shakers
+            .as_mut()
+            .filter(|_| from_link && connection.is_shaking())
+        {
             let [registered, _] = &mut connection.registered;
-            let _ = watch(&self.epoll, connection.link.socket(), key, registered, (false, false)); // It is watched.
+            let _ = watch(
+                &self.epoll,
+                connection.link.socket(),
+                key,
+                registered,
+                (false, false),
+            ); // It is watched.
             match shakers.work.try_send((key, connection)) {
                 Ok(()) => shakers.busy += 1,
                 Err(full) => {
                     let (key, connection) = full.into_inner();
-                    self.keep(key, connection, Err(PumpError::Refused(TOO_MANY.to_owned())), now);
+                    self.keep(
+                        key,
+                        connection,
+                        Err(PumpError::Refused(TOO_MANY.to_owned())),
+                        now,
+                    );
                 }
             }
             return;
@@ -286,7 +351,9 @@ impl Pump {
 
     fn take_shaken(&mut self, now: Instant) {
         self.wake.reset();
-        let Some(shakers) = &mut self.shakers else { return };
+        let Some(shakers) = &mut self.shakers else {
+            return;
+        };
         let done: Vec<Shaken> = shakers.done.try_iter().collect();
         shakers.busy -= done.len();
         for (key, mut connection, shaken) in done {
@@ -300,7 +367,13 @@ impl Pump {
     }
 
     /// Keeps a connection that goes on.
-    fn keep(&mut self, key: u64, mut connection: Connection, moved: Result<bool, PumpError>, now: Instant) {
+    fn keep(
+        &mut self,
+        key: u64,
+        mut connection: Connection,
+        moved: Result<bool, PumpError>,
+        now: Instant,
+    ) {
         let goes_on = moved.unwrap_or_else(|error| connection.break_off(&error, now));
         if !goes_on {
             return;
@@ -325,8 +398,15 @@ impl Connection {
         self.open.is_some() || self.gate.as_ref().is_some_and(|gate| !gate.is_served())
     }
 
-    /// Moves what can be moved; each side is read if there is something. Returns whether the connection goes on.
-    fn step(&mut self, from_link: bool, from_grpc: bool, now: Instant, buffer: &mut [u8]) -> Result<bool, PumpError> {
+    /// Moves what can be moved; each side is read if there is something. Returns whether the
+    /// connection goes on.
+    fn step(
+        &mut self,
+        from_link: bool,
+        from_grpc: bool,
+        now: Instant,
+        buffer: &mut [u8],
+    ) -> Result<bool, PumpError> {
         let is_late = self.until.is_some_and(|until| until <= now);
         if self.open.is_some() {
             if is_late {
@@ -336,7 +416,9 @@ impl Connection {
                 self.link.shake()?;
             }
             let is_shaking = self.link.is_shaking();
-            let Some(open) = self.open.take_if(|_| from_link && !is_shaking) else { return Ok(true) };
+            let Some(open) = self.open.take_if(|_| from_link && !is_shaking) else {
+                return Ok(true);
+            };
             self.until = None;
             let (grpc, gate) = open(&self.link).map_err(|error| {
                 self.link.close();
@@ -373,7 +455,12 @@ impl Connection {
     }
 
     /// Moves what came from the other side.
-    fn move_incoming(&mut self, mut from_link: bool, now: Instant, buffer: &mut [u8]) -> Result<(), PumpError> {
+    fn move_incoming(
+        &mut self,
+        mut from_link: bool,
+        now: Instant,
+        buffer: &mut [u8],
+    ) -> Result<(), PumpError> {
         let mut left = std::mem::take(&mut self.left);
         left.drain(..self.forward(&left, now)?);
         self.left = if left.is_empty() { Vec::new() } else { left };
@@ -391,12 +478,19 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes what may go on, as far as gRPC takes it. Returns how many bytes are done with; all when gRPC has ended.
+    /// Writes what may go on, as far as gRPC takes it. Returns how many bytes are done with; all
+    /// when gRPC has ended.
     fn forward(&mut self, bytes: &[u8], now: Instant) -> Result<usize, PumpError> {
-        let Some(grpc) = self.grpc.as_mut().filter(|_| self.until.is_none()) else { return Ok(bytes.len()) };
+        let Some(grpc) = self.grpc.as_mut().filter(|_| self.until.is_none()) else {
+            return Ok(bytes.len());
+        };
         let mut sent = 0;
         loop {
-            let fresh = if self.admitted == 0 { &bytes[sent..] } else { &[] };
+            let fresh = if self.admitted == 0 {
+                &bytes[sent..]
+            } else {
+                &[]
+            };
             self.admitted += match &mut self.gate {
                 Some(gate) => gate.admit(fresh, now).map_err(PumpError::Refused)?,
                 None => fresh.len(),
@@ -426,10 +520,14 @@ impl Connection {
         self.until.get_or_insert(now + FAREWELL_MAX);
     }
 
-    /// The connection is over for gRPC. Returns whether something is left for the other side, an alert of TLS.
+    /// The connection is over for gRPC. Returns whether something is left for the other side, an
+    /// alert of TLS.
     fn break_off(&mut self, error: &PumpError, now: Instant) -> bool {
         log::debug!("Connection ended: '{error}'");
-        self.on_end.take().into_iter().for_each(|on_end| on_end(error));
+        self.on_end
+            .take()
+            .into_iter()
+            .for_each(|on_end| on_end(error));
         let goes_on = self.link.wants_write() && (self.open.is_some() || self.until.is_none());
         (self.open, self.until) = (None, None);
         self.leave_grpc(now);
@@ -438,11 +536,21 @@ impl Connection {
 
     /// Has the kernel watch for what can be moved next.
     fn register(&mut self, epoll: &OwnedFd, key: u64, now: Instant) -> io::Result<()> {
-        self.due = self.until.or_else(|| self.gate.as_ref()?.check_again_at(now));
+        self.due = self
+            .until
+            .or_else(|| self.gate.as_ref()?.check_again_at(now));
         let is_sent = !self.link.wants_write();
         let reads = self.until.is_some() || self.left.is_empty() && !self.has_ended;
-        watch(epoll, self.link.socket(), key, &mut self.registered[0], (reads, !is_sent))?;
-        let Some(grpc) = &self.grpc else { return Ok(()) };
+        watch(
+            epoll,
+            self.link.socket(),
+            key,
+            &mut self.registered[0],
+            (reads, !is_sent),
+        )?;
+        let Some(grpc) = &self.grpc else {
+            return Ok(());
+        };
         watch(
             epoll,
             grpc.as_fd(),
@@ -453,8 +561,8 @@ impl Connection {
     }
 }
 
-/// An end of which nothing is wanted is left out: the kernel reports its hang-up whether wanted or not, and the loop would
-/// spin.
+/// An end of which nothing is wanted is left out: the kernel reports its hang-up whether wanted or
+/// not, and the loop would spin.
 fn watch(
     epoll: &OwnedFd,
     end: BorrowedFd<'_>,

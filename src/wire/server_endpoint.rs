@@ -71,7 +71,8 @@ pub enum EndpointError {
     Start(#[from] io::Error),
 }
 
-/// Room for the large messages of all connections until they are served, in bytes. A larger one goes alone.
+/// Room for the large messages of all connections until they are served, in bytes. A larger one
+/// goes alone.
 pub(super) const LARGE_MESSAGES: usize = 8 * 1024 * 1024;
 
 /// All connections of the server.
@@ -86,8 +87,8 @@ pub struct ServerEndpoint {
 struct Shared {
     streams: Streams,
     next_peer: AtomicU64,
-    /// Open connections by the number that gRPC calls them; an entry is replaced when its number is used again,
-    /// so there are never more than 4096.
+    /// Open connections by the number that gRPC calls them; an entry is replaced when its number is
+    /// used again, so there are never more than 4096.
     connections: Mutex<HashMap<i32, Connection>>,
     /// How many streams each [holder](Origin::holder) has open.
     open: Mutex<HashMap<String, usize>>,
@@ -104,14 +105,21 @@ impl Place {
     fn take(shared: &Arc<Shared>, holder: &str) -> Result<Self, String> {
         let mut open = shared.open.lock();
         if open.values().sum::<usize>() >= STREAMS_MAX {
-            return Err(format!("The server has {STREAMS_MAX} streams open; try again later"));
+            return Err(format!(
+                "The server has {STREAMS_MAX} streams open; try again later"
+            ));
         }
         let of_holder = open.entry(holder.to_owned()).or_default();
         if *of_holder >= STREAMS_OF_HOLDER {
-            return Err(format!("The server has {STREAMS_OF_HOLDER} streams of '{holder}' open; try again later"));
+            return Err(format!(
+                "The server has {STREAMS_OF_HOLDER} streams of '{holder}' open; try again later"
+            ));
         }
         *of_holder += 1;
-        Ok(Self { shared: shared.clone(), holder: holder.to_owned() })
+        Ok(Self {
+            shared: shared.clone(),
+            holder: holder.to_owned(),
+        })
     }
 }
 
@@ -144,7 +152,13 @@ impl ServerEndpoint {
         inbox: Sender<PeerEvent>,
         watched: &mut WatchedThreads,
     ) -> Result<Self, EndpointError> {
-        Self::start_with(options, inbox, watched, Keepalive::default(), LARGE_MESSAGES)
+        Self::start_with(
+            options,
+            inbox,
+            watched,
+            Keepalive::default(),
+            LARGE_MESSAGES,
+        )
     }
 
     /// The same with another bound for peers that have vanished, and for large messages.
@@ -161,7 +175,10 @@ impl ServerEndpoint {
         };
         let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
         for address in &options.addresses {
-            let bind = |source| EndpointError::Bind { address: address.clone(), source };
+            let bind = |source| EndpointError::Bind {
+                address: address.clone(),
+                source,
+            };
             let listener = Listener::bind(address, options.socket_mode).map_err(bind)?;
             addresses.push(listener.address().map_err(bind)?);
             listeners.push(listener);
@@ -189,8 +206,12 @@ impl ServerEndpoint {
             .register_service(services(&shared));
         let mut server = grpc::with_late_timers(|| server.build()).map_err(io::Error::other)?;
         server.start();
-        let entrance = Arc::new(Mutex::new(Entrance { server, next_number: CONNECTION_FD_MIN }));
-        let (stopped, stop) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(io::Error::from)?;
+        let entrance = Arc::new(Mutex::new(Entrance {
+            server,
+            next_number: CONNECTION_FD_MIN,
+        }));
+        let (stopped, stop) =
+            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(io::Error::from)?;
         let mut pump = Pump::new()?;
         if tls.is_some() {
             pump.start_shakers()?;
@@ -199,18 +220,27 @@ impl ServerEndpoint {
         let heartbeat = watched.add_woken_by("listen", move || waker.set());
         let listen = threads::spawn("listen", STACK_LARGE, move || {
             let tls = tls.as_ref();
-            let accepted = accept_until_stopped(&mut pump, &listeners, &stopped, &heartbeat, &shared, &entrance, tls);
+            let accepted = accept_until_stopped(
+                &mut pump, &listeners, &stopped, &heartbeat, &shared, &entrance, tls,
+            );
             if let Err(error) = accepted {
-                log::error!("Cannot wait for connections: '{error}'. No further client can connect.");
+                log::error!(
+                    "Cannot wait for connections: '{error}'. No further client can connect."
+                );
             }
             drop(listeners); // Refuse new connections before the old ones end.
             let mut entrance = entrance.lock();
             let ended = entrance.server.shutdown();
             entrance.server.cancel_all_calls();
-            pump.run(Some(SystemClock.now() + STOP_DEADLINE / 8)); // What was written last, and the ends of TLS.
+            // What was written last, and the ends of TLS.
+            pump.run(Some(SystemClock.now() + STOP_DEADLINE / 8));
             let _ = wait_at_most(Box::pin(ended), STOP_DEADLINE);
         })?;
-        Ok(Self { addresses, listen, stop })
+        Ok(Self {
+            addresses,
+            listen,
+            stop,
+        })
     }
 
     /// Where it listens, in the order of the options; with the actual port when 0 was given.
@@ -227,21 +257,28 @@ impl ServerEndpoint {
     }
 }
 
-/// The three services; every call gets a reader thread at once, since the library's thread must not wait.
+/// The three services; every call gets a reader thread at once, since the library's thread must not
+/// wait.
 fn services(shared: &Arc<Shared>) -> grpcio::Service {
     let handler = |service: Service| {
         let shared = shared.clone();
         move |context: RpcContext<'_>, requests: Requests, responses: Responses| {
             // Each connection that gRPC has is known: it is entered before gRPC gets it.
-            let Some(connection) = connection(&shared, &context.peer()) else { return };
+            let Some(connection) = connection(&shared, &context.peer()) else {
+                return;
+            };
             let holder = connection.origin.holder();
             let _source = log_source(holder.as_str());
             let place = match Place::take(&shared, &holder) {
                 Ok(place) => place,
                 Err(text) => {
                     log::warn!("Refusing a stream from '{holder}': {text}.");
-                    let failed = responses.fail(RpcStatus::with_message(RpcStatusCode::RESOURCE_EXHAUSTED, text));
-                    context.spawn(async move { _ = failed.await }); // When it fails the client is gone.
+                    let failed = responses.fail(RpcStatus::with_message(
+                        RpcStatusCode::RESOURCE_EXHAUSTED,
+                        text,
+                    ));
+                    // When it fails the client is gone.
+                    context.spawn(async move { _ = failed.await });
                     return;
                 }
             };
@@ -255,12 +292,16 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
             };
             let owned = shared.clone();
             let body = move || {
-                owned.streams.serve(peer, service, &client, requests, responses);
+                owned
+                    .streams
+                    .serve(peer, service, &client, requests, responses);
                 drop(place);
             };
             if let Err(error) = threads::spawn(format!("rx:{}", peer.0), STACK_LARGE, body) {
                 // Both ends of the call were dropped with the closure, which cancels it.
-                log::error!("Cannot start a thread for a new connection: '{error}'. The client may try again.");
+                log::error!(
+                    "Cannot start a thread for a new connection: '{error}'. The client may try again."
+                );
             }
         }
     };
@@ -274,7 +315,10 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
 /// What the program at the other end calls itself.
 fn user_agent<'c>(context: &'c RpcContext<'_>) -> &'c [u8] {
     let mut headers = context.request_headers().iter();
-    headers.find(|(key, _)| *key == "user-agent").map(|(_, value)| value).unwrap_or_default()
+    headers
+        .find(|(key, _)| *key == "user-agent")
+        .map(|(_, value)| value)
+        .unwrap_or_default()
 }
 
 /// Where a stream comes from. gRPC names connections `fd:<number>`.
@@ -300,8 +344,11 @@ fn accept_until_stopped(
     tls: Option<&ServerTls>,
 ) -> io::Result<()> {
     pump.watch(stopped.as_fd(), STOPPED)?;
-    let watch_listeners =
-        |pump: &Pump| (LISTENERS..).zip(listeners).try_for_each(|(key, listener)| pump.watch(listener.as_fd(), key));
+    let watch_listeners = |pump: &Pump| {
+        (LISTENERS..)
+            .zip(listeners)
+            .try_for_each(|(key, listener)| pump.watch(listener.as_fd(), key))
+    };
     watch_listeners(pump)?;
     let mut resting: Option<Instant> = None;
     loop {
@@ -314,14 +361,24 @@ fn accept_until_stopped(
         }
         if ready.contains(&STOPPED) {
             pump.unwatch(stopped.as_fd());
-            listeners.iter().for_each(|listener| pump.unwatch(listener.as_fd()));
+            listeners
+                .iter()
+                .for_each(|listener| pump.unwatch(listener.as_fd()));
             return Ok(());
         }
-        for (_, listener) in (LISTENERS..).zip(listeners).filter(|(key, _)| ready.contains(key)) {
-            let Err(error) = accept_from(listener, pump, shared, entrance, tls) else { continue };
-            // Out of descriptors or memory: the connection stays in the backlog, so pause instead of spinning.
+        for (_, listener) in (LISTENERS..)
+            .zip(listeners)
+            .filter(|(key, _)| ready.contains(key))
+        {
+            let Err(error) = accept_from(listener, pump, shared, entrance, tls) else {
+                continue;
+            };
+            // Out of descriptors or memory: the connection stays in the backlog, so pause instead
+            // of spinning.
             log::warn!("Cannot accept a connection: '{error}'. Trying again.");
-            listeners.iter().for_each(|listener| pump.unwatch(listener.as_fd()));
+            listeners
+                .iter()
+                .for_each(|listener| pump.unwatch(listener.as_fd()));
             // Pause after a connection could not be accepted: out of descriptors or memory.
             resting = Some(SystemClock.now() + Duration::from_millis(200));
         }
@@ -356,7 +413,9 @@ fn accept_from(
         Ok(link) => {
             let open = move |link: &Link| {
                 let origin = match (origin, link.certificate().map_err(io::Error::other)?) {
-                    (Origin::Plain(address), Some(certificate)) => Origin::Tls(address, certificate),
+                    (Origin::Plain(address), Some(certificate)) => {
+                        Origin::Tls(address, certificate)
+                    }
                     (origin, _) => origin,
                 };
                 connect_grpc(origin, &shared, &entrance)
@@ -373,8 +432,8 @@ fn accept_from(
     Ok(())
 }
 
-/// A new connection of gRPC: our end of it, and what the bytes of the client have to pass. gRPC gets a number that was not
-/// used for long, because it identifies connections by it.
+/// A new connection of gRPC: our end of it, and what the bytes of the client have to pass. gRPC
+/// gets a number that was not used for long, because it identifies connections by it.
 fn connect_grpc(
     origin: Origin,
     shared: &Shared,
@@ -393,10 +452,13 @@ fn connect_grpc(
     entrance.next_number =
         // Connections are numbered below this; a higher number would only cost kernel memory.
         if number + 1 >= 4096 { CONNECTION_FD_MIN } else { (number + 1).max(CONNECTION_FD_MIN) };
-    shared.connections.lock().insert(number, Connection { origin, account });
+    shared
+        .connections
+        .lock()
+        .insert(number, Connection { origin, account });
     #[allow(unsafe_code)]
-    // SAFETY: `number` is a connected stream socket that nothing else uses: a fresh duplicate whose original is
-    // dropped here without being read or written. gRPC owns it from here on.
+    // SAFETY: `number` is a connected stream socket that nothing else uses: a fresh duplicate whose
+    // original is dropped here without being read or written. gRPC owns it from here on.
     unsafe {
         entrance.server.add_channel_from_fd(number);
     }

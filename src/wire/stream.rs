@@ -13,7 +13,8 @@ use super::outbox::{Outgoing, outbox_waking};
 use super::peer::{Origin, PeerEvent, PeerHello, PeerId, Room};
 use super::writer::{PeerStream, Writer};
 use crate::limits::{
-    AGENT_REQUEST_MAX, FIRST_MESSAGE_MAX, HELLO_MAX, INBOX_SMALL_MESSAGE, PEER_STUCK, SERVER_INBOX_OF_STREAM,
+    AGENT_REQUEST_MAX, FIRST_MESSAGE_MAX, HELLO_MAX, INBOX_SMALL_MESSAGE, PEER_STUCK,
+    SERVER_INBOX_OF_STREAM,
 };
 use crate::model::messages::ToServer;
 use crate::model::names::excerpt;
@@ -34,8 +35,8 @@ pub type Responses = DuplexSink<Outgoing>;
 pub struct Streams {
     /// Of the server.
     pub inbox: Sender<PeerEvent>,
-    /// For large messages of all connections, in bytes: from the first byte that gRPC gets until the message is served or
-    /// begins to wait, where it has another bound.
+    /// For large messages of all connections, in bytes: from the first byte that gRPC gets until
+    /// the message is served or begins to wait, where it has another bound.
     pub room: Arc<Budget>,
     /// What responses to all peers take that wait.
     pub answers: Arc<Budget>,
@@ -87,9 +88,13 @@ impl Streams {
             Err(status) => {
                 match status.message() {
                     NO_HELLO => {
-                        log::warn!("No hello came from '{from}': the connection ended, or its first message is empty.");
+                        log::warn!(
+                            "No hello came from '{from}': the connection ended, or its first message is empty."
+                        );
                     }
-                    text => log::warn!("Refusing the connection from '{from}': '{}'", excerpt(text)),
+                    text => {
+                        log::warn!("Refusing the connection from '{from}': '{}'", excerpt(text))
+                    }
                 }
                 let _ = wait_at_most(responses.fail(status), PEER_STUCK);
                 return;
@@ -100,23 +105,39 @@ impl Streams {
             PeerHello::Cli | PeerHello::Commander => peer.0.to_string(),
         };
         // The name is for people who look at the process; without it nothing is lost.
-        let _ = std::ffi::CString::new(format!("rx:{name}")).map(|name| rustix::thread::set_name(&name));
+        let _ = std::ffi::CString::new(format!("rx:{name}"))
+            .map(|name| rustix::thread::set_name(&name));
         log::debug!("Stream {} from '{from}' is '{name}'.", peer.0);
         if client.waits_for_headers && service != Service::Agent {
-            // gRPC sends the headers with the first message; agents get one at once, the others only when they ask.
-            let _ = Pin::new(&mut responses).start_send((Outgoing::no_states(), WriteFlags::default()));
+            // gRPC sends the headers with the first message; agents get one at once, the others
+            // only when they ask.
+            let _ =
+                Pin::new(&mut responses).start_send((Outgoing::no_states(), WriteFlags::default()));
         }
         let waker = self.writer.waker(peer);
-        let (outbox, reader) = outbox_waking(waker.clone(), self.answers.clone(), self.others.clone());
+        let (outbox, reader) =
+            outbox_waking(waker.clone(), self.answers.clone(), self.others.clone());
         let outbox = outbox.limited_to(client.message_max, &name);
         let stream = PeerStream::new(name, Box::new(responses), reader, service == Service::Agent);
         self.writer.add(peer, stream, waker);
         account.hello_accepted();
-        if self.inbox.send(PeerEvent::Opened { peer, hello, source, outbox }).is_err() {
+        if self
+            .inbox
+            .send(PeerEvent::Opened {
+                peer,
+                hello,
+                source,
+                outbox,
+            })
+            .is_err()
+        {
             return; // The server is ending.
         }
-        let longest =
-            if service == Service::Agent { AGENT_REQUEST_MAX.min(self.message_max) } else { self.message_max };
+        let longest = if service == Service::Agent {
+            AGENT_REQUEST_MAX.min(self.message_max)
+        } else {
+            self.message_max
+        };
         let goes_on = self.pass_on(peer, client, longest, requests);
         account.stream_ended();
         if goes_on {
@@ -134,7 +155,12 @@ impl Streams {
         let received = match first {
             Some(Some(Ok(received))) => received,
             Some(_) => return Err(refusal(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO)),
-            None => return Err(refusal(RpcStatusCode::DEADLINE_EXCEEDED, "No hello received.")),
+            None => {
+                return Err(refusal(
+                    RpcStatusCode::DEADLINE_EXCEEDED,
+                    "No hello received.",
+                ));
+            }
         };
         let Connection { origin, account } = &client.connection;
         let mut share = account.arrived(received.len());
@@ -149,34 +175,65 @@ impl Streams {
         Ok(hello)
     }
 
-    /// Passes messages of at most `longest` bytes on to the server until the stream ends. Returns whether the server goes on.
-    fn pass_on(&self, peer: PeerId, client: &Client, longest: usize, mut requests: Requests) -> bool {
+    /// Passes messages of at most `longest` bytes on to the server until the stream ends. Returns
+    /// whether the server goes on.
+    fn pass_on(
+        &self,
+        peer: PeerId,
+        client: &Client,
+        longest: usize,
+        mut requests: Requests,
+    ) -> bool {
         let from = client.connection.origin.to_string();
         let places = Budget::new(SERVER_INBOX_OF_STREAM);
         loop {
-            let place = places.take(1); // Before the next message, which waits where it takes little.
+            // Before the next message, which waits where it takes little.
+            let place = places.take(1);
             // A stream that failed answers with errors for ever, so the first one ends it.
-            let Some(Ok(received)) = block_on(requests.next()) else { return true };
+            let Some(Ok(received)) = block_on(requests.next()) else {
+                return true;
+            };
             let mut bytes = client.connection.account.arrived(received.len());
             let message = match self.read(received, longest, &mut bytes, &from) {
                 // From programs of other implementations a list without states means nothing.
-                Some(ToServer::StatesComplete) if !client.own => ToServer::WorkloadStates(Vec::new()),
+                Some(ToServer::StatesComplete) if !client.own => {
+                    ToServer::WorkloadStates(Vec::new())
+                }
                 Some(message) => message,
                 None => return true,
             };
-            let room = Room { bytes, _place: place };
-            if self.inbox.send(PeerEvent::Message { peer, message, room }).is_err() {
+            let room = Room {
+                bytes,
+                _place: place,
+            };
+            if self
+                .inbox
+                .send(PeerEvent::Message {
+                    peer,
+                    message,
+                    room,
+                })
+                .is_err()
+            {
                 return false;
             }
         }
     }
 
-    /// Decodes a message of a peer at `from`; `share` grows to what it takes then. A request that was not decoded is refused
-    /// as one that cannot be understood, so that its sender gets a response; anything else becomes [`ToServer::Empty`].
+    /// Decodes a message of a peer at `from`; `share` grows to what it takes then. A request that
+    /// was not decoded is refused as one that cannot be understood, so that its sender gets a
+    /// response; anything else becomes [`ToServer::Empty`].
     ///
     /// `None`: it cannot be decoded.
-    fn read(&self, received: Received, longest: usize, share: &mut Share, from: &str) -> Option<ToServer> {
-        let not_decoded = |reason: &str| log::warn!("Not decoding a message from '{from}': {reason}.");
+    fn read(
+        &self,
+        received: Received,
+        longest: usize,
+        share: &mut Share,
+        from: &str,
+    ) -> Option<ToServer> {
+        let not_decoded =
+            |reason: &str| log::warn!("Not decoding a message from '{from}': {reason}.");
         let bytes = match received.unpack(longest) {
             Ok(bytes) => bytes,
             Err((id, reason)) => {
@@ -196,7 +253,9 @@ impl Streams {
         }
         self.room.decode(share, || {
             let (message, left) = decode(Left::of(&bytes));
-            left.refused().into_iter().for_each(|reason| not_decoded(reason));
+            left.refused()
+                .into_iter()
+                .for_each(|reason| not_decoded(reason));
             let message = message.or_else(|| left.refused().map(|_| ToServer::Empty));
             (message, left.taken())
         })

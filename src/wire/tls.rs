@@ -1,11 +1,14 @@
-//! Mutual TLS: certificates, the handshake, and the sockets that pump.rs reads and writes, with a session or without.
+//! Mutual TLS: certificates, the handshake, and the sockets that pump.rs reads and writes, with a
+//! session or without.
 //!
-//! Thread: `listen` and `tls` of the server; of a client the one that connects, and then `tls:server`.
+//! Thread: `listen` and `tls` of the server; of a client the one that connects, and then
+//! `tls:server`.
 //! Owns: the socket and the TLS session.
 
 use super::address::PemTexts;
 use super::key_kinds::{
-    RSA_BITS_AUTHORITY, RSA_BITS_OWN, WORKING_AUTHORITIES, WORKING_KEYS, is_encrypted, other_content, unusable_kind,
+    RSA_BITS_AUTHORITY, RSA_BITS_OWN, WORKING_AUTHORITIES, WORKING_KEYS, is_encrypted,
+    other_content, unusable_kind,
 };
 use crate::limits::HELLO_MAX;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +18,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 use rustls::{
-    CertificateError, ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
+    CertificateError, ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig,
+    ServerConnection,
 };
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -26,7 +30,8 @@ use std::sync::Arc;
 pub const SERVER_NAME: &str = "ank-server";
 const ALPN: &[u8] = b"h2";
 
-/// Certificates or key that cannot be used, or why the other side was refused. Never contains any text of a certificate or key.
+/// Certificates or key that cannot be used, or why the other side was refused. Never contains any
+/// text of a certificate or key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TlsError(pub String);
@@ -36,7 +41,9 @@ fn unusable(what: &str, reason: impl std::fmt::Display) -> TlsError {
 }
 
 fn mismatch(reason: impl std::fmt::Display) -> TlsError {
-    TlsError(format!("certificate, key and CA do not belong together: {reason}"))
+    TlsError(format!(
+        "certificate, key and CA do not belong together: {reason}"
+    ))
 }
 
 /// Settings of the server's side, shared by all connections.
@@ -62,7 +69,9 @@ pub struct PeerCertificate {
 /// The error for a certificate and a key that cannot be used together.
 fn unusable_key(error: &rustls::Error) -> TlsError {
     match error {
-        rustls::Error::InconsistentKeys(_) => mismatch("the private key is not that of the certificate"),
+        rustls::Error::InconsistentKeys(_) => {
+            mismatch("the private key is not that of the certificate")
+        }
         other => mismatch(other),
     }
 }
@@ -77,9 +86,10 @@ impl ServerTls {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let roots = Arc::new(roots(&pem.ca)?);
         let (chain, key) = identity(pem, &provider)?;
-        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
-            .build()
-            .map_err(mismatch)?;
+        let verifier =
+            rustls::server::WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
+                .build()
+                .map_err(mismatch)?;
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(mismatch)?
@@ -88,7 +98,8 @@ impl ServerTls {
             .map_err(|error| unusable_key(&error))?;
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
-        config.send_tls13_tickets = 0; // Connections last for days, so resumption would only cost memory.
+        // Connections last for days, so resumption would only cost memory.
+        config.send_tls13_tickets = 0;
         Ok(Self(Arc::new(config)))
     }
 
@@ -97,7 +108,8 @@ impl ServerTls {
     /// # Errors
     /// The library has no session.
     pub fn begin(&self, socket: impl Into<OwnedFd>) -> Result<Link, rustls::Error> {
-        ServerConnection::new(self.0.clone()).map(|session| Link::new(socket, Some(Box::new(session.into()))))
+        ServerConnection::new(self.0.clone())
+            .map(|session| Link::new(socket, Some(Box::new(session.into()))))
     }
 }
 
@@ -138,13 +150,20 @@ fn roots(pem: &str) -> Result<RootCertStore, TlsError> {
     let certificates = certificates(pem, "CA certificate")?;
     let kind_of = |certificate| unusable_kind_of(certificate, RSA_BITS_AUTHORITY);
     if let Some(kind) = certificates.first().and_then(kind_of)
-        && certificates.iter().all(|certificate| kind_of(certificate).is_some())
+        && certificates
+            .iter()
+            .all(|certificate| kind_of(certificate).is_some())
     {
-        return Err(unusable("CA certificate", format_args!("its key is {kind}; {WORKING_AUTHORITIES}")));
+        return Err(unusable(
+            "CA certificate",
+            format_args!("its key is {kind}; {WORKING_AUTHORITIES}"),
+        ));
     }
     let mut roots = RootCertStore::empty();
     for certificate in certificates {
-        roots.add(certificate).map_err(|error| unusable("CA certificate", error))?;
+        roots
+            .add(certificate)
+            .map_err(|error| unusable("CA certificate", error))?;
     }
     Ok(roots)
 }
@@ -156,14 +175,20 @@ fn identity(
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
     let chain = certificates(&pem.certificate, "certificate")?;
     let key = key(&pem.key)?;
-    let signing_key = provider.key_provider.load_private_key(key.clone_key()).map_err(|_| {
-        let kind = unusable_kind(key.secret_der(), RSA_BITS_OWN).unwrap_or_else(|| "of an unknown kind".to_owned());
-        unusable("private key", format_args!("it is {kind}; {WORKING_KEYS}"))
-    })?;
+    let signing_key = provider
+        .key_provider
+        .load_private_key(key.clone_key())
+        .map_err(|_| {
+            let kind = unusable_kind(key.secret_der(), RSA_BITS_OWN)
+                .unwrap_or_else(|| "of an unknown kind".to_owned());
+            unusable("private key", format_args!("it is {kind}; {WORKING_KEYS}"))
+        })?;
     // Both libraries and the protocol want it first.
-    let own = chain
-        .iter()
-        .position(|certificate| CertifiedKey::new(vec![certificate.clone()], signing_key.clone()).keys_match().is_ok());
+    let own = chain.iter().position(|certificate| {
+        CertifiedKey::new(vec![certificate.clone()], signing_key.clone())
+            .keys_match()
+            .is_ok()
+    });
     if let Some(own @ 1..) = own {
         let place = own + 1;
         return Err(unusable(
@@ -174,8 +199,14 @@ fn identity(
             ),
         ));
     }
-    if let Some(kind) = chain.first().and_then(|own| unusable_kind_of(own, RSA_BITS_OWN)) {
-        return Err(unusable("certificate", format_args!("its key is {kind}; {WORKING_KEYS}")));
+    if let Some(kind) = chain
+        .first()
+        .and_then(|own| unusable_kind_of(own, RSA_BITS_OWN))
+    {
+        return Err(unusable(
+            "certificate",
+            format_args!("its key is {kind}; {WORKING_KEYS}"),
+        ));
     }
     Ok((chain, key))
 }
@@ -199,13 +230,19 @@ fn certificates(pem: &str, what: &str) -> Result<Vec<CertificateDer<'static>>, T
 fn key(pem: &str) -> Result<PrivateKeyDer<'static>, TlsError> {
     if is_encrypted(pem) {
         let way = "'openssl pkey -in <file> -out <new file>' decrypts it, and the new file needs mode 0600";
-        return Err(unusable("private key", format_args!("it is encrypted; {way}")));
+        return Err(unusable(
+            "private key",
+            format_args!("it is encrypted; {way}"),
+        ));
     }
     // The reason of the library could quote the text.
     PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|_| {
         // One that is damaged is none that stands in place of a key.
         let held = other_content(pem).filter(|held| !held.contains("private key"));
-        unusable("private key", held.unwrap_or("it holds no PKCS#8, PKCS#1 or SEC1 key in PEM form"))
+        unusable(
+            "private key",
+            held.unwrap_or("it holds no PKCS#8, PKCS#1 or SEC1 key in PEM form"),
+        )
     })
 }
 
@@ -213,21 +250,33 @@ fn key(pem: &str) -> Result<PrivateKeyDer<'static>, TlsError> {
 #[cfg(feature = "server")]
 fn names(presented: &[CertificateDer<'_>]) -> Result<PeerCertificate, String> {
     use x509_parser::extensions::GeneralName;
-    let Some(first) = presented.first() else { return Ok(PeerCertificate::default()) };
-    let unreadable = |error: &dyn std::fmt::Display| format!("its certificate cannot be read: {error}");
-    let (_, parsed) = x509_parser::parse_x509_certificate(first).map_err(|error| unreadable(&error))?;
-    let extension = parsed.subject_alternative_name().map_err(|error| unreadable(&error))?;
-    let dns_names = extension.iter().flat_map(|extension| &extension.value.general_names);
+    let Some(first) = presented.first() else {
+        return Ok(PeerCertificate::default());
+    };
+    let unreadable =
+        |error: &dyn std::fmt::Display| format!("its certificate cannot be read: {error}");
+    let (_, parsed) =
+        x509_parser::parse_x509_certificate(first).map_err(|error| unreadable(&error))?;
+    let extension = parsed
+        .subject_alternative_name()
+        .map_err(|error| unreadable(&error))?;
+    let dns_names = extension
+        .iter()
+        .flat_map(|extension| &extension.value.general_names);
     let dns_names = dns_names.filter_map(|name| match name {
         GeneralName::DNSName(name) => Some((*name).to_owned()),
         _ => None,
     });
-    Ok(PeerCertificate { count: presented.len(), dns_names: dns_names.collect() })
+    Ok(PeerCertificate {
+        count: presented.len(),
+        dns_names: dns_names.collect(),
+    })
 }
 
 // ---------------------------------------------------------------- handshake
 
-/// The other side of a connection, with or without TLS. Nothing waits; errors are reasons why the connection broke.
+/// The other side of a connection, with or without TLS. Nothing waits; errors are reasons why the
+/// connection broke.
 pub struct Link {
     socket: File,
     session: Option<Box<Connection>>,
@@ -238,7 +287,11 @@ pub struct Link {
 impl Link {
     /// On a socket that does not block.
     pub fn new(socket: impl Into<OwnedFd>, session: Option<Box<Connection>>) -> Self {
-        Self { socket: socket.into().into(), session, unsent: Vec::new() }
+        Self {
+            socket: socket.into().into(),
+            session,
+            unsent: Vec::new(),
+        }
     }
 
     pub fn socket(&self) -> BorrowedFd<'_> {
@@ -247,10 +300,13 @@ impl Link {
 
     /// Whether its handshake is under way.
     pub fn is_shaking(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| session.is_handshaking())
+        self.session
+            .as_ref()
+            .is_some_and(|session| session.is_handshaking())
     }
 
-    /// Shakes hands as far as that goes without waiting. After an error the alert for the other side is left to be written.
+    /// Shakes hands as far as that goes without waiting. After an error the alert for the other
+    /// side is left to be written.
     pub fn shake(&mut self) -> Result<(), String> {
         self.flush()?;
         while self.is_shaking() {
@@ -288,20 +344,28 @@ impl Link {
     /// It cannot be read.
     #[cfg(feature = "server")]
     pub fn certificate(&self) -> Result<Option<PeerCertificate>, String> {
-        let certificates = self.session.as_ref().map(|session| session.peer_certificates().unwrap_or_default());
+        let certificates = self
+            .session
+            .as_ref()
+            .map(|session| session.peer_certificates().unwrap_or_default());
         certificates.map(names).transpose()
     }
 
-    /// Gives the session what the socket has. Returns how much that is, `None` when there is nothing now.
+    /// Gives the session what the socket has. Returns how much that is, `None` when there is
+    /// nothing now.
     fn receive(&mut self) -> Result<Option<usize>, String> {
-        let Some(session) = &mut self.session else { return Ok(None) };
+        let Some(session) = &mut self.session else {
+            return Ok(None);
+        };
         let received = now_or_later(session.read_tls(&mut self.socket))?;
-        session.process_new_packets().map_err(|error| reason(&error, matches!(**session, Connection::Client(_))))?;
+        session
+            .process_new_packets()
+            .map_err(|error| reason(&error, matches!(**session, Connection::Client(_))))?;
         Ok(received)
     }
 
-    /// Reads what the other side sent; 0 when it has ended, `None` when there is nothing now. The socket is read only if it
-    /// `is_ready`.
+    /// Reads what the other side sent; 0 when it has ended, `None` when there is nothing now. The
+    /// socket is read only if it `is_ready`.
     pub fn read(&mut self, buffer: &mut [u8], is_ready: bool) -> Result<Option<usize>, String> {
         if is_ready {
             self.receive()?;
@@ -319,13 +383,19 @@ impl Link {
 
     /// Throws away what the other side sent. Returns whether it has ended.
     pub fn discard(&mut self) -> bool {
-        !matches!(now_or_later(self.socket.read(&mut [0; 4096])), Ok(None | Some(1..)))
+        !matches!(
+            now_or_later(self.socket.read(&mut [0; 4096])),
+            Ok(None | Some(1..))
+        )
     }
 
     /// Sends bytes, as far as the socket takes them. Only when nothing is left to be written.
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
         match &mut self.session {
-            Some(session) => session.writer().write_all(bytes).map_err(|error| broken(&error))?,
+            Some(session) => session
+                .writer()
+                .write_all(bytes)
+                .map_err(|error| broken(&error))?,
             None => self.unsent = bytes.to_vec(),
         }
         self.flush()
@@ -336,7 +406,10 @@ impl Link {
         while self.wants_write() {
             let written = match &mut self.session {
                 Some(session) => session.write_tls(&mut self.socket),
-                None => self.socket.write(&self.unsent).inspect(|count| drop(self.unsent.drain(..*count))),
+                None => self
+                    .socket
+                    .write(&self.unsent)
+                    .inspect(|count| drop(self.unsent.drain(..*count))),
             };
             match written {
                 Ok(_) => {}
@@ -350,15 +423,20 @@ impl Link {
 
     /// Whether something is left to be written.
     pub fn wants_write(&self) -> bool {
-        self.session.as_ref().map_or(!self.unsent.is_empty(), |session| session.wants_write())
+        self.session
+            .as_ref()
+            .map_or(!self.unsent.is_empty(), |session| session.wants_write())
     }
 
     /// Takes what the protocol sends at the end.
     pub fn close(&mut self) {
-        self.session.iter_mut().for_each(|session| session.send_close_notify());
+        self.session
+            .iter_mut()
+            .for_each(|session| session.send_close_notify());
     }
 
-    /// Why nothing can be written any more. An alert that came before the connection broke is the better reason.
+    /// Why nothing can be written any more. An alert that came before the connection broke is the
+    /// better reason.
     fn why_broken(&mut self, error: &io::Error) -> String {
         loop {
             match self.receive() {
@@ -372,7 +450,10 @@ impl Link {
 
 /// Whether there is just nothing to be done now.
 pub fn would_block(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
 }
 
 fn now_or_later(result: io::Result<usize>) -> Result<Option<usize>, String> {
@@ -393,10 +474,14 @@ fn reason(error: &rustls::Error, is_client: bool) -> String {
     match error {
         rustls::Error::InvalidCertificate(reason) => match reason {
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-                format!("the {other}'s certificate has expired (or the clock of this machine is wrong)")
+                format!(
+                    "the {other}'s certificate has expired (or the clock of this machine is wrong)"
+                )
             }
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                format!("the {other}'s certificate is not valid yet (or the clock of this machine is wrong)")
+                format!(
+                    "the {other}'s certificate is not valid yet (or the clock of this machine is wrong)"
+                )
             }
             // The second where another authority has the name of ours.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
@@ -417,8 +502,12 @@ fn reason(error: &rustls::Error, is_client: bool) -> String {
         rustls::Error::AlertReceived(alert) => {
             format!("the {other} refused the connection: {}", alert_text(*alert))
         }
-        rustls::Error::PeerIncompatible(reason) => format!("no common TLS version or cipher: {reason:?}"),
-        rustls::Error::NoApplicationProtocol => format!("the {other} does not offer HTTP/2 (ALPN 'h2')"),
+        rustls::Error::PeerIncompatible(reason) => {
+            format!("no common TLS version or cipher: {reason:?}")
+        }
+        rustls::Error::NoApplicationProtocol => {
+            format!("the {other} does not offer HTTP/2 (ALPN 'h2')")
+        }
         other => other.to_string(),
     }
 }

@@ -1,15 +1,16 @@
-//! Sends what waits for all peers. One thread serves all of them because each state change goes to every agent: a thread
-//! for each peer would be woken twice for every message, once to send it and once when it was sent.
+//! Sends what waits for all peers. One thread serves all of them because each state change goes to
+//! every agent: a thread for each peer would be woken twice for every message, once to send it and
+//! once when it was sent.
 //!
 //! Thread: `tx`; it waits for no peer, gRPC reports which of them can take more.
-//! Owns: the writing end of every stream. Takes: what the outboxes hold. A stream ends when its outbox is dropped (status
-//! OK), when it fails, or when its peer takes nothing for [`PEER_STUCK`].
+//! Owns: the writing end of every stream. Takes: what the outboxes hold. A stream ends when its
+//! outbox is dropped (status OK), when it fails, or when its peer takes nothing for [`PEER_STUCK`].
 
 use super::outbox::{OutboxReader, Outgoing};
 use super::peer::PeerId;
 use crate::limits::{
-    BURST_TRIM_AFTER, BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_STUCK_CROWDED, STACK_LARGE,
-    STATES_REST,
+    BURST_TRIM_AFTER, BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK,
+    PEER_STUCK_CROWDED, STACK_LARGE, STATES_REST,
 };
 use crate::platform::clock::{Clock, SystemClock, patience};
 use crate::platform::memory::give_back_after;
@@ -30,7 +31,8 @@ use std::time::{Duration, Instant};
 /// Where messages of one stream go; the end of it drops the call.
 pub type Line = Box<dyn Sink<(Outgoing, WriteFlags), Error = grpcio::Error> + Unpin + Send>;
 
-/// Gives streams to the writing thread, which ends after this was dropped and the last stream has ended.
+/// Gives streams to the writing thread, which ends after this was dropped and the last stream has
+/// ended.
 pub struct Writer(Arc<Due>);
 
 /// Streams for which there is something to do.
@@ -79,22 +81,36 @@ impl Writer {
     /// When the system gives no thread.
     pub fn start(watched: &mut WatchedThreads) -> io::Result<Self> {
         let (changed, changes) = bounded(1);
-        let state = DueState { added: Vec::new(), peers: Vec::new(), no_more: false };
-        let due = Arc::new(Due { state: Mutex::new(state), changed: changed.clone() });
+        let state = DueState {
+            added: Vec::new(),
+            peers: Vec::new(),
+            no_more: false,
+        };
+        let due = Arc::new(Due {
+            state: Mutex::new(state),
+            changed: changed.clone(),
+        });
         let heartbeat = watched.add_woken_by("tx", move || _ = changed.try_send(()));
         let owned = due.clone();
-        threads::spawn("tx", STACK_LARGE, move || Streams::default().serve(&owned, &changes, &heartbeat))?;
+        threads::spawn("tx", STACK_LARGE, move || {
+            Streams::default().serve(&owned, &changes, &heartbeat)
+        })?;
         Ok(Self(due))
     }
 
     /// Wakes the thread for this stream.
     pub fn waker(&self, peer: PeerId) -> Waker {
-        Waker::from(Arc::new(Woken { peer, marked: AtomicBool::new(false), due: self.0.clone() }))
+        Waker::from(Arc::new(Woken {
+            peer,
+            marked: AtomicBool::new(false),
+            due: self.0.clone(),
+        }))
     }
 
     /// Gives a stream to the thread; `waker` is the one that was made for it.
     pub fn add(&self, peer: PeerId, stream: PeerStream, waker: Waker) {
-        self.0.change(|state| state.added.push((peer, stream, waker)));
+        self.0
+            .change(|state| state.added.push((peer, stream, waker)));
     }
 }
 
@@ -130,13 +146,23 @@ impl Streams {
             let at = alarm.into_iter().chain(self.trim_at).min();
             let _ = at.map_or_else(|| changes.recv().ok(), |at| changes.recv_deadline(at).ok());
             let mut state = due.state.lock();
-            let (added, woken) = (std::mem::take(&mut state.added), std::mem::take(&mut state.peers));
+            let (added, woken) = (
+                std::mem::take(&mut state.added),
+                std::mem::take(&mut state.peers),
+            );
             if state.no_more && self.streams.is_empty() && added.is_empty() {
                 return;
             }
             drop(state);
             for (peer, stream, waker) in added {
-                self.streams.insert(peer, Slot { stream, waker, alarm: None });
+                self.streams.insert(
+                    peer,
+                    Slot {
+                        stream,
+                        waker,
+                        alarm: None,
+                    },
+                );
                 self.advance(peer);
             }
             for woken in woken {
@@ -147,15 +173,21 @@ impl Streams {
             let now = SystemClock.now();
             if alarm.is_some_and(|at| at <= now) {
                 let is_due = |(_, slot): &(&PeerId, &Slot)| slot.alarm.is_some_and(|at| at <= now);
-                let due: Vec<PeerId> = self.streams.iter().filter(is_due).map(|(peer, _)| *peer).collect();
+                let due: Vec<PeerId> = self
+                    .streams
+                    .iter()
+                    .filter(is_due)
+                    .map(|(peer, _)| *peer)
+                    .collect();
                 due.into_iter().for_each(|peer| self.advance(peer));
             }
             self.give_back(now);
         }
     }
 
-    /// A burst of many small messages leaves free memory behind like a large one does. Giving it back takes milliseconds,
-    /// so it waits until most bursts are over, but not for a pause: where somebody always sends there is none.
+    /// A burst of many small messages leaves free memory behind like a large one does. Giving it
+    /// back takes milliseconds, so it waits until most bursts are over, but not for a pause: where
+    /// somebody always sends there is none.
     fn give_back(&mut self, now: Instant) {
         if self.trim_at.is_none() && self.sent >= BURST_TRIM_FROM {
             self.trim_at = Some(now + BURST_TRIM_AFTER);
@@ -166,9 +198,15 @@ impl Streams {
     }
 
     fn advance(&mut self, peer: PeerId) {
-        let Some(slot) = self.streams.get_mut(&peer) else { return };
-        let next = slot.stream.advance(&mut Context::from_waker(&slot.waker), SystemClock.now());
-        self.sent = self.sent.saturating_add(std::mem::take(&mut slot.stream.sent));
+        let Some(slot) = self.streams.get_mut(&peer) else {
+            return;
+        };
+        let next = slot
+            .stream
+            .advance(&mut Context::from_waker(&slot.waker), SystemClock.now());
+        self.sent = self
+            .sent
+            .saturating_add(std::mem::take(&mut slot.stream.sent));
         match next {
             Next::Woken => slot.alarm = None,
             Next::At(at) => slot.alarm = Some(at),
@@ -211,7 +249,8 @@ pub struct PeerStream {
 }
 
 impl PeerStream {
-    /// A stream to `name`; with `bundles_states` states that follow each other closely are sent together.
+    /// A stream to `name`; with `bundles_states` states that follow each other closely are sent
+    /// together.
     pub fn new(name: String, line: Line, reader: OutboxReader, bundles_states: bool) -> Self {
         Self {
             name,
@@ -241,7 +280,8 @@ impl PeerStream {
             }
             match Pin::new(&mut *self.line).poll_ready(context) {
                 Poll::Pending => return self.blocked(now),
-                Poll::Ready(Err(_)) => return Next::Ended, // The reader of this stream notices and reports it.
+                // The reader of this stream notices and reports it.
+                Poll::Ready(Err(_)) => return Next::Ended,
                 Poll::Ready(Ok(())) => self.was_sent(),
             }
             if let Some(at) = self.rest_until.filter(|at| now < *at)
@@ -280,10 +320,12 @@ impl PeerStream {
             return true;
         };
         // What did not fit into the message follows at once.
-        self.rest_until = Some(now + STATES_REST).filter(|_| states && self.bundles_states && self.reader.is_empty());
+        self.rest_until = Some(now + STATES_REST)
+            .filter(|_| states && self.bundles_states && self.reader.is_empty());
         let bytes = message.size();
         self.sent = self.sent.saturating_add(bytes);
-        // A small one goes out at once, and waking up just to see that would cost as much as sending it.
+        // A small one goes out at once, and waking up just to see that would cost as much as
+        // sending it.
         self.sending = Some(bytes).filter(|bytes| *bytes > PEER_SMALL_MESSAGE);
         let sent = Pin::new(&mut *self.line).start_send((message, WriteFlags::default()));
         if self.sending.is_none() {
@@ -292,20 +334,35 @@ impl PeerStream {
         sent.is_ok()
     }
 
-    /// The peer takes nothing at the moment. While others wait for the room of its responses, it has less time.
+    /// The peer takes nothing at the moment. While others wait for the room of its responses, it
+    /// has less time.
     fn blocked(&mut self, now: Instant) -> Next {
         let since = *self.blocked_since.get_or_insert(now);
-        let transfer = Duration::from_secs(self.sending.map_or(0, |bytes| bytes as u64 / PEER_SLOWEST));
+        let transfer =
+            Duration::from_secs(self.sending.map_or(0, |bytes| bytes as u64 / PEER_SLOWEST));
         let until = since + patience(PEER_STUCK) + transfer;
         let crowded_at = since + PEER_STUCK_CROWDED;
         if now < until && (now < crowded_at || !self.reader.takes_wanted_room()) {
-            let look_at = if now < crowded_at { crowded_at } else { now + PEER_STUCK_CROWDED };
-            return Next::At(if self.reader.takes_room() { look_at.min(until) } else { until });
+            let look_at = if now < crowded_at {
+                crowded_at
+            } else {
+                now + PEER_STUCK_CROWDED
+            };
+            return Next::At(if self.reader.takes_room() {
+                look_at.min(until)
+            } else {
+                until
+            });
         }
         if !self.closing {
-            let (took, crowd) =
-                (now.saturating_duration_since(since), if now < until { ", and others wait" } else { "" });
-            log::warn!("'{}' took nothing for {took:.0?}{crowd}; closing, it resynchronises on reconnect.", self.name);
+            let (took, crowd) = (
+                now.saturating_duration_since(since),
+                if now < until { ", and others wait" } else { "" },
+            );
+            log::warn!(
+                "'{}' took nothing for {took:.0?}{crowd}; closing, it resynchronises on reconnect.",
+                self.name
+            );
         }
         Next::Ended
     }

@@ -1,6 +1,7 @@
 //! Who talks to the server: simulated agents, a commander, a subscriber of events.
 //!
-//! Thread: requests and reports on the caller's, what the server sends on a thread of each agent and subscriber.
+//! Thread: requests and reports on the caller's, what the server sends on a thread of each agent
+//! and subscriber.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpStream;
@@ -11,14 +12,16 @@ use std::time::{Duration, Instant};
 use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
 use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_lite::model::messages::{
-    AgentCapabilities, AgentHello, FromServer, ReadState, Request, RequestContent, Response, ResponseContent, ToServer,
-    UpdateState,
+    AgentCapabilities, AgentHello, FromServer, ReadState, Request, RequestContent, Response,
+    ResponseContent, ToServer, UpdateState,
 };
 use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::model::node::Node;
 use ankaios_lite::model::usage::{AgentUsage, WorkloadUsage};
 use ankaios_lite::model::version::VERSION;
-use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect};
+use ankaios_lite::wire::client::{
+    ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect,
+};
 
 use super::process::Server;
 
@@ -42,7 +45,9 @@ fn open(server: &Server, service: Service, hello: ToServer) -> Option<Ends> {
 pub fn answers(server: &Server) -> bool {
     // Without this every attempt would cost the start of a gRPC channel.
     let listens = TcpStream::connect(("127.0.0.1", server.port)).is_ok();
-    listens && Commander::try_connect(server).is_some_and(|mut commander| commander.try_read(&["agents"]).is_some())
+    listens
+        && Commander::try_connect(server)
+            .is_some_and(|mut commander| commander.try_read(&["agents"]).is_some())
 }
 
 // --------------------------------------------------------------- commanders
@@ -59,7 +64,10 @@ fn texts(masks: &[&str]) -> Vec<String> {
 }
 
 fn request(content: RequestContent) -> ToServer {
-    ToServer::Request(Request { id: "bench".to_owned(), content })
+    ToServer::Request(Request {
+        id: "bench".to_owned(),
+        content,
+    })
 }
 
 impl Commander {
@@ -68,9 +76,15 @@ impl Commander {
     }
 
     fn try_connect(server: &Server) -> Option<Self> {
-        let hello = ToServer::CommanderHello { version: VERSION.to_owned() };
+        let hello = ToServer::CommanderHello {
+            version: VERSION.to_owned(),
+        };
         let (sender, receiver, hangup) = open(server, Service::Command, hello)?;
-        Some(Self { sender, receiver, _hangup: hangup })
+        Some(Self {
+            sender,
+            receiver,
+            _hangup: hangup,
+        })
     }
 
     fn ask(&mut self, content: RequestContent) -> Option<ResponseContent> {
@@ -82,7 +96,10 @@ impl Commander {
     }
 
     fn try_read(&mut self, masks: &[&str]) -> Option<Node> {
-        match self.ask(RequestContent::CompleteState(ReadState { masks: texts(masks), subscribe: false }))? {
+        match self.ask(RequestContent::CompleteState(ReadState {
+            masks: texts(masks),
+            subscribe: false,
+        }))? {
             ResponseContent::CompleteState { state, .. } => Some(state),
             other => panic!("no state but {other:?}"),
         }
@@ -100,7 +117,11 @@ impl Commander {
 
     /// Replaces the parts of the state that `masks` select.
     pub fn update(&mut self, new_state: Node, masks: Vec<String>) {
-        let update = UpdateState { new_state: Some(Ok(new_state)), masks, ..Default::default() };
+        let update = UpdateState {
+            new_state: Some(Ok(new_state)),
+            masks,
+            ..Default::default()
+        };
         match self.ask(RequestContent::UpdateState(update)) {
             Some(ResponseContent::UpdateStateSuccess { .. }) => {}
             other => panic!("the update was not accepted: {other:?}"),
@@ -117,18 +138,35 @@ pub struct Subscriber {
 
 impl Subscriber {
     pub fn connect(server: &Server) -> Self {
-        let Commander { mut sender, mut receiver, _hangup: hangup } = Commander::connect(server);
-        let read = ReadState { masks: texts(&["workloadStates"]), subscribe: true };
-        sender.send(request(RequestContent::CompleteState(read))).expect("the server takes requests");
+        let Commander {
+            mut sender,
+            mut receiver,
+            _hangup: hangup,
+        } = Commander::connect(server);
+        let read = ReadState {
+            masks: texts(&["workloadStates"]),
+            subscribe: true,
+        };
+        sender
+            .send(request(RequestContent::CompleteState(read)))
+            .expect("the server takes requests");
         receiver.receive().expect("the server answers");
         let (events_to, events) = sync_channel(1024);
-        std::thread::spawn(move || while receiver.receive().is_ok() && events_to.send(Instant::now()).is_ok() {});
-        Self { events, _sender: sender, hangup }
+        std::thread::spawn(move || {
+            while receiver.receive().is_ok() && events_to.send(Instant::now()).is_ok() {}
+        });
+        Self {
+            events,
+            _sender: sender,
+            hangup,
+        }
     }
 
     /// When the next event arrived.
     pub fn next(&self) -> Instant {
-        self.events.recv_timeout(LIMIT).expect("an event for each change")
+        self.events
+            .recv_timeout(LIMIT)
+            .expect("an event for each change")
     }
 }
 
@@ -164,20 +202,32 @@ impl Agent {
             agent: name.to_owned(),
             version: VERSION.to_owned(),
             tags: BTreeMap::new(),
-            capabilities: AgentCapabilities { tells_usage: true, ..AgentCapabilities::default() },
+            capabilities: AgentCapabilities {
+                tells_usage: true,
+                ..AgentCapabilities::default()
+            },
         });
-        let (sender, receiver, hangup) = open(server, Service::Agent, hello).expect("the server takes connections");
+        let (sender, receiver, hangup) =
+            open(server, Service::Agent, hello).expect("the server takes connections");
         let sender = Arc::new(Mutex::new(sender));
         let (started, instances) = sync_channel(16 * 1024);
         let answers = sender.clone();
         std::thread::spawn(move || serve(receiver, &answers, &started, reports));
-        Self { sender, hangup, instances, workloads: Vec::new() }
+        Self {
+            sender,
+            hangup,
+            instances,
+            workloads: Vec::new(),
+        }
     }
 
     /// Waits until it has reported `count` workloads.
     pub fn wait_for_workloads(&mut self, count: usize) {
         while self.workloads.len() < count {
-            let instance = self.instances.recv_timeout(LIMIT).expect("the server sends the workloads");
+            let instance = self
+                .instances
+                .recv_timeout(LIMIT)
+                .expect("the server sends the workloads");
             self.workloads.push((instance, true));
         }
     }
@@ -192,14 +242,30 @@ impl Agent {
         let index = number % self.workloads.len();
         let (instance, runs) = &mut self.workloads[index];
         *runs = !*runs;
-        let phase = if *runs { Phase::Running } else { Phase::Succeeded };
-        send(&self.sender, vec![WorkloadState::new(instance.clone(), ExecutionState::plain(phase))]);
+        let phase = if *runs {
+            Phase::Running
+        } else {
+            Phase::Succeeded
+        };
+        send(
+            &self.sender,
+            vec![WorkloadState::new(
+                instance.clone(),
+                ExecutionState::plain(phase),
+            )],
+        );
     }
 
     /// Reports that the workload that it got last has failed.
     pub fn report_failure(&self) {
         let (instance, _) = self.workloads.last().expect("it runs one");
-        send(&self.sender, vec![WorkloadState::new(instance.clone(), ExecutionState::exited(1))]);
+        send(
+            &self.sender,
+            vec![WorkloadState::new(
+                instance.clone(),
+                ExecutionState::exited(1),
+            )],
+        );
     }
 }
 
@@ -221,22 +287,46 @@ fn serve(
             FromServer::ServerHello(added) => (added, Vec::new()),
             FromServer::UpdateWorkload(plan) => (plan.added, plan.deleted),
             FromServer::UsageRequest { number } => {
-                let response = ToServer::UsageResponse { number, usage: usage_of(&own) };
+                let response = ToServer::UsageResponse {
+                    number,
+                    usage: usage_of(&own),
+                };
                 let _ = sender.lock().expect("nobody panics with it").send(response);
                 continue;
             }
             _ => continue,
         };
         if !deleted.is_empty() {
-            let removed = |name: &InstanceName| WorkloadState::new(name.clone(), ExecutionState::plain(Phase::Removed));
-            deleted.iter().for_each(|deleted| _ = own.remove(&deleted.instance));
-            send(sender, deleted.iter().map(|deleted| removed(&deleted.instance)).collect());
+            let removed = |name: &InstanceName| {
+                WorkloadState::new(name.clone(), ExecutionState::plain(Phase::Removed))
+            };
+            deleted
+                .iter()
+                .for_each(|deleted| _ = own.remove(&deleted.instance));
+            send(
+                sender,
+                deleted
+                    .iter()
+                    .map(|deleted| removed(&deleted.instance))
+                    .collect(),
+            );
         }
-        let running = |name: &InstanceName| WorkloadState::new(name.clone(), ExecutionState::plain(Phase::Running));
-        let names: Vec<InstanceName> = added.into_iter().map(|workload| workload.instance).collect();
+        let running = |name: &InstanceName| {
+            WorkloadState::new(name.clone(), ExecutionState::plain(Phase::Running))
+        };
+        let names: Vec<InstanceName> = added
+            .into_iter()
+            .map(|workload| workload.instance)
+            .collect();
         own.extend(names.iter().cloned());
-        let chunk = if reports == Reports::Together { names.len().max(1) } else { 1 };
-        names.chunks(chunk).for_each(|names| send(sender, names.iter().map(running).collect()));
+        let chunk = if reports == Reports::Together {
+            names.len().max(1)
+        } else {
+            1
+        };
+        names
+            .chunks(chunk)
+            .for_each(|names| send(sender, names.iter().map(running).collect()));
         for name in names {
             let _ = started.send(name);
         }
@@ -256,11 +346,23 @@ fn usage_of(own: &BTreeSet<InstanceName>) -> AgentUsage {
         restarts: VALUE,
         missing: None,
     };
-    let of = |name: &InstanceName| (name.workload.to_string(), BTreeMap::from([(name.id.to_string(), usage.clone())]));
-    AgentUsage { sampled_usec: VALUE, workloads: own.iter().map(of).collect(), ..AgentUsage::default() }
+    let of = |name: &InstanceName| {
+        (
+            name.workload.to_string(),
+            BTreeMap::from([(name.id.to_string(), usage.clone())]),
+        )
+    };
+    AgentUsage {
+        sampled_usec: VALUE,
+        workloads: own.iter().map(of).collect(),
+        ..AgentUsage::default()
+    }
 }
 
 fn send(sender: &Mutex<ClientSender>, states: Vec<WorkloadState>) {
     // An error means that the bench is over.
-    let _ = sender.lock().expect("nobody panics with it").send(ToServer::WorkloadStates(states));
+    let _ = sender
+        .lock()
+        .expect("nobody panics with it")
+        .send(ToServer::WorkloadStates(states));
 }

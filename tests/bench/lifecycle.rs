@@ -1,9 +1,10 @@
-//! What checks of workloads cost: `just bench lifecycle`. Server and agent are real, the engine is the scripted one, and
-//! this program listens on the ports.
+//! What checks of workloads cost: `just bench lifecycle`. Server and agent are real, the engine is
+//! the scripted one, and this program listens on the ports.
 //!
 //! Thread: `main`. Owns: one cluster at a time. Prints CPU, memory and threads of the agent.
 
-#![allow(clippy::disallowed_methods, clippy::print_stdout)] // It starts processes, takes times and prints them.
+// It starts processes, takes times and prints them.
+#![allow(clippy::disallowed_methods, clippy::print_stdout)]
 
 #[allow(dead_code, unused_imports)] // The process tests use all of it, these a part.
 #[path = "../support/mod.rs"]
@@ -26,19 +27,33 @@ fn main() {
     let port = listener.local_addr().expect("it is bound").port();
     std::thread::spawn(move || listener.incoming().for_each(drop));
     measure("no checks", "");
-    measure("alive by tcp, every 500 ms", &format!("lifecycle: {{alive: {{tcp: {{port: {port}}}, periodMs: 500}}}}"));
-    measure("alive by file, every 500 ms", "lifecycle: {alive: {file: /proc/self, periodMs: 500}}");
-    measure("ready by tcp, refused, every 500 ms", "lifecycle: {ready: {tcp: {port: 1}, deadlineMs: 0}}");
+    measure(
+        "alive by tcp, every 500 ms",
+        &format!("lifecycle: {{alive: {{tcp: {{port: {port}}}, periodMs: 500}}}}"),
+    );
+    measure(
+        "alive by file, every 500 ms",
+        "lifecycle: {alive: {file: /proc/self, periodMs: 500}}",
+    );
+    measure(
+        "ready by tcp, refused, every 500 ms",
+        "lifecycle: {ready: {tcp: {port: 1}, deadlineMs: 0}}",
+    );
 }
 
 fn measure(what: &str, lifecycle: &str) {
     let cluster = Cluster::start(&["agent_A"]);
     let names: Vec<String> = (0..WORKLOADS).map(|number| format!("w{number}")).collect();
-    let workloads: Vec<_> = names.iter().map(|name| workload(name, "run").config(lifecycle)).collect();
+    let workloads: Vec<_> = names
+        .iter()
+        .map(|name| workload(name, "run").config(lifecycle))
+        .collect();
     let output = cluster.ank_with_input(&["apply", "-", "--no-wait"], &manifest(&workloads));
     assert_eq!(output.code, 0, "{}", output.stderr);
     for name in &names {
-        cluster.wait_for_row(name, "to run", |row| row.state == "Running(Ok)" || row.info.starts_with("ready: "));
+        cluster.wait_for_row(name, "to run", |row| {
+            row.state == "Running(Ok)" || row.info.starts_with("ready: ")
+        });
     }
     std::thread::sleep(SETTLED);
     let pid = cluster.agents["agent_A"].pid();
@@ -46,7 +61,9 @@ fn measure(what: &str, lifecycle: &str) {
     std::thread::sleep(MEASURED);
     let percent = (cpu_ticks(pid) - before) as f64 / MEASURED.as_secs_f64();
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-    let pss = rollup.lines().find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix(" kB"));
+    let pss = rollup
+        .lines()
+        .find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix(" kB"));
     let threads = thread_names(pid).len();
     println!(
         "agent with {WORKLOADS} workloads, {what}: {percent:.2} % of a core, {} KiB PSS, {threads} threads",

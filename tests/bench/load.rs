@@ -1,7 +1,9 @@
-//! `bench load`: how costs grow with what there is: workloads on one agent, workloads on the server, subscribers,
-//! commands at the same time. Each curve is printed; one that grows faster than what it is about is an error.
+//! `bench load`: how costs grow with what there is: workloads on one agent, workloads on the
+//! server, subscribers, commands at the same time. Each curve is printed; one that grows faster
+//! than what it is about is an error.
 //!
-//! Thread: `main` of the bench. Owns: a server, an agent with the fake engine, many `ank`, one kind after the other.
+//! Thread: `main` of the bench. Owns: a server, an agent with the fake engine, many `ank`, one kind
+//! after the other.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,8 +19,9 @@ use super::process::{Server, cpu_of, pss_of};
 use super::scale::{SETTLE, agent_name, mebibytes, milliseconds, running, state};
 use super::table::median;
 
-/// What one more costs may be so many times as much at the end of a curve as at its begin. Something that grows with
-/// the square of what it is about would be eight times as much: each curve goes up to eight times its begin.
+/// What one more costs may be so many times as much at the end of a curve as at its begin.
+/// Something that grows with the square of what it is about would be eight times as much: each
+/// curve goes up to eight times its begin.
 const GROWTH_MAX: f64 = 3.0;
 /// State changes of which the mean is taken.
 const CHANGES: usize = 400;
@@ -34,25 +37,43 @@ struct Curve {
 
 impl Curve {
     fn new(what: &'static str, unit: &'static str) -> Self {
-        Self { what, unit, points: Vec::new() }
+        Self {
+            what,
+            unit,
+            points: Vec::new(),
+        }
     }
 
-    /// Prints the curve; answers whether it is flat enough. `share` is what a single one may cost by itself, below which
-    /// growth is not told from noise.
+    /// Prints the curve; answers whether it is flat enough. `share` is what a single one may cost
+    /// by itself, below which growth is not told from noise.
     #[allow(clippy::cast_precision_loss)] // Counts are small.
     fn print(&self, share: f64) -> bool {
         println!("{}", self.what);
         let each = |(count, cost): &(usize, f64)| cost / *count as f64;
-        let most = self.points.iter().map(|(_, cost)| *cost).fold(f64::MIN_POSITIVE, f64::max);
+        let most = self
+            .points
+            .iter()
+            .map(|(_, cost)| *cost)
+            .fold(f64::MIN_POSITIVE, f64::max);
         for point in &self.points {
             let bar = "#".repeat((point.1 / most * 40.0) as usize);
-            println!("{:>9}{:>12.3} {:<4}{:>12.5} each  {bar}", point.0, point.1, self.unit, each(point));
+            println!(
+                "{:>9}{:>12.3} {:<4}{:>12.5} each  {bar}",
+                point.0,
+                point.1,
+                self.unit,
+                each(point)
+            );
         }
-        let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else { return true };
+        let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {
+            return true;
+        };
         let growth = each(last) / each(first).max(share);
         let held = growth <= GROWTH_MAX;
         let verdict = if held { "kept" } else { "BROKEN" };
-        println!("  one costs {growth:.2} times as much in the end, at most {GROWTH_MAX} promised: {verdict}\n");
+        println!(
+            "  one costs {growth:.2} times as much in the end, at most {GROWTH_MAX} promised: {verdict}\n"
+        );
         held
     }
 }
@@ -78,9 +99,17 @@ const READS: usize = 5;
 /// A server to which all agents are connected.
 fn with_agents(programs: &Path, reports: Reports) -> (Server, Vec<Agent>, Commander) {
     let server = Server::start(programs, &[], Security::Insecure);
-    let agents = (0..AGENTS).map(|index| Agent::connect(&server, &agent_name(index), reports)).collect();
+    let agents = (0..AGENTS)
+        .map(|index| Agent::connect(&server, &agent_name(index), reports))
+        .collect();
     let mut commander = Commander::connect(&server);
-    while commander.read(&["agents"]).get("agents").and_then(Node::as_map).map_or(0, |all| all.len()) < AGENTS {
+    while commander
+        .read(&["agents"])
+        .get("agents")
+        .and_then(Node::as_map)
+        .map_or(0, |all| all.len())
+        < AGENTS
+    {
         std::thread::sleep(Duration::from_millis(20));
     }
     server.wait_until_idle();
@@ -89,44 +118,70 @@ fn with_agents(programs: &Path, reports: Reports) -> (Server, Vec<Agent>, Comman
 
 /// Each state in a message of its own goes to all other agents.
 fn states_apart(programs: &Path) -> bool {
-    let mut cpu =
-        Curve::new("server: CPU of an apply on 200 agents that send a message for each state, by workloads", "s");
+    let mut cpu = Curve::new(
+        "server: CPU of an apply on 200 agents that send a message for each state, by workloads",
+        "s",
+    );
     for workloads in WORKLOADS {
         let (server, mut agents, mut commander) = with_agents(programs, Reports::OneByOne);
         let before = server.cpu();
         commander.apply(state(AGENTS, workloads));
-        agents.iter_mut().for_each(|agent| agent.wait_for_workloads(workloads / AGENTS));
+        agents
+            .iter_mut()
+            .for_each(|agent| agent.wait_for_workloads(workloads / AGENTS));
         server.wait_until_idle();
-        cpu.points.push((workloads, (server.cpu() - before).as_secs_f64()));
+        cpu.points
+            .push((workloads, (server.cpu() - before).as_secs_f64()));
     }
     cpu.print(0.0)
 }
 
 fn workloads_of_server(programs: &Path) -> bool {
-    let mut cpu = Curve::new("server: CPU of an apply on 200 agents until all is reported, by workloads", "s");
+    let mut cpu = Curve::new(
+        "server: CPU of an apply on 200 agents until all is reported, by workloads",
+        "s",
+    );
     let mut time = Curve::new("server: time of that", "s");
     let mut peak = Curve::new("server: memory right after it", "MiB");
     let mut memory = Curve::new("server: memory some seconds later", "MiB");
-    let mut read = Curve::new("server: time of a read of the complete state, with decoding", "ms");
-    let mut change =
-        Curve::new("server: CPU of 400 state changes with one subscriber and 200 agents, by workloads", "ms");
-    let mut event = Curve::new("server: time until the events of these 400 arrived, each before the next change", "ms");
+    let mut read = Curve::new(
+        "server: time of a read of the complete state, with decoding",
+        "ms",
+    );
+    let mut change = Curve::new(
+        "server: CPU of 400 state changes with one subscriber and 200 agents, by workloads",
+        "ms",
+    );
+    let mut event = Curve::new(
+        "server: time until the events of these 400 arrived, each before the next change",
+        "ms",
+    );
     for workloads in WORKLOADS {
         let (server, mut agents, mut commander) = with_agents(programs, Reports::Together);
         let new = state(AGENTS, workloads);
         let (before, begin) = (server.cpu(), Instant::now());
         commander.apply(new);
-        agents.iter_mut().for_each(|agent| agent.wait_for_workloads(workloads / AGENTS));
+        agents
+            .iter_mut()
+            .for_each(|agent| agent.wait_for_workloads(workloads / AGENTS));
         time.points.push((workloads, begin.elapsed().as_secs_f64()));
         peak.points.push((workloads, mebibytes(server.pss())));
         server.wait_until_idle();
-        cpu.points.push((workloads, (server.cpu() - before).as_secs_f64()));
-        assert_eq!(running(&commander.read(&["workloadStates.*.*.*.state"])), workloads, "all workloads are reported");
+        cpu.points
+            .push((workloads, (server.cpu() - before).as_secs_f64()));
+        assert_eq!(
+            running(&commander.read(&["workloadStates.*.*.*.state"])),
+            workloads,
+            "all workloads are reported"
+        );
         std::thread::sleep(SETTLE);
         memory.points.push((workloads, mebibytes(server.pss())));
         let mut read_all = || {
             let begin = Instant::now();
-            assert!(commander.read(&[]).get("effectiveState").is_some(), "all of the state is read");
+            assert!(
+                commander.read(&[]).get("effectiveState").is_some(),
+                "all of the state is read"
+            );
             begin.elapsed()
         };
         let fastest = (0..READS).map(|_| read_all()).min().unwrap_or_default();
@@ -142,13 +197,20 @@ fn workloads_of_server(programs: &Path) -> bool {
         }
         event.points.push((workloads, milliseconds(told)));
         server.wait_until_idle();
-        change.points.push((workloads, milliseconds(server.cpu() - before)));
+        change
+            .points
+            .push((workloads, milliseconds(server.cpu() - before)));
     }
-    // One state change must not cost more because there are more workloads: growth of the cost of one.
+    // One state change must not cost more because there are more workloads: growth of the cost of
+    // one.
     let flat = change.points.last().map_or(0.0, |last| last.1) / change.points[0].1.max(1.0);
-    let held = [cpu.print(0.0), memory.print(0.0), change.print(0.0)].into_iter().all(|held| held);
+    let held = [cpu.print(0.0), memory.print(0.0), change.print(0.0)]
+        .into_iter()
+        .all(|held| held);
     // Other load on the machine decides how long things take, and when memory is looked at.
-    [time, peak, read, event].iter().for_each(|curve| _ = curve.print(0.0));
+    [time, peak, read, event]
+        .iter()
+        .for_each(|curve| _ = curve.print(0.0));
     println!(
         "  400 state changes cost {flat:.2} times as much with eight times as many workloads, at most {GROWTH_MAX}\n"
     );
@@ -164,7 +226,10 @@ fn with_a_thousand_workloads(programs: &Path) -> (Server, Agent) {
 }
 
 fn subscribers(programs: &Path) -> bool {
-    let mut cpu = Curve::new("server: CPU of a state change with 1,000 workloads, by subscribers", "ms");
+    let mut cpu = Curve::new(
+        "server: CPU of a state change with 1,000 workloads, by subscribers",
+        "ms",
+    );
     let mut last = Curve::new("server: time until the last of them is told", "ms");
     let (server, mut agent) = with_a_thousand_workloads(programs);
     for count in [6, 12, 25, 50] {
@@ -179,15 +244,18 @@ fn subscribers(programs: &Path) -> bool {
         }
         server.wait_until_idle();
         let changes = u32::try_from(CHANGES).unwrap_or(1);
-        cpu.points.push((count, milliseconds((server.cpu() - before) / changes)));
+        cpu.points
+            .push((count, milliseconds((server.cpu() - before) / changes)));
         last.points.push((count, milliseconds(told / changes)));
     }
     let held = cpu.print(0.0);
-    last.print(0.0); // Other load on the machine decides how long things take, so this is no verdict.
+    // Other load on the machine decides how long things take, so this is no verdict.
+    last.print(0.0);
     held
 }
 
-/// A state change while an update is open that judges all 1,000 workloads, beside one while none is.
+/// A state change while an update is open that judges all 1,000 workloads, beside one while none
+/// is.
 fn open_update(programs: &Path) -> bool {
     const TIMES: usize = 5;
     let cost = |state: &Node| {
@@ -210,7 +278,8 @@ fn open_update(programs: &Path) -> bool {
     let block = "lifecycle: {update: {healthyMs: 600000, deadlineMs: 1200000}}";
     let text = text.replace("commandArgs: ", &format!("{block}\\ncommandArgs: "));
     let guarded: Node = serde_json::from_str(&text).expect("it was one");
-    let [none, open] = [plain, guarded].map(|state| median((0..TIMES).map(|_| cost(&state)).collect()));
+    let [none, open] =
+        [plain, guarded].map(|state| median((0..TIMES).map(|_| cost(&state)).collect()));
     let ratio = open / none.max(1.0);
     println!(
         "server: CPU of {CHANGES} state changes with 1,000 workloads: {none:.1} ms, with an update that is open on all \
@@ -220,7 +289,10 @@ fn open_update(programs: &Path) -> bool {
 }
 
 fn commands(programs: &Path) -> bool {
-    let mut cpu = Curve::new("server: CPU of so many `ank get workloads` at the same time, 1,000 workloads", "ms");
+    let mut cpu = Curve::new(
+        "server: CPU of so many `ank get workloads` at the same time, 1,000 workloads",
+        "ms",
+    );
     let mut time = Curve::new("the same: time until all have ended", "ms");
     let (server, _agent) = with_a_thousand_workloads(programs);
     let url = format!("http://127.0.0.1:{}", server.port);
@@ -229,16 +301,32 @@ fn commands(programs: &Path) -> bool {
         let (before, begin) = (server.cpu(), Instant::now());
         let start = |_| {
             let mut command = Command::new(programs.join("ank"));
-            command.args(["--insecure", "--server-url", &url, "--response-timeout", "60000", "get", "workloads"]);
-            command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("ank starts")
+            command.args([
+                "--insecure",
+                "--server-url",
+                &url,
+                "--response-timeout",
+                "60000",
+                "get",
+                "workloads",
+            ]);
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .spawn()
+                .expect("ank starts")
         };
         let all: Vec<Child> = (0..count).map(start).collect();
         for mut ank in all {
-            assert!(ank.wait().is_ok_and(|status| status.success()), "each of {count} commands is answered");
+            assert!(
+                ank.wait().is_ok_and(|status| status.success()),
+                "each of {count} commands is answered"
+            );
         }
         time.points.push((count, milliseconds(begin.elapsed())));
         server.wait_until_idle();
-        cpu.points.push((count, milliseconds(server.cpu() - before)));
+        cpu.points
+            .push((count, milliseconds(server.cpu() - before)));
     }
     let held = cpu.print(0.0);
     time.print(0.0);
@@ -260,15 +348,26 @@ impl RealAgent {
         for name in ["bin", "engine", "run"] {
             fs::create_dir(path(name)).expect("own folder is writable");
         }
-        let engine = fs::canonicalize(engine).expect("the fake engine is built"); // A link is relative to where it is.
+        // A link is relative to where it is.
+        let engine = fs::canonicalize(engine).expect("the fake engine is built");
         symlink(engine, path("bin/podman")).expect("own folder is writable");
         let log = fs::File::create(path("log")).expect("own folder is writable");
         let mut command = Command::new(programs.join("ank-agent"));
         command.args(["--insecure", "--name", &agent_name(0), "--server-url"]);
-        command.arg(format!("http://127.0.0.1:{}", server.port)).arg("--run-folder").arg(path("run"));
-        command.env("PATH", path("bin")).env("FAKE_ENGINE_DIR", path("engine")).env("RUST_LOG", "error");
+        command
+            .arg(format!("http://127.0.0.1:{}", server.port))
+            .arg("--run-folder")
+            .arg(path("run"));
+        command
+            .env("PATH", path("bin"))
+            .env("FAKE_ENGINE_DIR", path("engine"))
+            .env("RUST_LOG", "error");
         command.env("FAKE_ENGINE_ORDER_TICK", "1000ms"); // Nobody orders an end here.
-        let child = command.stdin(Stdio::null()).stderr(log).spawn().expect("ank-agent starts");
+        let child = command
+            .stdin(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("ank-agent starts");
         Self { child, folder }
     }
 }
@@ -278,14 +377,23 @@ impl Drop for RealAgent {
         let _ = self.child.kill();
         let _ = self.child.wait();
         // From one moment to the next; containers of the fake engine end when it is gone.
-        let _ = fs::rename(self.folder.path().join("engine"), self.folder.path().join("ended"));
+        let _ = fs::rename(
+            self.folder.path().join("engine"),
+            self.folder.path().join("ended"),
+        );
     }
 }
 
 fn workloads_of_agent(programs: &Path, engine: &Path) -> bool {
-    let mut cpu = Curve::new("agent: CPU until all run, by workloads (its own, without the engine's)", "s");
+    let mut cpu = Curve::new(
+        "agent: CPU until all run, by workloads (its own, without the engine's)",
+        "s",
+    );
     let mut memory = Curve::new("agent: memory then, by workloads", "MiB");
-    let mut time = Curve::new("agent and fake engine: time until all run, by workloads", "s");
+    let mut time = Curve::new(
+        "agent and fake engine: time until all run, by workloads",
+        "s",
+    );
     let mut gone = Curve::new("agent: CPU until all are gone again, by workloads", "s");
     for workloads in [125, 250, 500, 1000] {
         let server = Server::start(programs, &[], Security::Insecure);
@@ -294,18 +402,26 @@ fn workloads_of_agent(programs: &Path, engine: &Path) -> bool {
         let pid = agent.child.id();
         let (before, begin) = (cpu_of(pid), Instant::now());
         commander.apply(fake_state(workloads));
-        wait_for(&mut commander, "all run", |states| running(states) == workloads);
+        wait_for(&mut commander, "all run", |states| {
+            running(states) == workloads
+        });
         time.points.push((workloads, begin.elapsed().as_secs_f64()));
-        cpu.points.push((workloads, (cpu_of(pid) - before).as_secs_f64()));
+        cpu.points
+            .push((workloads, (cpu_of(pid) - before).as_secs_f64()));
         std::thread::sleep(SETTLE);
         memory.points.push((workloads, mebibytes(pss_of(pid))));
         let before = cpu_of(pid);
         commander.apply(fake_state(0));
-        wait_for(&mut commander, "all are gone", |states| states.at(&["workloadStates", &agent_name(0)]).is_none());
-        gone.points.push((workloads, (cpu_of(pid) - before).as_secs_f64()));
+        wait_for(&mut commander, "all are gone", |states| {
+            states.at(&["workloadStates", &agent_name(0)]).is_none()
+        });
+        gone.points
+            .push((workloads, (cpu_of(pid) - before).as_secs_f64()));
     }
     time.print(0.0); // Mostly the fake engine, which keeps a file for each container.
-    [cpu.print(0.0), memory.print(0.0), gone.print(0.0)].into_iter().all(|held| held)
+    [cpu.print(0.0), memory.print(0.0), gone.print(0.0)]
+        .into_iter()
+        .all(|held| held)
 }
 
 fn fake_state(workloads: usize) -> Node {
@@ -323,7 +439,11 @@ fn wait_for(commander: &mut Commander, what: &str, held: impl Fn(&Node) -> bool)
             return;
         }
         if begin.elapsed() >= LIMIT {
-            let text: String = serde_json::to_string(&states).unwrap_or_default().chars().take(SHOWN).collect();
+            let text: String = serde_json::to_string(&states)
+                .unwrap_or_default()
+                .chars()
+                .take(SHOWN)
+                .collect();
             panic!("waited {LIMIT:?} in vain: {what}; it begins so: {text}");
         }
         std::thread::sleep(Duration::from_millis(100));

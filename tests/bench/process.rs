@@ -34,17 +34,32 @@ impl Server {
         for _ in 0..5 {
             let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
             let port = port.expect("loopback has free ports").port();
-            let scheme = if security == Security::Insecure { "http" } else { "https" };
-            let url = ServerUrl::parse(&format!("{scheme}://127.0.0.1:{port}")).expect("a correct address");
+            let scheme = if security == Security::Insecure {
+                "http"
+            } else {
+                "https"
+            };
+            let url = ServerUrl::parse(&format!("{scheme}://127.0.0.1:{port}"))
+                .expect("a correct address");
             let mut command = Command::new(programs.join("ank-server"));
-            command.args(["--address", &format!("127.0.0.1:{port}")]).args(arguments);
+            command
+                .args(["--address", &format!("127.0.0.1:{port}")])
+                .args(arguments);
             if security == Security::Insecure {
                 command.arg("--insecure");
             }
             command.env("RUST_LOG", "error").stdin(Stdio::null());
             let begin = Instant::now();
-            let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
-            let mut server = Self { child, url, port, security: security.clone(), answered_after: Duration::ZERO };
+            let child = command
+                .spawn()
+                .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+            let mut server = Self {
+                child,
+                url,
+                port,
+                security: security.clone(),
+                answered_after: Duration::ZERO,
+            };
             while begin.elapsed() < LIMIT && !server.has_ended() {
                 if clients::answers(&server) {
                     server.answered_after = begin.elapsed();
@@ -74,14 +89,25 @@ impl Server {
     /// How long `ank` of the folder `programs` takes for a command, as a whole process.
     pub fn time_of(&self, programs: &Path, arguments: &[&str]) -> Duration {
         let mut command = Command::new(programs.join("ank"));
-        command.args(["--insecure", "--server-url", &format!("http://127.0.0.1:{}", self.port)]).args(arguments);
+        command
+            .args([
+                "--insecure",
+                "--server-url",
+                &format!("http://127.0.0.1:{}", self.port),
+            ])
+            .args(arguments);
         let begin = Instant::now();
-        let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status().expect("ank starts");
+        let status = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .status()
+            .expect("ank starts");
         assert!(status.success(), "{command:?}");
         begin.elapsed()
     }
 
-    /// Waits until the server has used no CPU for a while; what follows is measured without what came before.
+    /// Waits until the server has used no CPU for a while; what follows is measured without what
+    /// came before.
     pub fn wait_until_idle(&self) {
         let begin = Instant::now();
         let (mut used, mut since) = (self.cpu(), Instant::now());
@@ -105,8 +131,15 @@ impl Drop for Server {
 /// Memory in bytes, of shared pages the part that falls to this process.
 pub fn pss_of(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process runs");
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).expect("the kernel says it");
-    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Pss:"))
+        .expect("the kernel says it");
+    let kilobytes: u64 = line
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .expect("a number");
     kilobytes * 1024
 }
 
@@ -114,6 +147,11 @@ pub fn pss_of(pid: u32) -> u64 {
 pub fn cpu_of(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process runs");
     let (_, fields) = stat.rsplit_once(')').expect("the name is in parentheses");
-    let ticks: u32 = fields.split_whitespace().skip(11).take(2).map(|field| field.parse::<u32>().unwrap_or(0)).sum();
+    let ticks: u32 = fields
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .map(|field| field.parse::<u32>().unwrap_or(0))
+        .sum();
     TICK * ticks
 }

@@ -1,8 +1,9 @@
-//! `bench report`: the measured rows of several parts and rounds as one table and one drawing, ours beside those of
-//! another folder with programs, or beside what Eclipse Ankaios measured elsewhere.
+//! `bench report`: the measured rows of several parts and rounds as one table and one drawing, ours
+//! beside those of another folder with programs, or beside what Eclipse Ankaios measured elsewhere.
 //!
-//! Thread: `main` of the bench. Takes: files with rows of `what`, unit, value, the known value of Eclipse Ankaios and
-//! the promised share, separated by tabs. Gives: the table on standard output, the drawing as an SVG file.
+//! Thread: `main` of the bench. Takes: files with rows of `what`, unit, value, the known value of
+//! Eclipse Ankaios and the promised share, separated by tabs. Gives: the table on standard output,
+//! the drawing as an SVG file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,11 +28,19 @@ fn medians(text: &str) -> Vec<Row> {
     let mut values: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for line in text.lines() {
         let fields: Vec<&str> = line.split('\t').collect();
-        let [what, unit, value, peer, share] = fields[..] else { continue };
+        let [what, unit, value, peer, share] = fields[..] else {
+            continue;
+        };
         let Ok(value) = value.parse() else { continue };
         if !values.contains_key(what) {
             let (peer, share) = (peer.parse().ok(), share.parse().ok());
-            order.push(Row { what: what.to_owned(), unit: unit.to_owned(), ours: value, peer, share });
+            order.push(Row {
+                what: what.to_owned(),
+                unit: unit.to_owned(),
+                ours: value,
+                peer,
+                share,
+            });
         }
         values.entry(what.to_owned()).or_default().push(value);
     }
@@ -45,19 +54,29 @@ fn medians(text: &str) -> Vec<Row> {
 fn side_by_side(ours: &str, peer: Option<&str>) -> Vec<Row> {
     let mut rows = medians(ours);
     if let Some(peer) = peer {
-        let measured: BTreeMap<String, f64> = medians(peer).into_iter().map(|row| (row.what, row.ours)).collect();
-        rows.iter_mut().for_each(|row| row.peer = measured.get(&row.what).copied());
+        let measured: BTreeMap<String, f64> = medians(peer)
+            .into_iter()
+            .map(|row| (row.what, row.ours))
+            .collect();
+        rows.iter_mut()
+            .for_each(|row| row.peer = measured.get(&row.what).copied());
     }
     rows
 }
 
 fn verdict(row: &Row) -> (String, &'static str) {
     let (Some(peer), Some(share)) = (row.peer.filter(|peer| *peer > 0.0), row.share) else {
-        let ratio = row.peer.filter(|peer| *peer > 0.0).map(|peer| format!("{:.3}", row.ours / peer));
+        let ratio = row
+            .peer
+            .filter(|peer| *peer > 0.0)
+            .map(|peer| format!("{:.3}", row.ours / peer));
         return (ratio.unwrap_or_default(), "");
     };
     let ratio = row.ours / peer;
-    (format!("{ratio:.3}"), if ratio <= share { "yes" } else { "NO" })
+    (
+        format!("{ratio:.3}"),
+        if ratio <= share { "yes" } else { "NO" },
+    )
 }
 
 fn table(rows: &[Row], measured: bool) -> String {
@@ -65,14 +84,25 @@ fn table(rows: &[Row], measured: bool) -> String {
     let peer = if measured { "PEER" } else { "PEER*" };
     let mut line = |fields: [&str; 7]| {
         let [what, unit, ours, peer, ratio, share, met] = fields;
-        let _ = writeln!(text, "{what:<66}{unit:>6}{ours:>10}{peer:>10}{ratio:>8}{share:>9}  {met}");
+        let _ = writeln!(
+            text,
+            "{what:<66}{unit:>6}{ours:>10}{peer:>10}{ratio:>8}{share:>9}  {met}"
+        );
     };
     line(["", "", "MEASURED", peer, "RATIO", "PROMISE", "MET"]);
     for row in rows {
         let (ratio, met) = verdict(row);
         let known = row.peer.map(number).unwrap_or_default();
         let share = row.share.map(|share| share.to_string()).unwrap_or_default();
-        line([&row.what, &row.unit, &number(row.ours), &known, &ratio, &share, met]);
+        line([
+            &row.what,
+            &row.unit,
+            &number(row.ours),
+            &known,
+            &ratio,
+            &share,
+            met,
+        ]);
     }
     if !measured {
         text.push_str("* as Eclipse Ankaios was measured elsewhere; PEER_BIN=<folder> measures its programs here\n");
@@ -80,17 +110,31 @@ fn table(rows: &[Row], measured: bool) -> String {
     text
 }
 
-/// What the drawing shows of what was measured: flash, memory, CPU and delay of the programs of each kind.
+/// What the drawing shows of what was measured: flash, memory, CPU and delay of the programs of
+/// each kind.
 const DRAWN: [(&str, &str); 6] = [
     ("ank-agent: stripped binary", "flash, agent"),
     ("ank-server: stripped binary", "flash, server"),
-    ("agent: memory, workloads: 20", "memory, agent with 20 workloads"),
-    ("1000 workloads on 50 agents: memory", "memory, server with 1,000 workloads"),
-    ("agent and podman: CPU of an idle minute, workloads: 20", "CPU, idle agent and podman with 20 workloads"),
-    ("exit of a container until ank get workloads shows it (median)", "delay, exit of a container until it is shown"),
+    (
+        "agent: memory, workloads: 20",
+        "memory, agent with 20 workloads",
+    ),
+    (
+        "1000 workloads on 50 agents: memory",
+        "memory, server with 1,000 workloads",
+    ),
+    (
+        "agent and podman: CPU of an idle minute, workloads: 20",
+        "CPU, idle agent and podman with 20 workloads",
+    ),
+    (
+        "exit of a container until ank get workloads shows it (median)",
+        "delay, exit of a container until it is shown",
+    ),
 ];
 
-/// Bars from zero: ours in front of that of Eclipse Ankaios, which is as long for each, with the values beside them.
+/// Bars from zero: ours in front of that of Eclipse Ankaios, which is as long for each, with the
+/// values beside them.
 fn svg(rows: &[Row]) -> String {
     const LEFT: f64 = 330.0;
     const WIDTH: f64 = 400.0;
@@ -98,17 +142,34 @@ fn svg(rows: &[Row]) -> String {
     let mut bars = String::new();
     let mut y = 44.0;
     for (what, label) in DRAWN {
-        let Some(row) = rows.iter().find(|row| row.what == what) else { continue };
-        let Some(peer) = row.peer.filter(|peer| *peer > 0.0) else { continue };
+        let Some(row) = rows.iter().find(|row| row.what == what) else {
+            continue;
+        };
+        let Some(peer) = row.peer.filter(|peer| *peer > 0.0) else {
+            continue;
+        };
         let (ratio, baseline) = (row.ours / peer, y + 15.0);
         let values = format!("{} / {} {}", number(row.ours), number(peer), row.unit);
         let own = WIDTH * ratio;
         let beside = LEFT + own.max(WIDTH) + 8.0;
-        let _ =
-            writeln!(bars, "<text x=\"{}\" y=\"{baseline}\" text-anchor=\"end\">{}</text>", LEFT - 8.0, escaped(label));
-        let _ = writeln!(bars, "<rect x=\"{LEFT}\" y=\"{y}\" width=\"{WIDTH}\" height=\"20\" fill=\"#ddd\"/>");
-        let _ = writeln!(bars, "<rect x=\"{LEFT}\" y=\"{y}\" width=\"{own:.1}\" height=\"20\" fill=\"#4a7\"/>");
-        let _ = writeln!(bars, "<text x=\"{beside:.1}\" y=\"{baseline}\">{values}</text>");
+        let _ = writeln!(
+            bars,
+            "<text x=\"{}\" y=\"{baseline}\" text-anchor=\"end\">{}</text>",
+            LEFT - 8.0,
+            escaped(label)
+        );
+        let _ = writeln!(
+            bars,
+            "<rect x=\"{LEFT}\" y=\"{y}\" width=\"{WIDTH}\" height=\"20\" fill=\"#ddd\"/>"
+        );
+        let _ = writeln!(
+            bars,
+            "<rect x=\"{LEFT}\" y=\"{y}\" width=\"{own:.1}\" height=\"20\" fill=\"#4a7\"/>"
+        );
+        let _ = writeln!(
+            bars,
+            "<text x=\"{beside:.1}\" y=\"{baseline}\">{values}</text>"
+        );
         y += LINE;
     }
     format!(
@@ -120,24 +181,33 @@ fn svg(rows: &[Row]) -> String {
 }
 
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }
 
 /// Prints the table and writes the drawing. Answers false when there is nothing to show.
 pub fn run(ours: &Path, peer: Option<&Path>, drawing: &Path) -> bool {
-    let Ok(own) = fs::read_to_string(ours) else { return false };
+    let Ok(own) = fs::read_to_string(ours) else {
+        return false;
+    };
     let others = peer.and_then(|path| fs::read_to_string(path).ok());
     let rows = side_by_side(&own, others.as_deref());
     print!("{}", table(&rows, others.is_some()));
     fs::write(drawing, svg(&rows)).is_ok() && !rows.is_empty()
 }
 
-/// A small file of rows through table and drawing, so that a mistake there shows before hours of measuring.
+/// A small file of rows through table and drawing, so that a mistake there shows before hours of
+/// measuring.
 pub fn check() -> bool {
-    let ours = "a & b\tms\t1\t10\t0.2\na & b\tms\t3\t10\t0.2\na & b\tms\t2\t10\t0.2\nnoted\tMiB\t5\t\t\n";
+    let ours =
+        "a & b\tms\t1\t10\t0.2\na & b\tms\t3\t10\t0.2\na & b\tms\t2\t10\t0.2\nnoted\tMiB\t5\t\t\n";
     let alone = side_by_side(ours, None);
     let beside = side_by_side(ours, Some("a & b\tms\t4\t10\t0.2\nnoted\tMiB\t10\t\t\n"));
-    let drawn = side_by_side("ank-agent: stripped binary\tMB\t2\t4\t0.6\nother\tms\t1\t2\t\n", None);
+    let drawn = side_by_side(
+        "ank-agent: stripped binary\tMB\t2\t4\t0.6\nother\tms\t1\t2\t\n",
+        None,
+    );
     let (ratio, met) = verdict(&alone[0]);
     let measured = verdict(&beside[0]);
     (ratio.as_str(), met) == ("0.200", "yes")

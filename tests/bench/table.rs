@@ -20,38 +20,84 @@ pub struct Table {
 impl Table {
     /// A number with a promise about it: `share` of `peer` at most.
     pub fn promised(&mut self, what: &str, unit: &'static str, ours: f64, peer: f64, share: f64) {
-        self.rows.push(Row { what: what.to_owned(), unit, ours, promise: Some((peer, share)) });
+        self.rows.push(Row {
+            what: what.to_owned(),
+            unit,
+            ours,
+            promise: Some((peer, share)),
+        });
     }
 
     /// A number that is only good to know.
     pub fn noted(&mut self, what: &str, unit: &'static str, ours: f64) {
-        self.rows.push(Row { what: what.to_owned(), unit, ours, promise: None });
+        self.rows.push(Row {
+            what: what.to_owned(),
+            unit,
+            ours,
+            promise: None,
+        });
     }
 
-    /// Prints the table; appends its rows to the file that `BENCH_ROWS` names, where `bench report` finds them.
+    /// Prints the table; appends its rows to the file that `BENCH_ROWS` names, where `bench report`
+    /// finds them.
     pub fn print(&self) {
         if let Some(path) = std::env::var_os("BENCH_ROWS").filter(|path| !path.is_empty()) {
-            let text = |promise: Option<f64>| promise.map(|value| value.to_string()).unwrap_or_default();
+            let text =
+                |promise: Option<f64>| promise.map(|value| value.to_string()).unwrap_or_default();
             let row = |row: &Row| {
-                let (peer, share) = (row.promise.map(|promise| promise.0), row.promise.map(|promise| promise.1));
-                format!("{}\t{}\t{}\t{}\t{}\n", row.what, row.unit, row.ours, text(peer), text(share))
+                let (peer, share) = (
+                    row.promise.map(|promise| promise.0),
+                    row.promise.map(|promise| promise.1),
+                );
+                format!(
+                    "{}\t{}\t{}\t{}\t{}\n",
+                    row.what,
+                    row.unit,
+                    row.ours,
+                    text(peer),
+                    text(share)
+                )
             };
             let rows: String = self.rows.iter().map(row).collect();
-            let file = std::fs::File::options().create(true).append(true).open(path);
-            file.and_then(|mut file| file.write_all(rows.as_bytes())).expect("the file of BENCH_ROWS is writable");
+            let file = std::fs::File::options()
+                .create(true)
+                .append(true)
+                .open(path);
+            file.and_then(|mut file| file.write_all(rows.as_bytes()))
+                .expect("the file of BENCH_ROWS is writable");
         }
-        let line = |what: &str, unit: &str, ours: &str, peer: &str, ratio: &str, share: &str, met: &str| {
+        let line = |what: &str,
+                    unit: &str,
+                    ours: &str,
+                    peer: &str,
+                    ratio: &str,
+                    share: &str,
+                    met: &str| {
             println!("{what:<62}{unit:>6}{ours:>10}{peer:>10}{ratio:>8}{share:>9}  {met}");
         };
         line("", "", "MEASURED", "PEER", "RATIO", "PROMISE", "MET");
-        for Row { what, unit, ours, promise } in &self.rows {
+        for Row {
+            what,
+            unit,
+            ours,
+            promise,
+        } in &self.rows
+        {
             let ours_text = number(*ours);
             match promise {
                 None => line(what, unit, &ours_text, "", "", "", ""),
                 Some((peer, share)) => {
                     let ratio = ours / peer;
                     let met = if ratio <= *share { "yes" } else { "NO" };
-                    line(what, unit, &ours_text, &number(*peer), &format!("{ratio:.3}"), &share.to_string(), met);
+                    line(
+                        what,
+                        unit,
+                        &ours_text,
+                        &number(*peer),
+                        &format!("{ratio:.3}"),
+                        &share.to_string(),
+                        met,
+                    );
                 }
             }
         }

@@ -28,7 +28,8 @@ fn delivered(name: &str) -> PathBuf {
 
 fn text(path: impl AsRef<Path>) -> String {
     let path = path.as_ref();
-    fs::read_to_string(path).unwrap_or_else(|error| panic!("cannot read '{}': {error}", path.display()))
+    fs::read_to_string(path)
+        .unwrap_or_else(|error| panic!("cannot read '{}': {error}", path.display()))
 }
 
 /// Runs a program; `None` when this machine does not have it.
@@ -43,8 +44,10 @@ fn unit_with_programs(service: &str, folder: &Path) -> PathBuf {
     let program = folder.join(service);
     let _ = std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_ank-agent"), &program);
     let unit = folder.join(format!("{service}.service"));
-    let changed = text(delivered(&format!("{service}.service")))
-        .replace(&format!("/usr/bin/{service}"), program.to_str().expect("the path is text"));
+    let changed = text(delivered(&format!("{service}.service"))).replace(
+        &format!("/usr/bin/{service}"),
+        program.to_str().expect("the path is text"),
+    );
     fs::write(&unit, changed).expect("own folder is writable");
     unit
 }
@@ -54,7 +57,10 @@ fn systemd_has_nothing_to_say_against_the_units() {
     let folder = scratch::folder("units");
     for service in SERVICES {
         let unit = unit_with_programs(service, folder.path());
-        let Some((done, said)) = run("systemd-analyze", &["verify", "--man=no", unit.to_str().expect("text")]) else {
+        let Some((done, said)) = run(
+            "systemd-analyze",
+            &["verify", "--man=no", unit.to_str().expect("text")],
+        ) else {
             return eprintln!("no systemd-analyze here");
         };
         let about_ours: Vec<&str> = said.lines().filter(|line| line.contains(service)).collect();
@@ -67,7 +73,10 @@ fn the_server_is_as_little_exposed_as_promised() {
     let unit = delivered("ank-server.service");
     let unit = unit.to_str().expect("the path is text");
     // 1.6 when this was written, of 10. The agent has to be able to do what containers need: 9.6.
-    let Some((done, said)) = run("systemd-analyze", &["security", "--offline=true", "--threshold=20", unit]) else {
+    let Some((done, said)) = run(
+        "systemd-analyze",
+        &["security", "--offline=true", "--threshold=20", unit],
+    ) else {
         return eprintln!("no systemd-analyze here");
     };
     if said.contains("unrecognized option") || said.contains("Unknown option") {
@@ -78,7 +87,13 @@ fn the_server_is_as_little_exposed_as_promised() {
 
 #[test]
 fn units_say_what_was_promised() {
-    let both = ["Type=notify", "WatchdogSec=10s", "Restart=always", "RestartSec=1s", "LimitCORE=0"];
+    let both = [
+        "Type=notify",
+        "WatchdogSec=10s",
+        "Restart=always",
+        "RestartSec=1s",
+        "LimitCORE=0",
+    ];
     let server = [
         "User=ankaios",
         "RuntimeDirectory=ankaios",
@@ -97,10 +112,16 @@ fn units_say_what_was_promised() {
         "RuntimeDirectoryPreserve=yes",
         "After=network.target ank-server.service",
     ];
-    for (service, lines) in SERVICES.into_iter().zip([server.as_slice(), agent.as_slice()]) {
+    for (service, lines) in SERVICES
+        .into_iter()
+        .zip([server.as_slice(), agent.as_slice()])
+    {
         let unit = text(delivered(&format!("{service}.service")));
         for line in both.iter().chain(lines) {
-            assert!(unit.lines().any(|found| found == *line), "{service}: {line}");
+            assert!(
+                unit.lines().any(|found| found == *line),
+                "{service}: {line}"
+            );
         }
     }
 }
@@ -122,20 +143,29 @@ fn the_agent_gets_no_mount_namespace() {
         "DynamicUser",
         "NoNewPrivileges",
     ];
-    let options = unit.lines().filter(|line| !line.starts_with('#') && !line.starts_with("ExecStart="));
+    let options = unit
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.starts_with("ExecStart="));
     for line in options {
-        assert!(!gives_one.iter().any(|option| line.starts_with(option)), "{line}");
+        assert!(
+            !gives_one.iter().any(|option| line.starts_with(option)),
+            "{line}"
+        );
     }
 }
 
-/// The file with all settings that are comments in use: keys are commented out as `# key = value`, tables as `# [table]`.
+/// The file with all settings that are comments in use: keys are commented out as `# key = value`,
+/// tables as `# [table]`.
 fn everything_in_use(name: &str) -> String {
     let lines = text(delivered(name));
     let mut seen = BTreeSet::new();
     let mut result = String::new();
     for line in lines.lines() {
         let setting = line.strip_prefix("# ").unwrap_or(line);
-        let key = setting.split_once(" = ").map(|(key, _)| key).filter(|key| !key.contains(' '));
+        let key = setting
+            .split_once(" = ")
+            .map(|(key, _)| key)
+            .filter(|key| !key.contains(' '));
         // The first one counts where a comment shows another value for a key.
         if key.is_some_and(|key| seen.insert(key.to_owned())) || setting.starts_with('[') {
             result += setting;
@@ -146,7 +176,11 @@ fn everything_in_use(name: &str) -> String {
 }
 
 fn words(words: &[&str], path: &Path) -> Vec<OsString> {
-    words.iter().map(OsString::from).chain([path.into()]).collect()
+    words
+        .iter()
+        .map(OsString::from)
+        .chain([path.into()])
+        .collect()
 }
 
 #[test]
@@ -159,30 +193,57 @@ fn settings_are_understood_as_they_are_and_with_every_comment_in_use() {
     let here = |text: String| {
         // Certificates are not there, and the folders only on a device.
         let needs_them = |line: &&str| line.contains("_pem") || line.starts_with("commander_names");
-        let kept = text.lines().filter(|line| !needs_them(line)).map(|line| format!("{line}\n"));
+        let kept = text
+            .lines()
+            .filter(|line| !needs_them(line))
+            .map(|line| format!("{line}\n"));
         let here = run_folder.to_str().expect("text");
-        let folders = ["/run/ankaios-agent", "/var/lib/ankaios", "/usr/libexec/ankaios/hooks"];
-        folders.iter().fold(kept.collect(), |text: String, folder| text.replace(folder, here))
+        let folders = [
+            "/run/ankaios-agent",
+            "/var/lib/ankaios",
+            "/usr/libexec/ankaios/hooks",
+        ];
+        folders.iter().fold(kept.collect(), |text: String, folder| {
+            text.replace(folder, here)
+        })
     };
-    for text in [text(delivered("ank-server.conf")), everything_in_use("ank-server.conf")] {
+    for text in [
+        text(delivered("ank-server.conf")),
+        everything_in_use("ank-server.conf"),
+    ] {
         fs::write(path("ank-server.conf"), here(text)).expect("own folder is writable");
-        let settings = ankaios_lite::server::settings::read(words(&["ank-server", "-x"], &path("ank-server.conf")));
+        let settings = ankaios_lite::server::settings::read(words(
+            &["ank-server", "-x"],
+            &path("ank-server.conf"),
+        ));
         assert_eq!(settings.expect("they are good").warnings, [""; 0]);
     }
-    for text in [text(delivered("ank-agent.conf")), everything_in_use("ank-agent.conf")] {
+    for text in [
+        text(delivered("ank-agent.conf")),
+        everything_in_use("ank-agent.conf"),
+    ] {
         fs::write(path("ank-agent.conf"), here(text)).expect("own folder is writable");
         let arguments = words(&["ank-agent", "-x"], &path("ank-agent.conf"));
-        let settings = ankaios_lite::agent::settings::read(arguments, &Machine::this()).expect("they are good");
+        let settings = ankaios_lite::agent::settings::read(arguments, &Machine::this())
+            .expect("they are good");
         assert_eq!(settings.warnings, [""; 0]);
         assert_eq!(settings.folder, run_folder.join("agent_A_io"));
     }
     for text in [text(delivered("ank.conf")), everything_in_use("ank.conf")] {
         fs::write(path("ank.conf"), here(text)).expect("own folder is writable");
         let mut command = clean_command(env!("CARGO_BIN_EXE_ank"), folder.path());
-        let output = command.args(["-x"]).arg(path("ank.conf")).args(["get", "agents"]).output().expect("it runs");
+        let output = command
+            .args(["-x"])
+            .arg(path("ank.conf"))
+            .args(["get", "agents"])
+            .output()
+            .expect("it runs");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         // Nobody listens there, but the settings were understood.
-        assert!(said.contains("/run/ankaios/ank.sock") && !said.contains("warning"), "{said}");
+        assert!(
+            said.contains("/run/ankaios/ank.sock") && !said.contains("warning"),
+            "{said}"
+        );
     }
 }
 
@@ -191,7 +252,10 @@ fn nothing_is_insecure_or_reachable_until_the_settings_say_so() {
     for name in ["ank-server.conf", "ank-agent.conf", "ank.conf"] {
         let text = text(delivered(name));
         for line in text.lines().filter(|line| !line.starts_with('#')) {
-            assert!(!line.contains("insecure") && !line.contains("0.0.0.0"), "{name}: {line}");
+            assert!(
+                !line.contains("insecure") && !line.contains("0.0.0.0"),
+                "{name}: {line}"
+            );
         }
         assert!(text.contains("\"unix:///run/ankaios/ank.sock\""), "{name}");
     }
@@ -199,7 +263,8 @@ fn nothing_is_insecure_or_reachable_until_the_settings_say_so() {
 
 #[test]
 fn the_sample_manifest_is_one() {
-    let manifest = ankaios_lite::model::manifest::Manifest::parse(&text(delivered("state.yaml"))).expect("it is YAML");
+    let manifest = ankaios_lite::model::manifest::Manifest::parse(&text(delivered("state.yaml")))
+        .expect("it is YAML");
     assert_eq!(manifest.warnings.len(), 0);
     manifest.into_desired_state().expect("it is valid");
 }
@@ -210,18 +275,46 @@ fn init_scripts_know_their_verbs() {
     for service in SERVICES {
         let script = folder.path().join(service);
         let here = text(delivered(&format!("{service}.init")))
-            .replace("DAEMON=/usr/bin/$NAME", &format!("DAEMON={}", env!("CARGO_BIN_EXE_ank-agent")))
-            .replace("/run/$NAME.pid", &format!("{}/pid", folder.path().display()));
+            .replace(
+                "DAEMON=/usr/bin/$NAME",
+                &format!("DAEMON={}", env!("CARGO_BIN_EXE_ank-agent")),
+            )
+            .replace(
+                "/run/$NAME.pid",
+                &format!("{}/pid", folder.path().display()),
+            );
         for (program, verb, code, said) in [
-            (here.as_str(), "status", 3, format!("{service} not running\n")),
+            (
+                here.as_str(),
+                "status",
+                3,
+                format!("{service} not running\n"),
+            ),
             (&here, "stop", 0, format!("{service} is not running\n")),
             (&here, "wrong", 2, String::new()),
-            (&here.replace("DAEMON=/", "DAEMON=/missing/"), "start", 5, String::new()),
+            (
+                &here.replace("DAEMON=/", "DAEMON=/missing/"),
+                "start",
+                5,
+                String::new(),
+            ),
         ] {
             fs::write(&script, program).expect("own folder is writable");
-            let output = Command::new("sh").arg(&script).arg(verb).output().expect("there is a shell");
-            assert_eq!(output.status.code(), Some(code), "{service} {verb}: {output:?}");
-            assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{service} {verb}");
+            let output = Command::new("sh")
+                .arg(&script)
+                .arg(verb)
+                .output()
+                .expect("there is a shell");
+            assert_eq!(
+                output.status.code(),
+                Some(code),
+                "{service} {verb}: {output:?}"
+            );
+            assert_eq!(
+                String::from_utf8_lossy(&output.stdout),
+                said,
+                "{service} {verb}"
+            );
         }
     }
 }
@@ -229,43 +322,75 @@ fn init_scripts_know_their_verbs() {
 #[test]
 fn packages_are_made_of_files_that_exist() {
     let manifest: toml::Table = text(top().join("Cargo.toml")).parse().expect("it is TOML");
-    let variants = manifest["package"]["metadata"]["deb"]["variants"].as_table().expect("a table");
+    let variants = manifest["package"]["metadata"]["deb"]["variants"]
+        .as_table()
+        .expect("a table");
     assert_eq!(variants.len(), 3);
     for (name, variant) in variants {
         let assets = variant["assets"].as_array().expect("a list");
-        let sources: Vec<&str> = assets.iter().map(|asset| asset[0].as_str().expect("text")).collect();
-        for source in sources.iter().filter(|source| !source.starts_with("target/")) {
+        let sources: Vec<&str> = assets
+            .iter()
+            .map(|asset| asset[0].as_str().expect("text"))
+            .collect();
+        for source in sources
+            .iter()
+            .filter(|source| !source.starts_with("target/"))
+        {
             assert!(names_files(source), "{name}: {source}");
         }
         for file in variant["conf-files"].as_array().expect("a list") {
-            let file = Path::new(file.as_str().expect("text")).file_name().and_then(|name| name.to_str());
-            assert!(sources.iter().any(|source| source.ends_with(file.expect("a name"))), "{name}: {file:?}");
+            let file = Path::new(file.as_str().expect("text"))
+                .file_name()
+                .and_then(|name| name.to_str());
+            assert!(
+                sources
+                    .iter()
+                    .any(|source| source.ends_with(file.expect("a name"))),
+                "{name}: {file:?}"
+            );
         }
         if let Some(scripts) = variant.get("maintainer-scripts") {
-            assert!(top().join(scripts.as_str().expect("text")).join("postinst").is_file(), "{name}");
+            assert!(
+                top()
+                    .join(scripts.as_str().expect("text"))
+                    .join("postinst")
+                    .is_file(),
+                "{name}"
+            );
         }
     }
 }
 
-/// Whether an asset is a file, or stands for some: `<folder>/*.<ending>`, or all below `<folder>/**/*`.
+/// Whether an asset is a file, or stands for some: `<folder>/*.<ending>`, or all below
+/// `<folder>/**/*`.
 fn names_files(source: &str) -> bool {
     if let Some(folder) = source.strip_suffix("/**/*") {
         return !files_below(&top().join(folder)).is_empty();
     }
-    let Some((folder, ending)) = source.split_once("/*") else { return top().join(source).is_file() };
-    let mut files = fs::read_dir(top().join(folder)).expect("it can be read").flatten();
+    let Some((folder, ending)) = source.split_once("/*") else {
+        return top().join(source).is_file();
+    };
+    let mut files = fs::read_dir(top().join(folder))
+        .expect("it can be read")
+        .flatten();
     files.any(|file| file.path().is_file() && file.file_name().to_string_lossy().ends_with(ending))
 }
 
 /// The files of a Debian package: where each comes from, and the folder or file that it becomes.
 fn assets(variant: &str) -> Vec<(String, String)> {
     let manifest: toml::Table = text(top().join("Cargo.toml")).parse().expect("it is TOML");
-    let assets = manifest["package"]["metadata"]["deb"]["variants"][variant]["assets"].as_array().expect("a list");
+    let assets = manifest["package"]["metadata"]["deb"]["variants"][variant]["assets"]
+        .as_array()
+        .expect("a list");
     let word = |value: &toml::Value| value.as_str().expect("text").to_owned();
-    assets.iter().map(|asset| (word(&asset[0]), word(&asset[1]))).collect()
+    assets
+        .iter()
+        .map(|asset| (word(&asset[0]), word(&asset[1])))
+        .collect()
 }
 
-/// The pages of a package below its folder in /usr/share/doc, by the path that they have in the repository.
+/// The pages of a package below its folder in /usr/share/doc, by the path that they have in the
+/// repository.
 fn pages_of(variant: &str) -> BTreeSet<String> {
     let mut pages = BTreeSet::new();
     for (source, target) in assets(variant) {
@@ -278,22 +403,39 @@ fn pages_of(variant: &str) -> BTreeSet<String> {
         };
         let below = files_below(&top().join(folder));
         let is_named = |file: &&String| pattern.starts_with('*') || !file.contains('/');
-        pages.extend(below.iter().filter(is_named).map(|file| format!("{folder}{file}")));
+        pages.extend(
+            below
+                .iter()
+                .filter(is_named)
+                .map(|file| format!("{folder}{file}")),
+        );
     }
     pages
 }
 
 #[test]
 fn packages_of_services_carry_their_own_pages_alone() {
-    for (variant, own, others) in [("server", "ank-server.8", "ank-agent"), ("agent", "ank-agent.8", "ank-server")] {
-        let manual: Vec<String> =
-            assets(variant).into_iter().map(|(source, _)| source).filter(|source| source.contains("/man/")).collect();
+    for (variant, own, others) in [
+        ("server", "ank-server.8", "ank-agent"),
+        ("agent", "ank-agent.8", "ank-server"),
+    ] {
+        let manual: Vec<String> = assets(variant)
+            .into_iter()
+            .map(|(source, _)| source)
+            .filter(|source| source.contains("/man/"))
+            .collect();
         assert_eq!(manual, [format!("target/man/man8/{own}")]);
         let pages = pages_of(variant);
-        assert!(pages.contains("docs/configuration.md") && pages.contains("LICENSE"), "{pages:?}");
+        assert!(
+            pages.contains("docs/configuration.md") && pages.contains("LICENSE"),
+            "{pages:?}"
+        );
         assert!(pages.len() < 15, "{pages:?}");
         for page in &pages {
-            assert!(!page.contains("/examples/") && !page.contains(others), "{variant}: {page}");
+            assert!(
+                !page.contains("/examples/") && !page.contains(others),
+                "{variant}: {page}"
+            );
         }
         for (_, target) in assets(variant) {
             assert!(!target.contains(others), "{variant}: {target}");
@@ -301,7 +443,8 @@ fn packages_of_services_carry_their_own_pages_alone() {
     }
 }
 
-/// Links lead to a page of the same package, or to one that the package with all pages has at the same place.
+/// Links lead to a page of the same package, or to one that the package with all pages has at the
+/// same place.
 #[test]
 fn links_of_pages_lead_to_pages_that_a_package_has() {
     let all = pages_of("cli");
@@ -310,22 +453,40 @@ fn links_of_pages_lead_to_pages_that_a_package_has() {
         assert!(pages.is_subset(&all), "{variant}: {pages:?}");
         for page in pages.iter().filter(|page| page.ends_with(".md")) {
             let page_text = text(top().join(page));
-            for link in page_text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
+            for link in page_text
+                .split("](")
+                .skip(1)
+                .filter_map(|rest| rest.split_once(')'))
+                .map(|(link, _)| link)
+            {
                 let file = link.split('#').next().unwrap_or_default();
                 if file.is_empty() || link.contains("://") || file.contains("src/") {
                     continue;
                 }
-                let target = top().join(page).parent().expect("it is in a folder").join(file);
-                let target = target.canonicalize().unwrap_or_else(|error| panic!("{page}: '{link}': {error}"));
-                let target = target.strip_prefix(top()).expect("it is in the repository").display().to_string();
-                assert!(all.contains(&target), "{variant}: '{page}' leads to '{target}', which no package has");
+                let target = top()
+                    .join(page)
+                    .parent()
+                    .expect("it is in a folder")
+                    .join(file);
+                let target = target
+                    .canonicalize()
+                    .unwrap_or_else(|error| panic!("{page}: '{link}': {error}"));
+                let target = target
+                    .strip_prefix(top())
+                    .expect("it is in the repository")
+                    .display()
+                    .to_string();
+                assert!(
+                    all.contains(&target),
+                    "{variant}: '{page}' leads to '{target}', which no package has"
+                );
             }
         }
     }
 }
 
-/// Runs a script of a Debian package with folders below `root`, and with programs that do nothing in place of those
-/// that change this machine.
+/// Runs a script of a Debian package with folders below `root`, and with programs that do nothing
+/// in place of those that change this machine.
 fn maintainer_script(package: &str, script: &str, verb: &str, root: &Path) {
     let programs = root.join("programs");
     fs::create_dir_all(&programs).expect("own folder is writable");
@@ -340,9 +501,14 @@ fn maintainer_script(package: &str, script: &str, verb: &str, root: &Path) {
         changed = changed.replace(folder, &format!("{here}{folder}"));
     }
     let mut command = Command::new("sh");
-    command.args(["-c", &changed, script, verb]).env("PATH", format!("{here}/programs:/usr/bin:/bin"));
+    command
+        .args(["-c", &changed, script, verb])
+        .env("PATH", format!("{here}/programs:/usr/bin:/bin"));
     let output = command.output().expect("there is a shell");
-    assert!(output.status.success() && output.stderr.is_empty(), "{package} {script}: {output:?}");
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{package} {script}: {output:?}"
+    );
 }
 
 #[test]
@@ -378,7 +544,11 @@ fn packages_make_the_folder_of_certificates_and_purge_it() {
 }
 
 fn mode(path: &Path) -> u32 {
-    fs::metadata(path).unwrap_or_else(|error| panic!("'{}': {error}", path.display())).permissions().mode() & 0o777
+    fs::metadata(path)
+        .unwrap_or_else(|error| panic!("'{}': {error}", path.display()))
+        .permissions()
+        .mode()
+        & 0o777
 }
 
 // Installing alone starts nothing: that is for the user, or for the image.
@@ -389,7 +559,10 @@ fn maintainer_scripts_enable_and_start_nothing() {
             let script = text(top().join("cross/package/deb").join(service).join(script));
             for word in ["enable", "systemctl start", "systemctl restart", "--now"] {
                 let lines = script.lines().filter(|line| !line.starts_with('#'));
-                assert!(lines.clone().all(|line| !line.contains(word)), "{service}: {word}");
+                assert!(
+                    lines.clone().all(|line| !line.contains(word)),
+                    "{service}: {word}"
+                );
             }
         }
     }
@@ -405,7 +578,12 @@ pub fn files_below(folder: &Path) -> BTreeSet<String> {
             if path.is_dir() {
                 folders.push(path);
             } else {
-                found.insert(path.strip_prefix(folder).expect("it is below").display().to_string());
+                found.insert(
+                    path.strip_prefix(folder)
+                        .expect("it is below")
+                        .display()
+                        .to_string(),
+                );
             }
         }
     }
@@ -414,9 +592,16 @@ pub fn files_below(folder: &Path) -> BTreeSet<String> {
 
 /// Runs install.sh for an image of a system.
 fn install_sh(image: &Path, arguments: &[&str]) -> std::process::Output {
-    let programs = Path::new(env!("CARGO_BIN_EXE_ank")).parent().expect("it is in a folder");
+    let programs = Path::new(env!("CARGO_BIN_EXE_ank"))
+        .parent()
+        .expect("it is in a folder");
     let mut command = Command::new("sh");
-    command.arg(top().join("cross/package/install.sh")).arg("--from").arg(programs).arg("--destdir").arg(image);
+    command
+        .arg(top().join("cross/package/install.sh"))
+        .arg("--from")
+        .arg(programs)
+        .arg("--destdir")
+        .arg(image);
     command.args(arguments).output().expect("there is a shell")
 }
 
@@ -428,8 +613,15 @@ fn install(image: &Path, arguments: &[&str]) -> String {
 }
 
 fn uninstall(script: &Path, image: &Path) {
-    let output = Command::new("sh").arg(script).env("DESTDIR", image).output().expect("there is a shell");
-    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let output = Command::new("sh")
+        .arg(script)
+        .env("DESTDIR", image)
+        .output()
+        .expect("there is a shell");
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
 }
 
 #[test]
@@ -455,39 +647,64 @@ fn install_sh_installs_keeps_settings_and_removes_what_it_has_installed() {
         assert!(installed.contains(file), "{file} in {installed:?}");
     }
     let unit = text(image.path().join("etc/systemd/system/ank-agent.service"));
-    assert!(unit.contains("ExecStart=/usr/local/bin/ank-agent\n"), "{unit}");
+    assert!(
+        unit.contains("ExecStart=/usr/local/bin/ank-agent\n"),
+        "{unit}"
+    );
 
     let settings = image.path().join("etc/ankaios/ank-agent.conf");
     fs::write(&settings, "# by the user\n").expect("own folder is writable");
     install(image.path(), &["--init", "systemd"]);
     assert_eq!(text(&settings), "# by the user\n");
-    assert_eq!(files_below(image.path()), installed, "a second run adds nothing");
+    assert_eq!(
+        files_below(image.path()),
+        installed,
+        "a second run adds nothing"
+    );
 
     let state = image.path().join("var/lib/ankaios/desired-state.json");
     fs::create_dir_all(state.parent().expect("it is in a folder")).expect("own folder is writable");
     fs::write(&state, "{}").expect("own folder is writable");
-    uninstall(&image.path().join("usr/local/bin/ank-uninstall.sh"), image.path());
+    uninstall(
+        &image.path().join("usr/local/bin/ank-uninstall.sh"),
+        image.path(),
+    );
     assert_eq!(text(&settings), "# by the user\n");
     fs::remove_file(state).expect("the state is the user's and stays");
-    let kept: BTreeSet<String> = expected[..4].iter().map(|file| (*file).to_owned()).collect();
+    let kept: BTreeSet<String> = expected[..4]
+        .iter()
+        .map(|file| (*file).to_owned())
+        .collect();
     assert_eq!(files_below(image.path()), kept);
 }
 
 #[test]
 fn install_sh_installs_one_service_or_init_scripts() {
     let image = scratch::folder("image");
-    install(image.path(), &["--init", "sysv", "-t", "agent", "--prefix", "/opt/ankaios"]);
+    install(
+        image.path(),
+        &["--init", "sysv", "-t", "agent", "--prefix", "/opt/ankaios"],
+    );
     let script = text(image.path().join("etc/init.d/ank-agent"));
-    assert!(script.contains("\nDAEMON=/opt/ankaios/bin/$NAME\n"), "{script}");
+    assert!(
+        script.contains("\nDAEMON=/opt/ankaios/bin/$NAME\n"),
+        "{script}"
+    );
 }
 
-/// A repository with the files of packages, manual pages, and programs that are empty: only those named here.
+/// A repository with the files of packages, manual pages, and programs that are empty: only those
+/// named here.
 fn repository_with(folder: &Path, programs: &[&str]) {
     let package = folder.join("cross/package");
     for file in files_below(&top().join("cross/package")) {
         write(&package.join(&file), &text(delivered(&file)));
     }
-    for page in ["man1/ank.1", "man1/ank-apply.1", "man8/ank-agent.8", "man8/ank-server.8"] {
+    for page in [
+        "man1/ank.1",
+        "man1/ank-apply.1",
+        "man8/ank-agent.8",
+        "man8/ank-server.8",
+    ] {
         write(&folder.join("target/man").join(page), "");
     }
     for program in programs {
@@ -506,9 +723,15 @@ fn write(path: &Path, text: &str) {
 fn installed_from(folder: &Path, arguments: &[&str]) -> BTreeSet<String> {
     let image = scratch::folder("image");
     let mut command = Command::new("sh");
-    command.arg(folder.join("cross/package/install.sh")).args(["--init", "systemd", "--destdir"]).arg(image.path());
+    command
+        .arg(folder.join("cross/package/install.sh"))
+        .args(["--init", "systemd", "--destdir"])
+        .arg(image.path());
     let output = command.args(arguments).output().expect("there is a shell");
-    assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{arguments:?}: {output:?}"
+    );
     files_below(image.path())
 }
 
@@ -542,7 +765,11 @@ fn install_sh_with_one_part_installs_nothing_of_others() {
     install_sh_installs_for("server", &["ank-server"], &[&SERVER]);
     install_sh_installs_for("cli", &["ank"], &[&CLI]);
     install_sh_installs_for("server,cli", &["ank-server", "ank"], &[&SERVER, &CLI]);
-    install_sh_installs_for("both", &["ank-server", "ank-agent", "ank"], &[&SERVER, &AGENT, &CLI]);
+    install_sh_installs_for(
+        "both",
+        &["ank-server", "ank-agent", "ank"],
+        &[&SERVER, &AGENT, &CLI],
+    );
 }
 
 /// With `-t parts` and these programs, exactly these files come with the script that removes them.
@@ -552,7 +779,11 @@ fn install_sh_installs_for(parts: &str, programs: &[&str], files: &[&[&str]]) {
     repository_with(repository.path(), programs);
     let mut expected: BTreeSet<String> = files.concat().into_iter().map(str::to_owned).collect();
     expected.insert("usr/local/bin/ank-uninstall.sh".to_owned());
-    assert_eq!(installed_from(repository.path(), &["-t", parts]), expected, "{parts}");
+    assert_eq!(
+        installed_from(repository.path(), &["-t", parts]),
+        expected,
+        "{parts}"
+    );
 }
 
 #[test]
@@ -561,23 +792,45 @@ fn install_sh_without_an_init_system_says_what_it_left_out() {
     let output = install_sh(image.path(), &[]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{output:?}");
-    let warning = format!("warning: no service was installed: '{}' has neither systemd (", image.path().display());
-    assert!(said.starts_with(&warning) && said.contains(" nor SysV init (/etc/init.d)\nhint: "), "{said}");
+    let warning = format!(
+        "warning: no service was installed: '{}' has neither systemd (",
+        image.path().display()
+    );
+    assert!(
+        said.starts_with(&warning) && said.contains(" nor SysV init (/etc/init.d)\nhint: "),
+        "{said}"
+    );
     assert!(said.contains("--init systemd or --init sysv"), "{said}");
-    assert!(!files_below(image.path()).iter().any(|file| file.contains("service") || file.contains("init.d")));
+    assert!(
+        !files_below(image.path())
+            .iter()
+            .any(|file| file.contains("service") || file.contains("init.d"))
+    );
     // Nobody asked for a service.
     for arguments in [["--init", "none"], ["-t", "none"], ["-t", "cli"]] {
         let output = install_sh(scratch::folder("image").path(), &arguments);
-        assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
+        assert!(
+            output.status.success() && output.stderr.is_empty(),
+            "{arguments:?}: {output:?}"
+        );
     }
 }
 
 #[test]
 fn install_sh_finds_the_init_system_of_an_image() {
     for (there, installed) in [
-        (vec!["usr/lib/systemd/systemd"], "etc/systemd/system/ank-agent.service"),
-        (vec!["lib/systemd/systemd", "etc/init.d/rc"], "etc/systemd/system/ank-agent.service"),
-        (vec!["bin/systemctl"], "etc/systemd/system/ank-agent.service"),
+        (
+            vec!["usr/lib/systemd/systemd"],
+            "etc/systemd/system/ank-agent.service",
+        ),
+        (
+            vec!["lib/systemd/systemd", "etc/init.d/rc"],
+            "etc/systemd/system/ank-agent.service",
+        ),
+        (
+            vec!["bin/systemctl"],
+            "etc/systemd/system/ank-agent.service",
+        ),
         (vec!["etc/init.d/rc"], "etc/init.d/ank-agent"),
     ] {
         let image = scratch::folder("image");
@@ -585,7 +838,10 @@ fn install_sh_finds_the_init_system_of_an_image() {
             write(&image.path().join(file), "");
         }
         let output = install_sh(image.path(), &["-t", "agent"]);
-        assert!(output.status.success() && output.stderr.is_empty(), "{there:?}: {output:?}");
+        assert!(
+            output.status.success() && output.stderr.is_empty(),
+            "{there:?}: {output:?}"
+        );
         assert!(files_below(image.path()).contains(installed), "{there:?}");
     }
 }
@@ -595,14 +851,32 @@ fn install_sh_finds_the_init_system_of_an_image() {
 fn install_sh_makes_folders_that_everybody_reads() {
     let image = scratch::folder("image");
     let mut command = Command::new("sh");
-    command.args(["-c", "umask 077 && exec sh \"$@\"", "sh"]).arg(delivered("install.sh"));
-    command.arg("--from").arg(Path::new(env!("CARGO_BIN_EXE_ank")).parent().expect("it is in a folder"));
-    let output = command.args(["--init", "systemd", "--destdir"]).arg(image.path()).output().expect("there is a shell");
+    command
+        .args(["-c", "umask 077 && exec sh \"$@\"", "sh"])
+        .arg(delivered("install.sh"));
+    command.arg("--from").arg(
+        Path::new(env!("CARGO_BIN_EXE_ank"))
+            .parent()
+            .expect("it is in a folder"),
+    );
+    let output = command
+        .args(["--init", "systemd", "--destdir"])
+        .arg(image.path())
+        .output()
+        .expect("there is a shell");
     assert!(output.status.success(), "{output:?}");
-    for folder in ["etc/ankaios", "etc/ankaios/certs", "usr/local/bin", "etc/systemd/system"] {
+    for folder in [
+        "etc/ankaios",
+        "etc/ankaios/certs",
+        "usr/local/bin",
+        "etc/systemd/system",
+    ] {
         assert_eq!(mode(&image.path().join(folder)), 0o755, "{folder}");
     }
-    assert_eq!(mode(&image.path().join("etc/ankaios/ank-server.conf")), 0o644);
+    assert_eq!(
+        mode(&image.path().join("etc/ankaios/ank-server.conf")),
+        0o644
+    );
     let certs = image.path().join("etc/ankaios/certs");
     fs::set_permissions(&certs, fs::Permissions::from_mode(0o750)).expect("own folder");
     install(image.path(), &["--init", "systemd"]);
@@ -615,31 +889,67 @@ fn install_sh_removes_also_what_a_run_with_other_options_has_installed() {
     install(image.path(), &["--init", "systemd"]);
     let said = install(image.path(), &["--init", "sysv", "-t", "agent"]);
     assert!(
-        said.contains("/etc/init.d/ank-agent start, or restart what runs") && !said.contains("ank-server"),
+        said.contains("/etc/init.d/ank-agent start, or restart what runs")
+            && !said.contains("ank-server"),
         "{said}"
     );
-    uninstall(&image.path().join("usr/local/bin/ank-uninstall.sh"), image.path());
+    uninstall(
+        &image.path().join("usr/local/bin/ank-uninstall.sh"),
+        image.path(),
+    );
     let left = files_below(image.path());
-    assert!(left.iter().all(|file| file.starts_with("etc/ankaios/")), "{left:?}");
+    assert!(
+        left.iter().all(|file| file.starts_with("etc/ankaios/")),
+        "{left:?}"
+    );
 }
 
 #[test]
 fn the_uninstaller_of_an_image_removed_what_the_host_has_when_it_was_called_as_printed() {
     let image = scratch::folder("image");
-    let said = install(image.path(), &["--init", "none", "-t", "none", "--prefix", "/opt/ankaios-of-image"]);
+    let said = install(
+        image.path(),
+        &[
+            "--init",
+            "none",
+            "-t",
+            "none",
+            "--prefix",
+            "/opt/ankaios-of-image",
+        ],
+    );
     let installed = files_below(image.path());
-    let script = image.path().join("opt/ankaios-of-image/bin/ank-uninstall.sh");
-    let output = Command::new("sh").arg(&script).env_remove("DESTDIR").output().expect("there is a shell");
+    let script = image
+        .path()
+        .join("opt/ankaios-of-image/bin/ank-uninstall.sh");
+    let output = Command::new("sh")
+        .arg(&script)
+        .env_remove("DESTDIR")
+        .output()
+        .expect("there is a shell");
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.code() == Some(1) && error.contains("nothing was removed\nhint: for an image "),
+        output.status.code() == Some(1)
+            && error.contains("nothing was removed\nhint: for an image "),
         "{output:?}"
     );
     assert_eq!(files_below(image.path()), installed);
-    let (_, printed) = said.trim_end().rsplit_once("to remove it: ").expect("it names a command");
-    let output = Command::new("sh").args(["-c", printed]).output().expect("there is a shell");
-    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-    assert_eq!(files_below(image.path()), BTreeSet::from(["etc/ankaios/ank.conf".to_owned()]));
+    let (_, printed) = said
+        .trim_end()
+        .rsplit_once("to remove it: ")
+        .expect("it names a command");
+    let output = Command::new("sh")
+        .args(["-c", printed])
+        .output()
+        .expect("there is a shell");
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    assert_eq!(
+        files_below(image.path()),
+        BTreeSet::from(["etc/ankaios/ank.conf".to_owned()])
+    );
 }
 
 #[test]
@@ -647,14 +957,32 @@ fn install_sh_installs_nothing_when_it_is_called_wrongly() {
     let image = scratch::folder("image");
     for (arguments, expected) in [
         (["--wrong", "x"], "error: unknown option '--wrong'\nhint: "),
-        (["--init", "upstart"], "error: '--init upstart' is not known\nhint: systemd, sysv or none\n"),
-        (["-t", "client"], "error: '-t client' is not known\nhint: server, agent or cli, several of them"),
-        (["-t", "agent server"], "error: '-t agent server' is not known\nhint: "),
-        (["-t", "agent,both"], "error: '-t agent,both' is not known\nhint: "),
+        (
+            ["--init", "upstart"],
+            "error: '--init upstart' is not known\nhint: systemd, sysv or none\n",
+        ),
+        (
+            ["-t", "client"],
+            "error: '-t client' is not known\nhint: server, agent or cli, several of them",
+        ),
+        (
+            ["-t", "agent server"],
+            "error: '-t agent server' is not known\nhint: ",
+        ),
+        (
+            ["-t", "agent,both"],
+            "error: '-t agent,both' is not known\nhint: ",
+        ),
         (["-t", ","], "error: '-t ,' is not known\nhint: "),
         (["-t", ""], "error: '-t ' is not known\nhint: "),
-        (["--prefix", "opt"], "error: '--prefix opt' is not an absolute path\nhint: "),
-        (["--from", "/missing"], "error: '/missing/ank-server' is missing\nhint: "),
+        (
+            ["--prefix", "opt"],
+            "error: '--prefix opt' is not an absolute path\nhint: ",
+        ),
+        (
+            ["--from", "/missing"],
+            "error: '/missing/ank-server' is missing\nhint: ",
+        ),
     ] {
         let output = install_sh(image.path(), &arguments);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -667,10 +995,17 @@ fn install_sh_installs_nothing_when_it_is_called_wrongly() {
 #[test]
 fn install_sh_installs_nothing_by_halves() {
     let image = scratch::folder("image");
-    fs::write(image.path().join("etc"), "no folder can be made here").expect("own folder is writable");
+    fs::write(image.path().join("etc"), "no folder can be made here")
+        .expect("own folder is writable");
     let output = install_sh(image.path(), &["--init", "none"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.starts_with("error: '") && said.contains("/etc/ankaios' cannot be written\nhint: "), "{said}");
-    assert_eq!(files_below(image.path()), BTreeSet::from(["etc".to_owned()]));
+    assert!(
+        said.starts_with("error: '") && said.contains("/etc/ankaios' cannot be written\nhint: "),
+        "{said}"
+    );
+    assert_eq!(
+        files_below(image.path()),
+        BTreeSet::from(["etc".to_owned()])
+    );
 }

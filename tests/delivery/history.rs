@@ -1,5 +1,5 @@
-//! The check of the history (scripts/history.sh) in repositories of its own: what it accepts, what it refuses, and where it
-//! has nothing to look at.
+//! The check of the history (scripts/history.sh) in repositories of its own: what it accepts, what
+//! it refuses, and where it has nothing to look at.
 //!
 //! Thread: the test's. Owns: one scratch folder per test, with a repository.
 
@@ -32,7 +32,11 @@ impl Repository {
         repository.git(&["init", "--quiet", "--initial-branch=main"]);
         copy_script(repository.path());
         repository.git(&["add", "--all"]);
-        repository.git(&["commit", "--quiet", "--message=What was written before the rules"]);
+        repository.git(&[
+            "commit",
+            "--quiet",
+            "--message=What was written before the rules",
+        ]);
         repository
     }
 
@@ -43,14 +47,20 @@ impl Repository {
     /// Runs git with an identity of its own and none of the machine's settings.
     fn git(&self, arguments: &[&str]) -> String {
         let mut git = without_settings("git");
-        git.current_dir(self.path()).args(["-c", "user.name=test", "-c", "user.email=test@example.org"]);
+        git.current_dir(self.path()).args([
+            "-c",
+            "user.name=test",
+            "-c",
+            "user.email=test@example.org",
+        ]);
         succeeded(&format!("git {arguments:?}"), git.args(arguments).output())
     }
 
     /// Changes `file` and commits that with `message`.
     fn commit(&self, file: &str, message: &str) {
         let path = self.path().join(file);
-        fs::create_dir_all(path.parent().expect("it is in the folder")).expect("own folder is writable");
+        fs::create_dir_all(path.parent().expect("it is in the folder"))
+            .expect("own folder is writable");
         fs::write(path, message).expect("own folder is writable");
         self.git(&["add", "--all"]);
         self.git(&["commit", "--quiet", "--message", message]);
@@ -60,8 +70,13 @@ impl Repository {
 /// `program` without the settings and the repository that whoever runs the tests has.
 fn without_settings(program: &str) -> Command {
     let mut command = Command::new(program);
-    command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
-    command.env_remove("GIT_DIR").env_remove("GIT_WORK_TREE").env_remove("GIT_INDEX_FILE");
+    command
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_CONFIG_NOSYSTEM", "1");
+    command
+        .env_remove("GIT_DIR")
+        .env_remove("GIT_WORK_TREE")
+        .env_remove("GIT_INDEX_FILE");
     command.env_remove("ANKAIOS_LEFT_OUT");
     command
 }
@@ -78,14 +93,20 @@ fn script_in(top: &Path) -> PathBuf {
 }
 
 fn run_script(top: &Path) -> Output {
-    without_settings("bash").arg(script_in(top)).output().expect("bash is there")
+    without_settings("bash")
+        .arg(script_in(top))
+        .output()
+        .expect("bash is there")
 }
 
 #[track_caller]
 fn assert_accepted(top: &Path, printed: &str) {
     let output = run_script(top);
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
     assert_eq!(text, printed);
 }
 
@@ -98,31 +119,55 @@ fn assert_refused(top: &Path, violations: &[&str]) {
         assert!(text.contains(violation), "'{violation}' is not in:\n{text}");
     }
     let count = format!("error: {} violation(s) in ", violations.len());
-    assert!(text.contains(&count) && text.contains("\nhint: the rules are in CONTRIBUTING.md"), "{text}");
+    assert!(
+        text.contains(&count) && text.contains("\nhint: the rules are in CONTRIBUTING.md"),
+        "{text}"
+    );
 }
 
 #[track_caller]
 fn assert_left_out(top: &Path, reason: &str) {
     let list = scratch::folder("left-out");
     let list = list.path().join("list");
-    let output = without_settings("bash").arg(script_in(top)).env("ANKAIOS_LEFT_OUT", &list).output();
+    let output = without_settings("bash")
+        .arg(script_in(top))
+        .env("ANKAIOS_LEFT_OUT", &list)
+        .output();
     let output = output.expect("bash is there");
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
-    assert_eq!(text, format!("warning: the history is not checked: {reason}\n"));
-    assert_eq!(fs::read_to_string(list).expect("it is listed"), format!("history: {reason}\n"));
+    assert!(
+        output.status.success() && output.stdout.is_empty(),
+        "{output:?}"
+    );
+    assert_eq!(
+        text,
+        format!("warning: the history is not checked: {reason}\n")
+    );
+    assert_eq!(
+        fs::read_to_string(list).expect("it is listed"),
+        format!("history: {reason}\n")
+    );
 }
 
 #[test]
 fn commits_that_keep_the_rules_are_accepted() {
     let repository = Repository::new();
-    assert_accepted(repository.path(), "history: 0 commit(s) since v1.0.0 keep the rules\n");
-    repository.commit("src/agent.rs", &format!("agent: keep the result of a container\n\n{BODY}"));
+    assert_accepted(
+        repository.path(),
+        "history: 0 commit(s) since v1.0.0 keep the rules\n",
+    );
+    repository.commit(
+        "src/agent.rs",
+        &format!("agent: keep the result of a container\n\n{BODY}"),
+    );
     // 72 characters, of which one has two bytes.
     let subject = format!("server: {}é", "x".repeat(63));
     assert_eq!(subject.chars().count(), 72);
     repository.commit("src/server.rs", &format!("{subject}\n\n{BODY}"));
-    assert_accepted(repository.path(), "history: 2 commit(s) since v1.0.0 keep the rules\n");
+    assert_accepted(
+        repository.path(),
+        "history: 2 commit(s) since v1.0.0 keep the rules\n",
+    );
 }
 
 #[test]
@@ -130,27 +175,45 @@ fn commit_of_pages_alone_needs_no_body() {
     let repository = Repository::new();
     repository.commit("docs/tls.md", "docs: say who reads the key");
     repository.commit("docs/bench.svg", "docs: draw the numbers again");
-    assert_accepted(repository.path(), "history: 2 commit(s) since v1.0.0 keep the rules\n");
+    assert_accepted(
+        repository.path(),
+        "history: 2 commit(s) since v1.0.0 keep the rules\n",
+    );
     fs::write(repository.path().join("docs/tls.md"), "changed").expect("own folder is writable");
     repository.commit("docs/examples/run.sh", "docs: start the broker first");
-    assert_refused(repository.path(), &["'docs: start the broker first' has no body"]);
+    assert_refused(
+        repository.path(),
+        &["'docs: start the broker first' has no body"],
+    );
 }
 
 #[test]
 fn commit_without_a_reason_is_refused() {
     let repository = Repository::new();
     repository.commit("src/agent.rs", "agent: restart it");
-    repository.commit("src/cli.rs", "cli: sign it\n\nSigned-off-by: Somebody <somebody@example.org>");
+    repository.commit(
+        "src/cli.rs",
+        "cli: sign it\n\nSigned-off-by: Somebody <somebody@example.org>",
+    );
     repository.git(&["commit", "--quiet", "--allow-empty", "--message=ci: run it"]);
-    let violations = ["'agent: restart it' has no body", "'cli: sign it' has no body", "'ci: run it' has no body"];
+    let violations = [
+        "'agent: restart it' has no body",
+        "'cli: sign it' has no body",
+        "'ci: run it' has no body",
+    ];
     assert_refused(repository.path(), &violations);
 }
 
 #[test]
 fn subject_without_an_area_is_refused() {
     let repository = Repository::new();
-    for subject in ["Agent: restart it", "restart it", "agent:restart it", "agent, cli: restart it", "fixup! agent: x"]
-    {
+    for subject in [
+        "Agent: restart it",
+        "restart it",
+        "agent:restart it",
+        "agent, cli: restart it",
+        "fixup! agent: x",
+    ] {
         repository.commit("src/agent.rs", &format!("{subject}\n\n{BODY}"));
     }
     let violations = [
@@ -166,8 +229,14 @@ fn subject_without_an_area_is_refused() {
 #[test]
 fn subject_longer_than_72_characters_is_refused() {
     let repository = Repository::new();
-    repository.commit("src/agent.rs", &format!("agent: {}\n\n{BODY}", "x".repeat(66)));
-    assert_refused(repository.path(), &["has a subject of 73 characters, more than 72"]);
+    repository.commit(
+        "src/agent.rs",
+        &format!("agent: {}\n\n{BODY}", "x".repeat(66)),
+    );
+    assert_refused(
+        repository.path(),
+        &["has a subject of 73 characters, more than 72"],
+    );
 }
 
 #[test]
@@ -178,7 +247,10 @@ fn merge_commit_is_refused() {
     repository.git(&["checkout", "--quiet", "main"]);
     let message = format!("agent: merge the branch\n\n{BODY}");
     repository.git(&["merge", "--quiet", "--no-ff", "--message", &message, "work"]);
-    assert_refused(repository.path(), &["'agent: merge the branch' is a merge commit"]);
+    assert_refused(
+        repository.path(),
+        &["'agent: merge the branch' is a merge commit"],
+    );
 }
 
 /// The settings of who runs the script do not change what it reads.
@@ -189,21 +261,36 @@ fn history_is_read_whatever_git_is_set_to_show() {
     repository.git(&["config", "color.ui", "always"]);
     repository.git(&["config", "diff.external", "false"]);
     repository.commit("docs/ä page.md", "docs: describe it");
-    assert_accepted(repository.path(), "history: 1 commit(s) since v1.0.0 keep the rules\n");
+    assert_accepted(
+        repository.path(),
+        "history: 1 commit(s) since v1.0.0 keep the rules\n",
+    );
 }
 
 #[test]
 fn without_a_tag_commits_since_the_base_are_checked() {
     let repository = Repository::without_tag();
-    assert_left_out(repository.path(), "it has neither a tag nor the commit 2e15547acedd");
+    assert_left_out(
+        repository.path(),
+        "it has neither a tag nor the commit 2e15547acedd",
+    );
     let base = repository.git(&["rev-parse", "HEAD"]).trim().to_owned();
     let script = script_in(repository.path());
     let text = fs::read_to_string(&script).expect("it was copied");
-    let changed = text.replace("base=2e15547acedd48b4487ccd6cc3babf922bc64be1", &format!("base={base}"));
+    let changed = text.replace(
+        "base=2e15547acedd48b4487ccd6cc3babf922bc64be1",
+        &format!("base={base}"),
+    );
     assert_ne!(changed, text);
-    repository.commit("scripts/history.sh", &format!("scripts: begin earlier\n\n{BODY}"));
+    repository.commit(
+        "scripts/history.sh",
+        &format!("scripts: begin earlier\n\n{BODY}"),
+    );
     fs::write(script, changed).expect("own folder is writable");
-    let printed = format!("history: 1 commit(s) since {} keep the rules\n", &base[..12]);
+    let printed = format!(
+        "history: 1 commit(s) since {} keep the rules\n",
+        &base[..12]
+    );
     assert_accepted(repository.path(), &printed);
 }
 
@@ -212,7 +299,8 @@ fn shallow_clone(repository: &Repository, depth: u32) -> TempDir {
     let clone = scratch::folder("shallow");
     let mut git = without_settings("git");
     git.args(["clone", "--quiet", "--depth", &depth.to_string()]);
-    git.arg(format!("file://{}", repository.path().display())).arg(clone.path());
+    git.arg(format!("file://{}", repository.path().display()))
+        .arg(clone.path());
     succeeded("git clone", git.output());
     clone
 }

@@ -1,8 +1,9 @@
-//! The sysvinit scripts with the real programs: start, stop, status and restart, also twice, with a stale pid file, and
-//! with settings that are wrong. With Debian's start-stop-daemon and with busybox's, which
-//! Yocto images have, as far as they are on this machine.
+//! The sysvinit scripts with the real programs: start, stop, status and restart, also twice, with a
+//! stale pid file, and with settings that are wrong. With Debian's start-stop-daemon and with
+//! busybox's, which Yocto images have, as far as they are on this machine.
 //!
-//! Thread: the test's. Owns: one scratch folder per test, with all that the scripts write, and the program they start.
+//! Thread: the test's. Owns: one scratch folder per test, with all that the scripts write, and the
+//! program they start.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -23,10 +24,14 @@ struct Script {
 }
 
 impl Script {
-    /// The script of `service` with this start-stop-daemon; `None` when it cannot be tried on this machine.
+    /// The script of `service` with this start-stop-daemon; `None` when it cannot be tried on this
+    /// machine.
     fn new(service: &'static str, daemon: &str) -> Option<Self> {
         if !rustix::process::getuid().is_root() || !Path::new(daemon).exists() {
-            leave_out(&format!("init scripts with '{daemon}'"), "it needs root and that program");
+            leave_out(
+                &format!("init scripts with '{daemon}'"),
+                "it needs root and that program",
+            );
             return None;
         }
         let folder = scratch::folder("init");
@@ -38,17 +43,23 @@ impl Script {
         for engine in ["podman", "nerdctl"] {
             write_program(&path("bin").join(engine), "#!/bin/sh\necho '[]'\n");
         }
-        let program =
-            if service == "ank-server" { env!("CARGO_BIN_EXE_ank-server") } else { env!("CARGO_BIN_EXE_ank-agent") };
+        let program = if service == "ank-server" {
+            env!("CARGO_BIN_EXE_ank-server")
+        } else {
+            env!("CARGO_BIN_EXE_ank-agent")
+        };
         let here = folder.path().display();
-        let script =
-            fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(FILES).join(format!("{service}.init")))
-                .expect("the script is there")
-                .replace("PATH=/usr/sbin", &format!("PATH={here}/bin:/usr/sbin"))
-                .replace("DAEMON=/usr/bin/$NAME", &format!("DAEMON={program}"))
-                .replace("ankaios:ankaios", "root:root")
-                .replace("/run/", &format!("{here}/run/"))
-                .replace("/var/", &format!("{here}/var/"));
+        let script = fs::read_to_string(
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join(FILES)
+                .join(format!("{service}.init")),
+        )
+        .expect("the script is there")
+        .replace("PATH=/usr/sbin", &format!("PATH={here}/bin:/usr/sbin"))
+        .replace("DAEMON=/usr/bin/$NAME", &format!("DAEMON={program}"))
+        .replace("ankaios:ankaios", "root:root")
+        .replace("/run/", &format!("{here}/run/"))
+        .replace("/var/", &format!("{here}/var/"));
         fs::write(path("script"), script).expect("own folder is writable");
         Some(Self { folder, service })
     }
@@ -61,8 +72,12 @@ impl Script {
         let socket = format!("unix://{}", self.path("run/ank.sock").display());
         let mut command = clean_command("sh", self.folder.path());
         command.arg(self.path("script")).arg(verb);
-        command.env("ANKSERVER_ADDRESS", &socket).env("ANKAGENT_SERVER_URL", &socket);
-        command.env("ANKAGENT_NAME", "agent_A").env("TMPDIR", self.folder.path());
+        command
+            .env("ANKSERVER_ADDRESS", &socket)
+            .env("ANKAGENT_SERVER_URL", &socket);
+        command
+            .env("ANKAGENT_NAME", "agent_A")
+            .env("TMPDIR", self.folder.path());
         command
     }
 
@@ -73,7 +88,10 @@ impl Script {
 
     fn end_of(mut command: Command) -> (Option<i32>, String) {
         let output = command.output().expect("there is a shell");
-        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(),
+        )
     }
 
     fn pid_file(&self) -> PathBuf {
@@ -81,11 +99,15 @@ impl Script {
     }
 
     fn pid(&self) -> u32 {
-        fs::read_to_string(self.pid_file()).ok().and_then(|text| text.trim().parse().ok()).expect("there is a pid file")
+        fs::read_to_string(self.pid_file())
+            .ok()
+            .and_then(|text| text.trim().parse().ok())
+            .expect("there is a pid file")
     }
 
     fn log(&self) -> String {
-        fs::read_to_string(self.path("var/log").join(format!("{}.log", self.service))).unwrap_or_default()
+        fs::read_to_string(self.path("var/log").join(format!("{}.log", self.service)))
+            .unwrap_or_default()
     }
 }
 
@@ -114,15 +136,30 @@ fn said(text: &str) -> (Option<i32>, String) {
 fn init_scripts_start_once_restart_and_stop() {
     with_each_script(|script| {
         let name = script.service;
-        assert_eq!(script.run("start"), said(&format!("Starting {name}")), "{}", script.log());
+        assert_eq!(
+            script.run("start"),
+            said(&format!("Starting {name}")),
+            "{}",
+            script.log()
+        );
         assert_eq!(script.run("status"), said(&format!("{name} running")));
         let first = script.pid();
-        assert_eq!(script.run("start"), said(&format!("{name} is running already")));
-        assert_eq!(script.pid(), first, "a second start leaves the first program alone");
+        assert_eq!(
+            script.run("start"),
+            said(&format!("{name} is running already"))
+        );
+        assert_eq!(
+            script.pid(),
+            first,
+            "a second start leaves the first program alone"
+        );
         // What it logs has come to the file and not to where a daemon's output goes otherwise.
         wait_until("it logs", || script.log().contains("INFO"));
 
-        assert_eq!(script.run("restart"), said(&format!("Stopping {name}\nStarting {name}")));
+        assert_eq!(
+            script.run("restart"),
+            said(&format!("Stopping {name}\nStarting {name}"))
+        );
         assert!(!is_alive(first));
         let second = script.pid();
         assert!(is_alive(second));
@@ -130,7 +167,10 @@ fn init_scripts_start_once_restart_and_stop() {
         assert_eq!(script.run("stop"), said(&format!("Stopping {name}")));
         assert!(!is_alive(second) && !script.pid_file().exists());
         assert_eq!(script.run("stop"), said(&format!("{name} is not running")));
-        assert_eq!(script.run("status"), (Some(3), format!("{name} not running\n")));
+        assert_eq!(
+            script.run("status"),
+            (Some(3), format!("{name} not running\n"))
+        );
     });
 }
 
@@ -147,17 +187,30 @@ fn what_a_program_logs_takes_bounded_room_and_the_last_of_it_is_kept() {
         );
         write_program(&chatty, &program);
         let text = fs::read_to_string(script.path("script")).expect("it is there");
-        let daemon = text.lines().find(|line| line.starts_with("DAEMON=")).expect("it names its program");
+        let daemon = text
+            .lines()
+            .find(|line| line.starts_with("DAEMON="))
+            .expect("it names its program");
         let text = text.replace(daemon, &format!("DAEMON={}", chatty.display()));
         let text = text.replace("LOGPIECES=2048", &format!("LOGPIECES={PIECES}"));
         fs::write(script.path("script"), text).expect("own folder is writable");
-        assert_eq!(script.run("start"), said(&format!("Starting {}", script.service)), "{}", script.log());
-        let earlier = script.path("var/log").join(format!("{}.log.1", script.service));
+        assert_eq!(
+            script.run("start"),
+            said(&format!("Starting {}", script.service)),
+            "{}",
+            script.log()
+        );
+        let earlier = script
+            .path("var/log")
+            .join(format!("{}.log.1", script.service));
         let kept = || fs::read_to_string(&earlier).unwrap_or_default() + &script.log();
         let last = format!("\n{LINES} {line}\n");
         wait_until("the last line is in the log", || kept().ends_with(&last));
         let size = kept().len();
-        assert!((PIECES * line.len()..=2 * PIECES * 1024).contains(&size), "{size} bytes");
+        assert!(
+            (PIECES * line.len()..=2 * PIECES * 1024).contains(&size),
+            "{size} bytes"
+        );
         assert_eq!(script.run("stop").0, Some(0));
         assert!(kept().ends_with(&last), "it is still there");
     });
@@ -169,7 +222,10 @@ struct Stranger(Child);
 impl Stranger {
     fn new() -> Self {
         // `exec` keeps a shell from becoming `cat`.
-        let shell = Command::new("/bin/sh").args(["-c", "cat; exit"]).stdin(Stdio::piped()).spawn();
+        let shell = Command::new("/bin/sh")
+            .args(["-c", "cat; exit"])
+            .stdin(Stdio::piped())
+            .spawn();
         Self(shell.expect("there is a shell"))
     }
 }
@@ -188,13 +244,25 @@ fn init_scripts_start_although_a_stale_pid_is_that_of_a_shell() {
         let stale = format!("{}\n", stranger.0.id());
         fs::write(script.pid_file(), &stale).expect("own folder is writable");
         assert_eq!(script.run("status").0, Some(3));
-        assert_eq!(script.run("start"), said(&format!("Starting {}", script.service)), "{}", script.log());
+        assert_eq!(
+            script.run("start"),
+            said(&format!("Starting {}", script.service)),
+            "{}",
+            script.log()
+        );
         assert_ne!(script.pid(), stranger.0.id());
         assert_eq!(script.run("stop").0, Some(0));
 
         fs::write(script.pid_file(), &stale).expect("own folder is writable");
-        assert_eq!(script.run("stop"), said(&format!("{} is not running", script.service)));
-        assert_eq!(stranger.0.try_wait().expect("it can be asked"), None, "a process of others is left alone");
+        assert_eq!(
+            script.run("stop"),
+            said(&format!("{} is not running", script.service))
+        );
+        assert_eq!(
+            stranger.0.try_wait().expect("it can be asked"),
+            None,
+            "a process of others is left alone"
+        );
     });
 }
 
@@ -202,11 +270,19 @@ fn init_scripts_start_although_a_stale_pid_is_that_of_a_shell() {
 fn init_scripts_tell_that_the_program_has_ended_at_once() {
     with_each_script(|script| {
         let mut start = script.command("start");
-        start.env("ANKSERVER_ADDRESS", "no address").env("ANKAGENT_NAME", "no name");
+        start
+            .env("ANKSERVER_ADDRESS", "no address")
+            .env("ANKAGENT_NAME", "no name");
         let (code, said) = Script::end_of(start);
         assert_eq!(code, Some(1), "{said}");
-        assert!(said.contains(&format!("{} has ended: see ", script.service)), "{said}");
-        assert!(said.contains("no address") || said.contains("no name"), "the reason is shown: {said}");
+        assert!(
+            said.contains(&format!("{} has ended: see ", script.service)),
+            "{said}"
+        );
+        assert!(
+            said.contains("no address") || said.contains("no name"),
+            "the reason is shown: {said}"
+        );
         assert!(!script.pid_file().exists());
         assert_eq!(script.run("status").0, Some(3));
     });
@@ -218,10 +294,17 @@ fn init_scripts_set_the_limits_of_the_units() {
         assert_eq!(script.run("start").0, Some(0), "{}", script.log());
         let limits = fs::read_to_string(format!("/proc/{}/limits", script.pid())).expect("it runs");
         let limit = |name: &str| {
-            let line = limits.lines().find_map(|line| line.strip_prefix(name)).expect("it is listed");
+            let line = limits
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .expect("it is listed");
             line.split_whitespace().next().map(str::to_owned)
         };
-        assert_eq!(limit("Max core file size").as_deref(), Some("0"), "{limits}");
+        assert_eq!(
+            limit("Max core file size").as_deref(),
+            Some("0"),
+            "{limits}"
+        );
         assert_eq!(limit("Max open files").as_deref(), Some("8192"), "{limits}");
     });
 }

@@ -1,5 +1,5 @@
-//! What is delivered beside the programs: units, settings, scripts, manual pages, the recipes of `just`, the Yocto layer, the
-//! history of the repository.
+//! What is delivered beside the programs: units, settings, scripts, manual pages, the recipes of
+//! `just`, the Yocto layer, the history of the repository.
 
 #![allow(clippy::disallowed_methods)] // Tests start processes and wait for them.
 

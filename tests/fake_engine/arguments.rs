@@ -86,8 +86,17 @@ pub fn parse(argv: &[String]) -> Invocation {
     if GROUPS.contains(&command.as_str()) && !positional.is_empty() {
         command = format!("{command} {}", positional.remove(0));
     }
-    let input = if command.starts_with("kube ") { read_input() } else { String::new() };
-    Invocation { command, options, positional, input }
+    let input = if command.starts_with("kube ") {
+        read_input()
+    } else {
+        String::new()
+    };
+    Invocation {
+        command,
+        options,
+        positional,
+        input,
+    }
 }
 
 fn read_input() -> String {
@@ -109,12 +118,18 @@ fn is_create(command: &str) -> bool {
 impl Invocation {
     /// The last value given for any of `names`.
     pub fn option(&self, names: &[&str]) -> Option<&str> {
-        let found = self.options.iter().rev().find(|(name, _)| names.contains(&name.as_str()));
+        let found = self
+            .options
+            .iter()
+            .rev()
+            .find(|(name, _)| names.contains(&name.as_str()));
         found.and_then(|(_, value)| value.as_deref())
     }
 
     pub fn flag(&self, names: &[&str]) -> bool {
-        self.options.iter().any(|(name, value)| names.contains(&name.as_str()) && value.as_deref() != Some("false"))
+        self.options.iter().any(|(name, value)| {
+            names.contains(&name.as_str()) && value.as_deref() != Some("false")
+        })
     }
 
     /// All labels in the order given; a later one wins, as in podman.
@@ -131,36 +146,59 @@ impl Invocation {
     }
 
     pub fn image(&self) -> Option<&str> {
-        let about_image =
-            is_create(&self.command) || matches!(&*self.command, "pull" | "image exists" | "image inspect");
-        about_image.then(|| self.positional.first().map(String::as_str)).flatten()
+        let about_image = is_create(&self.command)
+            || matches!(&*self.command, "pull" | "image exists" | "image inspect");
+        about_image
+            .then(|| self.positional.first().map(String::as_str))
+            .flatten()
     }
 
-    /// The workload this command is about: from the label of a `run`, otherwise from the container named.
+    /// The workload this command is about: from the label of a `run`, otherwise from the container
+    /// named.
     pub fn workload(&self, store: &Store) -> Option<String> {
         if is_create(&self.command) {
-            let name = self.labels().into_iter().rev().find(|(key, _)| key == "name")?.1;
+            let name = self
+                .labels()
+                .into_iter()
+                .rev()
+                .find(|(key, _)| key == "name")?
+                .1;
             return name.split('.').next().map(str::to_owned);
         }
-        if matches!(self.command.as_str(), "start" | "init" | "stop" | "rm" | "kill" | "logs") {
+        if matches!(
+            self.command.as_str(),
+            "start" | "init" | "stop" | "rm" | "kill" | "logs"
+        ) {
             return store.find(self.positional.first()?)?.workload();
         }
         let first = self.positional.first();
         match self.command.as_str() {
             "kube play" | "kube down" => pods::workload_of(&self.input),
-            "volume create" | "volume rm" | "volume inspect" => first?.split('.').next().map(str::to_owned),
-            "pod rm" => Some(store.pods().into_iter().find(|pod| Some(&pod.id) == first)?.name),
+            "volume create" | "volume rm" | "volume inspect" => {
+                first?.split('.').next().map(str::to_owned)
+            }
+            "pod rm" => Some(
+                store
+                    .pods()
+                    .into_iter()
+                    .find(|pod| Some(&pod.id) == first)?
+                    .name,
+            ),
             _ => None,
         }
     }
 
     /// Time limit of a `stop` given on the command line, in seconds.
     pub fn stop_seconds(&self) -> Option<u64> {
-        self.option(&["--time", "-t"]).and_then(|text| text.parse().ok())
+        self.option(&["--time", "-t"])
+            .and_then(|text| text.parse().ok())
     }
 
     fn values<'a>(&'a self, names: &'a [&str]) -> impl Iterator<Item = &'a str> {
-        let matching = self.options.iter().filter(|(name, _)| names.contains(&name.as_str()));
+        let matching = self
+            .options
+            .iter()
+            .filter(|(name, _)| names.contains(&name.as_str()));
         matching.filter_map(|(_, value)| value.as_deref())
     }
 }

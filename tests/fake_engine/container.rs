@@ -1,7 +1,9 @@
-//! One container: a monitor process that records the exit code (as conmon does) and the container's own process.
+//! One container: a monitor process that records the exit code (as conmon does) and the container's
+//! own process.
 //!
-//! Thread: `main` of the processes `__monitor <id>` and `__container <id>`, each in a session of its own so that they
-//! outlive the command and the agent. Every one ends by itself after `LIFETIME_MAX`, or when the engine's folder is gone.
+//! Thread: `main` of the processes `__monitor <id>` and `__container <id>`, each in a session of
+//! its own so that they outlive the command and the agent. Every one ends by itself after
+//! `LIFETIME_MAX`, or when the engine's folder is gone.
 
 use std::env;
 use std::fs;
@@ -41,7 +43,12 @@ impl Behaviour {
             "run" => None,
             word => Some(word.strip_prefix("exit")?.parse().ok()?),
         };
-        let mut behaviour = Self { exit_code, after: Duration::ZERO, ignore_term: false, text: image.to_owned() };
+        let mut behaviour = Self {
+            exit_code,
+            after: Duration::ZERO,
+            ignore_term: false,
+            text: image.to_owned(),
+        };
         for part in parts {
             match part.split_once('=') {
                 Some(("after", time)) => behaviour.after = milliseconds(time)?,
@@ -55,7 +62,10 @@ impl Behaviour {
 }
 
 fn milliseconds(text: &str) -> Option<Duration> {
-    text.strip_suffix("ms")?.parse().ok().map(Duration::from_millis)
+    text.strip_suffix("ms")?
+        .parse()
+        .ok()
+        .map(Duration::from_millis)
 }
 
 pub fn pause() {
@@ -76,7 +86,10 @@ pub fn launch(store: &Store, id: &str) -> Result<(), String> {
     match line.strip_prefix("Error: ") {
         Some(error) => Err(error.to_owned()),
         None if line == "running" => Ok(()),
-        None => Err(format!("the monitor of {} ended early", store.path(id).display())),
+        None => Err(format!(
+            "the monitor of {} ended early",
+            store.path(id).display()
+        )),
     }
 }
 
@@ -92,11 +105,21 @@ fn wait_for_line(output: Option<ChildStdout>) -> String {
 /// Process `__monitor`: starts the container, waits for its end and records the exit code.
 pub fn monitor(store: &Store, id: &str) {
     let _ = setsid();
-    let Some(container) = store.read(id) else { return };
-    let Some(behaviour) = Behaviour::parse(&container.behaviour) else { return };
-    let Ok(program) = env::current_exe() else { return };
+    let Some(container) = store.read(id) else {
+        return;
+    };
+    let Some(behaviour) = Behaviour::parse(&container.behaviour) else {
+        return;
+    };
+    let Ok(program) = env::current_exe() else {
+        return;
+    };
     // An ignored signal stays ignored over exec, so the shell does what std cannot.
-    let shell = if behaviour.ignore_term { "trap '' TERM; exec \"$0\" \"$@\"" } else { "exec \"$0\" \"$@\"" };
+    let shell = if behaviour.ignore_term {
+        "trap '' TERM; exec \"$0\" \"$@\""
+    } else {
+        "exec \"$0\" \"$@\""
+    };
     let child = Command::new("/bin/sh")
         .args(["-c", shell])
         .arg(program)
@@ -127,7 +150,10 @@ pub fn monitor(store: &Store, id: &str) {
     while Instant::now() < until {
         pause();
     }
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(255);
+    let code = status
+        .code()
+        .or_else(|| status.signal().map(|signal| 128 + signal))
+        .unwrap_or(255);
     let removal_delay = Script::load(store).removal_delay();
     if container.removes_itself && removal_delay.is_zero() {
         store.remove(id);
@@ -148,8 +174,9 @@ pub fn monitor(store: &Store, id: &str) {
     }
 }
 
-/// Tells the parent. It may be gone: the command was killed and the container lives on, as with the real engine.
-/// As runc: a file beside it is made first, which must not be there, and stays when it cannot be written.
+/// Tells the parent. It may be gone: the command was killed and the container lives on, as with the
+/// real engine. As runc: a file beside it is made first, which must not be there, and stays when it
+/// cannot be written.
 fn write_pid(pid_file: &str, pid: u32) -> Result<(), String> {
     if pid_file.is_empty() {
         return Ok(());
@@ -168,16 +195,30 @@ fn say(line: &str) {
     let _ = std::io::stdout().flush();
 }
 
-/// Process `__container`: lives as its image says, or until the test orders its end in `finish/<workload>`.
+/// Process `__container`: lives as its image says, or until the test orders its end in
+/// `finish/<workload>`.
 pub fn live(store: &Store, id: &str) -> ! {
-    let Some(container) = store.read(id) else { exit(255) };
-    let Some(behaviour) = Behaviour::parse(&container.behaviour) else { exit(255) };
-    let words = if container.command.is_empty() { String::new() } else { container.command.join(" ") + "\n" };
+    let Some(container) = store.read(id) else {
+        exit(255)
+    };
+    let Some(behaviour) = Behaviour::parse(&container.behaviour) else {
+        exit(255)
+    };
+    let words = if container.command.is_empty() {
+        String::new()
+    } else {
+        container.command.join(" ") + "\n"
+    };
     let _ = fs::write(store.log_file(id), words);
     say("begun");
-    let order = store.path("finish").join(container.workload().unwrap_or_default());
+    let order = store
+        .path("finish")
+        .join(container.workload().unwrap_or_default());
     // A thousand containers that look a hundred times a second would be what is measured.
-    let tick = env::var("FAKE_ENGINE_ORDER_TICK").ok().and_then(|text| milliseconds(&text)).unwrap_or(TICK);
+    let tick = env::var("FAKE_ENGINE_ORDER_TICK")
+        .ok()
+        .and_then(|text| milliseconds(&text))
+        .unwrap_or(TICK);
     let begin = Instant::now();
     while begin.elapsed() < LIFETIME_MAX && !store.is_gone() {
         if let Some(code) = behaviour.exit_code
@@ -196,7 +237,9 @@ pub fn live(store: &Store, id: &str) -> ! {
 
 /// SIGTERM, then SIGKILL after the container's stop timeout, as podman does.
 pub fn stop(store: &Store, id: &str, seconds: Option<u64>) -> Result<(), (i32, String)> {
-    let Some(container) = store.read(id) else { return Ok(()) };
+    let Some(container) = store.read(id) else {
+        return Ok(());
+    };
     if container.state == "paused" {
         let reason = "is running or paused, refusing to clean up: container state improper";
         return Err((125, format!("container {id} {reason}")));
@@ -213,7 +256,9 @@ pub fn stop(store: &Store, id: &str, seconds: Option<u64>) -> Result<(), (i32, S
 
 /// SIGKILL, and waits until the exit is recorded.
 pub fn kill(store: &Store, id: &str) -> Result<(), (i32, String)> {
-    let Some(container) = store.read(id) else { return Ok(()) };
+    let Some(container) = store.read(id) else {
+        return Ok(());
+    };
     signal(&container, Signal::KILL);
     let begin = Instant::now();
     while runs(store, id) && !store.is_gone() {
@@ -227,8 +272,11 @@ pub fn kill(store: &Store, id: &str) -> Result<(), (i32, String)> {
 
 /// Stops the time of a container, or lets it go on.
 pub fn set_paused(store: &Store, id: &str, paused: bool) -> Result<(), (i32, String)> {
-    let (from, to, sent) =
-        if paused { ("running", "paused", Signal::STOP) } else { ("paused", "running", Signal::CONT) };
+    let (from, to, sent) = if paused {
+        ("running", "paused", Signal::STOP)
+    } else {
+        ("paused", "running", Signal::CONT)
+    };
     let mut fits = false;
     store.change(id, |container| {
         fits = container.state == from;
@@ -237,23 +285,43 @@ pub fn set_paused(store: &Store, id: &str, paused: bool) -> Result<(), (i32, Str
             signal(container, sent);
         }
     });
-    if fits { Ok(()) } else { Err((125, format!("container {id} is not {from}: container state improper"))) }
+    if fits {
+        Ok(())
+    } else {
+        Err((
+            125,
+            format!("container {id} is not {from}: container state improper"),
+        ))
+    }
 }
 
 fn runs(store: &Store, id: &str) -> bool {
-    store.read(id).is_some_and(|container| container.is_active())
+    store
+        .read(id)
+        .is_some_and(|container| container.is_active())
 }
 
-/// Its number may have been given to somebody else since it ended, to a thread of the agent for example, and its monitor
-/// has had no turn to record the end.
+/// Its number may have been given to somebody else since it ended, to a thread of the agent for
+/// example, and its monitor has had no turn to record the end.
 fn signal(container: &Container, signal: Signal) -> bool {
-    let Some(pid) = i32::try_from(container.pid).ok().and_then(Pid::from_raw) else { return false };
-    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
-    begin_of(container.pid) == Some(container.pid_begin) && pidfd_send_signal(process, signal).is_ok()
+    let Some(pid) = i32::try_from(container.pid).ok().and_then(Pid::from_raw) else {
+        return false;
+    };
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else {
+        return false;
+    };
+    begin_of(container.pid) == Some(container.pid_begin)
+        && pidfd_send_signal(process, signal).is_ok()
 }
 
-/// When a process began, field 22 of proc(5); its name may contain anything, so fields count from behind that.
+/// When a process began, field 22 of proc(5); its name may contain anything, so fields count from
+/// behind that.
 fn begin_of(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(')').next()?.split_whitespace().nth(19)?.parse().ok()
+    stat.rsplit(')')
+        .next()?
+        .split_whitespace()
+        .nth(19)?
+        .parse()
+        .ok()
 }

@@ -1,12 +1,14 @@
 //! A scripted container engine that answers the podman and nerdctl command lines the agent uses.
 //!
-//! Tests put a link named `podman` or `nerdctl` to this program first into the `PATH` of an agent. The containers are real
-//! processes that outlive the caller, so pids, exit codes, adoption and signals behave as with the real engine, while
-//! `script.json` makes any single command slow, failing, hanging or talkative.
+//! Tests put a link named `podman` or `nerdctl` to this program first into the `PATH` of an agent.
+//! The containers are real processes that outlive the caller, so pids, exit codes, adoption and
+//! signals behave as with the real engine, while `script.json` makes any single command slow,
+//! failing, hanging or talkative.
 //!
-//! Thread: one process per command, `main` only; `__monitor` and `__container` are the processes of one container.
-//! Owns: the folder named by `FAKE_ENGINE_DIR` (see `store.rs`). Takes: argv and `script.json`. Gives: stdout, stderr,
-//! exit code and a line per start and end in `calls.log`.
+//! Thread: one process per command, `main` only; `__monitor` and `__container` are the processes of
+//! one container.
+//! Owns: the folder named by `FAKE_ENGINE_DIR` (see `store.rs`). Takes: argv and `script.json`.
+//! Gives: stdout, stderr, exit code and a line per start and end in `calls.log`.
 
 // A program of its own, outside of the rules for our programs.
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)]
@@ -40,11 +42,19 @@ struct Answer {
 
 impl Answer {
     fn ok(stdout: impl Into<String>) -> Self {
-        Self { code: 0, stdout: stdout.into(), stderr: String::new() }
+        Self {
+            code: 0,
+            stdout: stdout.into(),
+            stderr: String::new(),
+        }
     }
 
     fn error(code: i32, text: impl AsRef<str>) -> Self {
-        Self { code, stdout: String::new(), stderr: format!("Error: {}\n", text.as_ref()) }
+        Self {
+            code,
+            stdout: String::new(),
+            stderr: format!("Error: {}\n", text.as_ref()),
+        }
     }
 }
 
@@ -54,7 +64,10 @@ fn main() {
         exit(ENGINE_ERROR);
     };
     let store = Store::new(dir);
-    let argv: Vec<String> = env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let argv: Vec<String> = env::args_os()
+        .skip(1)
+        .map(|arg| arg.to_string_lossy().into_owned())
+        .collect();
     match argv.first().map(String::as_str) {
         Some("__monitor") => return container::monitor(&store, &argv[1]),
         Some("__container") => container::live(&store, &argv[1]),
@@ -71,11 +84,14 @@ fn main() {
     exit(answer.code);
 }
 
-/// Applies the first matching rule of the script, then the command itself unless the rule replaced it.
+/// Applies the first matching rule of the script, then the command itself unless the rule replaced
+/// it.
 fn answer(store: &Store, invocation: &Invocation) -> Answer {
     let workload = invocation.workload(store);
     let image = invocation.image();
-    let Some(rule) = Script::load(store).take_rule(store, &invocation.command, workload.as_deref(), image) else {
+    let Some(rule) =
+        Script::load(store).take_rule(store, &invocation.command, workload.as_deref(), image)
+    else {
         return perform(store, invocation, None, false);
     };
     script::wait_as_told(store, &rule);
@@ -99,8 +115,14 @@ fn answer(store: &Store, invocation: &Invocation) -> Answer {
     result
 }
 
-/// The command as podman would do it. `only_create` leaves a `run` after the creation, as a failed start does.
-fn perform(store: &Store, invocation: &Invocation, behave: Option<&str>, only_create: bool) -> Answer {
+/// The command as podman would do it. `only_create` leaves a `run` after the creation, as a failed
+/// start does.
+fn perform(
+    store: &Store,
+    invocation: &Invocation,
+    behave: Option<&str>,
+    only_create: bool,
+) -> Answer {
     match invocation.command.as_str() {
         "--version" | "-v" => Answer::ok("podman version 4.3.1\n"),
         "run" => run(store, invocation, behave, only_create),
@@ -110,22 +132,38 @@ fn perform(store: &Store, invocation: &Invocation, behave: Option<&str>, only_cr
         "image exists" | "image inspect" if image_is_there(invocation) => Answer::ok(""),
         "image exists" | "image inspect" => Answer::error(1, ""),
         "pull" if image_is_there(invocation) => Answer::ok(""),
-        "pull" => Answer::error(ENGINE_ERROR, no_such_image(invocation.image().unwrap_or_default())),
+        "pull" => Answer::error(
+            ENGINE_ERROR,
+            no_such_image(invocation.image().unwrap_or_default()),
+        ),
         "ps" => list(store, invocation),
         "kube play" => pods::play(store, &invocation.input, only_create),
         "kube down" => pods::down(store, &invocation.input),
         "pod ls" => pods::list(store),
         "pod rm" => pods::remove(store, invocation),
-        "volume create" | "volume rm" | "volume inspect" | "volume ls" => pods::volume(store, invocation),
+        "volume create" | "volume rm" | "volume inspect" | "volume ls" => {
+            pods::volume(store, invocation)
+        }
         "inspect" if is_nerdctl() => nerdctl_inspect(store, invocation),
-        "stop" => each_container(invocation, store, |id| container::stop(store, id, invocation.stop_seconds())),
-        "rm" => each_container(invocation, store, |id| remove(store, id, invocation.flag(&["-f", "--force"]))),
-        "pause" => each_container(invocation, store, |id| container::set_paused(store, id, true)),
-        "unpause" => each_container(invocation, store, |id| container::set_paused(store, id, false)),
+        "stop" => each_container(invocation, store, |id| {
+            container::stop(store, id, invocation.stop_seconds())
+        }),
+        "rm" => each_container(invocation, store, |id| {
+            remove(store, id, invocation.flag(&["-f", "--force"]))
+        }),
+        "pause" => each_container(invocation, store, |id| {
+            container::set_paused(store, id, true)
+        }),
+        "unpause" => each_container(invocation, store, |id| {
+            container::set_paused(store, id, false)
+        }),
         "container inspect" => inspect(store, invocation),
         "kill" => each_container(invocation, store, |id| container::kill(store, id)),
         "logs" => logs(store, invocation),
-        other => Answer::error(ENGINE_ERROR, format!("unrecognized command `podman {other}`")),
+        other => Answer::error(
+            ENGINE_ERROR,
+            format!("unrecognized command `podman {other}`"),
+        ),
     }
 }
 
@@ -154,7 +192,9 @@ fn no_such_image(image: &str) -> String {
 }
 
 fn image_is_there(invocation: &Invocation) -> bool {
-    invocation.image().is_some_and(|image| container::Behaviour::parse(image).is_some())
+    invocation
+        .image()
+        .is_some_and(|image| container::Behaviour::parse(image).is_some())
 }
 
 fn initialise(store: &Store, id: &str) -> Result<(), (i32, String)> {
@@ -165,13 +205,26 @@ fn initialise(store: &Store, id: &str) -> Result<(), (i32, String)> {
             "initialized".clone_into(&mut container.state);
         }
     });
-    if fits { Ok(()) } else { Err((ENGINE_ERROR, format!("container {id} has already been created in runtime"))) }
+    if fits {
+        Ok(())
+    } else {
+        Err((
+            ENGINE_ERROR,
+            format!("container {id} has already been created in runtime"),
+        ))
+    }
 }
 
 fn start(store: &Store, invocation: &Invocation) -> Answer {
     each_container(invocation, store, |id| {
-        let running = store.read(id).is_some_and(|container| container.state == "running");
-        if running { Ok(()) } else { container::launch(store, id).map_err(|text| (ENGINE_ERROR, text)) }
+        let running = store
+            .read(id)
+            .is_some_and(|container| container.state == "running");
+        if running {
+            Ok(())
+        } else {
+            container::launch(store, id).map_err(|text| (ENGINE_ERROR, text))
+        }
     })
 }
 
@@ -190,8 +243,13 @@ fn each_container(
             },
             None if invocation.flag(&["--ignore", "-i"]) => {}
             None => {
-                let code = if invocation.command == "rm" { 1 } else { ENGINE_ERROR };
-                let text = format!("no container with name or ID \"{name}\" found: no such container");
+                let code = if invocation.command == "rm" {
+                    1
+                } else {
+                    ENGINE_ERROR
+                };
+                let text =
+                    format!("no container with name or ID \"{name}\" found: no such container");
                 return Answer::error(code, text);
             }
         }
@@ -200,10 +258,18 @@ fn each_container(
 }
 
 fn remove(store: &Store, id: &str, force: bool) -> Result<(), (i32, String)> {
-    let Some(container) = store.read(id) else { return Ok(()) };
+    let Some(container) = store.read(id) else {
+        return Ok(());
+    };
     if container.is_active() && !force {
         let reason = "running or paused containers cannot be removed without force: container state improper";
-        return Err((2, format!("cannot remove container {id} as it is {} - {reason}", container.state)));
+        return Err((
+            2,
+            format!(
+                "cannot remove container {id} as it is {} - {reason}",
+                container.state
+            ),
+        ));
     }
     if container.is_active() {
         container::kill(store, id)?;
@@ -214,27 +280,49 @@ fn remove(store: &Store, id: &str, force: bool) -> Result<(), (i32, String)> {
 
 /// Whether the program was called by the name of containerd's command line.
 fn is_nerdctl() -> bool {
-    env::args_os().next().is_some_and(|name| PathBuf::from(name).ends_with("nerdctl"))
+    env::args_os()
+        .next()
+        .is_some_and(|name| PathBuf::from(name).ends_with("nerdctl"))
 }
 
 fn listed(store: &Store, invocation: &Invocation) -> Vec<store::Container> {
     let all = invocation.flag(&["--all", "-a"]);
     let containers = store.list().into_iter();
     let containers = containers.filter(|container| all || container.state == "running");
-    containers.filter(|container| invocation.filters().iter().all(|filter| container.matches(filter))).collect()
+    containers
+        .filter(|container| {
+            invocation
+                .filters()
+                .iter()
+                .all(|filter| container.matches(filter))
+        })
+        .collect()
 }
 
 /// Prints what a template makes of each of these, on a line of its own.
 fn rendered(format: &str, rows: impl IntoIterator<Item = serde_json::Value>) -> Answer {
-    let lines = rows.into_iter().map(|row| Ok(template::render(format, &row)? + "\n"));
-    lines.collect::<Result<String, String>>().map_or_else(|text| Answer::error(ENGINE_ERROR, text), Answer::ok)
+    let lines = rows
+        .into_iter()
+        .map(|row| Ok(template::render(format, &row)? + "\n"));
+    lines
+        .collect::<Result<String, String>>()
+        .map_or_else(|text| Answer::error(ENGINE_ERROR, text), Answer::ok)
 }
 
 /// Answers what it can and fails when one of the containers is missing, as nerdctl does.
 fn nerdctl_inspect(store: &Store, invocation: &Invocation) -> Answer {
-    let found: Vec<_> = invocation.positional.iter().filter_map(|id| store.find(id)).collect();
-    let format = invocation.option(&["--format", "-f"]).unwrap_or("{{json .}}");
-    let mut answer = rendered(format, found.iter().map(store::Container::as_nerdctl_inspects));
+    let found: Vec<_> = invocation
+        .positional
+        .iter()
+        .filter_map(|id| store.find(id))
+        .collect();
+    let format = invocation
+        .option(&["--format", "-f"])
+        .unwrap_or("{{json .}}");
+    let mut answer = rendered(
+        format,
+        found.iter().map(store::Container::as_nerdctl_inspects),
+    );
     if found.len() < invocation.positional.len() {
         answer.code = 1;
         answer.stderr = "level=fatal msg=\"1 errors: [no such container]\"\n".to_owned();
@@ -247,31 +335,54 @@ fn list(store: &Store, invocation: &Invocation) -> Answer {
     match invocation.option(&["--format"]) {
         Some("json") => {
             let rows: Vec<_> = rows.map(|container| container.as_listed()).collect();
-            Answer::ok(format!("{}\n", serde_json::to_string_pretty(&rows).expect("plain values serialise")))
+            Answer::ok(format!(
+                "{}\n",
+                serde_json::to_string_pretty(&rows).expect("plain values serialise")
+            ))
         }
-        format => rendered(format.unwrap_or("{{.ID}}"), rows.map(|container| container.as_reported())),
+        format => rendered(
+            format.unwrap_or("{{.ID}}"),
+            rows.map(|container| container.as_reported()),
+        ),
     }
 }
 
 /// Answers the one question that is asked of a single container.
 fn inspect(store: &Store, invocation: &Invocation) -> Answer {
     let name = invocation.positional.first().map_or("", String::as_str);
-    let format = invocation.option(&["--format", "-f"]).unwrap_or("{{json .}}");
+    let format = invocation
+        .option(&["--format", "-f"])
+        .unwrap_or("{{json .}}");
     match store.find(name) {
-        Some(container) => rendered(format, [json!({ "Config": { "StopTimeout": container.stop_seconds } })]),
-        None => Answer::error(ENGINE_ERROR, format!("inspecting object: no such container {name}")),
+        Some(container) => rendered(
+            format,
+            [json!({ "Config": { "StopTimeout": container.stop_seconds } })],
+        ),
+        None => Answer::error(
+            ENGINE_ERROR,
+            format!("inspecting object: no such container {name}"),
+        ),
     }
 }
 
 /// Prints what the container wrote; with `-f` until it ended.
 fn logs(store: &Store, invocation: &Invocation) -> Answer {
-    let Some(container) = invocation.positional.first().and_then(|name| store.find(name)) else {
-        return Answer::error(ENGINE_ERROR, "no container with this name or ID found: no such container");
+    let Some(container) = invocation
+        .positional
+        .first()
+        .and_then(|name| store.find(name))
+    else {
+        return Answer::error(
+            ENGINE_ERROR,
+            "no container with this name or ID found: no such container",
+        );
     };
     let follow = invocation.flag(&["-f", "--follow"]);
     let mut printed = 0;
     loop {
-        let ended = store.read(&container.id).is_none_or(|container| container.state != "running");
+        let ended = store
+            .read(&container.id)
+            .is_none_or(|container| container.state != "running");
         let mut text = String::new();
         if let Ok(mut file) = std::fs::File::open(store.log_file(&container.id)) {
             let _ = file.read_to_string(&mut text);

@@ -1,7 +1,8 @@
-//! Pods and volumes: `kube play` and `kube down`, `pod ls` and `pod rm`, and the volumes that remember what was played.
+//! Pods and volumes: `kube play` and `kube down`, `pod ls` and `pod rm`, and the volumes that
+//! remember what was played.
 //!
-//! A pod is made of each document of kind `Pod`; its containers behave as their image says (container.rs). There is no
-//! container that holds the pod.
+//! A pod is made of each document of kind `Pod`; its containers behave as their image says
+//! (container.rs). There is no container that holds the pod.
 //!
 //! Thread: `main`. Owns: `pods/<id>` and `volumes/<name>` in the engine's folder.
 
@@ -23,15 +24,20 @@ struct Wanted {
 fn wanted(manifest: &str) -> Vec<Wanted> {
     let documents = serde_yaml::Deserializer::from_str(manifest);
     let documents = documents.filter_map(|document| Value::deserialize(document).ok());
-    let pods = documents.filter(|document| document["kind"] == "Pod").map(|document| Wanted {
-        name: document["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
-        images: document["spec"]["containers"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|one| one["image"].as_str().map(str::to_owned))
-            .collect(),
-    });
+    let pods = documents
+        .filter(|document| document["kind"] == "Pod")
+        .map(|document| Wanted {
+            name: document["metadata"]["name"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
+            images: document["spec"]["containers"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|one| one["image"].as_str().map(str::to_owned))
+                .collect(),
+        });
     pods.collect()
 }
 
@@ -40,7 +46,8 @@ pub fn workload_of(manifest: &str) -> Option<String> {
     wanted(manifest).into_iter().next().map(|pod| pod.name)
 }
 
-/// `only_create` leaves the pods without starting their containers, as a play does that fails half way.
+/// `only_create` leaves the pods without starting their containers, as a play does that fails half
+/// way.
 pub fn play(store: &Store, manifest: &str, only_create: bool) -> Answer {
     let mut stdout = String::new();
     for Wanted { name, images } in wanted(manifest) {
@@ -52,7 +59,10 @@ pub fn play(store: &Store, manifest: &str, only_create: bool) -> Answer {
         };
         for (number, image) in images.iter().enumerate() {
             let Some(behaviour) = Behaviour::parse(image) else {
-                return Answer::error(ENGINE_ERROR, format!("initializing source docker://{image}: no such host"));
+                return Answer::error(
+                    ENGINE_ERROR,
+                    format!("initializing source docker://{image}: no such host"),
+                );
             };
             let id = store.create_in_pod(&pod, &format!("{name}-{number}"), image, &behaviour);
             if !only_create && let Err(text) = container::launch(store, &id) {
@@ -68,7 +78,10 @@ pub fn play(store: &Store, manifest: &str, only_create: bool) -> Answer {
 pub fn down(store: &Store, manifest: &str) -> Answer {
     for Wanted { name, .. } in wanted(manifest) {
         let Some(pod) = store.pods().into_iter().find(|pod| pod.name == name) else {
-            return Answer::error(ENGINE_ERROR, format!("no pod with name or ID {name} found: no such pod"));
+            return Answer::error(
+                ENGINE_ERROR,
+                format!("no pod with name or ID {name} found: no such pod"),
+            );
         };
         if let Err((code, text)) = remove_pod(store, &pod, Some(0)) {
             return Answer::error(code, text);
@@ -89,12 +102,22 @@ fn remove_pod(store: &Store, pod: &Pod, stop_seconds: Option<u64>) -> Result<(),
 
 /// `{{.Id}} {{.Name}}` of each, which is all that is asked.
 pub fn list(store: &Store) -> Answer {
-    Answer::ok(store.pods().iter().map(|pod| format!("{} {}\n", pod.id, pod.name)).collect::<String>())
+    Answer::ok(
+        store
+            .pods()
+            .iter()
+            .map(|pod| format!("{} {}\n", pod.id, pod.name))
+            .collect::<String>(),
+    )
 }
 
 /// `pod rm --force --ignore <id> ...`.
 pub fn remove(store: &Store, invocation: &Invocation) -> Answer {
-    for pod in store.pods().into_iter().filter(|pod| invocation.positional.contains(&pod.id)) {
+    for pod in store
+        .pods()
+        .into_iter()
+        .filter(|pod| invocation.positional.contains(&pod.id))
+    {
         if let Err((code, text)) = remove_pod(store, &pod, None) {
             return Answer::error(code, text);
         }
@@ -105,11 +128,19 @@ pub fn remove(store: &Store, invocation: &Invocation) -> Answer {
 pub fn volume(store: &Store, invocation: &Invocation) -> Answer {
     let name = invocation.positional.first().map_or("", String::as_str);
     let file = store.path("volumes").join(name);
-    let missing = || Answer::error(1, format!("no volume with name \"{name}\" found: no such volume"));
+    let missing = || {
+        Answer::error(
+            1,
+            format!("no volume with name \"{name}\" found: no such volume"),
+        )
+    };
     match invocation.command.as_str() {
         "volume create" => {
-            let labels: serde_json::Map<String, Value> =
-                invocation.labels().into_iter().map(|(key, value)| (key, json!(value))).collect();
+            let labels: serde_json::Map<String, Value> = invocation
+                .labels()
+                .into_iter()
+                .map(|(key, value)| (key, json!(value)))
+                .collect();
             let content = json!([{ "Name": name, "Labels": labels }]);
             match std::fs::write(&file, content.to_string()) {
                 Ok(()) => Answer::ok(format!("{name}\n")),
@@ -118,19 +149,30 @@ pub fn volume(store: &Store, invocation: &Invocation) -> Answer {
         }
         "volume inspect" => std::fs::read_to_string(&file).map_or_else(|_| missing(), Answer::ok),
         "volume rm" => std::fs::remove_file(&file).map_or_else(|_| missing(), |()| Answer::ok("")),
-        // The filters are regular expressions with an end; ours look at what is behind the last escaped dots.
+        // The filters are regular expressions with an end; ours look at what is behind the last
+        // escaped dots.
         _ => Answer::ok(listed_volumes(store, invocation)),
     }
 }
 
 fn listed_volumes(store: &Store, invocation: &Invocation) -> String {
-    let files = std::fs::read_dir(store.path("volumes")).into_iter().flatten().flatten();
+    let files = std::fs::read_dir(store.path("volumes"))
+        .into_iter()
+        .flatten()
+        .flatten();
     let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
     let fits = |name: &String| {
         invocation.filters().iter().all(|filter| {
-            let expression = filter.strip_prefix("name=").unwrap_or("").replace("\\.", ".");
+            let expression = filter
+                .strip_prefix("name=")
+                .unwrap_or("")
+                .replace("\\.", ".");
             let plain = expression.trim_start_matches('^').trim_end_matches('$');
-            if expression.starts_with('^') { name == plain } else { name.ends_with(plain) }
+            if expression.starts_with('^') {
+                name == plain
+            } else {
+                name.ends_with(plain)
+            }
         })
     };
     names.filter(fits).map(|name| format!("{name}\n")).collect()

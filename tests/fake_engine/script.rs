@@ -1,6 +1,7 @@
 //! The faults a test orders: rules in `script.json`, read anew by every command.
 //!
-//! Thread: `main`. Owns: the counters in `rule_uses.json`. Takes: `script.json`. Gives: the rule for one command.
+//! Thread: `main`. Owns: the counters in `rule_uses.json`. Takes: `script.json`. Gives: the rule
+//! for one command.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
@@ -50,7 +51,9 @@ impl Rule {
             hang: yes("hang"),
             hold: text("hold"),
             behave: text("behave"),
-            exit: value["exit"].as_i64().and_then(|code| i32::try_from(code).ok()),
+            exit: value["exit"]
+                .as_i64()
+                .and_then(|code| i32::try_from(code).ok()),
             stdout: text("stdout"),
             stderr: text("stderr"),
             stdout_bytes: number("stdout_bytes"),
@@ -62,8 +65,12 @@ impl Rule {
     }
 
     fn matches(&self, command: &str, workload: Option<&str>, image: Option<&str>) -> bool {
-        let fits = |wanted: &Option<String>, given: Option<&str>| wanted.is_none() || wanted.as_deref() == given;
-        fits(&self.command, Some(command)) && fits(&self.workload, workload) && fits(&self.image, image)
+        let fits = |wanted: &Option<String>, given: Option<&str>| {
+            wanted.is_none() || wanted.as_deref() == given
+        };
+        fits(&self.command, Some(command))
+            && fits(&self.workload, workload)
+            && fits(&self.image, image)
     }
 
     /// True when the rule says what to answer, so that the command itself is not done.
@@ -84,7 +91,9 @@ impl Script {
             return Self { value: Value::Null };
         };
         // A test with a broken script must not pass by accident.
-        Self { value: serde_json::from_str(&text).expect("script.json must be JSON") }
+        Self {
+            value: serde_json::from_str(&text).expect("script.json must be JSON"),
+        }
     }
 
     /// How long the exit code of an ended container stays unknown.
@@ -98,7 +107,13 @@ impl Script {
     }
 
     /// The first rule that matches and is not used up; counts its use.
-    pub fn take_rule(&self, store: &Store, command: &str, workload: Option<&str>, image: Option<&str>) -> Option<Rule> {
+    pub fn take_rule(
+        &self,
+        store: &Store,
+        command: &str,
+        workload: Option<&str>,
+        image: Option<&str>,
+    ) -> Option<Rule> {
         let rules = self.value["rules"].as_array()?;
         for (index, value) in rules.iter().enumerate() {
             let rule = Rule::from(value);
@@ -115,10 +130,15 @@ impl Script {
     }
 }
 
-/// Waits for the rule's delay, until what it holds is released, and for ever (at most `LIFETIME_MAX`) when it hangs.
+/// Waits for the rule's delay, until what it holds is released, and for ever (at most
+/// `LIFETIME_MAX`) when it hangs.
 pub fn wait_as_told(store: &Store, rule: &Rule) {
     let begin = Instant::now();
-    let is_held = || rule.hold.as_ref().is_some_and(|name| !store.path("released").join(name).exists());
+    let is_held = || {
+        rule.hold
+            .as_ref()
+            .is_some_and(|name| !store.path("released").join(name).exists())
+    };
     let waits = || match begin.elapsed() {
         elapsed if elapsed >= LIFETIME_MAX => false,
         elapsed => rule.hang || elapsed < rule.delay || is_held(),
@@ -132,15 +152,20 @@ pub fn wait_as_told(store: &Store, rule: &Rule) {
 pub fn flood(rule: &Rule) {
     let mut block = [b'x'; 8192];
     if rule.line_bytes > 0 {
-        block.iter_mut().skip(rule.line_bytes - 1).step_by(rule.line_bytes).for_each(|byte| *byte = b'\n');
+        block
+            .iter_mut()
+            .skip(rule.line_bytes - 1)
+            .step_by(rule.line_bytes)
+            .for_each(|byte| *byte = b'\n');
     }
     let mut out = rule.stdout_bytes;
     let mut err = rule.stderr_bytes;
     while out > 0 || err > 0 {
         let out_now = usize::try_from(out.min(block.len() as u64)).expect("at most one block");
         let err_now = usize::try_from(err.min(block.len() as u64)).expect("at most one block");
-        let written =
-            std::io::stdout().write_all(&block[..out_now]).and(std::io::stderr().write_all(&block[..err_now]));
+        let written = std::io::stdout()
+            .write_all(&block[..out_now])
+            .and(std::io::stderr().write_all(&block[..err_now]));
         if written.is_err() {
             return;
         }

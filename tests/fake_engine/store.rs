@@ -1,4 +1,5 @@
-//! The engine's folder: one JSON file per container, replaced atomically under one lock; the log of all commands.
+//! The engine's folder: one JSON file per container, replaced atomically under one lock; the log of
+//! all commands.
 //!
 //! ```text
 //! lock             flock, held for every read-change-write
@@ -41,7 +42,8 @@ pub struct Container {
     pub exit_code: i64,
     /// Process of the container, 0 when it does not run.
     pub pid: u32,
-    /// When that began, in the kernel's words: by it the process is told from a later one with its number.
+    /// When that began, in the kernel's words: by it the process is told from a later one with its
+    /// number.
     pub pid_begin: u64,
     /// Where the pid is written at each start; empty for nowhere.
     pub pid_file: String,
@@ -70,7 +72,11 @@ const NEVER: i64 = -62_135_596_800;
 impl Container {
     fn from(value: &Value) -> Option<Self> {
         let texts = |list: &Value| -> Vec<String> {
-            list.as_array().into_iter().flatten().filter_map(|item| item.as_str().map(str::to_owned)).collect()
+            list.as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|item| item.as_str().map(str::to_owned))
+                .collect()
         };
         let labels = value["Labels"].as_object()?.iter();
         Some(Self {
@@ -78,7 +84,9 @@ impl Container {
             name: texts(&value["Names"]).into_iter().next()?,
             image: value["Image"].as_str()?.to_owned(),
             command: texts(&value["Command"]),
-            labels: labels.map(|(k, v)| (k.clone(), v.as_str().unwrap_or("").to_owned())).collect(),
+            labels: labels
+                .map(|(k, v)| (k.clone(), v.as_str().unwrap_or("").to_owned()))
+                .collect(),
             state: value["State"].as_str()?.to_owned(),
             exit_code: value["ExitCode"].as_i64()?,
             pid: u32::try_from(value["Pid"].as_u64()?).ok()?,
@@ -117,10 +125,20 @@ impl Container {
 
     /// What a template of `nerdctl inspect` can print.
     pub fn as_nerdctl_inspects(&self) -> Value {
-        let finished = if self.exited > 0 { rfc3339(self.exited) } else { "0001-01-01T00:00:00Z".to_owned() };
+        let finished = if self.exited > 0 {
+            rfc3339(self.exited)
+        } else {
+            "0001-01-01T00:00:00Z".to_owned()
+        };
         let mut labels = self.labels.clone();
-        labels.insert("nerdctl/auto-remove".to_owned(), self.removes_itself.to_string());
-        labels.insert("nerdctl/stop-timeout".to_owned(), self.stop_seconds.to_string());
+        labels.insert(
+            "nerdctl/auto-remove".to_owned(),
+            self.removes_itself.to_string(),
+        );
+        labels.insert(
+            "nerdctl/stop-timeout".to_owned(),
+            self.stop_seconds.to_string(),
+        );
         json!({ "ID": self.id, "Name": self.name, "Config": { "Labels": labels }, "State": {
             "Status": self.state, "ExitCode": self.exit_code, "Pid": self.pid, "FinishedAt": finished,
         }})
@@ -160,13 +178,23 @@ impl Container {
         if !self.pod_name.is_empty() {
             return Some(self.pod_name.clone());
         }
-        self.labels.get("name").and_then(|name| name.split('.').next()).map(str::to_owned)
+        self.labels
+            .get("name")
+            .and_then(|name| name.split('.').next())
+            .map(str::to_owned)
     }
 }
 
 impl Store {
     pub fn new(dir: PathBuf) -> Self {
-        for folder in ["containers", "logs", "finish", "pods", "volumes", "released"] {
+        for folder in [
+            "containers",
+            "logs",
+            "finish",
+            "pods",
+            "volumes",
+            "released",
+        ] {
             // Only below an existing folder: a removed one is the sign to end.
             if dir.is_dir() {
                 let _ = fs::create_dir(dir.join(folder));
@@ -185,11 +213,22 @@ impl Store {
     }
 
     /// Creates the container, or says why podman would not.
-    pub fn create(&self, run: &Invocation, image: &str, behaviour: &Behaviour) -> Result<String, String> {
+    pub fn create(
+        &self,
+        run: &Invocation,
+        image: &str,
+        behaviour: &Behaviour,
+    ) -> Result<String, String> {
         let id = random_id();
-        let name = run.option(&["--name"]).map_or_else(|| id[..12].to_owned(), str::to_owned);
+        let name = run
+            .option(&["--name"])
+            .map_or_else(|| id[..12].to_owned(), str::to_owned);
         let _lock = self.lock();
-        if let Some(other) = self.list().into_iter().find(|container| container.name == name) {
+        if let Some(other) = self
+            .list()
+            .into_iter()
+            .find(|container| container.name == name)
+        {
             return Err(format!(
                 "creating container storage: the container name \"{name}\" is already in use by {}. You have to \
                  remove that container to be able to reuse that name: that name is already in use",
@@ -206,7 +245,10 @@ impl Store {
             pid: 0,
             pid_begin: 0,
             pid_file: run.option(&["--pidfile"]).unwrap_or_default().to_owned(),
-            stop_seconds: run.option(&["--stop-timeout"]).and_then(|text| text.parse().ok()).unwrap_or(10),
+            stop_seconds: run
+                .option(&["--stop-timeout"])
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(10),
             removes_itself: run.flag(&["--rm"]),
             behaviour: behaviour.text.clone(),
             pod: String::new(),
@@ -223,13 +265,22 @@ impl Store {
     pub fn create_pod(&self, name: &str) -> Option<Pod> {
         let _lock = self.lock();
         let taken = self.pods().iter().any(|pod| pod.name == name);
-        let pod = (!taken).then(|| Pod { id: random_id(), name: name.to_owned() })?;
+        let pod = (!taken).then(|| Pod {
+            id: random_id(),
+            name: name.to_owned(),
+        })?;
         replace(&self.path("pods").join(&pod.id), name);
         Some(pod)
     }
 
     /// A container of `pod` that was not started yet; answers its id.
-    pub fn create_in_pod(&self, pod: &Pod, name: &str, image: &str, behaviour: &Behaviour) -> String {
+    pub fn create_in_pod(
+        &self,
+        pod: &Pod,
+        name: &str,
+        image: &str,
+        behaviour: &Behaviour,
+    ) -> String {
         let id = random_id();
         let _lock = self.lock();
         self.write(&Container {
@@ -256,11 +307,17 @@ impl Store {
     }
 
     pub fn pods(&self) -> Vec<Pod> {
-        let files = fs::read_dir(self.path("pods")).into_iter().flatten().flatten();
+        let files = fs::read_dir(self.path("pods"))
+            .into_iter()
+            .flatten()
+            .flatten();
         let files = files.filter(|file| !file.file_name().to_string_lossy().contains('.'));
         let pod = |file: fs::DirEntry| {
             let id = file.file_name().to_string_lossy().into_owned();
-            Some(Pod { id, name: fs::read_to_string(file.path()).ok()? })
+            Some(Pod {
+                id,
+                name: fs::read_to_string(file.path()).ok()?,
+            })
         };
         files.filter_map(pod).collect()
     }
@@ -271,7 +328,10 @@ impl Store {
     }
 
     pub fn list(&self) -> Vec<Container> {
-        let files = fs::read_dir(self.path("containers")).into_iter().flatten().flatten();
+        let files = fs::read_dir(self.path("containers"))
+            .into_iter()
+            .flatten()
+            .flatten();
         let mut found: Vec<Container> = files
             .filter(|file| !file.file_name().to_string_lossy().contains('.'))
             .filter_map(|file| self.read(&file.file_name().to_string_lossy()))
@@ -287,13 +347,19 @@ impl Store {
 
     /// By name, id or unique beginning of an id.
     pub fn find(&self, name_or_id: &str) -> Option<Container> {
-        // Without this a thousand commands would read a thousand files each. A name that is an id counts as one.
+        // Without this a thousand commands would read a thousand files each. A name that is an id
+        // counts as one.
         if let Some(container) = self.read(name_or_id) {
             return Some(container);
         }
         let all = self.list();
-        let exact = all.iter().position(|container| container.name == name_or_id || container.id == name_or_id);
-        let index = exact.or_else(|| all.iter().position(|container| container.id.starts_with(name_or_id)))?;
+        let exact = all
+            .iter()
+            .position(|container| container.name == name_or_id || container.id == name_or_id);
+        let index = exact.or_else(|| {
+            all.iter()
+                .position(|container| container.id.starts_with(name_or_id))
+        })?;
         all.into_iter().nth(index)
     }
 
@@ -320,8 +386,10 @@ impl Store {
     pub fn count_use(&self, rule: &str) -> u64 {
         let _lock = self.lock();
         let file = self.path("rule_uses.json");
-        let mut uses: Value =
-            fs::read_to_string(&file).ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or(json!({}));
+        let mut uses: Value = fs::read_to_string(&file)
+            .ok()
+            .and_then(|text| serde_json::from_str(&text).ok())
+            .unwrap_or(json!({}));
         let count = uses[rule].as_u64().unwrap_or(0) + 1;
         uses[rule] = json!(count);
         replace(&file, &uses.to_string());
@@ -337,18 +405,30 @@ impl Store {
     }
 
     fn log(&self, line: &Value) {
-        if let Ok(mut file) = OpenOptions::new().append(true).create(true).open(self.path("calls.log")) {
+        if let Ok(mut file) = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(self.path("calls.log"))
+        {
             let _ = file.write_all(format!("{line}\n").as_bytes());
         }
     }
 
     fn write(&self, container: &Container) {
-        replace(&self.path("containers").join(&container.id), &container.as_stored().to_string());
+        replace(
+            &self.path("containers").join(&container.id),
+            &container.as_stored().to_string(),
+        );
     }
 
     /// Held until dropped; the kernel frees it when the process is killed.
     fn lock(&self) -> Option<File> {
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(self.path("lock")).ok()?;
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(self.path("lock"))
+            .ok()?;
         flock(&file, FlockOperation::LockExclusive).ok()?;
         Some(file)
     }
@@ -363,7 +443,9 @@ fn replace(file: &Path, content: &str) {
 }
 
 pub fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -378,10 +460,19 @@ fn rfc3339(seconds: i64) -> String {
     };
     while day >= length(year, month) {
         day -= length(year, month);
-        (year, month) = if month == 11 { (year + 1, 0) } else { (year, month + 1) };
+        (year, month) = if month == 11 {
+            (year + 1, 0)
+        } else {
+            (year, month + 1)
+        };
     }
     let (hour, minute) = (second / 3600, second / 60 % 60);
-    format!("{year}-{:02}-{:02}T{hour:02}:{minute:02}:{:02}.123456789Z", month + 1, day + 1, second % 60)
+    format!(
+        "{year}-{:02}-{:02}T{hour:02}:{minute:02}:{:02}.123456789Z",
+        month + 1,
+        day + 1,
+        second % 60
+    )
 }
 
 fn random_id() -> String {

@@ -1,4 +1,5 @@
-//! The Go templates of `--format`, as far as the agent uses them: fields, `json`, `index` and `printf "%.<number>s"`.
+//! The Go templates of `--format`, as far as the agent uses them: fields, `json`,
+//! `index` and `printf "%.<number>s"`.
 //!
 //! Thread: `main`. Owns nothing.
 
@@ -31,7 +32,10 @@ fn words(expression: &str) -> Vec<String> {
         match character {
             ' ' if !quoted => words.push(String::new()),
             '(' | ')' if !quoted => words.extend([character.to_string(), String::new()]),
-            _ => words.last_mut().expect("it begins with one").push(character),
+            _ => words
+                .last_mut()
+                .expect("it begins with one")
+                .push(character),
         }
     }
     words.retain(|word| !word.is_empty());
@@ -51,23 +55,43 @@ fn evaluate(words: &mut dyn Iterator<Item = String>, data: &Value) -> Result<Val
             _ => function = Some(word),
         }
     }
-    let text = |value: &Value| value.as_str().map(str::to_owned).ok_or(format!("{value} is no text"));
+    let text = |value: &Value| {
+        value
+            .as_str()
+            .map(str::to_owned)
+            .ok_or(format!("{value} is no text"))
+    };
     match (function.as_deref(), values.as_slice()) {
         (None, [value]) => Ok(value.clone()),
         (Some("json"), [value]) => Ok(value.to_string().into()),
-        (Some("index"), [map, key]) => Ok(map.get(text(key)?).cloned().unwrap_or_else(|| "".into())),
+        (Some("index"), [map, key]) => {
+            Ok(map.get(text(key)?).cloned().unwrap_or_else(|| "".into()))
+        }
         (Some("printf"), [format, value]) => {
             let format = text(format)?;
-            let longest = format.strip_prefix("%.").and_then(|rest| rest.strip_suffix('s')?.parse().ok());
+            let longest = format
+                .strip_prefix("%.")
+                .and_then(|rest| rest.strip_suffix('s')?.parse().ok());
             let longest: usize = longest.ok_or(format!("unknown format {format}"))?;
-            Ok(text(value)?.chars().take(longest).collect::<String>().into())
+            Ok(text(value)?
+                .chars()
+                .take(longest)
+                .collect::<String>()
+                .into())
         }
-        (function, values) => Err(format!("function {function:?} with {} values", values.len())),
+        (function, values) => Err(format!(
+            "function {function:?} with {} values",
+            values.len()
+        )),
     }
 }
 
 fn field(path: &str, data: &Value) -> Result<Value, String> {
     let mut names = path.split('.').skip(1);
-    let found = names.try_fold(data, |value, name| value.get(name).ok_or(format!("can't evaluate field {name}")));
+    let found = names.try_fold(data, |value, name| {
+        value
+            .get(name)
+            .ok_or(format!("can't evaluate field {name}"))
+    });
     found.cloned()
 }

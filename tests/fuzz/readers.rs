@@ -1,5 +1,5 @@
-//! The fuzz targets of single readers: what engines, hooks, probes and files say to the programs. Those that drive a
-//! whole server or control interface stand in targets.rs.
+//! The fuzz targets of single readers: what engines, hooks, probes and files say to the programs.
+//! Those that drive a whole server or control interface stand in targets.rs.
 
 use std::fs;
 use std::io;
@@ -19,8 +19,8 @@ use ankaios_lite::model::lifecycle;
 use ankaios_lite::model::log_entries;
 use ankaios_lite::model::manifest::Manifest;
 use ankaios_lite::model::messages::{
-    AddedWorkload, AgentHello, DeletedWorkload, FromServer, LogEntry, Request, RequestContent, ToServer, UpdateState,
-    WorkloadPlan,
+    AddedWorkload, AgentHello, DeletedWorkload, FromServer, LogEntry, Request, RequestContent,
+    ToServer, UpdateState, WorkloadPlan,
 };
 use ankaios_lite::model::names::{InstanceName, hash_id};
 use ankaios_lite::model::node::Node;
@@ -55,7 +55,8 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("ankaios-fuzz-{}-{name}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("ankaios-fuzz-{}-{name}", std::process::id()));
         fs::create_dir_all(&folder).expect("the temporary folder is writable");
         Self(folder)
     }
@@ -69,27 +70,52 @@ impl Drop for Scratch {
 
 // ------------------------------------------------------------------ engines
 
-/// What engines print: listings of podman and nerdctl, inspections, volumes, pods, and what the kernel says of their
-/// processes, whose names are those of programs of containers.
+/// What engines print: listings of podman and nerdctl, inspections, volumes, pods, and what the
+/// kernel says of their processes, whose names are those of programs of containers.
 pub fn engines(bytes: &[u8]) {
-    let Some((first, second)) = halves(bytes) else { return };
+    let Some((first, second)) = halves(bytes) else {
+        return;
+    };
     let ours = |one: &ListedContainer| {
-        assert_eq!(&*one.instance.agent, "agent_A", "a container of somebody else");
-        assert!(one.processes.iter().all(|process| process.pid > 0 && process.container == one.id));
+        assert_eq!(
+            &*one.instance.agent, "agent_A",
+            "a container of somebody else"
+        );
+        assert!(
+            one.processes
+                .iter()
+                .all(|process| process.pid > 0 && process.container == one.id)
+        );
     };
     if let Ok(containers) = container_list::parse(first) {
         for container in &containers {
             container.of_agent("agent_A").iter().for_each(ours);
-            containerd::listed(container, "agent_A").iter().for_each(ours);
-            assert_eq!(container.id().is_none(), container.id().is_none_or(|id| id.0.is_empty()));
-            let _ = (container.name(), container.is_infra(), container.ended_at(), container.execution_state());
+            containerd::listed(container, "agent_A")
+                .iter()
+                .for_each(ours);
+            assert_eq!(
+                container.id().is_none(),
+                container.id().is_none_or(|id| id.0.is_empty())
+            );
+            let _ = (
+                container.name(),
+                container.is_infra(),
+                container.ended_at(),
+                container.execution_state(),
+            );
         }
         let pods = Ok(Some(podman_kube::parse_pods(second)));
         let listed = podman_kube::listed(instance(), &pods, &containers);
         assert_eq!(listed.instance, instance());
-        assert!(listed.ended_at.is_none() || listed.processes.is_empty(), "it has ended and runs: {listed:?}");
+        assert!(
+            listed.ended_at.is_none() || listed.processes.is_empty(),
+            "it has ended and runs: {listed:?}"
+        );
     }
-    let _ = (podman_kube::volume_data(first), podman_kube::parse_pods(first));
+    let _ = (
+        podman_kube::volume_data(first),
+        podman_kube::parse_pods(first),
+    );
 }
 
 fn instance() -> InstanceName {
@@ -117,7 +143,9 @@ c1
 
 /// A `runtimeConfig` of each runtime, and the Kubernetes manifest in one of them.
 pub fn configs(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
     for runtime in ["podman", "containerd", "podman-kube"] {
         let workload = Arc::new(Workload::new("agent_A", runtime, text));
         let new = |control: Option<&str>| NewContainer {
@@ -130,20 +158,34 @@ pub fn configs(bytes: &[u8]) {
         };
         for control in [None, Some("/run/folder")] {
             let new = new(control);
-            let arguments = config_of(&new.workload, runtime).and_then(|config| config.run_arguments(&new));
+            let arguments =
+                config_of(&new.workload, runtime).and_then(|config| config.run_arguments(&new));
             if let Ok(arguments) = arguments {
-                assert!(arguments.given.contains(&format!("--label=name={}", new.instance)), "{arguments:?}");
+                assert!(
+                    arguments
+                        .given
+                        .contains(&format!("--label=name={}", new.instance)),
+                    "{arguments:?}"
+                );
             }
             let played = podman_kube::played_manifest(&new);
             if let Some(manifest) = played.ok().filter(|_| control.is_some()) {
-                assert!(manifest.contains("/run/folder"), "a control interface without its folder: {manifest}");
+                assert!(
+                    manifest.contains("/run/folder"),
+                    "a control interface without its folder: {manifest}"
+                );
             }
         }
-        let _ = lifecycle::of_config(runtime, text).map_err(|error| assert!(!error.to_string().is_empty()));
+        let _ = lifecycle::of_config(runtime, text)
+            .map_err(|error| assert!(!error.to_string().is_empty()));
     }
     for document in podman_kube::pod_documents(text) {
         let again = podman_kube::pod_documents(&document.text);
-        assert_eq!(again, std::slice::from_ref(&document), "it changes when it is written");
+        assert_eq!(
+            again,
+            std::slice::from_ref(&document),
+            "it changes when it is written"
+        );
     }
     let _ = podman_kube::first_container(text);
 }
@@ -162,16 +204,32 @@ pub fn config_seeds() -> Vec<Vec<u8>> {
 
 /// A template, an empty line, and configs as YAML: rendered by a server.
 pub fn templates(bytes: &[u8]) {
-    let Some((template, configs)) = halves(bytes) else { return };
-    let Ok(manifest) = Manifest::parse(&format!("apiVersion: v1\nworkloads: {{}}\nconfigs:\n{configs}")) else {
+    let Some((template, configs)) = halves(bytes) else {
         return;
     };
-    let Ok(DesiredState { configs, .. }) = manifest.into_desired_state() else { return };
+    let Ok(manifest) = Manifest::parse(&format!(
+        "apiVersion: v1\nworkloads: {{}}\nconfigs:\n{configs}"
+    )) else {
+        return;
+    };
+    let Ok(DesiredState { configs, .. }) = manifest.into_desired_state() else {
+        return;
+    };
     let mut workload = Workload::new(template, "podman", template);
-    workload.configs = configs.keys().map(|key| (key.clone(), key.clone())).collect();
-    workload.files = vec![File { mount_point: "/a".to_owned(), content: FileContent::Data(template.to_owned()) }];
+    workload.configs = configs
+        .keys()
+        .map(|key| (key.clone(), key.clone()))
+        .collect();
+    workload.files = vec![File {
+        mount_point: "/a".to_owned(),
+        content: FileContent::Data(template.to_owned()),
+    }];
     let workloads = [("w".into(), Arc::new(workload))].into();
-    let desired = DesiredState { workloads, configs, ..DesiredState::default() };
+    let desired = DesiredState {
+        workloads,
+        configs,
+        ..DesiredState::default()
+    };
     if let Err(error) = ServerLoop::new().start_with(desired) {
         assert!(!error.to_string().is_empty());
     }
@@ -186,7 +244,9 @@ pub fn template_seeds() -> Vec<Vec<u8>> {
         "{{#> x}}{{a}}{{/x}}{{#*inline \"x\"}}{{a}}{{/inline}}{{> x}}{{> @partial-block}}",
         "{{raw}} {{#if (eq a \"text\")}}1{{/if}}\\{{a}} {{~a~}} {{len b}} {{log a}}",
     ];
-    templates.map(|template| format!("{template}\n\n{configs}").into_bytes()).to_vec()
+    templates
+        .map(|template| format!("{template}\n\n{configs}").into_bytes())
+        .to_vec()
 }
 
 // ----------------------------------------------------------------- settings
@@ -196,13 +256,29 @@ pub fn settings(bytes: &[u8]) {
     let scratch = Scratch::new("settings");
     let path = scratch.0.join("file.conf");
     fs::write(&path, bytes).expect("the folder is writable");
-    let words = |words: [&str; 2]| words.map(Into::into).into_iter().chain([path.clone().into_os_string()]);
+    let words = |words: [&str; 2]| {
+        words
+            .map(Into::into)
+            .into_iter()
+            .chain([path.clone().into_os_string()])
+    };
     let _ = server::settings::read(words(["ank-server", "--server-config"]));
-    let machine = agent::settings::Machine { temporary: scratch.0.clone(), cores: 1 };
+    let machine = agent::settings::Machine {
+        temporary: scratch.0.clone(),
+        cores: 1,
+    };
     let _ = agent::settings::read(words(["ank-agent", "--agent-config"]), &machine);
     for context in ["", "car"] {
         let shown = path.display().to_string();
-        let words = ["ank", "--ank-config", &shown, "--context", context, "get", "state"];
+        let words = [
+            "ank",
+            "--ank-config",
+            &shown,
+            "--context",
+            context,
+            "get",
+            "state",
+        ];
         let arguments = Arguments::try_parse_from(words).expect("these are arguments");
         let mut output = Output::to(io::sink(), io::sink(), None);
         let _ = CliSettings::load(None, &arguments.common, &mut output);
@@ -224,16 +300,29 @@ pub fn setting_seeds() -> Vec<Vec<u8>> {
 /// What a mutating hook writes.
 pub fn hooks(bytes: &[u8]) {
     if let Ok(plan) = read_plan(bytes) {
-        assert_eq!(read_plan(&write_plan(&plan)), Ok(plan), "the way there and back changes it");
+        assert_eq!(
+            read_plan(&write_plan(&plan)),
+            Ok(plan),
+            "the way there and back changes it"
+        );
     }
 }
 
 pub fn hook_seeds() -> Vec<Vec<u8>> {
     let workload = Arc::new(Workload::new("agent_A", "podman", "image: x"));
-    let added = AddedWorkload { instance: workload.instance_name("web"), workload };
+    let added = AddedWorkload {
+        instance: workload.instance_name("web"),
+        workload,
+    };
     let dependencies = [("web".to_owned(), DeleteCondition::NotPendingNorRunning)].into();
-    let deleted = DeletedWorkload { instance: instance(), dependencies };
-    let plan = WorkloadPlan { added: vec![added], deleted: vec![deleted] };
+    let deleted = DeletedWorkload {
+        instance: instance(),
+        dependencies,
+    };
+    let plan = WorkloadPlan {
+        added: vec![added],
+        deleted: vec![deleted],
+    };
     vec![write_plan(&plan), write_plan(&WorkloadPlan::default())]
 }
 
@@ -241,25 +330,37 @@ pub fn hook_seeds() -> Vec<Vec<u8>> {
 
 /// The body of a stored state, with the right checksum before it: without that nothing is read.
 pub fn stored(bytes: &[u8]) {
-    let Ok(body) = std::str::from_utf8(bytes) else { return };
+    let Ok(body) = std::str::from_utf8(bytes) else {
+        return;
+    };
     let _ = state_store::parse(body);
     let own = state_store::text(&state_store::Stored::default()).expect("it can be written");
     let header = own.lines().next().expect("it has a first line");
     let header = &header[..header.len() - hash_id("").len()];
     if let Ok(state) = state_store::parse(&format!("{header}{}\n{body}", hash_id(body))) {
         let written = state_store::text(&state).expect("it can be written");
-        assert_eq!(state_store::parse(&written).as_ref(), Ok(&state), "another state is read than was written");
+        assert_eq!(
+            state_store::parse(&written).as_ref(),
+            Ok(&state),
+            "another state is read than was written"
+        );
         start_and_update(state);
     }
 }
 
 fn open_peer(server: &mut ServerLoop, peer: PeerId, hello: PeerHello) -> OutboxReader {
     let (outbox, reader) = outbox();
-    server.on_event(ServerEvent::Peer(PeerEvent::Opened { peer, hello, source: String::new(), outbox }));
+    server.on_event(ServerEvent::Peer(PeerEvent::Opened {
+        peer,
+        hello,
+        source: String::new(),
+        outbox,
+    }));
     reader
 }
 
-/// A server that starts with this state responds to an update that it guards, and its next start can read the result.
+/// A server that starts with this state responds to an update that it guards, and its next start
+/// can read the result.
 fn start_and_update(state: state_store::Stored) {
     let mut server = ServerLoop::new();
     server.set_update_on_failure(lifecycle::OnFailure::Rollback);
@@ -267,28 +368,50 @@ fn start_and_update(state: state_store::Stored) {
         return;
     }
     // An agent that prepares nothing, so that updates which are staged are carried out.
-    let agent = PeerHello::Agent(AgentHello { agent: "agent_A".to_owned(), ..AgentHello::default() });
+    let agent = PeerHello::Agent(AgentHello {
+        agent: "agent_A".to_owned(),
+        ..AgentHello::default()
+    });
     let _agent = open_peer(&mut server, PeerId(1), agent);
     let peer = PeerId(2);
     let reader = open_peer(&mut server, peer, PeerHello::Commander);
     let manifest = "{apiVersion: v1, workloads: {new: {agent: A, runtime: podman, runtimeConfig: 'image: x'}}}";
-    let desired = Manifest::parse(manifest).expect("it is correct").into_desired_state().expect("it is correct");
+    let desired = Manifest::parse(manifest)
+        .expect("it is correct")
+        .into_desired_state()
+        .expect("it is correct");
     let update = UpdateState {
-        new_state: Some(Ok(Node::map([("desiredState", desired.node(Rendering::Full))]))),
+        new_state: Some(Ok(Node::map([(
+            "desiredState",
+            desired.node(Rendering::Full),
+        )]))),
         masks: vec!["desiredState.workloads.new".to_owned()],
         ..UpdateState::default()
     };
-    let request = Request { id: "q".to_owned(), content: RequestContent::UpdateState(update) };
+    let request = Request {
+        id: "q".to_owned(),
+        content: RequestContent::UpdateState(update),
+    };
     let message = ToServer::Request(request);
-    server.on_event(ServerEvent::Peer(PeerEvent::Message { peer, message, room: Room::default() }));
-    let has_response = std::iter::from_fn(|| reader.try_next()).any(|it| matches!(it, FromServer::Response(_)));
+    server.on_event(ServerEvent::Peer(PeerEvent::Message {
+        peer,
+        message,
+        room: Room::default(),
+    }));
+    let has_response =
+        std::iter::from_fn(|| reader.try_next()).any(|it| matches!(it, FromServer::Response(_)));
     assert!(has_response, "an update gets no response");
     let stored = state_store::text(&server.stored()).expect("it can be written");
-    assert!(state_store::parse(&stored).is_ok(), "the next server cannot read it: {stored}");
+    assert!(
+        state_store::parse(&stored).is_ok(),
+        "the next server cannot read it: {stored}"
+    );
 }
 
 pub fn stored_seeds() -> Vec<Vec<u8>> {
-    let (_, guarded) = include_str!("../stored/version-1.1.json").split_once('\n').expect("it has a header");
+    let (_, guarded) = include_str!("../stored/version-1.1.json")
+        .split_once('\n')
+        .expect("it has a header");
     // The update in it is carried out as soon as its agent is there.
     let unconditional = guarded.replace(r", when: {pathExists: /run/parked}", "");
     owned(&[
@@ -300,13 +423,18 @@ pub fn stored_seeds() -> Vec<Vec<u8>> {
         &unconditional,
         &guarded.replacen("\"losses\":0", "\"losses\":4294967295", 1),
         guarded,
-        &format!("{{\"apiVersion\":\"v1\",\"configs\":{{\"c\":{}\"x\"{}}}}}", "[".repeat(5000), "]".repeat(5000)),
+        &format!(
+            "{{\"apiVersion\":\"v1\",\"configs\":{{\"c\":{}\"x\"{}}}}}",
+            "[".repeat(5000),
+            "]".repeat(5000)
+        ),
     ])
 }
 
 // ------------------------------------------------------------------- probes
 
-/// What a checked workload says: the first line of an HTTP answer, a notification, the error of a command.
+/// What a checked workload says: the first line of an HTTP answer, a notification, the error of a
+/// command.
 pub fn probes(bytes: &[u8]) {
     for expected in [None, Some(204)] {
         if let Outcome::Fails { reason, answered } = sockets::judge(bytes, expected) {
@@ -314,7 +442,10 @@ pub fn probes(bytes: &[u8]) {
         }
     }
     assert!(!table::has_line(bytes, "READY=1") || bytes.windows(7).any(|part| part == b"READY=1"));
-    let _ = (table::has_line(bytes, "WATCHDOG=1"), table::has_line(bytes, "WATCHDOG=trigger"));
+    let _ = (
+        table::has_line(bytes, "WATCHDOG=1"),
+        table::has_line(bytes, "WATCHDOG=trigger"),
+    );
     let said = sockets::reason(&String::from_utf8_lossy(bytes));
     assert!(!said.contains('\n'), "more than a line: {said:?}");
 }
@@ -333,7 +464,9 @@ pub fn probe_seeds() -> Vec<Vec<u8>> {
 
 /// What a container writes, in pieces whose size the first byte tells.
 pub fn logs(bytes: &[u8]) {
-    let Some((size, rest)) = bytes.split_first() else { return };
+    let Some((size, rest)) = bytes.split_first() else {
+        return;
+    };
     let (mut reader, mut lines) = (Lines::default(), Vec::new());
     for piece in rest.chunks(usize::from(*size) + 1) {
         assert!(!reader.take(piece, &mut lines), "an end is in sight");
@@ -344,28 +477,39 @@ pub fn logs(bytes: &[u8]) {
     assert_eq!(lines, expected, "other lines than were written");
     let entries = |message: String| LogEntry::line(instance(), message);
     let messages = log_entries::split(lines.into_iter().map(entries).collect());
-    assert!(
-        messages
+    assert!(messages.iter().all(|message| {
+        message
             .iter()
-            .all(|message| message.iter().map(|entry| entry.message.len()).sum::<usize>() <= LOG_MESSAGE_MAX)
-    );
+            .map(|entry| entry.message.len())
+            .sum::<usize>()
+            <= LOG_MESSAGE_MAX
+    }));
 }
 
 pub fn log_seeds() -> Vec<Vec<u8>> {
-    vec![b"\x05first\nsecond\r\n\n\xff\xfe third".to_vec(), b"\x00a\nb".to_vec(), b"\xffend\n".to_vec()]
+    vec![
+        b"\x05first\nsecond\r\n\n\xff\xfe third".to_vec(),
+        b"\x00a\nb".to_vec(),
+        b"\xffend\n".to_vec(),
+    ]
 }
 
 // -------------------------------------------------------------------- texts
 
 /// Short texts of others: names, addresses, versions, and files for `ank`.
 pub fn texts(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
     if let Some(name) = InstanceName::parse(text) {
         assert_eq!(name.to_string(), text);
         let _ = (name.short(), name.folder());
     }
     if check_workload_name(text).is_ok() {
-        assert!(!text.contains(['/', '.', ' ', '\n']) && !text.is_empty(), "{text:?} becomes part of a path");
+        assert!(
+            !text.contains(['/', '.', ' ', '\n']) && !text.is_empty(),
+            "{text:?} becomes part of a path"
+        );
     }
     let _ = (ServerUrl::parse(text), check_compatible(text));
     match set::read("-", text) {
@@ -387,10 +531,12 @@ pub fn text_seeds() -> Vec<Vec<u8>> {
 
 // -------------------------------------------------------------------- files
 
-/// Files of a workload, a mount point and its content on each two lines: whatever they are called, they lie in the
-/// folder of the workload.
+/// Files of a workload, a mount point and its content on each two lines: whatever they are called,
+/// they lie in the folder of the workload.
 pub fn files(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
     let lines: Vec<&str> = text.split('\n').take(16).collect();
     let content = |number: usize, text: &str| {
         if number.is_multiple_of(2) {
@@ -401,35 +547,68 @@ pub fn files(bytes: &[u8]) {
     };
     let file = |(number, lines): (usize, &[&str])| {
         let content = content(number, lines.get(1).copied().unwrap_or_default());
-        File { mount_point: lines[0].to_owned(), content }
+        File {
+            mount_point: lines[0].to_owned(),
+            content,
+        }
     };
     let files: Vec<File> = lines.chunks(2).enumerate().map(file).collect();
     let scratch = Scratch::new("files");
     let folder = scratch.0.join("workload");
-    let written = write_files(&folder, &files).and_then(|()| file_paths(&folder, &files)).unwrap_or_default();
+    let written = write_files(&folder, &files)
+        .and_then(|()| file_paths(&folder, &files))
+        .unwrap_or_default();
     for (path, _) in &written {
         let below = path.strip_prefix(&folder).expect("it lies in the folder");
-        assert!(below.components().all(|part| matches!(part, Component::Normal(_))), "{below:?}");
+        assert!(
+            below
+                .components()
+                .all(|part| matches!(part, Component::Normal(_))),
+            "{below:?}"
+        );
     }
     mounted(written);
     let found: Vec<PathBuf> = entries(&scratch.0);
-    assert!(found.iter().all(|path| *path == folder), "something was written beside the folder: {found:?}");
+    assert!(
+        found.iter().all(|path| *path == folder),
+        "something was written beside the folder: {found:?}"
+    );
 }
 
 /// Each mount has the options that it is meant to have, whatever the mount point is called.
 fn mounted(files: Vec<(PathBuf, String)>) {
     let workload = Arc::new(Workload::new("agent_A", "podman", "image: x"));
     let (instance, count) = (workload.instance_name("web"), files.len());
-    let new = NewContainer { instance, workload, control_interface: None, files, notify_socket: None, pid_file: None };
-    let arguments = config_of(&new.workload, "podman").and_then(|config| config.run_arguments(&new));
+    let new = NewContainer {
+        instance,
+        workload,
+        control_interface: None,
+        files,
+        notify_socket: None,
+        pid_file: None,
+    };
+    let arguments =
+        config_of(&new.workload, "podman").and_then(|config| config.run_arguments(&new));
     let Ok(arguments) = arguments else { return };
-    let mounts: Vec<&String> = arguments.given.iter().filter(|argument| argument.starts_with("--mount=")).collect();
+    let mounts: Vec<&String> = arguments
+        .given
+        .iter()
+        .filter(|argument| argument.starts_with("--mount="))
+        .collect();
     assert_eq!(mounts.len(), count, "{arguments:?}");
-    assert!(mounts.iter().all(|mount| mount.split(',').count() == 4), "{mounts:?}");
+    assert!(
+        mounts.iter().all(|mount| mount.split(',').count() == 4),
+        "{mounts:?}"
+    );
 }
 
 fn entries(folder: &Path) -> Vec<PathBuf> {
-    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect()
 }
 
 pub fn file_seeds() -> Vec<Vec<u8>> {
@@ -451,7 +630,9 @@ pub fn records(bytes: &[u8]) {
     let path = scratch.0.join("call");
     for record in [bytes.to_vec(), [boot.as_bytes(), bytes].concat()] {
         fs::write(&path, record).expect("the folder is writable");
-        EngineChildren::open(&scratch.0).map(drop).expect("whatever stands there is no reason not to start");
+        EngineChildren::open(&scratch.0)
+            .map(drop)
+            .expect("whatever stands there is no reason not to start");
     }
     // What stands in place of the pid that an engine writes.
     fs::write(&path, bytes).expect("the folder is writable");
@@ -461,5 +642,12 @@ pub fn records(bytes: &[u8]) {
 }
 
 pub fn record_seeds() -> Vec<Vec<u8>> {
-    owned(&["podman\n", "podman\n999999999 123\n", "podman\n-5 18446744073709551616\n", "-5\n", "0", "4194304\n"])
+    owned(&[
+        "podman\n",
+        "podman\n999999999 123\n",
+        "podman\n-5 18446744073709551616\n",
+        "-5\n",
+        "0",
+        "4194304\n",
+    ])
 }

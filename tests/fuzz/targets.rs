@@ -1,7 +1,8 @@
-//! What is done with any bytes: one function per fuzz target. None may panic, whatever the bytes are.
+//! What is done with any bytes: one function per fuzz target. None may panic, whatever the bytes
+//! are.
 //!
-//! `just fuzz` runs them under cargo-fuzz, tests/fuzz_bounded.rs with a few thousand inputs from a fixed seed. The
-//! inputs that both begin with stand here as well.
+//! `just fuzz` runs them under cargo-fuzz, tests/fuzz_bounded.rs with a few thousand inputs from a
+//! fixed seed. The inputs that both begin with stand here as well.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -15,8 +16,8 @@ use ankaios_lite::model::field_path;
 use ankaios_lite::model::manifest::Manifest;
 use ankaios_lite::model::mask_tree::MaskTree;
 use ankaios_lite::model::messages::{
-    AgentHello, AgentLoad, FromServer, FromWorkload, LogEntry, LogsRequest, ReadState, Request, RequestContent,
-    Response, ResponseContent, ToServer, ToWorkload, UpdateState,
+    AgentHello, AgentLoad, FromServer, FromWorkload, LogEntry, LogsRequest, ReadState, Request,
+    RequestContent, Response, ResponseContent, ToServer, ToWorkload, UpdateState,
 };
 use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::model::node::Node;
@@ -28,7 +29,9 @@ use ankaios_lite::wire::raw;
 
 #[path = "readers.rs"]
 mod readers;
-pub use readers::{configs, engines, files, hooks, logs, probes, records, settings, stored, templates, texts};
+pub use readers::{
+    configs, engines, files, hooks, logs, probes, records, settings, stored, templates, texts,
+};
 
 /// A function that takes any bytes.
 pub type Target = fn(&[u8]);
@@ -36,8 +39,22 @@ pub type Target = fn(&[u8]);
 /// All targets by name, with the inputs to begin with.
 pub fn all() -> Vec<(&'static str, Target, Vec<Vec<u8>>)> {
     vec![
-        ("manifest", manifest, MANIFESTS.iter().map(|text| text.as_bytes().to_vec()).collect()),
-        ("masks", masks, MASKS.iter().map(|masks| format!("{masks}\n\n{}", MANIFESTS[0]).into_bytes()).collect()),
+        (
+            "manifest",
+            manifest,
+            MANIFESTS
+                .iter()
+                .map(|text| text.as_bytes().to_vec())
+                .collect(),
+        ),
+        (
+            "masks",
+            masks,
+            MASKS
+                .iter()
+                .map(|masks| format!("{masks}\n\n{}", MANIFESTS[0]).into_bytes())
+                .collect(),
+        ),
         ("messages", messages, message_seeds()),
         ("control", control, control_seeds()),
         ("engines", engines, readers::engine_seeds()),
@@ -58,7 +75,9 @@ pub fn all() -> Vec<(&'static str, Target, Vec<Vec<u8>>)> {
 
 /// A manifest: read, taken over by a server, read back.
 pub fn manifest(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
     let manifest = match Manifest::parse(text) {
         Ok(manifest) => manifest,
         Err(error) => {
@@ -66,11 +85,22 @@ pub fn manifest(bytes: &[u8]) {
             return;
         }
     };
-    assert!(manifest.warnings.iter().all(|warning| !warning.to_string().is_empty()));
-    let Ok(desired) = manifest.into_desired_state() else { return };
+    assert!(
+        manifest
+            .warnings
+            .iter()
+            .all(|warning| !warning.to_string().is_empty())
+    );
+    let Ok(desired) = manifest.into_desired_state() else {
+        return;
+    };
     for rendering in [Rendering::Full, Rendering::Sparse] {
         let tree = desired.node(rendering);
-        assert_eq!(desired_state_from_node(&tree).as_ref(), Ok(&desired), "the tree lost something");
+        assert_eq!(
+            desired_state_from_node(&tree).as_ref(),
+            Ok(&desired),
+            "the tree lost something"
+        );
     }
     let mut server = ServerLoop::new();
     if server.start_with(desired.clone()).is_ok() {
@@ -82,20 +112,31 @@ pub fn manifest(bytes: &[u8]) {
 
 // -------------------------------------------------------------------- masks
 
-/// Lines with masks, an empty line, a manifest: reads with these masks, and updates by them with that state.
+/// Lines with masks, an empty line, a manifest: reads with these masks, and updates by them with
+/// that state.
 pub fn masks(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
     let (lines, manifest) = text.split_once("\n\n").unwrap_or((text, ""));
     let masks: Vec<String> = lines.lines().map(str::to_owned).collect();
     let mut cluster = Cluster::with_workloads();
     cluster.check_read(&masks);
-    let new = Manifest::parse(manifest).ok().and_then(|manifest| manifest.into_desired_state().ok());
-    let new = new.map_or_else(Node::empty, |desired| Node::map([("desiredState", desired.node(Rendering::Full))]));
+    let new = Manifest::parse(manifest)
+        .ok()
+        .and_then(|manifest| manifest.into_desired_state().ok());
+    let new = new.map_or_else(Node::empty, |desired| {
+        Node::map([("desiredState", desired.node(Rendering::Full))])
+    });
     cluster.update(&new, &masks);
     let once = cluster.server.view().everything();
     cluster.check_read(&masks);
     cluster.update(&new, &masks);
-    assert_eq!(cluster.server.view().everything(), once, "the same update again made another state");
+    assert_eq!(
+        cluster.server.view().everything(),
+        once,
+        "the same update again made another state"
+    );
 }
 
 type Leaves = BTreeMap<Vec<String>, Node>;
@@ -126,14 +167,15 @@ fn is_partner(path: &[String]) -> bool {
     let keys: Vec<&str> = path.iter().map(String::as_str).collect();
     matches!(
         keys.as_slice(),
-        ["desiredState" | "effectiveState", "apiVersion"] | ["workloadStates", _, _, _, "state" | "subState"]
+        ["desiredState" | "effectiveState", "apiVersion"]
+            | ["workloadStates", _, _, _, "state" | "subState"]
     )
 }
 
 // ----------------------------------------------------------------- messages
 
-/// Bytes of messages, each after a byte for whom it is of and two for its length: conversion there and back, and a
-/// server that gets them one after the other.
+/// Bytes of messages, each after a byte for whom it is of and two for its length: conversion there
+/// and back, and a server that gets them one after the other.
 pub fn messages(mut bytes: &[u8]) {
     let mut cluster = Cluster::with_workloads();
     while let [who, low, high, rest @ ..] = bytes {
@@ -141,17 +183,30 @@ pub fn messages(mut bytes: &[u8]) {
         let (message, after) = rest.split_at(length);
         bytes = after;
         from_server_and_back(message);
-        let Some(message) = read_to_server(message) else { continue };
+        let Some(message) = read_to_server(message) else {
+            continue;
+        };
         to_server_and_back(&message);
         cluster.say(usize::from(*who), message);
     }
     let whole = cluster.server.view().everything();
-    assert_eq!(all_leaves(&whole).keys().filter(|path| path.len() > 256).count(), 0);
+    assert_eq!(
+        all_leaves(&whole)
+            .keys()
+            .filter(|path| path.len() > 256)
+            .count(),
+        0
+    );
 }
 
 fn from_server_and_back(bytes: &[u8]) {
-    let Ok(message) = raw::read_from_server(bytes) else { return };
-    assert_eq!(raw::read_from_server(raw::write_from_server(&message)), Ok(message));
+    let Ok(message) = raw::read_from_server(bytes) else {
+        return;
+    };
+    assert_eq!(
+        raw::read_from_server(raw::write_from_server(&message)),
+        Ok(message)
+    );
 }
 
 /// What the server makes of these bytes; `None` when they are refused before or by the decoder.
@@ -160,13 +215,17 @@ fn read_to_server(bytes: &[u8]) -> Option<ToServer> {
 }
 
 fn to_server_and_back(message: &ToServer) {
-    if let ToServer::Request(Request { content: RequestContent::UpdateState(update), .. }) = message
+    if let ToServer::Request(Request {
+        content: RequestContent::UpdateState(update),
+        ..
+    }) = message
         && matches!(update.new_state, Some(Err(_)))
     {
         return; // Only the receiver knows this one: what the sender meant cannot be told.
     }
     if matches!(message, ToServer::WorkloadStates(states) if states.is_empty()) {
-        return; // All entries were incomplete; a list sent empty is another message, the end of a report.
+        // All entries were incomplete; a list sent empty is another message, the end of a report.
+        return;
     }
     let written = raw::write_to_server(message);
     assert_eq!(read_to_server(&written).as_ref(), Some(message));
@@ -181,15 +240,25 @@ struct Cluster {
 
 impl Cluster {
     fn with_workloads() -> Self {
-        let desired =
-            Manifest::parse(MANIFESTS[0]).expect("it is correct").into_desired_state().expect("it is correct");
-        let mut cluster = Self { server: ServerLoop::new(), peers: Vec::new(), opened: 0 };
+        let desired = Manifest::parse(MANIFESTS[0])
+            .expect("it is correct")
+            .into_desired_state()
+            .expect("it is correct");
+        let mut cluster = Self {
+            server: ServerLoop::new(),
+            peers: Vec::new(),
+            opened: 0,
+        };
         cluster.server.start_with(desired).expect("it is correct");
         cluster.peers = (0..4).map(|index| cluster.open(index)).collect();
         let state = ExecutionState::with_info(Phase::Running, "fine");
         let states = ["web", "db"].map(|name| WorkloadState::new(instance(name), state.clone()));
         cluster.event(0, ToServer::WorkloadStates(states.into()));
-        let load = AgentLoad { agent: "agent_A".to_owned(), cpu_usage: 3, free_memory: 4 };
+        let load = AgentLoad {
+            agent: "agent_A".to_owned(),
+            cpu_usage: 3,
+            free_memory: 4,
+        };
         cluster.event(0, ToServer::AgentLoad(load));
         cluster
     }
@@ -212,20 +281,33 @@ impl Cluster {
             2 => PeerHello::Cli,
             _ => PeerHello::Commander,
         };
-        self.server.on_event(ServerEvent::Peer(PeerEvent::Opened { peer, hello, source: String::new(), outbox }));
+        self.server.on_event(ServerEvent::Peer(PeerEvent::Opened {
+            peer,
+            hello,
+            source: String::new(),
+            outbox,
+        }));
         (peer, reader)
     }
 
     fn event(&mut self, index: usize, message: ToServer) {
         let peer = self.peers[index].0;
-        self.server.on_event(ServerEvent::Peer(PeerEvent::Message { peer, message, room: Room::default() }));
+        self.server.on_event(ServerEvent::Peer(PeerEvent::Message {
+            peer,
+            message,
+            room: Room::default(),
+        }));
     }
 
     /// Everything that waits for a peer; each message must have bytes.
     fn take(&self, index: usize) -> Vec<FromServer> {
-        let messages: Vec<FromServer> = std::iter::from_fn(|| self.peers[index].1.try_next()).collect();
+        let messages: Vec<FromServer> =
+            std::iter::from_fn(|| self.peers[index].1.try_next()).collect();
         for message in &messages {
-            assert!(!raw::write_from_server(message).is_empty(), "it cannot be written: {message:?}");
+            assert!(
+                !raw::write_from_server(message).is_empty(),
+                "it cannot be written: {message:?}"
+            );
         }
         messages
     }
@@ -241,8 +323,9 @@ impl Cluster {
         self.event(index, message);
         let answers = self.take(index);
         if let Some(id) = asked {
-            let answered =
-                answers.iter().any(|answer| matches!(answer, FromServer::Response(response) if response.id == id));
+            let answered = answers.iter().any(
+                |answer| matches!(answer, FromServer::Response(response) if response.id == id),
+            );
             assert!(answered, "request '{id}' got no answer but {answers:?}");
         }
         if leaves {
@@ -252,7 +335,13 @@ impl Cluster {
 
     fn ask(&mut self, content: RequestContent) -> ResponseContent {
         (0..self.peers.len()).for_each(|index| drop(self.take(index)));
-        self.event(3, ToServer::Request(Request { id: "q".to_owned(), content }));
+        self.event(
+            3,
+            ToServer::Request(Request {
+                id: "q".to_owned(),
+                content,
+            }),
+        );
         match self.take(3).pop() {
             Some(FromServer::Response(Response { content, .. })) => content,
             other => panic!("no answer but {other:?}"),
@@ -262,12 +351,20 @@ impl Cluster {
     /// An update changes something or is refused and changes nothing.
     fn update(&mut self, new: &Node, masks: &[String]) {
         let before = self.server.view().everything();
-        let update = UpdateState { new_state: Some(Ok(new.clone())), masks: masks.to_vec(), ..Default::default() };
+        let update = UpdateState {
+            new_state: Some(Ok(new.clone())),
+            masks: masks.to_vec(),
+            ..Default::default()
+        };
         match self.ask(RequestContent::UpdateState(update)) {
             ResponseContent::UpdateStateSuccess { .. } => {}
             ResponseContent::Error(text) => {
                 assert!(!text.is_empty());
-                assert_eq!(self.server.view().everything(), before, "a refused update changed something");
+                assert_eq!(
+                    self.server.view().everything(),
+                    before,
+                    "a refused update changed something"
+                );
             }
             other => panic!("{other:?}"),
         }
@@ -280,11 +377,17 @@ impl Cluster {
         }
         let everything = self.server.view().select(&MaskTree::new(["*"]));
         let expected = all_leaves(&select(&everything, masks.iter().map(String::as_str)));
-        let read = ReadState { masks: masks.to_vec(), subscribe: false };
+        let read = ReadState {
+            masks: masks.to_vec(),
+            subscribe: false,
+        };
         let state = match self.ask(RequestContent::CompleteState(read)) {
             ResponseContent::CompleteState { state, .. } => state,
             ResponseContent::Error(text) => {
-                assert!(text.contains("lead to the same field") && masks.len() > 64, "{text}");
+                assert!(
+                    text.contains("lead to the same field") && masks.len() > 64,
+                    "{text}"
+                );
                 return;
             }
             other => panic!("a read is answered, but with {other:?}"),
@@ -293,18 +396,22 @@ impl Cluster {
         for (path, node) in &expected {
             assert_eq!(found.get(path), Some(node), "{path:?} is selected");
         }
-        // A message does not say that a list has no entries, so both lists of access rules are there when one is.
+        // A message does not say that a list has no entries, so both lists of access rules are
+        // there when one is.
         let is_empty_list = |path: &[String], node: &Node| {
             matches!(path, [.., access, _] if access == "controlInterfaceAccess")
                 && matches!(node, Node::List(entries) if entries.is_empty())
         };
-        let mut others = found.iter().filter(|(path, node)| !is_partner(path) && !is_empty_list(path, node));
+        let mut others = found
+            .iter()
+            .filter(|(path, node)| !is_partner(path) && !is_empty_list(path, node));
         let surplus = others.find(|(path, _)| !expected.contains_key(*path));
         assert_eq!(surplus, None, "not selected");
     }
 }
 
-/// What `masks` select from `tree`, one after the other: what the server does at once must be the same.
+/// What `masks` select from `tree`, one after the other: what the server does at once must be the
+/// same.
 fn select<'m>(tree: &Node, masks: impl IntoIterator<Item = &'m str>) -> Node {
     let mut selected = Node::empty();
     for mask in masks.into_iter().filter(|mask| !mask.is_empty()) {
@@ -323,7 +430,11 @@ fn copy_matches(source: &Node, target: &mut Node, path: &[&str]) {
     let matches: Vec<(&str, &Node)> = if *key == field_path::WILDCARD {
         entries.iter().collect()
     } else {
-        entries.get(*key).map(|node| (*key, node)).into_iter().collect()
+        entries
+            .get(*key)
+            .map(|node| (*key, node))
+            .into_iter()
+            .collect()
     };
     for (name, node) in matches {
         if !leads_somewhere(node, rest) {
@@ -340,12 +451,18 @@ fn copy_matches(source: &Node, target: &mut Node, path: &[&str]) {
 
 /// Whether `path` leads to at least one node below `node`.
 fn leads_somewhere(node: &Node, path: &[&str]) -> bool {
-    let Some((key, rest)) = path.split_first() else { return true };
-    let Node::Map(entries) = node else { return false };
+    let Some((key, rest)) = path.split_first() else {
+        return true;
+    };
+    let Node::Map(entries) = node else {
+        return false;
+    };
     if *key == field_path::WILDCARD {
         entries.values().any(|child| leads_somewhere(child, rest))
     } else {
-        entries.get(*key).is_some_and(|child| leads_somewhere(child, rest))
+        entries
+            .get(*key)
+            .is_some_and(|child| leads_somewhere(child, rest))
     }
 }
 
@@ -396,10 +513,26 @@ const MASKS: [&str; 6] = [
 ];
 
 fn message_seeds() -> Vec<Vec<u8>> {
-    let tree = Node::map([("desiredState", Node::map([("apiVersion", Node::text("v1"))]))]);
-    let request = |id: &str, content| ToServer::Request(Request { id: id.to_owned(), content });
-    let masks = |masks: &[&str]| masks.iter().map(|mask| (*mask).to_owned()).collect::<Vec<_>>();
-    let new = Manifest::parse(MANIFESTS[0]).expect("it is correct").into_desired_state().expect("it is correct");
+    let tree = Node::map([(
+        "desiredState",
+        Node::map([("apiVersion", Node::text("v1"))]),
+    )]);
+    let request = |id: &str, content| {
+        ToServer::Request(Request {
+            id: id.to_owned(),
+            content,
+        })
+    };
+    let masks = |masks: &[&str]| {
+        masks
+            .iter()
+            .map(|mask| (*mask).to_owned())
+            .collect::<Vec<_>>()
+    };
+    let new = Manifest::parse(MANIFESTS[0])
+        .expect("it is correct")
+        .into_desired_state()
+        .expect("it is correct");
     let new = Node::map([("desiredState", new.node(Rendering::Full))]);
     let logs = LogsRequest {
         instances: vec![instance("web"), instance("db")],
@@ -408,10 +541,29 @@ fn message_seeds() -> Vec<Vec<u8>> {
         since: Some("2026-01-01T00:00:00Z".to_owned()),
         until: None,
     };
-    let state = |phase| WorkloadState::new(instance("web"), ExecutionState::with_info(phase, "info"));
+    let state =
+        |phase| WorkloadState::new(instance("web"), ExecutionState::with_info(phase, "info"));
     let told: Vec<(u8, ToServer)> = vec![
-        (3, request("a", RequestContent::CompleteState(ReadState { masks: masks(&["*"]), subscribe: true }))),
-        (0, request("web@a", RequestContent::CompleteState(ReadState { masks: Vec::new(), subscribe: true }))),
+        (
+            3,
+            request(
+                "a",
+                RequestContent::CompleteState(ReadState {
+                    masks: masks(&["*"]),
+                    subscribe: true,
+                }),
+            ),
+        ),
+        (
+            0,
+            request(
+                "web@a",
+                RequestContent::CompleteState(ReadState {
+                    masks: Vec::new(),
+                    subscribe: true,
+                }),
+            ),
+        ),
         (
             3,
             request(
@@ -434,8 +586,18 @@ fn message_seeds() -> Vec<Vec<u8>> {
                 }),
             ),
         ),
-        (0, ToServer::WorkloadStates(vec![state(Phase::Succeeded), state(Phase::Removed)])),
-        (0, ToServer::AgentLoad(AgentLoad { agent: "agent_A".to_owned(), cpu_usage: 1, free_memory: u64::MAX })),
+        (
+            0,
+            ToServer::WorkloadStates(vec![state(Phase::Succeeded), state(Phase::Removed)]),
+        ),
+        (
+            0,
+            ToServer::AgentLoad(AgentLoad {
+                agent: "agent_A".to_owned(),
+                cpu_usage: 1,
+                free_memory: u64::MAX,
+            }),
+        ),
         (3, request("l", RequestContent::Logs(logs))),
         (
             0,
@@ -444,16 +606,29 @@ fn message_seeds() -> Vec<Vec<u8>> {
                 entries: vec![LogEntry::line(instance("web"), "line")],
             },
         ),
-        (0, ToServer::LogsStop { request_id: "l".to_owned(), instance: instance("web") }),
+        (
+            0,
+            ToServer::LogsStop {
+                request_id: "l".to_owned(),
+                instance: instance("web"),
+            },
+        ),
         (3, request("l", RequestContent::LogsCancel)),
         (3, request("a", RequestContent::EventsCancel)),
         (1, ToServer::Goodbye),
         (3, request("m", RequestContent::Missing)),
-        (2, ToServer::CommanderHello { version: "1.1.0".to_owned() }),
+        (
+            2,
+            ToServer::CommanderHello {
+                version: "1.1.0".to_owned(),
+            },
+        ),
     ];
     let framed = |(who, message): &(u8, ToServer)| {
         let bytes = raw::write_to_server(message);
-        let length = u16::try_from(bytes.len()).expect("it is short").to_le_bytes();
+        let length = u16::try_from(bytes.len())
+            .expect("it is short")
+            .to_le_bytes();
         [vec![*who], length.to_vec(), bytes].concat()
     };
     let mut seeds: Vec<Vec<u8>> = told.iter().map(framed).collect();
@@ -463,11 +638,15 @@ fn message_seeds() -> Vec<Vec<u8>> {
 
 // ------------------------------------------------------------------ control
 
-/// What a workload may write to its control interface, in pieces whose size the first byte tells: framing, decoding,
-/// authorisation. Whatever it writes, the server gets only what the rules allow.
+/// What a workload may write to its control interface, in pieces whose size the first byte tells:
+/// framing, decoding, authorisation. Whatever it writes, the server gets only what the rules allow.
 pub fn control(bytes: &[u8]) {
-    let Some((size, rest)) = bytes.split_first() else { return };
-    let world = Workload { authorizer: Authorizer::new(&control_rules()) };
+    let Some((size, rest)) = bytes.split_first() else {
+        return;
+    };
+    let world = Workload {
+        authorizer: Authorizer::new(&control_rules()),
+    };
     let mut session = Session::new("w".into(), world.authorizer.clone(), 4096);
     let now = Instant::now();
     for piece in rest.chunks(usize::from(*size) + 1) {
@@ -479,11 +658,16 @@ pub fn control(bytes: &[u8]) {
         world.act(&mut session, now);
     }
     session.on_close();
-    let hello = FromWorkload::Hello { version: "1.0.0".to_owned() };
+    let hello = FromWorkload::Hello {
+        version: "1.0.0".to_owned(),
+    };
     let hello = workload_side::frame(hello);
     session.on_bytes(&hello);
     world.act(&mut session, now);
-    assert!(session.is_established(), "the next user of the pipe is not heard");
+    assert!(
+        session.is_established(),
+        "the next user of the pipe is not heard"
+    );
 }
 
 struct Workload {
@@ -496,7 +680,9 @@ impl Workload {
         while let Some(effect) = session.next(now) {
             match effect {
                 Effect::Greet(message) => assert!(!frame(message).is_empty()),
-                Effect::Answer(response) => assert!(!frame(ToWorkload::Response(response)).is_empty()),
+                Effect::Answer(response) => {
+                    assert!(!frame(ToWorkload::Response(response)).is_empty())
+                }
                 Effect::Begin => {}
                 Effect::Forward(request, _) => self.forward(request),
             }
@@ -504,7 +690,10 @@ impl Workload {
     }
 
     fn forward(&self, request: Request) {
-        assert!(self.authorizer.check(&request.content).is_ok(), "{request:?} is not allowed");
+        assert!(
+            self.authorizer.check(&request.content).is_ok(),
+            "{request:?} is not allowed"
+        );
         let again = FromWorkload::Request(request);
         let bytes = workload_side::frame(again);
         assert!(!bytes.is_empty());
@@ -519,19 +708,37 @@ fn control_rules() -> ControlInterfaceAccess {
     ControlInterfaceAccess {
         allow_rules: vec![
             rule(Operation::ReadWrite, &["desiredState.workloads", "agents"]),
-            AccessRule::Log { workload_names: vec!["w*".to_owned()] },
+            AccessRule::Log {
+                workload_names: vec!["w*".to_owned()],
+            },
         ],
         deny_rules: vec![rule(Operation::Read, &["desiredState.workloads.*.configs"])],
     }
 }
 
 fn control_seeds() -> Vec<Vec<u8>> {
-    let hello = FromWorkload::Hello { version: "1.0.0".to_owned() };
-    let masks = |masks: &[&str]| masks.iter().map(|mask| (*mask).to_owned()).collect::<Vec<_>>();
-    let logs = LogsRequest { instances: vec![InstanceName::with_id("w1", "1", "A")], ..LogsRequest::default() };
+    let hello = FromWorkload::Hello {
+        version: "1.0.0".to_owned(),
+    };
+    let masks = |masks: &[&str]| {
+        masks
+            .iter()
+            .map(|mask| (*mask).to_owned())
+            .collect::<Vec<_>>()
+    };
+    let logs = LogsRequest {
+        instances: vec![InstanceName::with_id("w1", "1", "A")],
+        ..LogsRequest::default()
+    };
     let contents = [
-        RequestContent::CompleteState(ReadState { masks: masks(&["agents"]), subscribe: true }),
-        RequestContent::CompleteState(ReadState { masks: masks(&["desiredState.workloads.a.tags"]), subscribe: false }),
+        RequestContent::CompleteState(ReadState {
+            masks: masks(&["agents"]),
+            subscribe: true,
+        }),
+        RequestContent::CompleteState(ReadState {
+            masks: masks(&["desiredState.workloads.a.tags"]),
+            subscribe: false,
+        }),
         RequestContent::UpdateState(UpdateState {
             new_state: Some(Ok(Node::map([("agents", Node::empty())]))),
             masks: masks(&["agents.A.tags"]),
@@ -542,10 +749,25 @@ fn control_seeds() -> Vec<Vec<u8>> {
         RequestContent::EventsCancel,
         RequestContent::Missing,
     ];
-    let requests = contents.map(|content| FromWorkload::Request(Request { id: "id@x".to_owned(), content }));
+    let requests = contents.map(|content| {
+        FromWorkload::Request(Request {
+            id: "id@x".to_owned(),
+            content,
+        })
+    });
     let written = |message: &FromWorkload| workload_side::frame(message.clone());
-    let all: Vec<u8> = std::iter::once(&hello).chain(&requests).flat_map(written).collect();
-    let mut seeds = vec![[&[255], all.as_slice()].concat(), [&[3], all.as_slice()].concat()];
-    seeds.extend(requests.iter().map(|request| [vec![63], written(&hello), written(request)].concat()));
+    let all: Vec<u8> = std::iter::once(&hello)
+        .chain(&requests)
+        .flat_map(written)
+        .collect();
+    let mut seeds = vec![
+        [&[255], all.as_slice()].concat(),
+        [&[3], all.as_slice()].concat(),
+    ];
+    seeds.extend(
+        requests
+            .iter()
+            .map(|request| [vec![63], written(&hello), written(request)].concat()),
+    );
     seeds
 }

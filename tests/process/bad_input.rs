@@ -12,15 +12,34 @@ use crate::support::{Cluster, LIMIT, Output, manifest, workload};
 /// Asserts exit code 1, nothing on stdout and `error: <text>` as the first line of stderr.
 #[track_caller]
 fn fails_with(output: &Output, text: &str) {
-    assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{}", output.stderr);
-    assert_eq!(output.stderr.lines().next().unwrap_or_default(), format!("error: {text}"), "{}", output.stderr);
+    assert_eq!(
+        (output.code, output.stdout.as_str()),
+        (1, ""),
+        "{}",
+        output.stderr
+    );
+    assert_eq!(
+        output.stderr.lines().next().unwrap_or_default(),
+        format!("error: {text}"),
+        "{}",
+        output.stderr
+    );
 }
 
 /// As `fails_with`, where the end of the text depends on a library.
 #[track_caller]
 fn fails_beginning_with(output: &Output, text: &str) {
-    assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{}", output.stderr);
-    assert!(output.stderr.starts_with(&format!("error: {text}")), "{}", output.stderr);
+    assert_eq!(
+        (output.code, output.stdout.as_str()),
+        (1, ""),
+        "{}",
+        output.stderr
+    );
+    assert!(
+        output.stderr.starts_with(&format!("error: {text}")),
+        "{}",
+        output.stderr
+    );
 }
 
 fn apply(cluster: &Cluster, text: &str) -> Output {
@@ -30,10 +49,19 @@ fn apply(cluster: &Cluster, text: &str) -> Output {
 #[test]
 fn manifest_that_cannot_be_read() {
     let cluster = Cluster::start(&[]);
-    fails_with(&cluster.ank(&["apply", "nosuch.yaml"]), "Command failed: 'File 'nosuch.yaml' not found!'");
+    fails_with(
+        &cluster.ank(&["apply", "nosuch.yaml"]),
+        "Command failed: 'File 'nosuch.yaml' not found!'",
+    );
     cluster.write("good.yaml", &manifest(&[workload("w1", "run")]));
-    fails_with(&cluster.ank(&["apply", "good.yaml", "nosuch.yaml"]), "Command failed: 'File 'nosuch.yaml' not found!'");
-    fails_with(&cluster.ank(&["apply", "good.yaml", "-"]), "Command failed: 'File '-' not found!'");
+    fails_with(
+        &cluster.ank(&["apply", "good.yaml", "nosuch.yaml"]),
+        "Command failed: 'File 'nosuch.yaml' not found!'",
+    );
+    fails_with(
+        &cluster.ank(&["apply", "good.yaml", "-"]),
+        "Command failed: 'File '-' not found!'",
+    );
     fs::create_dir(cluster.folder().join("folder")).expect("own folder is writable");
     fails_beginning_with(&cluster.ank(&["apply", "folder"]), "Command failed: '");
     assert_eq!(cluster.workloads(), []);
@@ -42,43 +70,100 @@ fn manifest_that_cannot_be_read() {
 #[test]
 fn manifest_that_is_no_yaml() {
     let cluster = Cluster::start(&[]);
-    fails_beginning_with(&apply(&cluster, "workloads: [\n"), "Command failed: 'Invalid manifest data provided: ");
+    fails_beginning_with(
+        &apply(&cluster, "workloads: [\n"),
+        "Command failed: 'Invalid manifest data provided: ",
+    );
     let output = apply(&cluster, "apiVersion: v1\n---\napiVersion: v1\n");
     fails_beginning_with(&output, "Command failed: 'Invalid manifest data provided: ");
-    assert!(output.stderr.contains("more than one document"), "{}", output.stderr);
-    assert!(output.stderr.contains("the second one begins at line 2 column 1"), "{}", output.stderr);
-    assert!(output.stderr.contains("put what begins in line 2 into a file of its own"), "{}", output.stderr);
+    assert!(
+        output.stderr.contains("more than one document"),
+        "{}",
+        output.stderr
+    );
+    assert!(
+        output
+            .stderr
+            .contains("the second one begins at line 2 column 1"),
+        "{}",
+        output.stderr
+    );
+    assert!(
+        output
+            .stderr
+            .contains("put what begins in line 2 into a file of its own"),
+        "{}",
+        output.stderr
+    );
 }
 
 #[test]
 fn manifest_with_byte_order_mark_is_read_wherever_it_stands() {
     let mut cluster = Cluster::prepare();
-    let marked = |name: &str| format!("\u{feff}{}", manifest(&[workload(name, "run")])).replace('\n', "\r\n");
+    let marked = |name: &str| {
+        format!("\u{feff}{}", manifest(&[workload(name, "run")])).replace('\n', "\r\n")
+    };
     let startup = cluster.write("startup.yaml", &marked("first"));
     cluster.start_server(&["--startup-manifest", &startup.display().to_string()]);
-    let path = cluster.write("file.yaml", &marked("second")).display().to_string();
+    let path = cluster
+        .write("file.yaml", &marked("second"))
+        .display()
+        .to_string();
     cluster.ank(&["validate", &path]).success();
     cluster.ank(&["--no-wait", "apply", &path]).success();
-    cluster.ank_with_input(&["--no-wait", "apply", "-"], &marked("third")).success();
+    cluster
+        .ank_with_input(&["--no-wait", "apply", "-"], &marked("third"))
+        .success();
     let state = "\u{feff}desiredState: {apiVersion: v1, configs: {c: x}}\n";
-    cluster.ank_with_input(&["--no-wait", "set", "state", "desiredState.configs.c", "-"], state).success();
-    let read = cluster.ank(&["get", "state", "desiredState", "-o", "json"]).success();
+    cluster
+        .ank_with_input(
+            &["--no-wait", "set", "state", "desiredState.configs.c", "-"],
+            state,
+        )
+        .success();
+    let read = cluster
+        .ank(&["get", "state", "desiredState", "-o", "json"])
+        .success();
     for name in ["first", "second", "third", "\"c\": \"x\""] {
         assert!(read.contains(name), "{name}: {read}");
     }
-    let utf16: Vec<u8> = marked("fourth").encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let utf16: Vec<u8> = marked("fourth")
+        .encode_utf16()
+        .flat_map(u16::to_le_bytes)
+        .collect();
     fs::write(&path, utf16).expect("own folder is writable");
     let output = cluster.ank(&["apply", &path]);
-    fails_with(&output, &format!("Command failed: 'Cannot read '{path}': it is text in UTF-16; save it as UTF-8'"));
-    assert!(output.stderr.contains("hint: the file must be text in UTF-8"), "{}", output.stderr);
+    fails_with(
+        &output,
+        &format!("Command failed: 'Cannot read '{path}': it is text in UTF-16; save it as UTF-8'"),
+    );
+    assert!(
+        output
+            .stderr
+            .contains("hint: the file must be text in UTF-8"),
+        "{}",
+        output.stderr
+    );
 }
 
 #[test]
 fn manifest_that_breaks_the_schema() {
     let cluster = Cluster::start(&[]);
-    let output = apply(&cluster, "apiVersion: v1\nworkloads: {w1: {agent: a, runtime: podman}}\n");
-    fails_beginning_with(&output, "Command failed: 'Manifest schema validation failed:");
-    assert!(output.stderr.contains("\"runtimeConfig\" is a required property"), "{}", output.stderr);
+    let output = apply(
+        &cluster,
+        "apiVersion: v1\nworkloads: {w1: {agent: a, runtime: podman}}\n",
+    );
+    fails_beginning_with(
+        &output,
+        "Command failed: 'Manifest schema validation failed:",
+    );
+    assert!(
+        output
+            .stderr
+            .contains("\"runtimeConfig\" is a required property"),
+        "{}",
+        output.stderr
+    );
     assert_eq!(cluster.workloads(), []);
 }
 
@@ -89,7 +174,10 @@ fn escape_sequences_in_manifests_reached_the_terminal() {
     let hostile = "\\e]0;x\\a\\x9b2J\\u202ex"; // As YAML escapes them.
     let fields = "agent: a, runtime: podman, runtimeConfig: x";
     let escaped = "\\u{1b}]0;x\\u{7}\\u{9b}2J\\u{202e}x";
-    let acts = |text: &str| text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}');
+    let acts = |text: &str| {
+        text.chars()
+            .any(|c| (c.is_control() && c != '\n') || c == '\u{202e}')
+    };
     for text in [
         format!("apiVersion: \"{hostile}\"\n"),
         format!("apiVersion: v1\nworkloads: {{w: {{{fields}, \"{hostile}\": 1}}}}"),
@@ -98,25 +186,50 @@ fn escape_sequences_in_manifests_reached_the_terminal() {
     ] {
         let output = apply(&cluster, &text);
         assert!(output.stderr.contains(escaped), "{text}: {output:?}");
-        assert!(!acts(&output.stderr) && !acts(&output.stdout), "{text}: {output:?}");
+        assert!(
+            !acts(&output.stderr) && !acts(&output.stdout),
+            "{text}: {output:?}"
+        );
     }
     let word = "\u{1b}]0;x\u{7}\u{9b}2J\u{202e}x";
-    for words in
-        [&["get", word][..], &["logs", word], &["apply", word], &["get", "state", word], &["get", "state", "-o", word]]
-    {
+    for words in [
+        &["get", word][..],
+        &["logs", word],
+        &["apply", word],
+        &["get", "state", word],
+        &["get", "state", "-o", word],
+    ] {
         let output = cluster.ank(words);
-        assert!(output.stderr.contains("\\u{9b}2J\\u{202e}x"), "{words:?}: {output:?}");
-        assert!(!acts(&output.stderr) && !acts(&output.stdout), "{words:?}: {output:?}");
+        assert!(
+            output.stderr.contains("\\u{9b}2J\\u{202e}x"),
+            "{words:?}: {output:?}"
+        );
+        assert!(
+            !acts(&output.stderr) && !acts(&output.stdout),
+            "{words:?}: {output:?}"
+        );
     }
     let state = "desiredState: {apiVersion: v1, workloads: {w: {agent: a, runtime: podman, runtimeConfig: x, tags: {t: \"T\"}}}}";
-    let set = cluster.ank_with_input(&["--no-wait", "set", "state", "desiredState", "-"], &state.replace('T', hostile));
+    let set = cluster.ank_with_input(
+        &["--no-wait", "set", "state", "desiredState", "-"],
+        &state.replace('T', hostile),
+    );
     assert_eq!(set.code, 0, "{set:?}");
     for format in ["yaml", "json"] {
         let output = cluster.ank(&["get", "state", "-o", format]);
-        assert!(output.stdout.contains("\\u202ex") && !acts(&output.stdout), "{output:?}");
+        assert!(
+            output.stdout.contains("\\u202ex") && !acts(&output.stdout),
+            "{output:?}"
+        );
         cluster.write("state", &output.stdout);
         let again = cluster.ank(&["--no-wait", "set", "state", "desiredState", "state"]);
-        assert_eq!((again.code, cluster.ank(&["get", "state", "-o", format]).stdout), (0, output.stdout));
+        assert_eq!(
+            (
+                again.code,
+                cluster.ank(&["get", "state", "-o", format]).stdout
+            ),
+            (0, output.stdout)
+        );
     }
 }
 
@@ -141,19 +254,33 @@ fn manifest_the_server_refuses() {
 #[test]
 fn names_that_break_the_rules_are_refused_by_the_server() {
     let cluster = Cluster::start(&[]);
-    // The manifest schema of `ank apply` would refuse some of these itself; `set state` leaves them to the server.
+    // The manifest schema of `ank apply` would refuse some of these itself; `set state` leaves them
+    // to the server.
     let set = |part: &str| {
         let text = format!("desiredState:\n  apiVersion: v1\n  {part}\n");
         cluster.ank_with_input(&["set", "state", "desiredState", "-"], &text)
     };
     let fields = "runtime: podman, runtimeConfig: x";
-    let rules = |mask: &str| format!("allowRules: [{{type: StateRule, operation: Read, filterMasks: [{mask}]}}]");
+    let rules = |mask: &str| {
+        format!("allowRules: [{{type: StateRule, operation: Read, filterMasks: [{mask}]}}]")
+    };
     let cases = [
-        (format!("workloads: {{a.b: {{agent: a, {fields}}}}}"), "Unsupported workload name 'a.b'."),
-        (format!("workloads: {{w: {{agent: a b, {fields}}}}}"), "Unsupported agent name 'a b'."),
-        ("configs: {a.b: text}".to_owned(), "Unsupported config item key 'a.b'."),
         (
-            format!("configs: {{k: v}}\n  workloads: {{w: {{agent: a, {fields}, configs: {{a.b: k}}}}}}"),
+            format!("workloads: {{a.b: {{agent: a, {fields}}}}}"),
+            "Unsupported workload name 'a.b'.",
+        ),
+        (
+            format!("workloads: {{w: {{agent: a b, {fields}}}}}"),
+            "Unsupported agent name 'a b'.",
+        ),
+        (
+            "configs: {a.b: text}".to_owned(),
+            "Unsupported config item key 'a.b'.",
+        ),
+        (
+            format!(
+                "configs: {{k: v}}\n  workloads: {{w: {{agent: a, {fields}, configs: {{a.b: k}}}}}}"
+            ),
             "Unsupported config alias 'a.b'.",
         ),
         (
@@ -161,19 +288,35 @@ fn names_that_break_the_rules_are_refused_by_the_server() {
             "Unsupported config reference key 'k.v'.",
         ),
         (
-            format!("workloads: {{w: {{agent: a, {fields}, controlInterfaceAccess: {{{}}}}}}}", rules("\"\"")),
+            format!(
+                "workloads: {{w: {{agent: a, {fields}, controlInterfaceAccess: {{{}}}}}}}",
+                rules("\"\"")
+            ),
             "Empty filter masks are not allowed in Control Interface access rules",
         ),
     ];
     for (part, message) in cases {
         let output = set(&part);
         assert_eq!(output.code, 1, "{part}: {}{}", output.stdout, output.stderr);
-        assert!(output.stderr.contains(message), "{part}: no '{message}' in {}", output.stderr);
-        assert!(output.stderr.contains("SetState failed with"), "{part}: it is the server that says so");
+        assert!(
+            output.stderr.contains(message),
+            "{part}: no '{message}' in {}",
+            output.stderr
+        );
+        assert!(
+            output.stderr.contains("SetState failed with"),
+            "{part}: it is the server that says so"
+        );
     }
     assert_eq!(cluster.workloads(), [], "a refused update changes nothing");
     let longest = "x".repeat(63);
-    assert_eq!(set(&format!("workloads: {{{longest}: {{agent: \"\", {fields}}}}}")).code, 0);
+    assert_eq!(
+        set(&format!(
+            "workloads: {{{longest}: {{agent: \"\", {fields}}}}}"
+        ))
+        .code,
+        0
+    );
     assert_eq!(cluster.workloads().len(), 1);
 }
 
@@ -183,10 +326,18 @@ fn url_that_is_none_and_server_that_is_not_there() {
     let port = free_port();
     let run = |arguments: &[&str]| cluster.bare_ank(arguments);
     let output = run(&["-k", "-s", "ftp://here", "get", "workloads"]);
-    fails_with(&output, "Cannot connect to server: 'Wrong server address format: 'ftp://here'.'");
+    fails_with(
+        &output,
+        "Cannot connect to server: 'Wrong server address format: 'ftp://here'.'",
+    );
     let url = format!("http://127.0.0.1:{port}");
     let nobody = format!("Could not connect to Ankaios server on '{url}'.");
-    for command in [&["get", "state"][..], &["get", "workloads"], &["get", "agents"], &["delete", "workload", "w"]] {
+    for command in [
+        &["get", "state"][..],
+        &["get", "workloads"],
+        &["get", "agents"],
+        &["delete", "workload", "w"],
+    ] {
         let mut arguments = vec!["-k", "-s", &url];
         arguments.extend(command);
         fails_with(&run(&arguments), &nobody);
@@ -194,8 +345,17 @@ fn url_that_is_none_and_server_that_is_not_there() {
     let secure = format!("https://127.0.0.1:{port}");
     fails_with(&run(&["-k", "-s", &secure, "get", "state"]), &nobody);
     let output = run(&["-s", &url, "get", "state"]);
-    fails_beginning_with(&output, "Missing certificate files: Either provide mTLS config via the '--ca_pem");
-    assert!(output.stderr.contains("or deactivate mTLS with the '--insecure' option!"), "{}", output.stderr);
+    fails_beginning_with(
+        &output,
+        "Missing certificate files: Either provide mTLS config via the '--ca_pem",
+    );
+    assert!(
+        output
+            .stderr
+            .contains("or deactivate mTLS with the '--insecure' option!"),
+        "{}",
+        output.stderr
+    );
 }
 
 #[test]
@@ -203,8 +363,13 @@ fn server_that_does_not_answer_in_time() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
     let url = format!("http://{}", silent.local_addr().expect("bound"));
     let cluster = Cluster::prepare();
-    let get = |what: &str| cluster.bare_ank(&["-k", "-s", &url, "--response-timeout", "300", "get", what]);
-    fails_with(&get("workloads"), "Failed to get workloads: 'Command failed: 'Command timed out after '300ms'''");
+    let get = |what: &str| {
+        cluster.bare_ank(&["-k", "-s", &url, "--response-timeout", "300", "get", what])
+    };
+    fails_with(
+        &get("workloads"),
+        "Failed to get workloads: 'Command failed: 'Command timed out after '300ms'''",
+    );
     fails_beginning_with(&get("state"), "Could not retrieve state.");
 }
 
@@ -212,12 +377,20 @@ fn server_that_does_not_answer_in_time() {
 fn masks_that_lead_nowhere() {
     let cluster = Cluster::start(&[]);
     let output = cluster.ank(&["get", "state", "-o", "json", "nonsense.a.b"]);
-    assert_eq!((output.code, output.stdout.as_str()), (0, "{}\n"), "reading nothing is no error");
+    assert_eq!(
+        (output.code, output.stdout.as_str()),
+        (0, "{}\n"),
+        "reading nothing is no error"
+    );
     let output = cluster.ank(&["get", "state", "nonsense"]);
     assert_eq!((output.code, output.stdout.as_str()), (0, "{}\n\n"));
     let output = cluster.ank(&["delete", "workload", "nosuch.agent"]);
-    let cause = "Invalid workload name 'nosuch.agent': Expected 1 to 63 characters in [a-zA-Z0-9_-].";
-    fails_with(&output, &format!("Failed to delete workloads: 'Command failed: '{cause}''"));
+    let cause =
+        "Invalid workload name 'nosuch.agent': Expected 1 to 63 characters in [a-zA-Z0-9_-].";
+    fails_with(
+        &output,
+        &format!("Failed to delete workloads: 'Command failed: '{cause}''"),
+    );
 }
 
 #[test]
@@ -231,19 +404,30 @@ fn state_that_cannot_be_set() {
         "Failed to set state: 'Command failed: 'Could not read the state object file 'nosuch.yaml'.",
     );
     let invalid = "Failed to set state: 'Command failed: 'Invalid state in";
-    fails_beginning_with(&set("desiredState", "a: [\n"), &format!("{invalid} standard input: did not find"));
+    fails_beginning_with(
+        &set("desiredState", "a: [\n"),
+        &format!("{invalid} standard input: did not find"),
+    );
     cluster.write("broken.yaml", "a: [\n");
     let output = cluster.ank(&["set", "state", "desiredState", "broken.yaml"]);
     fails_beginning_with(&output, &format!("{invalid} 'broken.yaml': did not find"));
     let output = set("desiredState", "desiredState: {workloads: {}}\n");
-    fails_with(&output, &format!("{invalid} standard input: missing field `apiVersion`''"));
+    fails_with(
+        &output,
+        &format!("{invalid} standard input: missing field `apiVersion`''"),
+    );
     // A typo must not wipe the state.
-    for (mask, text) in
-        [("desiredState", "desiredSate: {apiVersion: v1}\n"), ("desiredState", "apiVersion: v1\nworkloads: {}\n")]
-    {
+    for (mask, text) in [
+        ("desiredState", "desiredSate: {apiVersion: v1}\n"),
+        ("desiredState", "apiVersion: v1\nworkloads: {}\n"),
+    ] {
         let output = set(mask, text);
         assert_eq!(output.code, 1, "{text}: {}{}", output.stdout, output.stderr);
-        assert!(output.stderr.starts_with("error: Failed to set state: '"), "{}", output.stderr);
+        assert!(
+            output.stderr.starts_with("error: Failed to set state: '"),
+            "{}",
+            output.stderr
+        );
     }
     assert_eq!(cluster.workloads().len(), 1);
     let incomplete = "desiredState:\n  apiVersion: v1\n  workloads:\n    n:\n      agent: a\n";
@@ -263,8 +447,16 @@ fn usage_errors_exit_with_two_and_explain_themselves_on_stderr() {
         (&["get"], "Usage: "),
     ] {
         let output = cluster.bare_ank(arguments);
-        assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{arguments:?}");
-        assert!(output.stderr.contains(text), "{arguments:?}: {}", output.stderr);
+        assert_eq!(
+            (output.code, output.stdout.as_str()),
+            (2, ""),
+            "{arguments:?}"
+        );
+        assert!(
+            output.stderr.contains(text),
+            "{arguments:?}: {}",
+            output.stderr
+        );
     }
     let mut command = cluster.bare_ank_command();
     command.env("ANK_INSECURE", "yes").args(["get", "state"]);
@@ -278,21 +470,42 @@ fn environment_variables_do_not_count_as_words_of_the_command_line() {
         let mut command = cluster.bare_ank_command();
         command.args(arguments).envs(variables.iter().copied());
         let output = cluster.finish(command, "");
-        assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{arguments:?}");
+        assert_eq!(
+            (output.code, output.stdout.as_str()),
+            (2, ""),
+            "{arguments:?}"
+        );
         output.stderr
     };
-    let variables = [("ANK_INSECURE", "true"), ("ANK_SERVER_URL", "http://127.0.0.1:1"), ("ANK_CA_PEM", "ca.pem")];
-    for arguments in [&[][..], &["get"], &["apply"], &["logs"], &["delete", "workload"], &["set", "state"]] {
+    let variables = [
+        ("ANK_INSECURE", "true"),
+        ("ANK_SERVER_URL", "http://127.0.0.1:1"),
+        ("ANK_CA_PEM", "ca.pem"),
+    ];
+    for arguments in [
+        &[][..],
+        &["get"],
+        &["apply"],
+        &["logs"],
+        &["delete", "workload"],
+        &["set", "state"],
+    ] {
         let shown = run(arguments, &variables);
-        let empty = variables
-            .iter()
-            .fold(shown, |text, (name, value)| text.replace(&format!("{name}={value}"), &format!("{name}=")));
+        let empty = variables.iter().fold(shown, |text, (name, value)| {
+            text.replace(&format!("{name}={value}"), &format!("{name}="))
+        });
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(words(&empty), words(&run(arguments, &[])), "{arguments:?}");
-        assert!(empty.contains("Usage: ank ") && empty.contains("\nOptions"), "{arguments:?}: {empty}");
+        assert!(
+            empty.contains("Usage: ank ") && empty.contains("\nOptions"),
+            "{arguments:?}: {empty}"
+        );
     }
     let shown = run(&["delete", "workload", "-q"], &variables);
-    assert!(shown.contains("Usage: ank delete workload ") && !shown.contains("--insecure <"), "{shown}");
+    assert!(
+        shown.contains("Usage: ank delete workload ") && !shown.contains("--insecure <"),
+        "{shown}"
+    );
     assert_eq!(shown, run(&["delete", "workload", "-q"], &[]));
 }
 
@@ -303,16 +516,34 @@ fn a_wrong_variable_is_named_and_an_option_for_the_server_after_the_command_too(
         let mut command = clean_command(env!("CARGO_BIN_EXE_ank"), cluster.folder());
         command.args(arguments).envs(variable);
         let output = command.output().expect("ank starts");
-        (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).expect("text"),
+        )
     };
     let insecure = "tip: the value is that of the environment variable ANK_INSECURE";
     let url = "hint: write it in the variable ANK_SERVER_URL as http://";
     let server = "tip: for the server write '--server-url <URL>', or '-s <URL>' before the command";
     for (arguments, variable, code, text) in [
-        (&["get", "agents"][..], Some(("ANK_INSECURE", "1")), 2, insecure),
+        (
+            &["get", "agents"][..],
+            Some(("ANK_INSECURE", "1")),
+            2,
+            insecure,
+        ),
         (&["get", "agents"], Some(("ANK_SERVER_URL", "")), 1, url),
-        (&["get", "agents", "-s", "http://127.0.0.1:1"], None, 2, server),
-        (&["apply", "-s", "http://127.0.0.1:1", "f.yaml"], None, 2, server),
+        (
+            &["get", "agents", "-s", "http://127.0.0.1:1"],
+            None,
+            2,
+            server,
+        ),
+        (
+            &["apply", "-s", "http://127.0.0.1:1", "f.yaml"],
+            None,
+            2,
+            server,
+        ),
     ] {
         let (ended, error) = ank(arguments, variable);
         assert_eq!(ended, Some(code), "{arguments:?}: {error}");
@@ -323,44 +554,90 @@ fn a_wrong_variable_is_named_and_an_option_for_the_server_after_the_command_too(
 /// Runs a server or an agent that has to end by itself, and gives its exit code and log.
 fn ends(cluster: &Cluster, mut command: Command, name: &str) -> (i32, String) {
     let mut process = Process::start(&mut command, cluster.folder(), name);
-    let status = process.wait(LIMIT).unwrap_or_else(|| panic!("{command:?} runs on:\n{}", process.stderr()));
+    let status = process
+        .wait(LIMIT)
+        .unwrap_or_else(|| panic!("{command:?} runs on:\n{}", process.stderr()));
     (exit_code(status), process.stderr())
 }
 
 fn server(cluster: &Cluster, arguments: &[&str]) -> Command {
     let config = cluster.write("server.conf", "version = \"v1\"\n");
     let mut command = clean_command(env!("CARGO_BIN_EXE_ank-server"), cluster.folder());
-    command.current_dir(cluster.folder()).arg("-x").arg(config).args(arguments);
+    command
+        .current_dir(cluster.folder())
+        .arg("-x")
+        .arg(config)
+        .args(arguments);
     command
 }
 
 #[test]
 fn an_option_of_the_agent_wins_over_the_environment() {
     let cluster = Cluster::prepare();
-    cluster.write("agent.conf", "version = \"v1\"\nname = \"agent_A\"\ninsecure = true\nrun_folder = \".\"\n");
-    for (number, (value, arguments)) in [("true", &["--no-insecure"][..]), ("false", &[])].into_iter().enumerate() {
+    cluster.write(
+        "agent.conf",
+        "version = \"v1\"\nname = \"agent_A\"\ninsecure = true\nrun_folder = \".\"\n",
+    );
+    for (number, (value, arguments)) in [("true", &["--no-insecure"][..]), ("false", &[])]
+        .into_iter()
+        .enumerate()
+    {
         let mut command = clean_command(env!("CARGO_BIN_EXE_ank-agent"), cluster.folder());
-        command.current_dir(cluster.folder()).args(["-x", "agent.conf"]).args(arguments);
+        command
+            .current_dir(cluster.folder())
+            .args(["-x", "agent.conf"])
+            .args(arguments);
         command.env("ANKAGENT_INSECURE", value);
         let (ended, log) = ends(&cluster, command, &format!("agent-environment-{number}"));
         assert_eq!(ended, 1, "{value} {arguments:?}: {log}");
-        assert!(log.contains("Missing certificate files: '"), "{value} {arguments:?}: {log}");
+        assert!(
+            log.contains("Missing certificate files: '"),
+            "{value} {arguments:?}: {log}"
+        );
     }
 }
 
 #[test]
 fn the_environment_wins_over_the_file_and_no_filter_hides_why_the_server_ends() {
     let cluster = Cluster::prepare();
-    cluster.write("insecure.conf", "version = \"v1\"\ninsecure = true\nstartup_manifest = \"nosuch.yaml\"\n");
+    cluster.write(
+        "insecure.conf",
+        "version = \"v1\"\ninsecure = true\nstartup_manifest = \"nosuch.yaml\"\n",
+    );
     let no_certificates = "ERROR] Missing certificate files: '";
     let manifest = "ERROR] Could not read the startup config: 'nosuch.yaml: ";
     cluster.write("empty.yaml", "apiVersion: v1\n");
     for (number, (variable, value, arguments, code, text)) in [
-        // With the manifest that exists the decision about TLS is reached; options still win over the environment.
-        ("ANKSERVER_INSECURE", "false", &["-m", "empty.yaml"][..], 1, no_certificates),
-        ("ANKSERVER_INSECURE", "true", &["--no-insecure", "-m", "empty.yaml"], 1, no_certificates),
-        ("ANKSERVER_INSECURE", "yes", &[], 2, "tip: the value is that of the environment variable ANKSERVER_INSECURE"),
-        ("ANKSERVER_CRT_PEM", "nosuch.pem", &[], 1, "ERROR] Failed to load certificate files!: '"),
+        // With the manifest that exists the decision about TLS is reached; options still win over
+        // the environment.
+        (
+            "ANKSERVER_INSECURE",
+            "false",
+            &["-m", "empty.yaml"][..],
+            1,
+            no_certificates,
+        ),
+        (
+            "ANKSERVER_INSECURE",
+            "true",
+            &["--no-insecure", "-m", "empty.yaml"],
+            1,
+            no_certificates,
+        ),
+        (
+            "ANKSERVER_INSECURE",
+            "yes",
+            &[],
+            2,
+            "tip: the value is that of the environment variable ANKSERVER_INSECURE",
+        ),
+        (
+            "ANKSERVER_CRT_PEM",
+            "nosuch.pem",
+            &[],
+            1,
+            "ERROR] Failed to load certificate files!: '",
+        ),
         ("RUST_LOG", "ank_server=off", &[], 1, manifest),
         ("RUST_LOG", "off", &[], 1, manifest),
     ]
@@ -368,17 +645,28 @@ fn the_environment_wins_over_the_file_and_no_filter_hides_why_the_server_ends() 
     .enumerate()
     {
         let mut command = clean_command(env!("CARGO_BIN_EXE_ank-server"), cluster.folder());
-        command.current_dir(cluster.folder()).args(["-x", "insecure.conf"]).args(arguments).env(variable, value);
+        command
+            .current_dir(cluster.folder())
+            .args(["-x", "insecure.conf"])
+            .args(arguments)
+            .env(variable, value);
         let (ended, log) = ends(&cluster, command, &format!("environment-{number}"));
         assert_eq!(ended, code, "{variable}={value}: {log}");
-        assert!(log.contains(text), "{variable}={value}: no \"{text}\" in: {log}");
+        assert!(
+            log.contains(text),
+            "{variable}={value}: no \"{text}\" in: {log}"
+        );
     }
 }
 
 fn agent(cluster: &Cluster, arguments: &[&str]) -> Command {
     let config = cluster.write("agent.conf", "version = \"v1\"\n");
     let mut command = clean_command(env!("CARGO_BIN_EXE_ank-agent"), cluster.folder());
-    command.current_dir(cluster.folder()).arg("-x").arg(config).args(arguments);
+    command
+        .current_dir(cluster.folder())
+        .arg("-x")
+        .arg(config)
+        .args(arguments);
     command
 }
 
@@ -386,9 +674,16 @@ fn agent(cluster: &Cluster, arguments: &[&str]) -> Command {
 fn address_in_use_ends_the_second_server_only() {
     let mut cluster = Cluster::start(&[]);
     let address = cluster.address();
-    let (code, log) = ends(&cluster, server(&cluster, &["-k", "-a", &address]), "second");
+    let (code, log) = ends(
+        &cluster,
+        server(&cluster, &["-k", "-a", &address]),
+        "second",
+    );
     assert_eq!(code, 1, "{log}");
-    assert!(log.contains("server error: '") && log.contains("in use"), "{log}");
+    assert!(
+        log.contains("server error: '") && log.contains("in use"),
+        "{log}"
+    );
     assert!(log.contains(&address), "the address is named: {log}");
     assert!(cluster.server().is_running());
     assert_eq!(cluster.ank(&["get", "state"]).code, 0);
@@ -404,11 +699,22 @@ fn server_refuses_what_it_cannot_start_with() {
     ]);
     cluster.write("cycle.yaml", &cycle);
     cluster.write("no.yaml", "a: [\n");
-    cluster.write("fields.yaml", "apiVersion: v1\nworkloads: {w: {runtme: r, agent: a}}\n");
+    cluster.write(
+        "fields.yaml",
+        "apiVersion: v1\nworkloads: {w: {runtme: r, agent: a}}\n",
+    );
     cluster.write("version.yaml", "apiVersion: v9\nworkloads: {}\n");
     let cases: [(&[&str], i32, &str); 11] = [
-        (&["-k", "-m", "nosuch.yaml"], 1, "Could not read the startup config: '"),
-        (&["-k", "-m", "no.yaml"], 1, "Invalid tags format in startup manifest: ''no.yaml': "),
+        (
+            &["-k", "-m", "nosuch.yaml"],
+            1,
+            "Could not read the startup config: '",
+        ),
+        (
+            &["-k", "-m", "no.yaml"],
+            1,
+            "Invalid tags format in startup manifest: ''no.yaml': ",
+        ),
         (
             &["-k", "-m", "fields.yaml"],
             1,
@@ -419,14 +725,22 @@ fn server_refuses_what_it_cannot_start_with() {
             1,
             "Parsing start config failed with error: ''fields.yaml': workloads.w: missing",
         ),
-        (&["-k", "-m", "version.yaml"], 1, "server error: 'Unsupported API version. Received 'v9', expected 'v1'"),
+        (
+            &["-k", "-m", "version.yaml"],
+            1,
+            "server error: 'Unsupported API version. Received 'v9', expected 'v1'",
+        ),
         (
             &["-k", "-m", "cycle.yaml"],
             1,
             "server error: 'workload dependency 'a' is part of a cycle. It is: a -> b -> a (startup manifest 'cycle.yaml')'",
         ),
         (&[], 1, "Missing certificate files: '"),
-        (&["-k", "--ca_pem", "nosuch.pem"], 1, "Failed to load certificate files!: '"),
+        (
+            &["-k", "--ca_pem", "nosuch.pem"],
+            1,
+            "Failed to load certificate files!: '",
+        ),
         (&["-k", "-a", "localhost:25551"], 2, "error: "),
         (&["-k", "--nosuch"], 2, "error: "),
         (&["-k", "-x", "bad.conf"], 2, "error: "),
@@ -437,7 +751,11 @@ fn server_refuses_what_it_cannot_start_with() {
             all.clear();
         }
         all.extend(arguments);
-        let (ended, log) = ends(&cluster, server(&cluster, &all), &format!("server-{number}"));
+        let (ended, log) = ends(
+            &cluster,
+            server(&cluster, &all),
+            &format!("server-{number}"),
+        );
         assert_eq!(ended, code, "{arguments:?}: {log}");
         assert!(log.contains(text), "{arguments:?}: no \"{text}\" in: {log}");
     }
@@ -449,15 +767,27 @@ fn agent_refuses_what_it_cannot_start_with() {
     let cluster = Cluster::prepare();
     let run_folder = cluster.run_folder().to_string_lossy().into_owned();
     let cases: [(&[&str], i32, &str); 5] = [
-        (&["-k", "-n", "a.b"], 1, "Error encountered while checking agent name!: 'Agent name 'a.b' is invalid."),
-        (&["-n", "a"], 1, "Missing certificate files: 'Either provide mTLS config via the '--ca_pem"),
+        (
+            &["-k", "-n", "a.b"],
+            1,
+            "Error encountered while checking agent name!: 'Agent name 'a.b' is invalid.",
+        ),
+        (
+            &["-n", "a"],
+            1,
+            "Missing certificate files: 'Either provide mTLS config via the '--ca_pem",
+        ),
         (&["-k", "-n", "a", "--nosuch"], 2, "error: "),
         (
             &["-k", "-n", "a", "-r", "/nosuch/folder"],
             1,
             "Run folder creation failed. Cannot continue without run folder.: 'Could not find directory \"/nosuch/folder\"'",
         ),
-        (&["-k", "-n", "a", "--ca_pem", "nosuch.pem"], 1, "Failed to load certificate files!: '"),
+        (
+            &["-k", "-n", "a", "--ca_pem", "nosuch.pem"],
+            1,
+            "Failed to load certificate files!: '",
+        ),
     ];
     for (number, (arguments, code, text)) in cases.into_iter().enumerate() {
         let mut all = vec!["-r", run_folder.as_str()];
@@ -475,16 +805,25 @@ fn agent_refuses_what_it_cannot_start_with() {
 fn a_mount_point_that_an_earlier_server_took_fails_its_workload_alone() {
     let file = "    files:\n    - {mountPoint: '/x,source=/,destination=/host', data: d}\n";
     let text = manifest(&[workload("bad", "run"), workload("good", "run")]);
-    let text = text.replacen("    runtimeConfig:", &format!("{file}    runtimeConfig:"), 1);
+    let text = text.replacen(
+        "    runtimeConfig:",
+        &format!("{file}    runtimeConfig:"),
+        1,
+    );
     let mut cluster = Cluster::prepare();
     cluster.start_with_manifest(&text);
     let row = cluster.wait_for_state("bad", "Pending(StartingFailed)");
-    let expected =
-        "Failed to create workload file: 'invalid mount point '/x,source=/,destination=/host': 'It contains ','";
+    let expected = "Failed to create workload file: 'invalid mount point '/x,source=/,destination=/host': 'It contains ','";
     assert!(row.info.starts_with(expected), "{row:?}");
     cluster.wait_for_state("good", "Running(Ok)");
     assert_eq!(cluster.engine.calls_of("run", "bad.").len(), 0);
     let output = apply(&cluster, &text);
     fails_beginning_with(&output, "Command failed: 'Invalid manifest data provided: ");
-    assert!(output.stderr.contains("workload 'bad': Unsupported mount point"), "{}", output.stderr);
+    assert!(
+        output
+            .stderr
+            .contains("workload 'bad': Unsupported mount point"),
+        "{}",
+        output.stderr
+    );
 }

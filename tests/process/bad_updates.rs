@@ -1,5 +1,5 @@
-//! Updates that fail in each way in which they can, on each engine: all end as before, and what is found out while they
-//! are staged stops nothing.
+//! Updates that fail in each way in which they can, on each engine: all end as before, and what is
+//! found out while they are staged stops nothing.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
@@ -16,13 +16,14 @@ struct Bad {
     lifecycle: &'static str,
     /// The levels at which staging finds it.
     found_by: &'static [&'static str],
-    /// Of the update, in milliseconds: how long it has to be well, and until when. What is found out before that has ample
-    /// time for it; for the others, this is how it is found out.
+    /// Of the update, in milliseconds: how long it has to be well, and until when. What is found
+    /// out before that has ample time for it; for the others, this is how it is found out.
     times: [u32; 2],
 }
 
 const AMPLE: [u32; 2] = [600_000, 1_200_000];
-/// Many times as long as the worst of them live, so that one that is noticed late is not well meanwhile.
+/// Many times as long as the worst of them live, so that one that is noticed late is not well
+/// meanwhile.
 const SHORT: [u32; 2] = [9_000, 10_000];
 
 const BAD: [Bad; 6] = [
@@ -42,7 +43,14 @@ const BAD: [Bad; 6] = [
         found_by: &["CREATE"],
         times: AMPLE,
     },
-    Bad { what: "exits at once", image: "exit3", restart: "NEVER", lifecycle: "", found_by: &[], times: AMPLE },
+    Bad {
+        what: "exits at once",
+        image: "exit3",
+        restart: "NEVER",
+        lifecycle: "",
+        found_by: &[],
+        times: AMPLE,
+    },
     Bad {
         what: "exits at once and is restarted some times",
         image: "exit3",
@@ -78,9 +86,13 @@ fn on_runtime(runtime: &str, image: &str) -> Workload {
 
 fn bad(runtime: &str, bad: &Bad, stage: &str) -> Workload {
     let [healthy, deadline] = bad.times;
-    let update = format!("stage: {stage}, healthyMs: {healthy}, deadlineMs: {deadline}, onFailure: ROLLBACK");
+    let update = format!(
+        "stage: {stage}, healthyMs: {healthy}, deadlineMs: {deadline}, onFailure: ROLLBACK"
+    );
     let block = format!("lifecycle: {{ {} update: {{ {update} }} }}", bad.lifecycle);
-    on_runtime(runtime, bad.image).restart(bad.restart).config(&block)
+    on_runtime(runtime, bad.image)
+        .restart(bad.restart)
+        .config(&block)
 }
 
 fn updates(cluster: &Cluster) -> Value {
@@ -89,14 +101,19 @@ fn updates(cluster: &Cluster) -> Value {
 }
 
 fn desired(cluster: &Cluster) -> String {
-    cluster.ank(&["get", "state", "-o", "json", "desiredState"]).success()
+    cluster
+        .ank(&["get", "state", "-o", "json", "desiredState"])
+        .success()
 }
 
 /// Ids and images of all containers that run.
 fn running(cluster: &Cluster) -> Vec<(String, String)> {
     let text = |one: &Value, key: &str| one[key].as_str().unwrap_or_default().to_owned();
     let containers = cluster.engine.containers().into_iter();
-    containers.filter(|one| one["State"] == "running").map(|one| (text(&one, "Id"), text(&one, "Image"))).collect()
+    containers
+        .filter(|one| one["State"] == "running")
+        .map(|one| (text(&one, "Id"), text(&one, "Image")))
+        .collect()
 }
 
 /// What the engine refuses, as it says it.
@@ -121,7 +138,10 @@ fn start(runtime: &str) -> Cluster {
 fn all_end_as_before(runtime: &str, rows: &[Bad]) {
     let cluster = start(runtime);
     let (before, images) = (desired(&cluster), |cluster: &Cluster| {
-        running(cluster).into_iter().map(|(_, image)| image).collect::<Vec<_>>()
+        running(cluster)
+            .into_iter()
+            .map(|(_, image)| image)
+            .collect::<Vec<_>>()
     });
     let at_first = images(&cluster);
     let mut number = 0;
@@ -129,34 +149,52 @@ fn all_end_as_before(runtime: &str, rows: &[Bad]) {
         for stage in ["CREATE", "NONE"] {
             number += 1;
             let what = format!("{}, {runtime}, {stage}", row.what);
-            let most = if runtime == "podman-kube" && stage == "CREATE" { "IMAGE" } else { stage };
+            let most = if runtime == "podman-kube" && stage == "CREATE" {
+                "IMAGE"
+            } else {
+                stage
+            };
             let is_found = row.found_by.contains(&most);
             let (containers, update) = (running(&cluster), manifest(&[bad(runtime, row, stage)]));
             cluster.apply(&update);
             let key = number.to_string();
-            let ended = || Some(updates(&cluster)[&key].take()).filter(|update| update["phase"] == "UNDONE");
+            let ended = || {
+                Some(updates(&cluster)[&key].take()).filter(|update| update["phase"] == "UNDONE")
+            };
             let ended = cluster.wait_for(&what, ended);
             let reason = ended["reason"].as_str().unwrap_or_default();
-            assert_eq!(reason.starts_with("web: cannot be staged: "), is_found, "{what}: {reason}");
+            assert_eq!(
+                reason.starts_with("web: cannot be staged: "),
+                is_found,
+                "{what}: {reason}"
+            );
             assert_eq!(desired(&cluster), before, "{what}");
             if is_found {
                 assert_eq!(running(&cluster), containers, "{what}: nothing was stopped");
             }
             cluster.wait_for(&what, || {
-                let shown = cluster.workload("web").is_some_and(|row| row.state == "Running(Ok)");
-                (shown && cluster.workloads().len() == 1 && images(&cluster) == at_first).then_some(())
+                let shown = cluster
+                    .workload("web")
+                    .is_some_and(|row| row.state == "Running(Ok)");
+                (shown && cluster.workloads().len() == 1 && images(&cluster) == at_first)
+                    .then_some(())
             });
             cluster.wait_for(&what, || {
-                (cluster.engine.containers().len() == containers.len()).then_some(()) // Nothing is left of the new one.
+                // Nothing is left of the new one.
+                (cluster.engine.containers().len() == containers.len()).then_some(())
             });
             // What was never started proves nothing, and may work the next time.
             let again = cluster.ank_with_input(&["--no-wait", "apply", "-"], &update);
-            let is_refused = again.stderr.contains(&format!("it is the same as update {key}, which was rolled back"));
+            let is_refused = again.stderr.contains(&format!(
+                "it is the same as update {key}, which was rolled back"
+            ));
             assert_eq!(is_refused, !is_found, "{what}: {}", again.stderr);
             if is_found {
                 number += 1;
                 let key = number.to_string();
-                cluster.wait_for(&what, || (updates(&cluster)[&key]["phase"] == "UNDONE").then_some(()));
+                cluster.wait_for(&what, || {
+                    (updates(&cluster)[&key]["phase"] == "UNDONE").then_some(())
+                });
             }
         }
     }
@@ -176,22 +214,35 @@ fn bad_updates_of_containerd_workloads_end_as_before() {
 /// Which options there are is no matter of the call that plays a pod.
 #[test]
 fn bad_updates_of_pods_end_as_before() {
-    let rows: Vec<Bad> = BAD.into_iter().filter(|row| row.image != "refused").collect();
+    let rows: Vec<Bad> = BAD
+        .into_iter()
+        .filter(|row| row.image != "refused")
+        .collect();
     all_end_as_before("podman-kube", &rows);
 }
 
 #[test]
 fn a_dependent_that_breaks_takes_the_update_back_though_it_is_not_touched() {
     let cluster = Cluster::start(&["agent_A", "agent_B"]);
-    let web = workload("web", "run").on("agent_B").restart("NEVER").after("db", "ADD_COND_RUNNING");
+    let web = workload("web", "run")
+        .on("agent_B")
+        .restart("NEVER")
+        .after("db", "ADD_COND_RUNNING");
     cluster.run(&[workload("db", "run"), web]);
     let before = desired(&cluster);
     let update = "lifecycle: { update: { stage: NONE, healthyMs: 600000, deadlineMs: 1200000, onFailure: ROLLBACK } }";
     cluster.apply(&manifest(&[workload("db", "run:latest").config(update)]));
-    cluster.wait_for("it is on trial", || (updates(&cluster)["1"]["phase"] == "TRIAL").then_some(()));
+    cluster.wait_for("it is on trial", || {
+        (updates(&cluster)["1"]["phase"] == "TRIAL").then_some(())
+    });
     cluster.engine.finish("web", 7);
-    cluster.wait_for("it is undone", || (updates(&cluster)["1"]["phase"] == "UNDONE").then_some(()));
-    assert_eq!(updates(&cluster)["1"]["reason"], "web: Failed(ExecFailed): 'Exit code: '7''");
+    cluster.wait_for("it is undone", || {
+        (updates(&cluster)["1"]["phase"] == "UNDONE").then_some(())
+    });
+    assert_eq!(
+        updates(&cluster)["1"]["reason"],
+        "web: Failed(ExecFailed): 'Exit code: '7''"
+    );
     assert_eq!(desired(&cluster), before);
     cluster.wait_for_state("db", "Running(Ok)");
 }

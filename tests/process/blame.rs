@@ -1,4 +1,5 @@
-//! Start times: what the server keeps of real reports, and what `ank blame` and `ank graph --timing` make of it.
+//! Start times: what the server keeps of real reports, and what `ank blame` and
+//! `ank graph --timing` make of it.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
@@ -24,7 +25,9 @@ fn chain(ready: &str) -> Vec<Workload> {
     vec![
         workload("db", "run").config(&condition),
         workload("setup", "exit0"),
-        workload("web", "run").after("db", "ADD_COND_RUNNING").after("setup", "ADD_COND_SUCCEEDED"),
+        workload("web", "run")
+            .after("db", "ADD_COND_RUNNING")
+            .after("setup", "ADD_COND_SUCCEEDED"),
     ]
 }
 
@@ -33,20 +36,28 @@ fn blamed(cluster: &Cluster, name: &str) -> Value {
     let text = cluster.ank(&["blame", "-o", "json", name]).success();
     let document: Value = serde_json::from_str(&text).expect("JSON");
     assert!(document["bootMs"].as_u64() > Some(0), "{text}");
-    let [one] = &document["workloads"].as_array().expect("a list")[..] else { panic!("{text}") };
+    let [one] = &document["workloads"].as_array().expect("a list")[..] else {
+        panic!("{text}")
+    };
     one.clone()
 }
 
 fn number(value: &Value, key: &str) -> u64 {
-    value[key].as_u64().unwrap_or_else(|| panic!("no {key} in {value}"))
+    value[key]
+        .as_u64()
+        .unwrap_or_else(|| panic!("no {key} in {value}"))
 }
 
-/// Releases the start of `name` when it has been held for a while. Returns how long the server knew at least that it was
-/// starting, in ms: it knew that before the test did, and hears of the end after the release.
+/// Releases the start of `name` when it has been held for a while. Returns how long the server knew
+/// at least that it was starting, in ms: it knew that before the test did, and hears of the end
+/// after the release.
 fn held_start(cluster: &Cluster, name: &str) -> u64 {
     cluster.wait_for_state(name, "Pending(Starting)");
     let seen = Instant::now();
-    assert!(blamed(cluster, name)["startMs"].is_null(), "it has not started");
+    assert!(
+        blamed(cluster, name)["startMs"].is_null(),
+        "it has not started"
+    );
     let held = seen.elapsed().as_millis();
     cluster.engine.release(name);
     // Both ends of what the server shows are rounded.
@@ -68,52 +79,91 @@ fn the_time_of_a_start_is_assigned_to_what_took_it() {
     cluster.wait_for_state("setup", "Succeeded(Ok)");
     cluster.wait_for_row("db", "not ready", |row| row.info.starts_with("ready: "));
     let waiting = blamed(&cluster, "web");
-    assert!(waiting["waitingAtMs"].is_u64() && waiting["totalMs"].is_null(), "{waiting}");
+    assert!(
+        waiting["waitingAtMs"].is_u64() && waiting["totalMs"].is_null(),
+        "{waiting}"
+    );
     fs::write(&ready, "").expect("own folder is writable");
     let web_held = held_start(&cluster, "web");
     cluster.wait_until_run(&["web", "db"]);
 
     let [db, web] = ["db", "web"].map(|name| blamed(&cluster, name));
-    assert_eq!((&db["starts"], &web["waitedFor"]), (&json!(1), &json!("db")));
+    assert_eq!(
+        (&db["starts"], &web["waitedFor"]),
+        (&json!(1), &json!("db"))
+    );
     for (start, held) in [(&db, db_held), (&web, web_held)] {
         assert!(number(start, "startMs") >= held, "{start} {held}");
-        assert_eq!(number(start, "desiredAtMs") + number(start, "totalMs"), number(start, "runningAtMs"), "{start}");
+        assert_eq!(
+            number(start, "desiredAtMs") + number(start, "totalMs"),
+            number(start, "runningAtMs"),
+            "{start}"
+        );
     }
     let parts = number(&db, "startMs") + number(&db, "readyMs") + number(&db, "startingAtMs");
     assert_eq!(parts, number(&db, "runningAtMs"));
-    assert!(number(&web, "waitedMs") >= db_held && web["readyMs"].is_null(), "{web} {db_held}");
-    assert!(number(&web, "startingAtMs") >= number(&db, "runningAtMs"), "{web} {db}");
+    assert!(
+        number(&web, "waitedMs") >= db_held && web["readyMs"].is_null(),
+        "{web} {db_held}"
+    );
+    assert!(
+        number(&web, "startingAtMs") >= number(&db, "runningAtMs"),
+        "{web} {db}"
+    );
 
     let text = cluster.ank(&["blame"]).success();
     let rows = table::parse(&text);
     let names: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
-    assert_eq!((names[0], names[1], rows[0][3].as_str()), ("web", "db", "db"), "{text}");
+    assert_eq!(
+        (names[0], names[1], rows[0][3].as_str()),
+        ("web", "db", "db"),
+        "{text}"
+    );
     let graph = cluster.ank(&["graph", "--timing"]).success();
     let marked: Vec<&str> = graph.lines().filter(|line| line.contains(" * ")).collect();
     assert_eq!(marked.len(), 2, "{graph}");
-    assert!(marked[0].starts_with("web ") && marked[1].starts_with("|-- db "), "{graph}");
+    assert!(
+        marked[0].starts_with("web ") && marked[1].starts_with("|-- db "),
+        "{graph}"
+    );
     let svg = cluster.ank(&["blame", "-o", "svg"]).success();
-    assert!(svg.starts_with("<svg ") && svg.matches("<g>").count() == 3 && svg.matches("<path").count() == 1, "{svg}");
+    assert!(
+        svg.starts_with("<svg ")
+            && svg.matches("<g>").count() == 3
+            && svg.matches("<path").count() == 1,
+        "{svg}"
+    );
 }
 
 #[test]
 fn a_restart_is_a_further_start_and_a_delete_ends_it() {
     let cluster = Cluster::start(&["agent_A"]);
-    cluster.run(&[workload("w1", "run").restart("ALWAYS"), workload("w2", "run")]);
+    cluster.run(&[
+        workload("w1", "run").restart("ALWAYS"),
+        workload("w2", "run"),
+    ]);
     let first = blamed(&cluster, "w1");
     assert!(number(&first, "desiredAtMs") > 0, "{first}");
     cluster.engine.finish("w1", 1);
     let second = cluster.wait_for("the second start", || {
-        Some(blamed(&cluster, "w1")).filter(|start| start["starts"] == 2 && start["runningAtMs"].is_u64())
+        Some(blamed(&cluster, "w1"))
+            .filter(|start| start["starts"] == 2 && start["runningAtMs"].is_u64())
     });
     assert_eq!(second["desiredAtMs"], first["desiredAtMs"]);
-    assert!(number(&second, "startingAtMs") > number(&first, "runningAtMs"), "{second}");
-    assert!(number(&second, "totalMs") < number(&second, "runningAtMs") - number(&first, "runningAtMs"), "{second}");
+    assert!(
+        number(&second, "startingAtMs") > number(&first, "runningAtMs"),
+        "{second}"
+    );
+    assert!(
+        number(&second, "totalMs") < number(&second, "runningAtMs") - number(&first, "runningAtMs"),
+        "{second}"
+    );
     cluster.remove("w1");
     let output = cluster.ank(&["blame", "w1"]);
     assert_eq!((output.code, output.stdout.as_str()), (1, ""));
     assert!(
-        output.stderr.contains("Workload name 'w1' does not exist.") && output.stderr.contains("did you mean 'w2'")
+        output.stderr.contains("Workload name 'w1' does not exist.")
+            && output.stderr.contains("did you mean 'w2'")
     );
 }
 
@@ -122,18 +172,33 @@ fn a_restart_is_a_further_start_and_a_delete_ends_it() {
 fn times_are_read_by_their_name_only_and_not_by_workloads() {
     let cluster = Cluster::start(&["agent_A"]);
     cluster.run(&[workload("web", "run").allow("Read", "*")]);
-    assert!(cluster.ank(&["get", "state", "timings.instances.agent_A.web"]).success().contains("desired: "));
-    assert!(!cluster.ank(&["get", "state", "-o", "json"]).success().contains("\"timings\""));
+    assert!(
+        cluster
+            .ank(&["get", "state", "timings.instances.agent_A.web"])
+            .success()
+            .contains("desired: ")
+    );
+    assert!(
+        !cluster
+            .ank(&["get", "state", "-o", "json"])
+            .success()
+            .contains("\"timings\"")
+    );
     let events = cluster.ank(&["get", "events", "-c", "--count", "0", "timings"]);
     assert_eq!(events.code, 1);
-    let refused = "mask 'timings' selects nothing: it is no part of events; 'ank get state timings' shows it";
+    let refused =
+        "mask 'timings' selects nothing: it is no part of events; 'ank get state timings' shows it";
     assert!(events.stderr.contains(refused), "{}", events.stderr);
     assert!(!events.stdout.contains("desired"), "{}", events.stdout);
     let mut client = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
-    let ResponseContent::CompleteState { state, .. } = client.read("1", &["timings", "agents"]) else {
+    let ResponseContent::CompleteState { state, .. } = client.read("1", &["timings", "agents"])
+    else {
         panic!("no state")
     };
-    assert!(state.get("agents").is_some() && state.get("timings").is_none(), "{state:?}");
+    assert!(
+        state.get("agents").is_some() && state.get("timings").is_none(),
+        "{state:?}"
+    );
 }
 
 #[test]
@@ -142,29 +207,54 @@ fn a_server_that_keeps_no_start_times_is_an_error() {
     cluster.reserve_port();
     let (inbox, events) = bounded(64);
     let options = EndpointOptions {
-        addresses: vec![ListenAddress::Tcp(cluster.address().parse().expect("an address"))],
+        addresses: vec![ListenAddress::Tcp(
+            cluster.address().parse().expect("an address"),
+        )],
         socket_mode: 0o600,
         security: Security::Insecure,
         message_max: MESSAGE_MAX,
         commander_names: Vec::new(),
     };
-    let endpoint = ServerEndpoint::start(&options, inbox, &mut WatchedThreads::unattended()).expect("the port is free");
+    let endpoint = ServerEndpoint::start(&options, inbox, &mut WatchedThreads::unattended())
+        .expect("the port is free");
     for words in [&["blame"][..], &["graph", "--timing"]] {
         let mut ank = cluster.start_ank(words);
         let mut outboxes = Vec::new();
         let request = loop {
             match events.recv_timeout(LIMIT).expect("ank sends a request") {
                 PeerEvent::Opened { outbox, .. } => outboxes.push(outbox),
-                PeerEvent::Message { message: ToServer::Request(Request { id, .. }), .. } => break id,
+                PeerEvent::Message {
+                    message: ToServer::Request(Request { id, .. }),
+                    ..
+                } => break id,
                 _ => {}
             }
         };
-        let content = ResponseContent::CompleteState { state: Node::empty(), altered: None };
-        let response = FromServer::Response(Response { id: request, content });
-        outboxes.last().expect("a stream").put(response).expect("room");
+        let content = ResponseContent::CompleteState {
+            state: Node::empty(),
+            altered: None,
+        };
+        let response = FromServer::Response(Response {
+            id: request,
+            content,
+        });
+        outboxes
+            .last()
+            .expect("a stream")
+            .put(response)
+            .expect("room");
         let status = ank.wait(LIMIT).expect("ank ends");
-        assert_eq!((status.code(), ank.stdout().as_str()), (Some(1), ""), "{words:?}");
-        assert!(ank.stderr().starts_with("error: the server keeps no start times\nhint: "), "{}", ank.stderr());
+        assert_eq!(
+            (status.code(), ank.stdout().as_str()),
+            (Some(1), ""),
+            "{words:?}"
+        );
+        assert!(
+            ank.stderr()
+                .starts_with("error: the server keeps no start times\nhint: "),
+            "{}",
+            ank.stderr()
+        );
     }
     drop(endpoint);
 }

@@ -2,8 +2,8 @@
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine, the agent behind a proxy.
 //!
-//! `ANKAIOS_SOAK_MINUTES` is how long it goes on (half a minute otherwise), `ANKAIOS_SOAK_CURVE` names a file for the
-//! measured curves. `just soak` sets both.
+//! `ANKAIOS_SOAK_MINUTES` is how long it goes on (half a minute otherwise), `ANKAIOS_SOAK_CURVE`
+//! names a file for the measured curves. `just soak` sets both.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,14 +18,15 @@ use rustix::process::Signal;
 const WORKLOADS: usize = 10;
 /// An idle cluster is watched for this long in each round; a measurement, nothing waits for it.
 const WATCHED: Duration = Duration::from_secs(2);
-/// Rounds until allocators, thread stacks and caches have what they need, and what is started when it is first needed
-/// has been started.
+/// Rounds until allocators, thread stacks and caches have what they need, and what is started when
+/// it is first needed has been started.
 const WARM_UP: usize = 3;
 /// gRPC makes a few descriptors when they are first needed and keeps them.
 const FILES_MORE: usize = 2;
 /// What may be more at the end than at the begin; allocators take pages as threads happen to meet.
 const GROWTH_MAX_KIB: f64 = 4.0 * 1024.0;
-/// Wake-ups per second of an idle program may differ by this factor and this number: others use the machine as well.
+/// Wake-ups per second of an idle program may differ by this factor and this number: others use the
+/// machine as well.
 const WAKE_UPS_FACTOR: f64 = 2.0;
 const WAKE_UPS_MORE: f64 = 20.0;
 
@@ -51,7 +52,10 @@ impl Held {
         for name in own_threads(pid) {
             *threads.entry(name).or_default() += 1;
         }
-        Self { threads, files: open_files(pid) }
+        Self {
+            threads,
+            files: open_files(pid),
+        }
     }
 
     pub fn count(&self, thread: &str) -> usize {
@@ -69,25 +73,34 @@ impl Held {
 
     /// Nothing here is more than there.
     pub fn is_within(&self, other: &Self) -> bool {
-        let threads = self.threads.iter().all(|(name, count)| *count <= other.count(name));
+        let threads = self
+            .threads
+            .iter()
+            .all(|(name, count)| *count <= other.count(name));
         threads && self.files <= other.files + FILES_MORE
     }
 }
 
 /// How often the threads of a process have begun to wait so far.
 fn waits(pid: u32) -> u64 {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs").flatten();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .expect("the process runs")
+        .flatten();
     let of_task = |task: fs::DirEntry| -> u64 {
         let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.and_then(|count| count.trim().parse().ok())
+            .unwrap_or(0)
     };
     tasks.map(of_task).sum()
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Memory {
-    /// With the pages of the program's own file that happen to be mapped: they come with use and are given back after it.
+    /// With the pages of the program's own file that happen to be mapped: they come with use and
+    /// are given back after it.
     rss_kib: f64,
     /// What it has allocated: what can leak.
     own_kib: f64,
@@ -96,7 +109,10 @@ struct Memory {
 impl Memory {
     fn of(pid: u32) -> Self {
         let kib = |name: &str| memory_kib(pid, name) as f64;
-        Self { rss_kib: kib("VmRSS:"), own_kib: kib("RssAnon:") }
+        Self {
+            rss_kib: kib("VmRSS:"),
+            own_kib: kib("RssAnon:"),
+        }
     }
 }
 
@@ -109,7 +125,12 @@ fn sample(pids: [u32; 2]) -> [Sample; 2] {
     let after = pids.map(waits);
     let mut samples = pids.map(|pid| {
         let Held { threads, files } = Held::of(pid);
-        Sample { threads: threads.values().sum(), files, memory: Memory::of(pid), wake_ups: 0.0 }
+        Sample {
+            threads: threads.values().sum(),
+            files,
+            memory: Memory::of(pid),
+            wake_ups: 0.0,
+        }
     });
     for (index, sample) in samples.iter_mut().enumerate() {
         // A thread that ended takes its count with it.
@@ -118,13 +139,15 @@ fn sample(pids: [u32; 2]) -> [Sample; 2] {
     samples
 }
 
-/// Workloads come, change, end by themselves, are restarted and go; connections break; clients come and go.
+/// Workloads come, change, end by themselves, are restarted and go; connections break; clients come
+/// and go.
 fn churn(cluster: &Cluster, proxy: &Proxy, round: usize) {
     let name = |number: usize| format!("w{number}");
     let all = |version: usize| -> String {
         let one = |number: usize| {
             let image = ["run", "run", "exit0", "exit1:after=200ms", "run"][number % 5];
-            let mut one = workload(&name(number), image).config(&format!("commandArgs: [\"{version}\"]"));
+            let mut one =
+                workload(&name(number), image).config(&format!("commandArgs: [\"{version}\"]"));
             if number % 5 == 3 {
                 one = one.restart("ALWAYS");
             }
@@ -153,7 +176,10 @@ fn churn(cluster: &Cluster, proxy: &Proxy, round: usize) {
         }
         program.wait(LIMIT).expect("it ends when it is told");
     }
-    let file = cluster.write("all.yaml", &all(0)).to_string_lossy().into_owned();
+    let file = cluster
+        .write("all.yaml", &all(0))
+        .to_string_lossy()
+        .into_owned();
     cluster.ank(&["--no-wait", "apply", "-d", &file]).success();
     cluster.wait_for("all are gone", || {
         let output = cluster.ank(&["get", "workloads"]);
@@ -172,43 +198,74 @@ fn median(samples: &[Sample], value: fn(&Sample) -> f64) -> f64 {
 fn curve(samples: &[Sample], value: fn(&Sample) -> f64) -> String {
     const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     const WIDTH: usize = 60;
-    let parts: Vec<f64> = samples.chunks(samples.len().div_ceil(WIDTH)).map(|part| median(part, value)).collect();
-    let (least, most) = parts.iter().fold((f64::MAX, 0.0_f64), |(least, most), at| (least.min(*at), most.max(*at)));
+    let parts: Vec<f64> = samples
+        .chunks(samples.len().div_ceil(WIDTH))
+        .map(|part| median(part, value))
+        .collect();
+    let (least, most) = parts.iter().fold((f64::MAX, 0.0_f64), |(least, most), at| {
+        (least.min(*at), most.max(*at))
+    });
     let step = |at: &f64| STEPS[((at - least) / (most - least).max(1.0) * 7.0) as usize];
-    format!("{} {least:.0} to {most:.0}", parts.iter().map(step).collect::<String>())
+    format!(
+        "{} {least:.0} to {most:.0}",
+        parts.iter().map(step).collect::<String>()
+    )
 }
 
 #[test]
 #[allow(clippy::print_stderr)] // The curves are of interest.
 fn threads_files_memory_and_wake_ups_of_a_busy_cluster_stay_flat() {
-    let minutes = std::env::var("ANKAIOS_SOAK_MINUTES").ok().filter(|text| !text.is_empty());
-    let minutes: f64 = minutes.map_or(0.5, |text| text.parse().expect("ANKAIOS_SOAK_MINUTES is a number"));
+    let minutes = std::env::var("ANKAIOS_SOAK_MINUTES")
+        .ok()
+        .filter(|text| !text.is_empty());
+    let minutes: f64 = minutes.map_or(0.5, |text| {
+        text.parse().expect("ANKAIOS_SOAK_MINUTES is a number")
+    });
     let (mut cluster, proxy) = Cluster::start_behind_proxy();
     let pids = [cluster.server().pid(), cluster.agent("agent_A").pid()];
     let mut base = pids.map(|_| Held::default());
     let mut curves: [Vec<Sample>; 2] = [Vec::new(), Vec::new()];
-    let mut text = "round,seconds,program,threads,files,rss_kib,own_kib,wake_ups_per_s\n".to_owned();
+    let mut text =
+        "round,seconds,program,threads,files,rss_kib,own_kib,wake_ups_per_s\n".to_owned();
     let begin = Instant::now();
     let mut round = 0;
     while begin.elapsed().as_secs_f64() < minutes * 60.0 || round < WARM_UP + 3 {
         churn(&cluster, &proxy, round);
         if round >= WARM_UP {
             // Connections of `ank` and the one that was cut may be just ending.
-            for (what, (pid, base)) in ["server", "agent"].into_iter().zip(pids.into_iter().zip(&base)) {
+            for (what, (pid, base)) in ["server", "agent"]
+                .into_iter()
+                .zip(pids.into_iter().zip(&base))
+            {
                 let settled = poll(LIMIT, || Held::of(pid).is_within(base).then_some(()));
-                assert!(settled.is_some(), "round {round}: {what} held {base:?}, now {:?}", Held::of(pid));
+                assert!(
+                    settled.is_some(),
+                    "round {round}: {what} held {base:?}, now {:?}",
+                    Held::of(pid)
+                );
             }
         }
         let samples = sample(pids);
         if round < WARM_UP {
-            // Here and not before the first round: some threads and files come with the first workload.
-            base.iter_mut().zip(pids).for_each(|(base, pid)| base.most(Held::of(pid)));
+            // Here and not before the first round: some threads and files come with the first
+            // workload.
+            base.iter_mut()
+                .zip(pids)
+                .for_each(|(base, pid)| base.most(Held::of(pid)));
         }
         for (index, what) in ["server", "agent"].into_iter().enumerate() {
-            let Sample { threads, files, memory: Memory { rss_kib, own_kib }, wake_ups } = samples[index];
+            let Sample {
+                threads,
+                files,
+                memory: Memory { rss_kib, own_kib },
+                wake_ups,
+            } = samples[index];
             let seconds = begin.elapsed().as_secs();
-            writeln!(text, "{round},{seconds},{what},{threads},{files},{rss_kib},{own_kib},{wake_ups:.1}")
-                .expect("a String");
+            writeln!(
+                text,
+                "{round},{seconds},{what},{threads},{files},{rss_kib},{own_kib},{wake_ups:.1}"
+            )
+            .expect("a String");
             curves[index].push(samples[index]);
         }
         if let Some(path) = std::env::var_os("ANKAIOS_SOAK_CURVE").filter(|path| !path.is_empty()) {
@@ -233,9 +290,15 @@ fn threads_files_memory_and_wake_ups_of_a_busy_cluster_stay_flat() {
         let third = samples.len().div_ceil(3);
         let (first, last) = (&samples[..third], &samples[samples.len() - third..]);
         let grown = median(last, values[2].1) - median(first, values[2].1);
-        assert!(grown <= GROWTH_MAX_KIB, "{what}: {grown:.0} KiB more in the last third: {samples:?}");
+        assert!(
+            grown <= GROWTH_MAX_KIB,
+            "{what}: {grown:.0} KiB more in the last third: {samples:?}"
+        );
         let (before, after) = (median(first, values[4].1), median(last, values[4].1));
         let most = before * WAKE_UPS_FACTOR + WAKE_UPS_MORE;
-        assert!(after <= most, "{what}: {before:.1} wake-ups per second became {after:.1}: {samples:?}");
+        assert!(
+            after <= most,
+            "{what}: {before:.1} wake-ups per second became {after:.1}: {samples:?}"
+        );
     }
 }

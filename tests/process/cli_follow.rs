@@ -13,16 +13,24 @@ const CONFIGS: &str = "desiredState:\n  apiVersion: v1\n  configs:\n";
 
 fn set_config(cluster: &Cluster, name: &str, value: &str) {
     let text = format!("{CONFIGS}    {name}: {value}\n");
-    cluster.ank_with_input(&["set", "state", &format!("desiredState.configs.{name}"), "-"], &text).success();
+    cluster
+        .ank_with_input(
+            &["set", "state", &format!("desiredState.configs.{name}"), "-"],
+            &text,
+        )
+        .success();
 }
 
-/// Starts `get events -c -o json` for configs and waits for the state as it is, so that nothing later is missed.
+/// Starts `get events -c -o json` for configs and waits for the state as it is, so that nothing
+/// later is missed.
 fn follow_configs(cluster: &Cluster, further: &[&str]) -> Process {
     let mut arguments = vec!["get", "events", "-c", "-o", "json"];
     arguments.extend(further);
     arguments.push("desiredState.configs");
     let process = cluster.start_ank(&arguments);
-    wait_until("the current state", || process.stdout().lines().count() == 1);
+    wait_until("the current state", || {
+        process.stdout().lines().count() == 1
+    });
     process
 }
 
@@ -37,10 +45,16 @@ fn events_come_as_one_json_object_a_line_until_enough_were_printed() {
     let mut process = follow_configs(&cluster, &["--count", "3"]);
     set_config(&cluster, "port", "'80'");
     set_config(&cluster, "port", "'81'");
-    assert_eq!(cluster.ank(&["delete", "config", "port"]).stdout, "Deleted config 'port'.\n");
+    assert_eq!(
+        cluster.ank(&["delete", "config", "port"]).stdout,
+        "Deleted config 'port'.\n"
+    );
     assert_eq!((ended(&mut process), process.stderr()), (0, String::new()));
-    let lines: Vec<Value> =
-        process.stdout().lines().map(|line| serde_json::from_str(line).expect("one object a line")).collect();
+    let lines: Vec<Value> = process
+        .stdout()
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("one object a line"))
+        .collect();
     assert_eq!(lines.len(), 4);
     let path = "desiredState.configs.port";
     for (line, key, value) in [
@@ -49,9 +63,16 @@ fn events_come_as_one_json_object_a_line_until_enough_were_printed() {
         (&lines[3], "removedFields", None),
     ] {
         assert_eq!(line[key], serde_json::json!([path]), "{line}");
-        assert_eq!(line["completeState"]["desiredState"]["configs"]["port"].as_str(), value, "{line}");
+        assert_eq!(
+            line["completeState"]["desiredState"]["configs"]["port"].as_str(),
+            value,
+            "{line}"
+        );
         let timestamp = line["timestamp"].as_str().unwrap_or_default();
-        assert!(timestamp.len() == 35 && timestamp.ends_with("+00:00"), "{timestamp}");
+        assert!(
+            timestamp.len() == 35 && timestamp.ends_with("+00:00"),
+            "{timestamp}"
+        );
     }
     assert!(lines[0].get("addedFields").is_none());
 }
@@ -62,21 +83,38 @@ fn signals_end_events_in_order_and_without_a_word() {
     for signal in [Signal::INT, Signal::TERM, Signal::QUIT, Signal::HUP] {
         let mut process = follow_configs(&cluster, &[]);
         process.signal(signal);
-        assert_eq!((ended(&mut process), process.stderr()), (0, String::new()), "{signal:?}");
+        assert_eq!(
+            (ended(&mut process), process.stderr()),
+            (0, String::new()),
+            "{signal:?}"
+        );
     }
     let mut watch = cluster.start_ank(&["get", "workloads", "-w"]);
-    wait_until("the first frame", || watch.stdout().contains("WORKLOAD NAME"));
+    wait_until("the first frame", || {
+        watch.stdout().contains("WORKLOAD NAME")
+    });
     watch.signal(Signal::INT);
-    assert_eq!((ended(&mut watch), watch.stderr()), (130, String::new()), "everything else ends by the signal");
+    assert_eq!(
+        (ended(&mut watch), watch.stderr()),
+        (130, String::new()),
+        "everything else ends by the signal"
+    );
 }
 
 #[test]
 fn events_that_are_waited_for_end_by_the_signal_so_that_a_script_does_not_go_on() {
     let cluster = Cluster::start(&[]);
-    for further in [&["--until", "desiredState.configs.k=never"][..], &["--count", "9"]] {
+    for further in [
+        &["--until", "desiredState.configs.k=never"][..],
+        &["--count", "9"],
+    ] {
         let mut process = follow_configs(&cluster, further);
         process.signal(Signal::INT);
-        assert_eq!((ended(&mut process), process.stderr()), (130, String::new()), "{further:?}");
+        assert_eq!(
+            (ended(&mut process), process.stderr()),
+            (130, String::new()),
+            "{further:?}"
+        );
     }
 }
 
@@ -85,17 +123,33 @@ fn a_lost_connection_ends_events_with_an_error_unless_they_reconnect() {
     let mut cluster = Cluster::start(&[]);
     let mut ends = follow_configs(&cluster, &[]);
     let mut watch = cluster.start_ank(&["get", "workloads", "-w"]);
-    wait_until("the first frame", || watch.stdout().contains("WORKLOAD NAME"));
+    wait_until("the first frame", || {
+        watch.stdout().contains("WORKLOAD NAME")
+    });
     let mut stays = follow_configs(&cluster, &["--reconnect", "--count", "1"]);
     cluster.kill_server();
     assert_eq!(ended(&mut ends), 1);
-    let first = |process: &Process| process.stderr().lines().next().unwrap_or_default().to_owned();
-    assert_eq!(first(&ends), "error: Failed to get events: 'Command failed: 'Connection to server interrupted''");
+    let first = |process: &Process| {
+        process
+            .stderr()
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    assert_eq!(
+        first(&ends),
+        "error: Failed to get events: 'Command failed: 'Connection to server interrupted''"
+    );
     assert_eq!(ended(&mut watch), 1);
-    assert_eq!(first(&watch), "error: Failed to watch workloads: 'Command failed: 'Connection to server interrupted''");
+    assert_eq!(
+        first(&watch),
+        "error: Failed to watch workloads: 'Command failed: 'Connection to server interrupted''"
+    );
     for process in [&ends, &watch] {
         let stderr = process.stderr();
-        let stopped = stderr.ends_with("; start the server again if it was stopped, or see its log\n");
+        let stopped =
+            stderr.ends_with("; start the server again if it was stopped, or see its log\n");
         assert!(stopped && !stderr.contains("TLS"), "{stderr}");
     }
     cluster.start_server(&[]);
@@ -103,8 +157,21 @@ fn a_lost_connection_ends_events_with_an_error_unless_they_reconnect() {
     wait_until("a new connection", || stays.stdout().lines().count() == 2);
     set_config(&cluster, "k", "v");
     assert_eq!(ended(&mut stays), 0, "{}", stays.stderr());
-    assert!(stays.stdout().lines().last().unwrap_or_default().contains("addedFields"), "{}", stays.stdout());
-    assert!(stays.stderr().starts_with("warn: Command failed: 'Connection to server interrupted'; trying again\n"));
+    assert!(
+        stays
+            .stdout()
+            .lines()
+            .last()
+            .unwrap_or_default()
+            .contains("addedFields"),
+        "{}",
+        stays.stdout()
+    );
+    assert!(
+        stays.stderr().starts_with(
+            "warn: Command failed: 'Connection to server interrupted'; trying again\n"
+        )
+    );
 }
 
 #[test]
@@ -115,7 +182,9 @@ fn events_without_a_server_are_an_error_also_when_they_would_reconnect() {
         let output = cluster.ank(arguments);
         assert_eq!(output.code, 1);
         assert!(
-            output.stderr.starts_with("error: Could not connect to Ankaios server on 'http://"),
+            output
+                .stderr
+                .starts_with("error: Could not connect to Ankaios server on 'http://"),
             "{}",
             output.stderr
         );
@@ -125,12 +194,28 @@ fn events_without_a_server_are_an_error_also_when_they_would_reconnect() {
 #[test]
 fn a_reader_that_goes_away_ends_ank_without_a_message() {
     let cluster = Cluster::start(&[]);
-    for words in ["get state", "get events -c", "get workloads -w", "help apply"] {
+    for words in [
+        "get state",
+        "get events -c",
+        "get workloads -w",
+        "help apply",
+    ] {
         let (reader, writer) = std::io::pipe().expect("pipes can be had");
         drop(reader);
         let mut command = cluster.ank_command();
-        let output = command.args(words.split(' ')).stdout(writer).output().expect("ank starts");
-        assert_eq!((exit_code(output.status), String::from_utf8_lossy(&output.stderr).as_ref()), (0, ""), "{words}");
+        let output = command
+            .args(words.split(' '))
+            .stdout(writer)
+            .output()
+            .expect("ank starts");
+        assert_eq!(
+            (
+                exit_code(output.status),
+                String::from_utf8_lossy(&output.stderr).as_ref()
+            ),
+            (0, ""),
+            "{words}"
+        );
     }
 }
 
@@ -147,16 +232,26 @@ fn logs_that_cannot_be_had_are_explained_instead_of_awaited() {
     cluster.wait_for_state("waits", "Pending(WaitingToStart)");
     cluster.wait_for_state("fine", "Running(Ok)");
     for (name, warning) in [
-        ("odd", "warn: no logs of workload 'odd' on agent 'agent_A': it is Pending(StartingFailed): "),
+        (
+            "odd",
+            "warn: no logs of workload 'odd' on agent 'agent_A': it is Pending(StartingFailed): ",
+        ),
         (
             "waits",
             "warn: no logs of workload 'waits' on agent 'agent_A': it is Pending(WaitingToStart): waits for 'odd' to run\n",
         ),
-        ("nowhere", "warn: no logs of workload 'nowhere': it is NotScheduled\n"),
+        (
+            "nowhere",
+            "warn: no logs of workload 'nowhere': it is NotScheduled\n",
+        ),
     ] {
         for arguments in [&["logs", name][..], &["logs", "-f", name]] {
             let output = cluster.ank(arguments);
-            assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{arguments:?}");
+            assert_eq!(
+                (output.code, output.stdout.as_str()),
+                (1, ""),
+                "{arguments:?}"
+            );
             assert!(output.stderr.starts_with(warning), "{}", output.stderr);
         }
     }
@@ -167,51 +262,97 @@ fn logs_that_cannot_be_had_are_explained_instead_of_awaited() {
     cluster.wait_for_state("fine", "AgentDisconnected");
     let output = cluster.ank(&["logs", "-f", "fine"]);
     assert_eq!(output.code, 1);
-    assert!(output.stderr.contains("it is AgentDisconnected"), "{}", output.stderr);
+    assert!(
+        output.stderr.contains("it is AgentDisconnected"),
+        "{}",
+        output.stderr
+    );
 }
 
 #[test]
 fn logs_of_two_workloads_on_two_agents_are_followed_until_both_ended() {
     let cluster = Cluster::start(&["agent_A", "agent_B"]);
     let web = workload("web", "run").config("commandArgs: [hello, world]");
-    let db = workload("db", "run").on("agent_B").config("commandArgs: ['one\n\n      two']");
+    let db = workload("db", "run")
+        .on("agent_B")
+        .config("commandArgs: ['one\n\n      two']");
     cluster.apply(&manifest(&[web, db]));
     cluster.wait_until_run(&["web", "db"]);
     for (arguments, expected) in [
         (&["logs", "web"][..], "hello world\n"),
         (&["logs", "-n", "web"], "web hello world\n"),
-        (&["logs", "--agent-names", "--tail", "7", "web"], "agent_A/web hello world\n"),
+        (
+            &["logs", "--agent-names", "--tail", "7", "web"],
+            "agent_A/web hello world\n",
+        ),
     ] {
         let output = cluster.ank(arguments);
-        assert_eq!((output.code, output.stdout.as_str(), output.stderr.as_str()), (0, expected, ""), "{arguments:?}");
+        assert_eq!(
+            (output.code, output.stdout.as_str(), output.stderr.as_str()),
+            (0, expected, ""),
+            "{arguments:?}"
+        );
     }
     let (_, id) = cluster.engine.only_container("web");
-    let calls: Vec<String> = cluster.engine.calls_of("logs", &id).iter().map(|call| call.argv.join(" ")).collect();
-    assert_eq!(calls, [format!("logs {id}"), format!("logs {id}"), format!("logs --tail 7 {id}")]);
+    let calls: Vec<String> = cluster
+        .engine
+        .calls_of("logs", &id)
+        .iter()
+        .map(|call| call.argv.join(" "))
+        .collect();
+    assert_eq!(
+        calls,
+        [
+            format!("logs {id}"),
+            format!("logs {id}"),
+            format!("logs --tail 7 {id}")
+        ]
+    );
 
     // Which of the two workloads comes first is open, the order of the lines of one of them is not.
     let lines_of = |process: &Process, name: &str| -> Vec<String> {
         let text = process.stdout();
-        text.lines().filter_map(|line| line.strip_prefix(name)).map(str::to_owned).collect()
+        text.lines()
+            .filter_map(|line| line.strip_prefix(name))
+            .map(str::to_owned)
+            .collect()
     };
     let mut both = cluster.start_ank(&["logs", "--follow", "web", "db"]);
     let mut stopped = cluster.start_ank(&["logs", "-f", "web"]);
     let came = poll(LIMIT, || (both.stdout().lines().count() == 3).then_some(()));
-    assert!(came.is_some(), "the lines so far: {:?} {:?}", both.stdout(), both.stderr());
-    wait_until("the line of the other reader", || stopped.stdout() == "hello world\n");
+    assert!(
+        came.is_some(),
+        "the lines so far: {:?} {:?}",
+        both.stdout(),
+        both.stderr()
+    );
+    wait_until("the line of the other reader", || {
+        stopped.stdout() == "hello world\n"
+    });
     let log = cluster.engine.state().join("logs").join(&id);
-    let mut file = std::fs::File::options().append(true).open(log).expect("the container has a log");
+    let mut file = std::fs::File::options()
+        .append(true)
+        .open(log)
+        .expect("the container has a log");
     file.write_all(b"later\n").expect("the log is writable");
-    wait_until("the line that comes later", || both.stdout().lines().count() == 4);
+    wait_until("the line that comes later", || {
+        both.stdout().lines().count() == 4
+    });
     assert_eq!(lines_of(&both, "web "), ["hello world", "later"]);
     assert_eq!(lines_of(&both, "db "), ["one", "two"]);
-    wait_until("the same line", || stopped.stdout() == "hello world\nlater\n");
+    wait_until("the same line", || {
+        stopped.stdout() == "hello world\nlater\n"
+    });
 
     stopped.signal(Signal::INT);
     assert_eq!((ended(&mut stopped), stopped.stderr()), (0, String::new()));
-    wait_until("nobody reads for it any more", || cluster.engine.hanging_calls_of("logs").len() == 2);
+    wait_until("nobody reads for it any more", || {
+        cluster.engine.hanging_calls_of("logs").len() == 2
+    });
     cluster.engine.finish("web", 0);
-    wait_until("one reader is left", || cluster.engine.hanging_calls_of("logs").len() == 1);
+    wait_until("one reader is left", || {
+        cluster.engine.hanging_calls_of("logs").len() == 1
+    });
     assert!(both.is_running(), "the other workload still runs");
     cluster.engine.finish("db", 0);
     assert_eq!((ended(&mut both), both.stderr()), (0, String::new()));

@@ -1,6 +1,6 @@
-//! What `ank` prints, byte for byte: help, tables and graphs at 80 and 200 columns, in a terminal and in a pipe; shell
-//! completion. The expected texts are in `tests/golden/`; ANKAIOS_WRITE_GOLDEN=1 writes them
-//! anew, to be looked at before they are committed.
+//! What `ank` prints, byte for byte: help, tables and graphs at 80 and 200 columns, in a terminal
+//! and in a pipe; shell completion. The expected texts are in `tests/golden/`;
+//! ANKAIOS_WRITE_GOLDEN=1 writes them anew, to be looked at before they are committed.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
@@ -31,8 +31,13 @@ impl To {
 
 /// Runs `command`, whose words need no quotes, with its output going `to` there.
 fn run(cluster: &Cluster, command: &Command, to: To) -> Output {
-    let words: Vec<_> = std::iter::once(command.get_program()).chain(command.get_args()).collect();
-    let line: Vec<String> = words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let words: Vec<_> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .collect();
+    let line: Vec<String> = words
+        .into_iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
     let mut shell = match to {
         To::Pipe => {
             let mut shell = Command::new("sh");
@@ -52,7 +57,10 @@ fn run(cluster: &Cluster, command: &Command, to: To) -> Output {
             None => shell.env_remove(name),
         };
     }
-    shell.env_remove("COLUMNS").env_remove("LINES").current_dir(cluster.folder());
+    shell
+        .env_remove("COLUMNS")
+        .env_remove("LINES")
+        .current_dir(cluster.folder());
     let mut output = cluster.finish(shell, "");
     output.stdout = output.stdout.replace("\r\n", "\n");
     output
@@ -61,13 +69,19 @@ fn run(cluster: &Cluster, command: &Command, to: To) -> Output {
 /// Compares `text` with the file `name` of the golden texts.
 #[track_caller]
 fn golden(name: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{name}.txt"));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(format!("{name}.txt"));
     if std::env::var_os("ANKAIOS_WRITE_GOLDEN").is_some() {
         fs::create_dir_all(path.parent().expect("has a folder")).expect("sources are writable");
         fs::write(&path, text).expect("sources are writable");
     }
     let expected = fs::read_to_string(&path).unwrap_or_default();
-    assert!(text == expected, "{name} differs from {}:\n{text}", path.display());
+    assert!(
+        text == expected,
+        "{name} differs from {}:\n{text}",
+        path.display()
+    );
 }
 
 #[test]
@@ -114,7 +128,9 @@ fn help_fits_the_terminal() {
         if let To::Terminal(columns) = to {
             let columns = usize::try_from(columns).expect("small");
             // The terminal wraps usage lines itself.
-            let wide = all.lines().filter(|line| line.chars().count() > columns && !line.starts_with("Usage: "));
+            let wide = all
+                .lines()
+                .filter(|line| line.chars().count() > columns && !line.starts_with("Usage: "));
             assert_eq!(wide.collect::<Vec<_>>(), [""; 0], "{columns} columns");
         }
         golden(&format!("help_{}", to.name()), &all);
@@ -126,7 +142,9 @@ fn tables_and_graphs_fit_the_terminal() {
     let cluster = Cluster::start(&["agent_A"]);
     cluster.apply(
         &(manifest(&[
-            workload("web", "run").after("database", "ADD_COND_RUNNING").after("setup", "ADD_COND_SUCCEEDED"),
+            workload("web", "run")
+                .after("database", "ADD_COND_RUNNING")
+                .after("setup", "ADD_COND_SUCCEEDED"),
             workload("database", "run"),
             workload("setup", "exit0"),
             workload("reporter", "exit3"),
@@ -144,7 +162,12 @@ fn tables_and_graphs_fit_the_terminal() {
     ] {
         cluster.wait_for_state(name, state);
     }
-    let tables = ["get workloads", "get workloads -s running web", "graph", "get configs"];
+    let tables = [
+        "get workloads",
+        "get workloads -s running web",
+        "graph",
+        "get configs",
+    ];
     for words in tables {
         for to in To::ALL {
             let mut command = cluster.ank_command();
@@ -152,7 +175,10 @@ fn tables_and_graphs_fit_the_terminal() {
             let output = run(&cluster, &command, to);
             assert_eq!(output.code, 0, "{words}");
             assert_fits(to, &output.stdout);
-            golden(&format!("{}_{}", words.replace(' ', "_"), to.name()), &output.stdout);
+            golden(
+                &format!("{}_{}", words.replace(' ', "_"), to.name()),
+                &output.stdout,
+            );
         }
     }
     for words in ["get workloads", "graph"] {
@@ -182,7 +208,10 @@ fn tables_and_graphs_fit_the_terminal() {
             assert_eq!(output.code, 0, "{words}");
             without_times(&output.stdout)
         });
-        assert!(outputs[0] == outputs[1] && outputs[1] == outputs[2], "{words}");
+        assert!(
+            outputs[0] == outputs[1] && outputs[1] == outputs[2],
+            "{words}"
+        );
         golden(&words.replace(' ', "_"), &outputs[0]);
     }
 }
@@ -191,17 +220,22 @@ fn tables_and_graphs_fit_the_terminal() {
 fn assert_fits(to: To, text: &str) {
     if let To::Terminal(columns) = to {
         let columns = usize::try_from(columns).expect("small");
-        assert!(text.lines().all(|line| line.chars().count() <= columns), "{text}");
+        assert!(
+            text.lines().all(|line| line.chars().count() <= columns),
+            "{text}"
+        );
     }
 }
 
 /// `text` with each time in it replaced.
 fn without_times(text: &str) -> String {
-    let pattern = regex_lite::Regex::new(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}\+00:00").expect("a pattern");
+    let pattern =
+        regex_lite::Regex::new(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}\+00:00").expect("a pattern");
     pattern.replace_all(text, "<time>").into_owned()
 }
 
-/// What is left on the screen of a terminal with enough lines: each frame replaces the one before it.
+/// What is left on the screen of a terminal with enough lines: each frame replaces the one before
+/// it.
 fn on_screen(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     let mut at = 0;
@@ -211,7 +245,10 @@ fn on_screen(text: &str) -> String {
             lines.truncate(at); // All that is below is cleared.
             rest = after;
         }
-        while let Some((_, after)) = rest.strip_prefix("\u{1b}[").and_then(|rest| rest.split_once(['G', 'A'])) {
+        while let Some((_, after)) = rest
+            .strip_prefix("\u{1b}[")
+            .and_then(|rest| rest.split_once(['G', 'A']))
+        {
             let up = &rest[2..rest.len() - after.len()];
             if let Some(up) = up.strip_suffix('A') {
                 at -= up.parse::<usize>().expect("a number of lines");
@@ -245,7 +282,8 @@ fn an_apply_that_misses_its_target_says_so_at_any_width() {
         let mut command = cluster.ank_command();
         command.args(["apply", "missing.yaml", "--fail-on-error"]);
         let output = run(&cluster, &command, to);
-        // Which frames there were depends on how fast the machine is; the last one and what follows do not.
+        // Which frames there were depends on how fast the machine is; the last one and what follows
+        // do not.
         let shown = match to {
             To::Pipe => output
                 .stdout
@@ -259,10 +297,16 @@ fn an_apply_that_misses_its_target_says_so_at_any_width() {
             To::Terminal(_) => {
                 assert_eq!(output.code, 3);
                 // The two warnings of the runtimes are before it.
-                on_screen(&output.stdout).split_inclusive('\n').skip(2).collect()
+                on_screen(&output.stdout)
+                    .split_inclusive('\n')
+                    .skip(2)
+                    .collect()
             }
         };
-        let shown = shown.replace("\u{1b}[38;5;11m", "").replace("\u{1b}[1;38;5;9m", "").replace("\u{1b}[38;5;14m", "");
+        let shown = shown
+            .replace("\u{1b}[38;5;11m", "")
+            .replace("\u{1b}[1;38;5;9m", "")
+            .replace("\u{1b}[38;5;14m", "");
         let shown = shown.replace("\u{1b}[0m", "");
         assert_fits(to, &shown);
         golden(&format!("apply_missed_{}", to.name()), &shown);
@@ -276,27 +320,51 @@ fn config_files_that_cannot_be_used_are_told_by_file_line_and_key() {
     cluster.write("syntax.conf", "version = 'v1'\ninsecure = \n");
     cluster.write("type.conf", "version = 'v1'\ninsecure = 'true'\n");
     cluster.write("version.conf", "\nversion = 'v2'\n");
-    cluster.write("both.conf", "version = 'v1'\nca_pem = '/ca.pem'\nca_pem_content = 'x'\n");
-    cluster.write("pem.conf", "version = 'v1'\nname = 'a'\ninsecure = true\nkey_pem = '/nowhere/key.pem'\n");
+    cluster.write(
+        "both.conf",
+        "version = 'v1'\nca_pem = '/ca.pem'\nca_pem_content = 'x'\n",
+    );
+    cluster.write(
+        "pem.conf",
+        "version = 'v1'\nname = 'a'\ninsecure = true\nkey_pem = '/nowhere/key.pem'\n",
+    );
     cluster.write(
         "address.conf",
         "version = 'v1'\nname = 'a'\ninsecure = true\naddress = 'localhost:1'\nserver_url = 'here'\n",
     );
     let folder = cluster.folder().display().to_string();
     let mut all = String::new();
-    for name in ["missing", "empty", "syntax", "type", "version", "both", "pem", "address"] {
+    for name in [
+        "missing", "empty", "syntax", "type", "version", "both", "pem", "address",
+    ] {
         let file = format!("{name}.conf");
-        let programs = [env!("CARGO_BIN_EXE_ank"), env!("CARGO_BIN_EXE_ank-server"), env!("CARGO_BIN_EXE_ank-agent")];
+        let programs = [
+            env!("CARGO_BIN_EXE_ank"),
+            env!("CARGO_BIN_EXE_ank-server"),
+            env!("CARGO_BIN_EXE_ank-agent"),
+        ];
         for program in programs {
             let mut command = clean_command(program, cluster.folder());
-            command.current_dir(cluster.folder()).args(["-x", &file]).env("TMPDIR", &folder);
+            command
+                .current_dir(cluster.folder())
+                .args(["-x", &file])
+                .env("TMPDIR", &folder);
             if program.ends_with("ank") {
                 command.args(["get", "agents"]);
             }
             let output = cluster.finish(command, "");
-            assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{program} {name}: {}", output.stderr);
+            assert_eq!(
+                (output.code, output.stdout.as_str()),
+                (1, ""),
+                "{program} {name}: {}",
+                output.stderr
+            );
             let program = program.rsplit('/').next().unwrap_or_default();
-            let text: Vec<&str> = output.stderr.lines().filter(|line| !line.contains(" INFO ")).collect();
+            let text: Vec<&str> = output
+                .stderr
+                .lines()
+                .filter(|line| !line.contains(" INFO "))
+                .collect();
             let text: Vec<String> = text
                 .iter()
                 .map(|line| {
@@ -305,7 +373,10 @@ fn config_files_that_cannot_be_used_are_told_by_file_line_and_key() {
                         .map_or_else(|| (*line).to_owned(), |(_, rest)| format!("[{rest}"))
                 })
                 .collect();
-            all.push_str(&format!("$ {program} -x {file}\n{}\n\n", text.join("\n").replace(&folder, "<folder>")));
+            all.push_str(&format!(
+                "$ {program} -x {file}\n{}\n\n",
+                text.join("\n").replace(&folder, "<folder>")
+            ));
         }
     }
     golden("config_errors", &all);
@@ -315,11 +386,24 @@ fn config_files_that_cannot_be_used_are_told_by_file_line_and_key() {
 fn shells_show_what_candidates_mean() {
     let cluster = Cluster::prepare();
     let mut all = String::new();
-    for words in ["", "get ", "get workload -", "get agent ", "get state -o ", "logs -"] {
+    for words in [
+        "",
+        "get ",
+        "get workload -",
+        "get agent ",
+        "get state -o ",
+        "logs -",
+    ] {
         let mut command = cluster.bare_ank_command();
-        command.env("COMPLETE", "fish").args(["--", "ank"]).args(words.split(' '));
+        command
+            .env("COMPLETE", "fish")
+            .args(["--", "ank"])
+            .args(words.split(' '));
         let shown = cluster.finish(command, "").success();
-        all.push_str(&format!("$ ank {words}<Tab>\n{}\n\n", shown.replace('\t', "    ")));
+        all.push_str(&format!(
+            "$ ank {words}<Tab>\n{}\n\n",
+            shown.replace('\t', "    ")
+        ));
     }
     golden("completion", &all);
 }
@@ -330,9 +414,19 @@ fn errors_are_coloured_in_a_terminal_only_and_not_with_no_color() {
     let mut command = cluster.bare_ank_command();
     command.args(["-k", "-s", "ftp://here", "get", "state"]);
     let text = "Cannot connect to server: 'Wrong server address format: 'ftp://here'.'";
-    let first = |to, command: &Command| run(&cluster, command, to).stdout.lines().next().unwrap_or_default().to_owned();
+    let first = |to, command: &Command| {
+        run(&cluster, command, to)
+            .stdout
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
     assert_eq!(first(To::Pipe, &command), format!("error: {text}"));
-    assert_eq!(first(To::Terminal(80), &command), format!("\u{1b}[1;38;5;9merror:\u{1b}[0m {text}"));
+    assert_eq!(
+        first(To::Terminal(80), &command),
+        format!("\u{1b}[1;38;5;9merror:\u{1b}[0m {text}")
+    );
     command.env("NO_COLOR", "1");
     assert_eq!(first(To::Terminal(80), &command), format!("error: {text}"));
 }
@@ -342,7 +436,9 @@ fn differences_are_coloured_in_a_terminal_only_and_not_with_no_color() {
     let cluster = Cluster::start(&[]);
     cluster.write("config.yaml", "apiVersion: v1\nconfigs: {c: new}\n");
     let state = "desiredState: {apiVersion: v1, configs: {c: old}}\n";
-    cluster.ank_with_input(&["set", "state", "desiredState.configs.c", "-"], state).success();
+    cluster
+        .ank_with_input(&["set", "state", "desiredState.configs.c", "-"], state)
+        .success();
     let mut command = cluster.ank_command();
     command.args(["diff", "config.yaml"]);
     let plain = "--- config c\n+++ config c\n@@ -1,1 +1,1 @@\n-old\n+new\n1 config to change.\n";
@@ -357,16 +453,23 @@ fn differences_are_coloured_in_a_terminal_only_and_not_with_no_color() {
 /// The candidates for the last of `words`.
 fn candidates(cluster: &Cluster, options: &[String], words: &[&str]) -> Vec<String> {
     let mut command = cluster.bare_ank_command();
-    command.env("COMPLETE", "fish").args(["--", "ank"]).args(options).args(words);
+    command
+        .env("COMPLETE", "fish")
+        .args(["--", "ank"])
+        .args(options)
+        .args(words);
     let shown = cluster.finish(command, "").success();
-    let lines = shown.lines().map(|line| line.split('\t').next().unwrap_or_default().to_owned());
+    let lines = shown
+        .lines()
+        .map(|line| line.split('\t').next().unwrap_or_default().to_owned());
     lines.filter(|value| !value.starts_with('-')).collect()
 }
 
 #[test]
 fn shells_are_told_the_names_that_the_typed_server_knows() {
     let cluster = Cluster::start(&["agent_A"]);
-    let text = manifest(&[workload("web", "run"), workload("worker", "run")]) + "configs: {port: '80'}\n";
+    let text =
+        manifest(&[workload("web", "run"), workload("worker", "run")]) + "configs: {port: '80'}\n";
     cluster.apply(&text);
     cluster.wait_for_state("web", "Running(Ok)");
     let typed = ["-k".to_owned(), "-s".to_owned(), cluster.url()];
@@ -377,14 +480,34 @@ fn shells_are_told_the_names_that_the_typed_server_knows() {
     assert_eq!(complete(&["delete", "config", "p"]), ["port"]);
     assert_eq!(complete(&["get", "workload", "-a", "a"]), ["agent_A"]);
     assert_eq!(complete(&["apply", "--agent", ""]), ["agent_A"]);
-    assert_eq!(complete(&["get", "workload", "-s", "S"]), ["Stopping", "Succeeded"]);
-    assert_eq!(complete(&["get", "state", "desiredState.c"]), ["desiredState.configs", "desiredState.configs.port"]);
-    let states = ["workloadStates.agent_A.web", "workloadStates.agent_A.worker"];
-    assert_eq!(complete(&["get", "events", "workloadStates.agent_A.w"]), states);
+    assert_eq!(
+        complete(&["get", "workload", "-s", "S"]),
+        ["Stopping", "Succeeded"]
+    );
+    assert_eq!(
+        complete(&["get", "state", "desiredState.c"]),
+        ["desiredState.configs", "desiredState.configs.port"]
+    );
+    let states = [
+        "workloadStates.agent_A.web",
+        "workloadStates.agent_A.worker",
+    ];
+    assert_eq!(
+        complete(&["get", "events", "workloadStates.agent_A.w"]),
+        states
+    );
     assert_eq!(complete(&["get", "state", "-o", ""]), ["yaml", "json"]);
     assert_eq!(complete(&["get", "wo"]), ["workload"]);
-    let nobody = ["-k".to_owned(), "-s".to_owned(), "http://127.0.0.1:1".to_owned()];
-    assert_eq!(candidates(&cluster, &nobody, &["get", "workload", "w"]), [""; 0], "no server, no names, no message");
+    let nobody = [
+        "-k".to_owned(),
+        "-s".to_owned(),
+        "http://127.0.0.1:1".to_owned(),
+    ];
+    assert_eq!(
+        candidates(&cluster, &nobody, &["get", "workload", "w"]),
+        [""; 0],
+        "no server, no names, no message"
+    );
 }
 
 #[test]

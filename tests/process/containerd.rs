@@ -1,4 +1,5 @@
-//! The runtime containerd: workloads through a scripted nerdctl, and an agent on a machine without nerdctl.
+//! The runtime containerd: workloads through a scripted nerdctl, and an agent on a machine without
+//! nerdctl.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
@@ -32,10 +33,17 @@ fn workloads_run_end_restart_change_and_go() {
     let cluster = start();
     let recorder = Recorder::start(&cluster);
     let job = containerd("job", "exit0").config("commandArgs: [done]");
-    cluster.apply(&manifest(&[containerd("web", "run"), job, containerd("again", "run").restart("ALWAYS")]));
+    cluster.apply(&manifest(&[
+        containerd("web", "run"),
+        job,
+        containerd("again", "run").restart("ALWAYS"),
+    ]));
     cluster.wait_until_run(&["web", "again"]);
     cluster.wait_for_state("job", "Succeeded(Ok)");
-    assert_eq!(LogClient::new(&cluster).read_all(everything(&recorder.instance("job"))), ["done"]);
+    assert_eq!(
+        LogClient::new(&cluster).read_all(everything(&recorder.instance("job"))),
+        ["done"]
+    );
 
     let (web, _) = cluster.engine.only_container("web");
     cluster.engine.kill_container("web");
@@ -44,14 +52,18 @@ fn workloads_run_end_restart_change_and_go() {
     assert!(!is_alive(web));
     let (_, again) = cluster.engine.only_container("again");
     cluster.engine.finish("again", 0);
-    wait_until("it is started again", || cluster.engine.calls_of("start", &again).len() == 1);
+    wait_until("it is started again", || {
+        cluster.engine.calls_of("start", &again).len() == 1
+    });
     cluster.wait_for_state("again", "Running(Ok)");
 
     let (_, before) = cluster.engine.only_container("again");
     cluster.apply(&manifest(&[containerd("again", "run:latest")]));
     cluster.wait_for("the new one runs", || {
         let containers = cluster.engine.containers_of("again");
-        (containers.len() == 1 && containers[0]["Id"] != json!(before) && containers[0]["State"] == "running")
+        (containers.len() == 1
+            && containers[0]["Id"] != json!(before)
+            && containers[0]["State"] == "running")
             .then_some(())
     });
     for name in ["web", "job", "again"] {
@@ -60,16 +72,29 @@ fn workloads_run_end_restart_change_and_go() {
     assert_eq!(cluster.engine.containers().len(), 0);
     let calls = cluster.engine.calls();
     let commands: Vec<&str> = calls.iter().map(Call::command).collect();
-    assert!(commands.iter().all(|one| ["ps", "inspect", "run", "start", "stop", "rm", "logs"].contains(one)));
+    assert!(
+        commands
+            .iter()
+            .all(|one| ["ps", "inspect", "run", "start", "stop", "rm", "logs"].contains(one))
+    );
 }
 
 #[test]
-fn containers_are_taken_over_by_the_next_agent_and_those_that_ended_since_the_boot_stay_as_they_are() {
+fn containers_are_taken_over_by_the_next_agent_and_those_that_ended_since_the_boot_stay_as_they_are()
+ {
     let mut cluster = prepare();
-    let workloads = [containerd("web", "run"), containerd("job", "exit0"), containerd("bad", "exit3")];
+    let workloads = [
+        containerd("web", "run"),
+        containerd("job", "exit0"),
+        containerd("bad", "exit3"),
+    ];
     cluster.agent_config = "rerun_finished = \"boot\"".to_owned();
     cluster.start_with_manifest(&manifest(&workloads));
-    let states = [("web", "Running(Ok)"), ("job", "Succeeded(Ok)"), ("bad", "Failed(ExecFailed)")];
+    let states = [
+        ("web", "Running(Ok)"),
+        ("job", "Succeeded(Ok)"),
+        ("bad", "Failed(ExecFailed)"),
+    ];
     for (name, state) in states {
         cluster.wait_for_state(name, state);
     }
@@ -81,7 +106,13 @@ fn containers_are_taken_over_by_the_next_agent_and_those_that_ended_since_the_bo
         cluster.wait_for_state(name, state);
     }
     assert_eq!(cluster.engine.only_container("web"), web);
-    assert_eq!((cluster.engine.calls_of("run", "").len(), cluster.engine.calls_of("start", "").len()), (3, 0));
+    assert_eq!(
+        (
+            cluster.engine.calls_of("run", "").len(),
+            cluster.engine.calls_of("start", "").len()
+        ),
+        (3, 0)
+    );
 }
 
 #[test]
@@ -92,10 +123,17 @@ fn faults_of_nerdctl_are_shown_and_cleaned_up() {
         { "command": "stop", "workload": "web", "times": 1, "exit": 1, "stderr": "busy" },
         { "command": "inspect", "times": 1, "stdout": "garbage" },
     ]));
-    cluster.apply(&manifest(&[containerd("web", "run"), containerd("calm", "run")]));
-    // The second try may be shown already: the container that the first one left is in its way, which comes before its reason.
+    cluster.apply(&manifest(&[
+        containerd("web", "run"),
+        containerd("calm", "run"),
+    ]));
+    // The second try may be shown already: the container that the first one left is in its way,
+    // which comes before its reason.
     let row = cluster.wait_for_row("web", "is retried", |row| row.info.starts_with("Retry "));
-    assert!(row.info.ends_with("no space left") || row.info.contains("is already in use"), "{row:?}");
+    assert!(
+        row.info.ends_with("no space left") || row.info.contains("is already in use"),
+        "{row:?}"
+    );
     cluster.wait_until_run(&["web", "calm"]);
     assert_eq!(cluster.engine.containers().len(), 2);
 }
@@ -105,7 +143,10 @@ fn an_agent_without_nerdctl_is_quiet_until_a_workload_wants_it() {
     let mut cluster = Cluster::start(&["agent_A"]);
     cluster.run(&[workload("web", "run")]);
     let log = cluster.agent("agent_A").stderr();
-    assert!(!log.contains("nerdctl") && !log.contains("containerd"), "{log}");
+    assert!(
+        !log.contains("nerdctl") && !log.contains("containerd"),
+        "{log}"
+    );
 
     cluster.apply(&manifest(&[containerd("wants", "run")]));
     let row = cluster.wait_for_row("wants", "is retried", |row| row.info.starts_with("Retry "));
@@ -125,7 +166,13 @@ fn engines_without_workloads_are_not_called() {
     cluster.remove("web");
     // One listing per engine at the start, of nerdctl none, since it was not there.
     let calls = cluster.engine.calls();
-    let inspections = calls.iter().filter(|call| call.mentions("--no-trunc")).count();
-    let volumes = calls.iter().filter(|call| call.command() == "volume").count();
+    let inspections = calls
+        .iter()
+        .filter(|call| call.mentions("--no-trunc"))
+        .count();
+    let volumes = calls
+        .iter()
+        .filter(|call| call.command() == "volume")
+        .count();
     assert!(inspections == 0 && volumes <= 2, "{calls:?}");
 }

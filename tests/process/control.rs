@@ -12,7 +12,8 @@ use crate::support::control_client::{folder, logs, read, tree};
 use crate::support::manifest::Workload;
 use crate::support::process::{memory_peak_kib, thread_names};
 use crate::support::{
-    Cluster, ControlClient, LIMIT, Recorder, SmallDisk, connection, leave_out, manifest, poll, wait_until, workload,
+    Cluster, ControlClient, LIMIT, Recorder, SmallDisk, connection, leave_out, manifest, poll,
+    wait_until, workload,
 };
 use ankaios_lite::limits::{LOG_SOURCE_LINES, MESSAGE_MAX};
 use ankaios_lite::model::messages::{
@@ -53,7 +54,11 @@ impl SilentServer {
             commander_names: Vec::new(),
         };
         let endpoint = ServerEndpoint::start(&options, inbox, &mut WatchedThreads::unattended());
-        let mut server = Self { endpoint: endpoint.expect("the address is free"), events, outboxes: Vec::new() };
+        let mut server = Self {
+            endpoint: endpoint.expect("the address is free"),
+            events,
+            outboxes: Vec::new(),
+        };
         // Before, a request may go to the server that has just ended.
         while server.outboxes.is_empty() {
             server.next();
@@ -62,7 +67,11 @@ impl SilentServer {
     }
 
     fn next(&mut self) -> Option<ToServer> {
-        match self.events.recv_timeout(LIMIT).expect("the agent comes and asks") {
+        match self
+            .events
+            .recv_timeout(LIMIT)
+            .expect("the agent comes and asks")
+        {
             PeerEvent::Message { message, .. } => return Some(message),
             PeerEvent::Opened { outbox, .. } => self.outboxes.push(outbox),
             PeerEvent::Closed { .. } => {}
@@ -117,7 +126,8 @@ fn denied() -> ResponseContent {
     ResponseContent::Error("Access denied".to_owned())
 }
 
-/// The connection of an agent in wrong hands: what workloads of `agent` are said to ask, and the answers.
+/// The connection of an agent in wrong hands: what workloads of `agent` are said to ask, and the
+/// answers.
 struct WrongHands {
     sender: ClientSender,
     receiver: ClientReceiver,
@@ -127,7 +137,11 @@ struct WrongHands {
 impl WrongHands {
     fn connect(cluster: &Cluster, agent: &str) -> Self {
         let (sender, receiver, hangup) = connection::agent(&cluster.url(), agent);
-        Self { sender, receiver, _hangup: hangup }
+        Self {
+            sender,
+            receiver,
+            _hangup: hangup,
+        }
     }
 
     fn ask(&mut self, id: &str, content: RequestContent) -> ResponseContent {
@@ -144,8 +158,13 @@ impl WrongHands {
 #[test]
 fn an_agent_in_wrong_hands_can_ask_no_more_than_its_workloads() {
     let cluster = Cluster::start(&["agent_A"]);
-    let mine = workload("mine", "run").on("agent_B").allow("ReadWrite", "desiredState.workloads.other");
-    cluster.apply(&manifest(&[mine, workload(WEB, "run").allow("ReadWrite", "*")]));
+    let mine = workload("mine", "run")
+        .on("agent_B")
+        .allow("ReadWrite", "desiredState.workloads.other");
+    cluster.apply(&manifest(&[
+        mine,
+        workload(WEB, "run").allow("ReadWrite", "*"),
+    ]));
     cluster.wait_for_state(WEB, "Running(Ok)");
     let mut agent = WrongHands::connect(&cluster, "agent_B");
     let everything = || {
@@ -176,15 +195,28 @@ fn an_update_that_takes_a_right_away_ends_what_came_of_it() {
     let cluster = cluster_with(|web| web.allow("Read", "desiredState").allow_logs("*"));
     let mut first = client(&cluster);
     first.request("e", read(&["desiredState.workloads"], true));
-    assert!(matches!(first.answer("e"), ResponseContent::CompleteState { altered: None, .. }));
+    assert!(matches!(
+        first.answer("e"),
+        ResponseContent::CompleteState { altered: None, .. }
+    ));
     let pipes = folder(&cluster, "agent_A", WEB);
     let before = inode(&pipes.join("input"));
     cluster.apply(&manifest(&[workload(WEB, "run").allow("Read", "agents")]));
-    wait_until("the pipes are others", || pipes.join("input").exists() && inode(&pipes.join("input")) != before);
+    wait_until("the pipes are others", || {
+        pipes.join("input").exists() && inode(&pipes.join("input")) != before
+    });
     // The pipe may be gone before it was written there.
     match first.receive_within(Duration::ZERO) {
-        Some(ToWorkload::Response(Response { content: ResponseContent::Error(error), .. })) => {
-            assert!(error.ends_with("no rule allows 'desiredState.workloads'; the event subscription ends"), "{error}");
+        Some(ToWorkload::Response(Response {
+            content: ResponseContent::Error(error),
+            ..
+        })) => {
+            assert!(
+                error.ends_with(
+                    "no rule allows 'desiredState.workloads'; the event subscription ends"
+                ),
+                "{error}"
+            );
         }
         None => {}
         other => panic!("the end of the events is expected, not {other:?}"),
@@ -208,22 +240,44 @@ fn a_workload_reads_and_changes_what_its_rules_allow() {
     let agents = state(client.read("a@b", &["agents"]));
     assert!(agents.at(&["agents", "agent_A"]).is_some(), "{agents:?}");
 
-    let entries = [("agent", "agent_A"), ("runtime", "podman"), ("runtimeConfig", "image: run")];
-    let new = tree("desiredState.workloads.other", Node::map(entries.map(|(key, text)| (key, Node::text(text)))));
+    let entries = [
+        ("agent", "agent_A"),
+        ("runtime", "podman"),
+        ("runtimeConfig", "image: run"),
+    ];
+    let new = tree(
+        "desiredState.workloads.other",
+        Node::map(entries.map(|(key, text)| (key, Node::text(text)))),
+    );
     let answer = client.update("u", new, &["desiredState.workloads.other"]);
-    assert!(matches!(&answer, ResponseContent::UpdateStateSuccess { added, .. } if added.len() == 1), "{answer:?}");
+    assert!(
+        matches!(&answer, ResponseContent::UpdateStateSuccess { added, .. } if added.len() == 1),
+        "{answer:?}"
+    );
     cluster.wait_for_state("other", "Running(Ok)");
 
     let gone = client.update("d", Node::empty(), &["desiredState.workloads.other"]);
-    assert!(matches!(&gone, ResponseContent::UpdateStateSuccess { deleted, .. } if deleted.len() == 1), "{gone:?}");
+    assert!(
+        matches!(&gone, ResponseContent::UpdateStateSuccess { deleted, .. } if deleted.len() == 1),
+        "{gone:?}"
+    );
     cluster.wait_until_gone("other");
 
     assert_eq!(client.read("r", &["workloadStates"]), denied());
     assert_eq!(client.read("r", &[]), denied());
-    assert_eq!(client.update("w", Node::empty(), &["desiredState.workloads"]), denied());
-    assert_eq!(client.update("w", Node::empty(), &["desiredState.workloads.web.agent"]), denied());
+    assert_eq!(
+        client.update("w", Node::empty(), &["desiredState.workloads"]),
+        denied()
+    );
+    assert_eq!(
+        client.update("w", Node::empty(), &["desiredState.workloads.web.agent"]),
+        denied()
+    );
     let log = cluster.agents["agent_A"].stderr();
-    assert!(log.contains("Denied request 'r' of workload 'web': no rule allows 'workloadStates'"), "{log}");
+    assert!(
+        log.contains("Denied request 'r' of workload 'web': no rule allows 'workloadStates'"),
+        "{log}"
+    );
 }
 
 #[test]
@@ -235,7 +289,11 @@ fn events_come_until_they_are_cancelled() {
         panic!("the state comes first")
     };
     cluster.apply(&manifest(&[workload("other", "exit0")]));
-    let ResponseContent::CompleteState { state, altered: Some(altered) } = client.answer("e") else {
+    let ResponseContent::CompleteState {
+        state,
+        altered: Some(altered),
+    } = client.answer("e")
+    else {
         panic!("an event is expected")
     };
     assert_eq!(altered.added, ["desiredState.workloads.other"]);
@@ -250,7 +308,11 @@ fn events_come_until_they_are_cancelled() {
 /// The next answer is that to this question, so nothing else has come.
 fn state_of_web(client: &mut ControlClient) {
     let content = client.read("question", &["desiredState.workloads.web.agent"]);
-    assert!(state(content).at(&["desiredState", "workloads", "web", "agent"]).is_some());
+    assert!(
+        state(content)
+            .at(&["desiredState", "workloads", "web", "agent"])
+            .is_some()
+    );
 }
 
 #[test]
@@ -264,8 +326,15 @@ fn a_server_that_restarts_is_no_event_for_the_session() {
     let before = inode(&pipes.join("input"));
     cluster.kill_server();
     // What is sent before the agent knows is answered when it does, see the next test.
-    wait_until("the agent knows", || cluster.agents["agent_A"].stderr().contains("received ServerGone"));
-    client.request("while away", read(&["desiredState.workloads.web.agent"], false));
+    wait_until("the agent knows", || {
+        cluster.agents["agent_A"]
+            .stderr()
+            .contains("received ServerGone")
+    });
+    client.request(
+        "while away",
+        read(&["desiredState.workloads.web.agent"], false),
+    );
     cluster.start_server(&["-m", &file]);
     state(client.answer("while away"));
     state_of_web(&mut client);
@@ -275,32 +344,64 @@ fn a_server_that_restarts_is_no_event_for_the_session() {
 // [itest->swdd~agent-renews-event-subscriptions~1]
 #[test]
 fn events_go_on_after_a_restart_of_the_server_and_logs_end() {
-    let web = || workload(WEB, "run").allow("Read", "desiredState").allow_logs("*").config("commandArgs: [hello]");
+    let web = || {
+        workload(WEB, "run")
+            .allow("Read", "desiredState")
+            .allow_logs("*")
+            .config("commandArgs: [hello]")
+    };
     let mut cluster = Cluster::prepare();
     cluster.start_with_manifest(&manifest(&[web()]));
     cluster.wait_for_state(WEB, "Running(Ok)");
     let pipes = folder(&cluster, "agent_A", WEB);
-    let own_folder = pipes.parent().and_then(Path::file_name).expect("it is in that of its workload");
-    let instance = InstanceName::parse(&format!("{}.agent_A", own_folder.to_string_lossy())).expect("a name");
+    let own_folder = pipes
+        .parent()
+        .and_then(Path::file_name)
+        .expect("it is in that of its workload");
+    let instance =
+        InstanceName::parse(&format!("{}.agent_A", own_folder.to_string_lossy())).expect("a name");
     let mut client = ControlClient::connect(&pipes);
-    client.request("e", read(&["desiredState.workloads", "desiredState.configs.c"], true));
-    assert!(matches!(client.answer("e"), ResponseContent::CompleteState { altered: None, .. }));
+    client.request(
+        "e",
+        read(&["desiredState.workloads", "desiredState.configs.c"], true),
+    );
+    assert!(matches!(
+        client.answer("e"),
+        ResponseContent::CompleteState { altered: None, .. }
+    ));
     client.request("l", logs(vec![instance.clone()]));
-    assert_eq!(client.answer("l"), ResponseContent::LogsAccepted(vec![instance.clone()]));
+    assert_eq!(
+        client.answer("l"),
+        ResponseContent::LogsAccepted(vec![instance.clone()])
+    );
     assert!(matches!(client.answer("l"), ResponseContent::LogEntries(_)));
     cluster.kill_server();
     assert_eq!(client.answer("l"), ResponseContent::LogsStop(instance));
     // The server that comes has something that the one before had not.
-    let file = cluster.write("other.yaml", &manifest(&[web(), workload("other", "exit0")]));
+    let file = cluster.write(
+        "other.yaml",
+        &manifest(&[web(), workload("other", "exit0")]),
+    );
     cluster.start_server(&["-m", file.to_str().expect("own path")]);
-    let ResponseContent::CompleteState { state, altered: Some(altered) } = client.answer("e") else {
+    let ResponseContent::CompleteState {
+        state,
+        altered: Some(altered),
+    } = client.answer("e")
+    else {
         panic!("an event is expected")
     };
-    assert!(state.at(&["desiredState", "workloads", "other"]).is_some(), "{state:?}");
+    assert!(
+        state.at(&["desiredState", "workloads", "other"]).is_some(),
+        "{state:?}"
+    );
     assert_eq!(altered.updated, ["desiredState.workloads"]);
     assert_eq!(altered.removed, ["desiredState.configs.c"]);
     cluster.apply(&manifest(&[workload("third", "exit0")]));
-    let ResponseContent::CompleteState { altered: Some(altered), .. } = client.answer("e") else {
+    let ResponseContent::CompleteState {
+        altered: Some(altered),
+        ..
+    } = client.answer("e")
+    else {
         panic!("an event is expected")
     };
     assert_eq!(altered.added, ["desiredState.workloads.third"]);
@@ -309,13 +410,20 @@ fn events_go_on_after_a_restart_of_the_server_and_logs_end() {
 
 #[test]
 fn a_right_that_a_new_server_does_not_give_ends_the_events() {
-    let web = |right: &str| workload(WEB, "run").allow("Read", "agents").allow("Read", right);
+    let web = |right: &str| {
+        workload(WEB, "run")
+            .allow("Read", "agents")
+            .allow("Read", right)
+    };
     let mut cluster = Cluster::prepare();
     cluster.start_with_manifest(&manifest(&[web("desiredState")]));
     cluster.wait_for_state(WEB, "Running(Ok)");
     let mut client = client(&cluster);
     client.request("e", read(&["desiredState.workloads"], true));
-    assert!(matches!(client.answer("e"), ResponseContent::CompleteState { altered: None, .. }));
+    assert!(matches!(
+        client.answer("e"),
+        ResponseContent::CompleteState { altered: None, .. }
+    ));
     cluster.kill_server();
     let file = cluster.write("less.yaml", &manifest(&[web("workloadStates")]));
     cluster.start_server(&["-m", file.to_str().expect("own path")]);
@@ -326,7 +434,10 @@ fn a_right_that_a_new_server_does_not_give_ends_the_events() {
         None => None,
     });
     match end.expect("the end of the events is shown") {
-        Some(ToWorkload::Response(Response { content: ResponseContent::Error(error), .. })) => {
+        Some(ToWorkload::Response(Response {
+            content: ResponseContent::Error(error),
+            ..
+        })) => {
             assert!(error.contains("Access denied"), "{error}");
         }
         None => {}
@@ -346,10 +457,15 @@ fn the_end_of_the_agent_is_the_end_of_the_pipe_and_of_events() {
     wait_until("the pipe has ended", || client.is_at_end());
     cluster.start_agent("agent_A");
     cluster.wait_for_state(WEB, "Running(Ok)");
-    wait_until("the agent reads again", || client.write(&[]).is_ok() && try_hello(&mut client));
+    wait_until("the agent reads again", || {
+        client.write(&[]).is_ok() && try_hello(&mut client)
+    });
     assert_eq!(client.receive(), ToWorkload::Accepted);
     client.request("e", read(&["desiredState.workloads"], true));
-    assert!(matches!(client.answer("e"), ResponseContent::CompleteState { altered: None, .. }));
+    assert!(matches!(
+        client.answer("e"),
+        ResponseContent::CompleteState { altered: None, .. }
+    ));
 }
 
 #[test]
@@ -357,7 +473,8 @@ fn a_request_that_the_server_took_with_it_is_answered() {
     let text = manifest(&[workload(WEB, "run").allow("ReadWrite", "desiredState")]);
     let mut cluster = Cluster::prepare();
     cluster.agent_env = vec![("RUST_LOG".to_owned(), "debug".to_owned())];
-    // The server that comes later must know the workload as well: one that nobody wants is removed, its session too.
+    // The server that comes later must know the workload as well: one that nobody wants is removed,
+    // its session too.
     let file = cluster.start_with_manifest(&text);
     cluster.wait_for_state(WEB, "Running(Ok)");
     let mut client = client(&cluster);
@@ -365,7 +482,12 @@ fn a_request_that_the_server_took_with_it_is_answered() {
     cluster.kill_server();
     let mut silent = SilentServer::start(&cluster.address());
     // Before, a request is answered with an error.
-    let connections = || cluster.agents["agent_A"].stderr().matches("Connected to server '").count();
+    let connections = || {
+        cluster.agents["agent_A"]
+            .stderr()
+            .matches("Connected to server '")
+            .count()
+    };
     wait_until("the agent has connected again", || connections() == 2);
     client.request("read", read(&["desiredState.workloads.web.agent"], false));
     let new = tree("desiredState.configs.c", Node::text("1"));
@@ -378,17 +500,28 @@ fn a_request_that_the_server_took_with_it_is_answered() {
     client.request("cancel", RequestContent::EventsCancel);
     for id in ["read", "update", "cancel"] {
         let full_id = silent.next_request();
-        assert!(full_id.starts_with(&format!("{WEB}@")) && full_id.ends_with(&format!("@{id}")), "{full_id}");
+        assert!(
+            full_id.starts_with(&format!("{WEB}@")) && full_id.ends_with(&format!("@{id}")),
+            "{full_id}"
+        );
     }
     silent.stop();
     for id in ["read", "update"] {
-        let ResponseContent::Error(text) = client.answer(id) else { panic!("an error is expected for '{id}'") };
+        let ResponseContent::Error(text) = client.answer(id) else {
+            panic!("an error is expected for '{id}'")
+        };
         assert!(text.contains("connection to the server was lost"), "{text}");
     }
-    assert_eq!(client.answer("cancel"), ResponseContent::EventsCancelAccepted);
+    assert_eq!(
+        client.answer("cancel"),
+        ResponseContent::EventsCancelAccepted
+    );
     cluster.start_server(&["-m", &file]);
     let answer = client.read("later", &["desiredState"]);
-    assert!(matches!(answer, ResponseContent::CompleteState { .. }), "the session goes on: {answer:?}");
+    assert!(
+        matches!(answer, ResponseContent::CompleteState { .. }),
+        "the session goes on: {answer:?}"
+    );
 }
 
 #[test]
@@ -402,16 +535,23 @@ fn an_agent_that_restarts_finds_the_fifos_and_asks_for_a_new_hello() {
     cluster.start_agent("agent_A");
     cluster.wait_for_state(WEB, "Running(Ok)");
     // The descriptors of the workload go on working.
-    wait_until("the agent reads again", || client.write(&[]).is_ok() && try_hello(&mut client));
+    wait_until("the agent reads again", || {
+        client.write(&[]).is_ok() && try_hello(&mut client)
+    });
     assert_eq!(client.receive(), ToWorkload::Accepted);
     state_of_web(&mut client);
-    assert_eq!([inode(&pipes.join("input")), inode(&pipes.join("output"))], before);
+    assert_eq!(
+        [inode(&pipes.join("input")), inode(&pipes.join("output"))],
+        before
+    );
     assert_eq!(cluster.engine.calls_of("run", "web.").len(), 1);
 }
 
 fn try_hello(client: &mut ControlClient) -> bool {
     use ankaios_lite::model::messages::FromWorkload;
-    let hello = FromWorkload::Hello { version: "1.0.0".to_owned() };
+    let hello = FromWorkload::Hello {
+        version: "1.0.0".to_owned(),
+    };
     let bytes = ankaios_lite::wire::delimited::workload_side::frame(hello);
     client.write(&bytes).is_ok()
 }
@@ -420,24 +560,51 @@ fn try_hello(client: &mut ControlClient) -> bool {
 fn updates_keep_or_replace_the_fifos_and_a_delete_removes_them() {
     let cluster = cluster_with(|web| web.allow("Read", "desiredState"));
     let pipes = folder(&cluster, "agent_A", WEB);
-    let mode = |name| std::fs::metadata(pipes.join(name)).expect("it is there").permissions().mode() & 0o777;
-    assert_eq!([mode("input"), mode("output")], [0o666; 2], "for whoever the container runs as");
-    assert_eq!([mode(".."), mode("../..")], [0o700; 2], "and for nobody else");
+    let mode = |name| {
+        std::fs::metadata(pipes.join(name))
+            .expect("it is there")
+            .permissions()
+            .mode()
+            & 0o777
+    };
+    assert_eq!(
+        [mode("input"), mode("output")],
+        [0o666; 2],
+        "for whoever the container runs as"
+    );
+    assert_eq!(
+        [mode(".."), mode("../..")],
+        [0o700; 2],
+        "and for nobody else"
+    );
     let mounts = |text: &str| cluster.engine.calls_of("run", text).len();
-    let mount = format!("--mount=type=bind,source={},destination=/run/ankaios/control_interface", pipes.display());
+    let mount = format!(
+        "--mount=type=bind,source={},destination=/run/ankaios/control_interface",
+        pipes.display()
+    );
     assert_eq!(mounts(&mount), 1);
     let mut client = ControlClient::connect(&pipes);
     let before = inode(&pipes.join("input"));
 
-    cluster.apply(&manifest(&[workload(WEB, "run").allow("Read", "desiredState").tag("new")]));
+    cluster.apply(&manifest(&[workload(WEB, "run")
+        .allow("Read", "desiredState")
+        .tag("new")]));
     wait_until("the container is replaced", || mounts(&mount) == 2);
     cluster.wait_for_state(WEB, "Running(Ok)");
     state_of_web(&mut client);
-    assert_eq!(inode(&pipes.join("input")), before, "same path and rules: the session goes on");
+    assert_eq!(
+        inode(&pipes.join("input")),
+        before,
+        "same path and rules: the session goes on"
+    );
 
-    cluster.apply(&manifest(&[workload(WEB, "run").allow("Read", "agents").tag("new")]));
+    cluster.apply(&manifest(&[workload(WEB, "run")
+        .allow("Read", "agents")
+        .tag("new")]));
     wait_until("the container is replaced", || mounts(&mount) == 3);
-    wait_until("the old session ends", || client.write(b"").is_ok() && client.write(&[0]).is_err());
+    wait_until("the old session ends", || {
+        client.write(b"").is_ok() && client.write(&[0]).is_err()
+    });
     assert_ne!(inode(&pipes.join("input")), before);
     let mut client = ControlClient::connect(&pipes);
     assert_eq!(client.read("a", &["desiredState"]), denied());
@@ -455,8 +622,10 @@ fn updates_keep_or_replace_the_fifos_and_a_delete_removes_them() {
 #[test]
 fn bad_input_ends_one_session_with_a_reason_and_nothing_else() {
     let cluster = Cluster::start(&["agent_A"]);
-    let both =
-        [workload(WEB, "run").allow("Read", "desiredState"), workload("bad", "run").allow("Read", "desiredState")];
+    let both = [
+        workload(WEB, "run").allow("Read", "desiredState"),
+        workload("bad", "run").allow("Read", "desiredState"),
+    ];
     cluster.apply(&manifest(&both));
     cluster.wait_until_run(&["bad", WEB]);
     let mut good = client(&cluster);
@@ -466,15 +635,23 @@ fn bad_input_ends_one_session_with_a_reason_and_nothing_else() {
         (&[0x80, 0x80, 0x80, 0x80, 0x80, 2][..], undecodable),
         (&[3, 0xff, 0xff, 0xff], undecodable),
         (&[0], "Initial Hello missing!"),
-        (&[7, 0x0a, 5, 0x12, 3, b'9', b'.', b'9'], "Unsupported protocol version '9.9'. Currently supported '1'"),
+        (
+            &[7, 0x0a, 5, 0x12, 3, b'9', b'.', b'9'],
+            "Unsupported protocol version '9.9'. Currently supported '1'",
+        ),
     ] {
-        // Who comes back at once may not be told from who was there before, whose words are ignored until he goes.
+        // Who comes back at once may not be told from who was there before, whose words are ignored
+        // until he goes.
         let heard = poll(LIMIT, || {
             let mut bad = ControlClient::open(&pipes);
             bad.write(bytes).expect("the agent reads");
             bad.receive_within(RETRY)
         });
-        assert_eq!(closed(heard.expect("the agent answers")), reason, "{bytes:?}");
+        assert_eq!(
+            closed(heard.expect("the agent answers")),
+            reason,
+            "{bytes:?}"
+        );
         state_of_web(&mut good);
     }
     for _ in 0..2_000 {
@@ -502,14 +679,27 @@ fn a_workload_that_writes_nonsense_again_and_again_does_not_fill_the_log_of_its_
             bad.write(&[3, 0xff, 0xff, 0xff]).expect("the agent reads");
             bad.receive_within(Duration::from_millis(200))
         });
-        assert_eq!(closed(heard.expect("the agent answers")), "Could not decode protobuf data");
+        assert_eq!(
+            closed(heard.expect("the agent answers")),
+            "Could not decode protobuf data"
+        );
     }
     let log = cluster.agent("agent_A").stderr();
-    let complaints = log.lines().filter(|line| line.contains("Closing the control interface")).count();
-    // On a loaded machine the rounds take longer than the first minute, and each minute has its own lines.
+    let complaints = log
+        .lines()
+        .filter(|line| line.contains("Closing the control interface"))
+        .count();
+    // On a loaded machine the rounds take longer than the first minute, and each minute has its own
+    // lines.
     let minutes = begin.elapsed().as_secs() as usize / 60 + 1;
-    assert!((1..=LOG_SOURCE_LINES as usize * minutes).contains(&complaints), "{log}");
-    assert!(log.contains("Many log lines are about 'bad': further ones are left out for 60s."), "{log}");
+    assert!(
+        (1..=LOG_SOURCE_LINES as usize * minutes).contains(&complaints),
+        "{log}"
+    );
+    assert!(
+        log.contains("Many log lines are about 'bad': further ones are left out for 60s."),
+        "{log}"
+    );
 }
 
 #[test]
@@ -519,16 +709,28 @@ fn a_workload_that_updates_another_one_again_and_again_filled_the_logs_of_server
     cluster.run(&[user, workload("t0", "run")]);
     let mut client = ControlClient::connect(&folder(&cluster, "agent_A", "user"));
     let lines = |cluster: &mut Cluster| {
-        [cluster.server().stderr(), cluster.agent("agent_A").stderr()].map(|log| log.lines().count())
+        [cluster.server().stderr(), cluster.agent("agent_A").stderr()]
+            .map(|log| log.lines().count())
     };
     let (before, begin) = (lines(&mut cluster), Instant::now());
     for number in 0..3 * LOG_SOURCE_LINES {
         for lifecycle in ["", "lifecycle: { update: {} }"] {
             let config = format!("image: run\ncommandOptions: ['--env=N={number}']\n{lifecycle}");
-            let entries = [("agent", "agent_A"), ("runtime", "podman"), ("runtimeConfig", &config)];
+            let entries = [
+                ("agent", "agent_A"),
+                ("runtime", "podman"),
+                ("runtimeConfig", &config),
+            ];
             let t0 = Node::map(entries.map(|(key, text)| (key, Node::text(text))));
-            let answer = client.update("u", tree("desiredState.workloads.t0", t0), &["desiredState.workloads.t0"]);
-            assert!(matches!(answer, ResponseContent::UpdateStateSuccess { .. }), "{answer:?}");
+            let answer = client.update(
+                "u",
+                tree("desiredState.workloads.t0", t0),
+                &["desiredState.workloads.t0"],
+            );
+            assert!(
+                matches!(answer, ResponseContent::UpdateStateSuccess { .. }),
+                "{answer:?}"
+            );
         }
     }
     let after = lines(&mut cluster);
@@ -536,13 +738,19 @@ fn a_workload_that_updates_another_one_again_and_again_filled_the_logs_of_server
     let written = [after[0] - before[0], after[1] - before[1]];
     // Of `user` in one log and of `t0` in the other, with two lines about those that are left out.
     let most = (LOG_SOURCE_LINES as usize + 2) * minutes;
-    assert!(written.iter().all(|lines| (1..=most).contains(lines)), "{written:?}, at most {most}");
+    assert!(
+        written.iter().all(|lines| (1..=most).contains(lines)),
+        "{written:?}, at most {most}"
+    );
 }
 
 #[test]
 fn a_workload_that_does_not_read_its_events_costs_only_its_own() {
     let cluster = Cluster::start(&["agent_A"]);
-    let both = [workload(WEB, "run").allow("Read", "*"), workload("lazy", "run").allow("Read", "*")];
+    let both = [
+        workload(WEB, "run").allow("Read", "*"),
+        workload("lazy", "run").allow("Read", "*"),
+    ];
     cluster.apply(&manifest(&both));
     cluster.wait_until_run(&["lazy", WEB]);
     let mut good = client(&cluster);
@@ -561,8 +769,12 @@ fn a_workload_that_does_not_read_its_events_costs_only_its_own() {
     lazy.request("last", read(&["agents"], false));
     let mut last = None;
     let answered = std::iter::from_fn(|| lazy.try_receive()).find(|message| {
-        let ToWorkload::Response(Response { id, .. }) = message else { return false };
-        let number = id.strip_prefix('r').and_then(|number| number.parse::<u32>().ok());
+        let ToWorkload::Response(Response { id, .. }) = message else {
+            return false;
+        };
+        let number = id
+            .strip_prefix('r')
+            .and_then(|number| number.parse::<u32>().ok());
         assert!(number.is_none() || number > last, "'{id}' after {last:?}");
         last = number.or(last);
         id == "last"
@@ -575,15 +787,29 @@ fn logs_come_until_they_are_cancelled_or_their_workload_or_their_reader_is_gone(
     let cluster = Cluster::start(&["agent_A"]);
     let recorder = Recorder::start(&cluster);
     let talker = || workload("talker", "run").config("commandArgs: [hello, world]");
-    cluster.apply(&manifest(&[workload(WEB, "run").allow_logs("talk*"), talker()]));
+    cluster.apply(&manifest(&[
+        workload(WEB, "run").allow_logs("talk*"),
+        talker(),
+    ]));
     cluster.wait_until_run(&[WEB, "talker"]);
     let instance = recorder.instance("talker");
     let mut client = client(&cluster);
     let begin = |client: &mut ControlClient, id: &str| {
         client.request(id, logs(vec![instance.clone()]));
-        assert_eq!(client.answer(id), ResponseContent::LogsAccepted(vec![instance.clone()]));
-        let ResponseContent::LogEntries(lines) = client.answer(id) else { panic!("lines are expected") };
-        assert_eq!(lines.iter().map(|line| line.message.as_str()).collect::<Vec<_>>(), ["hello world"]);
+        assert_eq!(
+            client.answer(id),
+            ResponseContent::LogsAccepted(vec![instance.clone()])
+        );
+        let ResponseContent::LogEntries(lines) = client.answer(id) else {
+            panic!("lines are expected")
+        };
+        assert_eq!(
+            lines
+                .iter()
+                .map(|line| line.message.as_str())
+                .collect::<Vec<_>>(),
+            ["hello world"]
+        );
     };
     begin(&mut client, "one");
     begin(&mut client, "two");
@@ -592,46 +818,74 @@ fn logs_come_until_they_are_cancelled_or_their_workload_or_their_reader_is_gone(
     assert_eq!(client.answer("web"), denied());
     client.request("one", RequestContent::LogsCancel);
     assert_eq!(client.answer("one"), ResponseContent::LogsCancelAccepted);
-    wait_until("its process is ended", || cluster.engine.hanging_calls_of("logs").len() == 1);
+    wait_until("its process is ended", || {
+        cluster.engine.hanging_calls_of("logs").len() == 1
+    });
     cluster.delete("talker");
-    assert_eq!(client.answer("two"), ResponseContent::LogsStop(instance.clone()));
+    assert_eq!(
+        client.answer("two"),
+        ResponseContent::LogsStop(instance.clone())
+    );
 
     cluster.wait_until_gone("talker");
     cluster.apply(&manifest(&[talker()]));
     cluster.wait_for_state("talker", "Running(Ok)");
     begin(&mut client, "three");
-    wait_until("only the new one is read", || cluster.engine.hanging_calls_of("logs").len() == 1);
+    wait_until("only the new one is read", || {
+        cluster.engine.hanging_calls_of("logs").len() == 1
+    });
     cluster.delete(WEB);
-    wait_until("nobody reads, so its process is ended", || cluster.engine.hanging_calls_of("logs").is_empty());
+    wait_until("nobody reads, so its process is ended", || {
+        cluster.engine.hanging_calls_of("logs").is_empty()
+    });
 }
 
 #[test]
 fn a_workload_that_does_not_read_its_logs_loses_them_and_nobody_notices() {
     let mut cluster = Cluster::start(&["agent_A"]);
     let recorder = Recorder::start(&cluster);
-    let both = [workload(WEB, "run").allow("Read", "*"), workload("lazy", "run").allow_logs("*")];
+    let both = [
+        workload(WEB, "run").allow("Read", "*"),
+        workload("lazy", "run").allow_logs("*"),
+    ];
     cluster.apply(&manifest(&both));
     cluster.wait_until_run(&["lazy", WEB]);
-    cluster.engine.script(&json!([{ "command": "logs", "stdout_bytes": 60_000_000, "line_bytes": 64 }]));
+    cluster
+        .engine
+        .script(&json!([{ "command": "logs", "stdout_bytes": 60_000_000, "line_bytes": 64 }]));
     let mut good = client(&cluster);
     let mut lazy = ControlClient::connect(&folder(&cluster, "agent_A", "lazy"));
     lazy.request("flood", logs(vec![recorder.instance(WEB)]));
     wait_until("the flood is over", || {
         state_of_web(&mut good);
-        cluster.engine.calls_of("logs", "").first().is_some_and(|call| call.exit.is_some())
-            || cluster.engine.calls_of("logs", "").len() == 1 && cluster.engine.hanging_calls_of("logs").is_empty()
+        cluster
+            .engine
+            .calls_of("logs", "")
+            .first()
+            .is_some_and(|call| call.exit.is_some())
+            || cluster.engine.calls_of("logs", "").len() == 1
+                && cluster.engine.hanging_calls_of("logs").is_empty()
     });
     let peak = memory_peak_kib(cluster.agent("agent_A").pid());
     assert!(peak < 200_000, "the agent took {peak} KiB");
     let end = std::iter::from_fn(|| lazy.try_receive()).find_map(|message| match message {
-        ToWorkload::Response(Response { content: ResponseContent::LogEntries(_), .. }) => None,
-        ToWorkload::Response(Response { content: ResponseContent::LogsAccepted(_), .. }) => None,
+        ToWorkload::Response(Response {
+            content: ResponseContent::LogEntries(_),
+            ..
+        }) => None,
+        ToWorkload::Response(Response {
+            content: ResponseContent::LogsAccepted(_),
+            ..
+        }) => None,
         ToWorkload::Response(Response { id, content }) => Some((id, content)),
         other => panic!("an answer is expected, not {other:?}"),
     });
     let (id, content) = end.expect("the end of the flood is told");
     assert_eq!(id, "flood");
-    let told = matches!(content, ResponseContent::LogsCancelAccepted | ResponseContent::LogsStop(_));
+    let told = matches!(
+        content,
+        ResponseContent::LogsCancelAccepted | ResponseContent::LogsStop(_)
+    );
     assert!(told, "{content:?}");
 }
 
@@ -639,7 +893,10 @@ fn a_workload_that_does_not_read_its_logs_loses_them_and_nobody_notices() {
 fn all_workloads_are_served_by_one_thread() {
     let names: Vec<String> = (0..20).map(|number| format!("w{number}")).collect();
     let mut cluster = Cluster::start(&["agent_A"]);
-    let workloads: Vec<_> = names.iter().map(|name| workload(name, "run").allow("Read", "agents")).collect();
+    let workloads: Vec<_> = names
+        .iter()
+        .map(|name| workload(name, "run").allow("Read", "agents"))
+        .collect();
     cluster.apply(&manifest(&workloads));
     let mut clients: Vec<ControlClient> = names
         .iter()
@@ -652,11 +909,17 @@ fn all_workloads_are_served_by_one_thread() {
         state(client.read("a", &["agents"]));
     }
     let threads = thread_names(cluster.agent("agent_A").pid());
-    let own = threads.iter().filter(|name| name.starts_with("control")).count();
+    let own = threads
+        .iter()
+        .filter(|name| name.starts_with("control"))
+        .count();
     assert_eq!(own, 1, "{threads:?}");
     cluster.agent("agent_A").signal(Signal::TERM);
     let ended = cluster.agent("agent_A").wait(LIMIT);
-    assert!(ended.is_some_and(|status| status.success()), "open sessions delay no stop");
+    assert!(
+        ended.is_some_and(|status| status.success()),
+        "open sessions delay no stop"
+    );
 }
 
 /// Makes 8,000 folders in `folder`, one in the other, as a container can.
@@ -674,13 +937,18 @@ fn nest_deeply(folder: &Path) {
 fn a_workload_that_nests_folders_without_end_leaves_nothing_behind_and_the_agent_goes_on() {
     let mut cluster = Cluster::prepare();
     // In memory: a disk takes half a minute for as many folders.
-    let Some(_disk) = SmallDisk::mount(&cluster.run_folder(), 64 * 1024) else { return };
+    let Some(_disk) = SmallDisk::mount(&cluster.run_folder(), 64 * 1024) else {
+        return;
+    };
     cluster.start_server(&[]);
     cluster.set_wrapper("ank-agent", &["/usr/bin/prlimit", "--nofile=64:64"]);
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);
     let pid = cluster.agent("agent_A").pid();
-    let with_access = manifest(&[workload(WEB, "run").allow("Read", "agents"), workload("other", "run")]);
+    let with_access = manifest(&[
+        workload(WEB, "run").allow("Read", "agents"),
+        workload("other", "run"),
+    ]);
     cluster.apply(&with_access);
     let own = folder(&cluster, "agent_A", WEB);
     nest_deeply(&own);
@@ -694,15 +962,25 @@ fn a_workload_that_nests_folders_without_end_leaves_nothing_behind_and_the_agent
     cluster.remove(WEB);
     let workload_folder = own.parent().expect("it is in that of its workload");
     wait_until("all of it is removed", || !workload_folder.exists());
-    assert_eq!(cluster.workload("other").expect("it is known").state, "Running(Ok)");
+    assert_eq!(
+        cluster.workload("other").expect("it is known").state,
+        "Running(Ok)"
+    );
     assert!(cluster.agent("agent_A").is_running());
-    assert_eq!(cluster.agent("agent_A").pid(), pid, "it is still the same process");
+    assert_eq!(
+        cluster.agent("agent_A").pid(),
+        pid,
+        "it is still the same process"
+    );
 }
 
 #[test]
 fn other_users_of_the_machine_reach_neither_the_pipes_nor_the_files_of_a_workload() {
     if !rustix::process::geteuid().is_root() {
-        return leave_out("other users before the folder of an agent", "only root can become another user");
+        return leave_out(
+            "other users before the folder of an agent",
+            "only root can become another user",
+        );
     }
     let mut cluster = Cluster::start(&["agent_A"]);
     let set = |path: &Path, mode| {
@@ -715,14 +993,28 @@ fn other_users_of_the_machine_reach_neither_the_pipes_nor_the_files_of_a_workloa
     cluster.apply(files);
     cluster.wait_for_state(WEB, "Running(Ok)");
     let pipes = folder(&cluster, "agent_A", WEB);
-    let file = pipes.parent().expect("it is in that of its workload").join("files/etc/secret");
-    assert_eq!(std::fs::read_to_string(&file).expect("it is there"), "secret");
+    let file = pipes
+        .parent()
+        .expect("it is in that of its workload")
+        .join("files/etc/secret");
+    assert_eq!(
+        std::fs::read_to_string(&file).expect("it is there"),
+        "secret"
+    );
     let agent_folder = cluster.run_folder().join("agent_A_io");
     let stranger = |script: String| {
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", &script]).uid(65534).gid(65534).current_dir("/").stdin(Stdio::null());
+        command
+            .args(["-c", &script])
+            .uid(65534)
+            .gid(65534)
+            .current_dir("/")
+            .stdin(Stdio::null());
         let output = command.output().expect("a shell runs");
-        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
     };
     let kept_away = || {
         for script in [
@@ -732,13 +1024,19 @@ fn other_users_of_the_machine_reach_neither_the_pipes_nor_the_files_of_a_workloa
             format!(": <{}", pipes.join("input").display()),
         ] {
             let (done, errors) = stranger(script.clone());
-            assert!(!done && errors.contains("Permission denied"), "{script}: {errors}");
+            assert!(
+                !done && errors.contains("Permission denied"),
+                "{script}: {errors}"
+            );
         }
     };
     kept_away();
     // As an earlier version made them.
     set(&agent_folder, 0o755);
-    assert!(stranger(format!("ls {}", agent_folder.display())).0, "the test can fail");
+    assert!(
+        stranger(format!("ls {}", agent_folder.display())).0,
+        "the test can fail"
+    );
     cluster.kill_agent("agent_A");
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);

@@ -1,4 +1,5 @@
-//! Workloads come and go: agent and server keep no thread, no file descriptor and no memory of those that went.
+//! Workloads come and go: agent and server keep no thread, no file descriptor and no memory of
+//! those that went.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine.
 //!
@@ -13,8 +14,8 @@ const ROUNDS: u64 = 20;
 const WORKLOADS: usize = 50;
 /// Rounds until allocators and thread stacks have what they need.
 const WARM_UP: u64 = 2;
-/// Growth that is no leak: allocators take pages as threads happen to run at the same time. A leak of one thread's
-/// stack or one connection's buffers for each cycle would be far more.
+/// Growth that is no leak: allocators take pages as threads happen to run at the same time. A leak
+/// of one thread's stack or one connection's buffers for each cycle would be far more.
 const GROWTH_MAX_KIB: u64 = 8 * 1024;
 
 /// What a program holds.
@@ -26,7 +27,11 @@ struct Held {
 }
 
 fn held(pid: u32) -> Held {
-    Held { threads: own_threads(pid).len(), files: open_files(pid), rss_kib: memory_kib(pid, "VmRSS:") }
+    Held {
+        threads: own_threads(pid).len(),
+        files: open_files(pid),
+        rss_kib: memory_kib(pid, "VmRSS:"),
+    }
 }
 
 /// Waits until the program holds no more threads and files than `base`.
@@ -42,13 +47,20 @@ fn settles(what: &str, round: u64, pid: u32, base: Held) -> Held {
 #[allow(clippy::print_stderr)] // The curve is of interest.
 fn workloads_that_come_and_go_leave_no_threads_files_and_memory_behind() {
     let text = std::env::var("ANKAIOS_CYCLE_ROUNDS").ok();
-    let rounds = text.map_or(ROUNDS, |text| text.parse().expect("ANKAIOS_CYCLE_ROUNDS is a number"));
+    let rounds = text.map_or(ROUNDS, |text| {
+        text.parse().expect("ANKAIOS_CYCLE_ROUNDS is a number")
+    });
     assert!(rounds > WARM_UP, "the first {WARM_UP} rounds show nothing");
     let mut cluster = Cluster::start(&["agent_A"]);
-    let all: Vec<_> = (0..WORKLOADS).map(|number| workload(&format!("w{number}"), "run")).collect();
+    let all: Vec<_> = (0..WORKLOADS)
+        .map(|number| workload(&format!("w{number}"), "run"))
+        .collect();
     let (running, none) = (manifest(&all), cluster.write("all.yaml", &manifest(&all)));
     let none = none.to_string_lossy().into_owned();
-    let programs = [("agent", cluster.agent("agent_A").pid()), ("server", cluster.server().pid())];
+    let programs = [
+        ("agent", cluster.agent("agent_A").pid()),
+        ("server", cluster.server().pid()),
+    ];
     let mut base = programs.map(|(_, pid)| held(pid));
     for round in 1..=rounds {
         cluster.apply(&running);
@@ -61,13 +73,29 @@ fn workloads_that_come_and_go_leave_no_threads_files_and_memory_behind() {
         assert!(cluster.engine.containers().is_empty());
         for ((what, pid), base) in programs.into_iter().zip(&mut base) {
             if round <= WARM_UP {
-                // A connection of `ank` may be just ending; pages of code that were just given back come again.
-                let now = settles(what, round, pid, Held { threads: base.threads + 2, files: base.files + 4, ..*base });
-                *base = Held { rss_kib: now.rss_kib.max(base.rss_kib), ..now };
+                // A connection of `ank` may be just ending; pages of code that were just given back
+                // come again.
+                let now = settles(
+                    what,
+                    round,
+                    pid,
+                    Held {
+                        threads: base.threads + 2,
+                        files: base.files + 4,
+                        ..*base
+                    },
+                );
+                *base = Held {
+                    rss_kib: now.rss_kib.max(base.rss_kib),
+                    ..now
+                };
             } else {
                 let now = settles(what, round, pid, *base);
                 let most = base.rss_kib + GROWTH_MAX_KIB;
-                assert!(now.rss_kib <= most, "{what} in round {round}: {base:?} became {now:?}");
+                assert!(
+                    now.rss_kib <= most,
+                    "{what} in round {round}: {base:?} became {now:?}"
+                );
             }
             eprintln!("round {round} {what}: {:?}", held(pid));
         }

@@ -1,6 +1,7 @@
 //! Inter-workload dependencies between real agents.
 //!
-//! Thread: the test's. Owns: one cluster with the fake engine per test; the test itself decides when a container ends.
+//! Thread: the test's. Owns: one cluster with the fake engine per test; the test itself decides
+//! when a container ends.
 
 use crate::support::manifest::Workload;
 use crate::support::process::is_alive;
@@ -11,14 +12,19 @@ use serde_json::Value;
 fn storage_example() -> Vec<Workload> {
     vec![
         workload("logger", "run").after("storage_provider", "ADD_COND_RUNNING"),
-        workload("storage_provider", "run").on("agent_B").after("init_storage", "ADD_COND_SUCCEEDED"),
+        workload("storage_provider", "run")
+            .on("agent_B")
+            .after("init_storage", "ADD_COND_SUCCEEDED"),
         workload("init_storage", "run").on("agent_B"),
         workload("error_handler", "exit0").after("storage_provider", "ADD_COND_FAILED"),
     ]
 }
 
 fn state(cluster: &Cluster, name: &str) -> String {
-    cluster.workload(name).map(|row| row.state).unwrap_or_default()
+    cluster
+        .workload(name)
+        .map(|row| row.state)
+        .unwrap_or_default()
 }
 
 // [stest->swdd~agent-enqueues-unfulfilled-create~1]
@@ -48,22 +54,30 @@ fn workloads_start_when_their_dependencies_are_met_and_not_before() {
     let at = |name, state| recorder.position(name, state);
     assert!(at("init_storage", "Succeeded(Ok)") < at("storage_provider", "Pending(Starting)"));
     assert!(at("storage_provider", "Running(Ok)") < at("logger", "Pending(Starting)"));
-    assert!(at("storage_provider", "Failed(ExecFailed)") < at("error_handler", "Pending(Starting)"));
+    assert!(
+        at("storage_provider", "Failed(ExecFailed)") < at("error_handler", "Pending(Starting)")
+    );
     assert!(at("error_handler", "Succeeded(Ok)") < at("restart_service", "Pending(Starting)"));
 }
 
 /// The additional info of a workload on agent_A, as any client reads it from the state.
 fn additional_info(cluster: &Cluster, name: &str) -> Option<String> {
     let mask = format!("workloadStates.agent_A.{name}");
-    let state: Value = serde_json::from_str(&cluster.ank(&["get", "state", "-o", "json", &mask]).stdout).ok()?;
+    let state: Value =
+        serde_json::from_str(&cluster.ank(&["get", "state", "-o", "json", &mask]).stdout).ok()?;
     let instances = state["workloadStates"]["agent_A"][name].as_object()?;
-    Some(instances.values().next()?["additionalInfo"].as_str()?.to_owned())
+    Some(
+        instances.values().next()?["additionalInfo"]
+            .as_str()?
+            .to_owned(),
+    )
 }
 
 fn wait_for_additional_info(cluster: &Cluster, name: &str, info: &str) {
-    wait_until(&format!("the state of '{name}' has the info '{info}'"), || {
-        additional_info(cluster, name).as_deref() == Some(info)
-    });
+    wait_until(
+        &format!("the state of '{name}' has the info '{info}'"),
+        || additional_info(cluster, name).as_deref() == Some(info),
+    );
 }
 
 // [stest->swdd~agent-shows-unmet-dependencies~1]
@@ -74,11 +88,19 @@ fn state_of_a_waiting_workload_names_unmet_dependencies() {
         .after("init", "ADD_COND_SUCCEEDED")
         .after("nobody", "ADD_COND_RUNNING")
         .after("planner", "ADD_COND_FAILED");
-    cluster.apply(&manifest(&[waiting, workload("init", "run"), workload("planner", "run").on("agent_B")]));
+    cluster.apply(&manifest(&[
+        waiting,
+        workload("init", "run"),
+        workload("planner", "run").on("agent_B"),
+    ]));
     cluster.wait_for_state("planner", "Running(Ok)");
     cluster.wait_for_state("init", "Running(Ok)");
     let nobody_and_planner = "waits for 'nobody' to run; waits for 'planner' to fail";
-    wait_for_additional_info(&cluster, "fallback", &format!("waits for 'init' to succeed; {nobody_and_planner}"));
+    wait_for_additional_info(
+        &cluster,
+        "fallback",
+        &format!("waits for 'init' to succeed; {nobody_and_planner}"),
+    );
     // `ank` says of each one how it is, once.
     cluster.wait_for_row("fallback", "how its dependencies are", |row| {
         row.info
@@ -136,20 +158,29 @@ fn a_chain_that_is_deleted_together_stops_from_its_end() {
     let cluster = Cluster::start(&["agent_A", "agent_B"]);
     cluster.apply(&manifest(&[
         workload("first", "run"),
-        workload("middle", "run").on("agent_B").after("first", "ADD_COND_RUNNING"),
+        workload("middle", "run")
+            .on("agent_B")
+            .after("first", "ADD_COND_RUNNING"),
         workload("last", "run").after("middle", "ADD_COND_RUNNING"),
-        workload("user", "run").on("agent_B").after("last", "ADD_COND_RUNNING"),
+        workload("user", "run")
+            .on("agent_B")
+            .after("last", "ADD_COND_RUNNING"),
     ]));
     cluster.wait_for_state("user", "Running(Ok)");
     let recorder = Recorder::start(&cluster);
     let chain = ["last", "middle", "first"];
     let pids = chain.map(|name| cluster.engine.only_container(name).0);
 
-    cluster.ank(&[&["--no-wait", "delete", "workload"], &chain[..]].concat()).success();
+    cluster
+        .ank(&[&["--no-wait", "delete", "workload"], &chain[..]].concat())
+        .success();
     for name in chain {
         cluster.wait_for_state(name, "Stopping(WaitingToStop)");
     }
-    assert!(pids.into_iter().all(is_alive), "they still run for what needs them");
+    assert!(
+        pids.into_iter().all(is_alive),
+        "they still run for what needs them"
+    );
     cluster.engine.finish("user", 0);
     chain.iter().for_each(|name| cluster.wait_until_gone(name));
     let order = chain.map(|name| recorder.position(name, "Stopping(RequestedAtRuntime)"));
@@ -167,7 +198,8 @@ fn update_of_a_dependency_waits_for_its_running_dependents() {
     cluster.apply(&manifest(&[workload("storage_provider", "run:latest")]));
     cluster.wait_for("the old instance waits", || {
         let rows = cluster.workloads().into_iter();
-        rows.into_iter().find(|row| row.name == "storage_provider" && row.state == "Stopping(WaitingToStop)")
+        rows.into_iter()
+            .find(|row| row.name == "storage_provider" && row.state == "Stopping(WaitingToStop)")
     });
     cluster.engine.finish("logger", 0);
     cluster.wait_for_state("storage_provider", "Running(Ok)");
@@ -179,21 +211,50 @@ fn update_of_a_dependency_waits_for_its_running_dependents() {
 #[test]
 fn ank_says_who_keeps_an_update_waiting_and_what_to_do() {
     let cluster = Cluster::start(&["agent_A"]);
-    cluster.run(&[workload("storage", "run"), workload("web", "run").after("storage", "ADD_COND_RUNNING")]);
+    cluster.run(&[
+        workload("storage", "run"),
+        workload("web", "run").after("storage", "ADD_COND_RUNNING"),
+    ]);
     cluster.write("before.yaml", &manifest(&[workload("storage", "run")]));
-    cluster.write("storage.yaml", &manifest(&[workload("storage", "run:latest")]));
+    cluster.write(
+        "storage.yaml",
+        &manifest(&[workload("storage", "run:latest")]),
+    );
     let waits = "'storage' waits for 'web' to end: use '";
     let output = cluster.ank(&["diff", "storage.yaml"]);
-    assert!(output.stderr.starts_with(&format!("warn: when it is applied, {waits}")), "{}", output.stderr);
+    assert!(
+        output
+            .stderr
+            .starts_with(&format!("warn: when it is applied, {waits}")),
+        "{}",
+        output.stderr
+    );
     let (_, output) = with_enough_time(&format!("warn: {waits}"), |wait| {
-        cluster.ank(&["apply", "--wait-timeout", "600s", "before.yaml"]).success();
+        cluster
+            .ank(&["apply", "--wait-timeout", "600s", "before.yaml"])
+            .success();
         cluster.ank(&["apply", "--wait-timeout", wait, "storage.yaml"])
     });
     assert_eq!(output.code, 4, "{}", output.stderr);
-    assert!(output.stderr.starts_with(&format!("warn: {waits}ank restart storage', or ")), "{}", output.stderr);
-    assert_eq!(output.stderr.matches("to end: ").count(), 1, "{}", output.stderr);
+    assert!(
+        output
+            .stderr
+            .starts_with(&format!("warn: {waits}ank restart storage', or ")),
+        "{}",
+        output.stderr
+    );
+    assert_eq!(
+        output.stderr.matches("to end: ").count(),
+        1,
+        "{}",
+        output.stderr
+    );
     let output = cluster.ank(&["apply", "--wait-timeout", "600s", "before.yaml"]);
-    assert_eq!((output.code, output.stderr.as_str()), (0, ""), "what was set back runs on");
+    assert_eq!(
+        (output.code, output.stderr.as_str()),
+        (0, ""),
+        "what was set back runs on"
+    );
     let output = cluster.ank(&["delete", "workload", "web"]);
     assert_eq!((output.code, output.stderr.as_str()), (0, ""));
     cluster.wait_for_state("storage", "Running(Ok)");
@@ -206,7 +267,9 @@ fn update_with_an_unmet_condition_deletes_now_and_creates_later() {
     cluster.run(&[workload("w1", "run")]);
     let changed = workload("w1", "run:latest").after("gate", "ADD_COND_RUNNING");
     cluster.apply(&manifest(&[changed]));
-    wait_until("the old container is gone", || cluster.engine.containers_of("w1").is_empty());
+    wait_until("the old container is gone", || {
+        cluster.engine.containers_of("w1").is_empty()
+    });
     cluster.wait_for_state("w1", "Pending(WaitingToStart)");
     cluster.apply(&manifest(&[workload("gate", "run")]));
     cluster.wait_for_state("w1", "Running(Ok)");

@@ -1,5 +1,5 @@
-//! `ank restart` and `ank apply --restart-dependents` with the real programs: what stops and starts, in which order, and
-//! what is refused.
+//! `ank restart` and `ank apply --restart-dependents` with the real programs: what stops and
+//! starts, in which order, and what is refused.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
@@ -10,7 +10,9 @@ use crate::support::{Cluster, manifest, workload};
 fn vehicle(storage: &str) -> Vec<Workload> {
     vec![
         workload("storage", storage),
-        workload("web", "run").on("agent_B").after("storage", "ADD_COND_RUNNING"),
+        workload("web", "run")
+            .on("agent_B")
+            .after("storage", "ADD_COND_RUNNING"),
         workload("log", "run"),
     ]
 }
@@ -31,9 +33,18 @@ fn a_restart_stops_dependents_first_and_starts_them_last() {
         cluster.engine.only_container("log"),
     );
     let output = cluster.ank(&["restart", "storage"]).success();
-    assert!(output.starts_with("Restarting 'storage', 'web'.\n"), "{output}");
+    assert!(
+        output.starts_with("Restarting 'storage', 'web'.\n"),
+        "{output}"
+    );
     cluster.wait_until_run(&["web", "storage", "log"]);
-    assert_ne!((cluster.engine.only_container("web"), cluster.engine.only_container("storage")), (web, storage));
+    assert_ne!(
+        (
+            cluster.engine.only_container("web"),
+            cluster.engine.only_container("storage")
+        ),
+        (web, storage)
+    );
     assert_eq!(cluster.engine.only_container("log"), log);
     assert_eq!(cluster.workloads().len(), 3, "nothing is left of it");
 }
@@ -41,12 +52,23 @@ fn a_restart_stops_dependents_first_and_starts_them_last() {
 #[test]
 fn an_update_that_waits_goes_on_with_a_restart_or_at_once_with_the_option() {
     let cluster = started();
-    let waits = cluster.ank_with_input(&["--wait-timeout", "1", "apply", "-"], &manifest(&vehicle("run:latest")));
+    let waits = cluster.ank_with_input(
+        &["--wait-timeout", "1", "apply", "-"],
+        &manifest(&vehicle("run:latest")),
+    );
     assert_eq!(waits.code, 4, "{}", waits.stderr);
     cluster.ank(&["restart", "storage"]).success();
     cluster.wait_until_run(&["web", "storage"]);
-    let output = cluster.ank_with_input(&["apply", "--restart-dependents", "-"], &manifest(&vehicle("run"))).success();
-    assert!(output.starts_with("Restarting 'storage', 'web'.\n"), "{output}");
+    let output = cluster
+        .ank_with_input(
+            &["apply", "--restart-dependents", "-"],
+            &manifest(&vehicle("run")),
+        )
+        .success();
+    assert!(
+        output.starts_with("Restarting 'storage', 'web'.\n"),
+        "{output}"
+    );
     cluster.wait_until_run(&["web", "storage", "log"]);
 }
 

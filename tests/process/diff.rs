@@ -1,4 +1,5 @@
-//! `ank diff` and `ank apply --dry-run`: what they print, how they end, and that they change nothing.
+//! `ank diff` and `ank apply --dry-run`: what they print, how they end, and that they change
+//! nothing.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
@@ -36,14 +37,28 @@ fn what_is_applied_is_no_difference_any_more_and_each_change_is_one() {
     cluster.write("full.yaml", FULL);
     let before = cluster.ank(&["diff", "full.yaml"]);
     assert_eq!((before.code, before.stderr.as_str()), (6, ""));
-    assert!(before.stdout.ends_with("\n2 workloads and 2 configs to add.\n"), "{}", before.stdout);
+    assert!(
+        before
+            .stdout
+            .ends_with("\n2 workloads and 2 configs to add.\n"),
+        "{}",
+        before.stdout
+    );
     assert_eq!(cluster.workloads(), [], "nothing is applied");
     cluster.ank(&["apply", "full.yaml"]).success();
-    assert_eq!(cluster.ank(&["diff", "full.yaml"]).success(), "No differences.\n");
+    assert_eq!(
+        cluster.ank(&["diff", "full.yaml"]).success(),
+        "No differences.\n"
+    );
     assert_eq!(cluster.ank(&["-q", "diff", "full.yaml"]).success(), "");
 
-    let other = FULL.replace("\"a\", \"b\"", "\"a\", \"c\"").replace("port: '80'", "port: '81'");
-    cluster.write("other.yaml", &other.replace("  db: {agent: agent_A,", "  db: {agent: '',"));
+    let other = FULL
+        .replace("\"a\", \"b\"", "\"a\", \"c\"")
+        .replace("port: '80'", "port: '81'");
+    cluster.write(
+        "other.yaml",
+        &other.replace("  db: {agent: agent_A,", "  db: {agent: '',"),
+    );
     let expected = "\
 --- config port
 +++ config port
@@ -72,49 +87,112 @@ fn what_is_applied_is_no_difference_any_more_and_each_change_is_one() {
 2 workloads and 1 config to change.
 ";
     let state = cluster.ank(&["get", "state", "desiredState"]).success();
-    for arguments in [&["diff", "other.yaml"][..], &["apply", "--dry-run", "other.yaml"]] {
+    for arguments in [
+        &["diff", "other.yaml"][..],
+        &["apply", "--dry-run", "other.yaml"],
+    ] {
         let output = cluster.ank(arguments);
-        assert_eq!((output.code, output.stdout.as_str(), output.stderr.as_str()), (6, expected, ""), "{arguments:?}");
+        assert_eq!(
+            (output.code, output.stdout.as_str(), output.stderr.as_str()),
+            (6, expected, ""),
+            "{arguments:?}"
+        );
     }
-    assert_eq!(cluster.ank(&["get", "state", "desiredState"]).success(), state, "nothing is changed");
+    assert_eq!(
+        cluster.ank(&["get", "state", "desiredState"]).success(),
+        state,
+        "nothing is changed"
+    );
 }
 
 #[test]
 fn what_apply_d_would_delete_is_shown_and_who_uses_a_changed_config() {
     let cluster = Cluster::start(&[]);
-    let text = format!("{}configs: {{port: '80'}}\n", manifest(&[workload("web", "run").on("nobody")]));
+    let text = format!(
+        "{}configs: {{port: '80'}}\n",
+        manifest(&[workload("web", "run").on("nobody")])
+    );
     let user = "  user: {agent: nobody, runtime: podman, runtimeConfig: 'image: run', configs: {p: port}}\nconfigs:";
-    cluster.ank_with_input(&["--no-wait", "apply", "-"], &text.replace("configs:", user)).success();
+    cluster
+        .ank_with_input(
+            &["--no-wait", "apply", "-"],
+            &text.replace("configs:", user),
+        )
+        .success();
     cluster.write("web.yaml", &text);
     let output = cluster.ank(&["diff", "-d", "web.yaml"]);
     let summary = "1 workload and 1 config to delete.\n\
                    Workload 'user' uses the config 'port' and is replaced if its rendered configuration changes.\n";
-    assert!(output.stdout.starts_with("--- config port\n+++ /dev/null\n@@ -1,1 +0,0 @@\n-'80'\n"), "{}", output.stdout);
-    assert!(output.stdout.contains("\n--- workload web\n+++ /dev/null\n"), "{}", output.stdout);
-    assert!(output.code == 6 && output.stdout.ends_with(summary), "{}", output.stdout);
+    assert!(
+        output
+            .stdout
+            .starts_with("--- config port\n+++ /dev/null\n@@ -1,1 +0,0 @@\n-'80'\n"),
+        "{}",
+        output.stdout
+    );
+    assert!(
+        output
+            .stdout
+            .contains("\n--- workload web\n+++ /dev/null\n"),
+        "{}",
+        output.stdout
+    );
+    assert!(
+        output.code == 6 && output.stdout.ends_with(summary),
+        "{}",
+        output.stdout
+    );
 
     let json = cluster.ank(&["apply", "--dry-run", "-d", "-o", "json", "web.yaml"]);
     let found: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
-    assert_eq!((json.code, found["workloads"]["web"]["action"].as_str()), (6, Some("delete")));
-    assert_eq!(found["configs"]["port"], serde_json::json!({ "action": "delete", "old": "80" }));
-    assert_eq!(found["configUsers"], serde_json::json!({ "user": ["port"] }));
+    assert_eq!(
+        (json.code, found["workloads"]["web"]["action"].as_str()),
+        (6, Some("delete"))
+    );
+    assert_eq!(
+        found["configs"]["port"],
+        serde_json::json!({ "action": "delete", "old": "80" })
+    );
+    assert_eq!(
+        found["configUsers"],
+        serde_json::json!({ "user": ["port"] })
+    );
 
     let elsewhere = cluster.ank(&["diff", "--agent", "agent_Z", "web.yaml"]);
-    assert!(elsewhere.stdout.contains("\n-agent: nobody\n+agent: agent_Z\n"), "{}", elsewhere.stdout);
+    assert!(
+        elsewhere
+            .stdout
+            .contains("\n-agent: nobody\n+agent: agent_Z\n"),
+        "{}",
+        elsewhere.stdout
+    );
 }
 
 #[test]
 fn errors_are_no_differences() {
     let mut cluster = Cluster::start(&[]);
-    cluster.write("bad.yaml", "apiVersion: v1\nworkloads: {w1: {agent: a, runtime: podman}}\n");
+    cluster.write(
+        "bad.yaml",
+        "apiVersion: v1\nworkloads: {w1: {agent: a, runtime: podman}}\n",
+    );
     cluster.write("web.yaml", &manifest(&[workload("web", "run")]));
     for (file, error) in [
-        ("nosuch.yaml", "error: Command failed: 'File 'nosuch.yaml' not found!'\n"),
-        ("bad.yaml", "error: Command failed: 'Manifest schema validation failed:\n"),
+        (
+            "nosuch.yaml",
+            "error: Command failed: 'File 'nosuch.yaml' not found!'\n",
+        ),
+        (
+            "bad.yaml",
+            "error: Command failed: 'Manifest schema validation failed:\n",
+        ),
     ] {
         for arguments in [&["diff", file][..], &["apply", "--dry-run", file]] {
             let output = cluster.ank(arguments);
-            assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{arguments:?}");
+            assert_eq!(
+                (output.code, output.stdout.as_str()),
+                (1, ""),
+                "{arguments:?}"
+            );
             assert!(output.stderr.starts_with(error), "{}", output.stderr);
         }
     }
@@ -123,5 +201,11 @@ fn errors_are_no_differences() {
     cluster.kill_server();
     let output = cluster.ank(&["diff", "web.yaml"]);
     assert_eq!((output.code, output.stdout.as_str()), (1, ""));
-    assert!(output.stderr.starts_with("error: Could not connect to Ankaios server on"), "{}", output.stderr);
+    assert!(
+        output
+            .stderr
+            .starts_with("error: Could not connect to Ankaios server on"),
+        "{}",
+        output.stderr
+    );
 }

@@ -1,5 +1,5 @@
-//! Every call of every engine that hangs, fails, is slow, prints 100 MB or nonsense: what users see, that the rest goes on,
-//! and that all is as it should be once the engine works again.
+//! Every call of every engine that hangs, fails, is slow, prints 100 MB or nonsense: what users
+//! see, that the rest goes on, and that all is as it should be once the engine works again.
 //!
 //! Each row of the tables is one call of one workload. Calls that hang are shown in more detail in
 //! engine_faults.rs.
@@ -11,7 +11,9 @@ use crate::support::log_client::everything;
 use crate::support::manifest::Workload;
 use crate::support::process::send_signal;
 use crate::support::recorder::Change;
-use crate::support::{Cluster, LIMIT, LogClient, Recorder, manifest, pod, poll, wait_until, workload};
+use crate::support::{
+    Cluster, LIMIT, LogClient, Recorder, manifest, pod, poll, wait_until, workload,
+};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -37,15 +39,18 @@ const NONSENSE: &str = "}{ no JSON, no id\n";
 const REFUSAL: &str = "Error: the disk is on fire";
 const FLOOD: u64 = 100_000_000;
 
-/// Creates and starts may take this long for agents whose engine hangs. Those whose engine is only slow have the default.
+/// Creates and starts may take this long for agents whose engine hangs. Those whose engine is only
+/// slow have the default.
 const TIMEOUT: &str = "create_timeout = 3";
 
-/// Which call goes wrong how, and a state that users see of it: text of the state, and what its info begins with.
+/// Which call goes wrong how, and a state that users see of it: text of the state, and what its
+/// info begins with.
 type Row = (&'static str, Fault, &'static str, &'static str);
 
 const STARTING: &str = "Pending(Starting)";
 const TRIGGERED: &str = "Triggered at runtime.";
-const TOO_MUCH: &str = "Retry 1: 100000000 bytes of output are too many, at most 16777216 can be read";
+const TOO_MUCH: &str =
+    "Retry 1: 100000000 bytes of output are too many, at most 16777216 can be read";
 const NO_CONTAINER: &str = "Retry 1: Unexpected number of workloads: 0 containers after a create";
 
 impl Fault {
@@ -75,7 +80,10 @@ fn name((call, fault, ..): &Row) -> String {
 
 /// Breaks the calls of each row's workload.
 fn break_calls(cluster: &Cluster, rows: &[Row]) {
-    let rules: Vec<Value> = rows.iter().map(|row| row.1.rule(row.0, Some(&name(row)))).collect();
+    let rules: Vec<Value> = rows
+        .iter()
+        .map(|row| row.1.rule(row.0, Some(&name(row))))
+        .collect();
     cluster.engine.script(&json!(rules));
 }
 
@@ -98,32 +106,54 @@ fn start(runtime: &str, config: &str) -> Cluster {
 }
 
 fn workload_of(runtime: &str, name: &str) -> Workload {
-    if runtime == "podman-kube" { pod(name, "run") } else { workload(name, "run").runtime(runtime) }
+    if runtime == "podman-kube" {
+        pod(name, "run")
+    } else {
+        workload(name, "run").runtime(runtime)
+    }
 }
 
 /// Ids of the containers of a workload, in or outside of a pod.
 fn containers_of(cluster: &Cluster, workload: &str) -> Vec<String> {
     let containers = cluster.engine.containers().into_iter();
     let own = containers.filter(|one| {
-        let label = one["Labels"]["name"].as_str().and_then(|label| label.split('.').next());
+        let label = one["Labels"]["name"]
+            .as_str()
+            .and_then(|label| label.split('.').next());
         one["PodName"] == *workload || label == Some(workload)
     });
-    own.map(|one| one["Id"].as_str().expect("an id").to_owned()).collect()
+    own.map(|one| one["Id"].as_str().expect("an id").to_owned())
+        .collect()
 }
 
-/// Additional info without the number of the retry: on a busy machine an earlier one may have met a limit of time.
+/// Additional info without the number of the retry: on a busy machine an earlier one may have met a
+/// limit of time.
 fn cause(info: &str) -> &str {
-    let numbered = info.strip_prefix("Retry ").and_then(|rest| rest.split_once(": "));
+    let numbered = info
+        .strip_prefix("Retry ")
+        .and_then(|rest| rest.split_once(": "));
     numbered.map_or(info, |(_, cause)| cause)
 }
 
 #[track_caller]
 fn is_shown(recorder: &Recorder, row: &Row) {
     let (workload, (_, _, state, info)) = (name(row), *row);
-    let shown = || recorder.changes().into_iter().filter(|change| change.workload == workload);
-    let is_meant = |change: &Change| change.state == state && cause(&change.info).starts_with(cause(info));
-    let seen = poll(LIMIT, || shown().any(|change| is_meant(&change)).then_some(()));
-    assert!(seen.is_some(), "'{workload}' never was {state} [{info}...]: {:#?}", shown().collect::<Vec<_>>());
+    let shown = || {
+        recorder
+            .changes()
+            .into_iter()
+            .filter(|change| change.workload == workload)
+    };
+    let is_meant =
+        |change: &Change| change.state == state && cause(&change.info).starts_with(cause(info));
+    let seen = poll(LIMIT, || {
+        shown().any(|change| is_meant(&change)).then_some(())
+    });
+    assert!(
+        seen.is_some(),
+        "'{workload}' never was {state} [{info}...]: {:#?}",
+        shown().collect::<Vec<_>>()
+    );
 }
 
 /// The rows whose calls hang, and all others, each with the configuration of their agent.
@@ -143,7 +173,10 @@ fn creates_with(runtime: &str, config: &str, rows: &[Row]) {
     let cluster = start(runtime, config);
     let recorder = Recorder::start(&cluster);
     break_calls(&cluster, rows);
-    let workloads: Vec<Workload> = rows.iter().map(|row| workload_of(runtime, &name(row))).collect();
+    let workloads: Vec<Workload> = rows
+        .iter()
+        .map(|row| workload_of(runtime, &name(row)))
+        .collect();
     cluster.apply(&manifest(&workloads));
     cluster.apply(&manifest(&[workload_of(runtime, "calm")]));
     rows.iter().for_each(|row| is_shown(&recorder, row));
@@ -153,7 +186,10 @@ fn creates_with(runtime: &str, config: &str, rows: &[Row]) {
         cluster.wait_for_state(&name(row), "Running(Ok)");
         assert_eq!(containers_of(&cluster, &name(row)).len(), 1, "{row:?}");
     }
-    assert_eq!(recorder.states_of("calm"), ["Pending(Starting)", "Running(Ok)"]);
+    assert_eq!(
+        recorder.states_of("calm"),
+        ["Pending(Starting)", "Running(Ok)"]
+    );
 }
 
 #[test]
@@ -168,7 +204,12 @@ fn nerdctl_creates() {
 
 const CREATES: [Row; 7] = [
     ("run", Hangs, STARTING, "Retry 1: No answer within 3s"),
-    ("run", Fails, STARTING, "Retry 1: Error: the disk is on fire"),
+    (
+        "run",
+        Fails,
+        STARTING,
+        "Retry 1: Error: the disk is on fire",
+    ),
     ("run", Slow, STARTING, TRIGGERED),
     ("run", Floods, STARTING, TOO_MUCH),
     ("run", Babbles, STARTING, NO_CONTAINER),
@@ -182,10 +223,20 @@ fn pods_are_played() {
         "podman-kube",
         &[
             ("kube play", Hangs, STARTING, "Retry 1: No answer within 3s"),
-            ("kube play", Fails, STARTING, "Retry 1: Error: the disk is on fire"),
+            (
+                "kube play",
+                Fails,
+                STARTING,
+                "Retry 1: Error: the disk is on fire",
+            ),
             ("kube play", Slow, STARTING, TRIGGERED),
             ("kube play", Floods, STARTING, TOO_MUCH),
-            ("kube play", Babbles, STARTING, "Retry 1: It made no pod that can be found"),
+            (
+                "kube play",
+                Babbles,
+                STARTING,
+                "Retry 1: It made no pod that can be found",
+            ),
             ("kube play", Mumbles, "Running(Ok)", ""),
             ("kube play", Gushes, "Running(Ok)", ""),
             // Only a later agent needs the volumes, so they never hinder a workload.
@@ -202,24 +253,35 @@ fn pods_are_played() {
 fn volumes_that_hang_delay_their_workload_only() {
     let cluster = start("podman-kube", "");
     let recorder = Recorder::start(&cluster);
-    let row: Row = ("volume create", Hangs, STARTING, "Triggered at runtime. The create has been running for 10 s.");
+    let row: Row = (
+        "volume create",
+        Hangs,
+        STARTING,
+        "Triggered at runtime. The create has been running for 10 s.",
+    );
     let mut rule = Hangs.rule(row.0, Some(&name(&row)));
     rule["times"] = json!(1);
     cluster.engine.script(&json!([rule]));
     cluster.apply(&manifest(&[pod(&name(&row), "run")]));
-    wait_until("it hangs", || cluster.engine.hanging_calls_of("volume").len() == 1);
+    wait_until("it hangs", || {
+        cluster.engine.hanging_calls_of("volume").len() == 1
+    });
     cluster.run(&[pod("calm", "run")]);
     is_shown(&recorder, &row);
     cluster.wait_for_state(&name(&row), "Running(Ok)");
 }
 
-/// The listing of pods before a play says which ones were there before. Without it a play that fails could not be
-/// cleaned up, so it has to work.
+/// The listing of pods before a play says which ones were there before. Without it a play that
+/// fails could not be cleaned up, so it has to work.
 #[test]
 fn pods_are_not_played_as_long_as_it_is_not_known_which_there_are() {
     let cluster = start("podman-kube", "");
     let recorder = Recorder::start(&cluster);
-    for (fault, info) in [(Fails, "Retry 1: Error: the disk is on fire"), (Slow, TRIGGERED), (Floods, TOO_MUCH)] {
+    for (fault, info) in [
+        (Fails, "Retry 1: Error: the disk is on fire"),
+        (Slow, TRIGGERED),
+        (Floods, TOO_MUCH),
+    ] {
         let row: Row = ("pod ls", fault, STARTING, info);
         cluster.engine.script(&json!([fault.rule(row.0, None)]));
         cluster.apply(&manifest(&[pod(&name(&row), "run")]));
@@ -234,7 +296,12 @@ fn pods_are_not_played_as_long_as_it_is_not_known_which_there_are() {
 fn starts(runtime: &str) {
     const ROWS: [Row; 6] = [
         ("start", Hangs, STARTING, "Retry 1: No answer within 3s"),
-        ("start", Fails, STARTING, "Retry 1: Error: the disk is on fire"),
+        (
+            "start",
+            Fails,
+            STARTING,
+            "Retry 1: Error: the disk is on fire",
+        ),
         ("start", Slow, STARTING, TRIGGERED),
         ("start", Babbles, "Succeeded(Ok)", ""),
         ("start", Mumbles, STARTING, TRIGGERED),
@@ -247,12 +314,17 @@ fn starts(runtime: &str) {
 
 fn starts_with(runtime: &str, config: &str, rows: &[Row]) {
     let cluster = start(runtime, config);
-    let workloads: Vec<Workload> = rows.iter().map(|row| workload_of(runtime, &name(row)).restart("ALWAYS")).collect();
+    let workloads: Vec<Workload> = rows
+        .iter()
+        .map(|row| workload_of(runtime, &name(row)).restart("ALWAYS"))
+        .collect();
     cluster.apply(&manifest(&workloads));
-    rows.iter().for_each(|row| _ = cluster.wait_for_state(&name(row), "Running(Ok)"));
+    rows.iter()
+        .for_each(|row| _ = cluster.wait_for_state(&name(row), "Running(Ok)"));
     let recorder = Recorder::start(&cluster);
     break_calls(&cluster, rows);
-    rows.iter().for_each(|row| cluster.engine.finish(&name(row), 0));
+    rows.iter()
+        .for_each(|row| cluster.engine.finish(&name(row), 0));
     rows.iter().for_each(|row| is_shown(&recorder, row));
     mend(&cluster);
     for row in rows {
@@ -275,9 +347,14 @@ fn nerdctl_starts() {
 fn deletes(runtime: &str, rows: &[Row]) {
     let cluster = start(runtime, "");
     let names: Vec<String> = rows.iter().map(name).chain(["calm".to_owned()]).collect();
-    let workloads: Vec<Workload> = names.iter().map(|name| workload_of(runtime, name)).collect();
+    let workloads: Vec<Workload> = names
+        .iter()
+        .map(|name| workload_of(runtime, name))
+        .collect();
     cluster.apply(&manifest(&workloads));
-    names.iter().for_each(|name| _ = cluster.wait_for_state(name, "Running(Ok)"));
+    names
+        .iter()
+        .for_each(|name| _ = cluster.wait_for_state(name, "Running(Ok)"));
     let recorder = Recorder::start(&cluster);
     break_calls(&cluster, rows);
     let mut arguments = vec!["--no-wait", "delete", "workload"];
@@ -300,7 +377,11 @@ fn ended_are_deleted(runtime: &str) {
     for (name, stops) in [("ended", 0), ("runs", 1)] {
         let container = containers_of(&cluster, name).concat();
         assert_eq!(cluster.ank(&["delete", "workload", name]).code, 0);
-        assert_eq!(cluster.engine.calls_of("stop", &container).len(), stops, "{name}");
+        assert_eq!(
+            cluster.engine.calls_of("stop", &container).len(),
+            stops,
+            "{name}"
+        );
         assert_eq!(cluster.engine.calls_of("rm", &container).len(), 1, "{name}");
     }
 }
@@ -373,8 +454,12 @@ fn listings(runtime: &str, calls: &[&'static str], unknown: &str) {
             cluster.engine.script(&json!([fault.rule(call, None)]));
             if matches!(fault, Slow | Hangs) {
                 // Nothing is known to be different, so nothing is reported.
-                wait_until("a listing is under way", || !cluster.engine.hanging_calls().is_empty());
-                wait_until("it went on", || fault == Hangs || cluster.engine.calls().len() > begun + 2);
+                wait_until("a listing is under way", || {
+                    !cluster.engine.hanging_calls().is_empty()
+                });
+                wait_until("it went on", || {
+                    fault == Hangs || cluster.engine.calls().len() > begun + 2
+                });
                 cluster.wait_for_state("web", "Running(Ok)");
             } else {
                 let row = cluster.wait_for_state("web", "Failed(Unknown)");
@@ -390,7 +475,9 @@ fn listings(runtime: &str, calls: &[&'static str], unknown: &str) {
     cluster.engine.finish("web", 4);
     cluster.wait_for_state("web", "Failed(Unknown)");
     cluster.engine.script(&json!([Hangs.rule(calls[0], None)]));
-    wait_until("a listing hangs", || !cluster.engine.hanging_calls().is_empty());
+    wait_until("a listing hangs", || {
+        !cluster.engine.hanging_calls().is_empty()
+    });
     mend(&cluster);
     let row = cluster.wait_for_state("web", "Failed(ExecFailed)");
     assert_eq!(row.info, "Exit code: '4'");
@@ -403,39 +490,72 @@ fn podman_lists() {
 
 #[test]
 fn nerdctl_lists() {
-    listings("containerd", &["ps", "inspect"], "Error getting state from Nerdctl.");
+    listings(
+        "containerd",
+        &["ps", "inspect"],
+        "Error getting state from Nerdctl.",
+    );
 }
 
 #[test]
 fn pods_are_listed() {
-    listings("podman-kube", &["volume ls", "ps"], "Error getting state from pods.");
+    listings(
+        "podman-kube",
+        &["volume ls", "ps"],
+        "Error getting state from pods.",
+    );
 }
 
 /// Asks for the log of a workload that wrote one line.
 fn logs(runtime: &str) {
     let cluster = start(runtime, "");
     let recorder = Recorder::start(&cluster);
-    let hello = |name: &str| workload(name, "run").runtime(runtime).config("commandArgs: [hello]");
+    let hello = |name: &str| {
+        workload(name, "run")
+            .runtime(runtime)
+            .config("commandArgs: [hello]")
+    };
     cluster.apply(&manifest(&[hello("web")]));
     cluster.wait_for_state("web", "Running(Ok)");
     let web = recorder.instance("web");
     let refused = format!("[no log: {REFUSAL}]");
-    for (fault, lines) in [(Fails, &*refused), (Slow, "hello"), (Babbles, NONSENSE.trim_end())] {
+    for (fault, lines) in [
+        (Fails, &*refused),
+        (Slow, "hello"),
+        (Babbles, NONSENSE.trim_end()),
+    ] {
         cluster.engine.script(&json!([fault.rule("logs", None)]));
-        assert_eq!(LogClient::new(&cluster).read_all(everything(&web)), [lines], "{fault:?}");
+        assert_eq!(
+            LogClient::new(&cluster).read_all(everything(&web)),
+            [lines],
+            "{fault:?}"
+        );
     }
     cluster.engine.script(&json!([Fails.rule("logs", None)]));
     for arguments in [&["logs", "web"][..], &["logs", "-f", "web"]] {
         let output = cluster.ank(arguments);
         assert_eq!((output.code, &*output.stdout), (1, ""), "{arguments:?}");
-        assert!(output.stderr.contains(REFUSAL) && !output.stderr.contains("[no log"), "{}", output.stderr);
+        assert!(
+            output.stderr.contains(REFUSAL) && !output.stderr.contains("[no log"),
+            "{}",
+            output.stderr
+        );
     }
     cluster.engine.script(&json!([Floods.rule("logs", None)]));
     let flood = LogClient::new(&cluster).read_all(everything(&web));
-    assert!(flood.concat().len() < 20_000_000, "a line that never ends is cut");
+    assert!(
+        flood.concat().len() < 20_000_000,
+        "a line that never ends is cut"
+    );
     mend(&cluster);
-    assert_eq!(LogClient::new(&cluster).read_all(everything(&web)), ["hello"]);
-    assert_eq!(cluster.workload("web").map(|row| row.state).as_deref(), Some("Running(Ok)"));
+    assert_eq!(
+        LogClient::new(&cluster).read_all(everything(&web)),
+        ["hello"]
+    );
+    assert_eq!(
+        cluster.workload("web").map(|row| row.state).as_deref(),
+        Some("Running(Ok)")
+    );
 }
 
 #[test]
@@ -465,16 +585,23 @@ fn listings_until_it_runs(prepare: impl FnOnce(&Cluster) -> Workload) -> usize {
 #[test]
 fn a_start_whose_pid_is_known_needs_no_listing() {
     assert_eq!(listings_until_it_runs(|_| workload("web", "run")), 0);
-    // Not /dev/null: as runc, the engine puts a new file in its place, which is that of the machine.
+    // Not /dev/null: as runc, the engine puts a new file in its place, which is that of the
+    // machine.
     let own = |cluster: &Cluster| {
         let file = cluster.folder().join("own.pid");
         workload("web", "run").config(&format!("commandOptions: ['--pidfile={}']", file.display()))
     };
-    assert!(listings_until_it_runs(own) > 0, "the user wants it elsewhere");
+    assert!(
+        listings_until_it_runs(own) > 0,
+        "the user wants it elsewhere"
+    );
     let unknown = |cluster: &Cluster| {
         let refusal = json!({ "command": "run", "times": 1, "exit": 125, "stderr": "Error: unknown flag: --pidfile" });
         cluster.engine.script(&json!([refusal]));
         workload("web", "run")
     };
-    assert!(listings_until_it_runs(unknown) > 0, "the engine knows no such option, and it runs all the same");
+    assert!(
+        listings_until_it_runs(unknown) > 0,
+        "the engine knows no such option, and it runs all the same"
+    );
 }

@@ -1,5 +1,5 @@
-//! What happens around the three programs goes wrong: processes that stand still, connections that are slow, silent or
-//! wrong, and clients that behave badly. Each test has its promise as its name.
+//! What happens around the three programs goes wrong: processes that stand still, connections that
+//! are slow, silent or wrong, and clients that behave badly. Each test has its promise as its name.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
@@ -7,7 +7,9 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::support::connection::{self, Connection};
-use crate::support::process::{exit_code, is_alive, memory_peak_kib, open_files, own_threads, process_state};
+use crate::support::process::{
+    exit_code, is_alive, memory_peak_kib, open_files, own_threads, process_state,
+};
 use crate::support::{Cluster, LIMIT, Proxy, manifest, wait_until, workload};
 use ankaios_lite::limits::LOG_SOURCE_LINES;
 use ankaios_lite::model::messages::{ReadState, RequestContent, ToServer, UpdateState};
@@ -23,9 +25,16 @@ fn stopped(pid: u32) -> bool {
 fn all_run(cluster: &Cluster, names: &[&str]) {
     cluster.wait_for_all(names.len(), "Running(Ok)");
     for name in names {
-        assert!(is_alive(cluster.engine.only_container(name).0), "the container of '{name}' lives");
+        assert!(
+            is_alive(cluster.engine.only_container(name).0),
+            "the container of '{name}' lives"
+        );
     }
-    assert_eq!(cluster.engine.containers().len(), names.len(), "there is no other container");
+    assert_eq!(
+        cluster.engine.containers().len(),
+        names.len(),
+        "there is no other container"
+    );
 }
 
 // ---------------------------------------------------------- processes too many
@@ -35,17 +44,32 @@ fn a_second_agent_of_a_name_ends_with_an_error_and_leaves_the_calls_of_the_first
     let mut cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[workload("runs", "run")]));
     all_run(&cluster, &["runs"]);
-    cluster.engine.script(&serde_json::json!([{ "command": "run", "hang": true }]));
-    cluster.apply(&manifest(&[workload("runs", "run"), workload("slow", "run")]));
-    wait_until("a call takes its time", || cluster.engine.hanging_calls_of("run").len() == 1);
+    cluster
+        .engine
+        .script(&serde_json::json!([{ "command": "run", "hang": true }]));
+    cluster.apply(&manifest(&[
+        workload("runs", "run"),
+        workload("slow", "run"),
+    ]));
+    wait_until("a call takes its time", || {
+        cluster.engine.hanging_calls_of("run").len() == 1
+    });
     let call = cluster.engine.hanging_calls_of("run")[0];
     let mut rival = cluster.start_rival("agent_A");
-    assert_eq!(rival.wait(LIMIT).map(exit_code), Some(1), "{}", rival.stderr());
+    assert_eq!(
+        rival.wait(LIMIT).map(exit_code),
+        Some(1),
+        "{}",
+        rival.stderr()
+    );
     let named = "another agent with the name 'agent_A' runs and uses the folder '";
     assert!(rival.stderr().contains(named), "{}", rival.stderr());
     assert!(is_alive(call), "the call of the first agent goes on");
     assert!(cluster.agent("agent_A").is_running());
-    assert!(!cluster.server().stderr().contains("connected again"), "its connection stays");
+    assert!(
+        !cluster.server().stderr().contains("connected again"),
+        "its connection stays"
+    );
 }
 
 // ------------------------------------------------------- processes that stand still
@@ -67,18 +91,27 @@ fn an_agent_that_was_stopped_sees_what_it_missed_and_makes_no_second_container()
     cluster.engine.finish("back", 3);
     cluster.apply(&manifest(&[workload("new", "run")]));
     cluster.agent("agent_A").signal(Signal::CONT);
-    cluster.wait_for_row("ends", "its end is seen", |row| row.state == "Failed(ExecFailed)");
+    cluster.wait_for_row("ends", "its end is seen", |row| {
+        row.state == "Failed(ExecFailed)"
+    });
     for name in ["stays", "back", "new"] {
         cluster.wait_for_state(name, "Running(Ok)");
         cluster.engine.only_container(name);
     }
-    assert_eq!(cluster.engine.only_container("stays").0, stays, "what did not change runs on");
+    assert_eq!(
+        cluster.engine.only_container("stays").0,
+        stays,
+        "what did not change runs on"
+    );
 }
 
 #[test]
 fn a_server_that_was_stopped_answers_and_is_up_to_date_when_it_goes_on() {
     let mut cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("ends", "run"), workload("stays", "run")]));
+    cluster.apply(&manifest(&[
+        workload("ends", "run"),
+        workload("stays", "run"),
+    ]));
     all_run(&cluster, &["ends", "stays"]);
     let server = cluster.server().pid();
     cluster.server().signal(Signal::STOP);
@@ -86,7 +119,9 @@ fn a_server_that_was_stopped_answers_and_is_up_to_date_when_it_goes_on() {
     cluster.engine.finish("ends", 0);
     let mut waiting = cluster.start_ank(&["get", "workloads"]);
     cluster.server().signal(Signal::CONT);
-    let status = waiting.wait(LIMIT).expect("a command that met the pause is answered after it");
+    let status = waiting
+        .wait(LIMIT)
+        .expect("a command that met the pause is answered after it");
     assert!(status.success(), "{}", waiting.stderr());
     cluster.wait_for_state("ends", "Succeeded(Ok)");
     cluster.wait_for_state("stays", "Running(Ok)");
@@ -102,13 +137,18 @@ fn server_and_agent_killed_at_the_same_time_find_the_containers_again() {
     all_run(&cluster, &["one", "two"]);
     let before = ["one", "two"].map(|name| cluster.engine.only_container(name));
     wait_until("the state is stored", || {
-        std::fs::read_to_string(folder.join("desired-state.json")).is_ok_and(|text| text.contains("two"))
+        std::fs::read_to_string(folder.join("desired-state.json"))
+            .is_ok_and(|text| text.contains("two"))
     });
     cluster.kill_server();
     cluster.kill_agent("agent_A");
     cluster.start_all(&["agent_A"]);
     all_run(&cluster, &["one", "two"]);
-    assert_eq!(["one", "two"].map(|name| cluster.engine.only_container(name)), before, "they never stopped");
+    assert_eq!(
+        ["one", "two"].map(|name| cluster.engine.only_container(name)),
+        before,
+        "they never stopped"
+    );
 }
 
 // ---------------------------------------------------------- connections that go wrong
@@ -117,7 +157,10 @@ fn server_and_agent_killed_at_the_same_time_find_the_containers_again() {
 fn a_slow_connection_delays_and_loses_nothing() {
     let (cluster, proxy) = Cluster::start_behind_proxy();
     proxy.delay(Duration::from_millis(200));
-    cluster.apply(&manifest(&[workload("first", "run"), workload("second", "run").after("first", "ADD_COND_RUNNING")]));
+    cluster.apply(&manifest(&[
+        workload("first", "run"),
+        workload("second", "run").after("first", "ADD_COND_RUNNING"),
+    ]));
     all_run(&cluster, &["first", "second"]);
     cluster.remove("second");
     assert_eq!(proxy.accepted(), 1, "slow is no reason to connect again");
@@ -128,8 +171,10 @@ fn connections_cut_again_and_again_leave_one_container_of_each_workload() {
     let (cluster, proxy) = Cluster::start_behind_proxy();
     let names = ["a", "b", "c", "d"];
     for round in 0..5 {
-        let all: Vec<_> =
-            names.iter().map(|name| workload(name, "run").config(&format!("commandArgs: [\"{round}\"]"))).collect();
+        let all: Vec<_> = names
+            .iter()
+            .map(|name| workload(name, "run").config(&format!("commandArgs: [\"{round}\"]")))
+            .collect();
         cluster.apply(&manifest(&all));
         let before = proxy.accepted();
         proxy.cut();
@@ -138,7 +183,10 @@ fn connections_cut_again_and_again_leave_one_container_of_each_workload() {
     all_run(&cluster, &names);
     for name in names {
         let container = cluster.engine.containers_of(name);
-        assert!(container[0].to_string().contains("\"4\""), "the last wish counts: {container:?}");
+        assert!(
+            container[0].to_string().contains("\"4\""),
+            "the last wish counts: {container:?}"
+        );
     }
 }
 
@@ -150,10 +198,19 @@ fn a_connection_that_stalls_delivers_what_was_said_meanwhile() {
     proxy.stall(true);
     cluster.engine.finish("ends", 7);
     cluster.apply(&manifest(&[workload("new", "run")]));
-    assert_eq!(cluster.ank(&["get", "agents"]).code, 0, "others are served meanwhile");
-    assert!(cluster.engine.calls_of("run", "new").is_empty(), "the agent cannot know of it yet");
+    assert_eq!(
+        cluster.ank(&["get", "agents"]).code,
+        0,
+        "others are served meanwhile"
+    );
+    assert!(
+        cluster.engine.calls_of("run", "new").is_empty(),
+        "the agent cannot know of it yet"
+    );
     proxy.stall(false);
-    cluster.wait_for_row("ends", "its end", |row| row.state == "Failed(ExecFailed)" && row.info.contains('7'));
+    cluster.wait_for_row("ends", "its end", |row| {
+        row.state == "Failed(ExecFailed)" && row.info.contains('7')
+    });
     cluster.wait_for_state("new", "Running(Ok)");
 }
 
@@ -171,7 +228,11 @@ fn a_half_open_connection_is_noticed_by_both_ends_and_replaced() {
     wait_until("the agent tries again", || proxy.accepted() > 1);
     proxy.stall(false);
     all_run(&cluster, &["stays"]);
-    assert_eq!(cluster.engine.calls_of("run", "stays").len(), 1, "the container was left alone");
+    assert_eq!(
+        cluster.engine.calls_of("run", "stays").len(),
+        1,
+        "the container was left alone"
+    );
 }
 
 #[test]
@@ -198,7 +259,10 @@ fn a_connection_with_wrong_bytes_is_given_up_and_harms_neither_program() {
 
 fn follow(url: &str) -> Connection {
     let (mut sender, receiver, hangup) = connection::commander(url, Service::Command);
-    let content = RequestContent::CompleteState(ReadState { masks: Vec::new(), subscribe: true });
+    let content = RequestContent::CompleteState(ReadState {
+        masks: Vec::new(),
+        subscribe: true,
+    });
     connection::request(&mut sender, "events", content);
     (sender, receiver, hangup)
 }
@@ -208,13 +272,17 @@ fn two_hundred_idle_connections_cost_nobody_the_service() {
     let mut cluster = Cluster::start(&["agent_A"]);
     let server = cluster.server().pid();
     let threads = own_threads(server).len();
-    let idle: Vec<TcpStream> =
-        (0..200).map(|_| TcpStream::connect(cluster.address()).expect("the server listens")).collect();
+    let idle: Vec<TcpStream> = (0..200)
+        .map(|_| TcpStream::connect(cluster.address()).expect("the server listens"))
+        .collect();
     cluster.apply(&manifest(&[workload("w", "run")]));
     all_run(&cluster, &["w"]);
     cluster.remove("w");
     let now = own_threads(server).len();
-    assert!(now <= threads + 8, "{now} threads instead of {threads}: none for each idle connection");
+    assert!(
+        now <= threads + 8,
+        "{now} threads instead of {threads}: none for each idle connection"
+    );
     drop(idle);
     cluster.apply(&manifest(&[workload("w", "run")]));
     all_run(&cluster, &["w"]);
@@ -229,30 +297,52 @@ fn who_is_refused_again_and_again_does_not_fill_the_log_of_the_server_nor_act_in
     // Neither the name nor the version may be as they are; the server quotes them.
     let name = format!("\x1b[2J{}", "x".repeat(500_000));
     for number in 0..EACH {
-        let workload =
-            Node::map([("workloads", Node::map([(name.as_str(), Node::map([("agent", Node::text("a"))]))]))]);
+        let workload = Node::map([(
+            "workloads",
+            Node::map([(name.as_str(), Node::map([("agent", Node::text("a"))]))]),
+        )]);
         let new_state = Some(Ok(Node::map([("desiredState", workload)])));
-        let content = RequestContent::UpdateState(UpdateState { new_state, masks: Vec::new(), ..Default::default() });
+        let content = RequestContent::UpdateState(UpdateState {
+            new_state,
+            masks: Vec::new(),
+            ..Default::default()
+        });
         connection::request(&mut sender, &number.to_string(), content);
         receiver.receive().expect("an answer");
     }
     for _ in 0..EACH {
-        let hello = ToServer::CommanderHello { version: "0.1\x1b[2J".to_owned() };
-        let (_sender, mut refused, _hangup) = connection::open(&cluster.url(), Service::Command, hello);
-        assert!(matches!(refused.receive(), Err(StreamEnd::VersionMismatch(_))));
+        let hello = ToServer::CommanderHello {
+            version: "0.1\x1b[2J".to_owned(),
+        };
+        let (_sender, mut refused, _hangup) =
+            connection::open(&cluster.url(), Service::Command, hello);
+        assert!(matches!(
+            refused.receive(),
+            Err(StreamEnd::VersionMismatch(_))
+        ));
     }
     let log = cluster.server().stderr();
     for text in ["Refusing an update: ", "Refusing the connection from "] {
         assert!(log.contains(text), "{log}");
     }
-    assert!(log.len() < 20_000 && !log.contains('\x1b'), "{} bytes", log.len());
-    assert!(log.contains("Many log lines are about '127.0.0.1': further ones are left out for 60s."), "{log}");
+    assert!(
+        log.len() < 20_000 && !log.contains('\x1b'),
+        "{} bytes",
+        log.len()
+    );
+    assert!(
+        log.contains("Many log lines are about '127.0.0.1': further ones are left out for 60s."),
+        "{log}"
+    );
     let complaints = log.lines().filter(|line| line.contains("Refusing")).count();
     assert!(complaints <= LOG_SOURCE_LINES as usize, "{log}");
     // The agent is another source.
     cluster.kill_agent("agent_A");
     wait_until("the end of the agent is logged", || {
-        cluster.server().stderr().contains("Agent 'agent_A' disconnected.")
+        cluster
+            .server()
+            .stderr()
+            .contains("Agent 'agent_A' disconnected.")
     });
 }
 
@@ -271,10 +361,15 @@ fn a_client_that_never_reads_costs_bounded_memory_and_delays_nobody() {
     let padding = "x".repeat(100 * 1024);
     for round in 0..100 {
         let lines = format!("commandArgs: [\"{round}\", \"{padding}\"]");
-        cluster.apply(&manifest(&[workload("large", "run").on("nobody").config(&lines)]));
+        cluster.apply(&manifest(&[workload("large", "run")
+            .on("nobody")
+            .config(&lines)]));
     }
     cluster.run(&[workload("w", "run")]);
     let grown = memory_peak_kib(server) - before;
     assert!(grown < 64 * 1024, "the server grew by {grown} KiB");
-    wait_until("the server gives up the connection of who takes nothing", || open() <= without);
+    wait_until(
+        "the server gives up the connection of who takes nothing",
+        || open() <= without,
+    );
 }

@@ -1,8 +1,8 @@
-//! The machine has too little of something: room on the disk, descriptors, threads, a name server that answers, a clock
-//! that goes steadily. Each test has its promise as its name.
+//! The machine has too little of something: room on the disk, descriptors, threads, a name server
+//! that answers, a clock that goes steadily. Each test has its promise as its name.
 //!
-//! Some need the rights of root and say so where they have none. Thread: the test's. Owns: one cluster with the fake
-//! engine per test.
+//! Some need the rights of root and say so where they have none. Thread: the test's. Owns: one
+//! cluster with the fake engine per test.
 
 use std::fs;
 use std::net::{TcpStream, UdpSocket};
@@ -13,13 +13,19 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::process::{cpu_ticks, exit_code, is_alive, open_files};
-use crate::support::{Cluster, GRAIN, LIMIT, SmallDisk, leave_out, manifest, poll, wait_until, workload};
+use crate::support::{
+    Cluster, GRAIN, LIMIT, SmallDisk, leave_out, manifest, poll, wait_until, workload,
+};
 use rustix::process::Signal;
 use serde_json::json;
 
 fn all_run(cluster: &Cluster, count: usize) {
     cluster.wait_for_all(count, "Running(Ok)");
-    assert_eq!(cluster.engine.containers().len(), count, "each has one container");
+    assert_eq!(
+        cluster.engine.containers().len(),
+        count,
+        "each has one container"
+    );
 }
 
 fn count_in(log: &str, text: &str) -> usize {
@@ -41,7 +47,9 @@ fn with_file(name: &str, bytes: usize) -> String {
 fn a_full_disk_costs_the_server_no_update_and_the_state_is_stored_once_there_is_room() {
     let mut cluster = Cluster::prepare();
     let folder = cluster.folder().join("state");
-    let Some(disk) = SmallDisk::mount(&folder, 256) else { return };
+    let Some(disk) = SmallDisk::mount(&folder, 256) else {
+        return;
+    };
     cluster.server_config = format!("state_dir = '{}'", folder.display());
     cluster.start_all(&["agent_A"]);
     let stored = || fs::read_to_string(folder.join("desired-state.json")).unwrap_or_default();
@@ -49,13 +57,27 @@ fn a_full_disk_costs_the_server_no_update_and_the_state_is_stored_once_there_is_
     wait_until("the first state is stored", || stored().contains("before"));
     disk.fill();
     let long = format!("commandArgs: [\"{}\"]", "x".repeat(10_000));
-    let during = cluster.write("during.yaml", &manifest(&[workload("during", "run").config(&long)]));
-    assert_eq!(cluster.ank(&["--no-wait", "apply", &during.display().to_string()]).code, 0);
+    let during = cluster.write(
+        "during.yaml",
+        &manifest(&[workload("during", "run").config(&long)]),
+    );
+    assert_eq!(
+        cluster
+            .ank(&["--no-wait", "apply", &during.display().to_string()])
+            .code,
+        0
+    );
     cluster.wait_until_run(&["during"]);
     wait_until("it says what is wrong", || {
-        cluster.server.as_ref().is_some_and(|server| count_in(&server.stderr(), "Cannot store the state") > 0)
+        cluster
+            .server
+            .as_ref()
+            .is_some_and(|server| count_in(&server.stderr(), "Cannot store the state") > 0)
     });
-    assert!(stored().contains("before"), "what was stored is still there");
+    assert!(
+        stored().contains("before"),
+        "what was stored is still there"
+    );
     disk.clear();
     wait_until("it is made up for", || stored().contains("during"));
     cluster.kill_server();
@@ -68,7 +90,10 @@ fn a_full_disk_costs_the_server_no_update_and_the_state_is_stored_once_there_is_
 fn with_warnings(cluster: &Cluster, arguments: &[&str]) -> (String, Vec<String>) {
     let output = cluster.ank(arguments);
     assert_eq!(output.code, 0, "{arguments:?}: {}", output.stderr);
-    (output.stdout, output.stderr.lines().map(str::to_owned).collect())
+    (
+        output.stdout,
+        output.stderr.lines().map(str::to_owned).collect(),
+    )
 }
 
 // [stest->swdd~server-warns-of-unstored-state~1]
@@ -76,31 +101,57 @@ fn with_warnings(cluster: &Cluster, arguments: &[&str]) -> (String, Vec<String>)
 fn state_that_cannot_be_stored_is_warned_of_until_it_is_stored() {
     let mut cluster = Cluster::prepare();
     let folder = cluster.folder().join("state");
-    let Some(disk) = SmallDisk::mount(&folder, 256) else { return };
+    let Some(disk) = SmallDisk::mount(&folder, 256) else {
+        return;
+    };
     cluster.server_config = format!("state_dir = '{}'", folder.display());
     disk.read_only(true);
     cluster.start_all(&["agent_A"]);
     // The start says so.
-    let log = cluster.server.as_ref().map(|server| server.stderr()).unwrap_or_default();
+    let log = cluster
+        .server
+        .as_ref()
+        .map(|server| server.stderr())
+        .unwrap_or_default();
     assert_eq!(count_in(&log, "Cannot write into state_dir"), 1, "{log}");
     let lists = ["workloads", "agents", "updates", "configs", "state"];
     let applied = cluster.write("applied.yaml", &manifest(&[workload("applied", "run")]));
     let apply = ["apply", &applied.display().to_string()];
-    for arguments in lists.map(|list| vec!["get", list]).into_iter().chain([apply.to_vec()]) {
+    for arguments in lists
+        .map(|list| vec!["get", list])
+        .into_iter()
+        .chain([apply.to_vec()])
+    {
         let (text, warnings) = with_warnings(&cluster, &arguments);
-        let [warning] = &warnings[..] else { panic!("{arguments:?}: {warnings:?}") };
-        assert!(warning.starts_with("warn: the state cannot be stored in '"), "{arguments:?}: {warning}");
-        assert!(warning.contains("since 2") && warning.contains("Read-only file system"), "{arguments:?}: {warning}");
+        let [warning] = &warnings[..] else {
+            panic!("{arguments:?}: {warnings:?}")
+        };
+        assert!(
+            warning.starts_with("warn: the state cannot be stored in '"),
+            "{arguments:?}: {warning}"
+        );
+        assert!(
+            warning.contains("since 2") && warning.contains("Read-only file system"),
+            "{arguments:?}: {warning}"
+        );
         assert!(!text.contains("cannot be stored"), "{text}");
     }
     // Also an update whose response is the only one.
     let (_, warnings) = with_warnings(&cluster, &["--no-wait", "delete", "workload", "applied"]);
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     let json = with_warnings(&cluster, &["get", "agents", "-o", "json"]).0;
-    assert!(serde_json::from_str::<serde_json::Value>(&json).is_ok(), "{json}");
+    assert!(
+        serde_json::from_str::<serde_json::Value>(&json).is_ok(),
+        "{json}"
+    );
     disk.read_only(false);
     let again = cluster.write("again.yaml", &manifest(&[workload("again", "run")]));
-    assert_eq!(cluster.ank(&["--no-wait", "apply", &again.display().to_string()]).code, 0);
+    assert_eq!(
+        cluster
+            .ank(&["--no-wait", "apply", &again.display().to_string()])
+            .code,
+        0
+    );
     wait_until("the state is stored, which ends the warnings", || {
         with_warnings(&cluster, &["get", "workloads"]).1.is_empty()
     });
@@ -109,7 +160,8 @@ fn state_that_cannot_be_stored_is_warned_of_until_it_is_stored() {
     }
 }
 
-/// The workload `before` runs on an agent whose run folder is a disk of its own; `None` where nothing can be mounted.
+/// The workload `before` runs on an agent whose run folder is a disk of its own; `None` where
+/// nothing can be mounted.
 fn with_run_folder_on_a_small_disk() -> Option<(Cluster, SmallDisk)> {
     let mut cluster = Cluster::prepare();
     let folder = cluster.run_folder();
@@ -122,19 +174,28 @@ fn with_run_folder_on_a_small_disk() -> Option<(Cluster, SmallDisk)> {
 
 #[test]
 fn a_full_run_folder_delays_those_that_need_files_until_there_is_room_and_nobody_else() {
-    let Some((cluster, disk)) = with_run_folder_on_a_small_disk() else { return };
+    let Some((cluster, disk)) = with_run_folder_on_a_small_disk() else {
+        return;
+    };
     disk.fill();
     cluster.apply(&with_file("needs_room", 50_000));
-    let row = cluster.wait_for_row("needs_room", "it fails with the reason", |row| row.info.contains("No space left"));
+    let row = cluster.wait_for_row("needs_room", "it fails with the reason", |row| {
+        row.info.contains("No space left")
+    });
     assert_eq!(row.state, "Pending(Starting)", "{row:?}");
-    assert_eq!(cluster.workload("before").expect("it is known").state, "Running(Ok)");
+    assert_eq!(
+        cluster.workload("before").expect("it is known").state,
+        "Running(Ok)"
+    );
     disk.clear();
     all_run(&cluster, 2);
 }
 
 #[test]
 fn full_run_folder_delays_no_workload_that_needs_no_file() {
-    let Some((cluster, disk)) = with_run_folder_on_a_small_disk() else { return };
+    let Some((cluster, disk)) = with_run_folder_on_a_small_disk() else {
+        return;
+    };
     disk.fill();
     cluster.apply(&manifest(&[workload("later", "run")]));
     all_run(&cluster, 2);
@@ -142,32 +203,50 @@ fn full_run_folder_delays_no_workload_that_needs_no_file() {
     cluster.remove("later");
 }
 
-/// As runc, whose file beside the pid file stays when it cannot be written, and is refused by each later start.
+/// As runc, whose file beside the pid file stays when it cannot be written, and is refused by each
+/// later start.
 #[test]
 fn failed_start_leaves_nothing_in_the_way_of_the_next_one() {
     let cluster = Cluster::start(&["agent_A"]);
-    let no_space = "level=error msg=\"write .pid: no space left on device\"\nError: OCI runtime error";
-    cluster.engine.script(&json!([{ "command": "run", "exit": 125, "stderr": no_space }]));
+    let no_space =
+        "level=error msg=\"write .pid: no space left on device\"\nError: OCI runtime error";
+    cluster
+        .engine
+        .script(&json!([{ "command": "run", "exit": 125, "stderr": no_space }]));
     cluster.apply(&manifest(&[workload("web", "run")]));
     let row = cluster.wait_for_row("web", "is retried", |row| row.info.starts_with("Retry "));
-    assert!(row.info.ends_with(": no space left on device: Error: OCI runtime error"), "{row:?}");
+    assert!(
+        row.info
+            .ends_with(": no space left on device: Error: OCI runtime error"),
+        "{row:?}"
+    );
     let call = cluster.engine.calls_of("run", "web.").remove(0);
-    let pid_file = call.argv.iter().find_map(|word| word.strip_prefix("--pidfile=")).expect("it has one");
+    let pid_file = call
+        .argv
+        .iter()
+        .find_map(|word| word.strip_prefix("--pidfile="))
+        .expect("it has one");
     fs::write(Path::new(pid_file).with_file_name(".pid"), "").expect("own folder is writable");
     // A call may have been on its way, behind the clean-up of its own start.
     let seen = cluster.engine.calls_of("run", "web.").len();
-    wait_until("a further start has failed", || cluster.engine.calls_of("run", "web.").len() >= seen + 2);
+    wait_until("a further start has failed", || {
+        cluster.engine.calls_of("run", "web.").len() >= seen + 2
+    });
     cluster.engine.script(&json!([]));
     cluster.wait_until_run(&["web"]);
 }
 
 #[test]
 fn a_read_only_run_folder_stops_nothing_that_runs_and_is_named_as_the_reason() {
-    let Some((mut cluster, disk)) = with_run_folder_on_a_small_disk() else { return };
+    let Some((mut cluster, disk)) = with_run_folder_on_a_small_disk() else {
+        return;
+    };
     let before = cluster.engine.only_container("before");
     disk.read_only(true);
     cluster.apply(&with_file("needs_file", 10));
-    cluster.wait_for_row("needs_file", "it fails with the reason", |row| row.info.contains("Read-only file system"));
+    cluster.wait_for_row("needs_file", "it fails with the reason", |row| {
+        row.info.contains("Read-only file system")
+    });
     cluster.remove("needs_file");
     // An agent that starts has nowhere to put anything, and says so.
     cluster.kill_agent("agent_A");
@@ -208,15 +287,24 @@ fn a_server_without_free_descriptors_serves_whom_it_has_and_others_later_without
         let before = open();
         (before >= 90 || greedy.len() > 400).then_some(before)
     });
-    assert!(full.is_some_and(|open| open >= 90), "{full:?} descriptors are in use");
+    assert!(
+        full.is_some_and(|open| open >= 90),
+        "{full:?} descriptors are in use"
+    );
     let ticks = cpu_ticks(server);
-    // The agent is one of those that it has: what it says arrives. The log shows it, nobody else can connect.
+    // The agent is one of those that it has: what it says arrives. The log shows it, nobody else
+    // can connect.
     cluster.engine.finish("ends", 3);
     let long_enough = (0..40).map(|_| std::thread::sleep(GRAIN)).count();
-    assert!(cpu_ticks(server) - ticks < 50, "{long_enough} looks: it spins");
+    assert!(
+        cpu_ticks(server) - ticks < 50,
+        "{long_enough} looks: it spins"
+    );
     assert!(is_alive(server));
     drop(greedy);
-    cluster.wait_for_row("ends", "what happened meanwhile", |row| row.state == "Failed(ExecFailed)");
+    cluster.wait_for_row("ends", "what happened meanwhile", |row| {
+        row.state == "Failed(ExecFailed)"
+    });
     cluster.run(&[workload("new", "run")]);
 }
 
@@ -227,7 +315,9 @@ fn an_agent_with_few_descriptors_watches_less_closely_and_goes_on_calling_its_en
     cluster.set_wrapper("ank-agent", &["/usr/bin/prlimit", "--nofile=48:48"]);
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);
-    let all: Vec<_> = (0..30).map(|number| workload(&format!("w{number}"), "run")).collect();
+    let all: Vec<_> = (0..30)
+        .map(|number| workload(&format!("w{number}"), "run"))
+        .collect();
     cluster.apply(&manifest(&all));
     all_run(&cluster, 30);
     cluster.engine.finish("w7", 3);
@@ -235,7 +325,8 @@ fn an_agent_with_few_descriptors_watches_less_closely_and_goes_on_calling_its_en
     assert!(cluster.agent("agent_A").is_running());
 }
 
-/// A group of processes that may have so many threads in all. Needs root and cgroups that can be written.
+/// A group of processes that may have so many threads in all. Needs root and cgroups that can be
+/// written.
 struct Threads {
     path: PathBuf,
 }
@@ -252,7 +343,10 @@ impl Threads {
                 let _ = fs::remove_dir(&path);
             }
         }
-        leave_out("too few threads", "no group of processes with a limit of threads can be had here");
+        leave_out(
+            "too few threads",
+            "no group of processes with a limit of threads can be had here",
+        );
         None
     }
 
@@ -270,7 +364,10 @@ impl Drop for Threads {
     fn drop(&mut self) {
         // What is left in it goes back to where it came from.
         let outside = self.path.parent().expect("it has one").join("cgroup.procs");
-        for pid in fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default().lines() {
+        for pid in fs::read_to_string(self.path.join("cgroup.procs"))
+            .unwrap_or_default()
+            .lines()
+        {
             let _ = fs::write(&outside, pid);
         }
         let _ = fs::remove_dir(&self.path);
@@ -279,7 +376,9 @@ impl Drop for Threads {
 
 #[test]
 fn workloads_without_a_thread_wait_for_one_and_are_reported_so() {
-    let Some(group) = Threads::group("threads") else { return };
+    let Some(group) = Threads::group("threads") else {
+        return;
+    };
     let mut cluster = Cluster::start(&[]);
     let procs = group.path.join("cgroup.procs");
     let script = format!("echo $$ > '{}' && exec \"$@\"", procs.display());
@@ -289,12 +388,21 @@ fn workloads_without_a_thread_wait_for_one_and_are_reported_so() {
     cluster.apply(&manifest(&[workload("first", "run")]));
     all_run(&cluster, 1);
     group.allow(&(group.used() + 6).to_string());
-    let all: Vec<_> = (0..20).map(|number| workload(&format!("w{number}"), "run")).collect();
+    let all: Vec<_> = (0..20)
+        .map(|number| workload(&format!("w{number}"), "run"))
+        .collect();
     cluster.apply(&manifest(&all));
     cluster.wait_for("some wait for a thread", || {
-        cluster.workloads().iter().any(|row| row.info.contains("No thread can be started")).then_some(())
+        cluster
+            .workloads()
+            .iter()
+            .any(|row| row.info.contains("No thread can be started"))
+            .then_some(())
     });
-    assert_eq!(cluster.workload("first").expect("it is known").state, "Running(Ok)");
+    assert_eq!(
+        cluster.workload("first").expect("it is known").state,
+        "Running(Ok)"
+    );
     group.allow("max");
     all_run(&cluster, 21);
 }
@@ -311,13 +419,25 @@ struct NameServer {
 impl NameServer {
     fn start(address: &str) -> Option<Self> {
         let socket = UdpSocket::bind((address, 53)).ok()?;
-        socket.set_read_timeout(Some(Duration::from_millis(50))).expect("own socket");
-        let server = Self { asked: Arc::default(), answers: Arc::default(), ended: Arc::default() };
-        let (asked, answers, ended) = (server.asked.clone(), server.answers.clone(), server.ended.clone());
+        socket
+            .set_read_timeout(Some(Duration::from_millis(50)))
+            .expect("own socket");
+        let server = Self {
+            asked: Arc::default(),
+            answers: Arc::default(),
+            ended: Arc::default(),
+        };
+        let (asked, answers, ended) = (
+            server.asked.clone(),
+            server.answers.clone(),
+            server.ended.clone(),
+        );
         std::thread::spawn(move || {
             let mut question = [0; 512];
             while !ended.load(Ordering::SeqCst) {
-                let Ok((length, from)) = socket.recv_from(&mut question) else { continue };
+                let Ok((length, from)) = socket.recv_from(&mut question) else {
+                    continue;
+                };
                 asked.fetch_add(1, Ordering::SeqCst);
                 if answers.load(Ordering::SeqCst) {
                     let _ = socket.send_to(&loopback_answer(&question[..length]), from);
@@ -336,7 +456,11 @@ impl Drop for NameServer {
 
 /// 127.0.0.1 for a question about an IPv4 address, nothing for others.
 fn loopback_answer(question: &[u8]) -> Vec<u8> {
-    let end = question.iter().skip(12).position(|byte| *byte == 0).map_or(question.len(), |at| at + 12 + 5);
+    let end = question
+        .iter()
+        .skip(12)
+        .position(|byte| *byte == 0)
+        .map_or(question.len(), |at| at + 12 + 5);
     let question = &question[..end.min(question.len())];
     let is_ipv4 = question.ends_with(&[0, 1, 0, 1]);
     let mut answer = question.to_vec();
@@ -351,25 +475,63 @@ fn loopback_answer(question: &[u8]) -> Vec<u8> {
 fn an_agent_whose_name_server_is_silent_connects_once_it_speaks_and_ends_when_it_is_told() {
     let address = format!("127.{}.{}.9", fastrand::u8(10..250), fastrand::u8(..));
     let mut cluster = Cluster::start(&[]);
-    let resolver = cluster.write("resolv.conf", &format!("nameserver {address}\noptions timeout:2 attempts:1\n"));
-    let script = format!("/bin/mount --bind '{}' /etc/resolv.conf && exec \"$@\"", resolver.display());
-    let allowed = Command::new("unshare").args(["--mount", "/bin/sh", "-c", &script, "sh", "true"]).output();
-    let (Some(names), true) = (NameServer::start(&address), allowed.is_ok_and(|output| output.status.success())) else {
-        return leave_out("a silent name server", "a name server of its own needs the rights of root");
+    let resolver = cluster.write(
+        "resolv.conf",
+        &format!("nameserver {address}\noptions timeout:2 attempts:1\n"),
+    );
+    let script = format!(
+        "/bin/mount --bind '{}' /etc/resolv.conf && exec \"$@\"",
+        resolver.display()
+    );
+    let allowed = Command::new("unshare")
+        .args(["--mount", "/bin/sh", "-c", &script, "sh", "true"])
+        .output();
+    let (Some(names), true) = (
+        NameServer::start(&address),
+        allowed.is_ok_and(|output| output.status.success()),
+    ) else {
+        return leave_out(
+            "a silent name server",
+            "a name server of its own needs the rights of root",
+        );
     };
-    let port = cluster.address().rsplit(':').next().expect("an address has a port").to_owned();
-    cluster.set_wrapper("ank-agent", &["/usr/bin/unshare", "--mount", "/bin/sh", "-c", &script, "sh"]);
+    let port = cluster
+        .address()
+        .rsplit(':')
+        .next()
+        .expect("an address has a port")
+        .to_owned();
+    cluster.set_wrapper(
+        "ank-agent",
+        &[
+            "/usr/bin/unshare",
+            "--mount",
+            "/bin/sh",
+            "-c",
+            &script,
+            "sh",
+        ],
+    );
     cluster.agent_url = Some(format!("http://slow.example.test:{port}"));
     // Told to end while it waits for the name.
     cluster.start_agent("agent_A");
-    wait_until("the agent asks for the name", || names.asked.load(Ordering::SeqCst) > 0);
+    wait_until("the agent asks for the name", || {
+        names.asked.load(Ordering::SeqCst) > 0
+    });
     cluster.agent("agent_A").signal(Signal::TERM);
     let status = cluster.agent("agent_A").wait(LIMIT).expect("it ends");
-    assert_eq!(exit_code(status), 0, "{}", cluster.agent("agent_A").stderr());
+    assert_eq!(
+        exit_code(status),
+        0,
+        "{}",
+        cluster.agent("agent_A").stderr()
+    );
     // Answered at last.
     cluster.start_agent("agent_A");
     let asked = names.asked.load(Ordering::SeqCst);
-    wait_until("the agent asks for the name", || names.asked.load(Ordering::SeqCst) > asked);
+    wait_until("the agent asks for the name", || {
+        names.asked.load(Ordering::SeqCst) > asked
+    });
     names.answers.store(true, Ordering::SeqCst);
     cluster.wait_for_agents(&["agent_A"]);
     cluster.apply(&manifest(&[workload("w", "run")]));
@@ -378,13 +540,22 @@ fn an_agent_whose_name_server_is_silent_connects_once_it_speaks_and_ends_when_it
 
 /// Libraries of this name change what programs believe about the time; only the wall clock here.
 fn faketime() -> Option<PathBuf> {
-    let places = ["/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime", "/usr/lib/faketime"];
-    places.into_iter().map(|place| Path::new(place).join("libfaketimeMT.so.1")).find(|path| path.exists())
+    let places = [
+        "/usr/lib/x86_64-linux-gnu/faketime",
+        "/usr/lib/aarch64-linux-gnu/faketime",
+        "/usr/lib/faketime",
+    ];
+    places
+        .into_iter()
+        .map(|place| Path::new(place).join("libfaketimeMT.so.1"))
+        .find(|path| path.exists())
 }
 
 #[test]
 fn a_wall_clock_that_jumps_changes_nothing_that_runs_or_waits() {
-    let Some(library) = faketime() else { return leave_out("a clock that jumps", "libfaketime is not installed") };
+    let Some(library) = faketime() else {
+        return leave_out("a clock that jumps", "libfaketime is not installed");
+    };
     let mut cluster = Cluster::prepare();
     let clock = cluster.write("clock", "+0\n");
     let variables = [
@@ -394,18 +565,26 @@ fn a_wall_clock_that_jumps_changes_nothing_that_runs_or_waits() {
         "DONT_FAKE_MONOTONIC=1".to_owned(),
         "FAKETIME_NO_CACHE=1".to_owned(),
     ];
-    let words: Vec<&str> = ["/usr/bin/env"].into_iter().chain(variables.iter().map(String::as_str)).collect();
+    let words: Vec<&str> = ["/usr/bin/env"]
+        .into_iter()
+        .chain(variables.iter().map(String::as_str))
+        .collect();
     cluster.set_wrapper("ank-agent", &words);
     cluster.set_wrapper("ank-server", &words);
     cluster.start_all(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("stays", "run"), workload("back", "run").restart("ALWAYS")]));
+    cluster.apply(&manifest(&[
+        workload("stays", "run"),
+        workload("back", "run").restart("ALWAYS"),
+    ]));
     all_run(&cluster, 2);
     let stays = cluster.engine.only_container("stays");
     for offset in ["+10y\n", "-20y\n", "+1h\n"] {
         let runs = cluster.engine.calls().len();
         fs::write(&clock, offset).expect("own file");
         cluster.engine.finish("back", 1);
-        cluster.wait_for("it is restarted all the same", || (cluster.engine.calls().len() > runs).then_some(()));
+        cluster.wait_for("it is restarted all the same", || {
+            (cluster.engine.calls().len() > runs).then_some(())
+        });
         all_run(&cluster, 2);
         cluster.apply(&manifest(&[workload("later", "exit0")]));
         cluster.wait_for_state("later", "Succeeded(Ok)");

@@ -1,6 +1,7 @@
-//! Who asks without end and does not read what comes back: a workload at its FIFOs, and an agent that passes on whatever
-//! its workloads ask, as those of other implementations do. With the state of 500 workloads the server stays small, the
-//! agents stay connected, and everybody else is answered.
+//! Who asks without end and does not read what comes back: a workload at its FIFOs, and an agent
+//! that passes on whatever its workloads ask, as those of other implementations do. With the state
+//! of 500 workloads the server stays small, the agents stay connected, and everybody else is
+//! answered.
 //!
 //! Thread: the test's, and one for each flood. Owns: one cluster with the fake engine per test.
 
@@ -21,7 +22,8 @@ use crate::support::{Cluster, ControlClient, LIMIT, connection, manifest, wait_u
 use ankaios_lite::limits::PEER_STUCK;
 use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_lite::model::messages::{
-    FromServer, FromWorkload, ReadState, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
+    FromServer, FromWorkload, ReadState, Request, RequestContent, Response, ResponseContent,
+    ToServer, UpdateState,
 };
 use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::wire::client::Hangup;
@@ -34,11 +36,14 @@ const FLOOD: Duration = Duration::from_secs(2 * PEER_STUCK.as_secs());
 const SERVER_MAX_KIB: u64 = 60 * 1024;
 const AGENT_MAX_KIB: u64 = 60 * 1024;
 
-/// A server with the state of [`WORKLOADS`] and an agent with `greedy` and `web`, which may read everything.
+/// A server with the state of [`WORKLOADS`] and an agent with `greedy` and `web`, which may read
+/// everything.
 fn cluster() -> Cluster {
     let cluster = Cluster::start(&["agent_A"]);
     let stored = (0..WORKLOADS - 2).map(|number| {
-        let options = format!("commandOptions: [\"--publish\", \"{number}:80\", \"--env\", \"NUMBER={number}\"]");
+        let options = format!(
+            "commandOptions: [\"--publish\", \"{number}:80\", \"--env\", \"NUMBER={number}\"]"
+        );
         workload(&format!("stored_{number}"), "registry.example/stored:1.2.3")
             .on("nobody")
             .tag("stored")
@@ -50,7 +55,8 @@ fn cluster() -> Cluster {
     cluster
 }
 
-/// Watches the memory of its own of a process until it is dropped: without the code, of which a debug build has much.
+/// Watches the memory of its own of a process until it is dropped: without the code, of which a
+/// debug build has much.
 struct MemoryPeak {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<u64>>,
@@ -68,12 +74,19 @@ impl MemoryPeak {
             }
             peak
         });
-        Self { stop, thread: Some(thread) }
+        Self {
+            stop,
+            thread: Some(thread),
+        }
     }
 
     fn kib(mut self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.take().expect("it runs").join().expect("it only reads")
+        self.thread
+            .take()
+            .expect("it runs")
+            .join()
+            .expect("it only reads")
     }
 }
 
@@ -86,7 +99,10 @@ impl Drop for MemoryPeak {
 /// Asks for everything as fast as the pipe takes it, and reads nothing. Returns how much was taken.
 fn flood_pipe(folder: &Path, stop: &AtomicBool) -> usize {
     flood_pipe_with(folder, stop, |number| {
-        let request = Request { id: number.to_string(), content: read(&[], false) };
+        let request = Request {
+            id: number.to_string(),
+            content: read(&[], false),
+        };
         frame(FromWorkload::Request(request))
     })
 }
@@ -94,7 +110,11 @@ fn flood_pipe(folder: &Path, stop: &AtomicBool) -> usize {
 /// The same with these messages.
 fn flood_pipe_with(folder: &Path, stop: &AtomicBool, message: impl Fn(usize) -> Vec<u8>) -> usize {
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).expect("a small flag");
-    let mut output = fs::File::options().write(true).custom_flags(flags).open(folder.join("output")).expect("open");
+    let mut output = fs::File::options()
+        .write(true)
+        .custom_flags(flags)
+        .open(folder.join("output"))
+        .expect("open");
     let mut sent = 0;
     for number in 0_usize.. {
         let bytes = message(number);
@@ -105,7 +125,9 @@ fn flood_pipe_with(folder: &Path, stop: &AtomicBool, message: impl Fn(usize) -> 
             }
             match output.write(rest) {
                 Ok(count) => rest = &rest[count..],
-                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    std::thread::sleep(Duration::from_millis(1))
+                }
                 Err(error) => panic!("{error}"),
             }
         }
@@ -114,8 +136,8 @@ fn flood_pipe_with(folder: &Path, stop: &AtomicBool, message: impl Fn(usize) -> 
     sent
 }
 
-/// Asks as `web` and as a commander, who are both answered, until the time of the flood is over and `is_enough` holds.
-/// Returns the longest wait of each.
+/// Asks as `web` and as a commander, who are both answered, until the time of the flood is over and
+/// `is_enough` holds. Returns the longest wait of each.
 fn ask_during_flood(
     cluster: &Cluster,
     web: &mut ControlClient,
@@ -128,9 +150,15 @@ fn ask_during_flood(
         if begin > flood_begin + FLOOD && is_enough() {
             break;
         }
-        assert!(begin < flood_begin + FLOOD + LIMIT, "the flood comes to nothing");
+        assert!(
+            begin < flood_begin + FLOOD + LIMIT,
+            "the flood comes to nothing"
+        );
         let answer = web.read(&number.to_string(), &["desiredState.workloads.web"]);
-        assert!(matches!(answer, ResponseContent::CompleteState { .. }), "{answer:?}");
+        assert!(
+            matches!(answer, ResponseContent::CompleteState { .. }),
+            "{answer:?}"
+        );
         longest_web = longest_web.max(begin.elapsed());
         let begin = Instant::now();
         let output = cluster.ank(&["get", "agents"]);
@@ -145,7 +173,11 @@ fn assert_never_disconnected(cluster: &Cluster, agent: &str) {
     let log = cluster.server.as_ref().expect("it runs").stderr();
     let count = |text: &str| log.lines().filter(|line| line.contains(text)).count();
     let connected = count(&format!("Agent '{agent}' connected"));
-    assert_eq!((connected, count(&format!("Agent '{agent}' disconnected"))), (1, 0), "of agent '{agent}'");
+    assert_eq!(
+        (connected, count(&format!("Agent '{agent}' disconnected"))),
+        (1, 0),
+        "of agent '{agent}'"
+    );
 }
 
 #[test]
@@ -167,7 +199,10 @@ fn a_workload_that_asks_and_never_reads_costs_the_cluster_nothing() {
         "{sent} requests taken; server {server} KiB, agent {agent} KiB; waited: web {web_waited:?}, ank {ank_waited:?}"
     );
     eprintln!("{measured}");
-    assert!(server < SERVER_MAX_KIB && agent < AGENT_MAX_KIB, "{measured}");
+    assert!(
+        server < SERVER_MAX_KIB && agent < AGENT_MAX_KIB,
+        "{measured}"
+    );
     assert_never_disconnected(&cluster, "agent_A");
     drop(greedy);
 }
@@ -181,7 +216,8 @@ struct Answers {
     modest: Mutex<(Option<Instant>, Duration)>,
 }
 
-/// An agent of another implementation: it passes on all that its workloads ask, and reads what comes.
+/// An agent of another implementation: it passes on all that its workloads ask, and reads what
+/// comes.
 struct ForeignAgent {
     hangup: Hangup,
     asks: JoinHandle<usize>,
@@ -195,7 +231,9 @@ impl ForeignAgent {
         let reads = std::thread::spawn(move || {
             let mut last = None;
             while let Ok(message) = receiver.receive() {
-                let FromServer::Response(Response { id, content }) = message else { continue };
+                let FromServer::Response(Response { id, content }) = message else {
+                    continue;
+                };
                 match content {
                     ResponseContent::CompleteState { .. } if id.starts_with("modest") => {
                         let mut modest = counts.modest.lock().expect("nobody panics");
@@ -203,12 +241,17 @@ impl ForeignAgent {
                         modest.1 = modest.1.max(waited);
                     }
                     ResponseContent::CompleteState { .. } => {
-                        let number = id.strip_prefix("greedy@").and_then(|number| number.parse::<usize>().ok());
-                        assert!(number > last, "states come in the order in which they were asked for");
+                        let number = id
+                            .strip_prefix("greedy@")
+                            .and_then(|number| number.parse::<usize>().ok());
+                        assert!(
+                            number > last,
+                            "states come in the order in which they were asked for"
+                        );
                         last = number;
                         counts.states.fetch_add(1, Ordering::Relaxed);
                     }
-                    ResponseContent::Error(_) => drop(counts.refused.fetch_add(1, Ordering::Relaxed)),
+                    ResponseContent::Error(_) => _ = counts.refused.fetch_add(1, Ordering::Relaxed),
                     other => panic!("{other:?}"),
                 }
             }
@@ -228,7 +271,11 @@ impl ForeignAgent {
             }
             sent
         });
-        Self { hangup, asks, reads }
+        Self {
+            hangup,
+            asks,
+            reads,
+        }
     }
 
     fn end(self) -> usize {
@@ -242,13 +289,19 @@ impl ForeignAgent {
 #[test]
 fn an_agent_that_passes_on_whatever_its_workload_asks_costs_the_cluster_little() {
     let mut cluster = cluster();
-    let there = ["greedy", "modest"].map(|name| workload(name, "run").on("foreign").allow("Read", "*"));
+    let there =
+        ["greedy", "modest"].map(|name| workload(name, "run").on("foreign").allow("Read", "*"));
     cluster.apply(&manifest(&there));
     let mut web = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
     let server = MemoryPeak::of(cluster.server().pid());
-    let (stop, answers) = (Arc::new(AtomicBool::new(false)), Arc::new(Answers::default()));
+    let (stop, answers) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(Answers::default()),
+    );
     let foreign = ForeignAgent::start(&cluster.url(), "foreign", stop.clone(), &answers);
-    wait_until("it is connected", || answers.states.load(Ordering::Relaxed) > 0);
+    wait_until("it is connected", || {
+        answers.states.load(Ordering::Relaxed) > 0
+    });
     let modest_waited = || answers.modest.lock().expect("nobody panics").1;
     let (web_waited, ank_waited) = ask_during_flood(&cluster, &mut web, || {
         modest_waited() > Duration::ZERO && answers.refused.load(Ordering::Relaxed) > 0
@@ -258,8 +311,9 @@ fn an_agent_that_passes_on_whatever_its_workload_asks_costs_the_cluster_little()
     stop.store(true, Ordering::Relaxed);
     let sent = foreign.end();
     let server = server.kib();
-    let measured =
-        format!("{sent} requests, {answers:?}; server {server} KiB; waited: web {web_waited:?}, ank {ank_waited:?}");
+    let measured = format!(
+        "{sent} requests, {answers:?}; server {server} KiB; waited: web {web_waited:?}, ank {ank_waited:?}"
+    );
     eprintln!("{measured}");
     assert!(server < SERVER_MAX_KIB, "{measured}");
     // It waits behind what its agent has sent before, as long as that is on its way.
@@ -277,37 +331,63 @@ fn agents_that_report_workloads_that_do_not_exist_cost_the_cluster_little() {
     let (mut hostile, mut readers) = (Vec::new(), Vec::new());
     for name in ["hostile_1", "hostile_2", "hostile_3"] {
         let (sender, mut receiver, hangup) = connection::agent(&cluster.url(), name);
-        readers.push(std::thread::spawn(move || while receiver.receive().is_ok() {}));
+        readers.push(std::thread::spawn(
+            move || while receiver.receive().is_ok() {},
+        ));
         hostile.push((name, sender, hangup));
     }
     for batch in 0..12 {
         for (name, sender, _) in &mut hostile {
             let stray = |number: usize| {
-                let instance = InstanceName::with_id(&format!("stray_{batch}_{number}"), "id", name);
-                WorkloadState::new(instance, ExecutionState::with_info(Phase::FailedUnknown, "x".repeat(16_000)))
+                let instance =
+                    InstanceName::with_id(&format!("stray_{batch}_{number}"), "id", name);
+                WorkloadState::new(
+                    instance,
+                    ExecutionState::with_info(Phase::FailedUnknown, "x".repeat(16_000)),
+                )
             };
-            sender.send(ToServer::WorkloadStates((0..200).map(stray).collect())).expect("the server takes it");
+            sender
+                .send(ToServer::WorkloadStates((0..200).map(stray).collect()))
+                .expect("the server takes it");
         }
     }
-    let known = || cluster.workloads().iter().filter(|row| row.agent.starts_with("hostile")).count();
+    let known = || {
+        cluster
+            .workloads()
+            .iter()
+            .filter(|row| row.agent.starts_with("hostile"))
+            .count()
+    };
     wait_until("the reports have come", || known() >= 3_000);
     for mask in [&[][..], &["workloadStates"], &["agents"]] {
         let answer = web.read("states", mask);
-        assert!(matches!(answer, ResponseContent::CompleteState { .. }), "{mask:?}");
+        assert!(
+            matches!(answer, ResponseContent::CompleteState { .. }),
+            "{mask:?}"
+        );
     }
-    for arguments in [&["get", "state"][..], &["get", "workloads"], &["get", "agents"]] {
+    for arguments in [
+        &["get", "state"][..],
+        &["get", "workloads"],
+        &["get", "agents"],
+    ] {
         let output = cluster.ank(arguments);
         assert_eq!(output.code, 0, "{arguments:?}: {}", output.stderr);
     }
     let (server, agent) = (server.kib(), agent.kib());
     let measured = format!("{} states; server {server} KiB, agent {agent} KiB", known());
     eprintln!("{measured}");
-    assert!(server < SERVER_MAX_KIB && agent < AGENT_MAX_KIB, "{measured}");
+    assert!(
+        server < SERVER_MAX_KIB && agent < AGENT_MAX_KIB,
+        "{measured}"
+    );
     assert_never_disconnected(&cluster, "agent_A");
     for (_, _, hangup) in hostile {
         hangup.hang_up();
     }
-    readers.into_iter().for_each(|reader| reader.join().expect("it only reads"));
+    readers
+        .into_iter()
+        .for_each(|reader| reader.join().expect("it only reads"));
 }
 
 /// Agents whose requests are as large as messages may be.
@@ -317,7 +397,9 @@ const LARGE_MAX_KIB: u64 = 100 * 1024;
 
 /// Very many masks in a message of about `bytes`.
 fn masks(bytes: usize, prefix: &str) -> Vec<String> {
-    (0..bytes / (prefix.len() + 9)).map(|number| format!("{prefix}.{number:06x}")).collect()
+    (0..bytes / (prefix.len() + 9))
+        .map(|number| format!("{prefix}.{number:06x}"))
+        .collect()
 }
 
 #[test]
@@ -326,8 +408,14 @@ fn agents_that_send_the_largest_messages_at_the_same_time_cost_the_server_one_of
     let mut web = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
     let server = MemoryPeak::of(cluster.server().pid());
     let stop = Arc::new(AtomicBool::new(false));
-    let content = RequestContent::CompleteState(ReadState { masks: vec!["x".repeat(56 << 20)], subscribe: false });
-    let message = Arc::new(ToServer::Request(Request { id: "greedy@1".to_owned(), content }));
+    let content = RequestContent::CompleteState(ReadState {
+        masks: vec!["x".repeat(56 << 20)],
+        subscribe: false,
+    });
+    let message = Arc::new(ToServer::Request(Request {
+        id: "greedy@1".to_owned(),
+        content,
+    }));
     let refusals = Arc::new(AtomicUsize::new(0));
     let senders = (0..LARGE_SENDERS).map(|number| {
         let (url, name) = (cluster.url(), format!("large_{number}"));
@@ -338,13 +426,19 @@ fn agents_that_send_the_largest_messages_at_the_same_time_cost_the_server_one_of
                 let counted = refused.clone();
                 let reads = std::thread::spawn(move || {
                     while let Ok(message) = receiver.receive() {
-                        if matches!(message, FromServer::Response(Response { content: ResponseContent::Error(_), .. }))
-                        {
+                        if matches!(
+                            message,
+                            FromServer::Response(Response {
+                                content: ResponseContent::Error(_),
+                                ..
+                            })
+                        ) {
                             counted.fetch_add(1, Ordering::Relaxed);
                         }
                     }
                 });
-                // A machine without time may lose a connection over such messages, to its keepalive.
+                // A machine without time may lose a connection over such messages, to its
+                // keepalive.
                 while !stopped.load(Ordering::Relaxed) && sender.send((*message).clone()).is_ok() {}
                 hangup.hang_up();
                 reads.join().expect("it only reads");
@@ -353,16 +447,21 @@ fn agents_that_send_the_largest_messages_at_the_same_time_cost_the_server_one_of
     });
     let senders: Vec<_> = senders.collect();
     let refused = || refusals.load(Ordering::Relaxed);
-    let (web_waited, ank_waited) = ask_during_flood(&cluster, &mut web, || refused() >= LARGE_SENDERS);
+    let (web_waited, ank_waited) =
+        ask_during_flood(&cluster, &mut web, || refused() >= LARGE_SENDERS);
     // What is larger than what workloads send finds its turn as well.
-    cluster.apply(&manifest(&[workload("large", "run").on("nobody").tag(&"x".repeat(5 << 20))]));
+    cluster.apply(&manifest(&[workload("large", "run")
+        .on("nobody")
+        .tag(&"x".repeat(5 << 20))]));
     stop.store(true, Ordering::Relaxed);
     let server = server.kib();
     for sends in senders {
         sends.join().expect("it only sends");
     }
     let refused = refused();
-    let measured = format!("{refused} refused; server {server} KiB; waited: web {web_waited:?}, ank {ank_waited:?}");
+    let measured = format!(
+        "{refused} refused; server {server} KiB; waited: web {web_waited:?}, ank {ank_waited:?}"
+    );
     eprintln!("{measured}");
     assert!(server < LARGE_MAX_KIB, "{measured}");
     assert_never_disconnected(&cluster, "agent_A");
@@ -372,8 +471,13 @@ fn agents_that_send_the_largest_messages_at_the_same_time_cost_the_server_one_of
 fn workloads_that_write_the_largest_requests_at_the_same_time_cost_little() {
     const GREEDY: usize = 6;
     let mut cluster = cluster();
-    let names: Vec<String> = (0..GREEDY).map(|number| format!("greedy_{number}")).collect();
-    let greedy: Vec<_> = names.iter().map(|name| workload(name, "run").allow("ReadWrite", "*")).collect();
+    let names: Vec<String> = (0..GREEDY)
+        .map(|number| format!("greedy_{number}"))
+        .collect();
+    let greedy: Vec<_> = names
+        .iter()
+        .map(|name| workload(name, "run").allow("ReadWrite", "*"))
+        .collect();
     cluster.apply(&manifest(&greedy));
     let mut web = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
     let peaks = [cluster.server().pid(), cluster.agent("agent_A").pid()].map(MemoryPeak::of);
@@ -387,14 +491,22 @@ fn workloads_that_write_the_largest_requests_at_the_same_time_cost_little() {
             let stopped = stop.clone();
             let has_turn = turns.clone();
             let kinds = [
-                RequestContent::CompleteState(ReadState { masks: masks(3 << 20, "configs"), subscribe: false }),
+                RequestContent::CompleteState(ReadState {
+                    masks: masks(3 << 20, "configs"),
+                    subscribe: false,
+                }),
                 RequestContent::UpdateState(UpdateState {
                     new_state: None,
                     masks: masks(5 << 19, "desiredState.configs"),
                     restart: Vec::new(),
                 }),
             ];
-            let frames = kinds.map(|content| frame(FromWorkload::Request(Request { id: "x".to_owned(), content })));
+            let frames = kinds.map(|content| {
+                frame(FromWorkload::Request(Request {
+                    id: "x".to_owned(),
+                    content,
+                }))
+            });
             std::thread::spawn(move || {
                 let sent = flood_pipe_with(&folder, &stopped, |number| {
                     // The first one was taken.
@@ -409,14 +521,22 @@ fn workloads_that_write_the_largest_requests_at_the_same_time_cost_little() {
         })
         .collect();
     // Each has its turn.
-    let (web_waited, ank_waited) = ask_during_flood(&cluster, &mut web, || turns.load(Ordering::Relaxed) == GREEDY);
+    let (web_waited, ank_waited) = ask_during_flood(&cluster, &mut web, || {
+        turns.load(Ordering::Relaxed) == GREEDY
+    });
     stop.store(true, Ordering::Relaxed);
-    let sent: Vec<usize> = floods.into_iter().map(|flood| flood.join().expect("the flood ends")).collect();
+    let sent: Vec<usize> = floods
+        .into_iter()
+        .map(|flood| flood.join().expect("the flood ends"))
+        .collect();
     let [server, agent] = peaks.map(MemoryPeak::kib);
     let measured = format!(
         "{sent:?} taken; server {server} KiB, agent {agent} KiB; waited: web {web_waited:?}, ank {ank_waited:?}"
     );
     eprintln!("{measured}");
-    assert!(server < SERVER_MAX_KIB && agent < AGENT_MAX_KIB, "{measured}");
+    assert!(
+        server < SERVER_MAX_KIB && agent < AGENT_MAX_KIB,
+        "{measured}"
+    );
     assert_never_disconnected(&cluster, "agent_A");
 }

@@ -8,11 +8,15 @@ use std::fs;
 
 /// A workload whose updates are put back when they fail.
 fn guarded(name: &str, image: &str, update: &str) -> Workload {
-    workload(name, image).config(&format!("lifecycle: {{ update: {{ onFailure: ROLLBACK, {update} }} }}"))
+    workload(name, image).config(&format!(
+        "lifecycle: {{ update: {{ onFailure: ROLLBACK, {update} }} }}"
+    ))
 }
 
 fn web(image: &str) -> Workload {
-    workload("web", image).on("agent_B").after("db", "ADD_COND_RUNNING")
+    workload("web", image)
+        .on("agent_B")
+        .after("db", "ADD_COND_RUNNING")
 }
 
 /// Updates by number, as a client reads them.
@@ -29,13 +33,17 @@ fn wait_for_phase(cluster: &Cluster, number: &str, phase: &str) {
 }
 
 fn desired(cluster: &Cluster) -> String {
-    cluster.ank(&["get", "state", "-o", "json", "desiredState"]).success()
+    cluster
+        .ank(&["get", "state", "-o", "json", "desiredState"])
+        .success()
 }
 
 /// The images of the containers of a workload.
 fn images(cluster: &Cluster, name: &str) -> Vec<String> {
     let containers = cluster.engine.containers_of(name).into_iter();
-    containers.map(|container| container["Image"].as_str().unwrap_or_default().to_owned()).collect()
+    containers
+        .map(|container| container["Image"].as_str().unwrap_or_default().to_owned())
+        .collect()
 }
 
 // [stest->swdd~server-judges-guarded-updates~1]
@@ -46,19 +54,32 @@ fn a_bad_update_is_put_back_with_its_dependents_on_all_agents_and_refused_the_se
     let cluster = Cluster::start(&["agent_A", "agent_B"]);
     cluster.run(&[workload("db", "run"), web("run")]);
     let before = desired(&cluster);
-    let bad = manifest(&[guarded("db", "exit3", ""), web("run:latest"), workload("extra", "run")]);
+    let bad = manifest(&[
+        guarded("db", "exit3", ""),
+        web("run:latest"),
+        workload("extra", "run"),
+    ]);
     cluster.apply(&bad);
     wait_for_phase(&cluster, "1", "UNDONE");
-    assert_eq!(updates(&cluster)["1"]["reason"], "db: Failed(ExecFailed): 'Exit code: '3''");
+    assert_eq!(
+        updates(&cluster)["1"]["reason"],
+        "db: Failed(ExecFailed): 'Exit code: '3''"
+    );
     assert_eq!(desired(&cluster), before);
     cluster.wait_until_gone("extra");
     cluster.wait_for_all(2, "Running(Ok)");
     for name in ["db", "web"] {
-        wait_until("the old one runs alone", || images(&cluster, name) == ["run"]);
+        wait_until("the old one runs alone", || {
+            images(&cluster, name) == ["run"]
+        });
     }
     let again = cluster.ank_with_input(&["--no-wait", "apply", "-"], &bad);
     let refused = "Update rejected: 'it is the same as update 1, which was rolled back: db: Failed(ExecFailed)";
-    assert!(again.code == 8 && again.stderr.contains(refused), "{}", again.stderr);
+    assert!(
+        again.code == 8 && again.stderr.contains(refused),
+        "{}",
+        again.stderr
+    );
     assert_eq!(desired(&cluster), before);
 }
 
@@ -67,14 +88,25 @@ fn an_update_that_waits_for_running_dependents_is_given_up_and_nothing_was_stopp
     let cluster = Cluster::start(&["agent_A", "agent_B"]);
     cluster.run(&[workload("db", "run"), web("run")]);
     let pids = ["db", "web"].map(|name| cluster.engine.only_container(name).0);
-    cluster.apply(&manifest(&[guarded("db", "run:latest", "healthyMs: 100, deadlineMs: 6000")]));
+    cluster.apply(&manifest(&[guarded(
+        "db",
+        "run:latest",
+        "healthyMs: 100, deadlineMs: 6000",
+    )]));
     wait_for_phase(&cluster, "1", "UNDONE");
-    assert_eq!(updates(&cluster)["1"]["reason"], "db: not healthy within 6 s: waits for 'web' to stop");
+    assert_eq!(
+        updates(&cluster)["1"]["reason"],
+        "db: not healthy within 6 s: waits for 'web' to stop"
+    );
     cluster.wait_for_all(2, "Running(Ok)");
-    assert_eq!(["db", "web"].map(|name| cluster.engine.only_container(name).0), pids);
+    assert_eq!(
+        ["db", "web"].map(|name| cluster.engine.only_container(name).0),
+        pids
+    );
 }
 
-/// A server that keeps its state goes on judging, and the third time that it is lost is one too many.
+/// A server that keeps its state goes on judging, and the third time that it is lost is one too
+/// many.
 // [stest->swdd~server-keeps-guarded-updates~1]
 #[test]
 fn a_server_that_is_killed_again_and_again_puts_back_the_update_that_may_be_the_reason() {
@@ -85,27 +117,39 @@ fn a_server_that_is_killed_again_and_again_puts_back_the_update_that_may_be_the_
     cluster.start_all(&["agent_A"]);
     cluster.run(&[workload("db", "run")]);
     let before = desired(&cluster);
-    let update = manifest(&[guarded("db", "run:latest", "healthyMs: 600000, deadlineMs: 1200000")]);
+    let update = manifest(&[guarded(
+        "db",
+        "run:latest",
+        "healthyMs: 600000, deadlineMs: 1200000",
+    )]);
     cluster.apply(&update);
     for losses in 1..3 {
-        wait_until("the update is stored", || stored().contains(r#""phase":"TRIAL""#));
+        wait_until("the update is stored", || {
+            stored().contains(r#""phase":"TRIAL""#)
+        });
         cluster.kill_server();
         cluster.start_server(&[]);
         assert_eq!(updates(&cluster)["1"]["losses"], losses);
         cluster.wait_for_agents(&["agent_A"]);
         cluster.wait_for_state("db", "Running(Ok)");
         // The old one is removed after the start of the new one.
-        cluster.wait_for("only the new one is left", || (images(&cluster, "db") == ["run:latest"]).then_some(()));
+        cluster.wait_for("only the new one is left", || {
+            (images(&cluster, "db") == ["run:latest"]).then_some(())
+        });
     }
     cluster.kill_server();
     cluster.start_server(&[]);
     assert_eq!(updates(&cluster)["1"]["phase"], "UNDONE");
     assert_eq!(updates(&cluster)["1"]["keptIn"], "DISK");
     assert_eq!(desired(&cluster), before);
-    cluster.wait_for("the old one runs", || (images(&cluster, "db") == ["run"]).then_some(()));
+    cluster.wait_for("the old one runs", || {
+        (images(&cluster, "db") == ["run"]).then_some(())
+    });
     let again = cluster.ank_with_input(&["--no-wait", "apply", "-"], &update);
     assert!(
-        again.stderr.contains("same as update 1, which was rolled back: db: 3 losses of the server"),
+        again
+            .stderr
+            .contains("same as update 1, which was rolled back: db: 3 losses of the server"),
         "{}",
         again.stderr
     );
@@ -114,17 +158,26 @@ fn a_server_that_is_killed_again_and_again_puts_back_the_update_that_may_be_the_
 #[test]
 fn without_a_folder_a_restart_forgets_updates_and_the_manifest_counts() {
     let mut cluster = Cluster::prepare();
-    let arguments =
-        ["--startup-manifest", &cluster.start_with_manifest(&manifest(&[workload("db", "run")]))].map(str::to_owned);
+    let arguments = [
+        "--startup-manifest",
+        &cluster.start_with_manifest(&manifest(&[workload("db", "run")])),
+    ]
+    .map(str::to_owned);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     cluster.wait_for_state("db", "Running(Ok)");
-    cluster.apply(&manifest(&[guarded("db", "run:latest", "healthyMs: 600000, deadlineMs: 1200000")]));
+    cluster.apply(&manifest(&[guarded(
+        "db",
+        "run:latest",
+        "healthyMs: 600000, deadlineMs: 1200000",
+    )]));
     wait_for_phase(&cluster, "1", "TRIAL");
     assert_eq!(updates(&cluster)["1"]["keptIn"], "MEMORY");
     cluster.kill_server();
     cluster.start_server(&arguments);
     assert_eq!(updates(&cluster), serde_json::json!({}));
-    cluster.wait_for("the one of the manifest runs", || (images(&cluster, "db") == ["run"]).then_some(()));
+    cluster.wait_for("the one of the manifest runs", || {
+        (images(&cluster, "db") == ["run"]).then_some(())
+    });
 }
 
 #[test]
@@ -132,7 +185,8 @@ fn with_the_setting_every_update_is_judged_and_a_good_one_ends() {
     let mut cluster = Cluster::prepare();
     cluster.server_config = "update_on_failure = 'rollback'".to_owned();
     cluster.start_all(&["agent_A"]);
-    cluster.run(&[workload("db", "run").config("lifecycle: { update: { healthyMs: 100, deadlineMs: 1200000 } }")]);
+    cluster.run(&[workload("db", "run")
+        .config("lifecycle: { update: { healthyMs: 100, deadlineMs: 1200000 } }")]);
     wait_for_phase(&cluster, "1", "GOOD");
     cluster.apply(&manifest(&[workload("db", "exit1")]));
     wait_for_phase(&cluster, "2", "UNDONE");

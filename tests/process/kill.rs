@@ -1,9 +1,10 @@
-//! The agent is killed at any moment while it creates workloads, over and over: each workload has one container then.
+//! The agent is killed at any moment while it creates workloads, over and over: each workload has
+//! one container then.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine.
 //!
-//! `ANKAIOS_KILL_ROUNDS` sets how often the agent is killed, `ANKAIOS_KILL_SEED` makes the moments those of a run that
-//! printed its seed.
+//! `ANKAIOS_KILL_ROUNDS` sets how often the agent is killed, `ANKAIOS_KILL_SEED` makes the moments
+//! those of a run that printed its seed.
 
 use std::time::Duration;
 
@@ -25,13 +26,17 @@ fn agent_killed_at_any_moment_of_twenty_creates_leaves_one_container_of_each_wor
     eprintln!("ANKAIOS_KILL_SEED={seed} ANKAIOS_KILL_ROUNDS={rounds}");
     let mut random = fastrand::Rng::with_seed(seed);
     let mut cluster = Cluster::start(&["agent_A"]);
-    cluster.engine.script(&json!([{ "command": "run", "delay_ms": CREATE_MS }]));
+    cluster
+        .engine
+        .script(&json!([{ "command": "run", "delay_ms": CREATE_MS }]));
     let names: Vec<String> = (0..WORKLOADS).map(|number| format!("w{number}")).collect();
     let mut interrupted = 0;
     for round in 0..rounds {
         // Each round replaces what the one before has made.
-        let all: Vec<_> =
-            names.iter().map(|name| workload(name, "run").config(&format!("commandArgs: [\"{round}\"]"))).collect();
+        let all: Vec<_> = names
+            .iter()
+            .map(|name| workload(name, "run").config(&format!("commandArgs: [\"{round}\"]")))
+            .collect();
         let begun = || cluster.engine.calls_of("run", "").len();
         let at = begun() + random.usize(0..WORKLOADS);
         cluster.apply(&manifest(&all));
@@ -42,9 +47,15 @@ fn agent_killed_at_any_moment_of_twenty_creates_leaves_one_container_of_each_wor
         interrupted += u64::from(!cluster.engine.hanging_calls_of("run").is_empty());
         cluster.start_agent("agent_A");
         cluster.wait_for_all(WORKLOADS, "Running(Ok)");
-        wait_until("every call ended", || cluster.engine.hanging_calls().is_empty());
+        wait_until("every call ended", || {
+            cluster.engine.hanging_calls().is_empty()
+        });
         let containers = cluster.engine.containers();
-        assert_eq!(containers.len(), WORKLOADS, "round {round} of seed {seed}: {containers:#?}");
+        assert_eq!(
+            containers.len(),
+            WORKLOADS,
+            "round {round} of seed {seed}: {containers:#?}"
+        );
         for name in &names {
             let (pid, _) = cluster.engine.only_container(name);
             assert!(is_alive(pid), "'{name}' in round {round} of seed {seed}");

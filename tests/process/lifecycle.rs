@@ -1,6 +1,7 @@
 //! One workload's life on a real agent: update, delete, retry, restart.
 //!
-//! Thread: the test's. Owns: one cluster with the fake engine per test; the test itself decides when a container ends.
+//! Thread: the test's. Owns: one cluster with the fake engine per test; the test itself decides
+//! when a container ends.
 
 use crate::support::process::is_alive;
 use crate::support::{Cluster, Recorder, manifest, wait_until, workload};
@@ -17,8 +18,15 @@ fn created_workload_goes_through_the_documented_states() {
     let cluster = Cluster::start(&["agent_A"]);
     let recorder = Recorder::start(&cluster);
     cluster.apply(&manifest(&[workload("w1", "run")]));
-    assert_eq!(recorder.states_until("w1", "Running(Ok)"), ["Pending(Starting)", "Running(Ok)"]);
-    let infos: Vec<String> = recorder.changes().into_iter().map(|change| change.info).collect();
+    assert_eq!(
+        recorder.states_until("w1", "Running(Ok)"),
+        ["Pending(Starting)", "Running(Ok)"]
+    );
+    let infos: Vec<String> = recorder
+        .changes()
+        .into_iter()
+        .map(|change| change.info)
+        .collect();
     assert_eq!(infos, ["Triggered at runtime.", ""]);
 }
 
@@ -32,15 +40,31 @@ fn update_replaces_the_container() {
     cluster.apply(&manifest(&[workload("w1", "run:latest")]));
     cluster.wait_for("the new instance runs alone", || {
         let rows = cluster.workloads();
-        (rows.len() == 1 && rows[0].state == "Running(Ok)" && count(&cluster, "run", "w1.") == 2).then_some(())
+        (rows.len() == 1 && rows[0].state == "Running(Ok)" && count(&cluster, "run", "w1.") == 2)
+            .then_some(())
     });
     let (new_pid, new_id) = cluster.engine.only_container("w1");
     assert!(new_pid != pid && new_id != id);
     assert!(!is_alive(pid));
     let states = recorder.states_until("w1", "Running(Ok)");
-    assert_eq!(states, ["Stopping(RequestedAtRuntime)", "Removed", "Pending(Starting)", "Running(Ok)"]);
-    let ids: Vec<String> = recorder.changes().into_iter().map(|change| change.id).collect();
-    assert!(ids[0] == ids[1] && ids[2] == ids[3] && ids[1] != ids[2], "old, old, new, new: {ids:?}");
+    assert_eq!(
+        states,
+        [
+            "Stopping(RequestedAtRuntime)",
+            "Removed",
+            "Pending(Starting)",
+            "Running(Ok)"
+        ]
+    );
+    let ids: Vec<String> = recorder
+        .changes()
+        .into_iter()
+        .map(|change| change.id)
+        .collect();
+    assert!(
+        ids[0] == ids[1] && ids[2] == ids[3] && ids[1] != ids[2],
+        "old, old, new, new: {ids:?}"
+    );
 }
 
 #[test]
@@ -51,7 +75,10 @@ fn update_of_what_is_no_part_of_the_id_also_replaces_the_container() {
     cluster.apply(&manifest(&[workload("w1", "run").restart("ALWAYS")]));
     wait_until("the container is another one", || {
         let containers = cluster.engine.containers_of("w1");
-        containers.len() == 1 && containers[0]["Pid"].as_u64().is_some_and(|new| new != 0 && new != u64::from(pid))
+        containers.len() == 1
+            && containers[0]["Pid"]
+                .as_u64()
+                .is_some_and(|new| new != 0 && new != u64::from(pid))
     });
     cluster.wait_for_state("w1", "Running(Ok)");
     assert_eq!(cluster.workloads().len(), 1);
@@ -66,7 +93,10 @@ fn delete_stops_and_removes_the_container() {
     cluster.remove("w1");
     assert!(cluster.engine.containers_of("w1").is_empty());
     assert_eq!(cluster.engine.containers_of("w2").len(), 1);
-    assert_eq!(recorder.states_until("w1", "Removed"), ["Stopping(RequestedAtRuntime)", "Removed"]);
+    assert_eq!(
+        recorder.states_until("w1", "Removed"),
+        ["Stopping(RequestedAtRuntime)", "Removed"]
+    );
     assert_eq!(recorder.states_of("w2"), [""; 0]);
 }
 
@@ -81,13 +111,23 @@ fn failed_create_is_retried_and_says_how_often_and_why() {
     cluster.engine.script(&json!([rule]));
     cluster.run(&[workload("w1", "run")]);
     assert_eq!(count(&cluster, "run", "w1."), 4);
-    assert_eq!(recorder.states_until("w1", "Running(Ok)"), ["Pending(Starting)", "Running(Ok)"]);
-    let infos: Vec<String> = recorder.changes().into_iter().map(|change| change.info).collect();
+    assert_eq!(
+        recorder.states_until("w1", "Running(Ok)"),
+        ["Pending(Starting)", "Running(Ok)"]
+    );
+    let infos: Vec<String> = recorder
+        .changes()
+        .into_iter()
+        .map(|change| change.info)
+        .collect();
     for number in 1..=3 {
         let expected = format!("Retry {number}: Error: boom");
         assert!(infos.contains(&expected), "no '{expected}' in {infos:#?}");
     }
-    assert_eq!(cluster.workload("w1").map(|row| row.info).as_deref(), Some(""));
+    assert_eq!(
+        cluster.workload("w1").map(|row| row.info).as_deref(),
+        Some("")
+    );
 }
 
 // [stest->swdd~agent-workload-control-loop-limits-retry-attempts~1]
@@ -97,14 +137,24 @@ fn retries_end_at_the_limit_and_an_update_begins_anew() {
     let mut cluster = Cluster::prepare();
     cluster.agent_config = "retry_limit = 2".to_owned();
     cluster.start_all(&["agent_A"]);
-    cluster.engine.script(&json!([{ "command": "run", "image": "run", "exit": 125, "stderr": "Error: boom\n" }]));
+    cluster.engine.script(
+        &json!([{ "command": "run", "image": "run", "exit": 125, "stderr": "Error: boom\n" }]),
+    );
     cluster.apply(&manifest(&[workload("w1", "run")]));
     let row = cluster.wait_for_state("w1", "Pending(StartingFailed)");
     assert_eq!(row.info, "No more retries: Error: boom");
-    assert_eq!(count(&cluster, "run", "w1."), 3, "one attempt and two retries");
+    assert_eq!(
+        count(&cluster, "run", "w1."),
+        3,
+        "one attempt and two retries"
+    );
     cluster.apply(&manifest(&[workload("w1", "run:latest")]));
     cluster.wait_for("the new instance runs", || {
-        cluster.workloads().iter().any(|row| row.state == "Running(Ok)").then_some(())
+        cluster
+            .workloads()
+            .iter()
+            .any(|row| row.state == "Running(Ok)")
+            .then_some(())
     });
 }
 
@@ -112,7 +162,9 @@ fn retries_end_at_the_limit_and_an_update_begins_anew() {
 #[test]
 fn delete_ends_the_retries() {
     let cluster = Cluster::start(&["agent_A"]);
-    cluster.engine.script(&json!([{ "command": "run", "exit": 125, "stderr": "Error: boom\n" }]));
+    cluster
+        .engine
+        .script(&json!([{ "command": "run", "exit": 125, "stderr": "Error: boom\n" }]));
     cluster.apply(&manifest(&[workload("w1", "run")]));
     cluster.wait_for_row("w1", "is retried", |row| row.info.starts_with("Retry "));
     cluster.remove("w1");
@@ -125,8 +177,15 @@ fn delete_ends_the_retries() {
 #[test]
 fn restart_policies_restart_what_they_say_and_nothing_else() {
     let cluster = Cluster::start(&["agent_A"]);
-    let policies = [("never", "NEVER"), ("on_failure", "ON_FAILURE"), ("always", "ALWAYS")];
-    let workloads: Vec<_> = policies.iter().map(|(name, policy)| workload(name, "run").restart(policy)).collect();
+    let policies = [
+        ("never", "NEVER"),
+        ("on_failure", "ON_FAILURE"),
+        ("always", "ALWAYS"),
+    ];
+    let workloads: Vec<_> = policies
+        .iter()
+        .map(|(name, policy)| workload(name, "run").restart(policy))
+        .collect();
     cluster.apply(&manifest(&workloads));
     for (name, _) in policies {
         cluster.wait_for_state(name, "Running(Ok)");
@@ -137,7 +196,9 @@ fn restart_policies_restart_what_they_say_and_nothing_else() {
     }
     cluster.wait_for_state("never", "Failed(ExecFailed)");
     for name in ["on_failure", "always"] {
-        wait_until("a new container", || count(&cluster, "run", &format!("{name}.")) == 2);
+        wait_until("a new container", || {
+            count(&cluster, "run", &format!("{name}.")) == 2
+        });
         cluster.wait_for_state(name, "Running(Ok)");
     }
     assert_eq!(count(&cluster, "run", "never."), 1);
@@ -146,8 +207,13 @@ fn restart_policies_restart_what_they_say_and_nothing_else() {
         cluster.engine.finish(name, 0);
     }
     cluster.wait_for_state("on_failure", "Succeeded(Ok)");
-    let id = cluster.engine.containers_of("always")[0]["Id"].as_str().expect("an id").to_owned();
-    wait_until("the same container is started", || count(&cluster, "start", &id) == 1);
+    let id = cluster.engine.containers_of("always")[0]["Id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    wait_until("the same container is started", || {
+        count(&cluster, "start", &id) == 1
+    });
     cluster.wait_for_state("always", "Running(Ok)");
     assert_eq!(cluster.engine.only_container("always").1, id);
     assert_eq!(count(&cluster, "run", "on_failure."), 2);
@@ -158,12 +224,17 @@ fn restart_policies_restart_what_they_say_and_nothing_else() {
 #[test]
 fn exit_code_is_waited_for_when_the_engine_is_late_with_it() {
     let cluster = Cluster::start(&["agent_A"]);
-    cluster.engine.write_script(&json!({ "exit_record_delay_ms": 300 }));
+    cluster
+        .engine
+        .write_script(&json!({ "exit_record_delay_ms": 300 }));
     cluster.run(&[workload("w1", "run")]);
     let recorder = Recorder::start(&cluster);
     cluster.engine.finish("w1", 0);
     cluster.wait_for_state("w1", "Succeeded(Ok)");
-    assert_eq!(recorder.states_until("w1", "Succeeded(Ok)"), ["Succeeded(Ok)"]);
+    assert_eq!(
+        recorder.states_until("w1", "Succeeded(Ok)"),
+        ["Succeeded(Ok)"]
+    );
 }
 
 #[test]
@@ -172,23 +243,45 @@ fn whether_a_container_that_removes_itself_succeeded_was_up_to_chance() {
         let mut cluster = Cluster::prepare();
         cluster.engine.install_nerdctl();
         cluster.start_all(&["agent_A"]);
-        cluster.engine.write_script(&json!({ "removal_delay_ms": 2000 }));
-        let removing = |name| workload(name, "run").config("commandOptions: [--rm]").runtime(runtime).restart("ALWAYS");
+        cluster
+            .engine
+            .write_script(&json!({ "removal_delay_ms": 2000 }));
+        let removing = |name| {
+            workload(name, "run")
+                .config("commandOptions: [--rm]")
+                .runtime(runtime)
+                .restart("ALWAYS")
+        };
         let waits = workload("waits", "run").after("w1", "ADD_COND_SUCCEEDED");
         cluster.apply(&manifest(&[removing("w1"), removing("w2"), waits]));
         cluster.wait_until_run(&["w1", "w2"]);
         let recorder = Recorder::start(&cluster);
-        cluster.engine.finish("w1", 0); // Its end is noticed at once, and it is shown as exited then.
+        // Its end is noticed at once, and it is shown as exited then.
+        cluster.engine.finish("w1", 0);
         cluster.engine.finish("w2", 3);
         for name in ["w1", "w2"] {
-            assert_eq!(recorder.states_until(name, "Failed(Lost)"), ["Failed(Lost)"], "{runtime} {name}");
+            assert_eq!(
+                recorder.states_until(name, "Failed(Lost)"),
+                ["Failed(Lost)"],
+                "{runtime} {name}"
+            );
         }
         wait_until("both are gone", || cluster.engine.containers().is_empty());
         for name in ["w1", "w2"] {
-            assert_eq!(cluster.workload(name).map(|row| row.state).as_deref(), Some("Failed(Lost)"));
-            assert_eq!(count(&cluster, "run", &format!("{name}.")), 1, "what is lost is not restarted");
+            assert_eq!(
+                cluster.workload(name).map(|row| row.state).as_deref(),
+                Some("Failed(Lost)")
+            );
+            assert_eq!(
+                count(&cluster, "run", &format!("{name}.")),
+                1,
+                "what is lost is not restarted"
+            );
         }
-        assert_eq!(cluster.workload("waits").map(|row| row.state).as_deref(), Some("Pending(WaitingToStart)"));
+        assert_eq!(
+            cluster.workload("waits").map(|row| row.state).as_deref(),
+            Some("Pending(WaitingToStart)")
+        );
     }
 }
 
@@ -197,7 +290,12 @@ fn unknown_runtime_is_final_and_a_change_of_the_runtime_helps() {
     let cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[workload("w1", "run").runtime("rocket")]));
     let row = cluster.wait_for_state("w1", "Pending(StartingFailed)");
-    assert!(row.info.starts_with("Unsupported Runtime 'rocket'; there are 'podman', "), "{}", row.info);
+    assert!(
+        row.info
+            .starts_with("Unsupported Runtime 'rocket'; there are 'podman', "),
+        "{}",
+        row.info
+    );
     cluster.run(&[workload("w1", "run")]);
     cluster.apply(&manifest(&[workload("w1", "run").runtime("rocket")]));
     cluster.wait_for_state("w1", "Pending(StartingFailed)");
@@ -209,7 +307,9 @@ fn moved_workload_leaves_the_old_agent() {
     let cluster = Cluster::start(&["agent_A", "agent_B"]);
     cluster.run(&[workload("w1", "run")]);
     cluster.apply(&manifest(&[workload("w1", "run").on("agent_B")]));
-    cluster.wait_for_row("w1", "runs on the new agent", |row| row.agent == "agent_B" && row.state == "Running(Ok)");
+    cluster.wait_for_row("w1", "runs on the new agent", |row| {
+        row.agent == "agent_B" && row.state == "Running(Ok)"
+    });
     assert_eq!(cluster.workloads().len(), 1);
     assert_eq!(cluster.engine.containers_of("w1").len(), 1);
 }

@@ -30,7 +30,10 @@ fn run_both(cluster: &Cluster) -> (InstanceName, InstanceName) {
 }
 
 fn follow(instance: &InstanceName) -> LogsRequest {
-    LogsRequest { follow: Some(true), ..everything(instance) }
+    LogsRequest {
+        follow: Some(true),
+        ..everything(instance)
+    }
 }
 
 #[test]
@@ -47,9 +50,17 @@ fn logs_of_workloads_that_run_and_that_ended_are_read_to_their_end() {
     };
     assert_eq!(client.read_all(wanted), ["one", "two"]);
     let (_, id) = cluster.engine.only_container("job");
-    let calls: Vec<String> = cluster.engine.calls_of("logs", &id).iter().map(|call| call.argv.join(" ")).collect();
+    let calls: Vec<String> = cluster
+        .engine
+        .calls_of("logs", &id)
+        .iter()
+        .map(|call| call.argv.join(" "))
+        .collect();
     let options = "-f --since 2026-01-01T00:00:00Z --until 2030-01-01T00:00:00Z --tail 5";
-    assert_eq!(calls, [format!("logs {id}"), format!("logs {options} {id}")]);
+    assert_eq!(
+        calls,
+        [format!("logs {id}"), format!("logs {options} {id}")]
+    );
 }
 
 #[test]
@@ -69,17 +80,29 @@ fn a_followed_log_goes_on_until_its_container_ends_and_others_until_they_are_can
     assert!(names.iter().any(|name| name == "log:1:web"), "{names:?}");
 
     other.cancel("cancelled");
-    assert_eq!(other.next(), ("cancelled".to_owned(), ResponseContent::LogsCancelAccepted));
-    wait_until("its process is ended", || cluster.engine.hanging_calls_of("logs").len() == 1);
+    assert_eq!(
+        other.next(),
+        ("cancelled".to_owned(), ResponseContent::LogsCancelAccepted)
+    );
+    wait_until("its process is ended", || {
+        cluster.engine.hanging_calls_of("logs").len() == 1
+    });
     cluster.engine.finish("web", 0);
-    assert_eq!(client.next(), ("ends".to_owned(), ResponseContent::LogsStop(web)));
+    assert_eq!(
+        client.next(),
+        ("ends".to_owned(), ResponseContent::LogsStop(web))
+    );
     wait_until("no process and no thread is left", || {
-        !has_zombies(agent) && thread_names(agent).iter().all(|name| !name.starts_with("log:"))
+        !has_zombies(agent)
+            && thread_names(agent)
+                .iter()
+                .all(|name| !name.starts_with("log:"))
     });
     assert!(cluster.engine.hanging_calls_of("logs").is_empty());
 }
 
-/// A cluster whose engine holds the start of the workload `job` until `start` is released. It fails then if it `fails`.
+/// A cluster whose engine holds the start of the workload `job` until `start` is released. It fails
+/// then if it `fails`.
 fn cluster_with_held_start(job: Workload, fails: bool) -> (Cluster, InstanceName) {
     let cluster = Cluster::start(&["agent_A"]);
     let mut rule = json!({ "command": "run", "workload": "job", "hold": "start" });
@@ -100,7 +123,10 @@ fn a_log_requested_during_the_start_has_all_lines() {
     let job = workload("job", "exit0").config("commandArgs: ['one\n\n      two']");
     let (cluster, instance) = cluster_with_held_start(job, false);
     let mut clients = [LogClient::new(&cluster), LogClient::new(&cluster)];
-    for (client, request) in clients.iter_mut().zip([everything(&instance), follow(&instance)]) {
+    for (client, request) in clients
+        .iter_mut()
+        .zip([everything(&instance), follow(&instance)])
+    {
         client.request("early", request);
         assert_eq!(client.accepted("early"), std::slice::from_ref(&instance));
     }
@@ -110,7 +136,10 @@ fn a_log_requested_during_the_start_has_all_lines() {
         assert_eq!(client.lines_until_stop("early", &instance), ["one", "two"]);
     }
     let ended = ank.wait(LIMIT).expect("it ends with the log");
-    assert_eq!((ended.code(), ank.stdout().as_str()), (Some(0), "one\ntwo\n"));
+    assert_eq!(
+        (ended.code(), ank.stdout().as_str()),
+        (Some(0), "one\ntwo\n")
+    );
 }
 
 #[test]
@@ -141,7 +170,11 @@ fn what_has_no_log_ends_at_once() {
     let recorder = Recorder::start(&cluster);
     let pending = workload("pending", "run").after("never", "ADD_COND_RUNNING");
     let never = workload("never", "run").on("agent_B");
-    cluster.apply(&manifest(&[pending, never, workload("odd", "run").runtime("odd")]));
+    cluster.apply(&manifest(&[
+        pending,
+        never,
+        workload("odd", "run").runtime("odd"),
+    ]));
     cluster.wait_for_state("pending", "Pending(WaitingToStart)");
     cluster.wait_for_state("odd", "Pending(StartingFailed)");
     let mut client = LogClient::new(&cluster);
@@ -152,12 +185,15 @@ fn what_has_no_log_ends_at_once() {
         no_container("Pending(WaitingToStart): 'waits for 'never' to run'")
     );
     let odd = client.read_all(follow(&recorder.instance("odd")));
-    let is_reason =
-        odd[0].starts_with("[no log: it has no container, it is Pending(StartingFailed): 'Unsupported Runtime");
+    let is_reason = odd[0].starts_with(
+        "[no log: it has no container, it is Pending(StartingFailed): 'Unsupported Runtime",
+    );
     assert!(odd.len() == 1 && is_reason, "{odd:?}");
     let refused = ank_logs(&cluster, "pending");
     assert!(
-        refused.contains("no logs of workload 'pending' on agent 'agent_A': it is Pending(WaitingToStart)"),
+        refused.contains(
+            "no logs of workload 'pending' on agent 'agent_A': it is Pending(WaitingToStart)"
+        ),
         "{refused}"
     );
 }
@@ -166,7 +202,9 @@ fn what_has_no_log_ends_at_once() {
 fn who_follows_waits_also_for_dependencies() {
     let cluster = Cluster::start(&["agent_A"]);
     let recorder = Recorder::start(&cluster);
-    let web = workload("web", "exit0").config("commandArgs: [hello]").after("db", "ADD_COND_SUCCEEDED");
+    let web = workload("web", "exit0")
+        .config("commandArgs: [hello]")
+        .after("db", "ADD_COND_SUCCEEDED");
     cluster.apply(&manifest(&[web, workload("db", "run")]));
     cluster.wait_for_state("web", "Pending(WaitingToStart)");
     cluster.wait_for_state("db", "Running(Ok)");
@@ -181,7 +219,12 @@ fn who_follows_waits_also_for_dependencies() {
 /// What `ank logs` says about a workload without a log.
 fn ank_logs(cluster: &Cluster, workload: &str) -> String {
     let output = cluster.ank(&["logs", workload]);
-    assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{}", output.stderr);
+    assert_eq!(
+        (output.code, output.stdout.as_str()),
+        (1, ""),
+        "{}",
+        output.stderr
+    );
     output.stderr
 }
 
@@ -189,13 +232,22 @@ fn ank_logs(cluster: &Cluster, workload: &str) -> String {
 fn errors_of_the_engine_are_reasons_and_no_lines_of_the_log() {
     let (cluster, web, _) = cluster();
     let mut client = LogClient::new(&cluster);
-    let refused = json!({ "command": "logs", "times": 1, "exit": 125, "stderr": "Error: bad time \"x\"\n" });
-    cluster.engine.script(&json!([refused, { "command": "ps", "exit": 125, "stderr": "locked" }]));
+    let refused =
+        json!({ "command": "logs", "times": 1, "exit": 125, "stderr": "Error: bad time \"x\"\n" });
+    cluster
+        .engine
+        .script(&json!([refused, { "command": "ps", "exit": 125, "stderr": "locked" }]));
     // The container has to be found first, which fails.
     let lines = client.read_all(everything(&web));
-    assert!(lines.len() == 1 && lines[0].starts_with("[no log: locked. Execution of 'podman "), "{lines:?}");
+    assert!(
+        lines.len() == 1 && lines[0].starts_with("[no log: locked. Execution of 'podman "),
+        "{lines:?}"
+    );
     cluster.engine.script(&json!([refused]));
-    assert_eq!(client.read_all(everything(&web)), ["[no log: Error: bad time \"x\"]"]);
+    assert_eq!(
+        client.read_all(everything(&web)),
+        ["[no log: Error: bad time \"x\"]"]
+    );
 }
 
 #[test]
@@ -205,9 +257,13 @@ fn a_lost_server_ends_the_processes_that_read_logs() {
     client.request("logs", follow(&web));
     client.accepted("logs");
     assert_eq!(client.lines("logs"), ["hello world"]);
-    wait_until("only the log is being read", || cluster.engine.hanging_calls_of("logs").len() == 1);
+    wait_until("only the log is being read", || {
+        cluster.engine.hanging_calls_of("logs").len() == 1
+    });
     cluster.kill_server();
-    wait_until("its process is ended", || cluster.engine.hanging_calls_of("logs").is_empty());
+    wait_until("its process is ended", || {
+        cluster.engine.hanging_calls_of("logs").is_empty()
+    });
 }
 
 #[test]
@@ -218,7 +274,9 @@ fn an_agent_that_ends_and_one_that_follows_a_killed_one_leave_no_process_that_re
         client.request("logs", follow(&web));
         client.accepted("logs");
         assert_eq!(client.lines("logs"), ["hello world"]);
-        wait_until("only the log is being read", || cluster.engine.hanging_calls_of("logs").len() == 1);
+        wait_until("only the log is being read", || {
+            cluster.engine.hanging_calls_of("logs").len() == 1
+        });
         let reading = cluster.engine.hanging_calls_of("logs");
         if killed {
             cluster.kill_agent("agent_A");
@@ -242,15 +300,24 @@ fn an_agent_that_ends_and_one_that_follows_a_killed_one_leave_no_process_that_re
 fn a_reader_that_does_not_read_is_told_what_it_missed_and_delays_nobody() {
     let mut cluster = Cluster::prepare();
     // Otherwise the server closes the connection before a slow engine has written all lines.
-    cluster.server_env = vec![("ANKAIOS_TEST_PATIENCE".to_owned(), LIMIT.as_secs().to_string())];
+    cluster.server_env = vec![(
+        "ANKAIOS_TEST_PATIENCE".to_owned(),
+        LIMIT.as_secs().to_string(),
+    )];
     cluster.start_all(&["agent_A"]);
     let (web, _) = run_both(&cluster);
-    cluster.engine.script(&json!([{ "command": "logs", "stdout_bytes": 20_000_000, "line_bytes": 256 }]));
+    cluster
+        .engine
+        .script(&json!([{ "command": "logs", "stdout_bytes": 20_000_000, "line_bytes": 256 }]));
     let mut client = LogClient::new(&cluster);
     client.request("flood", everything(&web));
     cluster.run(&[workload("calm", "run")]);
     wait_until("all lines were read from the engine", || {
-        cluster.engine.calls_of("logs", "").first().is_some_and(|call| call.exit == Some(0))
+        cluster
+            .engine
+            .calls_of("logs", "")
+            .first()
+            .is_some_and(|call| call.exit == Some(0))
     });
     for pid in [cluster.agent("agent_A").pid(), cluster.server().pid()] {
         let peak = memory_peak_kib(pid);
@@ -259,7 +326,10 @@ fn a_reader_that_does_not_read_is_told_what_it_missed_and_delays_nobody() {
     client.accepted("flood");
     let lines = client.lines_until_stop("flood", &web);
     let missed = |line: &String| -> Option<usize> {
-        line.strip_prefix('[')?.strip_suffix(" lines not shown: they came faster than they were read]")?.parse().ok()
+        line.strip_prefix('[')?
+            .strip_suffix(" lines not shown: they came faster than they were read]")?
+            .parse()
+            .ok()
     };
     let dropped: usize = lines.iter().filter_map(missed).sum();
     assert!(dropped > 0, "{} lines came", lines.len());
@@ -270,11 +340,18 @@ fn a_reader_that_does_not_read_is_told_what_it_missed_and_delays_nobody() {
 #[test]
 fn a_line_without_end_closes_the_log() {
     let (mut cluster, web, _) = cluster();
-    cluster.engine.script(&json!([{ "command": "logs", "stdout_bytes": 100_000_000 }]));
+    cluster
+        .engine
+        .script(&json!([{ "command": "logs", "stdout_bytes": 100_000_000 }]));
     let mut client = LogClient::new(&cluster);
     let lines = client.read_all(follow(&web));
-    assert_eq!(lines, ["The previous log message exceeded the maximum 50 MB size. Closing the log campaign."]);
-    wait_until("its process is ended", || cluster.engine.hanging_calls_of("logs").is_empty());
+    assert_eq!(
+        lines,
+        ["The previous log message exceeded the maximum 50 MB size. Closing the log campaign."]
+    );
+    wait_until("its process is ended", || {
+        cluster.engine.hanging_calls_of("logs").is_empty()
+    });
     let peak = memory_peak_kib(cluster.agent("agent_A").pid());
     assert!(peak < 100_000, "the agent took {peak} KiB");
 }

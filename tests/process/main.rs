@@ -1,8 +1,9 @@
-//! The three programs as processes, with a scripted fake engine in place of podman: one module per matter.
+//! The three programs as processes, with a scripted fake engine in place of podman: one module per
+//! matter.
 //!
-//! All tests of this level are one program, so that what they share is compiled once and they run side by side. A test
-//! therefore changes nothing that the whole process has: limits, environment, working folder and signals are set for
-//! the children that it starts.
+//! All tests of this level are one program, so that what they share is compiled once and they run
+//! side by side. A test therefore changes nothing that the whole process has: limits, environment,
+//! working folder and signals are set for the children that it starts.
 
 #![allow(clippy::disallowed_methods)] // Tests start processes and wait for them.
 

@@ -1,5 +1,5 @@
-//! One file that is all three programs, by the name of the link that is called. Built and run with `--features
-//! multicall`.
+//! One file that is all three programs, by the name of the link that is called. Built and run with
+//! `--features multicall`.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine.
 
@@ -27,7 +27,9 @@ fn links_are_the_three_programs() {
     assert_eq!(thread_names(cluster.server().pid())[0], "ank-server");
     assert_eq!(thread_names(cluster.agent("agent_A").pid())[0], "ank-agent");
     cluster.delete("w1");
-    wait_until("w1 is deleted", || cluster.engine.containers_of("w1").is_empty());
+    wait_until("w1 is deleted", || {
+        cluster.engine.containers_of("w1").is_empty()
+    });
 }
 
 #[test]
@@ -35,5 +37,9 @@ fn unknown_name_is_refused_with_the_names_to_use() {
     let cluster = Cluster::prepare();
     let output = cluster.finish(clean_command(FILE, cluster.folder()), "");
     assert_eq!(output.code, 2);
-    assert!(output.stderr.contains("'ank-server', 'ank-agent', 'ank'"), "{}", output.stderr);
+    assert!(
+        output.stderr.contains("'ank-server', 'ank-agent', 'ank'"),
+        "{}",
+        output.stderr
+    );
 }

@@ -38,9 +38,16 @@ fn start(cluster: &mut Cluster, arguments: &[String]) {
 
 /// The names of the workloads that users asked for.
 fn desired(cluster: &Cluster) -> Vec<String> {
-    let state = cluster.ank(&["get", "state", "-o", "json", "desiredState.workloads"]).stdout;
+    let state = cluster
+        .ank(&["get", "state", "-o", "json", "desiredState.workloads"])
+        .stdout;
     let state: serde_json::Value = serde_json::from_str(&state).expect("the server answers");
-    state["desiredState"]["workloads"].as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect()
+    state["desiredState"]["workloads"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(name, _)| name.clone())
+        .collect()
 }
 
 #[test]
@@ -71,20 +78,25 @@ fn without_a_folder_nothing_is_stored() {
     assert_eq!(desired(&cluster), [""; 0]);
 }
 
-/// A cluster whose server stored an update and was killed, and the arguments that it was started with.
+/// A cluster whose server stored an update and was killed, and the arguments that it was started
+/// with.
 fn killed_with_a_stored_state() -> (Cluster, [String; 2]) {
     let mut cluster = prepared();
     let arguments = startup(&cluster);
     start(&mut cluster, &arguments);
     cluster.apply(&manifest(&[workload("applied", "run")]));
-    wait_until("the state is stored", || stored(&cluster).contains("applied"));
+    wait_until("the state is stored", || {
+        stored(&cluster).contains("applied")
+    });
     cluster.kill_server();
     (cluster, arguments)
 }
 
 fn damage(cluster: &Cluster, name: &str) {
     let path = file(cluster, name);
-    let damaged = fs::read_to_string(&path).expect("it was stored").replace("applied", "appl1ed");
+    let damaged = fs::read_to_string(&path)
+        .expect("it was stored")
+        .replace("applied", "appl1ed");
     fs::write(path, damaged).expect("own folder is writable");
 }
 
@@ -94,13 +106,16 @@ fn warnings(cluster: &Cluster) -> Vec<String> {
     said.lines().map(str::to_owned).collect()
 }
 
-/// Two states are stored: with the workload `applied`, and with `newest` as well. The server was killed, the agent runs on.
+/// Two states are stored: with the workload `applied`, and with `newest` as well. The server was
+/// killed, the agent runs on.
 fn killed_with_two_stored_states() -> Cluster {
     let mut cluster = prepared();
     cluster.start_all(&["agent_A"]);
     for name in ["applied", "newest"] {
         cluster.run(&[workload(name, "run")]);
-        wait_until("the state is stored", || stored(&cluster).contains(&format!("\"{name}\"")));
+        wait_until("the state is stored", || {
+            stored(&cluster).contains(&format!("\"{name}\""))
+        });
     }
     cluster.kill_server();
     cluster
@@ -114,20 +129,42 @@ fn a_newest_state_that_is_damaged_costs_only_the_newest_update() {
     damage(&cluster, "desired-state.json");
     cluster.start_server(&[]);
     assert_eq!(desired(&cluster), ["applied"]);
-    let [warning] = &warnings(&cluster)[..] else { panic!("{:?}", warnings(&cluster)) };
-    assert!(warning.contains("its checksum is wrong") && warning.contains("the last update may be lost"), "{warning}");
+    let [warning] = &warnings(&cluster)[..] else {
+        panic!("{:?}", warnings(&cluster))
+    };
+    assert!(
+        warning.contains("its checksum is wrong")
+            && warning.contains("the last update may be lost"),
+        "{warning}"
+    );
     let log = cluster.server().stderr();
-    assert_eq!(log.lines().filter(|line| line.contains("the last update may be lost")).count(), 1, "{log}");
+    assert_eq!(
+        log.lines()
+            .filter(|line| line.contains("the last update may be lost"))
+            .count(),
+        1,
+        "{log}"
+    );
     assert!(file(&cluster, "desired-state.json.damaged").exists());
     cluster.wait_until_gone("newest");
     assert_eq!(cluster.engine.only_container("applied"), kept);
     // The warning is about this state, until an update was stored.
     cluster.kill_server();
     cluster.start_server(&[]);
-    assert_eq!((desired(&cluster), warnings(&cluster)), (vec!["applied".to_owned()], vec![warning.clone()]));
+    assert_eq!(
+        (desired(&cluster), warnings(&cluster)),
+        (vec!["applied".to_owned()], vec![warning.clone()])
+    );
     let corrected = cluster.write("corrected.yaml", &manifest(&[workload("corrected", "run")]));
-    assert_eq!(cluster.ank(&["--no-wait", "apply", &corrected.display().to_string()]).code, 0);
-    wait_until("the update is stored and ends the warning", || warnings(&cluster).is_empty());
+    assert_eq!(
+        cluster
+            .ank(&["--no-wait", "apply", &corrected.display().to_string()])
+            .code,
+        0
+    );
+    wait_until("the update is stored and ends the warning", || {
+        warnings(&cluster).is_empty()
+    });
     assert!(stored(&cluster).contains("corrected"));
     cluster.kill_server();
     cluster.start_server(&[]);
@@ -140,14 +177,19 @@ fn a_server_that_can_read_no_state_does_not_start_and_agents_run_on() {
     let mut cluster = killed_with_two_stored_states();
     let running = ["applied", "newest"].map(|name| cluster.engine.only_container(name));
     let kept = stored(&cluster);
-    ["desired-state.json", "desired-state.json.previous"].iter().for_each(|name| damage(&cluster, name));
+    ["desired-state.json", "desired-state.json.previous"]
+        .iter()
+        .for_each(|name| damage(&cluster, name));
     let damaged = stored(&cluster);
     let arguments = startup(&cluster);
-    let mut server = cluster.spawn_server(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut server =
+        cluster.spawn_server(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(server.wait(LIMIT).map(exit_code), Some(1));
     let said = server.stderr();
     assert!(
-        said.contains("desired-state.json") && said.contains("backup") && said.contains("move both away"),
+        said.contains("desired-state.json")
+            && said.contains("backup")
+            && said.contains("move both away"),
         "{said}"
     );
     assert_eq!(stored(&cluster), damaged, "it stays to be inspected");
@@ -156,10 +198,14 @@ fn a_server_that_can_read_no_state_does_not_start_and_agents_run_on() {
     cluster.start_server(&[]);
     cluster.wait_for_agents(&["agent_A"]);
     cluster.wait_for_all(2, "Running(Ok)");
-    assert_eq!(["applied", "newest"].map(|name| cluster.engine.only_container(name)), running);
+    assert_eq!(
+        ["applied", "newest"].map(|name| cluster.engine.only_container(name)),
+        running
+    );
 }
 
-/// A hook that spoils the state must not make the server forget it: agents would delete all workloads.
+/// A hook that spoils the state must not make the server forget it: agents would delete all
+/// workloads.
 #[test]
 fn a_stored_state_that_is_refused_at_the_start_ends_it_and_is_kept() {
     let (mut cluster, arguments) = killed_with_a_stored_state();
@@ -167,11 +213,14 @@ fn a_stored_state_that_is_refused_at_the_start_ends_it_and_is_kept() {
     let state = cluster.folder().join("state");
     let hook = "[[mutating_hooks]]\nname = 'base64'\npath = '/usr/bin'"; // Its output is no plan.
     cluster.server_config = format!("state_dir = '{}'\n{hook}", state.display());
-    let mut server = cluster.spawn_server(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut server =
+        cluster.spawn_server(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(exit_code(server.wait(LIMIT).expect("the server ends")), 1);
     let (said, path) = (server.stderr(), file(&cluster, "desired-state.json"));
     assert!(
-        said.contains(&path.display().to_string()) && said.contains("hook 'base64'") && said.contains("move"),
+        said.contains(&path.display().to_string())
+            && said.contains("hook 'base64'")
+            && said.contains("move"),
         "{said}"
     );
     assert_eq!(stored(&cluster), kept);
@@ -185,7 +234,13 @@ fn a_folder_that_cannot_be_used_ends_the_start() {
     let mut server = cluster.spawn_server(&[]);
     let status = server.wait(LIMIT).expect("the server ends");
     assert_eq!(exit_code(status), 1);
-    assert!(server.stderr().contains("server error: 'cannot use state_dir '"), "{}", server.stderr());
+    assert!(
+        server
+            .stderr()
+            .contains("server error: 'cannot use state_dir '"),
+        "{}",
+        server.stderr()
+    );
 }
 
 #[test]
@@ -196,19 +251,37 @@ fn a_second_server_of_a_folder_ends_with_an_error_and_leaves_what_is_stored() {
     wait_until("it is stored", || stored(&cluster).contains("applied"));
     let kept = stored(&cluster);
     let mut rival = cluster.spawn_server(&["--address", "127.0.0.1:0"]);
-    assert_eq!(rival.wait(LIMIT).map(exit_code), Some(1), "{}", rival.stderr());
-    assert!(rival.stderr().contains("': another server uses it. End that one"), "{}", rival.stderr());
-    assert_eq!((stored(&cluster), desired(&cluster)), (kept, vec!["applied".to_owned()]));
+    assert_eq!(
+        rival.wait(LIMIT).map(exit_code),
+        Some(1),
+        "{}",
+        rival.stderr()
+    );
+    assert!(
+        rival
+            .stderr()
+            .contains("': another server uses it. End that one"),
+        "{}",
+        rival.stderr()
+    );
+    assert_eq!(
+        (stored(&cluster), desired(&cluster)),
+        (kept, vec!["applied".to_owned()])
+    );
 }
 
-/// The number that [`a_server_killed_at_any_moment_starts_with_a_whole_state`] has put into a state.
+/// The number that [`a_server_killed_at_any_moment_starts_with_a_whole_state`] has put into a
+/// state.
 fn number_in(text: &str) -> Option<u32> {
     let (_, rest) = text.split_once("number: ")?;
-    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    rest.split(|c: char| !c.is_ascii_digit())
+        .next()?
+        .parse()
+        .ok()
 }
 
-/// Does to the newest state what a disk without power may have done. Returns the number that is left to start with, and
-/// whether that is a loss that is warned of.
+/// Does to the newest state what a disk without power may have done. Returns the number that is
+/// left to start with, and whether that is a loss that is warned of.
 fn lose_power(cluster: &Cluster, round: usize) -> (Option<u32>, bool) {
     let read = |name| fs::read(file(cluster, name)).ok();
     let number = |bytes: &Vec<u8>| number_in(&String::from_utf8_lossy(bytes));
@@ -231,9 +304,9 @@ fn lose_power(cluster: &Cluster, round: usize) -> (Option<u32>, bool) {
     }
 }
 
-/// Kills the server a hundred times while updates come. After each kill the file is whole, holds a state that was
-/// asked for and is not older than what was stored before; the next server starts with exactly that. When the newest file
-/// is damaged as well, no more than that state is lost.
+/// Kills the server a hundred times while updates come. After each kill the file is whole, holds a
+/// state that was asked for and is not older than what was stored before; the next server starts
+/// with exactly that. When the newest file is damaged as well, no more than that state is lost.
 #[test]
 fn a_server_killed_at_any_moment_starts_with_a_whole_state() {
     let mut cluster = prepared();
@@ -246,10 +319,16 @@ fn a_server_killed_at_any_moment_starts_with_a_whole_state() {
         cluster.start_server(&[]);
         let output = cluster.ank(&["get", "state", "-o", "json", "desiredState.workloads"]);
         assert_eq!(number_in(&output.stdout), last_stored, "round {round}");
-        assert_eq!(output.stderr.lines().count(), usize::from(is_warned), "round {round}: {}", output.stderr);
+        assert_eq!(
+            output.stderr.lines().count(),
+            usize::from(is_warned),
+            "round {round}: {}",
+            output.stderr
+        );
         let mut manifest_of = |cluster: &Cluster| {
             next += 1;
-            let web = workload("web", "run").config(&format!("commandArgs: ['number: {next}', {padding}]"));
+            let web = workload("web", "run")
+                .config(&format!("commandArgs: ['number: {next}', {padding}]"));
             (next, cluster.write("next.yaml", &manifest(&[web])))
         };
         for _ in 0..round % 3 + 1 {
@@ -261,7 +340,9 @@ fn a_server_killed_at_any_moment_starts_with_a_whole_state() {
         let before = last_stored;
         if round % 4 == 3 {
             // What was acknowledged and written is never lost again.
-            wait_until("the state is stored", || number_in(&stored(&cluster)) == acknowledged);
+            wait_until("the state is stored", || {
+                number_in(&stored(&cluster)) == acknowledged
+            });
             last_stored = acknowledged;
         }
         // One more is under way when the server is killed.
@@ -272,19 +353,34 @@ fn a_server_killed_at_any_moment_starts_with_a_whole_state() {
         }
         cluster.kill_server();
         apply.kill();
-        let newest = ["desired-state.json.new", "desired-state.json"].map(|name| file(&cluster, name));
-        let whole = |path: &_| fs::read_to_string(path).ok().filter(|text| state_store::parse(text).is_ok());
+        let newest =
+            ["desired-state.json.new", "desired-state.json"].map(|name| file(&cluster, name));
+        let whole = |path: &_| {
+            fs::read_to_string(path)
+                .ok()
+                .filter(|text| state_store::parse(text).is_ok())
+        };
         let newest = newest.iter().find_map(whole);
         let found = number_in(&newest.unwrap_or_default());
-        assert!(found >= last_stored && found <= Some(next), "{found:?} after {last_stored:?}, round {round}");
+        assert!(
+            found >= last_stored && found <= Some(next),
+            "{found:?} after {last_stored:?}, round {round}"
+        );
         is_warned &= found == before;
         last_stored = found;
-        // Two were written since the start, so one of them or the state of the start is there when the newest is lost.
+        // Two were written since the start, so one of them or the state of the start is there when
+        // the newest is lost.
         if found > before && before.is_some() && file(&cluster, "desired-state.json").exists() {
             (last_stored, is_warned) = lose_power(&cluster, round / 3);
             damages += usize::from(is_warned);
-            assert!(last_stored >= before, "{last_stored:?} after {before:?}, round {round}");
+            assert!(
+                last_stored >= before,
+                "{last_stored:?} after {before:?}, round {round}"
+            );
         }
     }
-    assert!(last_stored.is_some() && damages > 10, "{damages} of the newest states were damaged");
+    assert!(
+        last_stored.is_some() && damages > 10,
+        "{damages} of the newest states were damaged"
+    );
 }

@@ -1,7 +1,8 @@
-//! A gRPC client in another language (Python, grpcio from PyPI, stubs generated from `proto/`) talks to `ank-server`.
+//! A gRPC client in another language (Python, grpcio from PyPI, stubs generated from
+//! `proto/`) talks to `ank-server`.
 //!
-//! The scenarios are functions of tests/python/interop.py. Their Python environment is made once, in
-//! `~/.cache/ankaios-lite/venv`; the stubs are made by every run of this test.
+//! The scenarios are functions of tests/python/interop.py. Their Python environment is made once,
+//! in `~/.cache/ankaios-lite/venv`; the stubs are made by every run of this test.
 //!
 //! Thread: the test's. Owns: one server per test, the stubs in cargo's folder for test files.
 
@@ -42,15 +43,23 @@ fn python() -> &'static Python {
 fn run(cluster: &Cluster, scenario: &str) {
     let python = python();
     let mut command = Command::new(&python.program);
-    command.arg(repository("tests/python/interop.py")).arg(scenario).arg(cluster.address());
-    command.env("PYTHONPATH", &python.stubs).env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+        .arg(repository("tests/python/interop.py"))
+        .arg(scenario)
+        .arg(cluster.address());
+    command
+        .env("PYTHONPATH", &python.stubs)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
     succeeded(scenario, command.output());
 }
 
 /// Runs a scenario against a server with tests/python/startup.yaml.
 fn scenario(name: &str) {
     let mut cluster = Cluster::prepare();
-    cluster.start_server(&["-m", &repository("tests/python/startup.yaml").to_string_lossy()]);
+    cluster.start_server(&[
+        "-m",
+        &repository("tests/python/startup.yaml").to_string_lossy(),
+    ]);
     run(&cluster, name);
 }
 

@@ -16,7 +16,10 @@ fn with_manifest(workloads: &[Workload]) -> (Cluster, String) {
 }
 
 fn runs(cluster: &Cluster, workload: &str) -> usize {
-    cluster.engine.calls_of("run", &format!("{workload}.")).len()
+    cluster
+        .engine
+        .calls_of("run", &format!("{workload}."))
+        .len()
 }
 
 #[test]
@@ -30,13 +33,20 @@ fn killed_server_comes_back_and_finds_everything_as_it_was() {
     cluster.wait_for_state("w1", "Running(Ok)");
     cluster.wait_for_state("w2", "Succeeded(Ok)");
     assert_eq!(cluster.engine.only_container("w1"), before);
-    assert_eq!((runs(&cluster, "w1"), runs(&cluster, "w2")), (1, 1), "finished ones are not run again either");
+    assert_eq!(
+        (runs(&cluster, "w1"), runs(&cluster, "w2")),
+        (1, 1),
+        "finished ones are not run again either"
+    );
     assert_eq!(cluster.engine.calls_of("start", "").len(), 0);
 }
 
 #[test]
 fn workload_that_ends_while_the_server_is_away_is_reported_afterwards() {
-    let (mut cluster, file) = with_manifest(&[workload("w1", "run"), workload("w2", "run").restart("ALWAYS")]);
+    let (mut cluster, file) = with_manifest(&[
+        workload("w1", "run"),
+        workload("w2", "run").restart("ALWAYS"),
+    ]);
     cluster.wait_until_run(&["w1", "w2"]);
     cluster.kill_server();
     cluster.engine.finish("w1", 5);
@@ -56,7 +66,9 @@ fn server_that_comes_back_with_less_has_the_rest_deleted() {
     cluster.kill_server();
     let less = cluster.write("less.yaml", &manifest(&[workload("w1", "run")]));
     cluster.start_server(&["-m", &less.to_string_lossy()]);
-    wait_until("w2 is deleted", || cluster.engine.containers_of("w2").is_empty());
+    wait_until("w2 is deleted", || {
+        cluster.engine.containers_of("w2").is_empty()
+    });
     cluster.wait_for_state("w1", "Running(Ok)");
     assert_eq!(runs(&cluster, "w1"), 1);
 }
@@ -64,7 +76,8 @@ fn server_that_comes_back_with_less_has_the_rest_deleted() {
 // [stest->swdd~agent-existing-workloads-replace-updated~2]
 #[test]
 fn killed_agent_comes_back_and_adopts_resumes_restarts_and_replaces() {
-    let all = ["adopted", "finished", "failed", "changed", "unneeded"].map(|name| workload(name, "run"));
+    let all =
+        ["adopted", "finished", "failed", "changed", "unneeded"].map(|name| workload(name, "run"));
     let mut cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&all));
     cluster.wait_until_run(&["adopted", "finished", "failed", "changed", "unneeded"]);
@@ -84,21 +97,49 @@ fn killed_agent_comes_back_and_adopts_resumes_restarts_and_replaces() {
 
     cluster.wait_until_run(&["adopted", "finished", "failed"]);
     cluster.wait_for("the changed one runs", || {
-        let rows = cluster.workloads().into_iter().filter(|row| row.name == "changed");
+        let rows = cluster
+            .workloads()
+            .into_iter()
+            .filter(|row| row.name == "changed");
         rows.into_iter().find(|row| row.state == "Running(Ok)")
     });
-    wait_until("the unneeded one is gone", || cluster.engine.containers_of("unneeded").is_empty());
-    assert_eq!((cluster.engine.only_container("adopted"), runs(&cluster, "adopted")), (adopted, 1));
-    assert_eq!(cluster.engine.only_container("finished").1, finished.1, "the same container, started again");
+    wait_until("the unneeded one is gone", || {
+        cluster.engine.containers_of("unneeded").is_empty()
+    });
+    assert_eq!(
+        (
+            cluster.engine.only_container("adopted"),
+            runs(&cluster, "adopted")
+        ),
+        (adopted, 1)
+    );
+    assert_eq!(
+        cluster.engine.only_container("finished").1,
+        finished.1,
+        "the same container, started again"
+    );
     assert_eq!(cluster.engine.calls_of("start", &finished.1).len(), 1);
-    assert_eq!((runs(&cluster, "finished"), runs(&cluster, "failed"), runs(&cluster, "changed")), (1, 2, 2));
-    assert_eq!(cluster.engine.containers_of("changed")[0]["Image"], "run:latest");
+    assert_eq!(
+        (
+            runs(&cluster, "finished"),
+            runs(&cluster, "failed"),
+            runs(&cluster, "changed")
+        ),
+        (1, 2, 2)
+    );
+    assert_eq!(
+        cluster.engine.containers_of("changed")[0]["Image"],
+        "run:latest"
+    );
 }
 
 #[test]
 fn adopted_workload_is_watched_restarted_and_deleted_like_any_other() {
     let mut cluster = Cluster::start(&["agent_A"]);
-    cluster.run(&[workload("w1", "run").restart("ON_FAILURE"), workload("w2", "run")]);
+    cluster.run(&[
+        workload("w1", "run").restart("ON_FAILURE"),
+        workload("w2", "run"),
+    ]);
     cluster.kill_agent("agent_A");
     cluster.wait_for_state("w1", "AgentDisconnected");
     cluster.start_agent("agent_A");
@@ -110,8 +151,9 @@ fn adopted_workload_is_watched_restarted_and_deleted_like_any_other() {
     assert!(cluster.engine.containers_of("w2").is_empty());
 }
 
-/// What a restart after a crash needs: a listing with the exit code, the removal, the start. The process of the new container
-/// is in its file, so nothing is listed for it. A listing may come too early for the engine.
+/// What a restart after a crash needs: a listing with the exit code, the removal, the start. The
+/// process of the new container is in its file, so nothing is listed for it. A listing may come too
+/// early for the engine.
 #[test]
 fn a_restart_after_a_crash_takes_a_listing_a_removal_and_a_start() {
     let mut cluster = Cluster::prepare();
@@ -127,7 +169,8 @@ fn a_restart_after_a_crash_takes_a_listing_a_removal_and_a_start() {
         let calls: Vec<&str> = calls[before..].iter().map(|call| call.command()).collect();
         let changes: Vec<&str> = calls.iter().copied().filter(|call| *call != "ps").collect();
         assert_eq!(changes, ["rm", "run"], "{calls:?}");
-        // The listing is repeated until the engine has the exit code, which takes a busy machine a while.
+        // The listing is repeated until the engine has the exit code, which takes a busy machine a
+        // while.
         assert!(calls.len() >= 3, "{calls:?}");
     }
 }
@@ -135,14 +178,20 @@ fn a_restart_after_a_crash_takes_a_listing_a_removal_and_a_start() {
 #[test]
 fn containers_of_other_agents_are_left_alone() {
     let mut cluster = Cluster::start(&["A", "X-A"]);
-    cluster.run(&[workload("w1", "run").on("A"), workload("w2", "run").on("X-A")]);
+    cluster.run(&[
+        workload("w1", "run").on("A"),
+        workload("w2", "run").on("X-A"),
+    ]);
     let other = cluster.engine.only_container("w2");
     cluster.kill_agent("A");
     cluster.wait_for_state("w1", "AgentDisconnected");
     cluster.start_agent("A");
     cluster.wait_for_state("w1", "Running(Ok)");
     assert_eq!(cluster.engine.only_container("w2"), other);
-    assert_eq!(cluster.workload("w2").map(|row| row.state).as_deref(), Some("Running(Ok)"));
+    assert_eq!(
+        cluster.workload("w2").map(|row| row.state).as_deref(),
+        Some("Running(Ok)")
+    );
 }
 
 #[test]
@@ -152,9 +201,15 @@ fn server_told_to_end_ends_at_once_and_containers_live_on() {
         cluster.run(&[workload("w1", "run")]);
         let (pid, _) = cluster.engine.only_container("w1");
         cluster.server().signal(signal);
-        let status = cluster.server().wait(LIMIT).unwrap_or_else(|| panic!("the server ignores {signal:?}"));
+        let status = cluster
+            .server()
+            .wait(LIMIT)
+            .unwrap_or_else(|| panic!("the server ignores {signal:?}"));
         let code = exit_code(status);
-        assert!(code == 0 || code == 128 + signal.as_raw(), "exit code {code}");
+        assert!(
+            code == 0 || code == 128 + signal.as_raw(),
+            "exit code {code}"
+        );
         assert!(is_alive(pid));
         assert!(cluster.agent("agent_A").is_running());
     }
@@ -165,16 +220,29 @@ fn agent_told_to_end_ends_at_once_even_with_a_hanging_engine_and_containers_live
     for signal in [Signal::TERM, Signal::INT] {
         let mut cluster = Cluster::start(&["agent_A"]);
         cluster.run(&[workload("w1", "run")]);
-        cluster.engine.script(&json!([{ "command": "run", "workload": "hanging", "hang": true }]));
+        cluster
+            .engine
+            .script(&json!([{ "command": "run", "workload": "hanging", "hang": true }]));
         cluster.apply(&manifest(&[workload("hanging", "run")]));
-        wait_until("podman run hangs", || cluster.engine.hanging_calls_of("run").len() == 1);
+        wait_until("podman run hangs", || {
+            cluster.engine.hanging_calls_of("run").len() == 1
+        });
         let (pid, _) = cluster.engine.only_container("w1");
         cluster.agent("agent_A").signal(signal);
-        let status = cluster.agent("agent_A").wait(LIMIT).unwrap_or_else(|| panic!("the agent ignores {signal:?}"));
+        let status = cluster
+            .agent("agent_A")
+            .wait(LIMIT)
+            .unwrap_or_else(|| panic!("the agent ignores {signal:?}"));
         let code = exit_code(status);
-        assert!(code == 0 || code == 128 + signal.as_raw(), "exit code {code}");
+        assert!(
+            code == 0 || code == 128 + signal.as_raw(),
+            "exit code {code}"
+        );
         assert!(is_alive(pid), "workloads keep running");
-        assert!(cluster.run_folder().join("agent_A_io").is_dir(), "the run folder stays");
+        assert!(
+            cluster.run_folder().join("agent_A_io").is_dir(),
+            "the run folder stays"
+        );
         cluster.wait_for_state("w1", "AgentDisconnected");
     }
 }
@@ -183,10 +251,14 @@ fn agent_told_to_end_ends_at_once_even_with_a_hanging_engine_and_containers_live
 fn stalled_commander_delays_nobody() {
     let cluster = Cluster::start(&["agent_A"]);
     let mut watch = cluster.start_ank(&["get", "workloads", "-w"]);
-    cluster.wait_for("the first frame", || watch.stdout().contains("WORKLOAD NAME").then_some(()));
+    cluster.wait_for("the first frame", || {
+        watch.stdout().contains("WORKLOAD NAME").then_some(())
+    });
     watch.signal(Signal::STOP);
     for number in 0..20 {
-        cluster.apply(&manifest(&[workload("w1", "exit0").config(&format!("commandArgs: [{number}]"))]));
+        cluster.apply(&manifest(&[
+            workload("w1", "exit0").config(&format!("commandArgs: [{number}]"))
+        ]));
     }
     cluster.wait_for_all(1, "Succeeded(Ok)");
     watch.signal(Signal::CONT);
@@ -203,7 +275,9 @@ fn second_agent_of_the_same_name_takes_over_and_the_end_of_the_first_changes_not
     cluster.agent("agent_A").signal(Signal::STOP);
     let mut first = cluster.agents.remove("agent_A").expect("started");
     cluster.start_agent("agent_A");
-    wait_until("the second is at work", || cluster.agents["agent_A"].stderr().contains("server hello"));
+    wait_until("the second is at work", || {
+        cluster.agents["agent_A"].stderr().contains("server hello")
+    });
     cluster.wait_for_state("w1", "Running(Ok)");
     first.kill();
     cluster.run(&[workload("w2", "run")]);
@@ -216,9 +290,16 @@ fn every_thread_has_a_name() {
     let mut cluster = Cluster::start(&["agent_A"]);
     cluster.run(&[workload("w1", "run")]);
     // A thread without a name of its own has that of the program's main thread.
-    for (program, pid) in [("ank-server", cluster.server().pid()), ("ank-agent", cluster.agent("agent_A").pid())] {
+    for (program, pid) in [
+        ("ank-server", cluster.server().pid()),
+        ("ank-agent", cluster.agent("agent_A").pid()),
+    ] {
         let names = thread_names(pid);
-        assert_eq!(names.iter().filter(|name| *name == program).count(), 1, "{names:?}");
+        assert_eq!(
+            names.iter().filter(|name| *name == program).count(),
+            1,
+            "{names:?}"
+        );
     }
 }
 
@@ -226,16 +307,23 @@ fn every_thread_has_a_name() {
 fn removed_is_not_lost_when_the_server_was_away() {
     let (mut cluster, file) = with_manifest(&[workload("w1", "run")]);
     cluster.wait_for_state("w1", "Running(Ok)");
-    cluster.engine.script(&json!([{ "command": "stop", "delay_ms": 1500 }]));
+    cluster
+        .engine
+        .script(&json!([{ "command": "stop", "delay_ms": 1500 }]));
     cluster.delete("w1");
     cluster.kill_server();
-    wait_until("the container is gone", || cluster.engine.containers_of("w1").is_empty());
+    wait_until("the container is gone", || {
+        cluster.engine.containers_of("w1").is_empty()
+    });
     cluster.engine.script(&json!([]));
     cluster.start_server(&["-m", &file]);
     cluster.wait_for_state("w1", "Running(Ok)");
     let recorder = Recorder::start(&cluster);
     cluster.remove("w1");
-    assert_eq!(recorder.states_until("w1", "Removed"), ["Stopping(RequestedAtRuntime)", "Removed"]);
+    assert_eq!(
+        recorder.states_until("w1", "Removed"),
+        ["Stopping(RequestedAtRuntime)", "Removed"]
+    );
 }
 
 // The connection stays open, and no process responds at its other end.
@@ -245,12 +333,18 @@ fn a_server_that_does_not_answer_any_more_is_noticed_and_found_again() {
     cluster.run(&[workload("web", "run").restart("ALWAYS")]);
     let server = cluster.server().pid();
     assert!(send_signal(server, Signal::STOP));
-    let interrupted =
-        |cluster: &mut Cluster| cluster.agent("agent_A").stderr().contains("Connection to server interrupted");
+    let interrupted = |cluster: &mut Cluster| {
+        cluster
+            .agent("agent_A")
+            .stderr()
+            .contains("Connection to server interrupted")
+    };
     wait_until("the agent notices", || interrupted(&mut cluster));
     let (_, id) = cluster.engine.only_container("web");
     cluster.engine.finish("web", 0);
-    wait_until("it is restarted without the server", || cluster.engine.calls_of("start", &id).len() == 1);
+    wait_until("it is restarted without the server", || {
+        cluster.engine.calls_of("start", &id).len() == 1
+    });
     assert!(send_signal(server, Signal::CONT));
     cluster.wait_for_state("web", "Running(Ok)");
     assert_eq!(cluster.engine.only_container("web").1, id);
@@ -262,7 +356,10 @@ fn a_server_that_does_not_answer_any_more_is_noticed_and_found_again() {
 fn finished_workload_stays_in_its_boot_whatever_clocks_say() {
     let mut cluster = Cluster::prepare();
     cluster.agent_config = "rerun_finished = \"boot\"".to_owned();
-    cluster.start_with_manifest(&manifest(&[workload("job", "exit0"), workload("bad", "exit3")]));
+    cluster.start_with_manifest(&manifest(&[
+        workload("job", "exit0"),
+        workload("bad", "exit3"),
+    ]));
     let states = [("job", "Succeeded(Ok)"), ("bad", "Failed(ExecFailed)")];
     for (name, state) in states {
         cluster.wait_for_state(name, state);
@@ -274,6 +371,7 @@ fn finished_workload_stays_in_its_boot_whatever_clocks_say() {
     for (name, state) in states {
         cluster.wait_for_state(name, state);
     }
-    let starts = cluster.engine.calls_of("run", "").len() + cluster.engine.calls_of("start", "").len();
+    let starts =
+        cluster.engine.calls_of("run", "").len() + cluster.engine.calls_of("start", "").len();
     assert_eq!(starts, 2, "nothing has booted");
 }

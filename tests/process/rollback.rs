@@ -9,7 +9,9 @@ fn apply(cluster: &Cluster, text: &str) -> Output {
 }
 
 fn desired(cluster: &Cluster) -> String {
-    cluster.ank(&["get", "state", "-o", "json", "desiredState"]).success()
+    cluster
+        .ank(&["get", "state", "-o", "json", "desiredState"])
+        .success()
 }
 
 /// Asserts that the update was undone for this reason, and that everything is as it was before.
@@ -20,8 +22,17 @@ fn assert_undone(cluster: &Cluster, output: &Output, before: &str, why: &str) {
          error: the update failed and was rolled back\n\
          hint: the desired state is as it was before; correct the manifest and apply it again\n"
     );
-    assert_eq!((output.code, output.stderr.as_str()), (5, expected.as_str()), "{}", output.stdout);
-    assert!(output.stdout.contains("\nRolling back the update.\n"), "{}", output.stdout);
+    assert_eq!(
+        (output.code, output.stderr.as_str()),
+        (5, expected.as_str()),
+        "{}",
+        output.stdout
+    );
+    assert!(
+        output.stdout.contains("\nRolling back the update.\n"),
+        "{}",
+        output.stdout
+    );
     assert_eq!(desired(cluster), before);
 }
 
@@ -32,11 +43,20 @@ fn an_update_whose_workload_ends_with_an_error_is_undone_as_a_whole() {
     let (before, (_, db)) = (desired(&cluster), cluster.engine.only_container("db"));
     let new = manifest(&[workload("web", "exit3"), workload("extra", "run")]);
     let output = apply(&cluster, &new);
-    assert_undone(&cluster, &output, &before, "web: Failed(ExecFailed): 'Exit code: '3''");
+    assert_undone(
+        &cluster,
+        &output,
+        &before,
+        "web: Failed(ExecFailed): 'Exit code: '3''",
+    );
     cluster.wait_for_state("web", "Running(Ok)");
     assert_eq!(cluster.engine.containers_of("web")[0]["Image"], "run");
     cluster.wait_until_gone("extra");
-    assert_eq!(cluster.engine.only_container("db").1, db, "others are left alone");
+    assert_eq!(
+        cluster.engine.only_container("db").1,
+        db,
+        "others are left alone"
+    );
 }
 
 #[test]
@@ -65,21 +85,38 @@ fn a_config_whose_users_fail_is_put_back() {
     cluster.ank_with_input(&["apply", "-"], text).success();
     let before = desired(&cluster);
     let output = apply(&cluster, "apiVersion: v1\nconfigs: {image: exit4}\n");
-    assert_undone(&cluster, &output, &before, "web: Failed(ExecFailed): 'Exit code: '4''");
+    assert_undone(
+        &cluster,
+        &output,
+        &before,
+        "web: Failed(ExecFailed): 'Exit code: '4''",
+    );
     cluster.wait_for_state("web", "Running(Ok)");
 }
 
 #[test]
 fn a_running_workload_that_needs_a_changed_one_and_fails_undoes_the_update() {
     let cluster = Cluster::start(&["agent_A"]);
-    cluster.run(&[workload("db", "run"), workload("web", "run").after("db", "ADD_COND_RUNNING")]);
+    cluster.run(&[
+        workload("db", "run"),
+        workload("web", "run").after("db", "ADD_COND_RUNNING"),
+    ]);
     let before = desired(&cluster);
-    cluster.write("db.yaml", &manifest(&[workload("db", "run").config("commandArgs: [new]")]));
+    cluster.write(
+        "db.yaml",
+        &manifest(&[workload("db", "run").config("commandArgs: [new]")]),
+    );
     let mut update = cluster.start_ank(&["apply", "--rollback", "db.yaml"]);
-    wait_until("the update waits for the end of 'web'", || update.stdout().contains("waits for 'web' to end"));
+    wait_until("the update waits for the end of 'web'", || {
+        update.stdout().contains("waits for 'web' to end")
+    });
     cluster.engine.finish("web", 7);
     wait_until("ank ends", || !update.is_running());
-    assert!(update.stderr().starts_with("warn: the update failed: web: Failed(ExecFailed): 'Exit code: '7''\n"));
+    assert!(
+        update
+            .stderr()
+            .starts_with("warn: the update failed: web: Failed(ExecFailed): 'Exit code: '7''\n")
+    );
     assert_eq!(desired(&cluster), before);
 }
 
@@ -91,9 +128,15 @@ fn a_good_update_ends_when_its_workloads_have_run_for_ten_seconds() {
     let begin = std::time::Instant::now();
     let stdout = apply(&cluster, &new).success();
     assert!(begin.elapsed().as_secs() >= 10, "it is not good before");
-    assert!(stdout.contains("Running(Ok)") && !stdout.contains("Rolling back"), "{stdout}");
+    assert!(
+        stdout.contains("Running(Ok)") && !stdout.contains("Rolling back"),
+        "{stdout}"
+    );
     cluster.write("new.yaml", &new);
-    assert_eq!(cluster.ank(&["diff", "new.yaml"]).success(), "No differences.\n");
+    assert_eq!(
+        cluster.ank(&["diff", "new.yaml"]).success(),
+        "No differences.\n"
+    );
 }
 
 #[test]
@@ -101,16 +144,30 @@ fn a_new_workload_that_fails_is_deleted_again() {
     let cluster = Cluster::start(&["agent_A"]);
     let before = desired(&cluster);
     let output = apply(&cluster, &manifest(&[workload("job", "exit1")]));
-    assert_undone(&cluster, &output, &before, "job: Failed(ExecFailed): 'Exit code: '1''");
+    assert_undone(
+        &cluster,
+        &output,
+        &before,
+        "job: Failed(ExecFailed): 'Exit code: '1''",
+    );
     cluster.wait_until_gone("job");
 }
 
 #[test]
 fn an_update_that_the_server_refuses_is_not_undone() {
     let cluster = Cluster::start(&["agent_A"]);
-    let output = apply(&cluster, &manifest(&[workload("a", "run").after("a", "ADD_COND_RUNNING")]));
+    let output = apply(
+        &cluster,
+        &manifest(&[workload("a", "run").after("a", "ADD_COND_RUNNING")]),
+    );
     assert_eq!((output.code, output.stdout.as_str()), (1, ""));
-    assert!(output.stderr.starts_with("error: Command failed: 'SetState failed with: '"), "{}", output.stderr);
+    assert!(
+        output
+            .stderr
+            .starts_with("error: Command failed: 'SetState failed with: '"),
+        "{}",
+        output.stderr
+    );
 }
 
 /// The bad one is set back without waiting, and applied again before it has ended.
@@ -121,18 +178,32 @@ fn an_update_right_after_it_was_set_back_was_not_judged() {
     cluster.apply(&good);
     cluster.wait_for_state("web", "Running(Ok)");
     let before = desired(&cluster);
-    cluster.write("bad.yaml", &manifest(&[workload("web", "run").config("commandArgs: [bad]")]));
+    cluster.write(
+        "bad.yaml",
+        &manifest(&[workload("web", "run").config("commandArgs: [bad]")]),
+    );
     cluster.ank(&["apply", "bad.yaml"]).success();
     let (_, old) = cluster.engine.only_container("web");
     cluster.engine.script(&serde_json::json!([{ "command": "stop", "workload": "web", "times": 1, "delay_ms": 2000 }]));
-    cluster.ank_with_input(&["apply", "--no-wait", "-"], &good).success();
+    cluster
+        .ank_with_input(&["apply", "--no-wait", "-"], &good)
+        .success();
     let mut update = cluster.start_ank(&["apply", "--rollback", "bad.yaml"]);
     wait_until("the bad one runs again", || {
-        cluster.engine.containers_of("web").iter().any(|one| one["Id"] != *old && one["Pid"] != 0)
+        cluster
+            .engine
+            .containers_of("web")
+            .iter()
+            .any(|one| one["Id"] != *old && one["Pid"] != 0)
     });
     cluster.engine.finish("web", 7);
     wait_until("ank ends", || !update.is_running());
     let expected = "warn: the update failed: web: Failed(ExecFailed): 'Exit code: '7''\n";
-    assert!(update.stderr().starts_with(expected), "{}{}", update.stdout(), update.stderr());
+    assert!(
+        update.stderr().starts_with(expected),
+        "{}{}",
+        update.stdout(),
+        update.stderr()
+    );
     assert_eq!(desired(&cluster), before);
 }

@@ -1,4 +1,5 @@
-//! What a service manager receives from server and agent, and what it does not receive when a thread is stuck.
+//! What a service manager receives from server and agent, and what it does not receive when a
+//! thread is stuck.
 //!
 //! Thread: the test's. Owns: one cluster and one scripted service manager per test.
 
@@ -26,7 +27,10 @@ fn server_tells_when_it_is_ready_how_many_it_serves_and_that_it_ends() {
     let mut cluster = Cluster::prepare();
     cluster.server_env = manager.environment(WATCHDOG);
     cluster.start_server(&[]);
-    assert_eq!(manager.next(), "READY=1\nSTATUS=0 agents connected; 0 workloads");
+    assert_eq!(
+        manager.next(),
+        "READY=1\nSTATUS=0 agents connected; 0 workloads"
+    );
     TcpStream::connect(cluster.address()).expect("a server that is ready listens");
     assert_eq!(manager.next(), "WATCHDOG=1");
     cluster.start_agent("agent_A");
@@ -44,8 +48,14 @@ fn server_with_a_manifest_is_ready_only_when_it_has_taken_it_over() {
     let mut cluster = Cluster::prepare();
     cluster.server_env = manager.environment(WATCHDOG);
     let path = cluster.write("start.yaml", &manifest(&[workload("w1", "run")]));
-    cluster.start_server(&["--startup-manifest", path.to_str().expect("the path is text")]);
-    assert_eq!(manager.next(), "READY=1\nSTATUS=0 agents connected; 1 workload");
+    cluster.start_server(&[
+        "--startup-manifest",
+        path.to_str().expect("the path is text"),
+    ]);
+    assert_eq!(
+        manager.next(),
+        "READY=1\nSTATUS=0 agents connected; 1 workload"
+    );
 }
 
 #[test]
@@ -63,7 +73,10 @@ fn agent_is_ready_without_a_server_and_tells_its_connection_and_workloads() {
     }
     manager.wait_for("WATCHDOG=1"); // Waiting for a server is no standstill.
     cluster.start_server(&[]);
-    manager.wait_for(&format!("STATUS=Connected to '{}'; no workloads", cluster.url()));
+    manager.wait_for(&format!(
+        "STATUS=Connected to '{}'; no workloads",
+        cluster.url()
+    ));
     cluster.apply(&manifest(&[workload("w1", "run")]));
     manager.wait_for("; 1 workload: 1 running");
     let agent = cluster.agent("agent_A");
@@ -82,7 +95,9 @@ fn a_hanging_engine_and_a_server_that_is_away_are_no_standstill() {
     ]));
     cluster.start_all(&["agent_A"]);
     cluster.apply(&manifest(&[workload("w1", "run")]));
-    wait_until("the engine hangs", || !cluster.engine.hanging_calls().is_empty());
+    wait_until("the engine hangs", || {
+        !cluster.engine.hanging_calls().is_empty()
+    });
     cluster.kill_server();
     manager.wait_for("STATUS=No connection");
     manager.waiting();
@@ -106,15 +121,26 @@ fn the_watchdog_of_another_process_is_not_ours() {
     assert_eq!(manager.next(), "STOPPING=1\nSTATUS=Stopping");
 }
 
-/// Freezes a thread and waits until the program has noticed; answers how many signs of life came nevertheless.
-fn signs_of_life_of_a_frozen(thread: &str, manager: &ServiceManager, mut log: impl FnMut() -> String) -> usize {
+/// Freezes a thread and waits until the program has noticed; answers how many signs of life came
+/// nevertheless.
+fn signs_of_life_of_a_frozen(
+    thread: &str,
+    manager: &ServiceManager,
+    mut log: impl FnMut() -> String,
+) -> usize {
     manager.wait_for("WATCHDOG=1");
     let file = manager.freezer().join(thread);
     fs::write(&file, "").expect("own folder is writable");
     wait_until(&format!("'{thread}' is frozen"), || !file.exists());
     manager.waiting();
-    wait_until(&format!("'{thread}' is missed"), || log().contains(&format!("Waiting for the thread(s) '{thread}'")));
-    manager.waiting().iter().filter(|message| *message == "WATCHDOG=1").count()
+    wait_until(&format!("'{thread}' is missed"), || {
+        log().contains(&format!("Waiting for the thread(s) '{thread}'"))
+    });
+    manager
+        .waiting()
+        .iter()
+        .filter(|message| *message == "WATCHDOG=1")
+        .count()
 }
 
 #[test]
@@ -123,9 +149,14 @@ fn a_frozen_thread_of_the_agent_ends_the_signs_of_life() {
         let manager = ServiceManager::new();
         let mut cluster = with_agents_of(&manager);
         cluster.start_all(&["agent_A"]);
-        let signs = signs_of_life_of_a_frozen(thread, &manager, || cluster.agent("agent_A").stderr());
-        // The turn in which it froze counts for one; a thread that is not missed would have given dozens.
-        assert!(signs <= 1, "{signs} signs of life although '{thread}' is frozen");
+        let signs =
+            signs_of_life_of_a_frozen(thread, &manager, || cluster.agent("agent_A").stderr());
+        // The turn in which it froze counts for one; a thread that is not missed would have given
+        // dozens.
+        assert!(
+            signs <= 1,
+            "{signs} signs of life although '{thread}' is frozen"
+        );
     }
 }
 
@@ -137,6 +168,9 @@ fn a_frozen_thread_of_the_server_ends_the_signs_of_life() {
         cluster.server_env = manager.environment(WATCHDOG);
         cluster.start_server(&[]);
         let signs = signs_of_life_of_a_frozen(thread, &manager, || cluster.server().stderr());
-        assert!(signs <= 1, "{signs} signs of life although '{thread}' is frozen");
+        assert!(
+            signs <= 1,
+            "{signs} signs of life although '{thread}' is frozen"
+        );
     }
 }

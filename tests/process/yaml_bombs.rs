@@ -1,5 +1,5 @@
-//! YAML texts of some hundred kilobytes that become gigabytes, and stored states that hold what is refused today: the
-//! programs refuse the text, say why and go on.
+//! YAML texts of some hundred kilobytes that become gigabytes, and stored states that hold what is
+//! refused today: the programs refuse the text, say why and go on.
 //!
 //! Thread: the test's. Owns: one cluster per test.
 
@@ -17,13 +17,20 @@ const AGENT_MAX_KIB: u64 = 50 * 1024;
 
 const REASON: &str = "when its aliases are followed";
 
-/// Lines with a text of 20 KB and more than 20,000 aliases of it: half a megabyte becomes half a gigabyte.
+/// Lines with a text of 20 KB and more than 20,000 aliases of it: half a megabyte becomes half a
+/// gigabyte.
 fn bomb(key: &str) -> String {
-    format!("text: &a {}\n{key}: [{}]\n", "x".repeat(20_000), "*a, ".repeat(120_000))
+    format!(
+        "text: &a {}\n{key}: [{}]\n",
+        "x".repeat(20_000),
+        "*a, ".repeat(120_000)
+    )
 }
 
 fn indented(text: &str, by: usize) -> String {
-    text.lines().map(|line| format!("{}{line}\n", " ".repeat(by))).collect()
+    text.lines()
+        .map(|line| format!("{}{line}\n", " ".repeat(by)))
+        .collect()
 }
 
 /// A complete state with one workload.
@@ -38,7 +45,10 @@ fn state(name: &str, runtime: &str, config: &str) -> String {
 #[track_caller]
 fn set(cluster: &Cluster, name: &str, runtime: &str, config: &str) -> Output {
     let mask = format!("desiredState.workloads.{name}");
-    cluster.ank_with_input(&["--no-wait", "set", "state", &mask, "-"], &state(name, runtime, config))
+    cluster.ank_with_input(
+        &["--no-wait", "set", "state", &mask, "-"],
+        &state(name, runtime, config),
+    )
 }
 
 #[test]
@@ -58,7 +68,11 @@ fn files_that_become_gigabytes_are_refused_by_ank_and_as_startup_manifest() {
     );
     let output = cluster.ank_with_input(&["apply", "-"], &text);
     assert_eq!(output.code, 1, "{}", output.stderr);
-    assert!(output.stderr.contains("workload 'web'") && output.stderr.contains(REASON), "{}", output.stderr);
+    assert!(
+        output.stderr.contains("workload 'web'") && output.stderr.contains(REASON),
+        "{}",
+        output.stderr
+    );
 
     let path = cluster.write("bomb.yaml", &format!("apiVersion: v1\n{}", bomb("configs")));
     let mut server = cluster.spawn_server(&["--startup-manifest", &path.display().to_string()]);
@@ -72,9 +86,16 @@ fn the_server_refuses_a_block_that_becomes_gigabytes_within_its_memory() {
     let config = format!("image: run\nlifecycle: {{}}\n{}", bomb("commandArgs"));
     let output = set(&cluster, "web", "podman", &config);
     assert_eq!(output.code, 1, "{}", output.stderr);
-    assert!(output.stderr.contains("Workload 'web'") && output.stderr.contains(REASON), "{}", output.stderr);
+    assert!(
+        output.stderr.contains("Workload 'web'") && output.stderr.contains(REASON),
+        "{}",
+        output.stderr
+    );
     // What is just allowed is read.
-    let config = format!("image: run\nlifecycle: {{}}\nunknown: [{}]\n", "x, ".repeat(30_000));
+    let config = format!(
+        "image: run\nlifecycle: {{}}\nunknown: [{}]\n",
+        "x, ".repeat(30_000)
+    );
     let output = set(&cluster, "web", "podman", &config);
     assert_eq!(output.code, 0, "{}", output.stderr);
     let peak = memory_peak_kib(cluster.server().pid());
@@ -86,9 +107,21 @@ fn an_agent_refuses_configurations_that_become_gigabytes_within_its_memory() {
     let mut cluster = Cluster::start(&["agent_A"]);
     let pods = format!("kind: Pod\nmetadata: {{name: pod}}\n{}", bomb("spec"));
     let bombs = [
-        ("podman", "podman", format!("image: run\n{}", bomb("commandArgs"))),
-        ("kube", "podman-kube", format!("manifest: x\n{}", bomb("playOptions"))),
-        ("pods", "podman-kube", format!("manifest: |\n{}", indented(&pods, 2))),
+        (
+            "podman",
+            "podman",
+            format!("image: run\n{}", bomb("commandArgs")),
+        ),
+        (
+            "kube",
+            "podman-kube",
+            format!("manifest: x\n{}", bomb("playOptions")),
+        ),
+        (
+            "pods",
+            "podman-kube",
+            format!("manifest: |\n{}", indented(&pods, 2)),
+        ),
     ];
     for (name, runtime, config) in &bombs {
         let output = set(&cluster, name, runtime, config);
@@ -97,13 +130,19 @@ fn an_agent_refuses_configurations_that_become_gigabytes_within_its_memory() {
     let failed = |cluster: &Cluster| {
         for (name, ..) in &bombs {
             cluster.wait_for_state(name, "Pending(StartingFailed)");
-            let states = cluster.ank(&["get", "state", "-o", "json", "workloadStates"]).stdout;
+            let states = cluster
+                .ank(&["get", "state", "-o", "json", "workloadStates"])
+                .stdout;
             assert!(states.contains(REASON), "{states}");
         }
     };
     failed(&cluster);
     // What is just allowed is read, by several control loops at the same time.
-    let allowed = format!("image: run\nunknown: [{}]\ncommandArgs: [{}]", "x, ".repeat(15_000), "x, ".repeat(15_000));
+    let allowed = format!(
+        "image: run\nunknown: [{}]\ncommandArgs: [{}]",
+        "x, ".repeat(15_000),
+        "x, ".repeat(15_000)
+    );
     for number in 0..4 {
         let output = set(&cluster, &format!("large{number}"), "podman", &allowed);
         assert_eq!(output.code, 0, "{}", output.stderr);
@@ -129,13 +168,18 @@ fn what_was_stored_and_is_refused_today_fails_alone() {
     let folder = cluster.folder().join("state");
     cluster.server_config = format!("state_dir = '{}'", folder.display());
     fs::create_dir(&folder).expect("own folder is writable");
-    let workload_of = |config: &str| json!({"agent": "agent_A", "runtime": "podman", "runtimeConfig": config});
+    let workload_of =
+        |config: &str| json!({"agent": "agent_A", "runtime": "podman", "runtimeConfig": config});
     let templated = |config: &str| {
         let mut workload = workload_of(config);
         workload["configs"] = json!({"list": "list"});
         workload
     };
-    let loops = format!("image: {}x{}", "{{#each @root/list}}".repeat(20), "{{/each}}".repeat(20));
+    let loops = format!(
+        "image: {}x{}",
+        "{{#each @root/list}}".repeat(20),
+        "{{/each}}".repeat(20)
+    );
     let body = json!({
         "apiVersion": "v1",
         "configs": {"list": ["a", "b", "c"]},
@@ -148,13 +192,28 @@ fn what_was_stored_and_is_refused_today_fails_alone() {
         },
     })
     .to_string();
-    let text = format!("ankaios-lite desired state 1 sha256:{}\n{body}", hash_id(&body));
+    let text = format!(
+        "ankaios-lite desired state 1 sha256:{}\n{body}",
+        hash_id(&body)
+    );
     fs::write(folder.join("desired-state.json"), text).expect("own folder is writable");
     cluster.start_all(&["agent_A"]);
     cluster.wait_until_run(&["fine", "rendered"]);
-    for (name, reason) in [("bomb", REASON), ("block", "partial blocks"), ("loops", "too many steps")] {
+    for (name, reason) in [
+        ("bomb", REASON),
+        ("block", "partial blocks"),
+        ("loops", "too many steps"),
+    ] {
         cluster.wait_for_state(name, "Pending(StartingFailed)");
-        let states = cluster.ank(&["get", "state", "-o", "json", &format!("workloadStates.*.{name}")]).stdout;
+        let states = cluster
+            .ank(&[
+                "get",
+                "state",
+                "-o",
+                "json",
+                &format!("workloadStates.*.{name}"),
+            ])
+            .stdout;
         assert!(states.contains(reason), "{name}: {states}");
     }
     // An update of one is a new try, a delete removes it.

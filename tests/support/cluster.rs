@@ -1,7 +1,7 @@
 //! A cluster of the three real programs: one server, any number of agents, and `ank` to ask them.
 //!
-//! Thread: the test's. Owns: port, folders, processes, the fake engine. On drop everything is killed; when the test
-//! panicked, the logs of all programs are printed.
+//! Thread: the test's. Owns: port, folders, processes, the fake engine. On drop everything is
+//! killed; when the test panicked, the logs of all programs are printed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -40,7 +40,12 @@ impl Output {
     /// What a command printed that ended with 0 and without a word on stderr.
     #[track_caller]
     pub fn success(self) -> String {
-        assert_eq!((self.code, self.stderr.as_str()), (0, ""), "{}", self.stdout);
+        assert_eq!(
+            (self.code, self.stderr.as_str()),
+            (0, ""),
+            "{}",
+            self.stdout
+        );
         self.stdout
     }
 }
@@ -59,7 +64,8 @@ pub struct Cluster {
     pub agent_config: String,
     /// Lines for every `ank-server.conf` written from now on, below `version`.
     pub server_config: String,
-    /// Folder with `ca.pem`, `<program>.pem` and `<program>-key.pem`; without it the programs run with `--insecure`.
+    /// Folder with `ca.pem`, `<program>.pem` and `<program>-key.pem`; without it the programs run
+    /// with `--insecure`.
     pub certificates: Option<PathBuf>,
     /// Where agents started later reach the server, if not at its own address.
     pub agent_url: Option<String>,
@@ -78,7 +84,11 @@ impl Cluster {
         let folder = scratch::folder("cluster");
         // Of `ank` when it is not told another file.
         let of_user = folder.path().join("home/.config/ankaios");
-        for path in [&of_user, &folder.path().join("run"), &folder.path().join("logs")] {
+        for path in [
+            &of_user,
+            &folder.path().join("run"),
+            &folder.path().join("logs"),
+        ] {
             fs::create_dir_all(path).expect("own folder is writable");
         }
         fs::write(of_user.join("ank.conf"), ank_config()).expect("own folder is writable");
@@ -128,7 +138,8 @@ impl Cluster {
         self.wait_for_agents(agents);
     }
 
-    /// A server with this startup manifest, and `agent_A`. Returns the path of the manifest, for a later server.
+    /// A server with this startup manifest, and `agent_A`. Returns the path of the manifest, for a
+    /// later server.
     pub fn start_with_manifest(&mut self, text: &str) -> String {
         let path = self.write("startup.yaml", text).display().to_string();
         self.start_server(&["--startup-manifest", &path]);
@@ -136,7 +147,8 @@ impl Cluster {
         path
     }
 
-    /// Lets programs started later use a Unix domain socket, with neither certificates nor `--insecure`.
+    /// Lets programs started later use a Unix domain socket, with neither certificates nor
+    /// `--insecure`.
     pub fn set_socket(&mut self, path: &Path) {
         self.socket = Some(path.to_owned());
         self.port = free_port();
@@ -144,7 +156,10 @@ impl Cluster {
 
     /// Lets `program`, when started later, be these words: a path, perhaps behind what runs it.
     pub fn set_program(&mut self, program: &str, words: &[&Path]) {
-        self.programs.insert(program.to_owned(), words.iter().map(|word| word.to_path_buf()).collect());
+        self.programs.insert(
+            program.to_owned(),
+            words.iter().map(|word| word.to_path_buf()).collect(),
+        );
     }
 
     /// A command that runs `program` without options.
@@ -154,16 +169,31 @@ impl Cluster {
             "ank-agent" => env!("CARGO_BIN_EXE_ank-agent"),
             _ => env!("CARGO_BIN_EXE_ank"),
         };
-        let words = self.programs.get(program).cloned().unwrap_or_else(|| vec![built_program(program, built)]);
-        let words: Vec<PathBuf> = self.wrappers.get(program).cloned().into_iter().flatten().chain(words).collect();
+        let words = self
+            .programs
+            .get(program)
+            .cloned()
+            .unwrap_or_else(|| vec![built_program(program, built)]);
+        let words: Vec<PathBuf> = self
+            .wrappers
+            .get(program)
+            .cloned()
+            .into_iter()
+            .flatten()
+            .chain(words)
+            .collect();
         let mut command = clean_command(&words[0], &self.folder().join("home"));
         command.args(&words[1..]);
         command
     }
 
-    /// Lets `program`, when started later, be started by these words, which end in running their arguments.
+    /// Lets `program`, when started later, be started by these words, which end in running their
+    /// arguments.
     pub fn set_wrapper(&mut self, program: &str, words: &[&str]) {
-        self.wrappers.insert(program.to_owned(), words.iter().map(PathBuf::from).collect());
+        self.wrappers.insert(
+            program.to_owned(),
+            words.iter().map(PathBuf::from).collect(),
+        );
     }
 
     /// The options that protect the connections of `program`.
@@ -171,7 +201,9 @@ impl Cluster {
         if self.socket.is_some() {
             return Vec::new();
         }
-        let Some(folder) = &self.certificates else { return vec!["--insecure".to_owned()] };
+        let Some(folder) = &self.certificates else {
+            return vec!["--insecure".to_owned()];
+        };
         let files = [
             ("--ca_pem", "ca.pem"),
             ("--crt_pem", &format!("{program}.pem")),
@@ -191,7 +223,11 @@ impl Cluster {
         if let Some(path) = &self.socket {
             return format!("unix://{}", path.display());
         }
-        let scheme = if self.certificates.is_some() { "https" } else { "http" };
+        let scheme = if self.certificates.is_some() {
+            "https"
+        } else {
+            "http"
+        };
         format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
@@ -199,15 +235,22 @@ impl Cluster {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Starts a server on a free port and waits until it says that it listens. A restarted one keeps its port.
+    /// Starts a server on a free port and waits until it says that it listens. A restarted one
+    /// keeps its port.
     pub fn start_server(&mut self, arguments: &[&str]) {
         for _ in 0..5 {
             if self.port == 0 {
                 self.port = free_port();
             }
-            // A connection would not show that it listens: the port could be that of another test's server.
+            // A connection would not show that it listens: the port could be that of another test's
+            // server.
             let log = self.folder().join("logs/server.err");
-            let said = || fs::read_to_string(&log).unwrap_or_default().matches("listens on").count();
+            let said = || {
+                fs::read_to_string(&log)
+                    .unwrap_or_default()
+                    .matches("listens on")
+                    .count()
+            };
             let before = said();
             let mut server = self.spawn_server(arguments);
             let listens = poll(LIMIT, || {
@@ -232,11 +275,23 @@ impl Cluster {
 
     /// Starts a server and does not wait until it listens.
     pub fn spawn_server(&self, arguments: &[&str]) -> Process {
-        let config = self.write("ank-server.conf", &format!("version = \"v1\"\n{}\n", self.server_config));
+        let config = self.write(
+            "ank-server.conf",
+            &format!("version = \"v1\"\n{}\n", self.server_config),
+        );
         let mut command = self.program("ank-server");
-        let address = if self.socket.is_some() { self.url() } else { self.address() };
-        command.args(self.security("ank-server")).args(["--address", &address, "--server-config"]);
-        command.arg(config).args(arguments).envs(self.server_env.iter().cloned());
+        let address = if self.socket.is_some() {
+            self.url()
+        } else {
+            self.address()
+        };
+        command
+            .args(self.security("ank-server"))
+            .args(["--address", &address, "--server-config"]);
+        command
+            .arg(config)
+            .args(arguments)
+            .envs(self.server_env.iter().cloned());
         Process::start(&mut command, &self.folder().join("logs"), "server")
     }
 
@@ -258,11 +313,18 @@ impl Cluster {
 
     /// One more process with the name of an agent, and all else that agent has.
     pub fn start_rival(&self, name: &str) -> Process {
-        Process::start(&mut self.agent_command(name), &self.folder().join("logs"), &format!("{name}-rival"))
+        Process::start(
+            &mut self.agent_command(name),
+            &self.folder().join("logs"),
+            &format!("{name}-rival"),
+        )
     }
 
     fn agent_command(&self, name: &str) -> Command {
-        let config = self.write(&format!("{name}.conf"), &format!("version = \"v1\"\n{}\n", self.agent_config));
+        let config = self.write(
+            &format!("{name}.conf"),
+            &format!("version = \"v1\"\n{}\n", self.agent_config),
+        );
         let mut command = self.program("ank-agent");
         let url = self.agent_url.clone().unwrap_or_else(|| self.url());
         command
@@ -288,17 +350,26 @@ impl Cluster {
     }
 
     pub fn kill_agent(&mut self, name: &str) {
-        self.agents.remove(name).expect("the agent was started").kill();
+        self.agents
+            .remove(name)
+            .expect("the agent was started")
+            .kill();
     }
 
     pub fn wait_for_agents(&self, names: &[&str]) {
         self.wait_for(&format!("agents {names:?} are connected"), || {
             for name in names {
-                assert!(is_alive(self.agents[*name].pid()), "agent '{name}' ended by itself");
+                assert!(
+                    is_alive(self.agents[*name].pid()),
+                    "agent '{name}' ended by itself"
+                );
             }
             let table = self.ank(&["get", "agents"]).stdout;
             let rows = table::parse(&table);
-            names.iter().all(|name| rows.iter().any(|row| row[0] == *name)).then_some(())
+            names
+                .iter()
+                .all(|name| rows.iter().any(|row| row[0] == *name))
+                .then_some(())
         });
     }
 
@@ -318,7 +389,10 @@ impl Cluster {
     pub fn ank_command(&self) -> Command {
         let config = self.write("ank.conf", &ank_config());
         let mut command = self.bare_ank_command();
-        command.args(self.security("ank")).args(["--server-url", &self.url(), "--ank-config"]).arg(config);
+        command
+            .args(self.security("ank"))
+            .args(["--server-url", &self.url(), "--ank-config"])
+            .arg(config);
         command
     }
 
@@ -332,7 +406,9 @@ impl Cluster {
     /// `ank` without any option.
     pub fn bare_ank_command(&self) -> Command {
         let mut command = self.program("ank");
-        command.current_dir(self.folder()).env("ANKAIOS_TEST_PATIENCE", LIMIT.as_secs().to_string());
+        command
+            .current_dir(self.folder())
+            .env("ANKAIOS_TEST_PATIENCE", LIMIT.as_secs().to_string());
         command
     }
 
@@ -345,9 +421,16 @@ impl Cluster {
         command.stdin(File::open(&stdin).expect("just written"));
         let mut process = Process::start(&mut command, &folder, &format!("command-{number}"));
         let Some(status) = process.wait(COMMAND_LIMIT) else {
-            panic!("{command:?} runs for more than {COMMAND_LIMIT:?}; it printed:\n{}", process.stdout());
+            panic!(
+                "{command:?} runs for more than {COMMAND_LIMIT:?}; it printed:\n{}",
+                process.stdout()
+            );
         };
-        Output { code: exit_code(status), stdout: process.stdout(), stderr: process.stderr() }
+        Output {
+            code: exit_code(status),
+            stdout: process.stdout(),
+            stderr: process.stderr(),
+        }
     }
 
     /// Starts `ank` and lets it run, for commands that wait or follow.
@@ -355,20 +438,35 @@ impl Cluster {
         let number = self.commands.replace(self.commands.get() + 1);
         let mut command = self.ank_command();
         command.args(arguments);
-        Process::start(&mut command, &self.folder().join("logs"), &format!("command-{number}"))
+        Process::start(
+            &mut command,
+            &self.folder().join("logs"),
+            &format!("command-{number}"),
+        )
     }
 
     /// Applies a manifest without waiting for its workloads.
     ///
     /// # Panics
-    /// When the server does not accept it, or `ank` warns of anything but an unknown runtime and restarts by the engine,
-    /// which some tests want.
+    /// When the server does not accept it, or `ank` warns of anything but an unknown runtime and
+    /// restarts by the engine, which some tests want.
     pub fn apply(&self, manifest: &str) {
         let output = self.ank_with_input(&["--no-wait", "apply", "-"], manifest);
-        let wanted = [": unknown runtime '", " the engine starts the container again "];
+        let wanted = [
+            ": unknown runtime '",
+            " the engine starts the container again ",
+        ];
         let is_wanted = |line: &str| wanted.iter().any(|text| line.contains(text));
-        let warnings: Vec<&str> = output.stderr.lines().filter(|line| !is_wanted(line)).collect();
-        assert_eq!((output.code, warnings), (0, Vec::new()), "apply of\n{manifest}");
+        let warnings: Vec<&str> = output
+            .stderr
+            .lines()
+            .filter(|line| !is_wanted(line))
+            .collect();
+        assert_eq!(
+            (output.code, warnings),
+            (0, Vec::new()),
+            "apply of\n{manifest}"
+        );
     }
 
     /// Applies these workloads and waits until all of them run.
@@ -378,7 +476,8 @@ impl Cluster {
     }
 
     pub fn delete(&self, workload: &str) {
-        self.ank(&["--no-wait", "delete", "workload", workload]).success();
+        self.ank(&["--no-wait", "delete", "workload", workload])
+            .success();
     }
 
     /// Deletes a workload and waits until it is gone.
@@ -390,7 +489,8 @@ impl Cluster {
     /// Writes a file into the cluster's folder and returns its path.
     pub fn write(&self, name: &str, content: &str) -> PathBuf {
         let path = self.folder().join(name);
-        // A program that was started before may be reading it: it finds the old text or the new one, never none.
+        // A program that was started before may be reading it: it finds the old text or the new
+        // one, never none.
         if fs::read_to_string(&path).is_ok_and(|text| text == content) {
             return path;
         }
@@ -416,7 +516,11 @@ impl Cluster {
     /// Waits until the only instance of `name` is in `state`, for example `Running(Ok)`.
     pub fn wait_for_state(&self, name: &str, state: &str) -> Row {
         self.wait_for(&format!("'{name}' is {state}"), || {
-            let rows: Vec<Row> = self.workloads().into_iter().filter(|row| row.name == name).collect();
+            let rows: Vec<Row> = self
+                .workloads()
+                .into_iter()
+                .filter(|row| row.name == name)
+                .collect();
             rows.into_iter().next().filter(|row| row.state == state)
         })
     }
@@ -438,13 +542,18 @@ impl Cluster {
 
     /// Waits until the row of `name` satisfies `condition`.
     pub fn wait_for_row(&self, name: &str, what: &str, condition: impl Fn(&Row) -> bool) -> Row {
-        self.wait_for(&format!("'{name}': {what}"), || self.workload(name).filter(|row| condition(row)))
+        self.wait_for(&format!("'{name}': {what}"), || {
+            self.workload(name).filter(|row| condition(row))
+        })
     }
 
     pub fn wait_until_gone(&self, name: &str) {
         self.wait_for(&format!("'{name}' is gone"), || {
             let output = self.ank(&["get", "workloads"]);
-            let gone = output.code == 0 && table::workloads(&output.stdout).iter().all(|row| row.name != name);
+            let gone = output.code == 0
+                && table::workloads(&output.stdout)
+                    .iter()
+                    .all(|row| row.name != name);
             gone.then_some(())
         });
     }
@@ -456,7 +565,10 @@ impl Cluster {
     pub fn wait_for<T>(&self, what: &str, condition: impl FnMut() -> Option<T>) -> T {
         poll(LIMIT, condition).unwrap_or_else(|| {
             let last = self.ank(&["get", "workloads"]);
-            panic!("waited {LIMIT:?} in vain: {what}\n{}{}", last.stdout, last.stderr);
+            panic!(
+                "waited {LIMIT:?} in vain: {what}\n{}{}",
+                last.stdout, last.stderr
+            );
         })
     }
 
@@ -464,16 +576,28 @@ impl Cluster {
     #[allow(clippy::print_stderr)]
     fn print_logs(&self) {
         eprintln!("--- calls of the fake engine\n{}", self.engine.tail());
-        let agents = self.agents.iter().map(|(name, process)| (name.as_str(), process));
-        for (name, process) in self.server.iter().map(|server| ("server", server)).chain(agents) {
+        let agents = self
+            .agents
+            .iter()
+            .map(|(name, process)| (name.as_str(), process));
+        for (name, process) in self
+            .server
+            .iter()
+            .map(|server| ("server", server))
+            .chain(agents)
+        {
             let log = process.stderr();
             let lines: Vec<&str> = log.lines().collect();
-            eprintln!("--- {name}\n{}", lines[lines.len().saturating_sub(150)..].join("\n"));
+            eprintln!(
+                "--- {name}\n{}",
+                lines[lines.len().saturating_sub(150)..].join("\n")
+            );
         }
     }
 }
 
-/// The program `name`: as cargo built it, or the one in the folder that `ANKAIOS_TEST_PROGRAMS` names.
+/// The program `name`: as cargo built it, or the one in the folder that `ANKAIOS_TEST_PROGRAMS`
+/// names.
 fn built_program(name: &str, built: &str) -> PathBuf {
     let folder = std::env::var_os("ANKAIOS_TEST_PROGRAMS").filter(|folder| !folder.is_empty());
     folder.map_or_else(|| built.into(), |folder| Path::new(&folder).join(name))
@@ -490,14 +614,19 @@ impl Drop for Cluster {
     }
 }
 
-/// A port that nobody listens on right now. Below the range from which the kernel takes ports for connections, and no
-/// two tests of a process get the same. Another process may take it, so the user of the port has to try again then.
+/// A port that nobody listens on right now. Below the range from which the kernel takes ports for
+/// connections, and no two tests of a process get the same. Another process may take it, so the
+/// user of the port has to try again then.
 pub fn free_port() -> u16 {
     const FIRST: u32 = 20_000;
     const COUNT: u32 = 12_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let begin = std::process::id().wrapping_mul(97);
-    let ports = std::iter::repeat_with(|| begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT + FIRST);
+    let ports = std::iter::repeat_with(|| {
+        begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT + FIRST
+    });
     let mut ports = ports.take(100).filter_map(|port| u16::try_from(port).ok());
-    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("loopback has free ports")
+    ports
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("loopback has free ports")
 }

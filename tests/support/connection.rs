@@ -1,4 +1,5 @@
-//! The test as a peer of the server: a connection as an agent, a command line or a commander has it.
+//! The test as a peer of the server: a connection as an agent, a command line or a commander has
+//! it.
 //!
 //! Thread: the test's. Owns nothing; the connection ends when what was returned is dropped.
 
@@ -6,7 +7,9 @@ use ankaios_lite::limits::MESSAGE_MAX;
 use ankaios_lite::model::messages::{AgentHello, Request, RequestContent, ToServer};
 use ankaios_lite::model::version::VERSION;
 use ankaios_lite::wire::address::{Security, ServerUrl};
-use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect};
+use ankaios_lite::wire::client::{
+    ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect,
+};
 
 use super::LIMIT;
 
@@ -26,7 +29,13 @@ pub fn open(url: &str, service: Service, hello: ToServer) -> Connection {
 
 /// A connection of a commander; `Service::Cli` also gets the states of all workloads.
 pub fn commander(url: &str, service: Service) -> Connection {
-    open(url, service, ToServer::CommanderHello { version: VERSION.to_owned() })
+    open(
+        url,
+        service,
+        ToServer::CommanderHello {
+            version: VERSION.to_owned(),
+        },
+    )
 }
 
 pub fn agent(url: &str, name: &str) -> Connection {
@@ -34,10 +43,20 @@ pub fn agent(url: &str, name: &str) -> Connection {
     open(
         url,
         Service::Agent,
-        ToServer::AgentHello(AgentHello { agent, version, tags: [].into(), capabilities: Default::default() }),
+        ToServer::AgentHello(AgentHello {
+            agent,
+            version,
+            tags: [].into(),
+            capabilities: Default::default(),
+        }),
     )
 }
 
 pub fn request(sender: &mut ClientSender, id: &str, content: RequestContent) {
-    sender.send(ToServer::Request(Request { id: id.to_owned(), content })).expect("the stream is open");
+    sender
+        .send(ToServer::Request(Request {
+            id: id.to_owned(),
+            content,
+        }))
+        .expect("the stream is open");
 }

@@ -1,4 +1,5 @@
-//! The test as a workload: opens the FIFOs of a control interface on the host as the container would.
+//! The test as a workload: opens the FIFOs of a control interface on the host as the container
+//! would.
 //!
 //! Thread: the test's. Owns: both ends. Waits with a limit, never for ever.
 
@@ -9,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ankaios_lite::model::messages::{
-    FromWorkload, LogsRequest, ReadState, Request, RequestContent, Response, ResponseContent, ToWorkload, UpdateState,
+    FromWorkload, LogsRequest, ReadState, Request, RequestContent, Response, ResponseContent,
+    ToWorkload, UpdateState,
 };
 use ankaios_lite::model::node::Node;
 use ankaios_lite::wire::delimited::workload_side::{frame, read_message};
@@ -30,7 +32,9 @@ pub fn folder(cluster: &Cluster, agent: &str, workload: &str) -> PathBuf {
     cluster.wait_for(&format!("FIFOs of '{workload}'"), || {
         let prefix = format!("{workload}.");
         let folders = std::fs::read_dir(cluster.run_folder().join(format!("{agent}_io"))).ok()?;
-        let mut own = folders.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
+        let mut own = folders
+            .flatten()
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
         let folder = own.next()?.path().join("control_interface");
         (folder.join("input").exists() && folder.join("output").exists()).then_some(folder)
     })
@@ -38,7 +42,11 @@ pub fn folder(cluster: &Cluster, agent: &str, workload: &str) -> PathBuf {
 
 fn open(path: &Path, write: bool) -> std::io::Result<File> {
     let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).expect("a small flag");
-    File::options().read(!write).write(write).custom_flags(nonblocking).open(path)
+    File::options()
+        .read(!write)
+        .write(write)
+        .custom_flags(nonblocking)
+        .open(path)
 }
 
 impl ControlClient {
@@ -46,8 +54,13 @@ impl ControlClient {
     pub fn open(folder: &Path) -> Self {
         let input = open(&folder.join("input"), false).expect("the FIFO 'input' is there");
         // The agent may be about to open its end.
-        let output = poll(LIMIT, || open(&folder.join("output"), true).ok()).expect("the agent reads 'output'");
-        Self { output, input, unread: Vec::new() }
+        let output = poll(LIMIT, || open(&folder.join("output"), true).ok())
+            .expect("the agent reads 'output'");
+        Self {
+            output,
+            input,
+            unread: Vec::new(),
+        }
     }
 
     /// Opens both pipes, says hello and waits for the answer to it.
@@ -76,11 +89,16 @@ impl ControlClient {
     }
 
     pub fn hello(&mut self, version: &str) {
-        self.say(FromWorkload::Hello { version: version.to_owned() });
+        self.say(FromWorkload::Hello {
+            version: version.to_owned(),
+        });
     }
 
     pub fn request(&mut self, id: &str, content: RequestContent) {
-        self.say(FromWorkload::Request(Request { id: id.to_owned(), content }));
+        self.say(FromWorkload::Request(Request {
+            id: id.to_owned(),
+            content,
+        }));
     }
 
     /// The next message; `None` when nothing came in time.
@@ -97,12 +115,16 @@ impl ControlClient {
                     return Some(message);
                 }
                 match self.input.read(&mut room) {
-                    // Without a writer a read ends at once; the agent comes when it has something to say.
+                    // Without a writer a read ends at once; the agent comes when it has something
+                    // to say.
                     Ok(0) => return None,
                     Ok(count) => self.unread.extend_from_slice(&room[..count]),
                     Err(_) => {
                         let mut waits = [PollFd::new(&self.input, PollFlags::IN)];
-                        let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+                        let second = Timespec {
+                            tv_sec: 1,
+                            tv_nsec: 0,
+                        };
                         if wait(&mut waits, Some(&second)) != Ok(1) {
                             return None;
                         }
@@ -123,7 +145,10 @@ impl ControlClient {
 
     fn take(&mut self) -> Option<ToWorkload> {
         let prefix = self.unread.iter().position(|byte| byte & 0x80 == 0)? + 1;
-        let length = self.unread[..prefix].iter().rev().fold(0, |length, byte| length << 7 | usize::from(byte & 0x7f));
+        let length = self.unread[..prefix]
+            .iter()
+            .rev()
+            .fold(0, |length, byte| length << 7 | usize::from(byte & 0x7f));
         let message = self.unread.get(prefix..prefix + length)?;
         let message = read_message(message).expect("the agent writes whole messages");
         self.unread.drain(..prefix + length);
@@ -133,7 +158,10 @@ impl ControlClient {
     /// The next answer, which must be for `id`.
     pub fn answer(&mut self, id: &str) -> ResponseContent {
         match self.receive() {
-            ToWorkload::Response(Response { id: answered, content }) if answered == id => content,
+            ToWorkload::Response(Response {
+                id: answered,
+                content,
+            }) if answered == id => content,
             other => panic!("an answer to '{id}' is expected, not {other:?}"),
         }
     }
@@ -157,11 +185,18 @@ impl ControlClient {
 }
 
 pub fn read(masks: &[&str], subscribe: bool) -> RequestContent {
-    RequestContent::CompleteState(ReadState { masks: owned(masks), subscribe })
+    RequestContent::CompleteState(ReadState {
+        masks: owned(masks),
+        subscribe,
+    })
 }
 
 pub fn logs(instances: Vec<ankaios_lite::model::names::InstanceName>) -> RequestContent {
-    RequestContent::Logs(LogsRequest { instances, follow: Some(true), ..LogsRequest::default() })
+    RequestContent::Logs(LogsRequest {
+        instances,
+        follow: Some(true),
+        ..LogsRequest::default()
+    })
 }
 
 fn owned(texts: &[&str]) -> Vec<String> {
@@ -170,5 +205,6 @@ fn owned(texts: &[&str]) -> Vec<String> {
 
 /// The tree that has only the node at `path`.
 pub fn tree(path: &str, node: Node) -> Node {
-    path.rsplit('.').fold(node, |node, key| Node::map([(key, node)]))
+    path.rsplit('.')
+        .fold(node, |node, key| Node::map([(key, node)]))
 }

@@ -36,7 +36,11 @@ pub struct Call {
 impl Call {
     /// The subcommand: the first word that is not an option.
     pub fn command(&self) -> &str {
-        self.argv.iter().map(String::as_str).find(|word| !word.starts_with('-')).unwrap_or("")
+        self.argv
+            .iter()
+            .map(String::as_str)
+            .find(|word| !word.starts_with('-'))
+            .unwrap_or("")
     }
 
     pub fn mentions(&self, text: &str) -> bool {
@@ -81,7 +85,8 @@ impl FakeEngine {
             container["ExitedAt"] = at.into();
             let temporary = self.state().join(format!("{id}.new"));
             fs::write(&temporary, container.to_string()).expect("own folder is writable");
-            fs::rename(&temporary, self.state().join("containers").join(id)).expect("own folder is writable");
+            fs::rename(&temporary, self.state().join("containers").join(id))
+                .expect("own folder is writable");
         }
     }
 
@@ -106,21 +111,30 @@ impl FakeEngine {
         symlink(program(), self.bin().join("podman")).expect("the engine is not installed");
     }
 
-    /// Orders the running container of `workload` to exit with `code`, and waits until it took the order.
+    /// Orders the running container of `workload` to exit with `code`, and waits until it took the
+    /// order.
     pub fn finish(&self, workload: &str, code: i32) {
         let order = self.state().join("finish").join(workload);
         let temporary = self.state().join(format!("finish-{workload}.new"));
         fs::write(&temporary, code.to_string()).expect("own folder is writable");
         fs::rename(&temporary, &order).expect("own folder is writable");
-        wait_until(&format!("container of '{workload}' takes the order to end"), || !order.exists());
+        wait_until(
+            &format!("container of '{workload}' takes the order to end"),
+            || !order.exists(),
+        );
     }
 
     /// All containers, as stored by the engine.
     pub fn containers(&self) -> Vec<Value> {
-        let files = fs::read_dir(self.state().join("containers")).into_iter().flatten().flatten();
+        let files = fs::read_dir(self.state().join("containers"))
+            .into_iter()
+            .flatten()
+            .flatten();
         let names = files.filter(|file| !file.file_name().to_string_lossy().contains('.'));
         let texts = names.filter_map(|file| fs::read_to_string(file.path()).ok());
-        texts.filter_map(|text| serde_json::from_str(&text).ok()).collect()
+        texts
+            .filter_map(|text| serde_json::from_str(&text).ok())
+            .collect()
     }
 
     /// The containers of one workload, in any state.
@@ -137,30 +151,54 @@ impl FakeEngine {
     pub fn remove_ended(&self, workload: &str) {
         let (_, id) = self.only_container(workload);
         let mut command = Command::new(self.bin().join("podman"));
-        let status = command.args(["rm", &id]).env("FAKE_ENGINE_DIR", self.state()).stdout(Stdio::null()).status();
-        assert!(status.expect("the engine starts").success(), "the container of '{workload}' cannot be removed");
+        let status = command
+            .args(["rm", &id])
+            .env("FAKE_ENGINE_DIR", self.state())
+            .stdout(Stdio::null())
+            .status();
+        assert!(
+            status.expect("the engine starts").success(),
+            "the container of '{workload}' cannot be removed"
+        );
     }
 
     /// How many listings have ended until now.
     pub fn listings(&self) -> usize {
-        self.calls_of("ps", "").iter().filter(|call| call.end_ms.is_some()).count()
+        self.calls_of("ps", "")
+            .iter()
+            .filter(|call| call.end_ms.is_some())
+            .count()
     }
 
     pub fn kill_container(&self, workload: &str) {
         let (pid, _) = self.only_container(workload);
-        assert!(send_signal(pid, Signal::KILL), "container of '{workload}' does not run");
+        assert!(
+            send_signal(pid, Signal::KILL),
+            "container of '{workload}' does not run"
+        );
     }
 
     /// Every command so far, in order of their start.
     pub fn calls(&self) -> Vec<Call> {
         let text = fs::read_to_string(self.state().join("calls.log")).unwrap_or_default();
         let mut calls: Vec<Call> = Vec::new();
-        for line in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        for line in text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        {
             let pid = u32::try_from(line["pid"].as_u64().expect("a pid")).expect("a pid");
             let at_ms = line["at_ms"].as_u64().expect("a time");
             if let Some(argv) = line["argv"].as_array() {
-                let argv = argv.iter().filter_map(|word| word.as_str().map(str::to_owned)).collect();
-                calls.push(Call { pid, argv, exit: None, end_ms: None });
+                let argv = argv
+                    .iter()
+                    .filter_map(|word| word.as_str().map(str::to_owned))
+                    .collect();
+                calls.push(Call {
+                    pid,
+                    argv,
+                    exit: None,
+                    end_ms: None,
+                });
             } else if let Some(call) = calls.iter_mut().rev().find(|call| call.pid == pid) {
                 call.exit = line["exit"].as_i64();
                 call.end_ms = Some(at_ms);
@@ -172,7 +210,9 @@ impl FakeEngine {
     /// The calls of one subcommand that mention `text` in any argument.
     pub fn calls_of(&self, command: &str, text: &str) -> Vec<Call> {
         let calls = self.calls().into_iter();
-        calls.filter(|call| call.command() == command && call.mentions(text)).collect()
+        calls
+            .filter(|call| call.command() == command && call.mentions(text))
+            .collect()
     }
 
     /// Pids of commands that neither ended nor were killed.
@@ -186,12 +226,17 @@ impl FakeEngine {
     }
 
     fn hanging(&self, counts: impl Fn(&Call) -> bool) -> Vec<u32> {
-        let open = self.calls().into_iter().filter(|call| call.end_ms.is_none() && counts(call));
-        open.map(|call| call.pid).filter(|pid| is_alive(*pid)).collect()
+        let open = self
+            .calls()
+            .into_iter()
+            .filter(|call| call.end_ms.is_none() && counts(call));
+        open.map(|call| call.pid)
+            .filter(|pid| is_alive(*pid))
+            .collect()
     }
 
-    /// Waits until no command has begun for [`QUIET`]: an agent that calls its engine again and again never lets that
-    /// happen, however little time it has.
+    /// Waits until no command has begun for [`QUIET`]: an agent that calls its engine again and
+    /// again never lets that happen, however little time it has.
     pub fn wait_until_quiet(&self) {
         let mut seen = (self.calls().len(), Instant::now());
         wait_until("the engine is called no more", || {
@@ -213,22 +258,30 @@ impl FakeEngine {
 
 impl Drop for FakeEngine {
     fn drop(&mut self) {
-        // From one moment to the next, so that no process of the engine puts a file into a folder being removed.
+        // From one moment to the next, so that no process of the engine puts a file into a folder
+        // being removed.
         let _ = fs::rename(self.state(), self.folder.path().join("ended"));
     }
 }
 
-/// The fake engine's program. `cargo test` builds examples, `cargo test --test <name>` does not: then it is built here
-/// when it is missing or older than its sources.
+/// The fake engine's program. `cargo test` builds examples, `cargo test --test <name>` does not:
+/// then it is built here when it is missing or older than its sources.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
         let test = std::env::current_exe().expect("the test knows its path");
-        let profile = test.parent().and_then(Path::parent).expect("tests are in <target>/<profile>/deps");
+        let profile = test
+            .parent()
+            .and_then(Path::parent)
+            .expect("tests are in <target>/<profile>/deps");
         let program = profile.join("examples/fake-podman");
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_engine");
-        let newest = fs::read_dir(sources).expect("the sources are there").flatten();
-        let newest = newest.filter_map(|file| file.metadata().and_then(|data| data.modified()).ok()).max();
+        let newest = fs::read_dir(sources)
+            .expect("the sources are there")
+            .flatten();
+        let newest = newest
+            .filter_map(|file| file.metadata().and_then(|data| data.modified()).ok())
+            .max();
         let built = fs::metadata(&program).and_then(|data| data.modified()).ok();
         if built.is_none() || built < newest {
             build_program(profile);
@@ -238,23 +291,44 @@ fn program() -> &'static Path {
 }
 
 fn build_program(profile: &Path) {
-    let target = profile.parent().expect("tests are in <target>/<profile>/deps");
+    let target = profile
+        .parent()
+        .expect("tests are in <target>/<profile>/deps");
     let mut build = Command::new(env!("CARGO"));
     // What cargo tells its children about this package would make it build the dependencies anew.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        if ["CARGO_MANIFEST", "CARGO_PKG", "CARGO_BIN", "CARGO_CRATE", "OUT_DIR"]
-            .iter()
-            .any(|prefix| text.starts_with(prefix))
+        if [
+            "CARGO_MANIFEST",
+            "CARGO_PKG",
+            "CARGO_BIN",
+            "CARGO_CRATE",
+            "OUT_DIR",
+        ]
+        .iter()
+        .any(|prefix| text.starts_with(prefix))
         {
             build.env_remove(&name);
         }
     }
-    build.args(["build", "--quiet", "--locked", "--example", "fake-podman", "--target-dir"]).arg(target);
+    build
+        .args([
+            "build",
+            "--quiet",
+            "--locked",
+            "--example",
+            "fake-podman",
+            "--target-dir",
+        ])
+        .arg(target);
     build.current_dir(env!("CARGO_MANIFEST_DIR"));
     if profile.ends_with("release") {
         build.arg("--release");
     }
     let built = build.output().expect("cargo starts");
-    assert!(built.status.success(), "{build:?}: {}", String::from_utf8_lossy(&built.stderr));
+    assert!(
+        built.status.success(),
+        "{build:?}: {}",
+        String::from_utf8_lossy(&built.stderr)
+    );
 }

@@ -5,7 +5,11 @@ use serde_json::Value;
 /// The containers of one workload, in any state.
 pub fn containers_of(listed: Vec<Value>, workload: &str) -> Vec<Value> {
     let prefix = format!("{workload}.");
-    let own = |container: &Value| container["Labels"]["name"].as_str().is_some_and(|name| name.starts_with(&prefix));
+    let own = |container: &Value| {
+        container["Labels"]["name"]
+            .as_str()
+            .is_some_and(|name| name.starts_with(&prefix))
+    };
     listed.into_iter().filter(own).collect()
 }
 
@@ -16,6 +20,9 @@ pub fn containers_of(listed: Vec<Value>, workload: &str) -> Vec<Value> {
 pub fn only_container(listed: Vec<Value>, workload: &str) -> (u32, String) {
     let all = containers_of(listed, workload);
     assert_eq!(all.len(), 1, "containers of '{workload}': {all:?}");
-    let pid = all[0]["Pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a pid");
+    let pid = all[0]["Pid"]
+        .as_u64()
+        .and_then(|pid| u32::try_from(pid).ok())
+        .expect("a pid");
     (pid, all[0]["Id"].as_str().expect("an id").to_owned())
 }

@@ -1,6 +1,7 @@
 //! Asks the server for logs, as a commander does, and reads the answers only when it is told to.
 //!
-//! Thread: the test's; once it reads, `log-client` reads the stream until the connection is closed, on drop.
+//! Thread: the test's; once it reads, `log-client` reads the stream until the connection is closed,
+//! on drop.
 //! Owns: a connection. Gives: responses in order.
 
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -23,13 +24,22 @@ pub struct LogClient {
 
 /// A request for everything that one instance wrote.
 pub fn everything(instance: &InstanceName) -> LogsRequest {
-    LogsRequest { instances: vec![instance.clone()], ..LogsRequest::default() }
+    LogsRequest {
+        instances: vec![instance.clone()],
+        ..LogsRequest::default()
+    }
 }
 
 impl LogClient {
     pub fn new(cluster: &Cluster) -> Self {
         let (sender, receiver, hangup) = connection::commander(&cluster.url(), Service::Command);
-        Self { sender, unread: Some(receiver), responses: None, hangup, thread: None }
+        Self {
+            sender,
+            unread: Some(receiver),
+            responses: None,
+            hangup,
+            thread: None,
+        }
     }
 
     fn say(&mut self, id: &str, content: RequestContent) {
@@ -54,14 +64,18 @@ impl LogClient {
             let read = move || {
                 let mut receiver = receiver;
                 while let Ok(message) = receiver.receive() {
-                    let FromServer::Response(response) = message else { continue };
+                    let FromServer::Response(response) = message else {
+                        continue;
+                    };
                     if responses.send((response.id, response.content)).is_err() {
                         return;
                     }
                 }
             };
             self.responses = Some(taken);
-            let thread = std::thread::Builder::new().name("log-client".to_owned()).spawn(read);
+            let thread = std::thread::Builder::new()
+                .name("log-client".to_owned())
+                .spawn(read);
             self.thread = Some(thread.expect("a thread"));
         }
         let responses = self.responses.as_ref().expect("it reads");
@@ -92,10 +106,15 @@ impl LogClient {
         loop {
             match self.next() {
                 (other, ResponseContent::LogEntries(entries)) if other == id => {
-                    assert!(entries.iter().all(|entry| entry.instance == *instance), "{entries:?}");
+                    assert!(
+                        entries.iter().all(|entry| entry.instance == *instance),
+                        "{entries:?}"
+                    );
                     lines.extend(entries.into_iter().map(|entry| entry.message));
                 }
-                (other, ResponseContent::LogsStop(ended)) if other == id && ended == *instance => return lines,
+                (other, ResponseContent::LogsStop(ended)) if other == id && ended == *instance => {
+                    return lines;
+                }
                 other => panic!("{other:?}"),
             }
         }

@@ -34,9 +34,14 @@ pub fn workload(name: &str, image: &str) -> Workload {
 /// A workload of `podman-kube`: one pod with the same name, and one container of this image in it.
 pub fn pod(name: &str, image: &str) -> Workload {
     // Only the agent restarts it, if anybody does.
-    let spec = format!("spec: {{restartPolicy: Never, containers: [{{name: main, image: \"{image}\"}}]}}");
+    let spec =
+        format!("spec: {{restartPolicy: Never, containers: [{{name: main, image: \"{image}\"}}]}}");
     let config = format!("manifest: |\n  kind: Pod\n  metadata: {{name: {name}}}\n  {spec}");
-    Workload { runtime: "podman-kube".to_owned(), config, ..workload(name, image) }
+    Workload {
+        runtime: "podman-kube".to_owned(),
+        config,
+        ..workload(name, image)
+    }
 }
 
 impl Workload {
@@ -76,16 +81,25 @@ impl Workload {
 
     /// Lets the workload read or write (`Read`, `Write`, `ReadWrite`) what `mask` selects.
     pub fn allow(self, operation: &str, mask: &str) -> Self {
-        self.rule("allow", format!("{{type: StateRule, operation: {operation}, filterMasks: [\"{mask}\"]}}"))
+        self.rule(
+            "allow",
+            format!("{{type: StateRule, operation: {operation}, filterMasks: [\"{mask}\"]}}"),
+        )
     }
 
     pub fn deny(self, operation: &str, mask: &str) -> Self {
-        self.rule("deny", format!("{{type: StateRule, operation: {operation}, filterMasks: [\"{mask}\"]}}"))
+        self.rule(
+            "deny",
+            format!("{{type: StateRule, operation: {operation}, filterMasks: [\"{mask}\"]}}"),
+        )
     }
 
     /// Lets the workload read the logs of workloads with this name.
     pub fn allow_logs(self, name: &str) -> Self {
-        self.rule("allow", format!("{{type: LogRule, workloadNames: [\"{name}\"]}}"))
+        self.rule(
+            "allow",
+            format!("{{type: LogRule, workloadNames: [\"{name}\"]}}"),
+        )
     }
 
     fn rule(mut self, kind: &'static str, rule: String) -> Self {
@@ -111,7 +125,11 @@ pub fn manifest(workloads: &[Workload]) -> String {
 }
 
 fn write_workload(text: &mut String, workload: &Workload) -> std::fmt::Result {
-    writeln!(text, "  {}:\n    agent: {}\n    runtime: {}", workload.name, workload.agent, workload.runtime)?;
+    writeln!(
+        text,
+        "  {}:\n    agent: {}\n    runtime: {}",
+        workload.name, workload.agent, workload.runtime
+    )?;
     if let Some(policy) = workload.restart {
         writeln!(text, "    restartPolicy: {policy}")?;
     }
@@ -122,15 +140,31 @@ fn write_workload(text: &mut String, workload: &Workload) -> std::fmt::Result {
         writeln!(text, "      {name}: {condition}")?;
     }
     if !workload.tags.is_empty() {
-        let tags: Vec<String> = workload.tags.iter().map(|(key, value)| format!("{key}: {value}")).collect();
+        let tags: Vec<String> = workload
+            .tags
+            .iter()
+            .map(|(key, value)| format!("{key}: {value}"))
+            .collect();
         writeln!(text, "    tags: {{{}}}", tags.join(", "))?;
     }
     if !workload.rules.is_empty() {
         let of = |kind: &str| -> Vec<&str> {
-            workload.rules.iter().filter(|rule| rule.0 == kind).map(|rule| rule.1.as_str()).collect()
+            workload
+                .rules
+                .iter()
+                .filter(|rule| rule.0 == kind)
+                .map(|rule| rule.1.as_str())
+                .collect()
         };
         let (allow, deny) = (of("allow").join(", "), of("deny").join(", "));
-        writeln!(text, "    controlInterfaceAccess: {{allowRules: [{allow}], denyRules: [{deny}]}}")?;
+        writeln!(
+            text,
+            "    controlInterfaceAccess: {{allowRules: [{allow}], denyRules: [{deny}]}}"
+        )?;
     }
-    writeln!(text, "    runtimeConfig: |\n      {}", workload.config.replace('\n', "\n      "))
+    writeln!(
+        text,
+        "    runtimeConfig: |\n      {}",
+        workload.config.replace('\n', "\n      ")
+    )
 }

@@ -1,7 +1,9 @@
-//! What the process and system tests share: a cluster of real programs, a fake or a real engine, tables, waiting.
+//! What the process and system tests share: a cluster of real programs, a fake or a real engine,
+//! tables, waiting.
 //!
-//! Thread: the test's own; a `Recorder` and a `Process` own a child process, nothing else runs beside the test.
-//! Everything a test starts has its own port, folders and engine, so tests run in parallel.
+//! Thread: the test's own; a `Recorder` and a `Process` own a child process, nothing else runs
+//! beside the test. Everything a test starts has its own port, folders and engine, so tests run in
+//! parallel.
 
 pub mod cluster;
 pub mod connection;
@@ -34,23 +36,28 @@ pub use recorder::Recorder;
 pub use service_manager::ServiceManager;
 pub use small_disk::SmallDisk;
 
-/// Longest wait for anything that a test expects. Only a hang meets it: a test whose programs share half of a core with
-/// those of seven others is slow, not wrong.
+/// Longest wait for anything that a test expects. Only a hang meets it: a test whose programs share
+/// half of a core with those of seven others is slow, not wrong.
 pub const LIMIT: Duration = Duration::from_secs(180);
 /// Grain of polling for conditions.
 pub const GRAIN: Duration = Duration::from_millis(25);
 
-/// Says that a test is left out on this machine: to whoever reads the output, and in the last lines of `just test`.
+/// Says that a test is left out on this machine: to whoever reads the output, and in the last lines
+/// of `just test`.
 ///
 /// # Panics
 /// Where a recipe was called by its name: who does that wants all of it.
 #[allow(clippy::print_stderr)]
 pub fn leave_out(what: &str, why: &str) {
-    assert!(std::env::var_os("ANKAIOS_LEAVE_NOTHING_OUT").is_none(), "{what} cannot be tested: {why}");
+    assert!(
+        std::env::var_os("ANKAIOS_LEAVE_NOTHING_OUT").is_none(),
+        "{what} cannot be tested: {why}"
+    );
     eprintln!("{what} is left out: {why}");
     if let Some(path) = std::env::var_os("ANKAIOS_LEFT_OUT") {
         let file = std::fs::File::options().append(true).open(path);
-        let written = file.and_then(|mut file| file.write_all(format!("{what}: {why}\n").as_bytes()));
+        let written =
+            file.and_then(|mut file| file.write_all(format!("{what}: {why}\n").as_bytes()));
         written.expect("the file of `just test` can be written");
     }
 }
@@ -61,7 +68,10 @@ pub fn leave_out(what: &str, why: &str) {
 /// When it is something else.
 pub fn from_environment(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not '{text}'")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable} is a number, not '{text}'")),
+    )
 }
 
 /// Waits until `condition` gives a value. `None` after `limit`.
@@ -78,8 +88,9 @@ pub fn poll<T>(limit: Duration, mut condition: impl FnMut() -> Option<T>) -> Opt
     }
 }
 
-/// Runs a command of which a time is what it waits at most, longer and longer until its errors contain `text`: how long it
-/// takes until there is that to tell depends on the machine. Returns the time and the last output.
+/// Runs a command of which a time is what it waits at most, longer and longer until its errors
+/// contain `text`: how long it takes until there is that to tell depends on the machine. Returns
+/// the time and the last output.
 pub fn with_enough_time(text: &str, run: impl Fn(&str) -> Output) -> (&'static str, Output) {
     let [first, further @ ..] = ["2s", "7s", "30s", "150s"];
     let mut tried = (first, run(first));

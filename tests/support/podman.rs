@@ -11,15 +11,27 @@ pub fn environment(folder: &Path) -> Vec<(String, String)> {
     vec![
         ("CONTAINERS_CONF".to_owned(), file("containers.conf")),
         ("CONTAINERS_STORAGE_CONF".to_owned(), file("storage.conf")),
-        ("CONTAINERS_REGISTRIES_CONF".to_owned(), file("registries.conf")),
+        (
+            "CONTAINERS_REGISTRIES_CONF".to_owned(),
+            file("registries.conf"),
+        ),
     ]
 }
 
-/// Runs podman on the store in `folder`, behind the words of `wrapper`: its stdout, or its stderr when it fails.
+/// Runs podman on the store in `folder`, behind the words of `wrapper`: its stdout, or its stderr
+/// when it fails.
 pub fn run_in(wrapper: &[String], folder: &Path, arguments: &[&str]) -> Result<String, String> {
-    let mut words = wrapper.iter().map(String::as_str).chain(["podman"]).chain(arguments.iter().copied());
+    let mut words = wrapper
+        .iter()
+        .map(String::as_str)
+        .chain(["podman"])
+        .chain(arguments.iter().copied());
     let mut command = Command::new(words.next().expect("there is podman at least"));
-    let output = command.args(words).envs(environment(folder)).stdin(Stdio::null()).output();
+    let output = command
+        .args(words)
+        .envs(environment(folder))
+        .stdin(Stdio::null())
+        .output();
     let output = output.map_err(|error| error.to_string())?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -36,5 +48,8 @@ pub fn empty_store(folder: &Path) {
     // What cannot be removed must not keep the rest from being removed.
     let _ = run_in(&[], folder, &["pod", "rm", "--all", "--force", "--time=0"]);
     let _ = run_in(&[], folder, &["rm", "--all", "--force", "--time=0"]);
-    let _ = Command::new("umount").args(["--lazy", "--quiet"]).arg(folder.join("store/overlay")).output();
+    let _ = Command::new("umount")
+        .args(["--lazy", "--quiet"])
+        .arg(folder.join("store/overlay"))
+        .output();
 }

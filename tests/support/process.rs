@@ -23,16 +23,28 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command` with stdout and stderr in `<folder>/<name>.out` and `.err`; both are appended to.
+    /// Starts `command` with stdout and stderr in `<folder>/<name>.out` and `.err`; both are
+    /// appended to.
     pub fn start(command: &mut Command, folder: &Path, name: &str) -> Self {
         stop_ignoring_signals();
         let stdout = folder.join(format!("{name}.out"));
         let stderr = folder.join(format!("{name}.err"));
-        let open = |path: &Path| File::options().create(true).append(true).open(path).expect("test folder is writable");
+        let open = |path: &Path| {
+            File::options()
+                .create(true)
+                .append(true)
+                .open(path)
+                .expect("test folder is writable")
+        };
         let child = command.stdout(open(&stdout)).stderr(open(&stderr)).spawn();
         let program = command.get_program().to_string_lossy().into_owned();
         let child = child.unwrap_or_else(|error| panic!("cannot start '{program}': {error}"));
-        Self { child, stdout, stderr, status: None }
+        Self {
+            child,
+            stdout,
+            stderr,
+            status: None,
+        }
     }
 
     pub fn pid(&self) -> u32 {
@@ -40,7 +52,11 @@ impl Process {
     }
 
     pub fn signal(&self, signal: Signal) {
-        assert!(send_signal(self.pid(), signal), "process {} is gone", self.pid());
+        assert!(
+            send_signal(self.pid(), signal),
+            "process {} is gone",
+            self.pid()
+        );
     }
 
     pub fn is_running(&mut self) -> bool {
@@ -75,8 +91,9 @@ impl Process {
     }
 }
 
-/// Lets the signals of a terminal end the processes that tests start, whoever started the tests: a shell that runs them
-/// in the background ignores some of these, and children ignore what their parent ignores.
+/// Lets the signals of a terminal end the processes that tests start, whoever started the tests: a
+/// shell that runs them in the background ignores some of these, and children ignore what their
+/// parent ignores.
 fn stop_ignoring_signals() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -84,7 +101,11 @@ fn stop_ignoring_signals() {
         let always = Arc::new(AtomicBool::new(true));
         for signal in [Signal::INT, Signal::QUIT, Signal::HUP] {
             let code = 128 + signal.as_raw();
-            let handled = signal_hook::flag::register_conditional_shutdown(signal.as_raw(), code, always.clone());
+            let handled = signal_hook::flag::register_conditional_shutdown(
+                signal.as_raw(),
+                code,
+                always.clone(),
+            );
             handled.expect("this signal can be handled");
         }
     });
@@ -98,7 +119,10 @@ impl Drop for Process {
 
 /// Exit code as a shell shows it: 128 + signal for a killed process.
 pub fn exit_code(status: ExitStatus) -> i32 {
-    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).expect("the process ended")
+    status
+        .code()
+        .or_else(|| status.signal().map(|signal| 128 + signal))
+        .expect("the process ended")
 }
 
 /// False when there is no such process.
@@ -121,18 +145,30 @@ pub fn process_state(pid: u32) -> Option<char> {
 /// Direct children of `pid`, zombies included.
 pub fn children(pid: u32) -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
+    let pids = entries.filter_map(|entry| {
+        entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<u32>().ok())
+    });
     pids.filter(|child| parent(*child) == Some(pid)).collect()
 }
 
 fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+    stat.rsplit(')')
+        .next()?
+        .split_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()
 }
 
 /// Whether an ended child of `pid` was not waited for.
 pub fn has_zombies(pid: u32) -> bool {
-    children(pid).into_iter().any(|child| process_state(child) == Some('Z'))
+    children(pid)
+        .into_iter()
+        .any(|child| process_state(child) == Some('Z'))
 }
 
 /// Most memory the process ever had, in KiB.
@@ -143,40 +179,65 @@ pub fn memory_peak_kib(pid: u32) -> u64 {
 /// The line `name` of `/proc/<pid>/status`, a size in KiB.
 pub fn memory_kib(pid: u32, name: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel counts it");
-    line.trim().trim_end_matches("kB").trim().parse().expect("a number")
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .expect("the kernel counts it");
+    line.trim()
+        .trim_end_matches("kB")
+        .trim()
+        .parse()
+        .expect("a number")
 }
 
 /// How many file descriptors a process has open.
 pub fn open_files(pid: u32) -> usize {
-    fs::read_dir(format!("/proc/{pid}/fd")).expect("the process runs").count()
+    fs::read_dir(format!("/proc/{pid}/fd"))
+        .expect("the process runs")
+        .count()
 }
 
 /// CPU ticks that a process has used, each a hundredth of a second.
 pub fn cpu_ticks(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process runs");
     let fields = stat.rsplit(')').next().expect("the name is in parentheses");
-    // Behind the name come the state and further fields; user and system time are the 14th and 15th of all.
-    fields.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("a number")).sum()
+    // Behind the name come the state and further fields; user and system time are the 14th and 15th
+    // of all.
+    fields
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .map(|ticks| ticks.parse::<u64>().expect("a number"))
+        .sum()
 }
 
 /// Names of all threads of `pid`.
 pub fn thread_names(pid: u32) -> Vec<String> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
     let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
     names.map(|name| name.trim().to_owned()).collect()
 }
 
 /// The threads that our programs start themselves.
 ///
-/// gRPC keeps some of its own, starts a few more when there is much to do and ends them when it thinks fit, so that
-/// their number says nothing; how many they may be is held here, so that they cannot grow without end.
+/// gRPC keeps some of its own, starts a few more when there is much to do and ends them when it
+/// thinks fit, so that their number says nothing; how many they may be is held here, so that they
+/// cannot grow without end.
 pub fn own_threads(pid: u32) -> Vec<String> {
-    const OF_GRPC: [&str; 5] =
-        ["default-executo", "event_engine", "grpc_global_tim", "resolver-execut", "timer_manager"];
+    const OF_GRPC: [&str; 5] = [
+        "default-executo",
+        "event_engine",
+        "grpc_global_tim",
+        "resolver-execut",
+        "timer_manager",
+    ];
     const OF_GRPC_MAX: usize = 16;
-    let (of_grpc, own): (Vec<String>, Vec<String>) =
-        thread_names(pid).into_iter().partition(|name| OF_GRPC.contains(&name.as_str()));
+    let (of_grpc, own): (Vec<String>, Vec<String>) = thread_names(pid)
+        .into_iter()
+        .partition(|name| OF_GRPC.contains(&name.as_str()));
     assert!(of_grpc.len() <= OF_GRPC_MAX, "{of_grpc:?}");
     own
 }
@@ -186,7 +247,16 @@ pub fn clean_command(program: impl AsRef<OsStr>, home: &Path) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        let ours = ["ANK", "RUST_LOG", "NOTIFY_SOCKET", "WATCHDOG", "COMPLETE", "CONTAINER", "XDG_", "TMPDIR"];
+        let ours = [
+            "ANK",
+            "RUST_LOG",
+            "NOTIFY_SOCKET",
+            "WATCHDOG",
+            "COMPLETE",
+            "CONTAINER",
+            "XDG_",
+            "TMPDIR",
+        ];
         if ours.iter().any(|prefix| text.starts_with(prefix)) {
             command.env_remove(&name);
         }
@@ -204,11 +274,20 @@ pub fn write_program(path: &Path, text: &str) {
     fs::remove_file(&written).expect("own file");
 }
 
-/// Copies a program by a process of its own. What a test writes itself cannot be executed ("text file busy") as long as a
-/// process that another test starts in this moment holds it open as well.
+/// Copies a program by a process of its own. What a test writes itself cannot be executed ("text
+/// file busy") as long as a process that another test starts in this moment holds it open as well.
 pub fn copy_program(from: &Path, to: &Path) {
-    let output = Command::new("install").args(["-m", "755"]).arg(from).arg(to).output().expect("'install' starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new("install")
+        .args(["-m", "755"])
+        .arg(from)
+        .arg(to)
+        .output()
+        .expect("'install' starts");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 fn read(path: &Path) -> String {

@@ -1,6 +1,8 @@
-//! A TCP proxy between programs of a cluster: it delays, cuts, stalls and corrupts what passes, when a test says so.
+//! A TCP proxy between programs of a cluster: it delays, cuts, stalls and corrupts what passes,
+//! when a test says so.
 //!
-//! Thread: `accept` and two for each connection; all end when the proxy is dropped. Owns: its port and connections.
+//! Thread: `accept` and two for each connection; all end when the proxy is dropped. Owns: its port
+//! and connections.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -8,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How often a connection looks whether what it may do has changed. A part of the fault, not of the test's waiting.
+/// How often a connection looks whether what it may do has changed. A part of the fault, not of the
+/// test's waiting.
 const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
@@ -45,13 +48,17 @@ impl Proxy {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// From now on nothing passes, until it does again. Connections stay open and new ones are taken.
+    /// From now on nothing passes, until it does again. Connections stay open and new ones are
+    /// taken.
     pub fn stall(&self, yes: bool) {
         self.switches.stalled.store(yes, Ordering::SeqCst);
     }
 
     pub fn delay(&self, by: Duration) {
-        self.switches.delay_ms.store(usize::try_from(by.as_millis()).expect("a short delay"), Ordering::SeqCst);
+        self.switches.delay_ms.store(
+            usize::try_from(by.as_millis()).expect("a short delay"),
+            Ordering::SeqCst,
+        );
     }
 
     /// From now on one byte of so many is wrong; 0 ends that.
@@ -61,7 +68,13 @@ impl Proxy {
 
     /// Breaks all connections.
     pub fn cut(&self) {
-        for connection in self.switches.connections.lock().expect("nobody panics with it").drain(..) {
+        for connection in self
+            .switches
+            .connections
+            .lock()
+            .expect("nobody panics with it")
+            .drain(..)
+        {
             let _ = connection.shutdown(Shutdown::Both);
         }
     }
@@ -85,11 +98,16 @@ fn accept(listener: &TcpListener, target: &str, switches: &Arc<Switches>) {
             std::thread::sleep(LOOK);
             continue;
         };
-        let Ok(server) = TcpStream::connect(target) else { continue }; // The client is told by the end of its own.
+        let Ok(server) = TcpStream::connect(target) else {
+            continue;
+        }; // The client is told by the end of its own.
         switches.accepted.fetch_add(1, Ordering::SeqCst);
         let mut connections = switches.connections.lock().expect("nobody panics with it");
         for (from, to) in [(&client, &server), (&server, &client)] {
-            let (from, to) = (from.try_clone().expect("a descriptor"), to.try_clone().expect("a descriptor"));
+            let (from, to) = (
+                from.try_clone().expect("a descriptor"),
+                to.try_clone().expect("a descriptor"),
+            );
             let switches = switches.clone();
             std::thread::spawn(move || pass(from, to, &switches));
         }
@@ -113,10 +131,14 @@ fn pass(mut from: TcpStream, mut to: TcpStream, switches: &Switches) {
         let count = match from.read(&mut buffer) {
             Ok(0) => break,
             Ok(count) => count,
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => continue,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                continue;
+            }
             Err(_) => break,
         };
-        std::thread::sleep(Duration::from_millis(switches.delay_ms.load(Ordering::SeqCst) as u64));
+        std::thread::sleep(Duration::from_millis(
+            switches.delay_ms.load(Ordering::SeqCst) as u64,
+        ));
         let one_of = switches.corrupt_after.load(Ordering::SeqCst);
         if one_of > 0 {
             for byte in &mut buffer[..count] {

@@ -1,13 +1,14 @@
 //! Python environments of the tests, made once in `~/.cache/ankaios-lite` and used again.
 //!
-//! Thread: the test's; a lock file keeps tests of other processes from making the same one. Owns nothing.
+//! Thread: the test's; a lock file keeps tests of other processes from making the same one. Owns
+//! nothing.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The interpreter of the environment called `name` with the packages of `requirements` (a file below
-/// `tests/python`); `probe` is Python code that works only when they are there.
+/// The interpreter of the environment called `name` with the packages of `requirements` (a file
+/// below `tests/python`); `probe` is Python code that works only when they are there.
 ///
 /// # Panics
 /// When the environment cannot be made.
@@ -26,19 +27,29 @@ pub fn environment(name: &str, requirements: &str, probe: &str) -> Result<PathBu
     let folder = cache().join(name);
     let program = folder.join("bin/python");
     fs::create_dir_all(cache()).expect("the cache folder is writable");
-    let lock = File::create(cache().join(format!("{name}.lock"))).expect("the cache folder is writable");
+    let lock =
+        File::create(cache().join(format!("{name}.lock"))).expect("the cache folder is writable");
     lock.lock().expect("the cache folder has locks");
     let works = Command::new(&program).args(["-c", probe]).output();
     if works.is_ok_and(|output| output.status.success()) {
         return Ok(program);
     }
-    let made = Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder).output();
+    let made = Command::new("python3")
+        .args(["-m", "venv", "--clear"])
+        .arg(&folder)
+        .output();
     succeeded("python3 -m venv (Debian package python3-venv)", made);
     let file = repository("tests/python").join(requirements);
-    let output = Command::new(&program).args(["-m", "pip", "install", "--quiet", "-r"]).arg(file).output();
+    let output = Command::new(&program)
+        .args(["-m", "pip", "install", "--quiet", "-r"])
+        .arg(file)
+        .output();
     let output = output.expect("the environment has a Python");
     if !output.status.success() {
-        return Err(format!("pip install -r {requirements}: {}", String::from_utf8_lossy(&output.stderr)));
+        return Err(format!(
+            "pip install -r {requirements}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        ));
     }
     Ok(program)
 }
@@ -46,7 +57,8 @@ pub fn environment(name: &str, requirements: &str, probe: &str) -> Result<PathBu
 /// Where tests keep what takes long to make.
 pub fn cache() -> PathBuf {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
+    let cache =
+        cache.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
     cache.expect("HOME is set").join("ankaios-lite")
 }
 
@@ -63,6 +75,11 @@ pub fn repository(path: &str) -> PathBuf {
 pub fn succeeded(what: &str, output: std::io::Result<Output>) -> String {
     let output = output.unwrap_or_else(|error| panic!("{what}: {error}"));
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{what}: {}\n{stdout}{}", output.status, String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{what}: {}\n{stdout}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
     stdout
 }

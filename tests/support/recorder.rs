@@ -1,8 +1,8 @@
-//! Records the execution states of all workloads exactly as the server broadcasts them, so that no short state is
-//! missed.
+//! Records the execution states of all workloads exactly as the server broadcasts them, so that no
+//! short state is missed.
 //!
-//! Thread: `recorder`, one per recorder: reads the stream until the connection is closed, on drop. Owns: a connection
-//! of the kind `ank` uses. Gives: the list of changes, which the test reads.
+//! Thread: `recorder`, one per recorder: reads the stream until the connection is closed, on drop.
+//! Owns: a connection of the kind `ank` uses. Gives: the list of changes, which the test reads.
 
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -37,28 +37,49 @@ pub struct Change {
 impl Recorder {
     /// Starts recording; from the return on nothing is missed.
     pub fn start(cluster: &Cluster) -> Self {
-        let (mut sender, mut receiver, hangup) = connection::commander(&cluster.url(), Service::Cli);
+        let (mut sender, mut receiver, hangup) =
+            connection::commander(&cluster.url(), Service::Cli);
         // The answer to any request shows that the server knows this connection.
         let masks = vec!["desiredState.apiVersion".to_owned()];
-        let content = RequestContent::CompleteState(ReadState { masks, subscribe: false });
+        let content = RequestContent::CompleteState(ReadState {
+            masks,
+            subscribe: false,
+        });
         connection::request(&mut sender, "recorder", content);
-        while !matches!(receiver.receive().expect("the stream is open"), FromServer::Response(_)) {}
+        while !matches!(
+            receiver.receive().expect("the stream is open"),
+            FromServer::Response(_)
+        ) {}
 
         let changes = Arc::new(Mutex::new(Vec::new()));
         let written = changes.clone();
         let record = move || record(receiver, &written);
-        let thread = std::thread::Builder::new().name("recorder".to_owned()).spawn(record).expect("a thread");
-        Self { changes, hangup, thread: Some(thread), _sender: sender }
+        let thread = std::thread::Builder::new()
+            .name("recorder".to_owned())
+            .spawn(record)
+            .expect("a thread");
+        Self {
+            changes,
+            hangup,
+            thread: Some(thread),
+            _sender: sender,
+        }
     }
 
     /// All changes so far.
     pub fn changes(&self) -> Vec<Change> {
-        self.changes.lock().expect("the recorder does not panic").clone()
+        self.changes
+            .lock()
+            .expect("the recorder does not panic")
+            .clone()
     }
 
     /// The states of one workload so far; repetitions count once.
     pub fn states_of(&self, workload: &str) -> Vec<String> {
-        let own = self.changes().into_iter().filter(|change| change.workload == workload);
+        let own = self
+            .changes()
+            .into_iter()
+            .filter(|change| change.workload == workload);
         let mut states: Vec<String> = own.map(|change| change.state).collect();
         states.dedup();
         states
@@ -69,8 +90,12 @@ impl Recorder {
     /// # Panics
     /// When that takes too long.
     pub fn states_until(&self, workload: &str, state: &str) -> Vec<String> {
-        let ended = || Some(self.states_of(workload)).filter(|states| states.last().is_some_and(|last| last == state));
-        poll(LIMIT, ended).unwrap_or_else(|| panic!("'{workload}' never was {state}: {:#?}", self.changes()))
+        let ended = || {
+            Some(self.states_of(workload))
+                .filter(|states| states.last().is_some_and(|last| last == state))
+        };
+        poll(LIMIT, ended)
+            .unwrap_or_else(|| panic!("'{workload}' never was {state}: {:#?}", self.changes()))
     }
 
     /// The instance of `workload` that was last heard of.
@@ -78,7 +103,11 @@ impl Recorder {
     /// # Panics
     /// When that takes too long.
     pub fn instance(&self, workload: &str) -> InstanceName {
-        let last = || self.changes().into_iter().rfind(|change| change.workload == workload);
+        let last = || {
+            self.changes()
+                .into_iter()
+                .rfind(|change| change.workload == workload)
+        };
         let change = poll(LIMIT, last).unwrap_or_else(|| panic!("'{workload}' was never heard of"));
         InstanceName::with_id(workload, &change.id, &change.agent)
     }
@@ -89,7 +118,9 @@ impl Recorder {
     /// When it was never recorded.
     pub fn position(&self, workload: &str, state: &str) -> usize {
         let changes = self.changes();
-        let found = changes.iter().position(|change| change.workload == workload && change.state == state);
+        let found = changes
+            .iter()
+            .position(|change| change.workload == workload && change.state == state);
         found.unwrap_or_else(|| panic!("'{workload}' never was {state}: {changes:#?}"))
     }
 }
@@ -106,7 +137,9 @@ impl Drop for Recorder {
 fn record(mut receiver: ClientReceiver, changes: &Mutex<Vec<Change>>) {
     let mut number = 0;
     while let Ok(message) = receiver.receive() {
-        let FromServer::WorkloadStates(states) = message else { continue };
+        let FromServer::WorkloadStates(states) = message else {
+            continue;
+        };
         number += 1;
         let new = states.into_iter().map(|state| Change {
             workload: state.instance.workload.to_string(),
@@ -116,6 +149,9 @@ fn record(mut receiver: ClientReceiver, changes: &Mutex<Vec<Change>>) {
             info: state.state.additional_info.to_string(),
             message: number,
         });
-        changes.lock().expect("the recorder does not panic").extend(new);
+        changes
+            .lock()
+            .expect("the recorder does not panic")
+            .extend(new);
     }
 }

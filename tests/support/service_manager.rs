@@ -1,4 +1,5 @@
-//! A service manager that starts nothing and hears everything: the socket that `NOTIFY_SOCKET` names.
+//! A service manager that starts nothing and hears everything: the socket that `NOTIFY_SOCKET`
+//! names.
 //!
 //! Thread: the test's. Owns: the socket and its folder.
 
@@ -19,12 +20,16 @@ pub struct ServiceManager {
 impl ServiceManager {
     pub fn new() -> Self {
         let folder = scratch::folder("manager");
-        let socket = UnixDatagram::bind(folder.path().join("notify")).expect("own folder is writable");
-        socket.set_read_timeout(Some(LIMIT)).expect("a timeout can be set");
+        let socket =
+            UnixDatagram::bind(folder.path().join("notify")).expect("own folder is writable");
+        socket
+            .set_read_timeout(Some(LIMIT))
+            .expect("a timeout can be set");
         Self { socket, folder }
     }
 
-    /// What a service with this `WatchdogSec` finds in its environment, and where it looks for what freezes it.
+    /// What a service with this `WatchdogSec` finds in its environment, and where it looks for what
+    /// freezes it.
     pub fn environment(&self, watchdog: Duration) -> Vec<(String, String)> {
         let path = |name: &str| self.folder.path().join(name).display().to_string();
         vec![
@@ -41,12 +46,15 @@ impl ServiceManager {
 
     /// The next message.
     pub fn next(&self) -> String {
-        self.receive().unwrap_or_else(|| panic!("waited {LIMIT:?} in vain for a message"))
+        self.receive()
+            .unwrap_or_else(|| panic!("waited {LIMIT:?} in vain for a message"))
     }
 
     /// The next message that is not only a sign of life.
     pub fn next_news(&self) -> String {
-        std::iter::repeat_with(|| self.next()).find(|message| message != "WATCHDOG=1").expect("it is endless")
+        std::iter::repeat_with(|| self.next())
+            .find(|message| message != "WATCHDOG=1")
+            .expect("it is endless")
     }
 
     /// Waits for a message with `text`; others are passed over.

@@ -15,19 +15,28 @@ impl SmallDisk {
     pub fn mount(path: &Path, kib: usize) -> Option<Self> {
         fs::create_dir_all(path).expect("own folder is writable");
         let mut command = Command::new("mount");
-        command.args(["-t", "tmpfs", "-o", &format!("size={kib}k"), "small-disk"]).arg(path);
+        command
+            .args(["-t", "tmpfs", "-o", &format!("size={kib}k"), "small-disk"])
+            .arg(path);
         let mounted = command.output().is_ok_and(|output| output.status.success());
         if !mounted {
-            super::leave_out("full disks", "a small disk cannot be mounted here; run the tests as root");
+            super::leave_out(
+                "full disks",
+                "a small disk cannot be mounted here; run the tests as root",
+            );
         }
-        mounted.then(|| Self { path: path.to_owned() })
+        mounted.then(|| Self {
+            path: path.to_owned(),
+        })
     }
 
     /// Fills what is left.
     pub fn fill(&self) {
         let mut size = 64 * 1024;
         while size > 0 {
-            let file = self.path.join(format!("filler-{size}-{}", fastrand::u64(..)));
+            let file = self
+                .path
+                .join(format!("filler-{size}-{}", fastrand::u64(..)));
             if fs::write(&file, vec![0; size]).is_err() {
                 size /= 2;
             }
@@ -45,7 +54,11 @@ impl SmallDisk {
 
     pub fn read_only(&self, yes: bool) {
         let option = if yes { "remount,ro" } else { "remount,rw" };
-        let output = Command::new("mount").args(["-o", option]).arg(&self.path).output().expect("mount exists");
+        let output = Command::new("mount")
+            .args(["-o", option])
+            .arg(&self.path)
+            .output()
+            .expect("mount exists");
         assert!(output.status.success(), "{output:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Modes of the vehicle with real podman: what is in both modes runs on over many switches, and of a chain each stops only
-//! after the stop of what needs it has begun.
+//! Modes of the vehicle with real podman: what is in both modes runs on over many switches, and of
+//! a chain each stops only after the stop of what needs it has begun.
 //!
 //! Thread: the test's. Owns: a cluster with a podman store.
 
@@ -35,12 +35,19 @@ fn group(group: &str, modes: &str) -> String {
 
 /// Id and time of start of the containers in both modes.
 fn common(podman: &Podman) -> Vec<(u32, String)> {
-    (0..EACH).map(|number| podman.only_container(&name("both", number))).collect()
+    (0..EACH)
+        .map(|number| podman.only_container(&name("both", number)))
+        .collect()
 }
 
 fn applied(cluster: &Cluster, workloads: &[String], configs: &str) {
-    let output = cluster
-        .ank_with_input(&["apply", "-"], &format!("apiVersion: v1\nworkloads:\n{}{configs}", workloads.concat()));
+    let output = cluster.ank_with_input(
+        &["apply", "-"],
+        &format!(
+            "apiVersion: v1\nworkloads:\n{}{configs}",
+            workloads.concat()
+        ),
+    );
     assert_eq!(output.code, 0, "{}", output.stderr);
 }
 
@@ -51,22 +58,39 @@ fn many_switches_leave_what_is_common_alone_and_keep_the_order() {
     cluster.server_config = "mode_config = 'mode'".to_owned();
     cluster.start_all(&["agent_A"]);
     let tagged = [("drive", "drive"), ("park", "park"), ("both", "drive park")];
-    applied(&cluster, &tagged.map(|(name, modes)| group(name, modes)), "configs: {mode: park}\n");
+    applied(
+        &cluster,
+        &tagged.map(|(name, modes)| group(name, modes)),
+        "configs: {mode: park}\n",
+    );
     let before = common(&podman);
     for number in 0..SWITCHES {
-        let (new, old) = if number.is_multiple_of(2) { ("drive", "park") } else { ("park", "drive") };
+        let (new, old) = if number.is_multiple_of(2) {
+            ("drive", "park")
+        } else {
+            ("park", "drive")
+        };
         let recorder = Recorder::start(&cluster);
         cluster.ank(&["mode", new]).success();
         // What a message has together was reported in either order.
         let changes = recorder.changes();
         let stops = |number| {
             let begins = |change: &&Change| {
-                change.workload == name(old, number) && change.state == "Stopping(RequestedAtRuntime)"
+                change.workload == name(old, number)
+                    && change.state == "Stopping(RequestedAtRuntime)"
             };
-            changes.iter().find(begins).unwrap_or_else(|| panic!("{} does not stop", name(old, number))).message
+            changes
+                .iter()
+                .find(begins)
+                .unwrap_or_else(|| panic!("{} does not stop", name(old, number)))
+                .message
         };
         for number in (1..EACH).filter(|number| !number.is_multiple_of(3)) {
-            assert!(stops(number) <= stops(number - 1), "'{}' stops before what needs it", name(old, number - 1));
+            assert!(
+                stops(number) <= stops(number - 1),
+                "'{}' stops before what needs it",
+                name(old, number - 1)
+            );
         }
         let rows = cluster.workloads();
         let running = rows.iter().filter(|row| row.state == "Running(Ok)").count();

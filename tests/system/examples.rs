@@ -1,11 +1,12 @@
-//! The examples of `docs/examples/`: each command of their pages is run as it stands, on real podman, and has to print
-//! what the page shows.
+//! The examples of `docs/examples/`: each command of their pages is run as it stands, on real
+//! podman, and has to print what the page shows.
 //!
-//! In a page `...` stands for any number of lines. Blanks, empty lines, times, durations and numbers of attempts are not
-//! compared. A command that only reads is repeated until it prints what is shown, since a container may need a moment.
+//! In a page `...` stands for any number of lines. Blanks, empty lines, times, durations and
+//! numbers of attempts are not compared. A command that only reads is repeated until it prints what
+//! is shown, since a container may need a moment.
 //!
-//! Thread: the test's. Owns: per test one cluster with the agents `front` and `rear`, one podman store, and a copy of the
-//! folder of the example.
+//! Thread: the test's. Owns: per test one cluster with the agents `front` and `rear`, one podman
+//! store, and a copy of the folder of the example.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,13 +26,23 @@ struct Shown {
 
 /// The commands in the blocks of the language `console` of a page.
 fn commands(page: &str) -> Vec<Shown> {
-    let blocks = page.split("```console\n").skip(1).filter_map(|rest| rest.split_once("```"));
+    let blocks = page
+        .split("```console\n")
+        .skip(1)
+        .filter_map(|rest| rest.split_once("```"));
     let mut found: Vec<Shown> = Vec::new();
     for line in blocks.flat_map(|(block, _)| block.lines()) {
         if let Some(command) = line.strip_prefix("$ ") {
-            found.push(Shown { command: command.to_owned(), lines: Vec::new() });
+            found.push(Shown {
+                command: command.to_owned(),
+                lines: Vec::new(),
+            });
         } else {
-            found.last_mut().expect("a block begins with a command").lines.push(line.to_owned());
+            found
+                .last_mut()
+                .expect("a block begins with a command")
+                .lines
+                .push(line.to_owned());
         }
     }
     found
@@ -43,8 +54,10 @@ fn plain(line: &str) -> String {
     for at in 0..words.len() {
         let word = words[at].trim_end_matches(',');
         let digits = word.bytes().any(|byte| byte.is_ascii_digit());
-        let number =
-            word.trim_end_matches('.').contains('.') && word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let number = word.trim_end_matches('.').contains('.')
+            && word
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || byte == b'.');
         let time = word.len() == "2026-11-24T11:28:06Z".len() && word.ends_with('Z');
         if digits && (number || time || at > 0 && words[at - 1] == "attempt") {
             words[at] = "#";
@@ -61,7 +74,9 @@ fn plain_lines<'l>(lines: impl Iterator<Item = &'l str>) -> Vec<String> {
 fn is_shown(shown: &[String], printed: &[String]) -> bool {
     match shown.split_first() {
         None => printed.is_empty(),
-        Some((line, rest)) if line == "..." => (0..=printed.len()).any(|skipped| is_shown(rest, &printed[skipped..])),
+        Some((line, rest)) if line == "..." => {
+            (0..=printed.len()).any(|skipped| is_shown(rest, &printed[skipped..]))
+        }
         Some((line, rest)) => printed.first() == Some(line) && is_shown(rest, &printed[1..]),
     }
 }
@@ -75,30 +90,54 @@ struct Example {
 
 impl Example {
     fn start(name: &'static str, podman: Podman) -> Self {
-        podman.run(&["tag", "docker.io/library/alpine:latest", "docker.io/library/busybox:latest"]);
+        podman.run(&[
+            "tag",
+            "docker.io/library/alpine:latest",
+            "docker.io/library/busybox:latest",
+        ]);
         let mut cluster = Cluster::prepare_on(&podman);
-        let config = std::fs::read_to_string(repository("docs/examples/ank-server.conf")).expect("the file is there");
+        let config = std::fs::read_to_string(repository("docs/examples/ank-server.conf"))
+            .expect("the file is there");
         cluster.server_config = config.replace("version = \"v1\"", "");
         cluster.set_socket(&cluster.folder().join("ank.sock"));
         let wrapper = podman.wrapper();
         if !wrapper.is_empty() {
-            cluster.set_wrapper("ank-agent", &wrapper.iter().map(String::as_str).collect::<Vec<_>>());
+            cluster.set_wrapper(
+                "ank-agent",
+                &wrapper.iter().map(String::as_str).collect::<Vec<_>>(),
+            );
         }
         cluster.start_all(&["front", "rear"]);
-        let copied = Command::new("cp").arg("-r").arg(source(name)).arg(cluster.folder().join("example")).status();
-        assert!(copied.is_ok_and(|status| status.success()), "the example can be copied");
-        Self { cluster, podman, name }
+        let copied = Command::new("cp")
+            .arg("-r")
+            .arg(source(name))
+            .arg(cluster.folder().join("example"))
+            .status();
+        assert!(
+            copied.is_ok_and(|status| status.success()),
+            "the example can be copied"
+        );
+        Self {
+            cluster,
+            podman,
+            name,
+        }
     }
 
     /// A command in the folder of the example, where the network of the store is.
     fn command(&self, program: &str) -> Command {
         let home = self.cluster.folder().join("home");
-        let folder = format!("--chdir={}", self.cluster.folder().join("example").display());
+        let folder = format!(
+            "--chdir={}",
+            self.cluster.folder().join("example").display()
+        );
         // Who enters another network is in the topmost folder there.
         let in_folder = ["env".to_owned(), folder, program.to_owned()];
         let words: Vec<String> = self.podman.wrapper().into_iter().chain(in_folder).collect();
         let mut command = clean_command(&words[0], &home);
-        let programs = Path::new(env!("CARGO_BIN_EXE_ank")).parent().expect("it is in a folder");
+        let programs = Path::new(env!("CARGO_BIN_EXE_ank"))
+            .parent()
+            .expect("it is in a folder");
         let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", programs.display());
         command
             .args(&words[1..])
@@ -122,7 +161,9 @@ impl Example {
         assert!(shown.len() > 2, "{}: its page shows no commands", self.name);
         for Shown { command, lines } in shown {
             let wanted = plain_lines(lines.iter().map(String::as_str));
-            let reads = ["ank get", "ank logs", "ank graph"].iter().any(|start| command.starts_with(start));
+            let reads = ["ank get", "ank logs", "ank graph"]
+                .iter()
+                .any(|start| command.starts_with(start));
             let mut printed = self.prints(&command);
             if reads {
                 poll(LIMIT, || {
@@ -136,10 +177,14 @@ impl Example {
             let (wanted_text, printed_text) = (wanted.join("\n"), printed.join("\n"));
             // What ends by itself may still run when a command that waits for it returns.
             let ended = |lines: &[String]| -> Vec<String> {
-                lines.iter().map(|line| line.replace("Running(Ok)", "Succeeded(Ok)")).collect()
+                lines
+                    .iter()
+                    .map(|line| line.replace("Running(Ok)", "Succeeded(Ok)"))
+                    .collect()
             };
             assert!(
-                is_shown(&wanted, &printed) || !reads && is_shown(&ended(&wanted), &ended(&printed)),
+                is_shown(&wanted, &printed)
+                    || !reads && is_shown(&ended(&wanted), &ended(&printed)),
                 "{}: $ {command}\nshown:\n{wanted_text}\n\nprinted:\n{printed_text}",
                 self.name
             );
@@ -151,31 +196,61 @@ fn source(name: &str) -> PathBuf {
     repository("docs/examples").join(name)
 }
 
-/// Gives the store an image under the name that the manifest of an example has. In place of what its `Containerfile`
-/// fetches, its containers see the machine's libraries, `folders`, and the folder of the example as `/app`.
+/// Gives the store an image under the name that the manifest of an example has. In place of what
+/// its `Containerfile` fetches, its containers see the machine's libraries, `folders`, and the
+/// folder of the example as `/app`.
 fn with_image(podman: &Podman, image: &str, app: &Path, folders: &[PathBuf], path: &str) {
     let file = |name: &str| {
         let variables = podman.environment();
-        variables.into_iter().find(|(key, _)| key == name).map(|(_, value)| value).expect("the store has one")
+        variables
+            .into_iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value)
+            .expect("the store has one")
     };
-    let mut volumes: Vec<String> =
-        libraries().iter().chain(folders).map(|folder| format!("\"{0}:{0}:ro\"", folder.display())).collect();
+    let mut volumes: Vec<String> = libraries()
+        .iter()
+        .chain(folders)
+        .map(|folder| format!("\"{0}:{0}:ro\"", folder.display()))
+        .collect();
     volumes.push(format!("\"{}:/app:ro\"", app.display()));
     let settings = file("CONTAINERS_CONF");
     let text = std::fs::read_to_string(&settings).expect("just written");
-    let text = text.replacen("[containers]\n", &format!("[containers]\nvolumes = [{}]\n", volumes.join(", ")), 1);
+    let text = text.replacen(
+        "[containers]\n",
+        &format!("[containers]\nvolumes = [{}]\n", volumes.join(", ")),
+        1,
+    );
     std::fs::write(&settings, text).expect("own folder is writable");
     let change = format!("ENV PATH={path}:/usr/bin:/bin");
-    podman.run(&["import", "--quiet", "--change", &change, &podman.image_archive(), image]);
+    podman.run(&[
+        "import",
+        "--quiet",
+        "--change",
+        &change,
+        &podman.image_archive(),
+        image,
+    ]);
 }
 
 /// The folder with the programs of the Python of the clients, and the folders that it needs.
 fn python() -> (String, Vec<PathBuf>) {
-    let program = interpreter("venv-examples", "examples_requirements.txt", "import ankaios_sdk, paho.mqtt.client");
-    let prefix = Command::new(&program).args(["-c", "import sys; print(sys.base_prefix)"]).output();
+    let program = interpreter(
+        "venv-examples",
+        "examples_requirements.txt",
+        "import ankaios_sdk, paho.mqtt.client",
+    );
+    let prefix = Command::new(&program)
+        .args(["-c", "import sys; print(sys.base_prefix)"])
+        .output();
     let prefix = PathBuf::from(succeeded("python's folder", prefix).trim());
     let programs = program.parent().expect("it is in a folder").to_owned();
-    let mut folders = vec![programs.parent().expect("it is in an environment").to_owned()];
+    let mut folders = vec![
+        programs
+            .parent()
+            .expect("it is in an environment")
+            .to_owned(),
+    ];
     if !prefix.starts_with("/usr") {
         folders.push(prefix);
     }
@@ -186,9 +261,14 @@ fn python() -> (String, Vec<PathBuf>) {
 fn a_page_shows_what_is_printed() {
     let shown = |text: &str| plain_lines(text.lines());
     let printed = shown("first\nsecond 1.25\n\nthird  4\n");
-    assert!(is_shown(&shown("first\nsecond 3.00\nthird 4"), &printed) && is_shown(&shown("...\nthird 4"), &printed));
+    assert!(
+        is_shown(&shown("first\nsecond 3.00\nthird 4"), &printed)
+            && is_shown(&shown("...\nthird 4"), &printed)
+    );
     assert!(is_shown(&shown("first\n...\nthird 4\n..."), &printed));
-    assert!(!is_shown(&shown("first\n...\nthird 5"), &printed) && !is_shown(&shown("first"), &printed));
+    assert!(
+        !is_shown(&shown("first\n...\nthird 5"), &printed) && !is_shown(&shown("first"), &printed)
+    );
     assert!(!is_shown(&[], &printed) && !is_shown(&shown("second 1.25\n..."), &printed));
 }
 
@@ -201,7 +281,13 @@ fn chain_with_readiness() {
 fn client_in_python() {
     let podman = Podman::new();
     let (path, folders) = python();
-    with_image(&podman, "localhost/example-python:1", &source("client-python"), &folders, &path);
+    with_image(
+        &podman,
+        "localhost/example-python:1",
+        &source("client-python"),
+        &folders,
+        &path,
+    );
     Example::start("client-python", podman).run();
 }
 
@@ -241,16 +327,34 @@ fn update_of_what_others_need() {
 
 #[test]
 fn mqtt_bridge() {
-    if !["/usr/sbin/mosquitto", "/usr/bin/mosquitto"].iter().any(|path| Path::new(path).exists()) {
-        return leave_out("the example with MQTT", "'mosquitto' is not installed; `just setup` does that");
+    if !["/usr/sbin/mosquitto", "/usr/bin/mosquitto"]
+        .iter()
+        .any(|path| Path::new(path).exists())
+    {
+        return leave_out(
+            "the example with MQTT",
+            "'mosquitto' is not installed; `just setup` does that",
+        );
     }
     // The broker has the port of the page, in a network of its own.
-    let Some(podman) = Podman::with_networks() else { return };
+    let Some(podman) = Podman::with_networks() else {
+        return;
+    };
     let (path, folders) = python();
-    with_image(&podman, "localhost/example-bridge:1", &source("mqtt"), &folders, &path);
+    with_image(
+        &podman,
+        "localhost/example-bridge:1",
+        &source("mqtt"),
+        &folders,
+        &path,
+    );
     let example = Example::start("mqtt", podman);
     let logs = example.cluster.folder().join("logs");
-    let mut broker = Process::start(example.command("mosquitto").args(["-p", "1883"]), &logs, "mosquitto");
+    let mut broker = Process::start(
+        example.command("mosquitto").args(["-p", "1883"]),
+        &logs,
+        "mosquitto",
+    );
     wait_until("the broker runs", || broker.stderr().contains("running"));
     example.run();
     assert!(broker.is_running());

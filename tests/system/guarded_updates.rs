@@ -1,5 +1,5 @@
-//! Guarded updates with real podman: what is staged beside what runs, how it is switched, and bad updates, which all end
-//! as before.
+//! Guarded updates with real podman: what is staged beside what runs, how it is switched, and bad
+//! updates, which all end as before.
 //!
 //! Thread: the test's. Owns: per test one cluster and one podman store (store.rs).
 
@@ -16,9 +16,11 @@ fn web(image: &str, options: &str, command: &str, policy: &str, lifecycle: &str)
     )
 }
 
-/// When an update is good and when it has failed, in milliseconds. What is found out before that has ample time for it.
+/// When an update is good and when it has failed, in milliseconds. What is found out before that
+/// has ample time for it.
 const AMPLE: [u32; 2] = [600_000, 1_200_000];
-/// The deadline is how the failure is found out. The new one is healthy so late that its end is noticed before.
+/// The deadline is how the failure is found out. The new one is healthy so late that its end is
+/// noticed before.
 const SHORT: [u32; 2] = [11_900, 12_000];
 
 fn guarded(stage: &str, [healthy, deadline]: [u32; 2], rest: &str) -> String {
@@ -28,7 +30,8 @@ fn guarded(stage: &str, [healthy, deadline]: [u32; 2], rest: &str) -> String {
 
 fn update_of(cluster: &Cluster, number: usize) -> Value {
     let output = cluster.ank(&["get", "state", "-o", "json", "updates"]);
-    serde_json::from_str::<Value>(&output.stdout).unwrap_or_default()["updates"][number.to_string()].take()
+    serde_json::from_str::<Value>(&output.stdout).unwrap_or_default()["updates"][number.to_string()]
+        .take()
 }
 
 fn wait_for_phase(cluster: &Cluster, number: usize, phase: &str) -> Value {
@@ -37,7 +40,9 @@ fn wait_for_phase(cluster: &Cluster, number: usize, phase: &str) -> Value {
 }
 
 fn desired(cluster: &Cluster) -> String {
-    cluster.ank(&["get", "state", "-o", "json", "desiredState"]).success()
+    cluster
+        .ank(&["get", "state", "-o", "json", "desiredState"])
+        .success()
 }
 
 // [stest->swdd~agent-stages-updates~1]
@@ -49,17 +54,39 @@ fn a_good_update_is_created_beside_what_runs_and_starts_when_that_has_stopped() 
     let lock = cluster.write("lock", "");
     cluster.apply_until_run(&web("alpine:latest", "", PATIENT, "NEVER", "{}"), &["web"]);
     let (old, _) = podman.only_container("web");
-    let when =
-        format!("{{ update: {{ when: {{ pathMissing: {} }}, healthyMs: 500, deadlineMs: 1200000 }} }}", lock.display());
-    cluster.apply(&web("alpine:latest", "", &format!("true; {PATIENT}"), "NEVER", &when));
+    let when = format!(
+        "{{ update: {{ when: {{ pathMissing: {} }}, healthyMs: 500, deadlineMs: 1200000 }} }}",
+        lock.display()
+    );
+    cluster.apply(&web(
+        "alpine:latest",
+        "",
+        &format!("true; {PATIENT}"),
+        "NEVER",
+        &when,
+    ));
     let state = |one: &Value| one["State"].as_str().unwrap_or_default().to_lowercase();
-    let states = || podman.containers_of("web").iter().map(state).collect::<Vec<_>>();
+    let states = || {
+        podman
+            .containers_of("web")
+            .iter()
+            .map(state)
+            .collect::<Vec<_>>()
+    };
     wait_until("it is created", || states().contains(&"created".to_owned()));
-    assert!(states().contains(&"running".to_owned()) && update_of(&cluster, 1)["phase"] == "STAGING");
-    let created = podman.containers_of("web").into_iter().find(|one| state(one) == "created").expect("it is created");
+    assert!(
+        states().contains(&"running".to_owned()) && update_of(&cluster, 1)["phase"] == "STAGING"
+    );
+    let created = podman
+        .containers_of("web")
+        .into_iter()
+        .find(|one| state(one) == "created")
+        .expect("it is created");
     std::fs::remove_file(lock).expect("own folder is writable");
     wait_for_phase(&cluster, 1, "GOOD");
-    wait_until("the old one is removed", || podman.containers_of("web").len() == 1);
+    wait_until("the old one is removed", || {
+        podman.containers_of("web").len() == 1
+    });
     assert_eq!(podman.containers_of("web")[0]["Id"], created["Id"]);
     assert_ne!(podman.only_container("web").0, old);
 }
@@ -73,38 +100,112 @@ fn each_bad_update_ends_as_before_and_what_is_found_by_staging_stops_nothing() {
     let (before, mut container) = (desired(&cluster), podman.only_container("web"));
     let never_ready = "ready: { file: /nowhere/ready, periodMs: 100, deadlineMs: 0 },";
     let rows = [
-        ("no such image", "localhost/nosuch:1", "", PATIENT, "NEVER", "", AMPLE, true),
-        ("an option that podman refuses", "alpine:latest", ", \"--nonsense\"", PATIENT, "NEVER", "", AMPLE, true),
-        ("exits at once", "alpine:latest", "", "exit 3", "NEVER", "", AMPLE, false),
-        ("exits again and again", "alpine:latest", "", "exit 3", "ALWAYS", "", SHORT, false),
-        ("never ready", "alpine:latest", "", PATIENT, "NEVER", never_ready, SHORT, false),
-        ("dies before it is healthy", "alpine:latest", "", "sleep 1; exit 4", "ON_FAILURE", "", SHORT, false),
+        (
+            "no such image",
+            "localhost/nosuch:1",
+            "",
+            PATIENT,
+            "NEVER",
+            "",
+            AMPLE,
+            true,
+        ),
+        (
+            "an option that podman refuses",
+            "alpine:latest",
+            ", \"--nonsense\"",
+            PATIENT,
+            "NEVER",
+            "",
+            AMPLE,
+            true,
+        ),
+        (
+            "exits at once",
+            "alpine:latest",
+            "",
+            "exit 3",
+            "NEVER",
+            "",
+            AMPLE,
+            false,
+        ),
+        (
+            "exits again and again",
+            "alpine:latest",
+            "",
+            "exit 3",
+            "ALWAYS",
+            "",
+            SHORT,
+            false,
+        ),
+        (
+            "never ready",
+            "alpine:latest",
+            "",
+            PATIENT,
+            "NEVER",
+            never_ready,
+            SHORT,
+            false,
+        ),
+        (
+            "dies before it is healthy",
+            "alpine:latest",
+            "",
+            "sleep 1; exit 4",
+            "ON_FAILURE",
+            "",
+            SHORT,
+            false,
+        ),
     ];
     let mut number = 0;
     for (what, image, options, command, policy, rest, times, is_found) in rows {
         for stage in ["CREATE", "NONE"] {
             number += 1;
             let what = format!("{what}, {stage}");
-            let update = web(image, options, command, policy, &guarded(stage, times, rest));
+            let update = web(
+                image,
+                options,
+                command,
+                policy,
+                &guarded(stage, times, rest),
+            );
             cluster.apply(&update);
             let ended = wait_for_phase(&cluster, number, "UNDONE");
             let is_found = is_found && stage == "CREATE";
             let reason = ended["reason"].as_str().unwrap_or_default();
-            assert_eq!(reason.starts_with("web: cannot be staged: "), is_found, "{what}: {reason}");
+            assert_eq!(
+                reason.starts_with("web: cannot be staged: "),
+                is_found,
+                "{what}: {reason}"
+            );
             assert_eq!(desired(&cluster), before, "{what}");
             wait_until("only the old one is there", || {
                 let containers = podman.containers_of("web");
                 containers.len() == 1
-                    && containers[0]["State"].as_str().is_some_and(|it| it.eq_ignore_ascii_case("running"))
+                    && containers[0]["State"]
+                        .as_str()
+                        .is_some_and(|it| it.eq_ignore_ascii_case("running"))
             });
             cluster.wait_for_state("web", "Running(Ok)");
             if is_found {
-                assert_eq!(podman.only_container("web"), container, "{what}: it was never stopped");
+                assert_eq!(
+                    podman.only_container("web"),
+                    container,
+                    "{what}: it was never stopped"
+                );
                 continue;
             }
             container = podman.only_container("web");
             let again = cluster.ank_with_input(&["--no-wait", "apply", "-"], &update);
-            assert!(again.stderr.contains("which was rolled back"), "{what}: {}", again.stderr);
+            assert!(
+                again.stderr.contains("which was rolled back"),
+                "{what}: {}",
+                again.stderr
+            );
         }
     }
 }

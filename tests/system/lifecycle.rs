@@ -1,5 +1,6 @@
-//! The `lifecycle:` block with real podman: a database-like workload that is up after three seconds and ready after six,
-//! checked in each way; what happens when it does not work any more, may not run, or is not gone yet.
+//! The `lifecycle:` block with real podman: a database-like workload that is up after three seconds
+//! and ready after six, checked in each way; what happens when it does not work any more, may not
+//! run, or is not gone yet.
 //!
 //! Thread: the test's. Owns: per test one cluster and one podman store (support/podman.rs).
 
@@ -8,7 +9,8 @@ use crate::support::{Cluster, Recorder, wait_until};
 use std::fs;
 use std::path::PathBuf;
 
-/// A cluster of `agent_A`, which uses `podman`, and a folder of the node that workloads see as `/shared`.
+/// A cluster of `agent_A`, which uses `podman`, and a folder of the node that workloads see as
+/// `/shared`.
 fn cluster(podman: &Podman) -> (Cluster, PathBuf) {
     let cluster = Cluster::start_on(podman, &["agent_A"], "");
     let shared = cluster.folder().join("shared");
@@ -16,11 +18,24 @@ fn cluster(podman: &Podman) -> (Cluster, PathBuf) {
     (cluster, shared)
 }
 
-/// A workload that runs `script` in a shell. Its network is its own, as is the default of this store.
-fn shell(name: &str, shared: &std::path::Path, script: &str, rest: &str, lifecycle: &str) -> String {
+/// A workload that runs `script` in a shell. Its network is its own, as is the default of this
+/// store.
+fn shell(
+    name: &str,
+    shared: &std::path::Path,
+    script: &str,
+    rest: &str,
+    lifecycle: &str,
+) -> String {
     // What busybox does not have is the node's perl.
-    let volumes = ["/usr", "/lib", "/lib64"].map(|folder| format!("--volume={folder}:{folder}:ro")).join("\", \"");
-    let lifecycle = if lifecycle.is_empty() { String::new() } else { format!("      lifecycle: {{ {lifecycle} }}\n") };
+    let volumes = ["/usr", "/lib", "/lib64"]
+        .map(|folder| format!("--volume={folder}:{folder}:ro"))
+        .join("\", \"");
+    let lifecycle = if lifecycle.is_empty() {
+        String::new()
+    } else {
+        format!("      lifecycle: {{ {lifecycle} }}\n")
+    };
     format!(
         "  {name}:\n    agent: agent_A\n    runtime: podman\n{rest}    runtimeConfig: |\n      image: alpine:latest\n      \
          commandOptions: [\"--stop-timeout\", \"1\", \"{volumes}\", \"--volume={}:/shared\"]\n      \
@@ -51,25 +66,50 @@ fn a_dependent_starts_when_the_database_is_ready_whatever_way_that_is_checked() 
     let listen = r#"{ /usr/bin/perl -MIO::Socket::UNIX -e 'my $s = IO::Socket::UNIX->new(Listen => 5, Local => "/shared/socket") or die; while (1) { $s->accept }' & }"#;
     let kinds = [
         ("notify", notify, "notify: true".to_owned()),
-        ("tcp", "httpd -p 5432 -h /tmp", "tcp: { port: 5432 }".to_owned()),
+        (
+            "tcp",
+            "httpd -p 5432 -h /tmp",
+            "tcp: { port: 5432 }".to_owned(),
+        ),
         (
             "http",
             "mkdir /www; echo up > /www/ready; httpd -p 8080 -h /www",
             "http: { port: 8080, path: /ready, status: 200 }".to_owned(),
         ),
         ("unix", listen, format!("unix: {}/socket", shared.display())),
-        ("file", "touch /shared/file", format!("file: {}/file", shared.display())),
-        ("exec", "touch /tmp/ready", "exec: [test, -f, /tmp/ready], timeoutMs: 60000".to_owned()),
+        (
+            "file",
+            "touch /shared/file",
+            format!("file: {}/file", shared.display()),
+        ),
+        (
+            "exec",
+            "touch /tmp/ready",
+            "exec: [test, -f, /tmp/ready], timeoutMs: 60000".to_owned(),
+        ),
     ];
     let mut workloads = Vec::new();
     for (kind, serve, check) in &kinds {
         // Up, which is not enough, and ready, which it says of itself, too.
-        let script =
-            format!("sleep 3; touch /shared/{kind}.up; sleep 3; touch /shared/{kind}.ready; {serve}; {PATIENT}");
+        let script = format!(
+            "sleep 3; touch /shared/{kind}.up; sleep 3; touch /shared/{kind}.ready; {serve}; {PATIENT}"
+        );
         let lifecycle = format!("ready: {{ {check}, deadlineMs: 0 }}");
-        workloads.push(shell(&format!("db_{kind}"), &shared, &script, "", &lifecycle));
+        workloads.push(shell(
+            &format!("db_{kind}"),
+            &shared,
+            &script,
+            "",
+            &lifecycle,
+        ));
         let script = format!("test -f /shared/{kind}.ready || exit 7; {PATIENT}");
-        workloads.push(shell(&format!("web_{kind}"), &shared, &script, &needs(&format!("db_{kind}")), ""));
+        workloads.push(shell(
+            &format!("web_{kind}"),
+            &shared,
+            &script,
+            &needs(&format!("db_{kind}")),
+            "",
+        ));
     }
     let output = cluster.ank_with_input(&["apply", "-", "--no-wait"], &manifest(&workloads));
     assert_eq!(output.code, 0, "{}", output.stderr);
@@ -78,12 +118,24 @@ fn a_dependent_starts_when_the_database_is_ready_whatever_way_that_is_checked() 
         let row = cluster.wait_for_row(&web, "to run or to have failed", |row| {
             ["Running(Ok)", "Failed(ExecFailed)"].contains(&row.state.as_str())
         });
-        assert_eq!(row.state, "Running(Ok)", "{kind}: it started before {db} was ready");
+        assert_eq!(
+            row.state, "Running(Ok)",
+            "{kind}: it started before {db} was ready"
+        );
         let at = |name: &str, state| recorder.position(name, state);
-        assert!(at(&db, "Pending(Starting)") < at(&db, "Running(Ok)"), "{kind}");
-        assert!(at(&db, "Running(Ok)") < at(&web, "Pending(Starting)"), "{kind}");
+        assert!(
+            at(&db, "Pending(Starting)") < at(&db, "Running(Ok)"),
+            "{kind}"
+        );
+        assert!(
+            at(&db, "Running(Ok)") < at(&web, "Pending(Starting)"),
+            "{kind}"
+        );
         let info = cluster.workload(&db).expect("it is there").info;
-        assert!(info.starts_with("ready: ") && info.contains("answered"), "{kind}: {info}");
+        assert!(
+            info.starts_with("ready: ") && info.contains("answered"),
+            "{kind}: {info}"
+        );
     }
 }
 
@@ -91,23 +143,45 @@ fn a_dependent_starts_when_the_database_is_ready_whatever_way_that_is_checked() 
 fn start_times_tell_the_start_of_a_container_from_what_it_does_until_it_is_ready() {
     let podman = Podman::new();
     let (cluster, shared) = cluster(&podman);
-    let ready = format!("ready: {{ file: {}/db, periodMs: 50, deadlineMs: 0 }}", shared.display());
+    let ready = format!(
+        "ready: {{ file: {}/db, periodMs: 50, deadlineMs: 0 }}",
+        shared.display()
+    );
     let database = shell("db", &shared, PATIENT, "", &ready);
     let web = shell("web", &shared, PATIENT, &needs("db"), "");
     cluster.apply(&manifest(&[database, web]));
-    cluster.wait_for_row("db", "runs and is not ready", |row| row.info.starts_with("ready: "));
+    cluster.wait_for_row("db", "runs and is not ready", |row| {
+        row.info.starts_with("ready: ")
+    });
     fs::write(shared.join("db"), "").expect("own folder is writable");
     cluster.wait_until_run(&["db", "web"]);
     let text = cluster.ank(&["blame", "-o", "json"]).success();
     let document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let [web, db] = ["web", "db"].map(|name| {
         let workloads = document["workloads"].as_array().expect("a list");
-        workloads.iter().find(|one| one["workload"] == name).unwrap_or_else(|| panic!("no {name} in {text}"))
+        workloads
+            .iter()
+            .find(|one| one["workload"] == name)
+            .unwrap_or_else(|| panic!("no {name} in {text}"))
     });
-    let number = |one: &serde_json::Value, key: &str| one[key].as_u64().unwrap_or_else(|| panic!("no {key} in {text}"));
-    assert!(number(db, "readyMs") > 0 && number(db, "startMs") > 0, "{text}");
-    assert_eq!(number(db, "startMs") + number(db, "readyMs"), number(db, "runningAtMs") - number(db, "startingAtMs"));
-    assert_eq!((web["waitedFor"].as_str(), web["readyMs"].as_u64()), (Some("db"), None), "{text}");
+    let number = |one: &serde_json::Value, key: &str| {
+        one[key]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no {key} in {text}"))
+    };
+    assert!(
+        number(db, "readyMs") > 0 && number(db, "startMs") > 0,
+        "{text}"
+    );
+    assert_eq!(
+        number(db, "startMs") + number(db, "readyMs"),
+        number(db, "runningAtMs") - number(db, "startingAtMs")
+    );
+    assert_eq!(
+        (web["waitedFor"].as_str(), web["readyMs"].as_u64()),
+        (Some("db"), None),
+        "{text}"
+    );
     assert!(number(web, "waitedMs") >= number(db, "readyMs"), "{text}");
 }
 
@@ -128,7 +202,10 @@ fn a_pod_is_ready_when_a_command_in_its_container_says_so() {
     assert_eq!(output.code, 0, "{}{}", output.stdout, output.stderr);
     let row = cluster.workload("db").expect("it is there");
     assert_eq!(
-        (row.state.as_str(), row.info.starts_with("ready: exec test answered")),
+        (
+            row.state.as_str(),
+            row.info.starts_with("ready: exec test answered")
+        ),
         ("Running(Ok)", true),
         "{}",
         row.info
@@ -147,7 +224,10 @@ fn a_missed_deadline_ends_in_a_failure_that_starts_the_error_handler() {
     cluster.apply(&manifest(&[db, handler]));
     cluster.wait_for_state("handler", "Succeeded(Ok)");
     let row = cluster.wait_for_state("db", "Failed(ExecFailed)");
-    assert_eq!(row.info, "No more restarts: ready: tcp 5432 refused, not ready within 10 s");
+    assert_eq!(
+        row.info,
+        "No more restarts: ready: tcp 5432 refused, not ready within 10 s"
+    );
     assert!(podman.containers_of("db").is_empty());
 }
 
@@ -161,16 +241,25 @@ fn what_does_not_work_any_more_is_stopped_and_started_again() {
                      alive: { http: { port: 8080, path: /ok }, periodMs: 200, timeoutMs: 60000, failureThreshold: 2 }";
     let script = format!("mkdir /www; touch /www/ok; httpd -p 8080 -h /www; {PATIENT}");
     let policy = "    restartPolicy: ON_FAILURE\n";
-    cluster.apply_until_run(&manifest(&[shell("db", &shared, &script, policy, lifecycle)]), &["db"]);
+    cluster.apply_until_run(
+        &manifest(&[shell("db", &shared, &script, policy, lifecycle)]),
+        &["db"],
+    );
     let recorder = Recorder::start(&cluster);
     let (_, first) = podman.only_container("db");
     podman.run(&["exec", &first, "rm", "/www/ok"]);
     wait_until("another container runs", || {
         let found = podman.containers_of("db");
-        found.len() == 1 && found[0]["Id"].as_str() != Some(&first) && found[0]["State"] == "running"
+        found.len() == 1
+            && found[0]["Id"].as_str() != Some(&first)
+            && found[0]["State"] == "running"
     });
     cluster.wait_for_state("db", "Running(Ok)");
-    assert!(recorder.states_of("db").contains(&"Failed(ExecFailed)".to_owned()));
+    assert!(
+        recorder
+            .states_of("db")
+            .contains(&"Failed(ExecFailed)".to_owned())
+    );
 }
 
 // [stest->swdd~agent-lifecycle-gone~1]
@@ -181,11 +270,18 @@ fn a_delete_is_held_back_while_something_still_answers() {
     let lock = shared.join("lock");
     fs::write(&lock, "").expect("own folder is writable");
     let lifecycle = format!("gone: {{ file: {}, deadlineMs: 1000 }}", lock.display());
-    cluster.apply_until_run(&manifest(&[shell("db", &shared, PATIENT, "", &lifecycle)]), &["db"]);
+    cluster.apply_until_run(
+        &manifest(&[shell("db", &shared, PATIENT, "", &lifecycle)]),
+        &["db"],
+    );
     let output = cluster.ank(&["delete", "workload", "db", "--no-wait"]);
     assert_eq!(output.code, 0, "{}", output.stderr);
     let row = cluster.wait_for_state("db", "Stopping(DeleteFailed)");
-    assert!(row.info.ends_with("is still there after 1 s"), "{}", row.info);
+    assert!(
+        row.info.ends_with("is still there after 1 s"),
+        "{}",
+        row.info
+    );
     assert!(podman.containers_of("db").is_empty());
     fs::remove_file(&lock).expect("it was there");
     cluster.wait_until_gone("db");
@@ -200,11 +296,18 @@ fn a_precondition_that_is_withdrawn_stops_the_dependents_first_and_restored_brin
     fs::write(&key, "").expect("own folder is writable");
     let lifecycle = format!("precondition: {{ pathExists: {} }}", key.display());
     let db = shell("db", &shared, PATIENT, "", &lifecycle);
-    cluster.apply_until_run(&manifest(&[db, shell("web", &shared, PATIENT, &needs("db"), "")]), &["web"]);
+    cluster.apply_until_run(
+        &manifest(&[db, shell("web", &shared, PATIENT, &needs("db"), "")]),
+        &["web"],
+    );
     let recorder = Recorder::start(&cluster);
     fs::remove_file(&key).expect("it was there");
     let row = cluster.wait_for_state("db", "Pending(WaitingToStart)");
-    assert!(row.info.starts_with("precondition: ") && row.info.ends_with("does not exist"), "{}", row.info);
+    assert!(
+        row.info.starts_with("precondition: ") && row.info.ends_with("does not exist"),
+        "{}",
+        row.info
+    );
     assert!(podman.containers().is_empty());
     let at = |name: &str, state| recorder.position(name, state);
     assert!(at("web", "Pending(WaitingToStart)") < at("db", "Stopping(RequestedAtRuntime)"));
@@ -221,13 +324,28 @@ fn a_new_agent_asks_the_container_of_its_predecessor_and_leaves_it_alone() {
     let lifecycle = format!("ready: {{ file: {}, deadlineMs: 3000 }}", ready.display());
     let db = shell("db", &shared, PATIENT, "", &lifecycle);
     let text = manifest(&[db, shell("web", &shared, PATIENT, &needs("db"), "")]);
-    assert_eq!(cluster.ank_with_input(&["apply", "-", "--no-wait"], &text).code, 0);
-    wait_until("the container runs", || podman.containers_of("db").iter().any(|one| one["State"] == "running"));
+    assert_eq!(
+        cluster
+            .ank_with_input(&["apply", "-", "--no-wait"], &text)
+            .code,
+        0
+    );
+    wait_until("the container runs", || {
+        podman
+            .containers_of("db")
+            .iter()
+            .any(|one| one["State"] == "running")
+    });
     let (_, first) = podman.only_container("db");
     cluster.kill_agent("agent_A");
     cluster.start_agent("agent_A");
     cluster.wait_for_row("db", "to be waited for longer than its deadline", |row| {
-        let waited = row.info.rsplit(", ").next().and_then(|last| last.strip_suffix(" s")).and_then(|s| s.parse().ok());
+        let waited = row
+            .info
+            .rsplit(", ")
+            .next()
+            .and_then(|last| last.strip_suffix(" s"))
+            .and_then(|s| s.parse().ok());
         row.state == "Pending(Starting)" && waited.is_some_and(|seconds: u32| seconds > 3)
     });
     fs::write(&ready, "").expect("own folder is writable");
@@ -241,14 +359,22 @@ fn a_workload_that_is_not_relevant_on_its_node_does_not_keep_apply_waiting() {
     let podman = Podman::new();
     let (cluster, shared) = cluster(&podman);
     let lifecycle = "activation: { tagEquals: { zone: rear } }";
-    let text = manifest(&[shell("camera", &shared, PATIENT, "", lifecycle), shell("web", &shared, PATIENT, "", "")]);
+    let text = manifest(&[
+        shell("camera", &shared, PATIENT, "", lifecycle),
+        shell("web", &shared, PATIENT, "", ""),
+    ]);
     let output = cluster.ank_with_input(&["apply", "-"], &text);
     assert_eq!(output.code, 0, "{}", output.stderr);
     let row = cluster.workload("camera").expect("it is there");
     assert_eq!(row.state, "Pending(WaitingToStart)");
     assert_eq!(row.info, "inactive: the agent has no tag zone");
     assert!(podman.containers_of("camera").is_empty());
-    assert!(cluster.ank(&["graph"]).stdout.contains("inactive: the agent has no tag zone"));
+    assert!(
+        cluster
+            .ank(&["graph"])
+            .stdout
+            .contains("inactive: the agent has no tag zone")
+    );
 }
 
 // [stest->swdd~lifecycle-block-is-checked~1]

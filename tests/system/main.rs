@@ -1,7 +1,8 @@
-//! The three programs as processes with a real podman, in an image and container store of its own per test.
+//! The three programs as processes with a real podman, in an image and container store of its own
+//! per test.
 //!
-//! `just stest` runs these alone, and then none of them may be left out. They begin in the order of their names, so those
-//! that take longest have early ones.
+//! `just stest` runs these alone, and then none of them may be left out. They begin in the order of
+//! their names, so those that take longest have early ones.
 
 #![allow(clippy::disallowed_methods)] // Tests start processes and wait for them.
 

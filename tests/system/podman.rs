@@ -1,4 +1,5 @@
-//! The programs with real podman: the storage example of the design document, and what only a real engine can show.
+//! The programs with real podman: the storage example of the design document, and what only a real
+//! engine can show.
 //!
 //! Thread: the test's. Owns: per test one cluster and one podman store (support/podman.rs).
 
@@ -24,18 +25,23 @@ fn storage_example_goes_through_the_documented_states() {
     let podman = Podman::new();
     let cluster = Cluster::start_on(&podman, &["agent_A", "agent_B"], "");
     let recorder = Recorder::start(&cluster);
-    // On a busy machine a container that ends within seconds has ended before its `podman run` has. These end when they
-    // have a file, which they get when they are seen to run.
+    // On a busy machine a container that ends within seconds has ended before its `podman run` has.
+    // These end when they have a file, which they get when they are seen to run.
     let ends = cluster.folder().join("ends");
     std::fs::create_dir(&ends).expect("own folder is writable");
     let volume = format!(", \"--volume={}:/ends\" ]", ends.display());
     let until = |name: &str| format!("until [ -e /ends/{name} ]; do sleep 0.1; done");
     let sleep = r#"[ "--entrypoint", "/bin/sleep" ]"#;
     let shell = format!(r#"[ "--entrypoint", "/bin/sh"{volume}"#);
-    let mut patient = STORAGE.replace(r#"[ "--entrypoint", "/bin/sh" ]"#, &shell).replace(sleep, &shell);
+    let mut patient = STORAGE
+        .replace(r#"[ "--entrypoint", "/bin/sh" ]"#, &shell)
+        .replace(sleep, &shell);
     for (in_example, instead) in [
         (r#"[ "3" ]"#, format!(r#"[ "-c", "{}" ]"#, until("logger"))),
-        (r#"[ "2" ]"#, format!(r#"[ "-c", "{}" ]"#, until("init_storage"))),
+        (
+            r#"[ "2" ]"#,
+            format!(r#"[ "-c", "{}" ]"#, until("init_storage")),
+        ),
         ("sleep 5;", format!("{};", until("storage_provider"))),
     ] {
         assert!(patient.contains(in_example), "{in_example} in\n{patient}");
@@ -57,30 +63,57 @@ fn storage_example_goes_through_the_documented_states() {
     let init = recorder.states_until("init_storage", "Succeeded(Ok)");
     assert_eq!(init, ["Pending(Starting)", "Running(Ok)", "Succeeded(Ok)"]);
     let provider = recorder.states_until("storage_provider", "Failed(ExecFailed)");
-    assert_eq!(provider, ["Pending(WaitingToStart)", "Pending(Starting)", "Running(Ok)", "Failed(ExecFailed)"]);
+    assert_eq!(
+        provider,
+        [
+            "Pending(WaitingToStart)",
+            "Pending(Starting)",
+            "Running(Ok)",
+            "Failed(ExecFailed)"
+        ]
+    );
     let logger = recorder.states_until("logger", "Succeeded(Ok)");
-    assert_eq!(logger, ["Pending(WaitingToStart)", "Pending(Starting)", "Running(Ok)", "Succeeded(Ok)"]);
+    assert_eq!(
+        logger,
+        [
+            "Pending(WaitingToStart)",
+            "Pending(Starting)",
+            "Running(Ok)",
+            "Succeeded(Ok)"
+        ]
+    );
     let at = |name, state| recorder.position(name, state);
     assert!(at("init_storage", "Succeeded(Ok)") < at("storage_provider", "Pending(Starting)"));
     assert!(at("storage_provider", "Running(Ok)") < at("logger", "Pending(Starting)"));
-    assert!(at("storage_provider", "Failed(ExecFailed)") < at("error_handler", "Pending(Starting)"));
-    assert!(at("error_handler", "Pending(WaitingToStart)") < at("error_handler", "Pending(Starting)"));
+    assert!(
+        at("storage_provider", "Failed(ExecFailed)") < at("error_handler", "Pending(Starting)")
+    );
+    assert!(
+        at("error_handler", "Pending(WaitingToStart)") < at("error_handler", "Pending(Starting)")
+    );
     assert!(at("error_handler", "Succeeded(Ok)") < at("restart_service", "Pending(Starting)"));
 }
 
 /// What the tour of the README and nearly every workload of others does.
 #[test]
 fn containers_have_a_network_ports_that_are_published_and_names() {
-    let Some(podman) = Podman::with_networks() else { return };
+    let Some(podman) = Podman::with_networks() else {
+        return;
+    };
     podman.run(&["network", "create", "apps"]);
     let mut cluster = Cluster::prepare_on(&podman);
     // The agent is in another network than the server.
     let socket = cluster.folder().join("ank.sock");
     cluster.set_socket(&socket);
     let wrapper = podman.wrapper();
-    cluster.set_wrapper("ank-agent", &wrapper.iter().map(String::as_str).collect::<Vec<_>>());
+    cluster.set_wrapper(
+        "ank-agent",
+        &wrapper.iter().map(String::as_str).collect::<Vec<_>>(),
+    );
     cluster.start_all(&["agent_A"]);
-    let serve = |text: &str| format!("mkdir /www && echo {text} >/www/index.html && exec httpd -f -p 80 -h /www");
+    let serve = |text: &str| {
+        format!("mkdir /www && echo {text} >/www/index.html && exec httpd -f -p 80 -h /www")
+    };
     let one = |name: &str, options: &str, command: &str| {
         format!(
             "  {name}:\n    agent: agent_A\n    runtime: podman\n    runtimeConfig: |\n      image: alpine:latest\n      \
@@ -89,21 +122,42 @@ fn containers_have_a_network_ports_that_are_published_and_names() {
     };
     let ask = "until wget -q -O - http://shop/ | grep -q apples; do sleep 0.1; done";
     let workloads = [
-        one("published", "--stop-timeout, '1', --publish, '127.0.0.1:8085:80'", &serve("default")),
-        one("shop", "--stop-timeout, '1', '--network=apps', '--network-alias=shop'", &serve("apples")),
-        // Of two first containers of a network, started at once, podman's name server may never learn one.
+        one(
+            "published",
+            "--stop-timeout, '1', --publish, '127.0.0.1:8085:80'",
+            &serve("default"),
+        ),
+        one(
+            "shop",
+            "--stop-timeout, '1', '--network=apps', '--network-alias=shop'",
+            &serve("apples"),
+        ),
+        // Of two first containers of a network, started at once, podman's name server may never
+        // learn one.
         one("customer", "'--network=apps'", ask) + "    dependencies: {shop: ADD_COND_RUNNING}\n",
     ];
-    cluster.apply(&format!("apiVersion: v1\nworkloads:\n{}", workloads.concat()));
+    cluster.apply(&format!(
+        "apiVersion: v1\nworkloads:\n{}",
+        workloads.concat()
+    ));
     cluster.wait_until_run(&["published", "shop"]);
     cluster.wait_for_state("customer", "Succeeded(Ok)");
     let fetch = || {
         let mut command = std::process::Command::new(&wrapper[0]);
-        command.args(&wrapper[1..]).args(["/bin/busybox", "wget", "-q", "-O", "-", "http://127.0.0.1:8085/"]);
+        command.args(&wrapper[1..]).args([
+            "/bin/busybox",
+            "wget",
+            "-q",
+            "-O",
+            "-",
+            "http://127.0.0.1:8085/",
+        ]);
         let output = command.output().expect("busybox is there");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    wait_until("the published port answers on loopback", || fetch() == "default\n");
+    wait_until("the published port answers on loopback", || {
+        fetch() == "default\n"
+    });
     // The agent takes away what belongs to the networks.
     for name in ["published", "shop", "customer"] {
         cluster.remove(name);
@@ -123,13 +177,21 @@ fn apply_update_and_delete_wait_until_the_containers_are_as_desired() {
     let first = shell("web", PATIENT);
     apply(&["apply", "-"], &first);
     let (pid, id) = podman.only_container("web");
-    let name = podman.containers_of("web")[0]["Names"][0].as_str().expect("a name").to_owned();
+    let name = podman.containers_of("web")[0]["Names"][0]
+        .as_str()
+        .expect("a name")
+        .to_owned();
     assert!(
-        name.starts_with("web.") && name.ends_with(".agent_A") && name.len() == "web.1234567.agent_A".len(),
+        name.starts_with("web.")
+            && name.ends_with(".agent_A")
+            && name.len() == "web.1234567.agent_A".len(),
         "{name}"
     );
 
-    assert_eq!(apply(&["apply", "-"], &first), "Apply successful. No workloads updated.\n");
+    assert_eq!(
+        apply(&["apply", "-"], &first),
+        "Apply successful. No workloads updated.\n"
+    );
     assert_eq!(podman.only_container("web"), (pid, id.clone()));
 
     apply(&["apply", "-"], &shell("web", &format!("A=1; {PATIENT}")));
@@ -149,7 +211,10 @@ fn image_that_does_not_exist_is_shown_with_the_engines_words() {
     cluster.apply(&text);
     let row = cluster.wait_for_row("web", "is retried", |row| row.info.starts_with("Retry "));
     assert_eq!(row.state, "Pending(Starting)");
-    assert!(row.info.contains(": Error: ") && row.info.contains("localhost/nosuch:latest"), "{row:?}");
+    assert!(
+        row.info.contains(": Error: ") && row.info.contains("localhost/nosuch:latest"),
+        "{row:?}"
+    );
     cluster.remove("web");
 }
 
@@ -160,7 +225,10 @@ fn command_that_does_not_exist_is_cleaned_up_before_each_retry() {
     let text = shell("web", PATIENT).replace("[sh, -c,", "[nosuchcommand,");
     cluster.apply(&text);
     let row = cluster.wait_for_row("web", "is retried twice", is_retried_again);
-    assert!(row.info.contains("nosuchcommand"), "the engine's cause, not that the name is in use: {row:?}");
+    assert!(
+        row.info.contains("nosuchcommand"),
+        "the engine's cause, not that the name is in use: {row:?}"
+    );
     cluster.remove("web");
     assert!(podman.containers().is_empty());
 }
@@ -169,14 +237,18 @@ fn command_that_does_not_exist_is_cleaned_up_before_each_retry() {
 fn killed_container_is_restarted_by_its_policy() {
     let podman = Podman::new();
     let cluster = Cluster::start_on(&podman, &["agent_A"], "");
-    let restarted =
-        shell("restarted", PATIENT).replace("runtime: podman", "runtime: podman\n    restartPolicy: ON_FAILURE");
+    let restarted = shell("restarted", PATIENT).replace(
+        "runtime: podman",
+        "runtime: podman\n    restartPolicy: ON_FAILURE",
+    );
     cluster.apply_until_run(&restarted, &["restarted"]);
     let (pid, _) = podman.only_container("restarted");
     assert!(send_signal(pid, Signal::KILL));
     wait_until("another container runs", || {
         let containers = podman.containers_of("restarted");
-        let new = containers.first().and_then(|container| container["Pid"].as_u64());
+        let new = containers
+            .first()
+            .and_then(|container| container["Pid"].as_u64());
         containers.len() == 1 && new.is_some_and(|new| new != 0 && new != u64::from(pid))
     });
     cluster.wait_for_state("restarted", "Running(Ok)");
@@ -187,8 +259,14 @@ fn killed_container_is_restarted_by_its_policy() {
 fn containers_keep_their_ids_when_the_agent_and_the_server_are_restarted() {
     let podman = Podman::new();
     let mut cluster = Cluster::prepare_on(&podman);
-    let both =
-        format!("{}{}", shell("web", PATIENT), shell("job", "exit 0").split_once("workloads:\n").expect("a map").1);
+    let both = format!(
+        "{}{}",
+        shell("web", PATIENT),
+        shell("job", "exit 0")
+            .split_once("workloads:\n")
+            .expect("a map")
+            .1
+    );
     let file = cluster.start_with_manifest(&both);
     cluster.wait_for_state("web", "Running(Ok)");
     cluster.wait_for_state("job", "Succeeded(Ok)");
@@ -201,7 +279,11 @@ fn containers_keep_their_ids_when_the_agent_and_the_server_are_restarted() {
     cluster.wait_for_state("web", "Running(Ok)");
     cluster.wait_for_state("job", "Succeeded(Ok)");
     assert_eq!(podman.only_container("web"), web);
-    assert_eq!(podman.only_container("job").1, job, "a finished one is started again, not made anew");
+    assert_eq!(
+        podman.only_container("job").1,
+        job,
+        "a finished one is started again, not made anew"
+    );
 
     cluster.kill_server();
     cluster.start_server(&["-m", &file]);
@@ -214,7 +296,10 @@ fn containers_keep_their_ids_when_the_agent_and_the_server_are_restarted() {
 fn output_of_a_container_and_its_end_do_not_depend_on_the_agent() {
     let podman = Podman::new();
     let mut cluster = Cluster::start_on(&podman, &["agent_A"], "");
-    cluster.apply(&shell("job", "trap 'echo done; exit 7' TERM; while true; do sleep 0.1; done"));
+    cluster.apply(&shell(
+        "job",
+        "trap 'echo done; exit 7' TERM; while true; do sleep 0.1; done",
+    ));
     cluster.wait_for_state("job", "Running(Ok)");
     cluster.kill_agent("agent_A");
     let (pid, _) = podman.only_container("job");
@@ -238,9 +323,15 @@ fn agent_killed_at_any_moment_of_creating_leaves_one_container_of_each_workload(
         let names: Vec<String> = (0..WORKLOADS).map(|number| format!("w{number}")).collect();
         let workloads = names.iter().map(|name| {
             let one = shell(name, &format!("R={round}; {PATIENT}"));
-            one.split_once("workloads:\n").expect("a manifest").1.to_owned()
+            one.split_once("workloads:\n")
+                .expect("a manifest")
+                .1
+                .to_owned()
         });
-        cluster.apply(&format!("apiVersion: v1\nworkloads:\n{}", workloads.collect::<String>()));
+        cluster.apply(&format!(
+            "apiVersion: v1\nworkloads:\n{}",
+            workloads.collect::<String>()
+        ));
         // Whatever is there already, a create is under way.
         let pids = |cluster: &mut Cluster| children(cluster.agent("agent_A").pid());
         wait_until("podman creates", || {
@@ -254,9 +345,17 @@ fn agent_killed_at_any_moment_of_creating_leaves_one_container_of_each_workload(
         cluster.kill_agent("agent_A");
         cluster.start_agent("agent_A");
         cluster.wait_for_all(WORKLOADS, "Running(Ok)");
-        assert_eq!(podman.containers().len(), WORKLOADS, "round {round}: {:#?}", podman.containers());
+        assert_eq!(
+            podman.containers().len(),
+            WORKLOADS,
+            "round {round}: {:#?}",
+            podman.containers()
+        );
         for name in &names {
-            assert!(is_alive(podman.only_container(name).0), "'{name}' in round {round}");
+            assert!(
+                is_alive(podman.only_container(name).0),
+                "'{name}' in round {round}"
+            );
         }
     }
 }

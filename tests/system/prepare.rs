@@ -1,5 +1,5 @@
-//! Prepared starts with real podman: containers that are created and initialised, started, removed, and found by the next
-//! agent.
+//! Prepared starts with real podman: containers that are created and initialised, started, removed,
+//! and found by the next agent.
 //!
 //! Thread: the test's. Owns: per test one cluster and one podman store (store.rs).
 
@@ -10,7 +10,12 @@ use std::fs;
 fn state(podman: &Podman, name: &str) -> Option<String> {
     let containers = podman.containers_of(name);
     assert!(containers.len() < 2, "{containers:?}");
-    Some(containers.first()?["State"].as_str().expect("a state").to_lowercase())
+    Some(
+        containers.first()?["State"]
+            .as_str()
+            .expect("a state")
+            .to_lowercase(),
+    )
 }
 
 /// A workload that waits until `gate` is ready, which it is when the file `open` is there.
@@ -34,7 +39,9 @@ fn manifest(cluster: &Cluster, workloads: &[String]) -> String {
 }
 
 fn wait_for(cluster: &Cluster, name: &str, level: &str) {
-    cluster.wait_for_row(name, level, |row| row.info.starts_with(&format!("prepared: {level}")));
+    cluster.wait_for_row(name, level, |row| {
+        row.info.starts_with(&format!("prepared: {level}"))
+    });
 }
 
 // [stest->swdd~agent-prepares-starts~1]
@@ -45,13 +52,20 @@ fn containers_wait_created_or_initialised_and_run_as_if_they_had_been_run_at_onc
     let shared = cluster.folder().join("shared");
     fs::create_dir(&shared).expect("own folder is writable");
     let notify = r#"/usr/bin/perl -MIO::Socket::UNIX -e 'my $s = IO::Socket::UNIX->new(Type => SOCK_DGRAM, Peer => $ENV{NOTIFY_SOCKET}) or die; print $s "READY=1"'"#;
-    let volumes: String = ["/usr", "/lib", "/lib64"].map(|it| format!(", \"--volume={it}:{it}:ro\"")).concat();
+    let volumes: String = ["/usr", "/lib", "/lib64"]
+        .map(|it| format!(", \"--volume={it}:{it}:ro\""))
+        .concat();
     let file = "    files:\n      - mountPoint: /etc/answer\n        data: forty-two\n";
     let access = "    controlInterfaceAccess:\n      allowRules:\n        - {type: StateRule, operation: Read, filterMasks: [\"*\"]}\n";
     let wrote = format!(", \"--volume={}:/shared\"", shared.display());
     let interface = format!("ls /run/ankaios/control_interface >/shared/interface; {PATIENT}");
     let workloads = [
-        waiting("plain", &wrote, &format!("cat /etc/answer >/shared/answer; {PATIENT}"), file),
+        waiting(
+            "plain",
+            &wrote,
+            &format!("cat /etc/answer >/shared/answer; {PATIENT}"),
+            file,
+        ),
         waiting("half", "", PATIENT, "") + "      lifecycle: { prepare: CREATE }\n",
         waiting("notifies", &volumes, &format!("{notify} && {PATIENT}"), "")
             + "      lifecycle: { ready: { notify: true, deadlineMs: 0 } }\n",
@@ -69,14 +83,22 @@ fn containers_wait_created_or_initialised_and_run_as_if_they_had_been_run_at_onc
         wait_for(&cluster, name, level);
         assert_eq!(state(&podman, name).as_deref(), Some(expected), "{name}");
     }
-    let ids = ["plain", "notifies", "talks"].map(|name| podman.containers_of(name)[0]["Id"].clone());
+    let ids =
+        ["plain", "notifies", "talks"].map(|name| podman.containers_of(name)[0]["Id"].clone());
     cluster.write("open", "");
     cluster.wait_until_run(&["plain", "notifies", "talks"]);
     cluster.wait_for_state("ends", "Failed(Lost)");
-    assert_eq!(ids, ["plain", "notifies", "talks"].map(|name| podman.containers_of(name)[0]["Id"].clone()));
-    wait_until("the file is there", || fs::read(shared.join("answer")).is_ok_and(|text| text == b"forty-two"));
+    assert_eq!(
+        ids,
+        ["plain", "notifies", "talks"].map(|name| podman.containers_of(name)[0]["Id"].clone())
+    );
+    wait_until("the file is there", || {
+        fs::read(shared.join("answer")).is_ok_and(|text| text == b"forty-two")
+    });
     let listed = || fs::read_to_string(shared.join("interface")).unwrap_or_default();
-    wait_until("the control interface is there", || listed() == "input\noutput\n");
+    wait_until("the control interface is there", || {
+        listed() == "input\noutput\n"
+    });
     for name in ["plain", "notifies", "talks"] {
         cluster.remove(name);
         assert_eq!(state(&podman, name), None);
@@ -93,7 +115,12 @@ fn what_is_only_prepared_goes_with_its_workload_and_is_created_anew_when_it_is_g
     let workloads = [
         waiting("deleted", "", PATIENT, ""),
         waiting("lost", "", PATIENT, ""),
-        waiting("moved", &volume, &format!("test -e /mounted/new && {PATIENT}"), ""),
+        waiting(
+            "moved",
+            &volume,
+            &format!("test -e /mounted/new && {PATIENT}"),
+            "",
+        ),
     ];
     cluster.apply(&manifest(&cluster, &workloads));
     for name in ["deleted", "lost", "moved"] {
@@ -101,14 +128,24 @@ fn what_is_only_prepared_goes_with_its_workload_and_is_created_anew_when_it_is_g
     }
     cluster.remove("deleted");
     assert_eq!(state(&podman, "deleted"), None);
-    podman.run(&["rm", "--force", podman.containers_of("lost")[0]["Id"].as_str().expect("an id")]);
+    podman.run(&[
+        "rm",
+        "--force",
+        podman.containers_of("lost")[0]["Id"]
+            .as_str()
+            .expect("an id"),
+    ]);
     fs::rename(&mounted, cluster.folder().join("away")).expect("own folder is writable");
     fs::create_dir(&mounted).expect("own folder is writable");
     fs::write(mounted.join("new"), "").expect("own folder is writable");
     cluster.write("open", "");
     cluster.wait_until_run(&["lost", "moved"]);
     let log = cluster.agent("agent_A").stderr();
-    let anew = |name: &str| log.contains(&format!("Workload '{name}' is not started as it was prepared"));
+    let anew = |name: &str| {
+        log.contains(&format!(
+            "Workload '{name}' is not started as it was prepared"
+        ))
+    };
     assert!(anew("lost") && anew("moved"), "{log}");
 }
 
@@ -116,7 +153,10 @@ fn what_is_only_prepared_goes_with_its_workload_and_is_created_anew_when_it_is_g
 fn the_next_agent_starts_what_the_one_before_it_has_prepared() {
     let podman = Podman::new();
     let mut cluster = Cluster::start_on(&podman, &["agent_A"], "prepare = \"init\"");
-    let workloads = [waiting("kept", "", PATIENT, ""), waiting("unwanted", "", PATIENT, "")];
+    let workloads = [
+        waiting("kept", "", PATIENT, ""),
+        waiting("unwanted", "", PATIENT, ""),
+    ];
     cluster.apply(&manifest(&cluster, &workloads));
     wait_for(&cluster, "kept", "INIT");
     wait_for(&cluster, "unwanted", "INIT");

@@ -1,10 +1,13 @@
-//! What happens to containers of real podman behind the agent's back, and what users see of it; logs of containers.
+//! What happens to containers of real podman behind the agent's back, and what users see of it;
+//! logs of containers.
 //!
 //! Thread: the test's. Owns: per test one cluster and one podman store (support/podman.rs).
 
 use crate::store::{PATIENT, Podman, shell, shells};
 use crate::support::log_client::everything;
-use crate::support::process::{Process, children, is_alive, process_state, send_signal, write_program};
+use crate::support::process::{
+    Process, children, is_alive, process_state, send_signal, write_program,
+};
 use crate::support::{Cluster, LogClient, Recorder, SmallDisk, wait_until};
 use ankaios_lite::model::messages::{LogsRequest, ResponseContent};
 use rustix::process::Signal;
@@ -21,14 +24,23 @@ fn a_container_without_a_log_is_an_error_of_ank_logs() {
     let drivers = ["none", "passthrough"];
     for driver in drivers {
         let option = format!("[\"--log-driver={driver}\", \"--stop-timeout\"");
-        cluster.apply(&shell(driver, &format!("echo hello; {PATIENT}")).replace("[\"--stop-timeout\"", &option));
+        cluster.apply(
+            &shell(driver, &format!("echo hello; {PATIENT}"))
+                .replace("[\"--stop-timeout\"", &option),
+        );
     }
     cluster.wait_until_run(&drivers);
     for driver in drivers {
         for arguments in [&["logs", driver][..], &["logs", "-f", driver]] {
             let output = cluster.ank(arguments);
             assert_eq!((output.code, &*output.stdout), (1, ""), "{arguments:?}");
-            assert!(output.stderr.contains(&format!("using the '{driver}' log driver")), "{}", output.stderr);
+            assert!(
+                output
+                    .stderr
+                    .contains(&format!("using the '{driver}' log driver")),
+                "{}",
+                output.stderr
+            );
         }
         cluster.remove(driver);
     }
@@ -41,22 +53,42 @@ fn what_podman_restarts_itself_is_soon_shown_to_run_again() {
     let cluster = Cluster::start_on(&podman, &["agent_A"], "listing_interval = 3600");
     let shared = cluster.folder().join("shared");
     fs::create_dir(&shared).expect("own folder is writable");
-    let third = format!("if [ $(wc -l </shared/starts) -lt 3 ]; then sleep 0.3; exit 7; fi; {PATIENT}");
-    let options = format!("[\"--restart=on-failure:5\", \"--volume={}:/shared\"", shared.display());
+    let third =
+        format!("if [ $(wc -l </shared/starts) -lt 3 ]; then sleep 0.3; exit 7; fi; {PATIENT}");
+    let options = format!(
+        "[\"--restart=on-failure:5\", \"--volume={}:/shared\"",
+        shared.display()
+    );
     let manifest = shell("web", &format!("echo >>/shared/starts; {third}"));
     let manifest = manifest.replace("[\"--stop-timeout\", \"1\"", &options);
     let applied = cluster.ank_with_input(&["--no-wait", "apply", "-"], &manifest);
-    assert_eq!((applied.code, applied.stderr.contains("by '--restart on-failure:5' the engine")), (0, true));
-    let starts = || fs::read_to_string(shared.join("starts")).unwrap_or_default().lines().count();
+    assert_eq!(
+        (
+            applied.code,
+            applied
+                .stderr
+                .contains("by '--restart on-failure:5' the engine")
+        ),
+        (0, true)
+    );
+    let starts = || {
+        fs::read_to_string(shared.join("starts"))
+            .unwrap_or_default()
+            .lines()
+            .count()
+    };
     wait_until("podman has restarted it twice", || starts() == 3);
     cluster.wait_for_state("web", "Running(Ok)");
     cluster.remove("web");
 }
 
-/// Stops `agent` while no call of the engine is on its way, which would go on and tell it later what it has seen.
+/// Stops `agent` while no call of the engine is on its way, which would go on and tell it later
+/// what it has seen.
 fn stop_between_calls(agent: &Process) {
     agent.signal(Signal::STOP);
-    wait_until("the agent is stopped", || process_state(agent.pid()) == Some('T'));
+    wait_until("the agent is stopped", || {
+        process_state(agent.pid()) == Some('T')
+    });
     wait_until("its calls of the engine have ended", || {
         let mut calls = children(agent.pid());
         calls.retain(|call| is_alive(*call) && !follows_events(*call));
@@ -67,28 +99,44 @@ fn stop_between_calls(agent: &Process) {
 /// Whether this call of the engine tells what happens until it is ended.
 fn follows_events(call: u32) -> bool {
     let arguments = fs::read(format!("/proc/{call}/cmdline")).unwrap_or_default();
-    arguments.split(|byte| *byte == 0).any(|argument| argument == b"events")
+    arguments
+        .split(|byte| *byte == 0)
+        .any(|argument| argument == b"events")
 }
 
 #[test]
 fn twenty_workloads_killed_paused_removed_updated_moved_and_deleted_show_their_states() {
     let podman = Podman::new();
     let cluster = Cluster::start_on(&podman, &["agent_A", "agent_B"], SOON);
-    let group = |kind: &str| -> Vec<String> { (0..4).map(|number| format!("{kind}{number}")).collect() };
+    let group =
+        |kind: &str| -> Vec<String> { (0..4).map(|number| format!("{kind}{number}")).collect() };
     let kinds = ["killed", "paused", "removed", "updated", "moved"];
     let all: Vec<String> = kinds.iter().flat_map(|kind| group(kind)).collect();
     let expect = |kind: &str, state: &str, info: &str| {
         cluster.wait_for(&format!("'{kind}' are {state}"), || {
             let rows = cluster.workloads();
-            let rows: Vec<_> = rows.iter().filter(|row| row.name.starts_with(kind)).collect();
-            (rows.len() == 4 && rows.iter().all(|row| row.state == state && row.info == info)).then_some(())
+            let rows: Vec<_> = rows
+                .iter()
+                .filter(|row| row.name.starts_with(kind))
+                .collect();
+            (rows.len() == 4
+                && rows
+                    .iter()
+                    .all(|row| row.state == state && row.info == info))
+            .then_some(())
         });
     };
     cluster.apply(&shells("agent_A", &all, PATIENT));
-    kinds.iter().for_each(|kind| expect(kind, "Running(Ok)", ""));
+    kinds
+        .iter()
+        .for_each(|kind| expect(kind, "Running(Ok)", ""));
     assert_eq!(podman.containers().len(), 20);
-    let ids =
-        |kind: &str| -> Vec<(u32, String)> { group(kind).iter().map(|name| podman.only_container(name)).collect() };
+    let ids = |kind: &str| -> Vec<(u32, String)> {
+        group(kind)
+            .iter()
+            .map(|name| podman.only_container(name))
+            .collect()
+    };
     let (updated, moved) = (ids("updated"), ids("moved"));
 
     for (pid, _) in ids("killed") {
@@ -96,7 +144,9 @@ fn twenty_workloads_killed_paused_removed_updated_moved_and_deleted_show_their_s
     }
     ids("paused").iter().for_each(|(_, id)| podman.pause(id));
     let removed = ids("removed");
-    let arguments = ["rm", "--force", "--time=0"].into_iter().chain(removed.iter().map(|(_, id)| id.as_str()));
+    let arguments = ["rm", "--force", "--time=0"]
+        .into_iter()
+        .chain(removed.iter().map(|(_, id)| id.as_str()));
     // Between the end of a container and its removal the agent could see its exit code.
     stop_between_calls(&cluster.agents["agent_A"]);
     podman.run(&arguments.collect::<Vec<_>>());
@@ -106,24 +156,42 @@ fn twenty_workloads_killed_paused_removed_updated_moved_and_deleted_show_their_s
     expect("removed", "Failed(Lost)", "");
     expect("updated", "Running(Ok)", "");
 
-    cluster.apply(&shells("agent_A", &group("updated"), &format!("A=1; {PATIENT}")));
+    cluster.apply(&shells(
+        "agent_A",
+        &group("updated"),
+        &format!("A=1; {PATIENT}"),
+    ));
     cluster.apply(&shells("agent_B", &group("moved"), PATIENT));
     let replaced = |kind: &str, old: &[(u32, String)]| {
         wait_until(&format!("'{kind}' were replaced"), || {
-            let now = group(kind).iter().flat_map(|name| podman.containers_of(name)).collect::<Vec<_>>();
-            now.len() == 4 && now.iter().all(|one| old.iter().all(|(_, id)| one["Id"] != **id))
+            let now = group(kind)
+                .iter()
+                .flat_map(|name| podman.containers_of(name))
+                .collect::<Vec<_>>();
+            now.len() == 4
+                && now
+                    .iter()
+                    .all(|one| old.iter().all(|(_, id)| one["Id"] != **id))
         });
         assert!(old.iter().all(|(pid, _)| !is_alive(*pid)));
         expect(kind, "Running(Ok)", "");
     };
     replaced("updated", &updated);
     replaced("moved", &moved);
-    assert!(cluster.workloads().iter().filter(|row| row.name.starts_with("moved")).all(|row| row.agent == "agent_B"));
+    assert!(
+        cluster
+            .workloads()
+            .iter()
+            .filter(|row| row.name.starts_with("moved"))
+            .all(|row| row.agent == "agent_B")
+    );
 
     let mut delete = vec!["--no-wait", "delete", "workload"];
     delete.extend(all.iter().map(String::as_str));
     assert_eq!(cluster.ank(&delete).code, 0);
-    cluster.wait_for("all are gone", || cluster.workloads().is_empty().then_some(()));
+    cluster.wait_for("all are gone", || {
+        cluster.workloads().is_empty().then_some(())
+    });
     assert_eq!(podman.containers().len(), 0);
 }
 
@@ -154,12 +222,25 @@ fn a_container_that_was_created_and_never_started_waits_for_its_start() {
     let mut cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     cluster.apply_until_run(&shell("web", PATIENT), &["web"]);
     let container = podman.containers_of("web").remove(0);
-    let labels = ["name", "agent"].map(|key| format!("--label={key}={}", container["Labels"][key].as_str().unwrap()));
+    let labels = ["name", "agent"].map(|key| {
+        format!(
+            "--label={key}={}",
+            container["Labels"][key].as_str().unwrap()
+        )
+    });
     let name = container["Names"][0].as_str().unwrap();
     cluster.kill_agent("agent_A");
     // What an agent leaves that was killed between the creation of a container and its start.
     podman.run(&["rm", "--force", "--time=0", name]);
-    podman.run(&["create", "--name", name, &labels[0], &labels[1], "alpine:latest", "true"]);
+    podman.run(&[
+        "create",
+        "--name",
+        name,
+        &labels[0],
+        &labels[1],
+        "alpine:latest",
+        "true",
+    ]);
     cluster.start_agent("agent_A");
     cluster.wait_for_state("web", "Running(Ok)");
     let (pid, id) = podman.only_container("web");
@@ -171,7 +252,8 @@ fn logs_come_in_the_order_in_which_they_were_written_and_as_they_were_asked_for(
     let podman = Podman::new();
     let mut cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     let recorder = Recorder::start(&cluster);
-    // The engine's monitor reads both outputs at once, so that a line has an order only if the one before is in the log.
+    // The engine's monitor reads both outputs at once, so that a line has an order only if the one
+    // before is in the log.
     let next = cluster.folder().join("next");
     std::fs::create_dir(&next).expect("own folder is writable");
     let wait = |line: &str| format!("until [ -e /next/{line} ]; do sleep 0.1; done");
@@ -187,7 +269,9 @@ fn logs_come_in_the_order_in_which_they_were_written_and_as_they_were_asked_for(
     cluster.wait_for_state("job", "Running(Ok)");
     let (_, id) = podman.only_container("job");
     for line in 1..5 {
-        wait_until("the line is in the log", || podman.logs(&id).lines().count() == line);
+        wait_until("the line is in the log", || {
+            podman.logs(&id).lines().count() == line
+        });
         std::fs::write(next.join((line + 1).to_string()), "").expect("own folder is writable");
     }
     cluster.apply(&shell("web", &format!("echo begun; {PATIENT}")));
@@ -196,41 +280,109 @@ fn logs_come_in_the_order_in_which_they_were_written_and_as_they_were_asked_for(
     let (job, web) = (recorder.instance("job"), recorder.instance("web"));
     let mut client = LogClient::new(&cluster);
     let all = || everything(&job);
-    let (future, past) = (Some("2100-01-01T00:00:00Z".to_owned()), Some("2000-01-01T00:00:00Z".to_owned()));
+    let (future, past) = (
+        Some("2100-01-01T00:00:00Z".to_owned()),
+        Some("2000-01-01T00:00:00Z".to_owned()),
+    );
     for (wanted, expected) in [
         (all(), &["1", "2", "3", "4", "5"][..]),
-        (LogsRequest { follow: Some(true), ..all() }, &["1", "2", "3", "4", "5"]),
-        (LogsRequest { tail: Some(2), ..all() }, &["4", "5"]),
-        (LogsRequest { tail: Some(-1), ..all() }, &["1", "2", "3", "4", "5"]),
-        (LogsRequest { since: past.clone(), until: future.clone(), ..all() }, &["1", "2", "3", "4", "5"]),
-        (LogsRequest { since: future, ..all() }, &[]),
-        (LogsRequest { until: past, ..all() }, &[]),
+        (
+            LogsRequest {
+                follow: Some(true),
+                ..all()
+            },
+            &["1", "2", "3", "4", "5"],
+        ),
+        (
+            LogsRequest {
+                tail: Some(2),
+                ..all()
+            },
+            &["4", "5"],
+        ),
+        (
+            LogsRequest {
+                tail: Some(-1),
+                ..all()
+            },
+            &["1", "2", "3", "4", "5"],
+        ),
+        (
+            LogsRequest {
+                since: past.clone(),
+                until: future.clone(),
+                ..all()
+            },
+            &["1", "2", "3", "4", "5"],
+        ),
+        (
+            LogsRequest {
+                since: future,
+                ..all()
+            },
+            &[],
+        ),
+        (
+            LogsRequest {
+                until: past,
+                ..all()
+            },
+            &[],
+        ),
     ] {
         assert_eq!(client.read_all(wanted.clone()), expected, "{wanted:?}");
     }
-    let bad = client.read_all(LogsRequest { since: Some("yesterday evening".into()), ..all() });
-    assert!(bad.iter().any(|line| line.contains("yesterday evening")), "{bad:?}");
+    let bad = client.read_all(LogsRequest {
+        since: Some("yesterday evening".into()),
+        ..all()
+    });
+    assert!(
+        bad.iter().any(|line| line.contains("yesterday evening")),
+        "{bad:?}"
+    );
 
     let agent = cluster.agent("agent_A").pid();
-    client.request("follow", LogsRequest { follow: Some(true), ..everything(&web) });
+    client.request(
+        "follow",
+        LogsRequest {
+            follow: Some(true),
+            ..everything(&web)
+        },
+    );
     client.accepted("follow");
     assert_eq!(client.lines("follow"), ["begun"]);
-    wait_until("only the log is being read", || children(agent).len() == 1); // A listing may still run.
+    // A listing may still run.
+    wait_until("only the log is being read", || children(agent).len() == 1);
     let mut other = LogClient::new(&cluster);
-    other.request("cancelled", LogsRequest { follow: Some(true), ..everything(&web) });
+    other.request(
+        "cancelled",
+        LogsRequest {
+            follow: Some(true),
+            ..everything(&web)
+        },
+    );
     other.accepted("cancelled");
     assert_eq!(other.lines("cancelled"), ["begun"]);
     other.cancel("cancelled");
-    assert_eq!(other.next(), ("cancelled".to_owned(), ResponseContent::LogsCancelAccepted));
+    assert_eq!(
+        other.next(),
+        ("cancelled".to_owned(), ResponseContent::LogsCancelAccepted)
+    );
     let (pid, _) = podman.only_container("web");
     assert!(send_signal(pid, Signal::TERM));
-    assert_eq!(client.next(), ("follow".to_owned(), ResponseContent::LogsStop(web)));
+    assert_eq!(
+        client.next(),
+        ("follow".to_owned(), ResponseContent::LogsStop(web))
+    );
     cluster.wait_for_state("web", "Succeeded(Ok)");
-    wait_until("no process that reads logs is left", || children(agent).is_empty());
+    wait_until("no process that reads logs is left", || {
+        children(agent).is_empty()
+    });
 }
 
-/// Stands before podman: with a file `miss` no `run` says the pid of its container, so a listing follows, and the first one
-/// misses everything. Every process in a listing has the pid that is in the file `pid`.
+/// Stands before podman: with a file `miss` no `run` says the pid of its container, so a listing
+/// follows, and the first one misses everything. Every process in a listing has the pid that is in
+/// the file `pid`.
 const WRAPPER: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 case " $* " in
@@ -258,9 +410,15 @@ fn behind_a_wrapper(podman: &Podman) -> (Cluster, std::path::PathBuf) {
     let folder = cluster.folder().join("wrapper");
     std::fs::create_dir(&folder).expect("own folder is writable");
     let path = std::env::var("PATH").expect("PATH is set");
-    let program = path.split(':').map(|one| std::path::Path::new(one).join("podman")).find(|file| file.is_file());
+    let program = path
+        .split(':')
+        .map(|one| std::path::Path::new(one).join("podman"))
+        .find(|file| file.is_file());
     let program = program.expect("podman is installed");
-    write_program(&folder.join("podman"), &WRAPPER.replace("podman_path", &program.to_string_lossy()));
+    write_program(
+        &folder.join("podman"),
+        &WRAPPER.replace("podman_path", &program.to_string_lossy()),
+    );
     let mut environment = podman.environment();
     environment.push(("PATH".to_owned(), format!("{}:{path}", folder.display())));
     cluster.agent_env = environment;
@@ -275,7 +433,10 @@ fn a_listing_that_misses_a_fresh_container_does_not_make_it_lost() {
     std::fs::write(wrapper.join("miss"), "").expect("own folder is writable");
     let recorder = Recorder::start(&cluster);
     cluster.apply(&shell("web", PATIENT));
-    assert_eq!(recorder.states_until("web", "Running(Ok)"), ["Pending(Starting)", "Running(Ok)"]);
+    assert_eq!(
+        recorder.states_until("web", "Running(Ok)"),
+        ["Pending(Starting)", "Running(Ok)"]
+    );
     assert!(wrapper.join("missed").exists(), "a listing missed it");
     assert_eq!(podman.containers_of("web").len(), 1);
 }
@@ -284,7 +445,10 @@ fn a_listing_that_misses_a_fresh_container_does_not_make_it_lost() {
 fn a_pid_that_another_process_has_by_now_says_nothing_about_the_container() {
     let podman = Podman::new();
     let (cluster, wrapper) = behind_a_wrapper(&podman);
-    let mut other = std::process::Command::new("sleep").arg("600").spawn().expect("sleep starts");
+    let mut other = std::process::Command::new("sleep")
+        .arg("600")
+        .spawn()
+        .expect("sleep starts");
     std::fs::write(wrapper.join("pid"), other.id().to_string()).expect("own folder is writable");
     let recorder = Recorder::start(&cluster);
     cluster.apply_until_run(&shell("web", PATIENT), &["web"]);
@@ -294,25 +458,40 @@ fn a_pid_that_another_process_has_by_now_says_nothing_about_the_container() {
     let (pid, _) = podman.only_container("web");
     assert!(send_signal(pid, Signal::KILL));
     let states = recorder.states_until("web", "Failed(ExecFailed)");
-    assert_eq!(states, ["Pending(Starting)", "Running(Ok)", "Failed(ExecFailed)"]);
-    assert_eq!(cluster.workload("web").map(|row| row.info).as_deref(), Some("Exit code: '137'"));
+    assert_eq!(
+        states,
+        ["Pending(Starting)", "Running(Ok)", "Failed(ExecFailed)"]
+    );
+    assert_eq!(
+        cluster.workload("web").map(|row| row.info).as_deref(),
+        Some("Exit code: '137'")
+    );
 }
 
 #[test]
 fn full_run_folder_is_named_and_left_behind_once_there_is_room() {
     let podman = Podman::new();
     let mut cluster = Cluster::prepare_on(&podman);
-    let Some(disk) = SmallDisk::mount(&cluster.run_folder(), 512) else { return };
+    let Some(disk) = SmallDisk::mount(&cluster.run_folder(), 512) else {
+        return;
+    };
     cluster.start_all(&["agent_A"]);
     disk.fill();
     cluster.apply(&shell("plain", PATIENT));
-    let file = format!("    files: [{{mountPoint: /etc/x, data: \"{}\"}}]\n    runtime:", "x".repeat(9_000));
+    let file = format!(
+        "    files: [{{mountPoint: /etc/x, data: \"{}\"}}]\n    runtime:",
+        "x".repeat(9_000)
+    );
     cluster.apply(&shell("file", PATIENT).replacen("    runtime:", &file, 1));
-    cluster.wait_for_row("file", "it names the cause", |row| row.info.contains("No space left on device"));
+    cluster.wait_for_row("file", "it names the cause", |row| {
+        row.info.contains("No space left on device")
+    });
     cluster.wait_until_run(&["plain"]);
     disk.clear();
     cluster.wait_until_run(&["plain", "file"]);
-    ["plain", "file"].iter().for_each(|name| cluster.remove(name));
+    ["plain", "file"]
+        .iter()
+        .for_each(|name| cluster.remove(name));
     assert_eq!(podman.containers().len(), 0);
 }
 
@@ -321,7 +500,10 @@ const RUNS: &str = "runs";
 
 /// The shell workload with this folder as `/shared`.
 fn with_shared_folder(manifest: &str, folder: &Path) -> String {
-    let option = format!("[\"--volume={}:/shared\", \"--stop-timeout\"", folder.display());
+    let option = format!(
+        "[\"--volume={}:/shared\", \"--stop-timeout\"",
+        folder.display()
+    );
     manifest.replacen("[\"--stop-timeout\"", &option, 1)
 }
 
@@ -329,11 +511,20 @@ fn with_shared_folder(manifest: &str, folder: &Path) -> String {
 fn reboot_in_notes(run_folder: &Path) {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("Linux tells the boot");
     let other = "00000000-0000-4000-8000-000000000000";
-    let instances = fs::read_dir(run_folder.join("agent_A_io")).expect("the agent has made it").flatten();
-    let notes = instances.flat_map(|instance| fs::read_dir(instance.path()).into_iter().flatten().flatten());
+    let instances = fs::read_dir(run_folder.join("agent_A_io"))
+        .expect("the agent has made it")
+        .flatten();
+    let notes = instances.flat_map(|instance| {
+        fs::read_dir(instance.path())
+            .into_iter()
+            .flatten()
+            .flatten()
+    });
     let mut changed = 0;
     for note in notes {
-        let Ok(text) = fs::read_to_string(note.path()) else { continue };
+        let Ok(text) = fs::read_to_string(note.path()) else {
+            continue;
+        };
         if text.contains(boot.trim()) {
             fs::write(note.path(), text.replace(boot.trim(), other)).expect("own file");
             changed += 1;
@@ -350,7 +541,12 @@ fn finished_workload_runs_again_after_a_boot_only() {
     cluster.agent_config = "rerun_finished = 'boot'".to_owned();
     let shared = cluster.folder().join("shared");
     fs::create_dir(&shared).expect("own folder is writable");
-    let runs = || fs::read_to_string(shared.join(RUNS)).unwrap_or_default().lines().count();
+    let runs = || {
+        fs::read_to_string(shared.join(RUNS))
+            .unwrap_or_default()
+            .lines()
+            .count()
+    };
     let job = with_shared_folder(&shell("job", &format!("echo x >>/shared/{RUNS}")), &shared);
     cluster.start_with_manifest(&job);
     cluster.wait_for_state("job", "Succeeded(Ok)");
@@ -376,14 +572,29 @@ fn logs_right_after_an_apply_have_all_lines() {
                manifest: |\n        apiVersion: v1\n        kind: Pod\n        metadata: {name: pods}\n        spec:\n          \
                hostNetwork: true\n          restartPolicy: Never\n          containers:\n          - {name: main, image: \
                'alpine:latest', command: [sh, -c, 'echo one; sleep 1; echo two']}\n";
-    for (name, text) in [("job", shell("job", "echo one; sleep 1; echo two").as_str()), ("pods", pod)] {
+    for (name, text) in [
+        ("job", shell("job", "echo one; sleep 1; echo two").as_str()),
+        ("pods", pod),
+    ] {
         for follow in [true, false] {
             cluster.apply(text);
-            let arguments = if follow { vec!["logs", "-f", name] } else { vec!["logs", name] };
+            let arguments = if follow {
+                vec!["logs", "-f", name]
+            } else {
+                vec!["logs", name]
+            };
             let output = cluster.ank(&arguments);
             assert_eq!(output.code, 0, "{arguments:?}: {}", output.stderr);
-            let expected: &[&str] = if follow { &["one\ntwo\n"] } else { &["", "one\n", "one\ntwo\n"] };
-            assert!(expected.contains(&output.stdout.as_str()), "{arguments:?}: {}", output.stdout);
+            let expected: &[&str] = if follow {
+                &["one\ntwo\n"]
+            } else {
+                &["", "one\n", "one\ntwo\n"]
+            };
+            assert!(
+                expected.contains(&output.stdout.as_str()),
+                "{arguments:?}: {}",
+                output.stdout
+            );
             cluster.remove(name);
         }
     }
@@ -400,10 +611,17 @@ fn pruned_container_of_a_finished_workload_changes_no_state() {
     cluster.start_all(&["agent_A"]);
     let essential = |name: &str, command: &str, more: &str| {
         let text = shell(name, command).replacen("    runtime:", &format!("{more}    runtime:"), 1);
-        text.replacen("    runtime:", "    tags: {essential: \"true\"}\n    runtime:", 1)
+        text.replacen(
+            "    runtime:",
+            "    tags: {essential: \"true\"}\n    runtime:",
+            1,
+        )
     };
     let policy = "    restartPolicy: ON_FAILURE\n";
-    cluster.apply(&format!("{}configs: {{mode: drive}}\n", essential("once", "true", policy)));
+    cluster.apply(&format!(
+        "{}configs: {{mode: drive}}\n",
+        essential("once", "true", policy)
+    ));
     cluster.apply(&shell("broken", "exit 3"));
     let expect = |cluster: &Cluster| {
         cluster.wait_for_state("once", "Succeeded(Ok)");
@@ -417,13 +635,17 @@ fn pruned_container_of_a_finished_workload_changes_no_state() {
     assert_eq!(podman.containers().len(), 0);
     // The start and the end of each make listings.
     for number in 0..3 {
-        let needs = "    dependencies: {once: ADD_COND_SUCCEEDED, broken: ADD_COND_FAILED}\n    runtime:";
+        let needs =
+            "    dependencies: {once: ADD_COND_SUCCEEDED, broken: ADD_COND_FAILED}\n    runtime:";
         let name = format!("later{number}");
         cluster.apply(&shell(&name, "true").replacen("    runtime:", needs, 1));
         cluster.wait_for_state(&name, "Succeeded(Ok)");
     }
     expect(&cluster);
-    assert_eq!((recorder.states_of("once"), recorder.states_of("broken")), (vec![], vec![]));
+    assert_eq!(
+        (recorder.states_of("once"), recorder.states_of("broken")),
+        (vec![], vec![])
+    );
     podman.run(&["container", "prune", "--force"]);
 
     cluster.kill_agent("agent_A");
@@ -432,7 +654,9 @@ fn pruned_container_of_a_finished_workload_changes_no_state() {
     expect(&cluster);
     cluster.wait_for_state("later2", "Succeeded(Ok)");
     assert_eq!(podman.containers().len(), 0, "nothing runs again");
-    let mode = cluster.ank(&["get", "state", "-o", "json", "desiredState.configs.mode"]).success();
+    let mode = cluster
+        .ank(&["get", "state", "-o", "json", "desiredState.configs.mode"])
+        .success();
     assert!(mode.contains("\"drive\""), "{mode}");
     for name in ["later0", "later1", "later2", "broken", "once"] {
         cluster.remove(name);
@@ -445,12 +669,14 @@ fn a_container_that_removes_itself_is_lost_however_it_ended() {
     let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     let recorder = Recorder::start(&cluster);
     let names: Vec<String> = (0..4).map(|number| format!("w{number}")).collect();
-    let text = shells("agent_A", &names, "sleep 1").replace("commandOptions: [", "commandOptions: [--rm, ");
+    let text = shells("agent_A", &names, "sleep 1")
+        .replace("commandOptions: [", "commandOptions: [--rm, ");
     cluster.apply(&text);
     for name in &names {
         cluster.wait_for_state(name, "Failed(Lost)");
         let states = recorder.states_until(name, "Failed(Lost)");
-        let ends = |state: &&String| state.starts_with("Succeeded") || state.starts_with("Failed(Exec");
+        let ends =
+            |state: &&String| state.starts_with("Succeeded") || state.starts_with("Failed(Exec");
         assert_eq!(states.iter().find(ends), None, "{states:?}");
     }
     wait_until("all are gone", || podman.containers().is_empty());
@@ -463,7 +689,12 @@ fn a_container_that_removes_itself_is_lost_however_it_ended() {
 #[test]
 fn sixteen_megabytes_of_labels_hid_all_workloads() {
     let podman = Podman::new();
-    let label = |number: usize| ["--change".to_owned(), format!("LABEL large{number}={}", "y".repeat(120_000))];
+    let label = |number: usize| {
+        [
+            "--change".to_owned(),
+            format!("LABEL large{number}={}", "y".repeat(120_000)),
+        ]
+    };
     let labels: Vec<String> = (0..10).flat_map(label).collect();
     let mut import: Vec<&str> = vec!["import", "--quiet", "--change", "CMD /bin/sh"];
     import.extend(labels.iter().map(String::as_str));
@@ -472,7 +703,14 @@ fn sixteen_megabytes_of_labels_hid_all_workloads() {
     podman.run(&import);
     for number in 0..15 {
         let name = format!("large{number}");
-        podman.run(&["create", "--name", &name, "--label=agent=agent_A", "--label=name=\u{e9}\"\n\\", "large"]);
+        podman.run(&[
+            "create",
+            "--name",
+            &name,
+            "--label=agent=agent_A",
+            "--label=name=\u{e9}\"\n\\",
+            "large",
+        ]);
     }
     let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     cluster.apply_until_run(&shell("web", PATIENT), &["web"]);

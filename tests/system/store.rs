@@ -1,22 +1,28 @@
-//! A real podman with a store of its own, prepared so that nothing is pulled and the machine's own store is not touched.
+//! A real podman with a store of its own, prepared so that nothing is pulled and the machine's own
+//! store is not touched.
 //!
 //! What the configuration is for, found on Debian 12 with podman 4.3.1 as root:
 //!
-//! - `runtime`: that of `ANKAIOS_TEST_RUNTIME`, else `runc`, since `crun` refuses a hybrid cgroup mount. Own
-//!   `default_ulimits`: podman's default limits are refused where the hard limits are lower.
-//! - `lock_type = "file"` and own `tmp_dir`: by default all stores share one table of locks in `/dev/shm`.
-//! - own `graphroot`, `runroot`, `static_dir`, `volume_path`, `network_config_dir`: stores of parallel tests do not meet.
-//!   `static_dir` has to be `<graphroot>/libpod`: when a container ends, conmon calls `podman --root=... container
-//!   cleanup`, which looks there whatever the configuration says. Elsewhere the container would stay `stopped` instead
-//!   of becoming `exited`.
-//! - `netns = "none"`: the network is not what is tested, and without it a start takes half the time. A workload that
-//!   wants one says `--network=bridge` in its `commandOptions`; that works with this configuration as well. A store with
-//!   networks has podman's default, in a network of its own in place of the machine's: bridges, rules and published
-//!   ports are there only and go with it.
-//! - `registries.conf` resolves `alpine:latest` to `docker.io/library/alpine:latest`, which is made from the static
-//!   busybox. A missing image under `localhost/` is refused at once, because nothing may be pulled from there.
+//! - `runtime`: that of `ANKAIOS_TEST_RUNTIME`, else `runc`, since `crun` refuses a hybrid cgroup
+//!   mount. Own `default_ulimits`: podman's default limits are refused where the hard limits are
+//!   lower.
+//! - `lock_type = "file"` and own `tmp_dir`: by default all stores share one table of locks in
+//!   `/dev/shm`.
+//! - own `graphroot`, `runroot`, `static_dir`, `volume_path`, `network_config_dir`: stores of
+//!   parallel tests do not meet. `static_dir` has to be `<graphroot>/libpod`: when a container
+//!   ends, conmon calls `podman --root=... container cleanup`, which looks there whatever the
+//!   configuration says. Elsewhere the container would stay `stopped` instead of becoming `exited`.
+//! - `netns = "none"`: the network is not what is tested, and without it a start takes half the
+//!   time. A workload that wants one says `--network=bridge` in its `commandOptions`; that works
+//!   with this configuration as well. A store with networks has podman's default, in a network of
+//!   its own in place of the machine's: bridges, rules and published ports are there only and go
+//!   with it.
+//! - `registries.conf` resolves `alpine:latest` to `docker.io/library/alpine:latest`, which is made
+//!   from the static busybox. A missing image under `localhost/` is refused at once, because
+//!   nothing may be pulled from there.
 //!
-//! Thread: the test's. Owns: the store. On drop all pods and containers are removed and the store is deleted.
+//! Thread: the test's. Owns: the store. On drop all pods and containers are removed and the store
+//! is deleted.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -33,8 +39,8 @@ use crate::support::{Cluster, leave_out, listing, scratch, wait_until};
 /// Kind of folder that holds a store.
 const KIND: &str = "podman";
 
-/// What a shell runs to go on until it is told to end. It ends at once on SIGTERM, which a shell without a handler would
-/// not, being process 1.
+/// What a shell runs to go on until it is told to end. It ends at once on SIGTERM, which a shell
+/// without a handler would not, being process 1.
 pub const PATIENT: &str = "trap 'exit 0' TERM; while true; do sleep 0.1; done";
 
 /// A manifest of workloads on `agent`, each running `command` in a shell.
@@ -45,7 +51,10 @@ pub fn shells(agent: &str, names: &[String], command: &str) -> String {
              commandOptions: [\"--stop-timeout\", \"1\"]\n      commandArgs: [sh, -c, \"{command}\"]\n"
         )
     };
-    format!("apiVersion: v1\nworkloads:\n{}", names.iter().map(one).collect::<String>())
+    format!(
+        "apiVersion: v1\nworkloads:\n{}",
+        names.iter().map(one).collect::<String>()
+    )
 }
 
 /// The manifest of one such workload on `agent_A`.
@@ -58,8 +67,8 @@ pub struct Podman {
     network: Option<Network>,
 }
 
-/// A network that only what is started in it sees. Podman's name servers have one folder on a machine, where those of
-/// other networks would be found, so that is another one in there as well.
+/// A network that only what is started in it sees. Podman's name servers have one folder on a
+/// machine, where those of other networks would be found, so that is another one in there as well.
 struct Network {
     /// Keeps it.
     holder: Child,
@@ -73,16 +82,30 @@ impl Network {
         let empty = format!("mkdir -p {folder} && mount -t tmpfs none {folder}");
         let hold = format!("{empty} && ip link set lo up && echo up && exec sleep 3600");
         command.args(["--net", "--mount", "sh", "-c", &hold]);
-        let mut holder = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
+        let mut holder = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
         let output = holder.stdout.take().expect("its output is a pipe");
         let network = Self { holder };
         let mut line = String::new();
-        BufReader::new(output).read_line(&mut line).is_ok_and(|_| line == "up\n").then_some(network)
+        BufReader::new(output)
+            .read_line(&mut line)
+            .is_ok_and(|_| line == "up\n")
+            .then_some(network)
     }
 
     /// What runs its arguments there.
     fn wrapper(&self) -> [String; 4] {
-        ["nsenter", &format!("--target={}", self.holder.id()), "--net", "--mount"].map(str::to_owned)
+        [
+            "nsenter",
+            &format!("--target={}", self.holder.id()),
+            "--net",
+            "--mount",
+        ]
+        .map(str::to_owned)
     }
 }
 
@@ -104,21 +127,36 @@ impl Podman {
         Self::with_store(folder, None)
     }
 
-    /// A store whose containers have podman's default network unless they say otherwise. `None` where that cannot be;
-    /// the test is left out.
+    /// A store whose containers have podman's default network unless they say otherwise. `None`
+    /// where that cannot be; the test is left out.
     pub fn with_networks() -> Option<Self> {
         let has = |name: &str| {
-            let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/lib/podman", "/usr/libexec/podman"];
+            let folders = [
+                "/usr/sbin",
+                "/usr/bin",
+                "/usr/local/sbin",
+                "/usr/lib/podman",
+                "/usr/libexec/podman",
+            ];
             let path = std::env::var_os("PATH").expect("a path");
             let folders = std::env::split_paths(&path).chain(folders.map(Into::into));
             folders.into_iter().any(|folder| folder.join(name).exists())
         };
-        if let Some(missing) = ["netavark", "aardvark-dns", "iptables"].into_iter().find(|name| !has(name)) {
-            leave_out("networks of containers", &format!("'{missing}' is not installed; `just setup` does that"));
+        if let Some(missing) = ["netavark", "aardvark-dns", "iptables"]
+            .into_iter()
+            .find(|name| !has(name))
+        {
+            leave_out(
+                "networks of containers",
+                &format!("'{missing}' is not installed; `just setup` does that"),
+            );
             return None;
         }
         let Some(network) = Network::new() else {
-            leave_out("networks of containers", "a network of its own needs the rights of root");
+            leave_out(
+                "networks of containers",
+                "a network of its own needs the rights of root",
+            );
             return None;
         };
         let folder = scratch::folder(KIND);
@@ -132,25 +170,44 @@ impl Podman {
         let path = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
         let archive = archive.to_string_lossy().into_owned();
         let image = "docker.io/library/alpine:latest";
-        let import = ["import", "--quiet", "--change", path, "--change", "CMD /bin/sh", &archive, image];
+        let import = [
+            "import",
+            "--quiet",
+            "--change",
+            path,
+            "--change",
+            "CMD /bin/sh",
+            &archive,
+            image,
+        ];
         // A store inside a container cannot always use overlay; vfs is slow and works everywhere.
         let imported = ["overlay", "vfs"].iter().map(|driver| {
             write_storage_configuration(folder.path(), driver);
             run_in(&[], folder.path(), &import)
         });
         let failures: Vec<String> = imported.map_while(Result::err).collect();
-        assert!(failures.len() < 2, "podman cannot make an image in a store of its own: {failures:#?}");
+        assert!(
+            failures.len() < 2,
+            "podman cannot make an image in a store of its own: {failures:#?}"
+        );
         Self { folder, network }
     }
 
     /// The file that images are made of.
     pub fn image_archive(&self) -> String {
-        self.folder.path().join("alpine.tar").to_string_lossy().into_owned()
+        self.folder
+            .path()
+            .join("alpine.tar")
+            .to_string_lossy()
+            .into_owned()
     }
 
-    /// What runs its arguments where the network of this store is; empty when that is the machine's.
+    /// What runs its arguments where the network of this store is; empty when that is the
+    /// machine's.
     pub fn wrapper(&self) -> Vec<String> {
-        self.network.as_ref().map_or_else(Vec::new, |network| network.wrapper().to_vec())
+        self.network
+            .as_ref()
+            .map_or_else(Vec::new, |network| network.wrapper().to_vec())
     }
 
     /// The environment that selects this store.
@@ -167,8 +224,8 @@ impl Podman {
         ran.unwrap_or_else(|error| panic!("podman {arguments:?}: {error}"))
     }
 
-    /// Pauses a container. The kernel freezes it only when all its processes are ready for it, and runc stops trying after
-    /// a moment: on a busy machine that moment can be too short.
+    /// Pauses a container. The kernel freezes it only when all its processes are ready for it, and
+    /// runc stops trying after a moment: on a busy machine that moment can be too short.
     pub fn pause(&self, id: &str) {
         wait_until(&format!("'{id}' is paused"), || {
             run_in(&self.wrapper(), self.folder.path(), &["pause", id]).is_ok()
@@ -177,10 +234,16 @@ impl Podman {
 
     /// What a container wrote, both streams, or why that cannot be told.
     pub fn logs(&self, id: &str) -> String {
-        let output = Command::new("podman").args(["logs", id]).envs(self.environment()).output();
+        let output = Command::new("podman")
+            .args(["logs", id])
+            .envs(self.environment())
+            .output();
         output.map_or_else(
             |error| error.to_string(),
-            |output| String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr),
+            |output| {
+                String::from_utf8_lossy(&output.stdout).into_owned()
+                    + &String::from_utf8_lossy(&output.stderr)
+            },
         )
     }
 
@@ -202,11 +265,15 @@ impl Podman {
 }
 
 impl Cluster {
-    /// As `prepare`, with agents that use `podman`, which has to outlive the cluster: nothing is created after it then.
+    /// As `prepare`, with agents that use `podman`, which has to outlive the cluster: nothing is
+    /// created after it then.
     pub fn prepare_on(podman: &Podman) -> Self {
         let mut cluster = Self::prepare();
         let mut variables = podman.environment();
-        variables.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
+        variables.push((
+            "PATH".to_owned(),
+            std::env::var("PATH").expect("PATH is set"),
+        ));
         cluster.agent_env = variables;
         cluster
     }
@@ -230,7 +297,11 @@ impl Drop for Podman {
     fn drop(&mut self) {
         if self.network.is_some() {
             // What belongs to the network of a container is taken away where it is.
-            let _ = run_in(&self.wrapper(), self.folder.path(), &["rm", "--all", "--force", "--time=0"]);
+            let _ = run_in(
+                &self.wrapper(),
+                self.folder.path(),
+                &["rm", "--all", "--force", "--time=0"],
+            );
         }
         empty_store(self.folder.path());
     }
@@ -265,7 +336,10 @@ fn write_configuration(folder: &Path, network: &str) {
                       [[registry]]\n\
                       location = \"localhost\"\n\
                       blocked = true\n";
-    for (name, text) in [("containers.conf", containers.as_str()), ("registries.conf", registries)] {
+    for (name, text) in [
+        ("containers.conf", containers.as_str()),
+        ("registries.conf", registries),
+    ] {
         fs::write(folder.join(name), text).expect("own folder is writable");
     }
 }
@@ -275,23 +349,43 @@ fn write_storage_configuration(folder: &Path, driver: &str) {
     // podman's database keeps to the driver it was made with.
     let _ = fs::remove_dir_all(folder.join("store"));
     let base = folder.display();
-    let text = format!("[storage]\ndriver = \"{driver}\"\ngraphroot = \"{base}/store\"\nrunroot = \"{base}/run\"\n");
+    let text = format!(
+        "[storage]\ndriver = \"{driver}\"\ngraphroot = \"{base}/store\"\nrunroot = \"{base}/run\"\n"
+    );
     fs::write(folder.join("storage.conf"), text).expect("own folder is writable");
 }
 
 /// Packs a root file system: the static busybox with a link for each of its commands.
 fn write_image(folder: &Path, archive: &Path) {
-    let busybox = ["/bin/busybox", "/usr/bin/busybox"].iter().map(Path::new).find(|path| path.is_file());
+    let busybox = ["/bin/busybox", "/usr/bin/busybox"]
+        .iter()
+        .map(Path::new)
+        .find(|path| path.is_file());
     let busybox = busybox.expect("the package busybox-static is needed");
     let root = folder.join("rootfs");
     for name in ["bin", "etc", "tmp"] {
         fs::create_dir_all(root.join(name)).expect("own folder is writable");
     }
     fs::copy(busybox, root.join("bin/busybox")).expect("busybox can be copied");
-    let list = Command::new(busybox).arg("--list").output().expect("busybox runs");
-    for applet in String::from_utf8_lossy(&list.stdout).lines().filter(|applet| *applet != "busybox") {
+    let list = Command::new(busybox)
+        .arg("--list")
+        .output()
+        .expect("busybox runs");
+    for applet in String::from_utf8_lossy(&list.stdout)
+        .lines()
+        .filter(|applet| *applet != "busybox")
+    {
         symlink("busybox", root.join("bin").join(applet)).expect("own folder is writable");
     }
-    let packed = Command::new("tar").arg("-C").arg(&root).arg("-cf").arg(archive).arg(".").status();
-    assert!(packed.is_ok_and(|status| status.success()), "tar packs the image");
+    let packed = Command::new("tar")
+        .arg("-C")
+        .arg(&root)
+        .arg("-cf")
+        .arg(archive)
+        .arg(".")
+        .status();
+    assert!(
+        packed.is_ok_and(|status| status.success()),
+        "tar packs the image"
+    );
 }

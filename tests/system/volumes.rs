@@ -1,4 +1,5 @@
-//! Anonymous volumes with real podman: those that an image makes with `VOLUME` go with their container, whatever ends it.
+//! Anonymous volumes with real podman: those that an image makes with `VOLUME` go with their
+//! container, whatever ends it.
 //!
 //! Thread: the test's. Owns: per test one cluster and one podman store (store.rs).
 
@@ -11,7 +12,14 @@ const IMAGE: &str = "docker.io/library/voluminous:1";
 fn podman_with_image() -> Podman {
     let podman = Podman::new();
     let changes = ["--change", "ENV PATH=/bin", "--change", "VOLUME /data"];
-    podman.run(&[&["import", "--quiet"], &changes[..], &[&podman.image_archive(), IMAGE]].concat());
+    podman.run(
+        &[
+            &["import", "--quiet"],
+            &changes[..],
+            &[&podman.image_archive(), IMAGE],
+        ]
+        .concat(),
+    );
     podman
 }
 
@@ -29,7 +37,11 @@ fn shell(command: &str) -> String {
 }
 
 fn volumes(podman: &Podman) -> Vec<String> {
-    podman.run(&["volume", "ls", "--format={{.Name}}"]).lines().map(str::to_owned).collect()
+    podman
+        .run(&["volume", "ls", "--format={{.Name}}"])
+        .lines()
+        .map(str::to_owned)
+        .collect()
 }
 
 /// How many there are beside the one that has a name.
@@ -47,7 +59,13 @@ fn restarts_and_updates_left_the_volumes_of_each_container() {
     let recorder = Recorder::start(&cluster);
     let restarts = "    restartPolicy: ON_FAILURE\n";
     cluster.apply(&workload("web", restarts, "", &shell("sleep 0.2; exit 1")));
-    let failures = || recorder.states_of("web").iter().filter(|state| *state == "Failed(ExecFailed)").count();
+    let failures = || {
+        recorder
+            .states_of("web")
+            .iter()
+            .filter(|state| *state == "Failed(ExecFailed)")
+            .count()
+    };
     wait_until("it was restarted", || failures() >= 3);
     assert!(anonymous(&podman) <= 1, "{:?}", volumes(&podman));
 
@@ -65,12 +83,21 @@ fn containers_that_never_ran_left_their_volumes() {
     let podman = podman_with_image();
     let cluster = Cluster::start_on(&podman, &["agent_A"], "prepare = \"init\"");
     cluster.apply(&workload("broken", "", "", "[nosuch]"));
-    cluster.wait_for_row("broken", "is retried twice", |row| row.info.starts_with("Retry 2"));
+    cluster.wait_for_row("broken", "is retried twice", |row| {
+        row.info.starts_with("Retry 2")
+    });
     cluster.remove("broken");
     assert_eq!(anonymous(&podman), 0);
 
-    cluster.apply(&workload("waits", "    dependencies: {broken: ADD_COND_RUNNING}\n", "", &shell(PATIENT)));
-    cluster.wait_for_row("waits", "is prepared", |row| row.info.starts_with("prepared: INIT"));
+    cluster.apply(&workload(
+        "waits",
+        "    dependencies: {broken: ADD_COND_RUNNING}\n",
+        "",
+        &shell(PATIENT),
+    ));
+    cluster.wait_for_row("waits", "is prepared", |row| {
+        row.info.starts_with("prepared: INIT")
+    });
     assert_eq!(anonymous(&podman), 1);
     cluster.remove("waits");
     assert_eq!(anonymous(&podman), 0);
@@ -91,9 +118,16 @@ fn volumes_of_an_earlier_agents_containers_go_with_them() {
     cluster.kill_agent("agent_A");
     cluster.wait_for_state("web", "AgentDisconnected");
     assert_eq!(anonymous(&podman), 2);
-    assert_eq!(cluster.ank(&["--no-wait", "delete", "workload", "web", "job"]).code, 0);
+    assert_eq!(
+        cluster
+            .ank(&["--no-wait", "delete", "workload", "web", "job"])
+            .code,
+        0
+    );
     cluster.start_agent("agent_A");
-    wait_until("the new agent has removed both", || podman.containers().is_empty());
+    wait_until("the new agent has removed both", || {
+        podman.containers().is_empty()
+    });
     assert_eq!(anonymous(&podman), 0);
 }
 
@@ -108,7 +142,11 @@ fn volumes_of_a_pod_go_with_it() {
         shell(PATIENT)
     );
     cluster.apply_until_run(&pod, &["pods"]);
-    assert_eq!(volumes(&podman).len(), 3, "beside those with its configuration and ids");
+    assert_eq!(
+        volumes(&podman).len(),
+        3,
+        "beside those with its configuration and ids"
+    );
     cluster.remove("pods");
     assert_eq!(volumes(&podman), [""; 0]);
 }

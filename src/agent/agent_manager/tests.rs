@@ -1,4 +1,5 @@
-//! The scheduler thread's decisions, driven through `on_event`, with everything behind it in memory.
+//! The scheduler thread's decisions, driven through `on_event`, with everything behind it in
+//! memory.
 
 use super::*;
 use crate::agent::log_stream::LogAvailability;
@@ -11,7 +12,9 @@ use crate::model::workload::{AddCondition, RestartPolicy, Workload};
 use crate::platform::logging::{lines_of, suppressed};
 use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
 use crate::simulation::manual_clock::ManualClock;
-use crate::simulation::stepped_agent::{AgentOptions, AgentRig as Rig, SteppedAgent, deleted_after, wanted_with};
+use crate::simulation::stepped_agent::{
+    AgentOptions, AgentRig as Rig, SteppedAgent, deleted_after, wanted_with,
+};
 use crossbeam_channel::bounded;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +47,10 @@ fn needing(name: &str, other: &str, condition: AddCondition) -> AddedWorkload {
 }
 
 fn started(name: &str) -> Vec<String> {
-    vec![format!("{name} Pending(Starting): 'Triggered at runtime.'"), format!("{name} Running(Ok)")]
+    vec![
+        format!("{name} Pending(Starting): 'Triggered at runtime.'"),
+        format!("{name} Running(Ok)"),
+    ]
 }
 
 // [utest->swdd~agent-handles-update-workload-requests~1]
@@ -60,7 +66,8 @@ fn the_storage_example_goes_through_the_documented_states() {
         workload("init_storage", |_| {}),
         needing("error_handler", "storage_provider", AddCondition::Failed),
     ]);
-    let waits = |name: &str, other: &str| format!("{name} Pending(WaitingToStart): 'waits for {other}'");
+    let waits =
+        |name: &str, other: &str| format!("{name} Pending(WaitingToStart): 'waits for {other}'");
     let waiting = vec![
         waits("error_handler", "'storage_provider' to fail"),
         waits("logger", "'storage_provider' to run"),
@@ -68,8 +75,12 @@ fn the_storage_example_goes_through_the_documented_states() {
     ];
     assert_eq!(rig.sent(), [waiting, started("init_storage")].concat());
     rig.ends("init_storage", 0);
-    let expected =
-        [vec!["init_storage Succeeded(Ok)".to_owned()], started("storage_provider"), started("logger")].concat();
+    let expected = [
+        vec!["init_storage Succeeded(Ok)".to_owned()],
+        started("storage_provider"),
+        started("logger"),
+    ]
+    .concat();
     assert_eq!(rig.sent(), expected);
     rig.ends("storage_provider", 1);
     let failed = vec!["storage_provider Failed(ExecFailed): 'Exit code: '1''".to_owned()];
@@ -81,23 +92,41 @@ fn the_storage_example_goes_through_the_documented_states() {
 fn unmet_dependencies_are_reported_again_only_when_others_are() {
     let mut rig = Rig::new();
     let waiting = workload("w", |workload| {
-        let conditions = [("a", AddCondition::Succeeded), ("b", AddCondition::Running), ("c", AddCondition::Failed)];
-        workload.dependencies = conditions.map(|(name, condition)| (name.to_owned(), condition)).into();
+        let conditions = [
+            ("a", AddCondition::Succeeded),
+            ("b", AddCondition::Running),
+            ("c", AddCondition::Failed),
+        ];
+        workload.dependencies = conditions
+            .map(|(name, condition)| (name.to_owned(), condition))
+            .into();
     });
     rig.add(&[waiting]);
     let waits = |parts: &str| vec![format!("w Pending(WaitingToStart): '{parts}'")];
-    assert_eq!(rig.sent(), waits("waits for 'a' to succeed; waits for 'b' to run; waits for 'c' to fail"));
+    assert_eq!(
+        rig.sent(),
+        waits("waits for 'a' to succeed; waits for 'b' to run; waits for 'c' to fail")
+    );
     rig.foreign("a", Phase::Running);
     assert!(rig.sent().is_empty(), "still the same are unmet");
     rig.foreign("a", Phase::Succeeded);
-    assert_eq!(rig.sent(), waits("waits for 'b' to run; waits for 'c' to fail"));
+    assert_eq!(
+        rig.sent(),
+        waits("waits for 'b' to run; waits for 'c' to fail")
+    );
     rig.foreign("c", Phase::FailedExecFailed);
     assert_eq!(rig.sent(), waits("waits for 'b' to run"));
     rig.foreign("c", Phase::Running);
-    assert_eq!(rig.sent(), waits("waits for 'b' to run; waits for 'c' to fail"));
+    assert_eq!(
+        rig.sent(),
+        waits("waits for 'b' to run; waits for 'c' to fail")
+    );
     rig.foreign("c", Phase::FailedExecFailed);
     rig.foreign("b", Phase::Running);
-    assert_eq!(rig.sent(), [waits("waits for 'b' to run"), started("w")].concat());
+    assert_eq!(
+        rig.sent(),
+        [waits("waits for 'b' to run"), started("w")].concat()
+    );
 }
 
 // [utest->swdd~agent-handles-update-workload-state-requests~1]
@@ -112,7 +141,10 @@ fn states_of_other_agents_start_and_stop_what_waits_for_them() {
         assert!(rig.engine.take_calls().is_empty());
         rig.foreign("far", Phase::Running);
         assert_eq!(rig.engine.take_calls(), ["create w"]);
-        rig.change(&[], &[deleted_after(&workload("w", |_| {}).instance, &["far"])]);
+        rig.change(
+            &[],
+            &[deleted_after(&workload("w", |_| {}).instance, &["far"])],
+        );
         assert!(rig.engine.take_calls().is_empty());
         rig.foreign("far", end);
         assert_eq!(rig.engine.take_calls(), ["delete w"], "{end}");
@@ -148,7 +180,9 @@ fn all_who_need_what_may_not_run_may_not_run_either_and_nobody_else() {
         closed,
     ]);
     let known = rig.agent.manager.known_states();
-    let states: Vec<String> = known.map(|(instance, state)| format!("{} {state}", instance.workload)).collect();
+    let states: Vec<String> = known
+        .map(|(instance, state)| format!("{} {state}", instance.workload))
+        .collect();
     assert_eq!(
         states,
         [
@@ -174,20 +208,29 @@ fn a_workload_that_waits_to_stop_is_shown_so_whatever_its_container_does() {
     rig.ends("used", 3);
     assert_eq!(rig.sent(), ["used Stopping(WaitingToStop)"]);
     rig.foreign("user", Phase::Succeeded);
-    assert_eq!(rig.sent(), ["used Stopping(RequestedAtRuntime)", "used Removed"]);
+    assert_eq!(
+        rig.sent(),
+        ["used Stopping(RequestedAtRuntime)", "used Removed"]
+    );
 }
 
 #[test]
 fn a_workload_that_is_restarted_while_it_waits_to_stop_is_still_shown_as_waiting() {
     for code in [0, 3] {
         let mut rig = Rig::new();
-        let used = workload("used", |workload| workload.restart_policy = RestartPolicy::Always);
+        let used = workload("used", |workload| {
+            workload.restart_policy = RestartPolicy::Always
+        });
         rig.add(std::slice::from_ref(&used));
         rig.foreign("user", Phase::Running);
         rig.change(&[], &[deleted_after(&used.instance, &["user"])]);
         rig.ends("used", code);
         rig.agent.pass(RESTART_SPACING);
-        assert_eq!(rig.engine.only().1.state.phase, Phase::Running, "it is needed, so it runs again");
+        assert_eq!(
+            rig.engine.only().1.state.phase,
+            Phase::Running,
+            "it is needed, so it runs again"
+        );
         assert_eq!(rig.sent().last().unwrap(), "used Stopping(WaitingToStop)");
         rig.foreign("user", Phase::Succeeded);
         assert_eq!(rig.sent().last().unwrap(), "used Removed");
@@ -199,7 +242,11 @@ fn a_workload_that_is_restarted_while_it_waits_to_stop_is_still_shown_as_waiting
 fn restarts_and_dependencies_go_on_without_the_server_and_are_told_afterwards() {
     let mut rig = Rig::new();
     let restarting = workload("restarting", |w| w.restart_policy = RestartPolicy::Always);
-    let all = [restarting, workload("first", |_| {}), needing("second", "first", AddCondition::Succeeded)];
+    let all = [
+        restarting,
+        workload("first", |_| {}),
+        needing("second", "first", AddCondition::Succeeded),
+    ];
     rig.add(&all);
     rig.sent();
     rig.agent.uplink.disconnected();
@@ -210,12 +257,22 @@ fn restarts_and_dependencies_go_on_without_the_server_and_are_told_afterwards() 
         rig.agent.pass(Duration::from_secs(2));
     }
     rig.ends("first", 0);
-    assert_eq!(rig.engine.take_calls(), [vec!["start restarting"; 50], vec!["create second"]].concat());
+    assert_eq!(
+        rig.engine.take_calls(),
+        [vec!["start restarting"; 50], vec!["create second"]].concat()
+    );
     rig.agent.uplink.connected();
     rig.agent.hello(&all);
     let mut sent = rig.sent();
     sent.sort();
-    assert_eq!(sent, ["first Succeeded(Ok)", "restarting Running(Ok)", "second Running(Ok)"]);
+    assert_eq!(
+        sent,
+        [
+            "first Succeeded(Ok)",
+            "restarting Running(Ok)",
+            "second Running(Ok)"
+        ]
+    );
 }
 
 #[test]
@@ -223,8 +280,12 @@ fn after_a_reconnect_dependencies_are_judged_on_what_the_server_says_now() {
     let mut rig = Rig::new();
     rig.foreign("far", Phase::Running);
     rig.agent.manager.on_event(SchedulerEvent::ServerGone);
-    rig.agent.hello(&[needing("w", "far", AddCondition::Running)]);
-    assert_eq!(rig.sent(), ["w Pending(WaitingToStart): 'waits for 'far' to run'"]);
+    rig.agent
+        .hello(&[needing("w", "far", AddCondition::Running)]);
+    assert_eq!(
+        rig.sent(),
+        ["w Pending(WaitingToStart): 'waits for 'far' to run'"]
+    );
     rig.foreign("far", Phase::Running);
     assert_eq!(rig.sent(), started("w"));
 }
@@ -248,18 +309,30 @@ fn names_that_could_lead_out_of_the_run_folder_are_refused() {
 #[test]
 fn what_is_to_run_again_has_logs_of_its_last_run_and_what_was_only_prepared_has_none() {
     let added = wanted_with("w", "image: x", |workload| {
-        workload.dependencies.insert("far".to_owned(), AddCondition::Running);
+        workload
+            .dependencies
+            .insert("far".to_owned(), AddCondition::Running);
     });
     let mut prepared = Rig::with(|options| options.prepare.level = PrepareLevel::Create);
     prepared.add(std::slice::from_ref(&added));
     let mut again = Rig::silent(FakeEngine::new());
-    again.engine.add(&added.instance, ExecutionState::plain(Phase::Succeeded));
+    again
+        .engine
+        .add(&added.instance, ExecutionState::plain(Phase::Succeeded));
     again.agent.hello(std::slice::from_ref(&added));
     for (rig, has_logs) in [(&prepared, false), (&again, true)] {
-        assert!(rig.sent().last().unwrap().starts_with("w Pending(WaitingToStart)"));
+        assert!(
+            rig.sent()
+                .last()
+                .unwrap()
+                .starts_with("w Pending(WaitingToStart)")
+        );
         assert_eq!(rig.engine.containers().len(), 1, "{has_logs}");
         let available = rig.agent.manager.runtime.log_of(&added.instance);
-        assert_eq!(matches!(available, LogAvailability::Readable { .. }), has_logs);
+        assert_eq!(
+            matches!(available, LogAvailability::Readable { .. }),
+            has_logs
+        );
     }
 }
 
@@ -277,21 +350,42 @@ fn log_of(rig: &Rig, added: &AddedWorkload) -> String {
 fn a_log_can_be_read_as_soon_as_its_container_was_started() {
     // It is not ready for a long time, so its state is that of a start.
     let config = "image: x\nlifecycle: {ready: {tcp: {port: 1}}}";
-    let added = wanted_with("w", config, |workload| workload.restart_policy = RestartPolicy::Always);
+    let added = wanted_with("w", config, |workload| {
+        workload.restart_policy = RestartPolicy::Always
+    });
     let mut rig = Rig::new();
-    assert_eq!(log_of(&rig, &added), "never: workload 'w' is not on agent 'agent_A'");
-    let plan = WorkloadPlan { added: vec![added.clone()], deleted: vec![] };
-    rig.agent.manager.on_event(SchedulerEvent::Server(FromServer::UpdateWorkload(plan)));
+    assert_eq!(
+        log_of(&rig, &added),
+        "never: workload 'w' is not on agent 'agent_A'"
+    );
+    let plan = WorkloadPlan {
+        added: vec![added.clone()],
+        deleted: vec![],
+    };
+    rig.agent
+        .manager
+        .on_event(SchedulerEvent::Server(FromServer::UpdateWorkload(plan)));
     assert_eq!(log_of(&rig, &added), "starting");
     rig.agent.run();
-    assert!(rig.sent().last().unwrap().starts_with("w Pending(Starting): 'ready: "));
+    assert!(
+        rig.sent()
+            .last()
+            .unwrap()
+            .starts_with("w Pending(Starting): 'ready: ")
+    );
     assert_eq!(log_of(&rig, &added), "readable Some(1)");
     rig.ends("w", 1);
     rig.agent.pass(Duration::from_secs(60));
     let restarted = log_of(&rig, &added);
-    assert!(restarted.starts_with("readable Some(") && restarted != "readable Some(1)", "{restarted}");
+    assert!(
+        restarted.starts_with("readable Some(") && restarted != "readable Some(1)",
+        "{restarted}"
+    );
     rig.change(&[], &[deleted_after(&added.instance, &[])]);
-    assert_eq!(log_of(&rig, &added), "never: workload 'w' is not on agent 'agent_A'");
+    assert_eq!(
+        log_of(&rig, &added),
+        "never: workload 'w' is not on agent 'agent_A'"
+    );
 }
 
 #[test]
@@ -301,7 +395,10 @@ fn a_log_of_a_start_that_failed_may_come_later() {
     rig.engine.inject(Call::Create, [Fault::Fails]);
     rig.add(std::slice::from_ref(&added));
     let failed = log_of(&rig, &added);
-    assert!(failed.starts_with("later: it has no container, it is Pending(Starting): 'Retry 1: "), "{failed}");
+    assert!(
+        failed.starts_with("later: it has no container, it is Pending(Starting): 'Retry 1: "),
+        "{failed}"
+    );
     rig.agent.pass(Duration::from_secs(60));
     assert_eq!(log_of(&rig, &added), "readable Some(1)");
 }
@@ -309,9 +406,13 @@ fn a_log_of_a_start_that_failed_may_come_later() {
 #[test]
 fn messages_for_what_is_not_there_change_nothing() {
     let mut rig = Rig::new();
-    rig.agent.receive(FromServer::LogsCancel { request_id: "w@1".to_owned() });
+    rig.agent.receive(FromServer::LogsCancel {
+        request_id: "w@1".to_owned(),
+    });
     rig.agent.receive(FromServer::WorkloadStates(vec![]));
-    rig.agent.manager.on_event(SchedulerEvent::LoopDone("nobody".into()));
+    rig.agent
+        .manager
+        .on_event(SchedulerEvent::LoopDone("nobody".into()));
     rig.agent.run();
     assert!(rig.sent().is_empty());
 }
@@ -319,11 +420,19 @@ fn messages_for_what_is_not_there_change_nothing() {
 #[test]
 fn a_crash_of_the_agent_during_creates_never_leads_to_two_containers() {
     for crash_after in 0..40 {
-        let (folder, engine, clock) = (tempfile::tempdir().unwrap(), FakeEngine::new(), ManualClock::new());
-        let all: Vec<AddedWorkload> = (0..5).map(|number| workload(&format!("w{number}"), |_| {})).collect();
+        let (folder, engine, clock) = (
+            tempfile::tempdir().unwrap(),
+            FakeEngine::new(),
+            ManualClock::new(),
+        );
+        let all: Vec<AddedWorkload> = (0..5)
+            .map(|number| workload(&format!("w{number}"), |_| {}))
+            .collect();
         engine.inject(Call::Create, [Fault::LeavesHalfDone, Fault::TimesOut]);
         let mut first = SteppedAgent::start(AgentOptions::new(folder.path()), &engine, &clock);
-        first.manager.on_event(SchedulerEvent::Server(FromServer::ServerHello(all.clone())));
+        first
+            .manager
+            .on_event(SchedulerEvent::Server(FromServer::ServerHello(all.clone())));
         for _ in 0..crash_after {
             first.step();
         }
@@ -332,35 +441,56 @@ fn a_crash_of_the_agent_during_creates_never_leads_to_two_containers() {
         second.hello(&all);
         second.pass(Duration::from_secs(60));
         let containers = engine.containers();
-        let names: BTreeSet<Name> = containers.values().map(|c| c.instance.workload.clone()).collect();
-        assert_eq!((containers.len(), names.len()), (5, 5), "crash after {crash_after} steps");
-        assert!(containers.values().all(|c| c.state.phase == Phase::Running), "crash after {crash_after} steps");
+        let names: BTreeSet<Name> = containers
+            .values()
+            .map(|c| c.instance.workload.clone())
+            .collect();
+        assert_eq!(
+            (containers.len(), names.len()),
+            (5, 5),
+            "crash after {crash_after} steps"
+        );
+        assert!(
+            containers.values().all(|c| c.state.phase == Phase::Running),
+            "crash after {crash_after} steps"
+        );
     }
 }
 
 /// Seed 23784 of the simulation.
 #[test]
-fn what_a_plan_deletes_before_the_engine_says_what_it_has_is_not_started_in_place_of_an_older_instance() {
+fn what_a_plan_deletes_before_the_engine_says_what_it_has_is_not_started_in_place_of_an_older_instance()
+ {
     let third = workload("app", |workload| workload.runtime_config = "third".into());
-    for (replaced_by, then) in
-        [(None, vec!["list", "delete app"]), (Some(third), vec!["list", "delete app", "create app"])]
-    {
-        let (net, said) = (workload("net", |_| {}), needing("app", "net", AddCondition::Running));
+    for (replaced_by, then) in [
+        (None, vec!["list", "delete app"]),
+        (Some(third), vec!["list", "delete app", "create app"]),
+    ] {
+        let (net, said) = (
+            workload("net", |_| {}),
+            needing("app", "net", AddCondition::Running),
+        );
         let older = workload("app", |workload| workload.runtime_config = "first".into());
         let mut rig = silent(&[&net, &older], &[net.clone(), said.clone()]);
         rig.change(replaced_by.as_slice(), &[deleted(&said, &[])]);
         assert_eq!(rig.says_what_it_has(), then);
-        let sent = rig.agent.sent().into_iter().filter(|report| report.instance == said.instance);
+        let sent = rig
+            .agent
+            .sent()
+            .into_iter()
+            .filter(|report| report.instance == said.instance);
         let states: Vec<String> = sent.map(|report| report.state.to_string()).collect();
         assert_eq!(states, ["Removed"]);
     }
 }
 
-/// An agent whose engine does not say what it has before `says_what_it_has`, with `running` and a hello of `said`.
+/// An agent whose engine does not say what it has before `says_what_it_has`, with `running` and a
+/// hello of `said`.
 fn silent(running: &[&AddedWorkload], said: &[AddedWorkload]) -> Rig {
     let mut rig = Rig::silent(FakeEngine::new());
     for added in running {
-        rig.engine.add(&added.instance, ExecutionState::plain(Phase::Running));
+        rig.engine
+            .add(&added.instance, ExecutionState::plain(Phase::Running));
     }
     rig.engine.set_silent(true);
     rig.agent.hello(said);
@@ -380,7 +510,11 @@ impl Rig {
     }
 
     fn known(&self, added: &AddedWorkload) -> String {
-        let state = self.agent.manager.known_states().find(|(instance, _)| **instance == added.instance);
+        let state = self
+            .agent
+            .manager
+            .known_states()
+            .find(|(instance, _)| **instance == added.instance);
         state.map_or_else(|| "unknown".to_owned(), |(_, state)| state.to_string())
     }
 }
@@ -391,14 +525,20 @@ fn nothing_starts_because_of_what_is_taken_over_only_to_be_ended() {
     let old = workload("w0", |_| {});
     let new = workload("w0", |workload| workload.runtime_config = "new".into());
     let user = needing("w5", "w0", AddCondition::Running);
-    for (replaced_by, then) in [(None, vec!["delete w0"]), (Some(new), vec!["delete w0", "create w0", "create w5"])] {
+    for (replaced_by, then) in [
+        (None, vec!["delete w0"]),
+        (Some(new), vec!["delete w0", "create w0", "create w5"]),
+    ] {
         let mut rig = silent(&[&old], std::slice::from_ref(&old));
         rig.foreign("far", Phase::Running);
         let added: Vec<_> = replaced_by.into_iter().chain([user.clone()]).collect();
         rig.change(&added, &[deleted(&old, &["far"])]);
         assert_eq!(rig.says_what_it_has(), ["list"], "{then:?}");
         let waits = "Pending(WaitingToStart): 'waits for 'w0' to run'";
-        assert_eq!((&*rig.known(&old), &*rig.known(&user)), ("Stopping(WaitingToStop)", waits));
+        assert_eq!(
+            (&*rig.known(&old), &*rig.known(&user)),
+            ("Stopping(WaitingToStop)", waits)
+        );
         rig.foreign("far", Phase::Removed);
         rig.agent.pass(Duration::from_secs(10));
         assert_eq!(rig.engine.take_calls(), then);
@@ -407,7 +547,10 @@ fn nothing_starts_because_of_what_is_taken_over_only_to_be_ended() {
 
 #[test]
 fn nothing_is_replaced_because_of_what_is_taken_over_only_to_be_ended() {
-    let (net, old) = (workload("net", |_| {}), needing("app", "net", AddCondition::Running));
+    let (net, old) = (
+        workload("net", |_| {}),
+        needing("app", "net", AddCondition::Running),
+    );
     let mut rig = silent(&[&net, &old], &[net.clone(), old.clone()]);
     rig.foreign("far", Phase::Running);
     let mut new = old.clone();
@@ -417,12 +560,18 @@ fn nothing_is_replaced_because_of_what_is_taken_over_only_to_be_ended() {
     rig.change(std::slice::from_ref(&new), &deleted);
     assert_eq!(rig.says_what_it_has(), ["list", "delete app"]);
     let waits = "Pending(WaitingToStart): 'waits for 'net' to run'";
-    assert_eq!((&*rig.known(&net), &*rig.known(&new)), ("Stopping(WaitingToStop)", waits));
+    assert_eq!(
+        (&*rig.known(&net), &*rig.known(&new)),
+        ("Stopping(WaitingToStop)", waits)
+    );
 }
 
 #[test]
 fn what_was_replaced_and_is_wanted_again_as_it_runs_never_stops_and_keeps_what_it_depends_on() {
-    let (net, app) = (workload("net", |_| {}), needing("app", "net", AddCondition::Running));
+    let (net, app) = (
+        workload("net", |_| {}),
+        needing("app", "net", AddCondition::Running),
+    );
     let other = workload("app", |workload| workload.runtime_config = "other".into());
     let mut rig = silent(&[&net, &app], &[net.clone(), app.clone()]);
     for (old, new) in [(&app, &other), (&other, &app)] {
@@ -430,18 +579,29 @@ fn what_was_replaced_and_is_wanted_again_as_it_runs_never_stops_and_keeps_what_i
     }
     rig.change(&[], &[deleted(&net, &["app"])]);
     assert_eq!(rig.says_what_it_has(), ["list"]);
-    assert_eq!((&*rig.known(&net), &*rig.known(&app)), ("Stopping(WaitingToStop)", "Running(Ok)"));
+    assert_eq!(
+        (&*rig.known(&net), &*rig.known(&app)),
+        ("Stopping(WaitingToStop)", "Running(Ok)")
+    );
     let sent = rig.sent();
-    assert!(sent.contains(&"app Removed".to_owned()), "the other one never came: {sent:?}");
+    assert!(
+        sent.contains(&"app Removed".to_owned()),
+        "the other one never came: {sent:?}"
+    );
 }
 
-/// Seed 800136 of the simulation: the agent woke up each second for a workload that it did not have.
+/// Seed 800136 of the simulation: the agent woke up each second for a workload that it did not
+/// have.
 #[test]
-fn conditions_of_what_was_taken_back_before_the_engine_said_what_it_has_are_not_looked_at_for_ever() {
+fn conditions_of_what_was_taken_back_before_the_engine_said_what_it_has_are_not_looked_at_for_ever()
+{
     let gated = workload("gated", |workload| {
         workload.runtime_config = "lifecycle: { precondition: { pathExists: /key } }".into();
     });
-    let plan = FromServer::UpdateWorkload(WorkloadPlan { added: vec![], deleted: vec![deleted(&gated, &[])] });
+    let plan = FromServer::UpdateWorkload(WorkloadPlan {
+        added: vec![],
+        deleted: vec![deleted(&gated, &[])],
+    });
     for takes_back in [plan, FromServer::ServerHello(vec![])] {
         let mut rig = silent(&[], std::slice::from_ref(&gated));
         rig.agent.receive(takes_back);
@@ -456,13 +616,23 @@ fn the_scheduler_thread_ends_when_told_to() {
     let (_inbox, events) = crossbeam_channel::bounded(1);
     let (running, stop) = crossbeam_channel::bounded(0);
     drop(running);
-    rig.agent.manager.run(&events, &stop, &crate::platform::watchdog::Heartbeat::unattended());
+    rig.agent.manager.run(
+        &events,
+        &stop,
+        &crate::platform::watchdog::Heartbeat::unattended(),
+    );
 }
 
 /// The loads that were sent since the last call: CPU usage of 2 kB of free memory.
 fn loads(rig: &Rig) -> Vec<u32> {
     let messages = std::iter::from_fn(|| rig.agent.uplink.next());
-    let loads = messages.filter_map(|message| if let ToServer::AgentLoad(load) = message { Some(load) } else { None });
+    let loads = messages.filter_map(|message| {
+        if let ToServer::AgentLoad(load) = message {
+            Some(load)
+        } else {
+            None
+        }
+    });
     loads
         .inspect(|load| assert_eq!((&*load.agent, load.free_memory), ("agent_A", 2048)))
         .map(|load| load.cpu_usage)
@@ -479,7 +649,11 @@ fn the_load_is_reported_with_each_hello_and_every_two_seconds_after_it() {
     assert_eq!(loads(&rig), [] as [u32; 0], "nobody has said hello");
     rig.agent.hello(&[]);
     assert_eq!(loads(&rig), [10], "at once");
-    std::fs::write(rig.folder.path().join("stat"), "cpu  30 0 0 170 0 0 0 0 0 0\n").unwrap();
+    std::fs::write(
+        rig.folder.path().join("stat"),
+        "cpu  30 0 0 170 0 0 0 0 0 0\n",
+    )
+    .unwrap();
     rig.agent.pass(Duration::from_millis(1999));
     assert_eq!(loads(&rig), [] as [u32; 0]);
     rig.agent.pass(Duration::from_millis(1));
@@ -488,11 +662,19 @@ fn the_load_is_reported_with_each_hello_and_every_two_seconds_after_it() {
     assert_eq!(loads(&rig).len(), 1, "only the newest waits");
     rig.clock.advance(LOAD_INTERVAL * 10);
     rig.agent.run();
-    assert_eq!((loads(&rig).len(), rig.agent.manager.due()), (1, rig.clock.now() + LOAD_INTERVAL), "without bursts");
+    assert_eq!(
+        (loads(&rig).len(), rig.agent.manager.due()),
+        (1, rig.clock.now() + LOAD_INTERVAL),
+        "without bursts"
+    );
     rig.agent.manager.on_event(SchedulerEvent::ServerGone);
     rig.agent.pass(Duration::from_millis(2700));
     assert_eq!(loads(&rig), [] as [u32; 0], "nobody is there");
-    std::fs::write(rig.folder.path().join("stat"), "cpu  130 0 0 270 0 0 0 0 0 0\n").unwrap();
+    std::fs::write(
+        rig.folder.path().join("stat"),
+        "cpu  130 0 0 270 0 0 0 0 0 0\n",
+    )
+    .unwrap();
     rig.agent.hello(&[]);
     assert_eq!(loads(&rig), [50], "of the time without a connection");
 }
@@ -503,25 +685,52 @@ fn the_overview_has_each_workload_that_is_to_run_with_its_newest_instance() {
     let shown = |rig: &mut Rig| {
         let (reply, overview) = bounded(1);
         rig.agent.manager.on_event(SchedulerEvent::Overview(reply));
-        let Overview { connected, workloads } = overview.try_recv().unwrap();
+        let Overview {
+            connected,
+            workloads,
+        } = overview.try_recv().unwrap();
         let of_one = |one: WorkloadOverview| {
-            let config = ["a", "b"]
-                .into_iter()
-                .find(|config| InstanceName::new(&one.instance.workload, config, "agent_A") == one.instance);
-            format!("{}:{} {} {}", one.instance.workload, config.unwrap(), one.runtime, one.state.unwrap_or("-"))
+            let config = ["a", "b"].into_iter().find(|config| {
+                InstanceName::new(&one.instance.workload, config, "agent_A") == one.instance
+            });
+            format!(
+                "{}:{} {} {}",
+                one.instance.workload,
+                config.unwrap(),
+                one.runtime,
+                one.state.unwrap_or("-")
+            )
         };
-        (connected, workloads.into_iter().map(of_one).collect::<Vec<_>>())
+        (
+            connected,
+            workloads.into_iter().map(of_one).collect::<Vec<_>>(),
+        )
     };
     assert_eq!(shown(&mut rig), (false, vec![]));
     let used = workload("used", |_| {});
-    rig.agent.hello(&[used.clone(), needing("waits", "far", AddCondition::Running), workload("gone", |_| {})]);
-    let all = ["gone:a podman Running", "used:a podman Running", "waits:a podman Pending"].map(str::to_owned);
+    rig.agent.hello(&[
+        used.clone(),
+        needing("waits", "far", AddCondition::Running),
+        workload("gone", |_| {}),
+    ]);
+    let all = [
+        "gone:a podman Running",
+        "used:a podman Running",
+        "waits:a podman Pending",
+    ]
+    .map(str::to_owned);
     assert_eq!(shown(&mut rig), (true, all.to_vec()));
     // A successor waits behind its predecessor, and what is to go is not shown.
     rig.foreign("user", Phase::Running);
     let gone = workload("gone", |_| {}).instance;
     let new = wanted_with("used", "b", |_| {});
-    rig.change(&[new], &[deleted_after(&used.instance, &["user"]), deleted_after(&gone, &["user"])]);
+    rig.change(
+        &[new],
+        &[
+            deleted_after(&used.instance, &["user"]),
+            deleted_after(&gone, &["user"]),
+        ],
+    );
     let all = ["used:b podman Pending", "waits:a podman Pending"].map(str::to_owned);
     assert_eq!(shown(&mut rig), (true, all.to_vec()));
     rig.agent.manager.on_event(SchedulerEvent::ServerGone);
@@ -547,8 +756,14 @@ fn a_workload_that_is_updated_again_and_again_filled_the_log_of_its_agent() {
     let t0 = |config: String, runtime: &str, has_interface: bool| {
         wanted_with("t0", &config, |workload| {
             workload.runtime = runtime.into();
-            let rule = AccessRule::State { operation: Operation::Read, filter_masks: vec!["*".to_owned()] };
-            workload.control_interface_access.allow_rules.extend(has_interface.then_some(rule));
+            let rule = AccessRule::State {
+                operation: Operation::Read,
+                filter_masks: vec!["*".to_owned()],
+            };
+            workload
+                .control_interface_access
+                .allow_rules
+                .extend(has_interface.then_some(rule));
         })
     };
     let mut rig = Rig::new();
@@ -556,29 +771,55 @@ fn a_workload_that_is_updated_again_and_again_filled_the_log_of_its_agent() {
     rig.add(std::slice::from_ref(&old));
     let lines = lines_of(|| {
         for number in 0..100 {
-            let new = t0(format!("{{ image: {number}, lifecycle: {{ update: {{}} }} }}"), "podman", true);
-            let instances = vec![InstanceName::with_id("unknown", "id", "agent_A"), new.instance.clone()];
-            let request = LogsRequest { instances, ..LogsRequest::default() };
+            let new = t0(
+                format!("{{ image: {number}, lifecycle: {{ update: {{}} }} }}"),
+                "podman",
+                true,
+            );
+            let instances = vec![
+                InstanceName::with_id("unknown", "id", "agent_A"),
+                new.instance.clone(),
+            ];
+            let request = LogsRequest {
+                instances,
+                ..LogsRequest::default()
+            };
             let request_id = format!("agent_B@user@{number}");
             rig.engine.inject(Call::Image, [Fault::Fails]);
             let mut messages = vec![
                 FromServer::Prepare(vec![new.clone()]),
-                FromServer::LogsRequest { request_id: request_id.clone(), request },
+                FromServer::LogsRequest {
+                    request_id: request_id.clone(),
+                    request,
+                },
                 FromServer::LogsCancel { request_id },
-                FromServer::Response(Response { id: "t0@x".to_owned(), content: ResponseContent::LogsCancelAccepted }),
+                FromServer::Response(Response {
+                    id: "t0@x".to_owned(),
+                    content: ResponseContent::LogsCancelAccepted,
+                }),
                 FromServer::WorkloadStates(vec![]),
                 FromServer::UsageRequest { number: 1 },
             ];
             let same = |runtime| t0(number.to_string(), runtime, false);
             for new in [new, same("podman"), same("none"), same("podman")] {
                 let deleted = vec![deleted_after(&old.instance, &[])];
-                messages.push(FromServer::UpdateWorkload(WorkloadPlan { added: vec![new.clone()], deleted }));
+                messages.push(FromServer::UpdateWorkload(WorkloadPlan {
+                    added: vec![new.clone()],
+                    deleted,
+                }));
                 old = new;
             }
             let deleted = vec![deleted_after(&old.instance, &[])];
-            messages.push(FromServer::UpdateWorkload(WorkloadPlan { added: vec![], deleted }));
-            messages.push(FromServer::UpdateWorkload(WorkloadPlan { added: vec![old.clone()], deleted: vec![] }));
-            rig.engine.inject(Call::Create, [Fault::Fails, Fault::TimesOut]);
+            messages.push(FromServer::UpdateWorkload(WorkloadPlan {
+                added: vec![],
+                deleted,
+            }));
+            messages.push(FromServer::UpdateWorkload(WorkloadPlan {
+                added: vec![old.clone()],
+                deleted: vec![],
+            }));
+            rig.engine
+                .inject(Call::Create, [Fault::Fails, Fault::TimesOut]);
             rig.engine.inject(Call::Delete, [Fault::Fails]);
             for message in messages {
                 sent.insert(number_of(&message));
@@ -590,8 +831,16 @@ fn a_workload_that_is_updated_again_and_again_filled_the_log_of_its_agent() {
     });
     // A hello comes with a connection, which no request makes.
     assert_eq!(sent, (1..8).collect());
-    assert_eq!(suppressed(&lines), BTreeSet::from(["log requests", "t0"]), "{lines:#?}");
-    assert_eq!(lines.len(), 2 * (LOG_SOURCE_LINES as usize + 1), "{lines:#?}");
+    assert_eq!(
+        suppressed(&lines),
+        BTreeSet::from(["log requests", "t0"]),
+        "{lines:#?}"
+    );
+    assert_eq!(
+        lines.len(),
+        2 * (LOG_SOURCE_LINES as usize + 1),
+        "{lines:#?}"
+    );
 }
 
 // [utest->swdd~agent-refuses-unreadable-workload~1]
@@ -599,10 +848,15 @@ fn a_workload_that_is_updated_again_and_again_filled_the_log_of_its_agent() {
 fn workload_of_a_newer_server_is_refused_by_name_and_others_run() {
     for level in [PrepareLevel::None, PrepareLevel::Create] {
         let mut rig = Rig::with(|options| options.prepare.level = level);
-        let newer = workload("newer", |workload| workload.unreadable = Some("it is too new".into()));
+        let newer = workload("newer", |workload| {
+            workload.unreadable = Some("it is too new".into())
+        });
         rig.add(&[newer, workload("good", |_| {})]);
         let sent = rig.sent();
-        assert!(sent.contains(&"newer Pending(StartingFailed): 'it is too new'".to_owned()), "{sent:?}");
+        assert!(
+            sent.contains(&"newer Pending(StartingFailed): 'it is too new'".to_owned()),
+            "{sent:?}"
+        );
         assert!(sent.contains(&"good Running(Ok)".to_owned()), "{sent:?}");
         assert_eq!(rig.engine.containers().len(), 1);
     }

@@ -1,8 +1,9 @@
-//! What one workload has asked, and the messages that wait for it as the bytes that it will read: bounded, and putting
-//! never waits. Both are of one generation: a container of the workload, from its hello on. What still comes for an
-//! earlier generation is not for this one.
+//! What one workload has asked, and the messages that wait for it as the bytes that it will read:
+//! bounded, and putting never waits. Both are of one generation: a container of the workload, from
+//! its hello on. What still comes for an earlier generation is not for this one.
 //!
-//! Thread: none, a plain value; `rx:server` and `control` put, `control` takes, see [`super::ControlHub`].
+//! Thread: none, a plain value; `rx:server` and `control` put, `control` takes, see
+//! [`super::ControlHub`].
 
 use crate::model::messages::{
     AlteredFields, ReadState, Request, RequestContent, Response, ResponseContent, ToWorkload,
@@ -12,32 +13,38 @@ use crate::model::node::Node;
 use crate::wire::delimited::frame;
 use std::collections::{BTreeSet, VecDeque};
 
-/// Messages waiting for one workload. One that does not read loses log lines and events, with a notice.
+/// Messages waiting for one workload. One that does not read loses log lines and events, with a
+/// notice.
 const WAITING: usize = 1024;
 /// Encoded bytes waiting for one workload. A larger message waits alone.
 pub(super) const WAITING_BYTES: usize = 8 * 1024 * 1024;
-/// While a workload has not read responses of this many bytes, its requests wait: room for a few large ones.
+/// While a workload has not read responses of this many bytes, its requests wait: room for a few
+/// large ones.
 pub(super) const UNREAD_BYTES: usize = WAITING_BYTES / 8;
-/// Event subscriptions and log collections of one workload that are open: twice 64, which the server allows.
+/// Event subscriptions and log collections of one workload that are open: twice 64, which the
+/// server allows.
 const OPEN: usize = 128;
-/// Other requests without a response. Only a server that does not respond leaves more than one; the oldest are forgotten.
+/// Other requests without a response. Only a server that does not respond leaves more than one; the
+/// oldest are forgotten.
 const UNANSWERED: usize = 8;
 
-/// Masks of the event subscriptions of one workload, in bytes of their texts, that are kept to subscribe again: what the server
-/// allows a workload.
+/// Masks of the event subscriptions of one workload, in bytes of their texts, that are kept to
+/// subscribe again: what the server allows a workload.
 const MASKS_BYTES: usize = 2 * 1024 * 1024;
-/// The parts of a state that a subscription to everything has. One that is not in the state has gone.
+/// The parts of a state that a subscription to everything has. One that is not in the state has
+/// gone.
 const ALL_PARTS: [&str; 3] = ["agents", "desiredState", "workloadStates"];
 
 /// The error for a workload whose subscription is not kept.
 const EVENTS_ENDED: &str = "The connection to the server was lost, and with it the event subscription, whose masks are too \
                             long to be kept; subscribe again";
 /// The error for a workload that follows more logs than it has room for their ends.
-const LOGS_ENDED: &str = "The connection to the server was lost, and with it these logs; request them again";
+const LOGS_ENDED: &str =
+    "The connection to the server was lost, and with it these logs; request them again";
 /// The error for a workload that did not read its events.
-const EVENTS_LOST: &str =
-    "Events were not read in time and are lost; the subscription is cancelled, subscribe again to get the state";
-/// The error for a workload when the server is gone without a response. The request may have reached it.
+const EVENTS_LOST: &str = "Events were not read in time and are lost; the subscription is cancelled, subscribe again to get the state";
+/// The error for a workload when the server is gone without a response. The request may have
+/// reached it.
 const LOST: &str = "The connection to the server was lost before it answered. What was asked for may have been done or \
                     not; ask again";
 
@@ -95,7 +102,9 @@ fn answers(content: &ResponseContent, asked: Asked) -> bool {
 /// Of which lasting request this is an event, or lines.
 fn part_of(content: &ResponseContent) -> Option<Lasting> {
     match content {
-        ResponseContent::CompleteState { altered: Some(_), .. } => Some(Lasting::Events),
+        ResponseContent::CompleteState {
+            altered: Some(_), ..
+        } => Some(Lasting::Events),
         ResponseContent::LogEntries(_) => Some(Lasting::Logs),
         _ => None,
     }
@@ -112,7 +121,11 @@ pub struct Frame {
 impl Frame {
     pub fn new(response: Response) -> Self {
         let (id, part) = (response.id.clone(), part_of(&response.content));
-        Self { id, part, bytes: frame(ToWorkload::Response(response)) }
+        Self {
+            id,
+            part,
+            bytes: frame(ToWorkload::Response(response)),
+        }
     }
 
     /// What it takes while it waits, in bytes.
@@ -130,7 +143,8 @@ enum Progress {
     Overdue,
     /// It was answered and lasts. Of logs, the instances whose lines have not ended.
     Begun(BTreeSet<InstanceName>),
-    /// It lasted until the connection was lost, and is sent again on the next one. Only of subscriptions.
+    /// It lasted until the connection was lost, and is sent again on the next one. Only of
+    /// subscriptions.
     Lost,
 }
 
@@ -180,14 +194,22 @@ pub struct Mailbox {
 impl Mailbox {
     /// Nothing is asked. Ids get this `prefix`.
     pub fn new(prefix: String) -> Self {
-        Self { prefix, first: None, waiting: VecDeque::new(), open: Vec::new() }
+        Self {
+            prefix,
+            first: None,
+            waiting: VecDeque::new(),
+            open: Vec::new(),
+        }
     }
 
-    /// A new generation begins, with this prefix. Returns the prefix of the one before, and what is to be cancelled of it at
-    /// the server.
+    /// A new generation begins, with this prefix. Returns the prefix of the one before, and what is
+    /// to be cancelled of it at the server.
     pub fn begin(&mut self, prefix: String) -> (String, Vec<Request>) {
         let before = std::mem::replace(self, Self::new(prefix));
-        let known = before.open.iter().filter(|open| open.progress != Progress::Lost);
+        let known = before
+            .open
+            .iter()
+            .filter(|open| open.progress != Progress::Lost);
         let lasting = known.filter_map(|open| match open.asked {
             Asked::Lasting(lasting) => Some(before.cancel(lasting, &open.id)),
             Asked::Once | Asked::Cancel(_) => None,
@@ -208,19 +230,28 @@ impl Mailbox {
 
     // ------------------------------------------------------- what is asked
 
-    /// Whether the workload has to wait before its next request, for a response or until it has read some.
+    /// Whether the workload has to wait before its next request, for a response or until it has
+    /// read some.
     pub fn must_wait(&self, next: &RequestContent) -> bool {
         // Log lines and events do not count.
-        let answers = || self.waiting.iter().filter(|frame| frame.part.is_none()).map(Frame::weight);
+        let answers = || {
+            self.waiting
+                .iter()
+                .filter(|frame| frame.part.is_none())
+                .map(Frame::weight)
+        };
         self.is_under_way() || !next.is_cancel() && answers().sum::<usize>() >= UNREAD_BYTES
     }
 
     /// Whether a request has no response yet.
     pub fn is_under_way(&self) -> bool {
-        self.open.iter().any(|open| open.progress == Progress::UnderWay)
+        self.open
+            .iter()
+            .any(|open| open.progress == Progress::UnderWay)
     }
 
-    /// A request is about to be sent; or the text of an error for the workload, when it would last and [`OPEN`] do.
+    /// A request is about to be sent; or the text of an error for the workload, when it would last
+    /// and [`OPEN`] do.
     pub fn ask(&mut self, id: String, content: &RequestContent) -> Result<(), String> {
         let asked = Asked::of(content);
         let lasts = |open: &Open| matches!(open.asked, Asked::Lasting(_));
@@ -237,44 +268,72 @@ impl Mailbox {
             self.open.remove(oldest);
         }
         self.wait_no_longer();
-        if matches!(asked, Asked::Lasting(Lasting::Events) | Asked::Cancel(Lasting::Events)) {
+        if matches!(
+            asked,
+            Asked::Lasting(Lasting::Events) | Asked::Cancel(Lasting::Events)
+        ) {
             // It is ended, or another one takes its place.
-            self.open.retain(|open| open.progress != Progress::Lost || open.id != id);
+            self.open
+                .retain(|open| open.progress != Progress::Lost || open.id != id);
         }
         let masks = self.kept_masks(content);
-        self.open.push(Open { id, asked, progress: Progress::UnderWay, masks, is_renewed: false });
+        self.open.push(Open {
+            id,
+            asked,
+            progress: Progress::UnderWay,
+            masks,
+            is_renewed: false,
+        });
         Ok(())
     }
 
     /// The masks of a subscription, if there is room to keep them.
     fn kept_masks(&self, content: &RequestContent) -> Option<Vec<String>> {
-        let RequestContent::CompleteState(ReadState { masks, subscribe: true }) = content else { return None };
+        let RequestContent::CompleteState(ReadState {
+            masks,
+            subscribe: true,
+        }) = content
+        else {
+            return None;
+        };
         let kept: usize = self.open.iter().map(Open::masks_bytes).sum();
         let bytes: usize = masks.iter().map(String::len).sum();
         (kept + bytes <= MASKS_BYTES).then(|| masks.clone())
     }
 
-    /// The next subscription to be sent again, one after the other: while a request of the workload is under way there is
-    /// none.
+    /// The next subscription to be sent again, one after the other: while a request of the workload
+    /// is under way there is none.
     pub fn next_renewal(&mut self) -> Option<Request> {
         if self.is_under_way() {
             return None;
         }
-        let lost = self.open.iter_mut().find(|open| open.progress == Progress::Lost)?;
+        let lost = self
+            .open
+            .iter_mut()
+            .find(|open| open.progress == Progress::Lost)?;
         (lost.progress, lost.is_renewed) = (Progress::UnderWay, true);
         let (id, masks) = (lost.id.clone(), lost.masks.clone().unwrap_or_default());
-        let content = RequestContent::CompleteState(ReadState { masks, subscribe: true });
-        Some(Request { id: self.full_id(&id), content })
+        let content = RequestContent::CompleteState(ReadState {
+            masks,
+            subscribe: true,
+        });
+        Some(Request {
+            id: self.full_id(&id),
+            content,
+        })
     }
 
     /// The next request does not wait for the response to the one before.
     pub fn wait_no_longer(&mut self) {
-        let under_way = self.open.iter_mut().filter(|open| open.progress == Progress::UnderWay);
+        let under_way = self
+            .open
+            .iter_mut()
+            .filter(|open| open.progress == Progress::UnderWay);
         under_way.for_each(|open| open.progress = Progress::Overdue);
     }
 
-    /// The connection to the server is lost. Logs end with it; subscriptions are sent again on the next one. What was not
-    /// sent `waits` for that as well; all else is answered.
+    /// The connection to the server is lost. Logs end with it; subscriptions are sent again on the
+    /// next one. What was not sent `waits` for that as well; all else is answered.
     pub fn connection_lost(&mut self, waits: impl Fn(&str) -> bool) {
         for mut open in std::mem::take(&mut self.open) {
             let is_unsent = open.is_unanswered() && waits(&self.full_id(&open.id));
@@ -283,7 +342,9 @@ impl Mailbox {
                 continue;
             }
             match (open.asked, &open.progress) {
-                (Asked::Lasting(Lasting::Logs), Progress::Begun(instances)) => self.end_logs(&open.id, instances),
+                (Asked::Lasting(Lasting::Logs), Progress::Begun(instances)) => {
+                    self.end_logs(&open.id, instances)
+                }
                 (Asked::Lasting(Lasting::Events), _) if open.has_begun() || open.is_renewed => {
                     if open.masks.is_some() {
                         open.progress = Progress::Lost;
@@ -293,8 +354,12 @@ impl Mailbox {
                     }
                 }
                 // The server ended it with the connection.
-                (Asked::Cancel(Lasting::Logs), _) => self.push_own(open.id, ResponseContent::LogsCancelAccepted),
-                (Asked::Cancel(Lasting::Events), _) => self.push_own(open.id, ResponseContent::EventsCancelAccepted),
+                (Asked::Cancel(Lasting::Logs), _) => {
+                    self.push_own(open.id, ResponseContent::LogsCancelAccepted)
+                }
+                (Asked::Cancel(Lasting::Events), _) => {
+                    self.push_own(open.id, ResponseContent::EventsCancelAccepted)
+                }
                 (Asked::Once | Asked::Lasting(_), _) => {
                     self.push_own(open.id, ResponseContent::Error(LOST.to_owned()));
                 }
@@ -312,18 +377,23 @@ impl Mailbox {
         }
     }
 
-    /// Notes what a response of the server means, and makes the first response to a renewed subscription an event. Returns
-    /// whether it is for the workload.
+    /// Notes what a response of the server means, and makes the first response to a renewed
+    /// subscription an event. Returns whether it is for the workload.
     pub fn accept(&mut self, id: &str, content: &mut ResponseContent) -> bool {
         if let Some(lasting) = part_of(content) {
             return self.open.iter().any(|open| open.is(lasting, id));
         }
-        let answered =
-            self.open.iter().position(|open| open.is_unanswered() && open.id == id && answers(content, open.asked));
+        let answered = self
+            .open
+            .iter()
+            .position(|open| open.is_unanswered() && open.id == id && answers(content, open.asked));
         let answered = answered.map(|index| self.open.remove(index));
         match content {
             ResponseContent::LogsStop(instance) => {
-                let Some(index) = self.open.iter().position(|open| open.is(Lasting::Logs, id)) else { return false };
+                let Some(index) = self.open.iter().position(|open| open.is(Lasting::Logs, id))
+                else {
+                    return false;
+                };
                 if let Progress::Begun(instances) = &mut self.open[index].progress {
                     instances.remove(instance);
                     if instances.is_empty() {
@@ -342,12 +412,21 @@ impl Mailbox {
             }
             ResponseContent::Error(_) => true,
             ResponseContent::CompleteState { state, altered } => {
-                if let Some(subscribed) = answered.filter(|open| open.asked == Asked::Lasting(Lasting::Events)) {
+                if let Some(subscribed) =
+                    answered.filter(|open| open.asked == Asked::Lasting(Lasting::Events))
+                {
                     if subscribed.is_renewed {
-                        *altered = Some(everything(subscribed.masks.as_deref().unwrap_or_default(), state));
+                        *altered = Some(everything(
+                            subscribed.masks.as_deref().unwrap_or_default(),
+                            state,
+                        ));
                     }
-                    self.open.retain(|open| !open.is(Lasting::Events, id)); // It takes the place of an earlier one.
-                    self.open.push(Open { progress: Progress::Begun(BTreeSet::new()), ..subscribed });
+                    // It takes the place of an earlier one.
+                    self.open.retain(|open| !open.is(Lasting::Events, id));
+                    self.open.push(Open {
+                        progress: Progress::Begun(BTreeSet::new()),
+                        ..subscribed
+                    });
                 }
                 true
             }
@@ -357,7 +436,10 @@ impl Mailbox {
                 if let Some(requested) = answered {
                     self.open.retain(|open| !open.is(Lasting::Logs, id));
                     if !instances.is_empty() {
-                        self.open.push(Open { progress: Progress::Begun(instances), ..requested });
+                        self.open.push(Open {
+                            progress: Progress::Begun(instances),
+                            ..requested
+                        });
                     }
                 }
                 true
@@ -368,8 +450,9 @@ impl Mailbox {
 
     // ------------------------------------------------------- what waits
 
-    /// Puts a response. When there is no room, log lines and events are dropped with the request that they belong to, and for
-    /// other answers the oldest ones make room. Returns what is to be cancelled at the server.
+    /// Puts a response. When there is no room, log lines and events are dropped with the request
+    /// that they belong to, and for other answers the oldest ones make room. Returns what is to be
+    /// cancelled at the server.
     pub fn put(&mut self, frame: Frame) -> Vec<Request> {
         let mut cancels = Vec::new();
         if let Some(lasting) = frame.part
@@ -398,7 +481,13 @@ impl Mailbox {
     /// The bytes of the next message. Responses come only after a hello of the workload.
     pub fn pop(&mut self, greeted: bool) -> Option<Vec<u8>> {
         let first = self.first.take();
-        first.or_else(|| if greeted { self.pop_waiting().map(|frame| frame.bytes) } else { None })
+        first.or_else(|| {
+            if greeted {
+                self.pop_waiting().map(|frame| frame.bytes)
+            } else {
+                None
+            }
+        })
     }
 
     /// Whether [`Self::pop`] would return something.
@@ -413,7 +502,8 @@ impl Mailbox {
 
     fn has_room(&self, bytes: usize) -> bool {
         let waiting = self.waiting.iter().map(Frame::weight);
-        self.waiting.is_empty() || self.waiting.len() < WAITING && waiting.sum::<usize>() + bytes <= WAITING_BYTES
+        self.waiting.is_empty()
+            || self.waiting.len() < WAITING && waiting.sum::<usize>() + bytes <= WAITING_BYTES
     }
 
     fn push_own(&mut self, id: String, content: ResponseContent) {
@@ -442,12 +532,15 @@ impl Mailbox {
     }
 
     fn cancel(&self, lasting: Lasting, id: &str) -> Request {
-        Request { id: self.full_id(id), content: lasting.cancel() }
+        Request {
+            id: self.full_id(id),
+            content: lasting.cancel(),
+        }
     }
 }
 
-/// The change that replaces all that `masks` select by what `state` has of it: the concrete beginning of each mask is named
-/// as different or gone.
+/// The change that replaces all that `masks` select by what `state` has of it: the concrete
+/// beginning of each mask is named as different or gone.
 fn everything(masks: &[String], state: &Node) -> AlteredFields {
     let mut paths: BTreeSet<Vec<&str>> = BTreeSet::new();
     for mask in masks {
@@ -456,11 +549,21 @@ fn everything(masks: &[String], state: &Node) -> AlteredFields {
     }
     if paths.is_empty() || paths.contains([].as_slice()) || paths.contains([""].as_slice()) {
         paths = ALL_PARTS.map(|part| vec![part]).into();
-        paths.extend(state.as_map().into_iter().flat_map(|parts| parts.keys()).map(|part| vec![part]));
+        paths.extend(
+            state
+                .as_map()
+                .into_iter()
+                .flat_map(|parts| parts.keys())
+                .map(|part| vec![part]),
+        );
     }
     let mut altered = AlteredFields::default();
     for path in paths {
-        let list = if state.at(&path).is_some() { &mut altered.updated } else { &mut altered.removed };
+        let list = if state.at(&path).is_some() {
+            &mut altered.updated
+        } else {
+            &mut altered.removed
+        };
         list.push(path.join("."));
     }
     altered
@@ -481,7 +584,10 @@ mod tests {
                     id: id.to_owned(),
                     asked: Asked::Lasting(lasting),
                     progress: Progress::Begun(instances),
-                    masks: Some(vec!["agents.*.status".to_owned(), "desiredState.configs".to_owned()]),
+                    masks: Some(vec![
+                        "agents.*.status".to_owned(),
+                        "desiredState.configs".to_owned(),
+                    ]),
                     is_renewed: false,
                 });
             }
@@ -489,20 +595,38 @@ mod tests {
     }
 
     fn said(id: &str, content: ResponseContent) -> Response {
-        Response { id: id.to_owned(), content }
+        Response {
+            id: id.to_owned(),
+            content,
+        }
     }
 
     fn lines(id: &str, bytes: usize) -> Response {
         let instance = InstanceName::with_id("w", "1", "A");
-        said(id, ResponseContent::LogEntries(vec![LogEntry::line(instance, "x".repeat(bytes))]))
+        said(
+            id,
+            ResponseContent::LogEntries(vec![LogEntry::line(instance, "x".repeat(bytes))]),
+        )
     }
 
     fn event(id: &str) -> Response {
-        said(id, ResponseContent::CompleteState { state: Node::empty(), altered: Some(AlteredFields::default()) })
+        said(
+            id,
+            ResponseContent::CompleteState {
+                state: Node::empty(),
+                altered: Some(AlteredFields::default()),
+            },
+        )
     }
 
     fn first(id: &str) -> Response {
-        said(id, ResponseContent::CompleteState { state: Node::empty(), altered: None })
+        said(
+            id,
+            ResponseContent::CompleteState {
+                state: Node::empty(),
+                altered: None,
+            },
+        )
     }
 
     fn refusal(id: &str) -> Response {
@@ -510,16 +634,24 @@ mod tests {
     }
 
     fn accepted(id: &str, names: &[&str]) -> Response {
-        let instances = names.iter().map(|name| InstanceName::with_id(name, "1", "A"));
+        let instances = names
+            .iter()
+            .map(|name| InstanceName::with_id(name, "1", "A"));
         said(id, ResponseContent::LogsAccepted(instances.collect()))
     }
 
     fn stop(id: &str, name: &str) -> Response {
-        said(id, ResponseContent::LogsStop(InstanceName::with_id(name, "1", "A")))
+        said(
+            id,
+            ResponseContent::LogsStop(InstanceName::with_id(name, "1", "A")),
+        )
     }
 
     fn cancel(id: &str, content: RequestContent) -> Request {
-        Request { id: format!("w@1@{id}"), content }
+        Request {
+            id: format!("w@1@{id}"),
+            content,
+        }
     }
 
     fn logs() -> RequestContent {
@@ -527,7 +659,10 @@ mod tests {
     }
 
     fn read_state(subscribe: bool) -> RequestContent {
-        RequestContent::CompleteState(ReadState { masks: vec![], subscribe })
+        RequestContent::CompleteState(ReadState {
+            masks: vec![],
+            subscribe,
+        })
     }
 
     fn mailbox() -> Mailbox {
@@ -547,7 +682,11 @@ mod tests {
 
     fn put(mailbox: &mut Mailbox, mut response: Response) -> Vec<Request> {
         let is_accepted = mailbox.accept(&response.id, &mut response.content);
-        if is_accepted { mailbox.put(Frame::new(response)) } else { Vec::new() }
+        if is_accepted {
+            mailbox.put(Frame::new(response))
+        } else {
+            Vec::new()
+        }
     }
 
     fn read(frame: &[u8]) -> ToWorkload {
@@ -581,24 +720,51 @@ mod tests {
             masks: vec![],
             ..Default::default()
         });
-        let updated =
-            || ResponseContent::UpdateStateSuccess { added: vec![], deleted: vec![], restarted: vec![], warning: None };
+        let updated = || ResponseContent::UpdateStateSuccess {
+            added: vec![],
+            deleted: vec![],
+            restarted: vec![],
+            warning: None,
+        };
         for (asked, beside, answer) in [
             (read_state(false), event("a").content, first("a").content),
-            (read_state(false), lines("a", 1).content, refusal("a").content),
-            (read_state(false), ResponseContent::LogsCancelAccepted, first("a").content),
+            (
+                read_state(false),
+                lines("a", 1).content,
+                refusal("a").content,
+            ),
+            (
+                read_state(false),
+                ResponseContent::LogsCancelAccepted,
+                first("a").content,
+            ),
             (read_state(true), updated(), first("a").content),
-            (logs(), ResponseContent::LogsStop(instance()), accepted("a", &["w"]).content),
+            (
+                logs(),
+                ResponseContent::LogsStop(instance()),
+                accepted("a", &["w"]).content,
+            ),
             (logs(), first("a").content, refusal("a").content),
             (update, event("a").content, updated()),
-            (RequestContent::LogsCancel, first("a").content, ResponseContent::LogsCancelAccepted),
-            (RequestContent::EventsCancel, ResponseContent::LogsCancelAccepted, ResponseContent::EventsCancelAccepted),
+            (
+                RequestContent::LogsCancel,
+                first("a").content,
+                ResponseContent::LogsCancelAccepted,
+            ),
+            (
+                RequestContent::EventsCancel,
+                ResponseContent::LogsCancelAccepted,
+                ResponseContent::EventsCancelAccepted,
+            ),
         ] {
             let mut mailbox = following(&["a"]);
             ask(&mut mailbox, "a", &asked);
             put(&mut mailbox, said("a", beside.clone()));
             put(&mut mailbox, said("b", answer.clone()));
-            assert!(mailbox.is_under_way() && mailbox.must_wait(&RequestContent::LogsCancel), "{beside:?}");
+            assert!(
+                mailbox.is_under_way() && mailbox.must_wait(&RequestContent::LogsCancel),
+                "{beside:?}"
+            );
             put(&mut mailbox, said("a", answer.clone()));
             assert!(!mailbox.is_under_way(), "{answer:?}");
             assert!(all(&mut mailbox).contains(&said("a", answer)));
@@ -618,14 +784,24 @@ mod tests {
         for number in 0..3 * UNANSWERED {
             ask(&mut mailbox, &number.to_string(), &read_state(false));
         }
-        assert_eq!(mailbox.open.len(), UNANSWERED, "a server that answers nothing costs bounded room");
+        assert_eq!(
+            mailbox.open.len(),
+            UNANSWERED,
+            "a server that answers nothing costs bounded room"
+        );
     }
 
     #[test]
     fn a_workload_that_has_not_read_its_answers_has_to_wait_but_may_cancel() {
         let mut mailbox = mailbox();
-        put(&mut mailbox, said("a", ResponseContent::Error("x".repeat(UNREAD_BYTES))));
-        assert!(mailbox.must_wait(&read_state(false)) && !mailbox.must_wait(&RequestContent::EventsCancel));
+        put(
+            &mut mailbox,
+            said("a", ResponseContent::Error("x".repeat(UNREAD_BYTES))),
+        );
+        assert!(
+            mailbox.must_wait(&read_state(false))
+                && !mailbox.must_wait(&RequestContent::EventsCancel)
+        );
         all(&mut mailbox);
         assert!(!mailbox.must_wait(&read_state(false)));
     }
@@ -639,12 +815,24 @@ mod tests {
             for _ in 0..2 * WAITING {
                 cancels.extend(put(&mut mailbox, lines("a", bytes)));
             }
-            assert_eq!(cancels, [cancel("a", RequestContent::LogsCancel)], "lines of {bytes} bytes");
+            assert_eq!(
+                cancels,
+                [cancel("a", RequestContent::LogsCancel)],
+                "lines of {bytes} bytes"
+            );
             let accepted_by_us = said("a", ResponseContent::LogsCancelAccepted);
-            assert_eq!(all(&mut mailbox).pop(), Some(accepted_by_us.clone()), "the workload is told");
+            assert_eq!(
+                all(&mut mailbox).pop(),
+                Some(accepted_by_us.clone()),
+                "the workload is told"
+            );
             put(&mut mailbox, lines("a", 1));
             put(&mut mailbox, accepted_by_us);
-            assert_eq!(all(&mut mailbox), [], "late lines of what is cancelled, and the answer to us");
+            assert_eq!(
+                all(&mut mailbox),
+                [],
+                "late lines of what is cancelled, and the answer to us"
+            );
             put(&mut mailbox, lines("b", 1));
             mailbox.follow("a");
             put(&mut mailbox, lines("a", 1));
@@ -656,13 +844,23 @@ mod tests {
     fn an_event_without_room_ends_its_subscription_and_the_workload_is_told() {
         let mut mailbox = full_of(&lines("l", 1));
         mailbox.follow("e");
-        assert_eq!(put(&mut mailbox, event("e")), [cancel("e", RequestContent::EventsCancel)]);
+        assert_eq!(
+            put(&mut mailbox, event("e")),
+            [cancel("e", RequestContent::EventsCancel)]
+        );
         assert_eq!(put(&mut mailbox, event("e")), []);
         let told = all(&mut mailbox).pop().unwrap();
-        assert_eq!(told, said("e", ResponseContent::Error(EVENTS_LOST.to_owned())));
+        assert_eq!(
+            told,
+            said("e", ResponseContent::Error(EVENTS_LOST.to_owned()))
+        );
         ask(&mut mailbox, "e", &read_state(true));
         put(&mut mailbox, event("e"));
-        assert_eq!(all(&mut mailbox), [], "it came before the first answer, so it belongs to the earlier one");
+        assert_eq!(
+            all(&mut mailbox),
+            [],
+            "it came before the first answer, so it belongs to the earlier one"
+        );
         put(&mut mailbox, first("e"));
         put(&mut mailbox, event("e"));
         assert_eq!(all(&mut mailbox), [first("e"), event("e")]);
@@ -676,7 +874,10 @@ mod tests {
         assert_eq!((kept.len(), kept.last()), (WAITING, Some(&refusal("new"))));
 
         let mut mailbox = full_of(&event("e"));
-        assert_eq!(put(&mut mailbox, refusal("new")), [cancel("e", RequestContent::EventsCancel)]);
+        assert_eq!(
+            put(&mut mailbox, refusal("new")),
+            [cancel("e", RequestContent::EventsCancel)]
+        );
         assert!(all(&mut mailbox).contains(&refusal("new")));
     }
 
@@ -688,12 +889,19 @@ mod tests {
         put(&mut mailbox, event("begun"));
         let cancels = ["begun", "asked"].map(|id| cancel(id, RequestContent::LogsCancel));
         let (before, mut cancelled) = mailbox.begin("w@2@".to_owned());
-        assert_eq!(cancelled.remove(1), cancel("begun", RequestContent::EventsCancel));
+        assert_eq!(
+            cancelled.remove(1),
+            cancel("begun", RequestContent::EventsCancel)
+        );
         assert_eq!((&*before, &cancelled[..]), ("w@1@", &cancels[..]));
         assert_eq!(all(&mut mailbox), []);
         assert!(!mailbox.is_under_way() && mailbox.own_id("w@1@begun").is_none());
         assert_eq!(mailbox.own_id("w@2@begun@x"), Some("begun@x"));
-        for unasked in [event("begun"), stop("l", "w"), said("l", ResponseContent::LogsCancelAccepted)] {
+        for unasked in [
+            event("begun"),
+            stop("l", "w"),
+            said("l", ResponseContent::LogsCancelAccepted),
+        ] {
             assert_eq!(put(&mut mailbox, unasked), []);
         }
         assert_eq!(all(&mut mailbox), [], "nobody has asked for these");
@@ -704,14 +912,20 @@ mod tests {
         let mut mailbox = mailbox();
         ask(&mut mailbox, "1", &read_state(true));
         put(&mut mailbox, first("1"));
-        for (content, answer) in
-            [(read_state(false), first("1")), (logs(), refusal("1")), (read_state(true), refusal("1"))]
-        {
+        for (content, answer) in [
+            (read_state(false), first("1")),
+            (logs(), refusal("1")),
+            (read_state(true), refusal("1")),
+        ] {
             ask(&mut mailbox, "1", &content);
             put(&mut mailbox, answer);
             put(&mut mailbox, event("1"));
         }
-        assert_eq!(all(&mut mailbox).len(), 7, "the earlier subscription goes on when the later one is refused");
+        assert_eq!(
+            all(&mut mailbox).len(),
+            7,
+            "the earlier subscription goes on when the later one is refused"
+        );
     }
 
     #[test]
@@ -720,7 +934,8 @@ mod tests {
         for number in 0..2 * OPEN {
             let id = number.to_string();
             ask(&mut mailbox, &id, &logs());
-            put(&mut mailbox, accepted(&id, &["w", "v", "w"])); // One that is named twice ends once.
+            // One that is named twice ends once.
+            put(&mut mailbox, accepted(&id, &["w", "v", "w"]));
             put(&mut mailbox, stop(&id, "w"));
             put(&mut mailbox, lines(&id, 1));
             put(&mut mailbox, stop(&id, "v"));
@@ -733,11 +948,23 @@ mod tests {
         for number in 0..OPEN {
             ask(&mut mailbox, &number.to_string(), &read_state(true));
         }
-        let refused = mailbox.ask("more".to_owned(), &read_state(true)).unwrap_err();
-        assert!(refused.contains("at most 128 are allowed; cancel some first"), "{refused}");
-        assert_eq!(mailbox.ask("0".to_owned(), &RequestContent::EventsCancel), Ok(()), "what ends one always passes");
+        let refused = mailbox
+            .ask("more".to_owned(), &read_state(true))
+            .unwrap_err();
+        assert!(
+            refused.contains("at most 128 are allowed; cancel some first"),
+            "{refused}"
+        );
+        assert_eq!(
+            mailbox.ask("0".to_owned(), &RequestContent::EventsCancel),
+            Ok(()),
+            "what ends one always passes"
+        );
         put(&mut mailbox, first("0"));
-        put(&mut mailbox, said("0", ResponseContent::EventsCancelAccepted));
+        put(
+            &mut mailbox,
+            said("0", ResponseContent::EventsCancelAccepted),
+        );
         ask(&mut mailbox, "more", &read_state(true));
     }
 
@@ -764,7 +991,10 @@ mod tests {
         assert_eq!(all(&mut mailbox), []);
         assert!(mailbox.is_under_way() && mailbox.next_renewal().is_none());
         mailbox.connection_lost(|_| false);
-        assert_eq!(all(&mut mailbox), [said("waits", ResponseContent::Error(LOST.to_owned()))]);
+        assert_eq!(
+            all(&mut mailbox),
+            [said("waits", ResponseContent::Error(LOST.to_owned()))]
+        );
     }
 
     /// A state with agents only.
@@ -778,19 +1008,57 @@ mod tests {
         let mut mailbox = following(&["a", "b"]);
         mailbox.connection_lost(|_| false);
         mailbox.connection_lost(|_| false);
-        assert_eq!(all(&mut mailbox), [stop("a", "w"), stop("b", "w")], "logs end");
+        assert_eq!(
+            all(&mut mailbox),
+            [stop("a", "w"), stop("b", "w")],
+            "logs end"
+        );
         for id in ["a", "b"] {
             let renewal = mailbox.next_renewal().unwrap();
-            let masks = vec!["agents.*.status".to_owned(), "desiredState.configs".to_owned()];
-            let content = RequestContent::CompleteState(ReadState { masks, subscribe: true });
-            assert_eq!(renewal, Request { id: format!("w@1@{id}"), content });
+            let masks = vec![
+                "agents.*.status".to_owned(),
+                "desiredState.configs".to_owned(),
+            ];
+            let content = RequestContent::CompleteState(ReadState {
+                masks,
+                subscribe: true,
+            });
+            assert_eq!(
+                renewal,
+                Request {
+                    id: format!("w@1@{id}"),
+                    content
+                }
+            );
             assert!(mailbox.next_renewal().is_none() && mailbox.must_wait(&read_state(false)));
             put(&mut mailbox, event(id));
-            put(&mut mailbox, said(id, ResponseContent::CompleteState { state: agents(), altered: None }));
+            put(
+                &mut mailbox,
+                said(
+                    id,
+                    ResponseContent::CompleteState {
+                        state: agents(),
+                        altered: None,
+                    },
+                ),
+            );
             put(&mut mailbox, event(id));
-            let (updated, removed) = (vec!["agents".to_owned()], vec!["desiredState.configs".to_owned()]);
-            let altered = Some(AlteredFields { added: vec![], updated, removed });
-            let full = said(id, ResponseContent::CompleteState { state: agents(), altered });
+            let (updated, removed) = (
+                vec!["agents".to_owned()],
+                vec!["desiredState.configs".to_owned()],
+            );
+            let altered = Some(AlteredFields {
+                added: vec![],
+                updated,
+                removed,
+            });
+            let full = said(
+                id,
+                ResponseContent::CompleteState {
+                    state: agents(),
+                    altered,
+                },
+            );
             assert_eq!(all(&mut mailbox), [full, event(id)]);
         }
         assert!(mailbox.next_renewal().is_none());
@@ -803,7 +1071,11 @@ mod tests {
         all(&mut mailbox);
         mailbox.next_renewal().unwrap();
         mailbox.connection_lost(|_| false);
-        assert_eq!(all(&mut mailbox), [], "the next connection was lost as well");
+        assert_eq!(
+            all(&mut mailbox),
+            [],
+            "the next connection was lost as well"
+        );
         mailbox.next_renewal().unwrap();
         put(&mut mailbox, refusal("a"));
         put(&mut mailbox, event("a"));
@@ -821,35 +1093,62 @@ mod tests {
     fn what_is_kept_of_subscriptions_is_bounded() {
         let mut mailbox = mailbox();
         let masks = vec!["x".repeat(MASKS_BYTES / 2)];
-        let large = RequestContent::CompleteState(ReadState { masks, subscribe: true });
+        let large = RequestContent::CompleteState(ReadState {
+            masks,
+            subscribe: true,
+        });
         for id in ["a", "b", "c"] {
             ask(&mut mailbox, id, &large);
             put(&mut mailbox, first(id));
         }
         all(&mut mailbox);
         mailbox.connection_lost(|_| false);
-        assert_eq!(all(&mut mailbox), [said("c", ResponseContent::Error(EVENTS_ENDED.to_owned()))]);
+        assert_eq!(
+            all(&mut mailbox),
+            [said("c", ResponseContent::Error(EVENTS_ENDED.to_owned()))]
+        );
         let names: Vec<String> = (0..=WAITING).map(|number| format!("w{number}")).collect();
         ask(&mut mailbox, "l", &logs());
-        put(&mut mailbox, accepted("l", &names.iter().map(String::as_str).collect::<Vec<_>>()));
+        put(
+            &mut mailbox,
+            accepted("l", &names.iter().map(String::as_str).collect::<Vec<_>>()),
+        );
         all(&mut mailbox);
         mailbox.connection_lost(|_| false);
-        assert_eq!(all(&mut mailbox), [said("l", ResponseContent::Error(LOGS_ENDED.to_owned()))]);
+        assert_eq!(
+            all(&mut mailbox),
+            [said("l", ResponseContent::Error(LOGS_ENDED.to_owned()))]
+        );
     }
 
     #[test]
     fn a_full_event_names_what_its_masks_select() {
         for (masks, updated, removed) in [
-            (vec![], vec!["agents"], vec!["desiredState", "workloadStates"]),
-            (vec!["*"], vec!["agents"], vec!["desiredState", "workloadStates"]),
-            (vec!["agents.A", "agents.B.tags"], vec!["agents.A"], vec!["agents.B.tags"]),
+            (
+                vec![],
+                vec!["agents"],
+                vec!["desiredState", "workloadStates"],
+            ),
+            (
+                vec!["*"],
+                vec!["agents"],
+                vec!["desiredState", "workloadStates"],
+            ),
+            (
+                vec!["agents.A", "agents.B.tags"],
+                vec!["agents.A"],
+                vec!["agents.B.tags"],
+            ),
             (vec!["agents.*.status", "agents"], vec!["agents"], vec![]),
         ] {
             let masks: Vec<String> = masks.into_iter().map(str::to_owned).collect();
             let altered = everything(&masks, &agents());
             assert_eq!(
                 (altered.updated, altered.removed),
-                (updated.into_iter().map(str::to_owned).collect(), removed.into_iter().map(str::to_owned).collect(),)
+                (
+                    updated.into_iter().map(str::to_owned).collect(),
+                    removed.into_iter().map(str::to_owned).collect(),
+                )
             );
         }
     }
@@ -859,8 +1158,14 @@ mod tests {
         let mut mailbox = following(&["a"]);
         let large = lines("a", WAITING_BYTES + 1);
         assert_eq!(put(&mut mailbox, large.clone()), []);
-        assert_eq!(put(&mut mailbox, lines("a", 1)), [cancel("a", RequestContent::LogsCancel)]);
-        assert_eq!(all(&mut mailbox), [large, said("a", ResponseContent::LogsCancelAccepted)]);
+        assert_eq!(
+            put(&mut mailbox, lines("a", 1)),
+            [cancel("a", RequestContent::LogsCancel)]
+        );
+        assert_eq!(
+            all(&mut mailbox),
+            [large, said("a", ResponseContent::LogsCancelAccepted)]
+        );
     }
 
     #[test]
@@ -870,11 +1175,24 @@ mod tests {
         assert!(!mailbox.has_any(false) && mailbox.has_any(true));
         assert_eq!(mailbox.pop(false), None);
         mailbox.put_first(ToWorkload::Accepted);
-        assert_eq!(mailbox.pop(true).as_deref().map(read), Some(ToWorkload::Accepted));
-        assert_eq!(mailbox.pop(true).as_deref().map(read), Some(ToWorkload::Response(refusal("a"))));
+        assert_eq!(
+            mailbox.pop(true).as_deref().map(read),
+            Some(ToWorkload::Accepted)
+        );
+        assert_eq!(
+            mailbox.pop(true).as_deref().map(read),
+            Some(ToWorkload::Response(refusal("a")))
+        );
         put(&mut mailbox, refusal("b"));
-        mailbox.put_first(ToWorkload::Closed { reason: "r".to_owned() });
-        assert_eq!(mailbox.pop(true).as_deref().map(read), Some(ToWorkload::Closed { reason: "r".to_owned() }));
+        mailbox.put_first(ToWorkload::Closed {
+            reason: "r".to_owned(),
+        });
+        assert_eq!(
+            mailbox.pop(true).as_deref().map(read),
+            Some(ToWorkload::Closed {
+                reason: "r".to_owned()
+            })
+        );
         assert_eq!(mailbox.pop(true), None);
     }
 }

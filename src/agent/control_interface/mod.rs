@@ -1,16 +1,20 @@
 //! Workloads that talk to the cluster: two FIFOs per workload, one thread for all of them.
 //!
-//! Follow a request: [`poller`] reads bytes of [`pipes`], one large message at a time; [`session`] decodes and checks them
-//! with the [`Authorizer`]; [`mailbox`] lets one request of a workload pass until its response, or for some seconds;
-//! [`super::uplink_outbox`] sends it. At the server it goes on in `wire/stream.rs` and `server/requests.rs`. Follow an answer: `rx:server` gives it to [`ControlHub::deliver`], it waits in the
-//! [`mailbox`], [`poller`] writes it.
+//! Follow a request: [`poller`] reads bytes of [`pipes`], one large message at a time; [`session`]
+//! decodes and checks them with the [`Authorizer`]; [`mailbox`] lets one request of a workload pass
+//! until its response, or for some seconds; [`super::uplink_outbox`] sends it. At the server it
+//! goes on in `wire/stream.rs` and `server/requests.rs`. Follow an answer: `rx:server` gives it to
+//! [`ControlHub::deliver`], it waits in the [`mailbox`], [`poller`] writes it.
 //!
-//! The agent puts `<workload>@<generation>@` before the id of a request. A generation begins with each container, and with
-//! a hello after the pipe was closed: what comes for another one is dropped, and what was open is cancelled at its end.
+//! The agent puts `<workload>@<generation>@` before the id of a request. A generation begins with
+//! each container, and with a hello after the pipe was closed: what comes for another one is
+//! dropped, and what was open is cancelled at its end.
 //!
-//! Thread: [`ControlHub::deliver`] on `rx:server`, [`ControlHub::open`] and [`ControlInterface`] on `wl:<name>`, which
-//! makes and removes the FIFOs; everything else on `control`. No thread waits for a workload.
-//! Owns: which workload has an interface, and its mailbox, shared behind locks that are held for a moment only.
+//! Thread: [`ControlHub::deliver`] on `rx:server`, [`ControlHub::open`] and [`ControlInterface`] on
+//! `wl:<name>`, which makes and removes the FIFOs; everything else on `control`. No thread waits
+//! for a workload.
+//! Owns: which workload has an interface, and its mailbox, shared behind locks that are held for a
+//! moment only.
 
 pub mod mailbox;
 pub mod pipes;
@@ -48,7 +52,8 @@ pub fn is_wanted(access: &ControlInterfaceAccess) -> bool {
     !access.allow_rules.is_empty()
 }
 
-/// Where control interfaces are opened, and where answers for workloads are delivered. Clones are the same.
+/// Where control interfaces are opened, and where answers for workloads are delivered. Clones are
+/// the same.
 #[derive(Clone)]
 pub struct ControlHub {
     shared: Arc<Shared>,
@@ -70,7 +75,8 @@ struct Registry {
     opened: Vec<Link>,
 }
 
-/// One interface, as all threads share it. The lock of the uplink may be taken while that of the mailbox is held.
+/// One interface, as all threads share it. The lock of the uplink may be taken while that of the
+/// mailbox is held.
 #[derive(Debug)]
 struct Interface {
     workload: Name,
@@ -84,7 +90,10 @@ impl Shared {
     // [impl->swdd~agent-adds-workload-prefix-id-control-interface-request~1]
     fn next_prefix(&self, workload: &Name) -> String {
         // A name has no '@', so the first one in an id is ours whatever the workload writes.
-        format!("{workload}@{}@", self.generations.fetch_add(1, Ordering::Relaxed))
+        format!(
+            "{workload}@{}@",
+            self.generations.fetch_add(1, Ordering::Relaxed)
+        )
     }
 
     /// What `interface` has asked is over.
@@ -98,29 +107,49 @@ impl Shared {
     fn cancel(&self, interface: &Interface, cancels: Vec<Request>) {
         for cancel in cancels {
             let _source = log_source(interface.workload.clone());
-            log::warn!("Cancelling a request of workload '{}': it does not read.", interface.workload);
+            log::warn!(
+                "Cancelling a request of workload '{}': it does not read.",
+                interface.workload
+            );
             self.uplink.put_cancel(cancel);
         }
     }
 }
 
 impl ControlHub {
-    /// A hub without interfaces. Messages of workloads may have `message_max` bytes; requests go to `uplink`.
+    /// A hub without interfaces. Messages of workloads may have `message_max` bytes; requests go to
+    /// `uplink`.
     pub fn new(uplink: UplinkOutbox, message_max: usize) -> io::Result<Self> {
         let (registry, wake, generations) = (Mutex::default(), EventFd::new()?, AtomicU32::new(1));
-        Ok(Self { shared: Arc::new(Shared { registry, wake, uplink, message_max, generations }) })
+        Ok(Self {
+            shared: Arc::new(Shared {
+                registry,
+                wake,
+                uplink,
+                message_max,
+                generations,
+            }),
+        })
     }
 
     /// Starts the thread `control`, which runs until the other end of the pipe `stop` is closed.
-    pub fn start<C: Clock>(&self, clock: C, stop: OwnedFd, watched: &mut WatchedThreads) -> io::Result<Thread> {
+    pub fn start<C: Clock>(
+        &self,
+        clock: C,
+        stop: OwnedFd,
+        watched: &mut WatchedThreads,
+    ) -> io::Result<Thread> {
         let shared = self.shared.clone();
         let heartbeat = watched.add_woken_by("control", move || shared.wake.set());
         let poller = Poller::new(self.shared.clone(), clock);
-        threads::spawn("control", STACK_LARGE, move || poller.run(&stop, &heartbeat))
+        threads::spawn("control", STACK_LARGE, move || {
+            poller.run(&stop, &heartbeat)
+        })
     }
 
-    /// Makes the FIFOs of a workload in `folder`, and serves them from now on: of one that is about to start, or of one that
-    /// runs already and has them mounted, so that it goes on after a restart of the agent.
+    /// Makes the FIFOs of a workload in `folder`, and serves them from now on: of one that is about
+    /// to start, or of one that runs already and has them mounted, so that it goes on after a
+    /// restart of the agent.
     pub fn open(
         &self,
         workload: &Name,
@@ -132,16 +161,41 @@ impl ControlHub {
         let pipes = Pipes::open(&folder)?;
         let ids = pipes.ids().clone();
         let authorizer = Authorizer::new(access);
-        let session = Session::new(workload.clone(), authorizer.clone(), self.shared.message_max);
+        let session = Session::new(
+            workload.clone(),
+            authorizer.clone(),
+            self.shared.message_max,
+        );
         let mailbox = Mutex::new(Mailbox::new(self.shared.next_prefix(workload)));
-        let (workload, ended, restarted) = (workload.clone(), AtomicBool::default(), AtomicBool::default());
-        let interface = Arc::new(Interface { workload, mailbox, ended, restarted });
+        let (workload, ended, restarted) = (
+            workload.clone(),
+            AtomicBool::default(),
+            AtomicBool::default(),
+        );
+        let interface = Arc::new(Interface {
+            workload,
+            mailbox,
+            ended,
+            restarted,
+        });
         let mut registry = self.shared.registry.lock();
-        let earlier = registry.interfaces.insert(interface.workload.clone(), interface.clone());
-        registry.opened.push(Link::new(interface.clone(), pipes, session));
+        let earlier = registry
+            .interfaces
+            .insert(interface.workload.clone(), interface.clone());
+        registry
+            .opened
+            .push(Link::new(interface.clone(), pipes, session));
         drop(registry);
-        let control = ControlInterface { hub: self.clone(), interface, folder, ids, authorizer };
-        earlier.into_iter().for_each(|earlier| self.let_go(&earlier));
+        let control = ControlInterface {
+            hub: self.clone(),
+            interface,
+            folder,
+            ids,
+            authorizer,
+        };
+        earlier
+            .into_iter()
+            .for_each(|earlier| self.let_go(&earlier));
         self.shared.wake.set();
         Ok(control)
     }
@@ -158,10 +212,20 @@ impl ControlHub {
     // [impl->swdd~agent-forward-responses-to-control-interface-pipe~1]
     pub fn deliver(&self, Response { id, mut content }: Response) {
         let Some((workload, _)) = id.split_once('@') else {
-            return log::warn!("Could not forward response: its id '{}' names no workload", excerpt(&id));
+            return log::warn!(
+                "Could not forward response: its id '{}' names no workload",
+                excerpt(&id)
+            );
         };
         let _source = log_source(workload);
-        let Some(interface) = self.shared.registry.lock().interfaces.get(workload).cloned() else {
+        let Some(interface) = self
+            .shared
+            .registry
+            .lock()
+            .interfaces
+            .get(workload)
+            .cloned()
+        else {
             return log::warn!(
                 "Could not forward response to workload '{}': control interface not available",
                 excerpt(workload)
@@ -169,14 +233,23 @@ impl ControlHub {
         };
         let mut mailbox = interface.mailbox.lock();
         let Some(own_id) = mailbox.own_id(&id).map(str::to_owned) else {
-            return log::debug!("Dropping a response to an earlier container of workload '{workload}'.");
+            return log::debug!(
+                "Dropping a response to an earlier container of workload '{workload}'."
+            );
         };
         if mailbox.accept(&own_id, &mut content) {
             drop(mailbox); // A large one takes its time to encode.
-            let frame = Frame::new(Response { id: own_id, content });
+            let frame = Frame::new(Response {
+                id: own_id,
+                content,
+            });
             let mut mailbox = interface.mailbox.lock();
             // The generation may have ended meanwhile.
-            let cancels = if mailbox.own_id(&id).is_some() { mailbox.put(frame) } else { Vec::new() };
+            let cancels = if mailbox.own_id(&id).is_some() {
+                mailbox.put(frame)
+            } else {
+                Vec::new()
+            };
             drop(mailbox);
             self.shared.cancel(&interface, cancels);
         }
@@ -189,20 +262,30 @@ impl ControlHub {
         self.shared.wake.set();
     }
 
-    /// The connection to the server is lost: the logs that workloads follow have ended, their events are interrupted, and what
-    /// was sent is not answered any more.
+    /// The connection to the server is lost: the logs that workloads follow have ended, their
+    /// events are interrupted, and what was sent is not answered any more.
     // [impl->swdd~agent-renews-event-subscriptions~1]
     pub fn connection_lost(&self) {
-        let interfaces: Vec<Arc<Interface>> = self.shared.registry.lock().interfaces.values().cloned().collect();
+        let interfaces: Vec<Arc<Interface>> = self
+            .shared
+            .registry
+            .lock()
+            .interfaces
+            .values()
+            .cloned()
+            .collect();
         for interface in interfaces {
-            interface.mailbox.lock().connection_lost(|id| self.shared.uplink.has_request(id));
+            interface
+                .mailbox
+                .lock()
+                .connection_lost(|id| self.shared.uplink.has_request(id));
         }
         self.shared.wake.set();
     }
 }
 
-/// The control interface of one workload, as its control loop holds it. Dropping it ends nothing, since workloads
-/// outlive the agent.
+/// The control interface of one workload, as its control loop holds it. Dropping it ends nothing,
+/// since workloads outlive the agent.
 pub struct ControlInterface {
     hub: ControlHub,
     interface: Arc<Interface>,
@@ -222,7 +305,8 @@ impl ControlInterface {
         self.ids.are_in(&self.folder)
     }
 
-    /// The container will be started again: the next one must send a hello, and gets nothing of its predecessor.
+    /// The container will be started again: the next one must send a hello, and gets nothing of its
+    /// predecessor.
     pub fn restart(&self) {
         self.container_gone();
         self.interface.restarted.store(true, Ordering::Relaxed);
@@ -238,7 +322,11 @@ impl ControlInterface {
     pub fn end(self) {
         let mut registry = self.hub.shared.registry.lock();
         let name = &self.interface.workload;
-        if registry.interfaces.get(name).is_some_and(|current| Arc::ptr_eq(current, &self.interface)) {
+        if registry
+            .interfaces
+            .get(name)
+            .is_some_and(|current| Arc::ptr_eq(current, &self.interface))
+        {
             registry.interfaces.remove(name);
         }
         drop(registry);

@@ -1,19 +1,23 @@
-//! The two FIFOs of a control interface: `output`, which the workload writes, and `input`, which it reads.
+//! The two FIFOs of a control interface: `output`, which the workload writes, and `input`, which it
+//! reads.
 //!
-//! Thread: `wl:<name>` creates and removes them, `call:<name>` creates those of a container that is only prepared,
-//! `control` reads and writes. Never waits for the other side.
+//! Thread: `wl:<name>` creates and removes them, `call:<name>` creates those of a container that is
+//! only prepared, `control` reads and writes. Never waits for the other side.
 //!
-//! The workload has the folder mounted and may put there what it likes. So names are only followed when the FIFOs are
-//! opened first, never through links, and only to what is a FIFO; from then on the same two are reopened through their
-//! descriptors.
+//! The workload has the folder mounted and may put there what it likes. So names are only followed
+//! when the FIFOs are opened first, never through links, and only to what is a FIFO; from then on
+//! the same two are reopened through their descriptors.
 //!
-//! The process in a container may have any user, in any user namespace, and which one is not known before it runs. So
-//! the FIFOs are open to all, as is the folder that is mounted. What keeps everybody else away from them is the folder
-//! of the workload, which is ours alone: an engine mounts through it, others do not get through.
+//! The process in a container may have any user, in any user namespace, and which one is not known
+//! before it runs. So the FIFOs are open to all, as is the folder that is mounted. What keeps
+//! everybody else away from them is the folder of the workload, which is ours alone: an engine
+//! mounts through it, others do not get through.
 
 use crate::limits::{PIPE_CAPACITY, PIPE_CONTENT_MAX};
 use crate::platform::private_folder::{PrivateFolder, check_owner};
-use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, chmod, fstat, lstat, mknodat, open, openat, rmdir, unlink};
+use rustix::fs::{
+    CWD, FileType, Mode, OFlags, Stat, chmod, fstat, lstat, mknodat, open, openat, rmdir, unlink,
+};
 use rustix::io::{Errno, ioctl_fionread, read, write};
 use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 use std::io;
@@ -49,13 +53,23 @@ pub struct PipeError {
 impl PipeError {
     /// Another user may have made or changed what is there.
     pub fn is_foreign(&self) -> bool {
-        self.source.raw_os_error().is_none() && self.source.kind() == io::ErrorKind::PermissionDenied
+        self.source.raw_os_error().is_none()
+            && self.source.kind() == io::ErrorKind::PermissionDenied
     }
 
     /// The machine has too little of something at the moment.
     pub fn may_pass(&self) -> bool {
-        const SCARCE: [Errno; 6] = [Errno::NOSPC, Errno::DQUOT, Errno::IO, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
-        self.source.raw_os_error().is_some_and(|error| SCARCE.iter().any(|errno| errno.raw_os_error() == error))
+        const SCARCE: [Errno; 6] = [
+            Errno::NOSPC,
+            Errno::DQUOT,
+            Errno::IO,
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::NOMEM,
+        ];
+        self.source
+            .raw_os_error()
+            .is_some_and(|error| SCARCE.iter().any(|errno| errno.raw_os_error() == error))
     }
 }
 
@@ -90,7 +104,10 @@ struct FifoId {
 
 impl FifoId {
     fn new(stat: &Stat) -> Self {
-        Self { device: stat.st_dev, inode: stat.st_ino }
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+        }
     }
 }
 
@@ -102,9 +119,12 @@ pub struct PipeIds {
 }
 
 impl PipeIds {
-    /// Whether these are still the FIFOs of `folder`. What cleans old files up may have removed them.
+    /// Whether these are still the FIFOs of `folder`. What cleans old files up may have removed
+    /// them.
     pub fn are_in(&self, folder: &Path) -> bool {
-        let is_there = |name: &str, id: FifoId| lstat(folder.join(name)).is_ok_and(|stat| FifoId::new(&stat) == id);
+        let is_there = |name: &str, id: FifoId| {
+            lstat(folder.join(name)).is_ok_and(|stat| FifoId::new(&stat) == id)
+        };
         is_there(OUTPUT, self.output) && is_there(INPUT, self.input)
     }
 }
@@ -123,13 +143,14 @@ pub struct Pipes {
     one_page: bool,
 }
 
-/// Makes folder and FIFOs for a container that is about to start. What is there and was made in the same way is kept. When
-/// it runs already and may have them open, only what is missing is made: what it has done to them is its own business, and
-/// nobody else gets there.
+/// Makes folder and FIFOs for a container that is about to start. What is there and was made in the
+/// same way is kept. When it runs already and may have them open, only what is missing is made:
+/// what it has done to them is its own business, and nobody else gets there.
 ///
 /// # Errors
-/// [`PipeError`] when something else has the name of a FIFO, when the folder cannot be written, or when folder or FIFO
-/// belong to somebody else or were made by somebody else's rules; of a container that runs only the folder around them.
+/// [`PipeError`] when something else has the name of a FIFO, when the folder cannot be written, or
+/// when folder or FIFO belong to somebody else or were made by somebody else's rules; of a
+/// container that runs only the folder around them.
 // [impl->swdd~agent-control-interface-creates-two-pipes-per-workload~1]
 pub fn create(folder: &Path, is_mounted: bool) -> Result<(), PipeError> {
     let failed = |path: PathBuf| move |source: io::Error| PipeError { path, source };
@@ -170,8 +191,8 @@ fn open_place(folder: &Path, is_mounted: bool) -> io::Result<OwnedFd> {
     }
 }
 
-/// A FIFO that exists must be as we make them. One with another mode is of an earlier version, whose folders were open
-/// to others, so another user may still have it open.
+/// A FIFO that exists must be as we make them. One with another mode is of an earlier version,
+/// whose folders were open to others, so another user may still have it open.
 fn check_fifo(fifo: &OwnedFd) -> io::Result<()> {
     let stat = fstat(fifo)?;
     check_owner(&stat).map_err(|text| io::Error::new(io::ErrorKind::PermissionDenied, text))?;
@@ -179,12 +200,16 @@ fn check_fifo(fifo: &OwnedFd) -> io::Result<()> {
     if mode == FIFO_MODE {
         return Ok(());
     }
-    let text = format!("has the mode {:04o}, not {:04o}", mode.bits(), FIFO_MODE.bits());
+    let text = format!(
+        "has the mode {:04o}, not {:04o}",
+        mode.bits(),
+        FIFO_MODE.bits()
+    );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
-/// Removes the FIFOs, and their folder when nothing else is in it. Whatever else the workload has put there goes when its
-/// container is gone, which could make more of it until then.
+/// Removes the FIFOs, and their folder when nothing else is in it. Whatever else the workload has
+/// put there goes when its container is gone, which could make more of it until then.
 pub fn remove(folder: &Path) {
     for name in [OUTPUT, INPUT] {
         let _ = unlink(folder.join(name)); // What is left goes later, with a warning if it cannot.
@@ -194,9 +219,17 @@ pub fn remove(folder: &Path) {
 
 /// A descriptor that names a FIFO and cannot be led elsewhere any more.
 fn fifo_at<P: rustix::path::Arg>(folder: impl AsFd, name: P) -> io::Result<OwnedFd> {
-    let place = openat(folder, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let place = openat(
+        folder,
+        name,
+        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
     if FileType::from_raw_mode(fstat(&place)?.st_mode) != FileType::Fifo {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "is not a FIFO"));
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "is not a FIFO",
+        ));
     }
     Ok(place)
 }
@@ -206,7 +239,11 @@ fn descriptor_path(descriptor: &OwnedFd) -> String {
 }
 
 fn reopen(descriptor: &OwnedFd, flags: OFlags) -> rustix::io::Result<OwnedFd> {
-    open(descriptor_path(descriptor), flags | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
+    open(
+        descriptor_path(descriptor),
+        flags | OFlags::NONBLOCK | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
 }
 
 impl Pipes {
@@ -220,14 +257,30 @@ impl Pipes {
             fifo_at(CWD, &path).map_err(|source| PipeError { path, source })
         };
         let output = reopen(&fifo(OUTPUT)?, OFlags::RDONLY);
-        let output = output.map_err(|errno| PipeError { path: folder.join(OUTPUT), source: errno.into() })?;
+        let output = output.map_err(|errno| PipeError {
+            path: folder.join(OUTPUT),
+            source: errno.into(),
+        })?;
         let input_place = fifo(INPUT)?;
         let id = |name: &str, fifo: &OwnedFd| {
-            let stat = fstat(fifo).map_err(|errno| PipeError { path: folder.join(name), source: errno.into() })?;
+            let stat = fstat(fifo).map_err(|errno| PipeError {
+                path: folder.join(name),
+                source: errno.into(),
+            })?;
             Ok(FifoId::new(&stat))
         };
-        let ids = PipeIds { output: id(OUTPUT, &output)?, input: id(INPUT, &input_place)? };
-        Ok(Self { ids, output, input_place, input: None, capacity: PIPE_CAPACITY, one_page: false })
+        let ids = PipeIds {
+            output: id(OUTPUT, &output)?,
+            input: id(INPUT, &input_place)?,
+        };
+        Ok(Self {
+            ids,
+            output,
+            input_place,
+            input: None,
+            capacity: PIPE_CAPACITY,
+            one_page: false,
+        })
     }
 
     /// Which ones these are.
@@ -263,13 +316,17 @@ impl Pipes {
         }
     }
 
-    /// Whether the workload has taken all that was written. A message is begun only then: there are clients that wait
-    /// for the pipe while further messages are in their own buffer already, and so never see those.
+    /// Whether the workload has taken all that was written. A message is begun only then: there are
+    /// clients that wait for the pipe while further messages are in their own buffer already, and
+    /// so never see those.
     pub fn is_drained(&self) -> bool {
-        self.input.as_ref().is_none_or(|input| ioctl_fionread(input).is_ok_and(|bytes| bytes == 0))
+        self.input
+            .as_ref()
+            .is_none_or(|input| ioctl_fionread(input).is_ok_and(|bytes| bytes == 0))
     }
 
-    /// Whether `poll` reports when the pipe is drained: a pipe of one page has room only when it is empty.
+    /// Whether `poll` reports when the pipe is drained: a pipe of one page has room only when it is
+    /// empty.
     pub fn reports_drained(&self) -> bool {
         self.one_page
     }
@@ -284,7 +341,8 @@ impl Pipes {
             match reopen(&self.input_place, OFlags::WRONLY) {
                 Ok(input) => {
                     // A reader that was there before keeps the pipe as it was.
-                    (self.capacity, self.one_page) = (fcntl_getpipe_size(&input).unwrap_or(PIPE_CAPACITY), false);
+                    (self.capacity, self.one_page) =
+                        (fcntl_getpipe_size(&input).unwrap_or(PIPE_CAPACITY), false);
                     self.input = Some(input);
                 }
                 Err(Errno::NXIO) => return Ok(WriteOutcome::NoReader),
@@ -294,7 +352,9 @@ impl Pipes {
         if sent == 0 {
             self.fit(message.len());
         }
-        let Some(input) = &self.input else { return Ok(WriteOutcome::NoReader) };
+        let Some(input) = &self.input else {
+            return Ok(WriteOutcome::NoReader);
+        };
         match write(input, &message[sent..]) {
             Ok(count) => Ok(WriteOutcome::Bytes(count)),
             Err(Errno::AGAIN | Errno::INTR) => Ok(WriteOutcome::Full),
@@ -306,17 +366,23 @@ impl Pipes {
         }
     }
 
-    /// Makes the pipe as large as the message needs and no larger. Some clients do not wait for the second half of a
-    /// message, so it is written as a whole where that is possible.
+    /// Makes the pipe as large as the message needs and no larger. Some clients do not wait for the
+    /// second half of a message, so it is written as a whole where that is possible.
     fn fit(&mut self, message: usize) {
         let small = message <= PIPE_SMALLEST;
-        let fits = if small { self.one_page } else { self.capacity >= message };
+        let fits = if small {
+            self.one_page
+        } else {
+            self.capacity >= message
+        };
         if fits {
             return;
         }
         let Some(input) = &self.input else { return };
         // Refused to users with many large pipes; the message goes in pieces then.
-        if let Ok(capacity) = fcntl_setpipe_size(input, message.clamp(PIPE_SMALLEST, PIPE_CONTENT_MAX)) {
+        if let Ok(capacity) =
+            fcntl_setpipe_size(input, message.clamp(PIPE_SMALLEST, PIPE_CONTENT_MAX))
+        {
             (self.capacity, self.one_page) = (capacity, small);
         }
     }
@@ -329,7 +395,9 @@ impl Pipes {
     /// Discards what was written and not read; returns whether there was anything.
     pub fn discard_unread(&mut self) -> bool {
         let is_unread = |input: &mut OwnedFd| ioctl_fionread(input).is_ok_and(|bytes| bytes > 0);
-        let Some(input) = self.input.take_if(is_unread) else { return false };
+        let Some(input) = self.input.take_if(is_unread) else {
+            return false;
+        };
         // A reader that is there already keeps the pipe with its content, so closing is not enough.
         if let Ok(reader) = reopen(&input, OFlags::RDONLY) {
             drain(&reader);
@@ -337,7 +405,8 @@ impl Pipes {
         true
     }
 
-    /// Throws away what the workload wrote and we did not read, and closes our end of the other one.
+    /// Throws away what the workload wrote and we did not read, and closes our end of the other
+    /// one.
     pub fn start_anew(&mut self) {
         drain(&self.output);
         self.discard_unread();
@@ -373,7 +442,10 @@ mod tests {
         let temporary = tempfile::tempdir().unwrap();
         let folder = temporary.path().join("w.1/control_interface");
         create(&folder, false).unwrap();
-        Fixture { _temporary: temporary, folder }
+        Fixture {
+            _temporary: temporary,
+            folder,
+        }
     }
 
     fn opened() -> (Fixture, Pipes) {
@@ -383,17 +455,29 @@ mod tests {
     }
 
     fn is_ready(fd: impl std::os::fd::AsFd, flags: rustix::event::PollFlags) -> bool {
-        let zero = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        rustix::event::poll(&mut [rustix::event::PollFd::new(&fd, flags)], Some(&zero)).unwrap() == 1
+        let zero = rustix::time::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        rustix::event::poll(&mut [rustix::event::PollFd::new(&fd, flags)], Some(&zero)).unwrap()
+            == 1
     }
 
     impl Fixture {
         fn writer(&self) -> File {
-            OpenOptions::new().write(true).custom_flags(0o4000).open(self.folder.join(OUTPUT)).unwrap()
+            OpenOptions::new()
+                .write(true)
+                .custom_flags(0o4000)
+                .open(self.folder.join(OUTPUT))
+                .unwrap()
         }
 
         fn reader(&self) -> File {
-            OpenOptions::new().read(true).custom_flags(0o4000).open(self.folder.join(INPUT)).unwrap()
+            OpenOptions::new()
+                .read(true)
+                .custom_flags(0o4000)
+                .open(self.folder.join(INPUT))
+                .unwrap()
         }
     }
 
@@ -403,7 +487,11 @@ mod tests {
         let fixture = created();
         let metadata = |name: &str| fs::metadata(fixture.folder.join(name)).unwrap();
         let mode = |name: &str| metadata(name).permissions().mode() & 0o777;
-        assert_eq!([mode(".."), mode(".")], [0o700, 0o755], "nobody else gets to the folder that is mounted");
+        assert_eq!(
+            [mode(".."), mode(".")],
+            [0o700, 0o755],
+            "nobody else gets to the folder that is mounted"
+        );
         let before = [OUTPUT, INPUT].map(|name| {
             assert!(metadata(name).file_type().is_fifo());
             assert_eq!(mode(name), 0o666, "{name}");
@@ -430,9 +518,11 @@ mod tests {
             } else {
                 fs::write(&output, "").unwrap();
             }
-            for result in
-                [create(&fixture.folder, false), create(&fixture.folder, true), Pipes::open(&fixture.folder).map(drop)]
-            {
+            for result in [
+                create(&fixture.folder, false),
+                create(&fixture.folder, true),
+                Pipes::open(&fixture.folder).map(drop),
+            ] {
                 let error = result.unwrap_err().to_string();
                 assert!(error.contains("output': is not a FIFO"), "{error}");
             }
@@ -447,7 +537,10 @@ mod tests {
         let set = |mode| fs::set_permissions(&output, fs::Permissions::from_mode(mode)).unwrap();
         let refused = |text: &str| {
             let error = create(&fixture.folder, false).unwrap_err();
-            assert!(error.is_foreign() && error.to_string().contains(text), "{error}");
+            assert!(
+                error.is_foreign() && error.to_string().contains(text),
+                "{error}"
+            );
             create(&fixture.folder, true).unwrap();
         };
         set(0o700);
@@ -468,10 +561,16 @@ mod tests {
 
     #[test]
     fn what_the_machine_has_too_little_of_may_pass() {
-        let error = |errno: Errno| PipeError { path: PathBuf::new(), source: errno.into() };
-        for (errno, may_pass) in
-            [(Errno::NOSPC, true), (Errno::MFILE, true), (Errno::ROFS, false), (Errno::ACCESS, false)]
-        {
+        let error = |errno: Errno| PipeError {
+            path: PathBuf::new(),
+            source: errno.into(),
+        };
+        for (errno, may_pass) in [
+            (Errno::NOSPC, true),
+            (Errno::MFILE, true),
+            (Errno::ROFS, false),
+            (Errno::ACCESS, false),
+        ] {
             assert_eq!(error(errno).may_pass(), may_pass, "{errno}");
             assert!(!error(errno).is_foreign());
         }
@@ -482,7 +581,14 @@ mod tests {
         let fixture = created();
         fs::remove_file(fixture.folder.join(OUTPUT)).unwrap();
         create(&fixture.folder, true).unwrap();
-        assert_eq!(fs::metadata(fixture.folder.join(OUTPUT)).unwrap().permissions().mode() & 0o777, 0o666);
+        assert_eq!(
+            fs::metadata(fixture.folder.join(OUTPUT))
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o777,
+            0o666
+        );
         fs::remove_dir_all(&fixture.folder).unwrap();
         create(&fixture.folder, true).unwrap();
         assert!(fixture.folder.join(INPUT).exists());
@@ -551,7 +657,10 @@ mod tests {
         let (fixture, mut pipes) = opened();
         let _reader = fixture.reader();
         let message = vec![1; 300_000];
-        assert_eq!(pipes.write(&message, 0).unwrap(), WriteOutcome::Bytes(message.len()));
+        assert_eq!(
+            pipes.write(&message, 0).unwrap(),
+            WriteOutcome::Bytes(message.len())
+        );
     }
 
     #[test]
@@ -564,9 +673,13 @@ mod tests {
         assert!(!pipes.is_drained() && !pipes.reports_drained());
         reader.read_exact(&mut vec![0; large.len()]).unwrap();
         pipes.write(b"small", 0).unwrap();
-        let has_room = |pipes: &Pipes| is_ready(pipes.input().unwrap(), rustix::event::PollFlags::OUT);
+        let has_room =
+            |pipes: &Pipes| is_ready(pipes.input().unwrap(), rustix::event::PollFlags::OUT);
         for left in (0..5).rev() {
-            assert!(!pipes.is_drained() && pipes.reports_drained() && !has_room(&pipes), "{left} more");
+            assert!(
+                !pipes.is_drained() && pipes.reports_drained() && !has_room(&pipes),
+                "{left} more"
+            );
             reader.read_exact(&mut [0]).unwrap();
         }
         assert!(pipes.is_drained() && has_room(&pipes));

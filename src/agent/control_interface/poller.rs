@@ -1,10 +1,12 @@
-//! The loop that serves all control interfaces: waits for bytes, room, readers and time, and lets each session act.
+//! The loop that serves all control interfaces: waits for bytes, room, readers and time, and lets
+//! each session act.
 //!
 //! Thread: `control`, one for all workloads.
 //! Owns: the open FIFOs, the sessions, the message being written to each workload.
-//! Takes: new, restarted and ended interfaces of `wl:<name>`, responses of `rx:server`. Gives: requests to `uplink`,
-//! never waiting for it. Reading and writing of a workload are independent of each other and of other workloads, but for
-//! large messages: one at a time is read, until `uplink` has taken it, and the next one waits in its pipe.
+//! Takes: new, restarted and ended interfaces of `wl:<name>`, responses of `rx:server`. Gives:
+//! requests to `uplink`, never waiting for it. Reading and writing of a workload are independent of
+//! each other and of other workloads, but for large messages: one at a time is read, until `uplink`
+//! has taken it, and the next one waits in its pipe.
 
 use super::mailbox::Frame;
 use super::pipes::{PIPE_TURN, Pipes, ReadOutcome, WriteOutcome};
@@ -23,14 +25,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The next request of a workload waits this long for the response to the one before, or until responses are read: some
-/// server may never respond, and some programs only write.
+/// The next request of a workload waits this long for the response to the one before, or until
+/// responses are read: some server may never respond, and some programs only write.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// First pause before a workload that does not read is tried again; it doubles. The kernel does not report a new reader.
+/// First pause before a workload that does not read is tried again; it doubles. The kernel does not
+/// report a new reader.
 const READER_RETRY: Duration = Duration::from_millis(5);
 /// Longest such pause for a workload that read lately.
 const READER_RETRY_MAX: Duration = Duration::from_millis(100);
-/// Longest such pause for a workload that has not read for [`READER_AWAY`]: each try wakes the processor.
+/// Longest such pause for a workload that has not read for [`READER_AWAY`]: each try wakes the
+/// processor.
 const READER_RETRY_AWAY: Duration = Duration::from_secs(1);
 const READER_AWAY: Duration = Duration::from_secs(10);
 
@@ -90,7 +94,12 @@ type Ready = [PollFlags; 2];
 impl<C: Clock> Poller<C> {
     /// Serves what is opened in `shared`.
     pub(super) fn new(shared: Arc<Shared>, clock: C) -> Self {
-        Self { shared, clock, links: Vec::new(), buffer: vec![0; PIPE_TURN] }
+        Self {
+            shared,
+            clock,
+            links: Vec::new(),
+            buffer: vec![0; PIPE_TURN],
+        }
     }
 
     /// Serves until the other end of `stop` is closed.
@@ -101,7 +110,8 @@ impl<C: Clock> Poller<C> {
         }
     }
 
-    /// Waits for something and handles it; without `stop` it does not wait. Returns whether to go on.
+    /// Waits for something and handles it; without `stop` it does not wait. Returns whether to go
+    /// on.
     fn turn(&mut self, stop: Option<&OwnedFd>) -> bool {
         let now = self.clock.now();
         let timeout = if stop.is_some() {
@@ -133,24 +143,41 @@ impl<C: Clock> Poller<C> {
         true
     }
 
-    /// One large message is read at a time. The next one is that of the workload which has waited longest, and has no
-    /// earlier request under way, since it could not be passed on. A workload's next one is behind those of others.
+    /// One large message is read at a time. The next one is that of the workload which has waited
+    /// longest, and has no earlier request under way, since it could not be passed on. A workload's
+    /// next one is behind those of others.
     fn give_turn(&mut self, now: Instant) {
         for link in &mut self.links {
             let (bytes, number) = link.session.in_hand();
             if link.broken || bytes <= LARGE_REQUEST {
                 link.large = None;
-            } else if link.large.as_ref().is_none_or(|large| large.number != number) {
-                link.large = Some(Large { number, since: now, has_turn: false, is_wanted: false });
+            } else if link
+                .large
+                .as_ref()
+                .is_none_or(|large| large.number != number)
+            {
+                link.large = Some(Large {
+                    number,
+                    since: now,
+                    has_turn: false,
+                    is_wanted: false,
+                });
             }
         }
         let is_next = |link: &&mut Link| {
-            let waited = link.large_since().is_some_and(|since| since + ANSWER_MAX <= now);
+            let waited = link
+                .large_since()
+                .is_some_and(|since| since + ANSWER_MAX <= now);
             link.is_waiting() && (waited || !link.interface.mailbox.lock().is_under_way())
         };
-        let is_taken = self.links.iter().any(Link::has_turn) || self.shared.uplink.has_large_request();
+        let is_taken =
+            self.links.iter().any(Link::has_turn) || self.shared.uplink.has_large_request();
         if !is_taken
-            && let Some(next) = self.links.iter_mut().filter(is_next).min_by_key(|link| link.large_since())
+            && let Some(next) = self
+                .links
+                .iter_mut()
+                .filter(is_next)
+                .min_by_key(|link| link.large_since())
             && let Some(large) = &mut next.large
         {
             (large.has_turn, large.since) = (true, now);
@@ -169,21 +196,35 @@ impl<C: Clock> Poller<C> {
     }
 
     /// `None` when the agent ends.
-    fn wait(&self, stop: Option<&OwnedFd>, timeout: Option<Duration>) -> Result<Option<Vec<Ready>>, Errno> {
+    fn wait(
+        &self,
+        stop: Option<&OwnedFd>,
+        timeout: Option<Duration>,
+    ) -> Result<Option<Vec<Ready>>, Errno> {
         let mut waits = Vec::with_capacity(2 + 2 * self.links.len());
         waits.push(PollFd::new(&self.shared.wake, PollFlags::IN));
         waits.extend(stop.map(|stop| PollFd::new(stop, PollFlags::IN)));
         let begin = waits.len();
         // Which link and which of its ends each further entry belongs to.
         let mut owners = Vec::with_capacity(2 * self.links.len());
-        for (index, link) in self.links.iter().enumerate().filter(|(_, link)| !link.broken) {
+        for (index, link) in self
+            .links
+            .iter()
+            .enumerate()
+            .filter(|(_, link)| !link.broken)
+        {
             if link.session.paused_since().is_none() && !link.is_waiting() {
                 waits.push(PollFd::from_borrowed_fd(link.pipes.output(), PollFlags::IN));
                 owners.push((index, 0));
             }
             if let Some(input) = link.pipes.input() {
-                let room = if link.full { PollFlags::OUT } else { PollFlags::empty() };
-                waits.push(PollFd::from_borrowed_fd(input, room)); // The end of the reader is reported in any case.
+                let room = if link.full {
+                    PollFlags::OUT
+                } else {
+                    PollFlags::empty()
+                };
+                // The end of the reader is reported in any case.
+                waits.push(PollFd::from_borrowed_fd(input, room));
                 owners.push((index, 1));
             }
         }
@@ -202,7 +243,8 @@ impl<C: Clock> Poller<C> {
         Ok(Some(ready))
     }
 
-    /// Takes new interfaces over, lets go of those that ended, and begins anew where a container was restarted.
+    /// Takes new interfaces over, lets go of those that ended, and begins anew where a container
+    /// was restarted.
     fn take_over(&mut self, now: Instant) {
         self.links.append(&mut self.shared.registry.lock().opened);
         let shared = &self.shared;
@@ -218,7 +260,16 @@ impl<C: Clock> Poller<C> {
 
 impl Link {
     pub(super) fn new(interface: Arc<Interface>, pipes: Pipes, session: Session) -> Self {
-        Self { interface, session, pipes, sending: None, large: None, full: false, absent: None, broken: false }
+        Self {
+            interface,
+            session,
+            pipes,
+            sending: None,
+            large: None,
+            full: false,
+            absent: None,
+            broken: false,
+        }
     }
 
     /// Does what the session wants.
@@ -245,7 +296,13 @@ impl Link {
         shared.cancel(&self.interface, cancels);
     }
 
-    fn forward(&mut self, Request { id, content }: Request, since: Instant, now: Instant, shared: &Shared) {
+    fn forward(
+        &mut self,
+        Request { id, content }: Request,
+        since: Instant,
+        now: Instant,
+        shared: &Shared,
+    ) {
         let uplink = &shared.uplink;
         let is_connected = uplink.is_connected();
         let is_large = content.memory_bytes() > LARGE_REQUEST;
@@ -253,28 +310,46 @@ impl Link {
         let mut mailbox = self.interface.mailbox.lock();
         let error = if !is_connected && (is_large || mailbox.is_under_way()) {
             "The agent has no connection to the server; try again later".to_owned()
-        } else if now < since + ANSWER_MAX && mailbox.must_wait(&content) || is_large && uplink.has_large_request() {
+        } else if now < since + ANSWER_MAX && mailbox.must_wait(&content)
+            || is_large && uplink.has_large_request()
+        {
             drop(mailbox);
             return self.session.hold(Request { id, content }, since);
         } else if let Err(error) = mailbox.ask(id.clone(), &content) {
             error
         } else {
-            let request = Request { id: mailbox.full_id(&id), content };
+            let request = Request {
+                id: mailbox.full_id(&id),
+                content,
+            };
             return uplink.put_request(request, is_large.then(|| shared.wake.clone()));
         };
         drop(mailbox);
-        self.answer(Response { id, content: ResponseContent::Error(error) }, shared);
+        self.answer(
+            Response {
+                id,
+                content: ResponseContent::Error(error),
+            },
+            shared,
+        );
     }
 
-    /// Subscribes again to the next of what was lost with an earlier connection. The response wakes this thread.
+    /// Subscribes again to the next of what was lost with an earlier connection. The response wakes
+    /// this thread.
     fn renew(&mut self, shared: &Shared) {
         let uplink = &shared.uplink;
-        if self.broken || !self.session.is_established() || !uplink.is_connected() || uplink.has_large_request() {
+        if self.broken
+            || !self.session.is_established()
+            || !uplink.is_connected()
+            || uplink.has_large_request()
+        {
             return;
         }
         // Locked until it is sent, as for other requests.
         let mut mailbox = self.interface.mailbox.lock();
-        let Some(request) = mailbox.next_renewal() else { return };
+        let Some(request) = mailbox.next_renewal() else {
+            return;
+        };
         let is_large = request.content.memory_bytes() > LARGE_REQUEST;
         uplink.put_request(request, is_large.then(|| shared.wake.clone()));
     }
@@ -283,12 +358,24 @@ impl Link {
         if self.broken {
             return None;
         }
-        let reader = self.absent.as_ref().filter(|_| self.has_something()).map(|absent| absent.next);
+        let reader = self
+            .absent
+            .as_ref()
+            .filter(|_| self.has_something())
+            .map(|absent| absent.next);
         let deadline = match self.session.paused_since() {
             // What waits for something else is tried again when that happens.
             Some(since) => Some(since + ANSWER_MAX).filter(|at| *at > now),
-            None if self.is_waiting() => self.large_since().map(|since| since + ANSWER_MAX).filter(|at| *at > now),
-            None => self.session.deadline().into_iter().chain(self.slow_at()).min(),
+            None if self.is_waiting() => self
+                .large_since()
+                .map(|since| since + ANSWER_MAX)
+                .filter(|at| *at > now),
+            None => self
+                .session
+                .deadline()
+                .into_iter()
+                .chain(self.slow_at())
+                .min(),
         };
         reader.into_iter().chain(deadline).min()
     }
@@ -307,11 +394,19 @@ impl Link {
 
     /// When a large message must be complete, since others wait.
     fn slow_at(&self) -> Option<Instant> {
-        self.large.as_ref().filter(|large| large.is_wanted).map(|large| large.since + LARGE_TIME)
+        self.large
+            .as_ref()
+            .filter(|large| large.is_wanted)
+            .map(|large| large.since + LARGE_TIME)
     }
 
     fn has_something(&self) -> bool {
-        self.sending.is_some() || self.interface.mailbox.lock().has_any(self.session.is_established())
+        self.sending.is_some()
+            || self
+                .interface
+                .mailbox
+                .lock()
+                .has_any(self.session.is_established())
     }
 
     fn restart(&mut self, now: Instant, shared: &Shared) {
@@ -336,9 +431,12 @@ impl Link {
         if output.is_empty() {
             return;
         }
-        // No process has it open for writing. A next writer may open it before it is read, and reading does not show the end
-        // of the one before.
-        let (writer_gone, has_bytes) = (output.contains(PollFlags::HUP), output.contains(PollFlags::IN));
+        // No process has it open for writing. A next writer may open it before it is read, and
+        // reading does not show the end of the one before.
+        let (writer_gone, has_bytes) = (
+            output.contains(PollFlags::HUP),
+            output.contains(PollFlags::IN),
+        );
         if writer_gone && !has_bytes {
             self.session.on_close();
         }
@@ -378,7 +476,8 @@ impl Link {
 
     /// Writes what waits, as far as the workload reads it.
     fn write(&mut self, now: Instant) {
-        if self.broken || self.full || self.absent.as_ref().is_some_and(|absent| absent.next > now) {
+        if self.broken || self.full || self.absent.as_ref().is_some_and(|absent| absent.next > now)
+        {
             return;
         }
         let mut budget = PIPE_TURN;
@@ -386,13 +485,16 @@ impl Link {
             if self.sending.is_none() && self.has_something() && !self.pipes.is_drained() {
                 return self.wait_until_drained(now);
             }
-            let Some(sending) = self.sending.take().or_else(|| self.next_message()) else { return };
+            let Some(sending) = self.sending.take().or_else(|| self.next_message()) else {
+                return;
+            };
             match self.pipes.write(&sending.bytes, sending.sent) {
                 Ok(WriteOutcome::Bytes(count)) => {
                     self.absent = None;
                     budget = budget.saturating_sub(count);
                     let sent = sending.sent + count;
-                    self.sending = (sent < sending.bytes.len()).then_some(Sending { sent, ..sending });
+                    self.sending =
+                        (sent < sending.bytes.len()).then_some(Sending { sent, ..sending });
                 }
                 Ok(WriteOutcome::Full) => {
                     self.full = true;
@@ -408,7 +510,8 @@ impl Link {
                 Err(error) => return self.fail(&error),
             }
         }
-        self.full = self.has_something(); // Other workloads come first; `poll` reports at once whether there is room.
+        // Other workloads come first; `poll` reports at once whether there is room.
+        self.full = self.has_something();
     }
 
     /// What was written last is not read yet.
@@ -421,7 +524,11 @@ impl Link {
     }
 
     fn next_message(&mut self) -> Option<Sending> {
-        let bytes = self.interface.mailbox.lock().pop(self.session.is_established())?;
+        let bytes = self
+            .interface
+            .mailbox
+            .lock()
+            .pop(self.session.is_established())?;
         Some(Sending { bytes, sent: 0 })
     }
 
@@ -432,16 +539,27 @@ impl Link {
     }
 
     fn wait_for_reader(&mut self, now: Instant) {
-        let absent = self.absent.get_or_insert(Absent { since: now, pause: READER_RETRY / 2, next: now });
+        let absent = self.absent.get_or_insert(Absent {
+            since: now,
+            pause: READER_RETRY / 2,
+            next: now,
+        });
         let away = now.saturating_duration_since(absent.since) >= READER_AWAY;
-        let longest = if away { READER_RETRY_AWAY } else { READER_RETRY_MAX };
+        let longest = if away {
+            READER_RETRY_AWAY
+        } else {
+            READER_RETRY_MAX
+        };
         absent.pause = (absent.pause * 2).min(longest);
         absent.next = now + absent.pause;
     }
 
     fn fail(&mut self, error: &std::io::Error) {
         let _source = log_source(self.interface.workload.clone());
-        warn!("The control interface of workload '{}' cannot be used any more: '{error}'", self.interface.workload);
+        warn!(
+            "The control interface of workload '{}' cannot be used any more: '{error}'",
+            self.interface.workload
+        );
         self.broken = true;
         self.pipes.close_input();
         self.sending = None;

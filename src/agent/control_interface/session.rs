@@ -1,11 +1,13 @@
 //! The protocol of one workload: hello, authorisation, forwarding of requests.
 //!
-//! Thread: `control`. Owns: bytes that are no whole message yet, whether the workload has sent a hello, one
-//! request that waits for room. Gives: [`Effect`]s, and waits for nothing.
+//! Thread: `control`. Owns: bytes that are no whole message yet, whether the workload has sent a
+//! hello, one request that waits for room. Gives: [`Effect`]s, and waits for nothing.
 
 use crate::limits::{CONTROL_MESSAGE_TIME, REQUEST_ID_MAX};
 use crate::model::authorizer::Authorizer;
-use crate::model::messages::{FromWorkload, NO_STATE, Request, RequestContent, Response, ResponseContent, ToWorkload};
+use crate::model::messages::{
+    FromWorkload, NO_STATE, Request, RequestContent, Response, ResponseContent, ToWorkload,
+};
 use crate::model::names::{Name, excerpt};
 use crate::model::version::check_compatible;
 use crate::platform::logging::log_source;
@@ -31,9 +33,11 @@ pub enum Effect {
     Greet(ToWorkload),
     /// An answer behind those that wait.
     Answer(Response),
-    /// A new generation begins: what an earlier user of the pipes has asked and did not read is forgotten.
+    /// A new generation begins: what an earlier user of the pipes has asked and did not read is
+    /// forgotten.
     Begin,
-    /// Passes a request to the server, which has waited for that since then; or [`Session::hold`] gets it back.
+    /// Passes a request to the server, which has waited for that since then; or [`Session::hold`]
+    /// gets it back.
     Forward(Request, Instant),
 }
 
@@ -52,7 +56,8 @@ pub struct Session {
     workload: Name,
     authorizer: Authorizer,
     stage: Stage,
-    /// The workload has closed its pipe since its last hello: the next hello may come from another process.
+    /// The workload has closed its pipe since its last hello: the next hello may come from another
+    /// process.
     closed_since_hello: bool,
     buffer: FrameBuffer,
     /// When the message began that is not complete.
@@ -93,7 +98,8 @@ impl Session {
         self.held.as_ref().map(|(_, since)| *since)
     }
 
-    /// Bytes of the message that is being read, or of the request that waits, and which message that is.
+    /// Bytes of the message that is being read, or of the request that waits, and which message
+    /// that is.
     pub fn in_hand(&self) -> (usize, u64) {
         if self.held.is_some() {
             (self.message_bytes, self.messages)
@@ -122,7 +128,11 @@ impl Session {
 
     /// The request that waits may have waited long enough.
     pub fn retry_held(&mut self) {
-        self.effects.extend(self.held.take().map(|(request, since)| Effect::Forward(request, since)));
+        self.effects.extend(
+            self.held
+                .take()
+                .map(|(request, since)| Effect::Forward(request, since)),
+        );
     }
 
     /// A request has to wait. Nothing is read meanwhile.
@@ -148,7 +158,8 @@ impl Session {
         self.effects.push_back(Effect::Begin);
     }
 
-    /// A message takes too long: the time of [`Self::deadline`] has come, or those of others wait for its room.
+    /// A message takes too long: the time of [`Self::deadline`] has come, or those of others wait
+    /// for its room.
     pub fn on_late(&mut self, others_wait: bool) {
         let reason = match self.stage {
             Stage::New => UNDECODABLE.to_owned(),
@@ -156,7 +167,10 @@ impl Session {
                 "A large message was not complete within {} s while other workloads waited; write it as a whole",
                 LARGE_TIME.as_secs()
             ),
-            _ => format!("A message was not complete within {} s", CONTROL_MESSAGE_TIME.as_secs()),
+            _ => format!(
+                "A message was not complete within {} s",
+                CONTROL_MESSAGE_TIME.as_secs()
+            ),
         };
         self.refuse(reason);
     }
@@ -185,8 +199,13 @@ impl Session {
                     return None;
                 }
                 Err(error) => {
-                    let greeted = self.stage != Stage::New; // Before a hello the error has no details.
-                    let reason = if greeted { format!("{UNDECODABLE}: {error}") } else { UNDECODABLE.to_owned() };
+                    // Before a hello the error has no details.
+                    let greeted = self.stage != Stage::New;
+                    let reason = if greeted {
+                        format!("{UNDECODABLE}: {error}")
+                    } else {
+                        UNDECODABLE.to_owned()
+                    };
                     debug!("Workload '{}' wrote {error}.", self.workload);
                     self.refuse(reason);
                 }
@@ -203,9 +222,13 @@ impl Session {
             (_, Ok(FromWorkload::Request(request))) => self.on_request(request, now),
             (_, Ok(FromWorkload::TooHeavy { id, reason })) => self.refuse_request(id, &reason),
             (_, Ok(FromWorkload::Empty)) => {
-                self.complain("Could not convert protobuf in internal data structure: 'ToAnkaios is None.'");
+                self.complain(
+                    "Could not convert protobuf in internal data structure: 'ToAnkaios is None.'",
+                );
             }
-            (_, Err(error)) => self.complain(&format!("Could not decode to Ankaios data. It is skipped: {error}")),
+            (_, Err(error)) => self.complain(&format!(
+                "Could not decode to Ankaios data. It is skipped: {error}"
+            )),
         }
     }
 
@@ -214,9 +237,15 @@ impl Session {
             return self.refuse(reason);
         }
         if self.stage == Stage::Established {
-            self.complain(&format!("Received yet another Hello with protocol version '{}'", excerpt(version)));
+            self.complain(&format!(
+                "Received yet another Hello with protocol version '{}'",
+                excerpt(version)
+            ));
         } else {
-            info!("Control interface connection established. Workload '{}'.", self.workload);
+            info!(
+                "Control interface connection established. Workload '{}'.",
+                self.workload
+            );
         }
         if std::mem::take(&mut self.closed_since_hello) {
             self.effects.push_back(Effect::Begin);
@@ -230,7 +259,8 @@ impl Session {
         let Request { id, content } = request;
         let whole = self.workload.len() + PREFIX_MAX + id.len();
         if whole > REQUEST_ID_MAX {
-            // As the server would, but without the memory that the id takes on the way there and back.
+            // As the server would, but without the memory that the id takes on the way there and
+            // back.
             let reason = format!(
                 "the request id has {whole} bytes with what the agent puts before it, at most {REQUEST_ID_MAX} are allowed"
             );
@@ -239,38 +269,54 @@ impl Session {
         let refusal = match (self.authorizer.check(&content), &content) {
             (Err(denial), _) => {
                 let denial = denial.to_string();
-                info!("Denied request '{}' of workload '{}': {}", excerpt(&id), self.workload, excerpt(&denial));
+                info!(
+                    "Denied request '{}' of workload '{}': {}",
+                    excerpt(&id),
+                    self.workload,
+                    excerpt(&denial)
+                );
                 Some(DENIED.to_owned())
             }
             (Ok(()), RequestContent::UpdateState(update)) => match &update.new_state {
                 None => Some(NO_STATE.to_owned()),
-                Some(Err(reason)) => Some(format!("Update rejected: '{reason}'")), // The server would say the same.
+                // The server would say the same.
+                Some(Err(reason)) => Some(format!("Update rejected: '{reason}'")),
                 Some(Ok(_)) => None,
             },
             (Ok(()), _) => None,
         };
         // [impl->swdd~agent-forward-request-from-control-interface-pipe-to-server~1]
         self.effects.push_back(match refusal {
-            Some(text) => Effect::Answer(Response { id, content: ResponseContent::Error(text) }),
+            Some(text) => Effect::Answer(Response {
+                id,
+                content: ResponseContent::Error(text),
+            }),
             None => Effect::Forward(Request { id, content }, now),
         });
     }
 
-    /// Answers a request that is not passed on because of its size; of an id that is the reason the beginning must do.
+    /// Answers a request that is not passed on because of its size; of an id that is the reason the
+    /// beginning must do.
     fn refuse_request(&mut self, mut id: String, reason: &str) {
         self.complain(&format!("Request '{}' is refused: {reason}", excerpt(&id)));
         id.truncate(id.floor_char_boundary(REQUEST_ID_MAX));
         let content = ResponseContent::Error(format!("Request refused: {reason}"));
-        self.effects.push_back(Effect::Answer(Response { id, content }));
+        self.effects
+            .push_back(Effect::Answer(Response { id, content }));
     }
 
     fn refuse(&mut self, reason: String) {
         let _source = log_source(self.workload.clone());
-        warn!("Closing the control interface connection of workload '{}': '{}'", self.workload, excerpt(&reason));
+        warn!(
+            "Closing the control interface connection of workload '{}': '{}'",
+            self.workload,
+            excerpt(&reason)
+        );
         self.stage = Stage::Refused;
         self.held = None;
         self.forget_partial();
-        self.effects.push_back(Effect::Greet(ToWorkload::Closed { reason }));
+        self.effects
+            .push_back(Effect::Greet(ToWorkload::Closed { reason }));
     }
 
     fn forget_partial(&mut self) {

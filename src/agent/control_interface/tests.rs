@@ -10,33 +10,54 @@ use crate::model::names::InstanceName;
 impl ControlHub {
     /// A workload has requested events and logs with this id, and got the first response.
     pub fn follow(&self, workload: &str, id: &str) {
-        self.shared.registry.lock().interfaces[workload].mailbox.lock().follow(id);
+        self.shared.registry.lock().interfaces[workload]
+            .mailbox
+            .lock()
+            .follow(id);
     }
 
     /// The id that the agent gives to one of this workload.
     pub fn full_id(&self, workload: &str, id: &str) -> String {
-        self.shared.registry.lock().interfaces[workload].mailbox.lock().full_id(id)
+        self.shared.registry.lock().interfaces[workload]
+            .mailbox
+            .lock()
+            .full_id(id)
     }
 }
 
 fn hub() -> (ControlHub, UplinkReader) {
     let (outbox, reader) = uplink_outbox();
     reader.connected();
-    (ControlHub::new(outbox, CONTROL_MESSAGE_MAX).unwrap(), reader)
+    (
+        ControlHub::new(outbox, CONTROL_MESSAGE_MAX).unwrap(),
+        reader,
+    )
 }
 
 fn access() -> ControlInterfaceAccess {
-    let rule = AccessRule::State { operation: Operation::Read, filter_masks: vec!["agents".to_owned()] };
-    ControlInterfaceAccess { allow_rules: vec![rule], deny_rules: vec![] }
+    let rule = AccessRule::State {
+        operation: Operation::Read,
+        filter_masks: vec!["agents".to_owned()],
+    };
+    ControlInterfaceAccess {
+        allow_rules: vec![rule],
+        deny_rules: vec![],
+    }
 }
 
 fn lines(id: &str) -> Response {
     let entry = LogEntry::line(InstanceName::with_id("w", "1", "A"), "line");
-    Response { id: id.to_owned(), content: ResponseContent::LogEntries(vec![entry]) }
+    Response {
+        id: id.to_owned(),
+        content: ResponseContent::LogEntries(vec![entry]),
+    }
 }
 
 fn answer(id: &str) -> Response {
-    Response { id: id.to_owned(), content: ResponseContent::Error("no".to_owned()) }
+    Response {
+        id: id.to_owned(),
+        content: ResponseContent::Error("no".to_owned()),
+    }
 }
 
 fn sent(reader: &UplinkReader) -> Vec<Request> {
@@ -49,7 +70,10 @@ fn sent(reader: &UplinkReader) -> Vec<Request> {
 }
 
 fn cancels(id: &str) -> [Request; 2] {
-    [RequestContent::LogsCancel, RequestContent::EventsCancel].map(|content| Request { id: id.to_owned(), content })
+    [RequestContent::LogsCancel, RequestContent::EventsCancel].map(|content| Request {
+        id: id.to_owned(),
+        content,
+    })
 }
 
 fn has_any(interface: &ControlInterface) -> bool {
@@ -60,7 +84,9 @@ fn has_any(interface: &ControlInterface) -> bool {
 fn what_a_workload_without_interface_had_asked_for_is_cancelled() {
     let folder = tempfile::tempdir().unwrap();
     let (hub, reader) = hub();
-    let interface = hub.open(&"w".into(), folder.path().join("w"), &access(), false).unwrap();
+    let interface = hub
+        .open(&"w".into(), folder.path().join("w"), &access(), false)
+        .unwrap();
     hub.follow("w", "campaign");
     let id = hub.full_id("w", "campaign");
     interface.end();
@@ -74,8 +100,12 @@ fn what_a_workload_without_interface_had_asked_for_is_cancelled() {
 fn the_end_of_an_earlier_interface_leaves_the_later_one_alone() {
     let folder = tempfile::tempdir().unwrap();
     let (hub, _reader) = hub();
-    let earlier = hub.open(&"w".into(), folder.path().join("earlier"), &access(), false).unwrap();
-    let later = hub.open(&"w".into(), folder.path().join("later"), &access(), false).unwrap();
+    let earlier = hub
+        .open(&"w".into(), folder.path().join("earlier"), &access(), false)
+        .unwrap();
+    let later = hub
+        .open(&"w".into(), folder.path().join("later"), &access(), false)
+        .unwrap();
     assert!(earlier.interface.ended.load(Ordering::Relaxed));
     earlier.end();
     hub.deliver(answer(&hub.full_id("w", "x")));
@@ -88,16 +118,26 @@ fn what_an_earlier_container_of_the_workload_had_asked_for_does_not_reach_the_ne
     for goes_on in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let (hub, reader) = hub();
-        let mut interface = hub.open(&"w".into(), folder.path().join("w"), &access(), false).unwrap();
+        let mut interface = hub
+            .open(&"w".into(), folder.path().join("w"), &access(), false)
+            .unwrap();
         hub.follow("w", "campaign");
         let id = hub.full_id("w", "campaign");
         let read = RequestContent::CompleteState(ReadState::default());
-        hub.shared.uplink.put_request(Request { id: hub.full_id("w", "unsent"), content: read }, None);
+        hub.shared.uplink.put_request(
+            Request {
+                id: hub.full_id("w", "unsent"),
+                content: read,
+            },
+            None,
+        );
         if goes_on {
             interface.container_gone();
         } else {
             interface.end();
-            interface = hub.open(&"w".into(), folder.path().join("w"), &access(), false).unwrap();
+            interface = hub
+                .open(&"w".into(), folder.path().join("w"), &access(), false)
+                .unwrap();
         }
         assert_eq!(sent(&reader), cancels(&id), "it ends at the server, too");
         for late in [lines(&id), answer(&id)] {

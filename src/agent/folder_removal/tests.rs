@@ -13,14 +13,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const LONG: Duration = Duration::from_secs(60);
 
 fn remove(folder: &Path) -> io::Result<()> {
-    Removal { clock: &SystemClock, until: SystemClock.now() + LONG, limit: LONG }.remove(folder)
+    Removal {
+        clock: &SystemClock,
+        until: SystemClock.now() + LONG,
+        limit: LONG,
+    }
+    .remove(folder)
 }
 
 /// Makes `depth` folders, one in the other, with a file in each.
 fn nest(folder: &Path, depth: usize) {
     let mut inner = open_folder(CWD, folder).unwrap();
     for _ in 0..depth {
-        openat(&inner, c"file", OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::RWXU).unwrap();
+        openat(
+            &inner,
+            c"file",
+            OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC,
+            Mode::RWXU,
+        )
+        .unwrap();
         mkdirat(&inner, c"nested", Mode::RWXU).unwrap();
         inner = open_folder(&inner, c"nested").unwrap();
     }
@@ -29,12 +40,16 @@ fn nest(folder: &Path, depth: usize) {
 #[test]
 fn depth_costs_neither_stack_nor_descriptors_nor_long_paths() {
     // A disk takes half a minute for as many folders.
-    let parent = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let parent = tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .unwrap();
     let folder = parent.path().join("control_interface");
     fs::create_dir(&folder).unwrap();
     nest(&folder, 8_000);
     let removed = folder.clone();
-    let thread = crate::platform::threads::spawn("removes", STACK_SMALL, move || remove(&removed).unwrap()).unwrap();
+    let thread =
+        crate::platform::threads::spawn("removes", STACK_SMALL, move || remove(&removed).unwrap())
+            .unwrap();
     assert!(crate::platform::threads::join_all(vec![thread], LONG).is_empty());
     assert!(!folder.exists());
 }
@@ -46,7 +61,10 @@ fn a_folder_that_took_too_long_to_remove_stayed_for_ever() {
     fs::create_dir(&folder).unwrap();
     nest(&folder, 50);
     remove_folder(&folder, &SystemClock, Duration::ZERO);
-    assert!(!folder.exists(), "the next container of the workload finds it");
+    assert!(
+        !folder.exists(),
+        "the next container of the workload finds it"
+    );
     let left = || fs::read_dir(parent.path()).unwrap().count();
     assert_eq!(left(), 1);
     fs::create_dir(&folder).unwrap();
@@ -55,7 +73,10 @@ fn a_folder_that_took_too_long_to_remove_stayed_for_ever() {
     while left() > 1 && SystemClock.now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(left() == 1 && folder.exists(), "only what was set aside is removed");
+    assert!(
+        left() == 1 && folder.exists(),
+        "only what was set aside is removed"
+    );
 }
 
 #[test]
@@ -143,9 +164,19 @@ fn a_removal_ends_in_time_and_the_next_one_goes_on() {
     let folder = parent.path().join("folder");
     fs::create_dir(&folder).unwrap();
     (0..100).for_each(|number| fs::write(folder.join(number.to_string()), "").unwrap());
-    let clock = Hurried { start: SystemClock.now(), looks: Cell::new(0) };
+    let clock = Hurried {
+        start: SystemClock.now(),
+        looks: Cell::new(0),
+    };
     let limit = Duration::from_secs(60);
-    let removal = || Removal { clock: &clock, until: clock.now() + limit, limit }.remove(&folder);
+    let removal = || {
+        Removal {
+            clock: &clock,
+            until: clock.now() + limit,
+            limit,
+        }
+        .remove(&folder)
+    };
     let error = removal().unwrap_err();
     assert_eq!(error.to_string(), "not everything was removed within 60s");
     assert!((1..100).contains(&fs::read_dir(&folder).unwrap().count()));

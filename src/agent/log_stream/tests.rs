@@ -1,4 +1,5 @@
-//! Streams whose engine is a shell script: what reaches the server, in which order, and what ends them.
+//! Streams whose engine is a shell script: what reaches the server, in which order, and what ends
+//! them.
 
 use super::super::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
 use super::*;
@@ -39,18 +40,33 @@ impl Fixture {
         let children = EngineChildren::open(folder.path()).unwrap().0;
         let (to_scheduler, scheduler) = bounded(4);
         let streams = LogStreams::new(outbox.clone(), to_scheduler);
-        Self { streams, reader, scheduler, children, _outbox: outbox, _folder: folder }
+        Self {
+            streams,
+            reader,
+            scheduler,
+            children,
+            _outbox: outbox,
+            _folder: folder,
+        }
     }
 
     fn call(&self, program: &str, script: &str, prefix: &str) -> LogCall {
         let arguments = vec!["-c".to_owned(), script.to_owned()];
-        LogCall { program: program.to_owned(), arguments, prefix: prefix.to_owned(), children: self.children.clone() }
+        LogCall {
+            program: program.to_owned(),
+            arguments,
+            prefix: prefix.to_owned(),
+            children: self.children.clone(),
+        }
     }
 
     fn readable(calls: Result<Vec<LogCall>, RuntimeError>, start: Option<u64>) -> LogAvailability {
         let engine = FakeEngine::new();
         engine.set_log_calls(calls);
-        LogAvailability::Readable { engine: Box::new(engine.connector("agent_A")), start }
+        LogAvailability::Readable {
+            engine: Box::new(engine.connector("agent_A")),
+            start,
+        }
     }
 
     fn order(&self, name: &str, calls: Result<Vec<LogCall>, RuntimeError>) -> Order {
@@ -61,8 +77,14 @@ impl Fixture {
     fn start_all(&mut self, id: &str, follow: bool, orders: Vec<Order>) {
         let (instances, availabilities): (Vec<_>, VecDeque<_>) = orders.into_iter().unzip();
         let availabilities = RefCell::new(availabilities);
-        let wanted = LogsRequest { instances, follow: Some(follow), ..LogsRequest::default() };
-        self.streams.start(id, &wanted, |_| availabilities.borrow_mut().pop_front().unwrap());
+        let wanted = LogsRequest {
+            instances,
+            follow: Some(follow),
+            ..LogsRequest::default()
+        };
+        self.streams.start(id, &wanted, |_| {
+            availabilities.borrow_mut().pop_front().unwrap()
+        });
     }
 
     /// A call that prints one line.
@@ -82,7 +104,10 @@ impl Fixture {
             if let Some(message) = self.reader.next() {
                 return message;
             }
-            self.reader.woken().recv_timeout(AMPLE).expect("a message comes");
+            self.reader
+                .woken()
+                .recv_timeout(AMPLE)
+                .expect("a message comes");
         }
     }
 
@@ -91,12 +116,18 @@ impl Fixture {
         let mut lines = Vec::new();
         loop {
             match self.message() {
-                ToServer::LogEntries { request_id, entries } => {
+                ToServer::LogEntries {
+                    request_id,
+                    entries,
+                } => {
                     assert_eq!(request_id, "logs");
                     assert!(entries.iter().all(|entry| entry.instance == instance(name)));
                     lines.extend(entries.into_iter().map(|entry| entry.message));
                 }
-                ToServer::LogsStop { request_id, instance: ended } => {
+                ToServer::LogsStop {
+                    request_id,
+                    instance: ended,
+                } => {
                     assert_eq!((request_id.as_str(), ended), ("logs", instance(name)));
                     return lines;
                 }
@@ -119,7 +150,11 @@ impl Fixture {
     /// Waits until all threads have ended; nothing is forgotten.
     fn wait_for_threads(&self) {
         let begin = SystemClock.now();
-        let goes_on = |one: &Running| one.thread.as_ref().is_some_and(|thread| !thread.has_ended());
+        let goes_on = |one: &Running| {
+            one.thread
+                .as_ref()
+                .is_some_and(|thread| !thread.has_ended())
+        };
         while self.streams.running.iter().any(goes_on) {
             assert!(SystemClock.now() - begin < AMPLE, "a stream goes on");
             std::thread::yield_now();
@@ -148,8 +183,14 @@ fn wait_until_gone(pid: &str) {
 #[test]
 fn lines_of_both_outputs_come_in_order_and_their_end_after_them() {
     let mut fixture = Fixture::new();
-    fixture.start("web", "echo 1; echo 2 >&2; printf '3\\n\\n\\377\\n'; printf end");
-    assert_eq!(fixture.lines_until_stop("web"), ["1", "2", "3", "", "\u{fffd}", "end"]);
+    fixture.start(
+        "web",
+        "echo 1; echo 2 >&2; printf '3\\n\\n\\377\\n'; printf end",
+    );
+    assert_eq!(
+        fixture.lines_until_stop("web"),
+        ["1", "2", "3", "", "\u{fffd}", "end"]
+    );
     fixture.ended();
     assert!(fixture.streams.running.is_empty());
 }
@@ -157,7 +198,10 @@ fn lines_of_both_outputs_come_in_order_and_their_end_after_them() {
 #[test]
 fn containers_of_a_pod_are_told_apart() {
     let mut fixture = Fixture::new();
-    let calls = vec![fixture.call("sh", "echo 1; echo 2", "[a] "), fixture.call("sh", "echo 3", "[b] ")];
+    let calls = vec![
+        fixture.call("sh", "echo 1; echo 2", "[a] "),
+        fixture.call("sh", "echo 3", "[b] "),
+    ];
     let order = fixture.order("web", Ok(calls));
     fixture.start_all("logs", false, vec![order]);
     let mut lines = fixture.lines_until_stop("web");
@@ -168,10 +212,17 @@ fn containers_of_a_pod_are_told_apart() {
 #[test]
 fn what_cannot_be_read_ends_at_once_and_says_why() {
     let mut fixture = Fixture::new();
-    let unknown = (instance("web"), LogAvailability::Never("it is unknown".to_owned()));
+    let unknown = (
+        instance("web"),
+        LogAvailability::Never("it is unknown".to_owned()),
+    );
     let failed = Err(RuntimeError::Failed("database is locked".to_owned()));
     let missing = Ok(vec![fixture.call("/no/such/program", "", "")]);
-    let orders = [unknown, fixture.order("web", failed), fixture.order("web", missing)];
+    let orders = [
+        unknown,
+        fixture.order("web", failed),
+        fixture.order("web", missing),
+    ];
     let expected = [
         "[no log: it is unknown]",
         "[no log: database is locked]",
@@ -192,9 +243,21 @@ fn what_an_engine_says_instead_of_a_log_is_a_reason() {
     for (script, expected) in [
         (refusal(none), vec![format!("[no log: {none}]")]),
         (refusal(fatal), vec![format!("[no log: {fatal}]")]),
-        (format!("echo 1; {}", refusal(none)), vec!["1".to_owned(), format!("[no log: {none}]")]),
-        ("echo 1; exit 3".to_owned(), vec!["1".to_owned(), "[no log: 'sh logs' ended with exit status: 3]".to_owned()]),
-        ("echo 'Error: mine'; echo 'Error: last'".to_owned(), vec!["Error: mine".to_owned(), "Error: last".to_owned()]),
+        (
+            format!("echo 1; {}", refusal(none)),
+            vec!["1".to_owned(), format!("[no log: {none}]")],
+        ),
+        (
+            "echo 1; exit 3".to_owned(),
+            vec![
+                "1".to_owned(),
+                "[no log: 'sh logs' ended with exit status: 3]".to_owned(),
+            ],
+        ),
+        (
+            "echo 'Error: mine'; echo 'Error: last'".to_owned(),
+            vec!["Error: mine".to_owned(), "Error: last".to_owned()],
+        ),
     ] {
         let mut fixture = Fixture::new();
         fixture.start("web", &script);
@@ -205,7 +268,11 @@ fn what_an_engine_says_instead_of_a_log_is_a_reason() {
         let messages: Vec<&str> = entries.iter().map(|entry| &*entry.message).collect();
         assert_eq!(messages, expected, "{script}");
         for entry in &entries {
-            assert_eq!(entry.is_reason, entry.message.starts_with("[no log: "), "{script}");
+            assert_eq!(
+                entry.is_reason,
+                entry.message.starts_with("[no log: "),
+                "{script}"
+            );
         }
     }
 }
@@ -221,7 +288,10 @@ fn an_error_of_a_program_that_goes_on_is_a_line_of_its_log() {
 fn one_container_of_a_pod_without_a_log_hides_no_other() {
     let mut fixture = Fixture::new();
     let refused = "echo 'Error: no log driver' >&2; exit 125";
-    let calls = vec![fixture.call("sh", refused, "[a] "), fixture.call("sh", "echo 3", "[b] ")];
+    let calls = vec![
+        fixture.call("sh", refused, "[a] "),
+        fixture.call("sh", "echo 3", "[b] "),
+    ];
     let order = fixture.order("web", Ok(calls));
     fixture.start_all("logs", false, vec![order]);
     let mut lines = fixture.lines_until_stop("web");
@@ -233,14 +303,22 @@ fn one_container_of_a_pod_without_a_log_hides_no_other() {
 fn a_log_waits_for_its_container_while_the_start_is_under_way() {
     for follow in [false, true] {
         let mut fixture = Fixture::new();
-        fixture.start_all("logs", follow, vec![(instance("web"), LogAvailability::Starting)]);
+        fixture.start_all(
+            "logs",
+            follow,
+            vec![(instance("web"), LogAvailability::Starting)],
+        );
         fixture.streams.look_again(|_| LogAvailability::Starting);
         assert!(fixture.streams.running.is_empty() && fixture.reader.next().is_none());
         let calls = fixture.one_line();
         let calls = RefCell::new(Some(calls));
-        fixture.streams.look_again(|_| Fixture::readable(calls.borrow_mut().take().unwrap(), Some(1)));
+        fixture
+            .streams
+            .look_again(|_| Fixture::readable(calls.borrow_mut().take().unwrap(), Some(1)));
         assert_eq!(fixture.lines_until_stop("web"), ["line"]);
-        fixture.streams.look_again(|_| panic!("nothing waits any more"));
+        fixture
+            .streams
+            .look_again(|_| panic!("nothing waits any more"));
     }
 }
 
@@ -249,16 +327,31 @@ fn a_start_that_waits_is_awaited_by_those_who_follow() {
     let later = || LogAvailability::Later("it waits for 'db'".to_owned());
     let mut fixture = Fixture::new();
     fixture.start_all("logs", false, vec![(instance("web"), later())]);
-    assert_eq!(fixture.lines_until_stop("web"), ["[no log: it waits for 'db']"]);
+    assert_eq!(
+        fixture.lines_until_stop("web"),
+        ["[no log: it waits for 'db']"]
+    );
     // The same when its start was under way first.
-    fixture.start_all("logs", false, vec![(instance("web"), LogAvailability::Starting)]);
+    fixture.start_all(
+        "logs",
+        false,
+        vec![(instance("web"), LogAvailability::Starting)],
+    );
     fixture.streams.look_again(|_| later());
-    assert_eq!(fixture.lines_until_stop("web"), ["[no log: it waits for 'db']"]);
+    assert_eq!(
+        fixture.lines_until_stop("web"),
+        ["[no log: it waits for 'db']"]
+    );
     fixture.start_all("logs", true, vec![(instance("web"), later())]);
     fixture.streams.look_again(|_| later());
     assert!(fixture.reader.next().is_none());
-    fixture.streams.look_again(|_| LogAvailability::Never("it was deleted".to_owned()));
-    assert_eq!(fixture.lines_until_stop("web"), ["[no log: it was deleted]"]);
+    fixture
+        .streams
+        .look_again(|_| LogAvailability::Never("it was deleted".to_owned()));
+    assert_eq!(
+        fixture.lines_until_stop("web"),
+        ["[no log: it was deleted]"]
+    );
 }
 
 #[test]
@@ -267,10 +360,16 @@ fn a_log_that_waits_ends_silently_with_its_request() {
     let ends: [End; 2] = [|streams| streams.cancel("logs"), LogStreams::cancel_all];
     for end in ends {
         let mut fixture = Fixture::new();
-        fixture.start_all("logs", true, vec![(instance("web"), LogAvailability::Starting)]);
+        fixture.start_all(
+            "logs",
+            true,
+            vec![(instance("web"), LogAvailability::Starting)],
+        );
         fixture.streams.cancel("another");
         end(&mut fixture.streams);
-        fixture.streams.look_again(|_| panic!("nothing waits any more"));
+        fixture
+            .streams
+            .look_again(|_| panic!("nothing waits any more"));
         assert!(fixture.reader.next().is_none());
     }
 }
@@ -279,9 +378,11 @@ fn a_log_that_waits_ends_silently_with_its_request() {
 #[test]
 fn a_log_without_container_waits_for_the_next_start_or_ends() {
     let mut fixture = Fixture::new();
-    let next_start: fn(&Fixture) -> LogAvailability = |fixture| Fixture::readable(fixture.one_line(), Some(2));
+    let next_start: fn(&Fixture) -> LogAvailability =
+        |fixture| Fixture::readable(fixture.one_line(), Some(2));
     let none: fn(&Fixture) -> LogAvailability = |_| LogAvailability::Never("it ended".to_owned());
-    let same_start: fn(&Fixture) -> LogAvailability = |fixture| Fixture::readable(fixture.one_line(), Some(1));
+    let same_start: fn(&Fixture) -> LogAvailability =
+        |fixture| Fixture::readable(fixture.one_line(), Some(1));
     let later: fn(&Fixture) -> LogAvailability = |_| LogAvailability::Starting;
     for (now, expected) in [
         (next_start, "line"),
@@ -292,16 +393,31 @@ fn a_log_without_container_waits_for_the_next_start_or_ends() {
         let order = fixture.order("web", Ok(vec![]));
         fixture.start_all("logs", true, vec![order]);
         let event = fixture.scheduler.recv_timeout(AMPLE).unwrap();
-        let SchedulerEvent::NoLog { request_id, instance: found } = event else { panic!("{event:?}") };
+        let SchedulerEvent::NoLog {
+            request_id,
+            instance: found,
+        } = event
+        else {
+            panic!("{event:?}")
+        };
         let available = now(&fixture);
-        fixture.streams.found_nothing(&request_id, &found, available, "it has no container".to_owned());
+        fixture.streams.found_nothing(
+            &request_id,
+            &found,
+            available,
+            "it has no container".to_owned(),
+        );
         let calls = RefCell::new(Some(fixture.one_line()));
-        fixture.streams.look_again(|_| Fixture::readable(calls.borrow_mut().take().unwrap(), Some(2)));
+        fixture
+            .streams
+            .look_again(|_| Fixture::readable(calls.borrow_mut().take().unwrap(), Some(2)));
         assert_eq!(fixture.lines_until_stop("web"), [expected]);
         // A request that was cancelled meanwhile stays so.
         fixture.streams.cancel("logs");
         let late = LogAvailability::Never("late".to_owned());
-        fixture.streams.found_nothing(&request_id, &found, late, String::new());
+        fixture
+            .streams
+            .found_nothing(&request_id, &found, late, String::new());
         assert!(fixture.reader.next().is_none());
     }
 }
@@ -314,14 +430,25 @@ fn stream_without_container_is_kept_until_that_is_heard() {
     fixture.start_all("logs", false, vec![order]);
     fixture.wait_for_threads();
     // Another request comes first.
-    let other = (instance("db"), LogAvailability::Never("it is unknown".to_owned()));
+    let other = (
+        instance("db"),
+        LogAvailability::Never("it is unknown".to_owned()),
+    );
     fixture.start_all("other", false, vec![other]);
     fixture.streams.forget_ended();
     while fixture.reader.next().is_some() {}
     let event = fixture.scheduler.recv_timeout(AMPLE).unwrap();
-    let SchedulerEvent::NoLog { request_id, instance: found } = event else { panic!("{event:?}") };
+    let SchedulerEvent::NoLog {
+        request_id,
+        instance: found,
+    } = event
+    else {
+        panic!("{event:?}")
+    };
     let none = LogAvailability::Never("it ended".to_owned());
-    fixture.streams.found_nothing(&request_id, &found, none, String::new());
+    fixture
+        .streams
+        .found_nothing(&request_id, &found, none, String::new());
     assert_eq!(fixture.lines_until_stop("web"), ["[no log: it ended]"]);
     assert!(fixture.streams.running.is_empty());
 }
@@ -329,11 +456,22 @@ fn stream_without_container_is_kept_until_that_is_heard() {
 #[test]
 fn a_cancelled_stream_ends_its_process_and_says_nothing_more() {
     type End = fn(&mut LogStreams);
-    let again: End = |streams| streams.start("logs", &LogsRequest::default(), |_| panic!("nothing is requested"));
-    let ends: [End; 3] = [|streams| streams.cancel("logs"), LogStreams::cancel_all, again];
+    let again: End = |streams| {
+        streams.start("logs", &LogsRequest::default(), |_| {
+            panic!("nothing is requested")
+        })
+    };
+    let ends: [End; 3] = [
+        |streams| streams.cancel("logs"),
+        LogStreams::cancel_all,
+        again,
+    ];
     for end in ends {
         let mut fixture = Fixture::new();
-        fixture.start("web", "trap '' TERM; echo $$; while true; do sleep 600; done");
+        fixture.start(
+            "web",
+            "trap '' TERM; echo $$; while true; do sleep 600; done",
+        );
         let pid = fixture.line();
         fixture.streams.cancel("another");
         assert_eq!(fixture.streams.running.len(), 1);
@@ -359,7 +497,8 @@ fn a_flood_that_nobody_reads_takes_bounded_room_and_delays_nobody() {
     let flood = fixture.order("flood", Ok(vec![fixture.call("sh", "yes x", "")]));
     let calm = fixture.order("web", Ok(vec![fixture.call("sh", "echo 1", "")]));
     fixture.start_all("flood", false, vec![flood]);
-    // One message of the flood waits and nothing more is read, so that the other is next whatever the flood does.
+    // One message of the flood waits and nothing more is read, so that the other is next whatever
+    // the flood does.
     while fixture.reader.log_messages() == 0 {
         fixture.reader.woken().recv_timeout(AMPLE).unwrap();
     }
@@ -367,13 +506,27 @@ fn a_flood_that_nobody_reads_takes_bounded_room_and_delays_nobody() {
     while fixture.reader.log_messages() < 2 {
         fixture.reader.woken().recv_timeout(AMPLE).unwrap();
     }
-    let ToServer::LogEntries { request_id, entries } = fixture.message() else { panic!("lines come") };
-    assert!(request_id == "flood" && entries.len() <= 4096, "{} lines", entries.len());
+    let ToServer::LogEntries {
+        request_id,
+        entries,
+    } = fixture.message()
+    else {
+        panic!("lines come")
+    };
+    assert!(
+        request_id == "flood" && entries.len() <= 4096,
+        "{} lines",
+        entries.len()
+    );
     assert_eq!(fixture.line(), "1");
     // Nothing is lost: what was not read waits in the pipe.
     for _ in 0..100 {
         if let ToServer::LogEntries { entries, .. } = fixture.message() {
-            assert!(entries.iter().all(|entry| entry.message == "x" && entry.instance == instance("flood")));
+            assert!(
+                entries
+                    .iter()
+                    .all(|entry| entry.message == "x" && entry.instance == instance("flood"))
+            );
         }
         assert!(fixture.reader.log_messages() <= 2);
     }
@@ -383,7 +536,9 @@ fn a_flood_that_nobody_reads_takes_bounded_room_and_delays_nobody() {
 fn without_a_server_streams_end_by_themselves() {
     let mut fixture = Fixture::new();
     fixture.start("web", "echo $$; exec yes x");
-    let ToServer::LogEntries { entries, .. } = fixture.message() else { panic!("lines come") };
+    let ToServer::LogEntries { entries, .. } = fixture.message() else {
+        panic!("lines come")
+    };
     fixture.reader.disconnected();
     fixture.streams.cancel_all(); // As the scheduler does when it hears of it.
     wait_until_gone(&entries[0].message);
@@ -395,11 +550,18 @@ fn without_a_server_streams_end_by_themselves() {
 #[test]
 fn a_line_that_is_too_long_is_cut_and_said_to_be_cut() {
     let mut fixture = Fixture::new();
-    fixture.start("web", "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo next");
+    fixture.start(
+        "web",
+        "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo next",
+    );
     let lines = fixture.lines_until_stop("web");
     assert_eq!(lines.len(), 3);
     assert!(lines[0].ends_with(" [truncated]") && lines[0].len() <= LOG_MESSAGE_MAX);
-    assert!(lines[1].contains("truncated due to exceeding the maximum 2 MB size"), "{}", lines[1]);
+    assert!(
+        lines[1].contains("truncated due to exceeding the maximum 2 MB size"),
+        "{}",
+        lines[1]
+    );
     assert_eq!(lines[2], "next");
 }
 
@@ -413,10 +575,15 @@ fn streams_at_the_same_time_have_a_bound() {
         };
         let orders = (0..=LOG_STREAMS_MAX).map(|_| order(&fixture)).collect();
         fixture.start_all("logs", true, orders);
-        assert_eq!(fixture.streams.running.len() + fixture.streams.waiting.len(), LOG_STREAMS_MAX);
+        assert_eq!(
+            fixture.streams.running.len() + fixture.streams.waiting.len(),
+            LOG_STREAMS_MAX
+        );
         assert_eq!(
             fixture.lines_until_stop("web"),
-            [format!("[no log: this agent reads {LOG_STREAMS_MAX} others at the moment]")]
+            [format!(
+                "[no log: this agent reads {LOG_STREAMS_MAX} others at the moment]"
+            )]
         );
     }
 }

@@ -1,5 +1,6 @@
-//! Starts prepared while their workloads wait: how far that may go ([`levels`]), what the host had when it was done
-//! ([`host_paths`]), and what the next agent must know of it ([`record`]). The control loop of a workload does it.
+//! Starts prepared while their workloads wait: how far that may go ([`levels`]), what the host had
+//! when it was done ([`host_paths`]), and what the next agent must know of it ([`record`]). The
+//! control loop of a workload does it.
 //!
 //! Thread: see the files.
 

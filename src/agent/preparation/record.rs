@@ -1,6 +1,7 @@
 //! What the next agent has to know of a prepared container to start it.
 //!
-//! Thread: `call:<name>` writes, `scheduler` reads when the agent starts. Owns: nothing; the connector keeps the text.
+//! Thread: `call:<name>` writes, `scheduler` reads when the agent starts. Owns: nothing; the
+//! connector keeps the text.
 
 use super::host_paths::HostPaths;
 use crate::agent::control_interface;
@@ -32,7 +33,8 @@ pub struct Record {
     /// `None` while it is being created.
     container: Option<String>,
     level: String,
-    /// The boot in which it was prepared: another one has nothing of what was initialised, and other devices.
+    /// The boot in which it was prepared: another one has nothing of what was initialised, and
+    /// other devices.
     boot: String,
     /// Digest of the workload and of the arguments of the create.
     definition: String,
@@ -41,7 +43,12 @@ pub struct Record {
 
 impl Record {
     /// The record of a container that was created with `arguments` since this `boot`.
-    pub fn new(container: &PreparedContainer, workload: &Workload, arguments: &[String], boot: &str) -> Self {
+    pub fn new(
+        container: &PreparedContainer,
+        workload: &Workload,
+        arguments: &[String],
+        boot: &str,
+    ) -> Self {
         Self {
             container: Some(container.id.0.to_string()),
             level: container.level.as_str().to_owned(),
@@ -51,10 +58,17 @@ impl Record {
         }
     }
 
-    /// The record of a create that has not ended: it may have made a container, which the next agent removes.
+    /// The record of a create that has not ended: it may have made a container, which the next
+    /// agent removes.
     pub fn of_create(boot: &str) -> Self {
         let (level, definition) = (PrepareLevel::None.as_str().to_owned(), String::new());
-        Self { container: None, level, boot: boot.to_owned(), definition, paths: HostPaths::new() }
+        Self {
+            container: None,
+            level,
+            boot: boot.to_owned(),
+            definition,
+            paths: HostPaths::new(),
+        }
     }
 
     /// The text to keep.
@@ -69,7 +83,9 @@ impl Record {
 
     /// Whether it is, or may be, about this container.
     pub fn may_be_of(&self, id: &ContainerId) -> bool {
-        self.container.as_ref().is_none_or(|container| *container == *id.0)
+        self.container
+            .as_ref()
+            .is_none_or(|container| *container == *id.0)
     }
 
     /// The container as it was prepared, when that is what is wanted of it now.
@@ -80,12 +96,19 @@ impl Record {
         connector: &dyn RuntimeConnector,
         boot: &str,
     ) -> Option<PreparedContainer> {
-        let level = PrepareLevel::parse(&self.level).filter(|level| *level >= PrepareLevel::Create)?;
+        let level =
+            PrepareLevel::parse(&self.level).filter(|level| *level >= PrepareLevel::Create)?;
         let new = new_container(agent_folder, added).ok()?;
         let arguments = connector.create_arguments(&new).ok()?;
-        let fits = self.boot == boot && !boot.is_empty() && self.definition == definition(&added.workload, &arguments);
+        let fits = self.boot == boot
+            && !boot.is_empty()
+            && self.definition == definition(&added.workload, &arguments);
         let id = ContainerId(self.container.filter(|_| fits)?.into());
-        Some(PreparedContainer { id, level, paths: self.paths })
+        Some(PreparedContainer {
+            id,
+            level,
+            paths: self.paths,
+        })
     }
 }
 
@@ -101,22 +124,27 @@ pub fn new_container(
     let folder = agent_folder.join(instance.folder());
     let has_interface = control_interface::is_wanted(&workload.control_interface_access);
     let config = workload.config();
-    let notifies = config.usable_lifecycle().is_some_and(|lifecycle| lifecycle.wants_notify());
+    let notifies = config
+        .usable_lifecycle()
+        .is_some_and(|lifecycle| lifecycle.wants_notify());
     Ok(NewContainer {
         instance: instance.clone(),
         workload: workload.clone(),
         control_interface: has_interface.then(|| folder.join(control_interface::FOLDER)),
-        files: file_paths(&folder.join("files"), &workload.files)
-            .map_err(|error| RuntimeError::Unsupported(format!("Failed to create workload file: '{error}'")))?,
+        files: file_paths(&folder.join("files"), &workload.files).map_err(|error| {
+            RuntimeError::Unsupported(format!("Failed to create workload file: '{error}'"))
+        })?,
         notify_socket: notifies.then(|| notify_socket_path(agent_folder, instance)),
         pid_file: keeps_pid(&config).then(|| folder.join("start/pid")),
     })
 }
 
-/// Whether the engine shall write the pid of the main process. It could not start again by itself, after a boot for
-/// example, what has its file in a folder that is gone.
+/// Whether the engine shall write the pid of the main process. It could not start again by itself,
+/// after a boot for example, what has its file in a folder that is gone.
 fn keeps_pid(config: &ReadConfig) -> bool {
-    let Ok(EngineConfig::Container(container)) = &config.engine else { return false };
+    let Ok(EngineConfig::Container(container)) = &config.engine else {
+        return false;
+    };
     container.restart_option().is_none()
 }
 

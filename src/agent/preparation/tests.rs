@@ -19,10 +19,16 @@ fn rig(level: PrepareLevel) -> AgentRig {
 
 /// A workload that waits until `far` runs on another agent.
 fn needing(name: &str, options: &str, change: impl FnOnce(&mut Workload)) -> AddedWorkload {
-    wanted_with(name, &format!("image: x\ncommandOptions: [{options}]"), |workload| {
-        workload.dependencies.insert("far".to_owned(), AddCondition::Running);
-        change(workload);
-    })
+    wanted_with(
+        name,
+        &format!("image: x\ncommandOptions: [{options}]"),
+        |workload| {
+            workload
+                .dependencies
+                .insert("far".to_owned(), AddCondition::Running);
+            change(workload);
+        },
+    )
 }
 
 fn plain(name: &str) -> AddedWorkload {
@@ -63,9 +69,17 @@ fn what_waits_is_prepared_and_its_start_is_one_call() {
         }
         assert_eq!(rig.sent(), expected, "{level}");
         rig.agent.pass(MINUTE);
-        assert_eq!((rig.engine.take_calls(), rig.sent()), (vec![], vec![]), "{level}");
+        assert_eq!(
+            (rig.engine.take_calls(), rig.sent()),
+            (vec![], vec![]),
+            "{level}"
+        );
         far(&mut rig, Phase::Running);
-        let start = if level < PrepareLevel::Create { "create w" } else { "start w" };
+        let start = if level < PrepareLevel::Create {
+            "create w"
+        } else {
+            "start w"
+        };
         assert_eq!(rig.engine.take_calls(), [start], "{level}");
         assert_eq!(rig.sent(), [TRIGGERED, "w Running(Ok)"], "{level}");
     }
@@ -74,9 +88,15 @@ fn what_waits_is_prepared_and_its_start_is_one_call() {
 #[test]
 fn a_workload_says_for_itself_how_far_it_is_prepared() {
     let of = |level: &str| {
-        wanted_with("w", &format!("image: x\nlifecycle: {{ prepare: {level} }}"), |workload| {
-            workload.dependencies.insert("far".to_owned(), AddCondition::Running);
-        })
+        wanted_with(
+            "w",
+            &format!("image: x\nlifecycle: {{ prepare: {level} }}"),
+            |workload| {
+                workload
+                    .dependencies
+                    .insert("far".to_owned(), AddCondition::Running);
+            },
+        )
     };
     let mut quiet = rig(PrepareLevel::Init);
     quiet.add(&[of("NONE")]);
@@ -119,11 +139,18 @@ fn a_start_that_fails_is_followed_by_a_create_and_only_that_counts() {
         far(&mut rig, Phase::Running);
         let removal = if lost { "delete nothing" } else { "delete w" };
         let calls = rig.engine.take_calls();
-        assert_eq!(calls, ["start w", removal, "create w", "find w"], "{calls:?}");
+        assert_eq!(
+            calls,
+            ["start w", removal, "create w", "find w"],
+            "{calls:?}"
+        );
         let failed = "w Pending(Starting): 'Retry 1: Error: the engine says no'";
         assert_eq!(rig.sent(), [TRIGGERED, failed]);
         rig.agent.pass(Duration::from_millis(500));
-        assert_eq!((rig.engine.take_calls(), rig.engine.containers().len()), (vec!["create w".to_owned()], 1));
+        assert_eq!(
+            (rig.engine.take_calls(), rig.engine.containers().len()),
+            (vec!["create w".to_owned()], 1)
+        );
     }
 }
 
@@ -148,7 +175,11 @@ fn what_changed_since_the_create_is_created_anew() {
     let path = folder.path().join("settings");
     fs::write(&path, "1").unwrap();
     let mut rig = rig(PrepareLevel::Init);
-    rig.add(&[needing("w", &format!("'-v', '{}:/settings'", path.display()), |_| {})]);
+    rig.add(&[needing(
+        "w",
+        &format!("'-v', '{}:/settings'", path.display()),
+        |_| {},
+    )]);
     fs::write(&path, "12").unwrap();
     rig.engine.take_calls();
     far(&mut rig, Phase::Running);
@@ -159,9 +190,19 @@ fn what_changed_since_the_create_is_created_anew() {
 fn what_an_engine_copies_into_an_initialised_container_is_compared_as_well() {
     for (runtime, level, changes, calls) in [
         ("podman", PrepareLevel::Init, false, &["start w"][..]),
-        ("podman", PrepareLevel::Init, true, &["delete w", "create w"]),
+        (
+            "podman",
+            PrepareLevel::Init,
+            true,
+            &["delete w", "create w"],
+        ),
         ("podman", PrepareLevel::Create, true, &["start w"]),
-        ("containerd", PrepareLevel::Create, true, &["delete w", "create w"]),
+        (
+            "containerd",
+            PrepareLevel::Create,
+            true,
+            &["delete w", "create w"],
+        ),
     ] {
         let engine = FakeEngine::new();
         let folder = tempfile::tempdir().unwrap();
@@ -172,11 +213,18 @@ fn what_an_engine_copies_into_an_initialised_container_is_compared_as_well() {
             (options.prepare.level, options.prepare.copied) = (level, std::sync::Arc::new(copied));
             options.others = vec![("containerd", engine.clone())];
         });
-        rig.add(&[needing("w", "", |workload| workload.runtime = runtime.into())]);
+        rig.add(&[needing("w", "", |workload| {
+            workload.runtime = runtime.into()
+        })]);
         if changes {
             fs::write(&path, "nameserver 10.0.0.10").unwrap();
         }
-        let used = if runtime == "podman" { &rig.engine } else { &engine }.clone();
+        let used = if runtime == "podman" {
+            &rig.engine
+        } else {
+            &engine
+        }
+        .clone();
         used.take_calls();
         far(&mut rig, Phase::Running);
         assert_eq!(used.take_calls(), calls, "{runtime} {level} {changes}");
@@ -191,12 +239,17 @@ fn a_preparation_that_fails_is_shown_retried_and_prevents_no_start() {
     assert_eq!(rig.engine.take_calls(), ["create-only w", "find w"]);
     let sent = rig.sent();
     assert!(
-        sent[1].starts_with("w Pending(WaitingToStart): 'prepare: Error: the engine says no, retry in 1 s"),
+        sent[1].starts_with(
+            "w Pending(WaitingToStart): 'prepare: Error: the engine says no, retry in 1 s"
+        ),
         "{sent:?}"
     );
     rig.agent.pass(MINUTE * 60);
     let tries = rig.engine.take_calls().len() / 2;
-    assert!((18..40).contains(&tries), "there is no limit of retries, only pauses: {tries}");
+    assert!(
+        (18..40).contains(&tries),
+        "there is no limit of retries, only pauses: {tries}"
+    );
     far(&mut rig, Phase::Running);
     assert_eq!(rig.engine.take_calls(), ["create w"]);
     assert!(rig.sent().ends_with(&["w Running(Ok)".to_owned()]));
@@ -209,10 +262,18 @@ fn what_the_engine_can_never_create_is_prepared_once() {
     rig.add(&[plain("w")]);
     rig.agent.pass(MINUTE * 60);
     assert_eq!(rig.engine.take_calls(), ["create-only w"]);
-    assert_eq!(rig.sent()[1..], ["w Pending(WaitingToStart): 'prepare: it will never work; waits for 'far' to run'"]);
+    assert_eq!(
+        rig.sent()[1..],
+        ["w Pending(WaitingToStart): 'prepare: it will never work; waits for 'far' to run'"]
+    );
     only_delete(&mut rig, &plain("w"));
     rig.add(&[needing("w", "--rm", |_| {})]);
-    assert!(rig.engine.take_calls().contains(&"create-only w".to_owned()), "an update may help");
+    assert!(
+        rig.engine
+            .take_calls()
+            .contains(&"create-only w".to_owned()),
+        "an update may help"
+    );
 }
 
 #[test]
@@ -221,7 +282,10 @@ fn what_took_too_long_is_searched_before_the_next_attempt() {
     rig.engine.inject(Call::CreateOnly, [Fault::TimesOut]);
     rig.add(&[plain("w")]);
     rig.agent.pass(Duration::from_secs(1));
-    assert_eq!(rig.engine.take_calls(), ["create-only w", "find w", "delete w", "create-only w"]);
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["create-only w", "find w", "delete w", "create-only w"]
+    );
     assert_eq!(rig.engine.containers().len(), 1);
 }
 
@@ -234,7 +298,9 @@ fn an_image_that_took_too_long_is_no_reason_to_remove_containers() {
     rig.foreign("user", Phase::Running);
     rig.engine.take_calls();
     rig.engine.inject(Call::Image, [Fault::TimesOut]);
-    let again = wanted_with("w", "image: x", |workload| _ = workload.tags.insert("tag".to_owned(), "new".to_owned()));
+    let again = wanted_with("w", "image: x", |workload| {
+        _ = workload.tags.insert("tag".to_owned(), "new".to_owned())
+    });
     rig.change(&[again], &[deleted_after(&old.instance, &["user"])]);
     rig.agent.pass(Duration::from_secs(1));
     let image = "image image: x";
@@ -253,7 +319,10 @@ fn without_a_thread_it_is_tried_again_later() {
         refuse(&mut rig, of_loop, true);
         rig.add(&[plain("w")]);
         let sent = rig.sent();
-        assert!(sent[1].contains("w Pending(WaitingToStart): 'prepare: no thread can be started: "), "{sent:?}");
+        assert!(
+            sent[1].contains("w Pending(WaitingToStart): 'prepare: no thread can be started: "),
+            "{sent:?}"
+        );
         refuse(&mut rig, of_loop, false);
         rig.agent.pass(Duration::from_secs(3));
         assert_eq!(rig.engine.take_calls(), ["create-only w"]);
@@ -263,19 +332,31 @@ fn without_a_thread_it_is_tried_again_later() {
 #[test]
 fn files_that_cannot_be_written_fail_the_preparation() {
     let mut rig = rig(PrepareLevel::Create);
-    let bad = File { mount_point: "/x/".to_owned(), content: FileContent::Data(String::new()) };
+    let bad = File {
+        mount_point: "/x/".to_owned(),
+        content: FileContent::Data(String::new()),
+    };
     rig.add(&[needing("w", "", |workload| workload.files.push(bad))]);
     assert!(rig.engine.take_calls().is_empty());
-    assert!(rig.sent()[1].contains("'prepare: Failed to create workload file: 'invalid mount point"));
+    assert!(
+        rig.sent()[1].contains("'prepare: Failed to create workload file: 'invalid mount point")
+    );
 }
 
 #[test]
 fn files_are_written_once_for_what_is_prepared() {
     let mut rig = rig(PrepareLevel::Create);
-    let file = File { mount_point: "/f".to_owned(), content: FileContent::Data("text".to_owned()) };
+    let file = File {
+        mount_point: "/f".to_owned(),
+        content: FileContent::Data("text".to_owned()),
+    };
     let added = needing("w", "", |workload| workload.files.push(file));
     rig.add(std::slice::from_ref(&added));
-    let path = rig.folder.path().join(added.instance.folder()).join("files/f");
+    let path = rig
+        .folder
+        .path()
+        .join(added.instance.folder())
+        .join("files/f");
     let written = fs::metadata(&path).unwrap().modified().unwrap();
     far(&mut rig, Phase::Running);
     assert_eq!(rig.engine.take_calls(), ["create-only w", "start w"]);
@@ -291,10 +372,14 @@ fn a_delete_of_what_is_prepared_removes_it_and_then_reports_the_end() {
     rig.add(std::slice::from_ref(&added));
     rig.sent();
     rig.engine.take_calls();
-    rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
+    rig.engine
+        .inject(Call::Delete, [Fault::Fails, Fault::Fails]);
     only_delete(&mut rig, &added);
     let stuck = "w Stopping(DeleteFailed): 'Error: the engine says no'";
-    assert_eq!((rig.engine.take_calls(), rig.sent()), (vec!["delete w".to_owned()], vec![stuck.to_owned()]));
+    assert_eq!(
+        (rig.engine.take_calls(), rig.sent()),
+        (vec!["delete w".to_owned()], vec![stuck.to_owned()])
+    );
     let folder = rig.folder.path().join(added.instance.folder());
     rig.agent.pass(MINUTE);
     assert_eq!(rig.engine.take_calls(), ["delete w", "delete w"]);
@@ -328,7 +413,10 @@ fn an_update_begins_anew_and_the_same_again_changes_nothing() {
     rig.agent.hello(std::slice::from_ref(&old));
     assert_eq!(rig.engine.take_calls(), ["create-only w"]);
     rig.sent();
-    rig.change(std::slice::from_ref(&new), &[deleted_after(&old.instance, &[])]);
+    rig.change(
+        std::slice::from_ref(&new),
+        &[deleted_after(&old.instance, &[])],
+    );
     assert_eq!(rig.engine.take_calls(), ["delete w", "create-only w"]);
     assert_eq!(rig.sent(), ["w Removed", WAITS, &waits_prepared("CREATE")]);
     assert_eq!(rig.engine.only().1.instance, new.instance);
@@ -345,11 +433,25 @@ fn what_waits_behind_its_predecessor_is_prepared_beside_it() {
     let new = wanted_with("w", "image: new", |_| {});
     rig.change(&[new], &[deleted_after(&old.instance, &["user"])]);
     assert_eq!(rig.engine.take_calls(), ["create-only w"]);
-    let waits = ["w Pending(WaitingToStart)", "w Pending(WaitingToStart): 'prepared: CREATE'"];
-    assert_eq!(rig.sent(), [&["w Stopping(WaitingToStop)"], &waits[..]].concat());
+    let waits = [
+        "w Pending(WaitingToStart)",
+        "w Pending(WaitingToStart): 'prepared: CREATE'",
+    ];
+    assert_eq!(
+        rig.sent(),
+        [&["w Stopping(WaitingToStop)"], &waits[..]].concat()
+    );
     rig.foreign("user", Phase::Succeeded);
     assert_eq!(rig.engine.take_calls(), ["stop w", "start w", "delete w"]);
-    assert_eq!(rig.sent(), ["w Stopping(RequestedAtRuntime)", "w Removed", TRIGGERED, "w Running(Ok)"]);
+    assert_eq!(
+        rig.sent(),
+        [
+            "w Stopping(RequestedAtRuntime)",
+            "w Removed",
+            TRIGGERED,
+            "w Running(Ok)"
+        ]
+    );
 }
 
 #[test]
@@ -359,7 +461,11 @@ fn what_waits_behind_its_predecessor_shows_why_it_may_not_run_as_long_as_that_ho
     rig.add(std::slice::from_ref(&old));
     rig.foreign("user", Phase::Running);
     rig.sent();
-    let new = wanted_with("w", "image: new\nlifecycle: { precondition: { pathExists: /key } }", |_| {});
+    let new = wanted_with(
+        "w",
+        "image: new\nlifecycle: { precondition: { pathExists: /key } }",
+        |_| {},
+    );
     rig.change(&[new], &[deleted_after(&old.instance, &["user"])]);
     let waits = "w Pending(WaitingToStart): 'precondition: /key does not exist'";
     assert_eq!(rig.sent(), ["w Stopping(WaitingToStop)", waits]);
@@ -371,27 +477,53 @@ fn what_waits_behind_its_predecessor_shows_why_it_may_not_run_as_long_as_that_ho
 #[test]
 fn what_is_wanted_next_is_not_prepared_in_the_name_of_what_is_about_to_start() {
     let mut rig = rig(PrepareLevel::Create);
-    let [first, second, third] =
-        ["first", "second", "third"].map(|image| wanted_with("w", &format!("image: {image}"), |_| {}));
+    let [first, second, third] = ["first", "second", "third"]
+        .map(|image| wanted_with("w", &format!("image: {image}"), |_| {}));
     rig.add(std::slice::from_ref(&first));
     rig.foreign("user", Phase::Running);
     rig.engine.inject(Call::CreateOnly, [Fault::Fails]);
-    rig.change(std::slice::from_ref(&second), &[deleted_after(&first.instance, &["user"])]);
+    rig.change(
+        std::slice::from_ref(&second),
+        &[deleted_after(&first.instance, &["user"])],
+    );
     assert_eq!(rig.engine.take_calls().last().unwrap(), "find w");
-    // The second one is to start as soon as the first one is gone, which fails; it has to wait for others from now on.
-    rig.engine.inject(Call::Delete, [(); 4].map(|()| Fault::Fails));
+    // The second one is to start as soon as the first one is gone, which fails; it has to wait for
+    // others from now on.
+    rig.engine
+        .inject(Call::Delete, [(); 4].map(|()| Fault::Fails));
     rig.foreign("user", Phase::Succeeded);
     assert_eq!(rig.engine.take_calls(), ["delete w"]);
     rig.foreign("user", Phase::Running);
-    rig.change(std::slice::from_ref(&third), &[deleted_after(&second.instance, &["user"])]);
+    rig.change(
+        std::slice::from_ref(&third),
+        &[deleted_after(&second.instance, &["user"])],
+    );
     rig.agent.pass(MINUTE);
-    let calls = ["delete w", "delete w", "delete w", "delete w", "create w", "create-only w"];
+    let calls = [
+        "delete w",
+        "delete w",
+        "delete w",
+        "delete w",
+        "create w",
+        "create-only w",
+    ];
     assert_eq!(rig.engine.take_calls(), calls);
-    let there = |rig: &AgentRig| rig.engine.containers().into_iter().map(|one| one.1.instance).collect::<Vec<_>>();
+    let there = |rig: &AgentRig| {
+        rig.engine
+            .containers()
+            .into_iter()
+            .map(|one| one.1.instance)
+            .collect::<Vec<_>>()
+    };
     assert_eq!(there(&rig), [second.instance, third.instance.clone()]);
     rig.foreign("user", Phase::Succeeded);
-    let calls = ["stop w", "start w", "delete w"].map(str::to_owned).to_vec();
-    assert_eq!((rig.engine.take_calls(), there(&rig)), (calls, vec![third.instance]));
+    let calls = ["stop w", "start w", "delete w"]
+        .map(str::to_owned)
+        .to_vec();
+    assert_eq!(
+        (rig.engine.take_calls(), there(&rig)),
+        (calls, vec![third.instance])
+    );
 }
 
 #[test]
@@ -400,14 +532,18 @@ fn a_precondition_that_stops_holding_takes_the_container_away() {
     rig.paths.lock().unwrap().insert("/key".to_owned());
     let config = "image: x\nlifecycle: { precondition: { pathExists: /key } }";
     rig.add(&[wanted_with("w", config, |workload| {
-        workload.dependencies.insert("far".to_owned(), AddCondition::Running);
+        workload
+            .dependencies
+            .insert("far".to_owned(), AddCondition::Running);
     })]);
     assert_eq!(rig.engine.take_calls(), ["create-only w", "init w"]);
     rig.paths.lock().unwrap().clear();
     rig.agent.pass(Duration::from_secs(2));
-    assert_eq!(rig.engine.take_calls(), ["delete w".to_owned(), format!("image {config}")]);
-    let last =
-        "w Pending(WaitingToStart): 'precondition: /key does not exist; prepared: IMAGE; waits for 'far' to run'";
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["delete w".to_owned(), format!("image {config}")]
+    );
+    let last = "w Pending(WaitingToStart): 'precondition: /key does not exist; prepared: IMAGE; waits for 'far' to run'";
     assert_eq!(rig.sent().last().unwrap(), last);
     rig.paths.lock().unwrap().insert("/key".to_owned());
     rig.agent.pass(Duration::from_secs(2));
@@ -419,9 +555,15 @@ fn a_precondition_that_stops_holding_takes_the_container_away() {
 fn what_a_failed_create_has_left_goes_before_anything_else_is_prepared() {
     let mut rig = rig(PrepareLevel::Create);
     rig.paths.lock().unwrap().insert("/key".to_owned());
-    let added = wanted_with("w", "image: x\nlifecycle: { precondition: { pathExists: /key } }", |workload| {
-        workload.dependencies.insert("far".to_owned(), AddCondition::Running);
-    });
+    let added = wanted_with(
+        "w",
+        "image: x\nlifecycle: { precondition: { pathExists: /key } }",
+        |workload| {
+            workload
+                .dependencies
+                .insert("far".to_owned(), AddCondition::Running);
+        },
+    );
     rig.engine.inject(Call::CreateOnly, [Fault::LeavesHalfDone]);
     rig.engine.inject(Call::Find, [Fault::Fails, Fault::Fails]);
     rig.add(std::slice::from_ref(&added));
@@ -433,14 +575,21 @@ fn what_a_failed_create_has_left_goes_before_anything_else_is_prepared() {
     rig.agent.pass(MINUTE);
     let calls = rig.engine.take_calls();
     assert_eq!(calls[..3], ["find w", "find w", "delete w"]);
-    assert!(calls.last().is_some_and(|call| call.starts_with("image ")), "{calls:?}");
+    assert!(
+        calls.last().is_some_and(|call| call.starts_with("image ")),
+        "{calls:?}"
+    );
     assert_eq!(rig.engine.containers().len(), 0);
 }
 
 #[test]
 fn an_inactive_workload_is_not_prepared() {
     let mut rig = rig(PrepareLevel::Init);
-    rig.add(&[wanted_with("w", "image: x\nlifecycle: { activation: { tagEquals: { zone: b } } }", |_| {})]);
+    rig.add(&[wanted_with(
+        "w",
+        "image: x\nlifecycle: { activation: { tagEquals: { zone: b } } }",
+        |_| {},
+    )]);
     assert!(rig.engine.take_calls().is_empty());
 }
 
@@ -452,10 +601,16 @@ fn a_start_waits_for_the_call_under_way_and_for_no_further_step() {
     rig.agent.loops.hold_calls = true;
     rig.add(&[plain("w")]);
     far(&mut rig, Phase::Running);
-    assert_eq!((rig.engine.take_calls(), rig.sent().last().unwrap().as_str()), (vec![], TRIGGERED));
+    assert_eq!(
+        (rig.engine.take_calls(), rig.sent().last().unwrap().as_str()),
+        (vec![], TRIGGERED)
+    );
     rig.agent.pass(Duration::from_secs(20));
-    let age =
-        |seconds| format!("w Pending(Starting): 'Triggered at runtime. The create has been running for {seconds} s.'");
+    let age = |seconds| {
+        format!(
+            "w Pending(Starting): 'Triggered at runtime. The create has been running for {seconds} s.'"
+        )
+    };
     assert_eq!(rig.sent(), [age(10), age(20)]);
     rig.agent.loops.hold_calls = false;
     rig.agent.run();
@@ -471,11 +626,21 @@ fn while_a_prepared_container_is_being_started_nothing_else_is_prepared() {
     rig.agent.loops.hold_calls = true;
     far(&mut rig, Phase::Running);
     rig.foreign("user", Phase::Running);
-    rig.change(std::slice::from_ref(&new), &[deleted_after(&old.instance, &["user"])]);
-    assert_eq!(rig.agent.loops.waiting_calls(), 1, "the container of the old one only waits yet");
+    rig.change(
+        std::slice::from_ref(&new),
+        &[deleted_after(&old.instance, &["user"])],
+    );
+    assert_eq!(
+        rig.agent.loops.waiting_calls(),
+        1,
+        "the container of the old one only waits yet"
+    );
     rig.agent.loops.hold_calls = false;
     rig.agent.run();
-    assert_eq!(rig.engine.take_calls(), ["create-only w", "start w", "create-only w"]);
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["create-only w", "start w", "create-only w"]
+    );
 }
 
 #[test]
@@ -487,7 +652,10 @@ fn a_start_whose_preparation_fails_goes_on_with_a_create() {
     far(&mut rig, Phase::Running);
     rig.agent.loops.hold_calls = false;
     rig.agent.run();
-    assert_eq!(rig.engine.take_calls(), ["create-only w", "find w", "create w"]);
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["create-only w", "find w", "create w"]
+    );
 }
 
 #[test]
@@ -501,23 +669,46 @@ fn a_delete_while_a_start_waits_for_its_preparation_cancels_both() {
     assert_eq!(rig.sent(), ["w Stopping(RequestedAtRuntime)"]);
     rig.agent.loops.hold_calls = false;
     rig.agent.run();
-    assert_eq!(rig.engine.take_calls(), ["create-only w", "find w", "delete w"]);
-    assert_eq!((rig.sent(), rig.engine.containers().len()), (vec!["w Removed".to_owned()], 0));
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["create-only w", "find w", "delete w"]
+    );
+    assert_eq!(
+        (rig.sent(), rig.engine.containers().len()),
+        (vec!["w Removed".to_owned()], 0)
+    );
     assert_eq!(rig.agent.manager.sizes()[..2], [0, 0]);
 }
 
 #[test]
 fn as_many_are_initialised_as_configured_and_who_waits_longest_follows() {
-    let mut rig = AgentRig::with(|options| (options.prepare.level, options.prepare.max) = (PrepareLevel::Init, 2));
+    let mut rig = AgentRig::with(|options| {
+        (options.prepare.level, options.prepare.max) = (PrepareLevel::Init, 2)
+    });
     let needs = |name: &str, other: &str| {
         wanted_with(name, "image: x", |workload| {
-            workload.dependencies.insert(other.to_owned(), AddCondition::Running);
+            workload
+                .dependencies
+                .insert(other.to_owned(), AddCondition::Running);
         })
     };
-    rig.add(&[needs("a", "far"), needs("b", "other"), needs("c", "other"), needs("d", "other")]);
+    rig.add(&[
+        needs("a", "far"),
+        needs("b", "other"),
+        needs("c", "other"),
+        needs("d", "other"),
+    ]);
     let calls = rig.engine.take_calls();
-    let of = |verb: &str| calls.iter().filter_map(|call| call.strip_prefix(verb)).collect::<Vec<_>>();
-    assert_eq!((of("create-only "), of("init ")), (vec!["a", "b", "c", "d"], vec!["a", "b"]));
+    let of = |verb: &str| {
+        calls
+            .iter()
+            .filter_map(|call| call.strip_prefix(verb))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (of("create-only "), of("init ")),
+        (vec!["a", "b", "c", "d"], vec!["a", "b"])
+    );
     far(&mut rig, Phase::Running);
     assert_eq!(rig.engine.take_calls(), ["start a", "init c"]);
     only_delete(&mut rig, &needs("b", "other"));
@@ -526,11 +717,19 @@ fn as_many_are_initialised_as_configured_and_who_waits_longest_follows() {
 
 #[test]
 fn two_that_leave_at_once_make_room_for_two() {
-    let mut rig = AgentRig::with(|options| (options.prepare.level, options.prepare.max) = (PrepareLevel::Init, 2));
+    let mut rig = AgentRig::with(|options| {
+        (options.prepare.level, options.prepare.max) = (PrepareLevel::Init, 2)
+    });
     let [a, b] = ["a", "b"].map(plain);
     rig.add(&[a.clone(), b.clone(), plain("c"), plain("d")]);
     rig.engine.take_calls();
-    rig.change(&[], &[deleted_after(&a.instance, &[]), deleted_after(&b.instance, &[])]);
+    rig.change(
+        &[],
+        &[
+            deleted_after(&a.instance, &[]),
+            deleted_after(&b.instance, &[]),
+        ],
+    );
     let mut calls = rig.engine.take_calls();
     calls.sort_unstable();
     assert_eq!(calls, ["delete a", "delete b", "init c", "init d"]);
@@ -538,19 +737,31 @@ fn two_that_leave_at_once_make_room_for_two() {
 
 #[test]
 fn what_waits_for_nothing_is_not_prepared_however_many_there_are() {
-    let mut rig = AgentRig::with(|options| (options.prepare.level, options.parallel_starts) = (PrepareLevel::Init, 2));
+    let mut rig = AgentRig::with(|options| {
+        (options.prepare.level, options.parallel_starts) = (PrepareLevel::Init, 2)
+    });
     let names: Vec<String> = (0..20).map(|number| format!("w{number:02}")).collect();
-    let workloads: Vec<AddedWorkload> = names.iter().map(|name| wanted_with(name, "image: x", |_| {})).collect();
+    let workloads: Vec<AddedWorkload> = names
+        .iter()
+        .map(|name| wanted_with(name, "image: x", |_| {}))
+        .collect();
     rig.add(&workloads);
     let mut calls = rig.engine.take_calls();
     calls.sort_unstable();
-    assert_eq!(calls, names.iter().map(|name| format!("create {name}")).collect::<Vec<_>>());
+    assert_eq!(
+        calls,
+        names
+            .iter()
+            .map(|name| format!("create {name}"))
+            .collect::<Vec<_>>()
+    );
 }
 
 #[test]
 fn what_waits_prepared_wakes_the_agent_not_once_more() {
     let idle = |level| {
-        let mut rig = AgentRig::with(|options| (options.prepare.level, options.prepare.max) = (level, 20));
+        let mut rig =
+            AgentRig::with(|options| (options.prepare.level, options.prepare.max) = (level, 20));
         let names: Vec<String> = (0..20).map(|number| format!("w{number:02}")).collect();
         rig.add(&names.iter().map(|name| plain(name)).collect::<Vec<_>>());
         let prepared = rig.engine.containers().len();
@@ -564,8 +775,15 @@ fn what_waits_prepared_wakes_the_agent_not_once_more() {
             rig.clock.advance(rig.clock.until(due));
             rig.agent.manager.tick();
         }
-        assert!(!rig.agent.loops.step(), "a parked thread is not woken: {level}");
-        assert_eq!((rig.engine.take_calls(), rig.sent()), (vec![], vec![]), "{level}");
+        assert!(
+            !rig.agent.loops.step(),
+            "a parked thread is not woken: {level}"
+        );
+        assert_eq!(
+            (rig.engine.take_calls(), rig.sent()),
+            (vec![], vec![]),
+            "{level}"
+        );
         (prepared, wakes)
     };
     let (quiet, (prepared, wakes)) = (idle(PrepareLevel::None), idle(PrepareLevel::Init));
@@ -575,36 +793,51 @@ fn what_waits_prepared_wakes_the_agent_not_once_more() {
 
 #[test]
 fn preparations_wait_for_a_free_core_first_come_first_served() {
-    let mut rig = AgentRig::with(|options| (options.prepare.level, options.prepare.cores) = (PrepareLevel::Create, 1));
+    let mut rig = AgentRig::with(|options| {
+        (options.prepare.level, options.prepare.cores) = (PrepareLevel::Create, 1)
+    });
     rig.agent.loops.hold_calls = true;
     rig.add(&[plain("a"), plain("b"), plain("c")]);
     only_delete(&mut rig, &plain("b"));
     rig.add(&[plain("b")]);
     rig.agent.loops.hold_calls = false;
     rig.agent.run();
-    assert_eq!(rig.engine.take_calls(), ["create-only a", "create-only c", "create-only b"]);
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["create-only a", "create-only c", "create-only b"]
+    );
 }
 
 // -------------------------------------------------------------- agent restart
 
-/// The states that the engine's container of `w` may be in, with the calls of a new agent whose `w` still waits, and then
-/// may start.
+/// The states that the engine's container of `w` may be in, with the calls of a new agent whose `w`
+/// still waits, and then may start.
 #[test]
 fn what_others_remove_or_start_is_not_shown_as_prepared_any_more_and_is_prepared_again() {
     for is_started in [false, true] {
         let mut rig = rig(PrepareLevel::Create);
         rig.add(&[plain("w"), wanted_with("other", "image: x", |_| {})]);
         rig.sent();
-        let (id, _) = rig.engine.containers().into_iter().find(|(_, one)| &*one.instance.workload == "w").unwrap();
+        let (id, _) = rig
+            .engine
+            .containers()
+            .into_iter()
+            .find(|(_, one)| &*one.instance.workload == "w")
+            .unwrap();
         rig.engine.take_calls();
         if is_started {
-            rig.engine.set_state(&id, ExecutionState::plain(Phase::Running));
+            rig.engine
+                .set_state(&id, ExecutionState::plain(Phase::Running));
         } else {
             rig.engine.remove(&id);
         }
         rig.agent.run();
         assert_eq!(rig.sent(), [WAITS, &waits_prepared("CREATE")]);
-        let removal = if is_started { "delete w" } else { "delete nothing" };
+        let removal = if is_started {
+            "delete w"
+        } else {
+            "delete nothing"
+        };
         assert_eq!(rig.engine.take_calls(), [removal, "create-only w"]);
         far(&mut rig, Phase::Running);
         assert_eq!(rig.engine.take_calls(), ["start w"]);
@@ -638,7 +871,12 @@ fn the_next_agent_keeps_what_was_prepared_for_the_same_in_the_same_boot() {
             &["delete w", "create-only w", "init w"],
             "start w",
         ),
-        ("not prepared any more", &|rig| rig.prepare.level = PrepareLevel::None, &["delete w"], "create w"),
+        (
+            "not prepared any more",
+            &|rig| rig.prepare.level = PrepareLevel::None,
+            &["delete w"],
+            "create w",
+        ),
     ];
     for (what, change, waiting, start) in changes {
         let mut rig = rig(PrepareLevel::Init);
@@ -646,11 +884,22 @@ fn the_next_agent_keeps_what_was_prepared_for_the_same_in_the_same_boot() {
         change(&mut rig);
         rig.engine.take_calls();
         rig.restart_agent(std::slice::from_ref(&added));
-        assert_eq!(rig.engine.take_calls(), [&["list"], waiting].concat(), "{what}");
+        assert_eq!(
+            rig.engine.take_calls(),
+            [&["list"], waiting].concat(),
+            "{what}"
+        );
         far(&mut rig, Phase::Running);
-        assert_eq!(rig.engine.take_calls().last().map(String::as_str), Some(start), "{what}");
+        assert_eq!(
+            rig.engine.take_calls().last().map(String::as_str),
+            Some(start),
+            "{what}"
+        );
         assert_eq!(rig.engine.only().1.state.phase, Phase::Running, "{what}");
-        assert!(!rig.sent().iter().any(|state| state.contains("Stopping")), "{what}");
+        assert!(
+            !rig.sent().iter().any(|state| state.contains("Stopping")),
+            "{what}"
+        );
     }
 }
 
@@ -662,7 +911,11 @@ fn the_next_agent_starts_what_may_start_by_then_or_removes_what_is_not_wanted() 
     wanted.engine.take_calls();
     let now = wanted_with("w", "image: x\ncommandOptions: []", |_| {});
     wanted.restart_agent(&[now]);
-    assert_eq!(wanted.engine.take_calls(), ["list", "delete w", "create w"], "it is another definition");
+    assert_eq!(
+        wanted.engine.take_calls(),
+        ["list", "delete w", "create w"],
+        "it is another definition"
+    );
 
     let mut unwanted = rig(PrepareLevel::Create);
     unwanted.add(std::slice::from_ref(&added));
@@ -674,10 +927,18 @@ fn the_next_agent_starts_what_may_start_by_then_or_removes_what_is_not_wanted() 
 fn a_container_that_an_earlier_create_left_without_a_record_is_removed() {
     let engine = FakeEngine::new();
     let added = plain("w");
-    engine.add(&added.instance, ExecutionState::with_info(Phase::PendingStarting, "created"));
-    let mut rig = AgentRig::silent_with(engine, |options| options.prepare.level = PrepareLevel::Create);
+    engine.add(
+        &added.instance,
+        ExecutionState::with_info(Phase::PendingStarting, "created"),
+    );
+    let mut rig = AgentRig::silent_with(engine, |options| {
+        options.prepare.level = PrepareLevel::Create
+    });
     rig.agent.hello(std::slice::from_ref(&added));
-    assert_eq!(rig.engine.take_calls(), ["list", "delete w", "create-only w"]);
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["list", "delete w", "create-only w"]
+    );
 }
 
 #[test]
@@ -686,21 +947,38 @@ fn the_next_agent_finds_old_and_new_of_an_update_that_waited() {
     let old = wanted_with("w", "image: old", |_| {});
     rig.add(std::slice::from_ref(&old));
     let new = plain("w");
-    rig.change(std::slice::from_ref(&new), &[deleted_after(&old.instance, &["w2"])]);
+    rig.change(
+        std::slice::from_ref(&new),
+        &[deleted_after(&old.instance, &["w2"])],
+    );
     rig.engine.take_calls();
-    assert_eq!(rig.engine.containers().len(), 1, "nobody has to be waited for");
+    assert_eq!(
+        rig.engine.containers().len(),
+        1,
+        "nobody has to be waited for"
+    );
     let mut rig = self::rig(PrepareLevel::Create);
     rig.add(std::slice::from_ref(&old));
     let user = wanted_with("w2", "image: user", |workload| {
-        workload.dependencies.insert("w".to_owned(), AddCondition::Running);
+        workload
+            .dependencies
+            .insert("w".to_owned(), AddCondition::Running);
     });
     rig.add(std::slice::from_ref(&user));
     let next = wanted_with("w", "image: new", |_| {});
-    rig.change(std::slice::from_ref(&next), &[deleted_after(&old.instance, &["w2"])]);
+    rig.change(
+        std::slice::from_ref(&next),
+        &[deleted_after(&old.instance, &["w2"])],
+    );
     assert_eq!(rig.engine.containers().len(), 3);
     rig.engine.take_calls();
     rig.restart_agent(&[next.clone(), user]);
     let calls = rig.engine.take_calls();
     assert_eq!(calls, ["list", "delete w", "start w"]);
-    assert!(rig.engine.containers().values().all(|container| container.state.phase == Phase::Running));
+    assert!(
+        rig.engine
+            .containers()
+            .values()
+            .all(|container| container.state.phase == Phase::Running)
+    );
 }

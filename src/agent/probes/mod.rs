@@ -1,8 +1,9 @@
 //! Probes of workloads: whether they are ready, alive, or gone.
 //!
-//! Follow one probe: a control loop orders it ([`ProbeOrder`]); [`table`] decides when to probe and what the results
-//! amount to; [`prober`] probes, on one thread for all workloads, with [`sockets`] and [`paths`]; the result goes back
-//! to the control loop, which acts on it (`workload_control_loop/readiness.rs`).
+//! Follow one probe: a control loop orders it ([`ProbeOrder`]); [`table`] decides when to probe and
+//! what the results amount to; [`prober`] probes, on one thread for all workloads, with [`sockets`]
+//! and [`paths`]; the result goes back to the control loop, which acts on it
+//! (`workload_control_loop/readiness.rs`).
 //!
 //! Thread: plain values; ordered by `wl:<name>`, probed by `probes`.
 
@@ -72,7 +73,10 @@ pub enum Outcome {
 impl Outcome {
     /// A failure without any answer.
     pub fn fails(reason: impl Into<String>) -> Self {
-        Self::Fails { reason: reason.into(), answered: false }
+        Self::Fails {
+            reason: reason.into(),
+            answered: false,
+        }
     }
 }
 
@@ -91,7 +95,8 @@ pub struct ProbeReport {
     pub is_verdict: bool,
 }
 
-/// Receives what the probes of an order amount to; runs on the thread of the probes and must not block.
+/// Receives what the probes of an order amount to; runs on the thread of the probes and must not
+/// block.
 pub type ProbeReply = Box<dyn Fn(ProbeReport) + Send>;
 
 /// Where control loops order probes. Ordering may wait for room, which is made in microseconds.

@@ -1,11 +1,12 @@
-//! Probes paths of the node. A path on a network mount whose server is gone may hang: it blocks one thread here, and
-//! neither the scheduler nor the thread of the probes.
+//! Probes paths of the node. A path on a network mount whose server is gone may hang: it blocks one
+//! thread here, and neither the scheduler nor the thread of the probes.
 //!
 //! One thread does all the work; another one is started for each that is blocked, up to a bound.
 //!
-//! Thread: `scheduler`, `probes` and all looks at the paths of prepared containers have one [`PathProbes`] each; `paths` probes
-//! for it and ends with it.
-//! Owns: the probes without a result. Takes: probes of its owner. Gives: results, and wakes the owner.
+//! Thread: `scheduler`, `probes` and all looks at the paths of prepared containers have one
+//! [`PathProbes`] each; `paths` probes for it and ends with it.
+//! Owns: the probes without a result. Takes: probes of its owner. Gives: results, and wakes the
+//! owner.
 
 use crate::limits::{PATH_PROBES_MAX, PATH_THREADS, STACK_SMALL};
 use crate::platform::clock::patience;
@@ -28,7 +29,8 @@ pub struct PathFacts {
     inode: u64,
     /// The number of a device, else 0.
     number: u64,
-    /// Size and time of modification (seconds, nanoseconds) of a file; of others they change without meaning.
+    /// Size and time of modification (seconds, nanoseconds) of a file; of others they change
+    /// without meaning.
     content: Option<(u64, i64, i64)>,
 }
 
@@ -88,7 +90,9 @@ impl PathProbes {
         if self.threads <= blocked && self.threads < PATH_THREADS {
             match self.start_thread() {
                 Ok(()) => self.threads += 1,
-                Err(error) if self.threads == 0 => return Err(format!("no thread to probe with: {error}")),
+                Err(error) if self.threads == 0 => {
+                    return Err(format!("no thread to probe with: {error}"));
+                }
                 Err(_) => {} // Those that there are may go on some time.
             }
         }
@@ -110,12 +114,14 @@ impl PathProbes {
             return Vec::new();
         }
         let results: Vec<_> = self.results.1.try_iter().collect();
-        results.iter().for_each(|(probe, _)| _ = self.open.remove(probe));
+        results
+            .iter()
+            .for_each(|(probe, _)| _ = self.open.remove(probe));
         results
     }
 
-    /// What is at these paths, as far as that is known within `limit`; `None` for nothing. A path without a result by then is
-    /// not waited for before it has answered.
+    /// What is at these paths, as far as that is known within `limit`; `None` for nothing. A path
+    /// without a result by then is not waited for before it has answered.
     pub fn look(
         &mut self,
         paths: impl Iterator<Item = String>,
@@ -138,13 +144,19 @@ impl PathProbes {
                 recv(timeout) -> _ => break,
             }
         }
-        self.open.values_mut().for_each(|abandoned| *abandoned = true);
+        self.open
+            .values_mut()
+            .for_each(|abandoned| *abandoned = true);
         known
     }
 
     /// How many threads are blocked by paths that do not answer, at most.
     fn blocked(&self) -> usize {
-        self.open.values().filter(|abandoned| **abandoned).count().min(PATH_THREADS)
+        self.open
+            .values()
+            .filter(|abandoned| **abandoned)
+            .count()
+            .min(PATH_THREADS)
     }
 
     fn start_thread(&self) -> std::io::Result<()> {
@@ -170,7 +182,11 @@ pub fn node() -> ProbePath {
         },
         PathProbe::Connects(path) => SocketAddrUnix::new(path.as_str()).and_then(|address| {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            connect(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?, &address).map(|()| None)
+            connect(
+                socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?,
+                &address,
+            )
+            .map(|()| None)
         }),
     })
 }
@@ -182,7 +198,9 @@ fn facts(found: &fs::Metadata) -> PathFacts {
         device: found.dev(),
         inode: found.ino(),
         number: if is_device { found.rdev() } else { 0 },
-        content: kind.is_file().then(|| (found.size(), found.mtime(), found.mtime_nsec())),
+        content: kind
+            .is_file()
+            .then(|| (found.size(), found.mtime(), found.mtime_nsec())),
     }
 }
 

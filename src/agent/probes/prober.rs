@@ -1,7 +1,9 @@
-//! The thread that probes all workloads of an agent: one `poll` for all sockets, no process and no thread per probe.
+//! The thread that probes all workloads of an agent: one `poll` for all sockets, no process and no
+//! thread per probe.
 //!
 //! Thread: `probes`, which never waits for a control loop.
-//! Owns: the orders and the probes under way. Takes: [`ProbeOrder`] from control loops. Gives: [`super::ProbeReport`].
+//! Owns: the orders and the probes under way. Takes: [`ProbeOrder`] from control loops. Gives:
+//! [`super::ProbeReport`].
 
 use super::paths;
 use super::sockets::SocketIo;
@@ -15,7 +17,9 @@ use crate::platform::sync::EventFd;
 use crate::platform::threads;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, bind, recv, socket_with};
+use rustix::net::{
+    AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, bind, recv, socket_with,
+};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -37,12 +41,21 @@ enum Command {
 impl Prober {
     /// Starts the thread, which ends when this is dropped.
     pub fn start<C: Clock>(clock: C) -> io::Result<Self> {
-        // Orders waiting for the thread that checks; control loops wait when it is full, which takes microseconds.
+        // Orders waiting for the thread that checks; control loops wait when it is full, which
+        // takes microseconds.
         let (commands, orders) = bounded(64);
         let wake = EventFd::new()?;
         let (woken, for_results) = (wake.clone(), wake.clone());
         let io = SocketIo::new(Arc::new(move || for_results.set()), paths::node());
-        threads::spawn("probes", STACK_LARGE, move || Loop { table: ProbeTable::new(io), clock, orders, woken }.run())?;
+        threads::spawn("probes", STACK_LARGE, move || {
+            Loop {
+                table: ProbeTable::new(io),
+                clock,
+                orders,
+                woken,
+            }
+            .run()
+        })?;
         Ok(Self { commands, wake })
     }
 
@@ -68,10 +81,13 @@ impl Drop for Prober {
     }
 }
 
-/// Where the notify socket of an instance is. Its path must be short, so it is not in the folder of the instance.
+/// Where the notify socket of an instance is. Its path must be short, so it is not in the folder of
+/// the instance.
 pub fn notify_socket_path(agent_folder: &Path, instance: &InstanceName) -> PathBuf {
     let digits = InstanceName::new("", &instance.to_string(), "").id;
-    agent_folder.join("notify").join(&digits[..digits.len().min(16)])
+    agent_folder
+        .join("notify")
+        .join(&digits[..digits.len().min(16)])
 }
 
 /// Makes a notify socket at `path`; an older one there is removed.
@@ -136,7 +152,12 @@ impl<C: Clock> Loop<C> {
 
     fn wait(&self) -> io::Result<Vec<Source>> {
         let now = self.clock.now();
-        let due = self.table.due().into_iter().chain(self.table.io.due()).min();
+        let due = self
+            .table
+            .due()
+            .into_iter()
+            .chain(self.table.io.due())
+            .min();
         let timeout = due.map(|at| at.saturating_duration_since(now));
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut sources = vec![Source::Woken];
@@ -152,19 +173,29 @@ impl<C: Clock> Loop<C> {
             }
         }
         poll(&mut polled, timeout.as_ref())?;
-        let ready = sources.iter().zip(&polled).filter(|(_, polled)| !polled.revents().is_empty());
+        let ready = sources
+            .iter()
+            .zip(&polled)
+            .filter(|(_, polled)| !polled.revents().is_empty());
         Ok(ready.map(|(source, _)| *source).collect())
     }
 
     fn read_notifications(&mut self, key: u64) {
-        let socket = self.table.orders().find(|order| order.key == key).and_then(|order| order.notify.clone());
+        let socket = self
+            .table
+            .orders()
+            .find(|order| order.key == key)
+            .and_then(|order| order.notify.clone());
         let Some(socket) = socket else { return };
         // Longest notification read, in bytes; what systemd takes.
         let mut message = [0_u8; 4096];
         // Notifications of one workload read in a row while others wait.
         for _ in 0..16 {
-            let Ok((length, _)) = recv(&socket, &mut message[..], RecvFlags::empty()) else { return };
-            self.table.notified(key, &message[..length], self.clock.now());
+            let Ok((length, _)) = recv(&socket, &mut message[..], RecvFlags::empty()) else {
+                return;
+            };
+            self.table
+                .notified(key, &message[..length], self.clock.now());
         }
     }
 }

@@ -1,9 +1,11 @@
-//! Probes workloads: connections, HTTP requests, files; commands inside of containers on threads of their own.
+//! Probes workloads: connections, HTTP requests, files; commands inside of containers on threads of
+//! their own.
 //!
-//! A container with a network of its own is probed inside of it: the thread enters its network namespace while it makes
-//! the socket, which from then on belongs there.
+//! A container with a network of its own is probed inside of it: the thread enters its network
+//! namespace while it makes the socket, which from then on belongs there.
 //!
-//! Thread: `probes`, which never waits for a workload nor for a path; `exec:<workload>` waits for one command and ends.
+//! Thread: `probes`, which never waits for a workload nor for a path; `exec:<workload>` waits for
+//! one command and ends.
 //! Owns: the sockets that wait for an answer. Gives: results of commands to `probes`.
 
 use super::paths::{PathProbe, PathProbes, PathResult, ProbePath};
@@ -21,7 +23,8 @@ use rustix::event::PollFlags;
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, connect, send, shutdown, socket_with, sockopt,
+    AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, connect, send, shutdown,
+    socket_with, sockopt,
 };
 use rustix::process::Pid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -53,7 +56,8 @@ struct Waiting {
     request: Option<(String, Option<u16>)>,
     sent: bool,
     answer: Vec<u8>,
-    /// Bytes of the answer that are still read although its beginning has decided. `None` before that.
+    /// Bytes of the answer that are still read although its beginning has decided. `None` before
+    /// that.
     rest: Option<usize>,
 }
 
@@ -62,18 +66,33 @@ impl super::table::ProbeIo for SocketIo {
         match &order.check {
             Check::Notify => None,
             Check::File(path) => self.paths.begin(order.key, PathProbe::Look(path.clone())),
-            Check::Unix(path) => self.paths.begin(order.key, PathProbe::Connects(path.clone())),
+            Check::Unix(path) => self
+                .paths
+                .begin(order.key, PathProbe::Connects(path.clone())),
             Check::Exec(command) => {
                 self.commands.begin(order, command);
                 None
             }
             Check::Tcp { host, port } => self.connect(order, SocketAddr::new(*host, *port), None),
-            Check::Http { host, port, path, status } => {
-                let shown = if host.is_ipv6() { format!("[{host}]") } else { host.to_string() };
+            Check::Http {
+                host,
+                port,
+                path,
+                status,
+            } => {
+                let shown = if host.is_ipv6() {
+                    format!("[{host}]")
+                } else {
+                    host.to_string()
+                };
                 let request = format!(
                     "GET {path} HTTP/1.1\r\nHost: {shown}:{port}\r\nUser-Agent: ank-agent\r\nConnection: close\r\n\r\n"
                 );
-                self.connect(order, SocketAddr::new(*host, *port), Some((request, *status)))
+                self.connect(
+                    order,
+                    SocketAddr::new(*host, *port),
+                    Some((request, *status)),
+                )
             }
         }
     }
@@ -87,17 +106,30 @@ impl super::table::ProbeIo for SocketIo {
 }
 
 impl SocketIo {
-    /// No probe yet. `wake` is called when a result waits in [`Self::take_ended`]; `probe_path` probes paths.
+    /// No probe yet. `wake` is called when a result waits in [`Self::take_ended`]; `probe_path`
+    /// probes paths.
     pub fn new(wake: Wake, probe_path: ProbePath) -> Self {
-        let paths = Paths { probes: PathProbes::new(wake.clone(), probe_path), waiting: BTreeMap::new() };
+        let paths = Paths {
+            probes: PathProbes::new(wake.clone(), probe_path),
+            waiting: BTreeMap::new(),
+        };
         let commands = Commands::new(wake);
-        Self { waiting: BTreeMap::new(), networks: Networks::default(), paths, commands }
+        Self {
+            waiting: BTreeMap::new(),
+            networks: Networks::default(),
+            paths,
+            commands,
+        }
     }
 
     /// The sockets that wait, and for what.
     pub fn descriptors(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>, PollFlags)> {
         self.waiting.iter().map(|(key, waiting)| {
-            let flags = if waiting.sent { PollFlags::IN } else { PollFlags::OUT };
+            let flags = if waiting.sent {
+                PollFlags::IN
+            } else {
+                PollFlags::OUT
+            };
             (*key, waiting.socket.as_fd(), flags)
         })
     }
@@ -105,7 +137,11 @@ impl SocketIo {
     /// A socket is ready. Returns the outcome once it is known.
     pub fn ready(&mut self, key: u64) -> Option<Outcome> {
         let waiting = self.waiting.get_mut(&key)?;
-        let outcome = if waiting.rest.is_none() { Some(waiting.go_on()?) } else { None };
+        let outcome = if waiting.rest.is_none() {
+            Some(waiting.go_on()?)
+        } else {
+            None
+        };
         if waiting.has_ended() {
             self.waiting.remove(&key);
         }
@@ -130,7 +166,11 @@ impl SocketIo {
         address: SocketAddr,
         request: Option<(String, Option<u16>)>,
     ) -> Option<Outcome> {
-        let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+        let family = if address.is_ipv6() {
+            AddressFamily::INET6
+        } else {
+            AddressFamily::INET
+        };
         // Once it has ended there is no network but the node's.
         let own_network = order.purpose != Purpose::Gone;
         let socket = if own_network && address.ip().is_loopback() {
@@ -142,7 +182,13 @@ impl SocketIo {
             Ok(socket) => socket,
             Err(reason) => return Some(Outcome::fails(reason)),
         };
-        let mut waiting = Waiting { socket, request, sent: false, answer: Vec::new(), rest: None };
+        let mut waiting = Waiting {
+            socket,
+            request,
+            sent: false,
+            answer: Vec::new(),
+            rest: None,
+        };
         let outcome = match connect(&waiting.socket, &address) {
             Ok(()) => waiting.go_on(),
             Err(Errno::INPROGRESS) => None,
@@ -164,7 +210,9 @@ impl Waiting {
             Ok(Ok(())) => {}
             Ok(Err(errno)) | Err(errno) => return Some(failure(errno)),
         }
-        let Some((request, _)) = &self.request else { return Some(Outcome::Holds) };
+        let Some((request, _)) = &self.request else {
+            return Some(Outcome::Holds);
+        };
         // A fresh connection takes a whole request at once.
         match send(&self.socket, request.as_bytes(), SendFlags::NOSIGNAL) {
             Ok(_) => {
@@ -179,7 +227,12 @@ impl Waiting {
     fn read(&mut self) -> Option<Outcome> {
         let mut chunk = [0_u8; HTTP_ANSWER_MAX];
         match rustix::io::read(&self.socket, &mut chunk[..]) {
-            Ok(0) => return Some(Outcome::Fails { reason: "closed without an answer".to_owned(), answered: true }),
+            Ok(0) => {
+                return Some(Outcome::Fails {
+                    reason: "closed without an answer".to_owned(),
+                    answered: true,
+                });
+            }
             Ok(count) => self.answer.extend_from_slice(&chunk[..count]),
             Err(Errno::AGAIN | Errno::INTR) => return None,
             Err(errno) => return Some(failure(errno)),
@@ -192,11 +245,14 @@ impl Waiting {
         self.rest = Some(64 * 1024);
         let _ = shutdown(&self.socket, Shutdown::Write);
         let expected = self.request.as_ref().and_then(|(_, status)| *status);
-        Some(judge(&self.answer[..line_end.unwrap_or_default()], expected))
+        Some(judge(
+            &self.answer[..line_end.unwrap_or_default()],
+            expected,
+        ))
     }
 
-    /// Reads the rest of an answer and returns whether that was all. Closing a socket with unread bytes would reset the
-    /// connection, which many servers log.
+    /// Reads the rest of an answer and returns whether that was all. Closing a socket with unread
+    /// bytes would reset the connection, which many servers log.
     fn has_ended(&mut self) -> bool {
         let mut chunk = [0_u8; 4096];
         while let Some(rest) = self.rest.filter(|rest| *rest > 0) {
@@ -210,21 +266,42 @@ impl Waiting {
     }
 }
 
-/// The outcome of the first line of an HTTP answer; without an `expected` status all from 200 to 399 hold.
+/// The outcome of the first line of an HTTP answer; without an `expected` status all from 200 to
+/// 399 hold.
 pub fn judge(line: &[u8], expected: Option<u16>) -> Outcome {
     let line = String::from_utf8_lossy(line);
     let mut words = line.split_ascii_whitespace();
-    let is_http = words.next().is_some_and(|version| version.starts_with("HTTP/"));
-    let status = words.next().and_then(|status| status.parse::<u16>().ok()).filter(|_| is_http);
+    let is_http = words
+        .next()
+        .is_some_and(|version| version.starts_with("HTTP/"));
+    let status = words
+        .next()
+        .and_then(|status| status.parse::<u16>().ok())
+        .filter(|_| is_http);
     match status {
-        None => Outcome::Fails { reason: "the answer is not HTTP".to_owned(), answered: true },
-        Some(status) if expected.map_or((200..400).contains(&status), |expected| expected == status) => Outcome::Holds,
-        Some(status) => Outcome::Fails { reason: format!("status {status}"), answered: true },
+        None => Outcome::Fails {
+            reason: "the answer is not HTTP".to_owned(),
+            answered: true,
+        },
+        Some(status)
+            if expected.map_or((200..400).contains(&status), |expected| expected == status) =>
+        {
+            Outcome::Holds
+        }
+        Some(status) => Outcome::Fails {
+            reason: format!("status {status}"),
+            answered: true,
+        },
     }
 }
 
 fn stream_socket(family: AddressFamily) -> Result<OwnedFd, Errno> {
-    socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
+    socket_with(
+        family,
+        SocketType::STREAM,
+        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+        None,
+    )
 }
 
 fn failure(errno: Errno) -> Outcome {
@@ -267,11 +344,19 @@ impl Paths {
     }
 
     fn take_ended(&mut self) -> Vec<Ended> {
-        let results: BTreeMap<PathProbe, PathResult> = self.probes.take_results().into_iter().collect();
-        let ended = self.waiting.extract_if(.., |_, probe| results.contains_key(probe));
+        let results: BTreeMap<PathProbe, PathResult> =
+            self.probes.take_results().into_iter().collect();
+        let ended = self
+            .waiting
+            .extract_if(.., |_, probe| results.contains_key(probe));
         ended
             .map(|(key, probe)| {
-                (key, results[&probe].as_ref().map_or_else(|errno| failure(*errno), |_| Outcome::Holds))
+                (
+                    key,
+                    results[&probe]
+                        .as_ref()
+                        .map_or_else(|errno| failure(*errno), |_| Outcome::Holds),
+                )
             })
             .collect()
     }
@@ -295,13 +380,20 @@ impl Networks {
     }
 
     /// Makes a socket in the network of the container.
-    fn socket(&mut self, key: u64, target: &ProbeTarget, family: AddressFamily) -> Result<OwnedFd, String> {
+    fn socket(
+        &mut self,
+        key: u64,
+        target: &ProbeTarget,
+        family: AddressFamily,
+    ) -> Result<OwnedFd, String> {
         self.restore_netns()?;
         if !self.of.contains_key(&key) {
             let found = self.find(target)?;
             self.of.insert(key, found);
         }
-        let Some(Some(network)) = self.of.get(&key) else { return stream_socket(family).map_err(text) };
+        let Some(Some(network)) = self.of.get(&key) else {
+            return stream_socket(family).map_err(text);
+        };
         move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(|errno| format!("its network cannot be entered: {}; use exec", text(errno)))?;
         self.is_away = true;
@@ -313,7 +405,12 @@ impl Networks {
     fn restore_netns(&mut self) -> Result<(), String> {
         if let Some(own) = self.own.as_ref().filter(|_| self.is_away) {
             let back = move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::Network));
-            back.map_err(|errno| format!("the network of the node cannot be entered again: {}", text(errno)))?;
+            back.map_err(|errno| {
+                format!(
+                    "the network of the node cannot be entered again: {}",
+                    text(errno)
+                )
+            })?;
             self.is_away = false;
         }
         Ok(())
@@ -332,8 +429,16 @@ impl Networks {
             let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw)?;
             belongs_to(pid, &process.container.0).then_some(network)
         };
-        let network = target.processes.iter().find_map(open).ok_or("its process is not found")?;
-        let identity = |file: &File| fstat(file).map(|stat| (stat.st_dev, stat.st_ino)).map_err(text);
+        let network = target
+            .processes
+            .iter()
+            .find_map(open)
+            .ok_or("its process is not found")?;
+        let identity = |file: &File| {
+            fstat(file)
+                .map(|stat| (stat.st_dev, stat.st_ino))
+                .map_err(text)
+        };
         Ok((identity(&network)? != identity(own)?).then_some(network))
     }
 }
@@ -364,7 +469,12 @@ struct Command {
 
 impl Commands {
     fn new(wake: Wake) -> Self {
-        Self { running: BTreeMap::new(), queue: VecDeque::new(), results: bounded(EXEC_RUNNING_MAX), wake }
+        Self {
+            running: BTreeMap::new(),
+            queue: VecDeque::new(),
+            results: bounded(EXEC_RUNNING_MAX),
+            wake,
+        }
     }
 
     fn begin(&mut self, order: &ProbeOrder, command: &[String]) {
@@ -380,18 +490,26 @@ impl Commands {
 
     /// When the next command that hangs gives its slot back, if others wait.
     fn due(&self, now: Instant) -> Option<Instant> {
-        let ends = self.running.values().map(|since| *since + EXEC_SLOT_MAX).filter(|end| *end > now);
+        let ends = self
+            .running
+            .values()
+            .map(|since| *since + EXEC_SLOT_MAX)
+            .filter(|end| *end > now);
         ends.min().filter(|_| !self.queue.is_empty())
     }
 
-    /// Takes the first one that waits and may start: of its workload none runs, and there is a slot.
+    /// Takes the first one that waits and may start: of its workload none runs, and there is a
+    /// slot.
     fn take_next(&mut self, now: Instant) -> Option<Command> {
         let holds_slot = |since: &&Instant| now.saturating_duration_since(**since) < EXEC_SLOT_MAX;
         let slots = self.running.values().filter(holds_slot).count();
         if slots >= EXEC_PARALLEL || self.running.len() >= EXEC_RUNNING_MAX {
             return None;
         }
-        let index = self.queue.iter().position(|command| !self.running.contains_key(&command.workload))?;
+        let index = self
+            .queue
+            .iter()
+            .position(|command| !self.running.contains_key(&command.workload))?;
         self.queue.remove(index)
     }
 
@@ -409,7 +527,10 @@ impl Commands {
             };
             if let Err(error) = threads::spawn(name, STACK_WORKLOAD, body) {
                 // Counted until its result is taken, as any other.
-                let _ = self.results.0.try_send((workload, (key, Outcome::fails(format!("no thread: {error}")))));
+                let _ = self.results.0.try_send((
+                    workload,
+                    (key, Outcome::fails(format!("no thread: {error}"))),
+                ));
                 (self.wake)();
             }
         }
@@ -429,11 +550,20 @@ impl Commands {
 impl Command {
     /// Runs it inside of the container and waits for its end.
     fn run(self) -> Outcome {
-        let Some(container) = &self.target.container else { return Outcome::fails("its container is not known") };
-        let arguments = Arguments::default().plain(&["exec", container]).command(&self.command);
-        match EngineCall::new(self.target.program, arguments).limit(self.limit).run(None) {
+        let Some(container) = &self.target.container else {
+            return Outcome::fails("its container is not known");
+        };
+        let arguments = Arguments::default()
+            .plain(&["exec", container])
+            .command(&self.command);
+        match EngineCall::new(self.target.program, arguments)
+            .limit(self.limit)
+            .run(None)
+        {
             Ok(_) => Outcome::Holds,
-            Err(RuntimeError::TimedOut(_)) => Outcome::fails(format!("no answer within {} ms", self.limit.as_millis())),
+            Err(RuntimeError::TimedOut(_)) => {
+                Outcome::fails(format!("no answer within {} ms", self.limit.as_millis()))
+            }
             Err(error) => Outcome::fails(reason(&error.to_string())),
         }
     }
@@ -442,8 +572,14 @@ impl Command {
 /// The last line that a command printed, without the call.
 pub fn reason(text: &str) -> String {
     let printed = text.split(". Execution of ").next().unwrap_or_default();
-    let mut last = printed.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("failed").to_owned();
-    // Bytes kept of the output of a command whose check failed; with the rest it fits into `CONDITION_INFO_MAX`.
+    let mut last = printed
+        .lines()
+        .map(str::trim)
+        .rfind(|line| !line.is_empty())
+        .unwrap_or("failed")
+        .to_owned();
+    // Bytes kept of the output of a command whose check failed; with the rest it fits into
+    // `CONDITION_INFO_MAX`.
     last.truncate(last.floor_char_boundary(120));
     last
 }

@@ -1,5 +1,5 @@
-//! What happens to containers that an earlier life of the agent left behind (resume, reuse, replace, delete), and to
-//! our own workloads with another hello of the server.
+//! What happens to containers that an earlier life of the agent left behind (resume, reuse,
+//! replace, delete), and to our own workloads with another hello of the server.
 //!
 //! Thread: `scheduler`; part of [`RuntimeManager`].
 
@@ -24,19 +24,27 @@ use log::info;
 use std::collections::BTreeMap;
 
 impl<C: Clock> RuntimeManager<C> {
-    /// These are all workloads that are wanted. Within one life of the agent an unchanged one is left alone in whatever
-    /// state it is. Nothing is ordered before [`Self::on_listings_known`].
+    /// These are all workloads that are wanted. Within one life of the agent an unchanged one is
+    /// left alone in whatever state it is. Nothing is ordered before [`Self::on_listings_known`].
     // [impl->swdd~agent-initial-list-existing-workloads~1]
     // [impl->swdd~agent-existing-workloads-starts-new-if-not-found~1]
     pub fn hello(&mut self, wanted: BTreeMap<Name, AddedWorkload>) {
         self.session_begins();
         self.gone.clear();
-        let unneeded = self.records.keys().filter(|name| !wanted.contains_key(*name)).cloned();
+        let unneeded = self
+            .records
+            .keys()
+            .filter(|name| !wanted.contains_key(*name))
+            .cloned();
         let all: Vec<_> = unneeded.map(|name| (name, None)).collect();
-        let all = all.into_iter().chain(wanted.into_iter().map(|(name, added)| (name, Some(added))));
+        let all = all
+            .into_iter()
+            .chain(wanted.into_iter().map(|(name, added)| (name, Some(added))));
         for (name, new) in all {
             let is_settled = self.records.get(&name).is_some_and(|record| {
-                let is_carried_out = new.as_ref().map_or(record.live().is_none(), |new| record.runs(new));
+                let is_carried_out = new
+                    .as_ref()
+                    .map_or(record.live().is_none(), |new| record.runs(new));
                 record.wanted == new && (record.waits != Waits::No || is_carried_out)
             });
             if !is_settled {
@@ -45,23 +53,35 @@ impl<C: Clock> RuntimeManager<C> {
         }
     }
 
-    /// Adds to what an engine has listed the workloads that ended in an earlier life of the agent, as their records say:
-    /// others may have removed their containers since.
+    /// Adds to what an engine has listed the workloads that ended in an earlier life of the agent,
+    /// as their records say: others may have removed their containers since.
     // [impl->swdd~agent-keeps-observed-ends~1]
     pub fn recall_ends(&self, runtime: &Name, listed: &mut Vec<ListedContainer>) {
         if !self.keeps_finished {
             return; // They run again in any case.
         }
-        let Some(connector) = self.context.connector(runtime) else { return };
-        for record in self.records.values().filter(|record| record.object.is_none()) {
-            let Some(added) = &record.wanted else { continue };
+        let Some(connector) = self.context.connector(runtime) else {
+            return;
+        };
+        for record in self
+            .records
+            .values()
+            .filter(|record| record.object.is_none())
+        {
+            let Some(added) = &record.wanted else {
+                continue;
+            };
             if added.workload.runtime != *runtime {
                 continue;
             }
-            let Some((id, state)) = end_record::kept(&*connector, &added.instance, &self.context.calls.boot) else {
+            let Some((id, state)) =
+                end_record::kept(&*connector, &added.instance, &self.context.calls.boot)
+            else {
                 continue;
             };
-            let found = listed.iter_mut().find(|found| found.instance == added.instance);
+            let found = listed
+                .iter_mut()
+                .find(|found| found.instance == added.instance);
             let Some(found) = found else {
                 let instance = added.instance.clone();
                 let processes = Vec::new();
@@ -76,7 +96,8 @@ impl<C: Clock> RuntimeManager<C> {
                 });
                 continue;
             };
-            // A pod that others have removed, as a whole or its container that failed, is listed in another state.
+            // A pod that others have removed, as a whole or its container that failed, is listed in
+            // another state.
             if found.id == id {
                 let engine_restarts = added.workload.config().engine_restarts().is_some();
                 found.state = KnownEnd::of_earlier_life(&id, state, engine_restarts).update(found);
@@ -93,18 +114,23 @@ impl<C: Clock> RuntimeManager<C> {
     /// The end of what was deleted meanwhile and is not there.
     pub fn report_ends_of_unknown(&mut self) {
         let gone = std::mem::take(&mut self.gone);
-        let unknown = gone.iter().filter(|gone| self.store.get(gone).is_none() && !self.has(gone));
+        let unknown = gone
+            .iter()
+            .filter(|gone| self.store.get(gone).is_none() && !self.has(gone));
         let ends: Vec<WorkloadState> = unknown.map(removed).collect();
         self.reports.extend(ends);
     }
 
-    /// Takes in containers that listings showed, as far as no object accounts for them: what serves a wanted workload goes
-    /// on, the others go before that is started, or when their users let them. Before `all` engines have listed only
-    /// workloads that run as they should go on, and the rest waits.
+    /// Takes in containers that listings showed, as far as no object accounts for them: what serves
+    /// a wanted workload goes on, the others go before that is started, or when their users let
+    /// them. Before `all` engines have listed only workloads that run as they should go on, and the
+    /// rest waits.
     pub fn take_existing(&mut self, all: bool) {
         // What others are is known when all is known that is wanted.
         let is_wanted = |(_, container): &Existing| {
-            self.records.get(&container.instance.workload).is_some_and(|record| record.wanted.is_some())
+            self.records
+                .get(&container.instance.workload)
+                .is_some_and(|record| record.wanted.is_some())
         };
         let existing = std::mem::take(&mut self.existing).into_iter();
         let (candidates, others) = existing.partition(|existing| all || is_wanted(existing));
@@ -112,10 +138,16 @@ impl<C: Clock> RuntimeManager<C> {
         for (name, mut candidates) in self.unaccounted(candidates) {
             let record = self.records.get(&name);
             let has_loop = record.is_some_and(|record| record.object.is_some());
-            let wanted = record.filter(|_| !has_loop).and_then(|record| record.wanted.clone());
-            let is_active = !record.and_then(|record| record.gate.as_ref()).is_some_and(Gate::is_inactive);
+            let wanted = record
+                .filter(|_| !has_loop)
+                .and_then(|record| record.wanted.clone());
+            let is_active = !record
+                .and_then(|record| record.gate.as_ref())
+                .is_some_and(Gate::is_inactive);
             let serves = |(runtime, container): &Existing| {
-                let is_it = wanted.as_ref().is_some_and(|added| is_unchanged(added, runtime, container));
+                let is_it = wanted
+                    .as_ref()
+                    .is_some_and(|added| is_unchanged(added, runtime, container));
                 is_it && container.state.phase == Phase::Running
             };
             if !all && (has_loop || !is_active || !candidates.iter().any(serves)) {
@@ -123,11 +155,19 @@ impl<C: Clock> RuntimeManager<C> {
                 continue;
             }
             let mut surplus = self.take_prepared(&name, wanted.as_ref(), &mut candidates);
-            let best = if has_loop { None } else { take_best(&mut candidates, wanted.as_ref()) };
+            let best = if has_loop {
+                None
+            } else {
+                take_best(&mut candidates, wanted.as_ref())
+            };
             if let Some((runtime, container)) = best {
                 self.take_over(wanted.as_ref(), is_active, runtime, container);
             }
-            surplus.extend(candidates.iter().map(|(runtime, container)| surplus_of(runtime, container)));
+            surplus.extend(
+                candidates
+                    .iter()
+                    .map(|(runtime, container)| surplus_of(runtime, container)),
+            );
             self.remove(surplus);
         }
     }
@@ -136,17 +176,29 @@ impl<C: Clock> RuntimeManager<C> {
     fn unaccounted(&self, existing: Vec<Existing>) -> BTreeMap<Name, Vec<Existing>> {
         let mut found: BTreeMap<Name, Vec<Existing>> = BTreeMap::new();
         for (runtime, container) in existing {
-            found.entry(container.instance.workload.clone()).or_default().push((runtime, container));
+            found
+                .entry(container.instance.workload.clone())
+                .or_default()
+                .push((runtime, container));
         }
         for (name, candidates) in &mut found {
             let record = self.records.get(name);
             let object = record.and_then(|record| record.object.as_ref());
-            let wanted = record.and_then(|record| record.wanted.as_ref()).map(|added| &added.workload);
+            let wanted = record
+                .and_then(|record| record.wanted.as_ref())
+                .map(|added| &added.workload);
             let wanted = wanted.or_else(|| object?.workload.as_ref());
-            leave_strangers(candidates, |(_, one)| one, |one| self.noted(one), wanted.map(|workload| &**workload));
+            leave_strangers(
+                candidates,
+                |(_, one)| one,
+                |one| self.noted(one),
+                wanted.map(|workload| &**workload),
+            );
             // Instances of two runtimes may have the same id.
             candidates.retain(|(runtime, container)| {
-                object.is_none_or(|object| object.instance != container.instance || object.runtime != *runtime)
+                object.is_none_or(|object| {
+                    object.instance != container.instance || object.runtime != *runtime
+                })
             });
         }
         found.retain(|_, candidates| !candidates.is_empty());
@@ -154,7 +206,9 @@ impl<C: Clock> RuntimeManager<C> {
     }
 
     fn noted(&self, (runtime, container): &Existing) -> Noted {
-        let Some(connector) = self.context.connector(runtime) else { return Noted::No };
+        let Some(connector) = self.context.connector(runtime) else {
+            return Noted::No;
+        };
         if connector.is_noted(&container.instance, &container.id) {
             Noted::Runs
         } else if is_prepared(&*connector, container) {
@@ -168,15 +222,25 @@ impl<C: Clock> RuntimeManager<C> {
     fn stays(&self, added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {
         let is_kept = match container.state.phase {
             Phase::Running => true,
-            phase if phase.has_ended() => self.keeps_finished && self.ended_in_this_boot(added, runtime, container),
+            phase if phase.has_ended() => {
+                self.keeps_finished && self.ended_in_this_boot(added, runtime, container)
+            }
             _ => false,
         };
         is_kept && is_unchanged(added, runtime, container)
     }
 
-    /// Whether a container that has ended did so since the node booted: it is known to have run, or was seen to end.
-    fn ended_in_this_boot(&self, added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {
-        let Some(connector) = self.context.connector(runtime) else { return false };
+    /// Whether a container that has ended did so since the node booted: it is known to have run, or
+    /// was seen to end.
+    fn ended_in_this_boot(
+        &self,
+        added: &AddedWorkload,
+        runtime: &Name,
+        container: &ListedContainer,
+    ) -> bool {
+        let Some(connector) = self.context.connector(runtime) else {
+            return false;
+        };
         if connector.ran_in_this_boot(&added.instance, &container.id) {
             return true;
         }
@@ -207,16 +271,28 @@ impl<C: Clock> RuntimeManager<C> {
             info!("Resuming workload '{name}'");
             // Others may wait for it or depend on it already.
             let state = adopted_state(&added.workload, container.state);
-            self.reports.push_back(WorkloadState::new(added.instance.clone(), state));
-            self.start_loop(container.instance, runtime.clone(), held(Some((added.clone(), true))));
+            self.reports
+                .push_back(WorkloadState::new(added.instance.clone(), state));
+            self.start_loop(
+                container.instance,
+                runtime.clone(),
+                held(Some((added.clone(), true))),
+            );
             return self.start(added.clone());
         }
         let reuse = is_active
             && is_unchanged(added, &runtime, &container)
             && container.state.phase == Phase::Succeeded
-            && self.context.connector(&runtime).is_some_and(|connector| connector.can_start_again());
+            && self
+                .context
+                .connector(&runtime)
+                .is_some_and(|connector| connector.can_start_again());
         // [impl->swdd~agent-existing-workloads-replace-updated~2]
-        let what = if reuse { "Re-starting workload" } else { "Replacing existing workload" };
+        let what = if reuse {
+            "Re-starting workload"
+        } else {
+            "Replacing existing workload"
+        };
         info!("{what} '{name}'{}", if reuse { "" } else { "." });
         let held = held(reuse.then(|| (added.clone(), false)));
         self.start_loop(container.instance.clone(), runtime, held);
@@ -225,22 +301,35 @@ impl<C: Clock> RuntimeManager<C> {
         }
     }
 
-    /// Lets a container of an earlier agent go on that was to be replaced and is what is wanted now, after an update that
-    /// could not be staged was rolled back for example: nothing of it was stopped.
+    /// Lets a container of an earlier agent go on that was to be replaced and is what is wanted
+    /// now, after an update that could not be staged was rolled back for example: nothing of it was
+    /// stopped.
     // [impl->swdd~agent-existing-workloads-resume-existing~2]
     pub(super) fn resume_replaced(&mut self, name: &Name) {
-        let Some(record) = self.records.get(name) else { return };
-        let (Some(added), Some(object)) = (&record.wanted, record.live()) else { return };
-        let Some(container) = &object.replaced else { return };
+        let Some(record) = self.records.get(name) else {
+            return;
+        };
+        let (Some(added), Some(object)) = (&record.wanted, record.live()) else {
+            return;
+        };
+        let Some(container) = &object.replaced else {
+            return;
+        };
         let is_ordered = object.workload.is_some() || object.start_again_for.is_some();
         let is_inactive = record.gate.as_ref().is_some_and(Gate::is_inactive);
         if is_ordered || is_inactive || !self.stays(added, &object.runtime, container) {
             return;
         }
         info!("Resuming workload '{name}', which is not replaced any more.");
-        let (added, state) = (added.clone(), adopted_state(&added.workload, container.state.clone()));
-        self.reports.push_back(WorkloadState::new(added.instance.clone(), state));
-        let Some(object) = self.object(name) else { return };
+        let (added, state) = (
+            added.clone(),
+            adopted_state(&added.workload, container.state.clone()),
+        );
+        self.reports
+            .push_back(WorkloadState::new(added.instance.clone(), state));
+        let Some(object) = self.object(name) else {
+            return;
+        };
         object.replaced = None;
         object.workload = Some(added.workload.clone());
         object.wishes.resume(added);
@@ -262,24 +351,33 @@ fn is_unchanged(added: &AddedWorkload, runtime: &Name, container: &ListedContain
 /// The state to show for a container of an earlier agent that was not probed yet.
 fn adopted_state(workload: &Workload, state: ExecutionState) -> ExecutionState {
     let config = workload.config();
-    match config.usable_lifecycle().and_then(|lifecycle| lifecycle.ready.as_ref()) {
+    match config
+        .usable_lifecycle()
+        .and_then(|lifecycle| lifecycle.ready.as_ref())
+    {
         Some(ready) if state.phase == Phase::Running && ready.check != Check::Notify => {
-            ExecutionState::with_info(Phase::PendingStarting, short_info(format!("ready: waits for {}", ready.check)))
+            ExecutionState::with_info(
+                Phase::PendingStarting,
+                short_info(format!("ready: waits for {}", ready.check)),
+            )
         }
         _ => state,
     }
 }
 
-/// Takes the container that serves the wanted workload best: of its runtime, unchanged, running, in this order. One of
-/// another runtime serves as well, since it must be gone before the new one comes. The others stay and will be deleted.
+/// Takes the container that serves the wanted workload best: of its runtime, unchanged, running, in
+/// this order. One of another runtime serves as well, since it must be gone before the new one
+/// comes. The others stay and will be deleted.
 fn take_best(candidates: &mut Vec<Existing>, wanted: Option<&AddedWorkload>) -> Option<Existing> {
     let rank = |(runtime, container): &Existing| {
         let fits = wanted.is_some_and(|added| added.workload.runtime == *runtime);
         let unchanged = wanted.is_some_and(|added| added.instance == container.instance);
         (fits, unchanged, container.state.phase == Phase::Running)
     };
-    let (index, _) =
-        candidates.iter().enumerate().max_by_key(|(index, existing)| (rank(existing), std::cmp::Reverse(*index)))?;
+    let (index, _) = candidates
+        .iter()
+        .enumerate()
+        .max_by_key(|(index, existing)| (rank(existing), std::cmp::Reverse(*index)))?;
     Some(candidates.swap_remove(index))
 }
 

@@ -18,7 +18,8 @@ use std::time::Instant;
 /// The listings of all engines.
 pub struct Listings {
     engines: BTreeMap<Name, EngineListing>,
-    /// Until when hellos, and workloads of other engines, wait for engines without a listing; from the first request on.
+    /// Until when hellos, and workloads of other engines, wait for engines without a listing; from
+    /// the first request on.
     first_until: Option<Instant>,
     /// That time is over. After a reconnect all of our containers are known.
     is_over: bool,
@@ -34,8 +35,8 @@ struct EngineListing {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum ListingState {
-    /// No hello has come, or the engine is not there, so it has no containers. It is requested with the next hello, and
-    /// when another workload wants this engine.
+    /// No hello has come, or the engine is not there, so it has no containers. It is requested with
+    /// the next hello, and when another workload wants this engine.
     #[default]
     Unwanted,
     /// To be requested, or the state checker had no room for the request.
@@ -54,8 +55,15 @@ impl ListingState {
 
 impl Listings {
     pub(super) fn new(engines: &Engines) -> Self {
-        let engines = engines.keys().map(|name| (name.clone(), EngineListing::default())).collect();
-        Self { engines, first_until: None, is_over: false }
+        let engines = engines
+            .keys()
+            .map(|name| (name.clone(), EngineListing::default()))
+            .collect();
+        Self {
+            engines,
+            first_until: None,
+            is_over: false,
+        }
     }
 
     /// Whether it is known of all engines which containers they have.
@@ -71,39 +79,61 @@ impl Listings {
 
     /// When something is to be done without an event: see [`Self::give_up`] and [`Self::are_due`].
     pub fn due(&self) -> Option<Instant> {
-        let again = self.engines.values().filter_map(|engine| match engine.state {
-            ListingState::Failed(again) => Some(again),
-            _ => None,
-        });
+        let again = self
+            .engines
+            .values()
+            .filter_map(|engine| match engine.state {
+                ListingState::Failed(again) => Some(again),
+                _ => None,
+            });
         again.chain(self.first_until).min()
     }
 
-    /// Whether from now on nothing but the workloads of an engine waits for its listing. What it lists later and is too
-    /// much is removed then.
+    /// Whether from now on nothing but the workloads of an engine waits for its listing. What it
+    /// lists later and is too much is removed then.
     pub fn give_up(&mut self, now: Instant) -> bool {
         let is_now = self.first_until.take_if(|until| *until <= now).is_some();
         self.is_over |= is_now;
-        for (runtime, _) in self.engines.iter().filter(|(_, engine)| is_now && !engine.state.is_known()) {
-            warn!("Starting workloads of other runtimes although '{runtime}' has not listed its containers.");
+        for (runtime, _) in self
+            .engines
+            .iter()
+            .filter(|(_, engine)| is_now && !engine.state.is_known())
+        {
+            warn!(
+                "Starting workloads of other runtimes although '{runtime}' has not listed its containers."
+            );
         }
         is_now
     }
 
     /// Whether the engine may have containers of an earlier agent that it has not listed.
     pub(super) fn is_missing(&self, runtime: &str) -> bool {
-        self.engines.get(runtime).is_some_and(|engine| engine.state != ListingState::Known)
+        self.engines
+            .get(runtime)
+            .is_some_and(|engine| engine.state != ListingState::Known)
     }
 
     /// Why a workload of this runtime may not be started now: an engine may have a container of it.
     pub(super) fn hold_up(&self, runtime: &str) -> Option<String> {
         self.engines.get(runtime)?;
-        let mut missing = self.engines.iter().filter(|(_, engine)| !engine.state.is_known());
+        let mut missing = self
+            .engines
+            .iter()
+            .filter(|(_, engine)| !engine.state.is_known());
         let (name, engine) = missing.find(|(name, _)| ***name == *runtime || !self.is_over)?;
-        let why = if engine.error.is_empty() { "it has not listed its containers" } else { &engine.error };
-        Some(format!("Waiting for '{name}', which may have a container of it: {}", reason(why)))
+        let why = if engine.error.is_empty() {
+            "it has not listed its containers"
+        } else {
+            &engine.error
+        };
+        Some(format!(
+            "Waiting for '{name}', which may have a container of it: {}",
+            reason(why)
+        ))
     }
 
-    /// The server has sent a hello, or a workload wants one of these engines: when it was not installed, it may be by now.
+    /// The server has sent a hello, or a workload wants one of these engines: when it was not
+    /// installed, it may be by now.
     pub fn want(&mut self, is_it: impl Fn(&str) -> bool) {
         for (name, engine) in &mut self.engines {
             if engine.state == ListingState::Unwanted && is_it(name) {
@@ -124,27 +154,48 @@ impl Listings {
         if !self.is_over {
             self.first_until.get_or_insert(now + FIRST_LISTING_MAX);
         }
-        for (runtime, listing) in self.engines.iter_mut().filter(|(_, listing)| listing.is_due(now)) {
-            let Some(engine) = engines.get(runtime) else { continue };
+        for (runtime, listing) in self
+            .engines
+            .iter_mut()
+            .filter(|(_, listing)| listing.is_due(now))
+        {
+            let Some(engine) = engines.get(runtime) else {
+                continue;
+            };
             let (inbox, name) = (inbox.clone(), runtime.clone());
             let reply = Box::new(move |result| {
-                let _ = inbox.send(SchedulerEvent::Listed { runtime: name, result }); // Gone only at the end.
+                let _ = inbox.send(SchedulerEvent::Listed {
+                    runtime: name,
+                    result,
+                }); // Gone only at the end.
             });
             listing.state = match engine.watch.try_send(WatchCommand::ListAll { reply }) {
                 Ok(()) => ListingState::Requested,
-                Err(TrySendError::Full(_)) => ListingState::Wanted, // Requested again with the next tick.
+                // Requested again with the next tick.
+                Err(TrySendError::Full(_)) => ListingState::Wanted,
                 Err(TrySendError::Disconnected(_)) => ListingState::Failed(now + REPAIR_INTERVAL),
             };
         }
     }
 
     /// Takes the listing of an engine. Returns the containers; `None` when they are not known.
-    pub fn take(&mut self, runtime: &Name, result: ListResult, now: Instant) -> Option<Vec<ListedContainer>> {
+    pub fn take(
+        &mut self,
+        runtime: &Name,
+        result: ListResult,
+        now: Instant,
+    ) -> Option<Vec<ListedContainer>> {
         let listing = self.engines.get_mut(runtime)?;
         match result {
             Ok(containers) => {
-                info!("Found '{}' existing '{runtime}' workload(s).", containers.len());
-                *listing = EngineListing { state: ListingState::Known, ..EngineListing::default() };
+                info!(
+                    "Found '{}' existing '{runtime}' workload(s).",
+                    containers.len()
+                );
+                *listing = EngineListing {
+                    state: ListingState::Known,
+                    ..EngineListing::default()
+                };
                 Some(containers)
             }
             Err(RuntimeError::NotInstalled(text)) => {
@@ -155,11 +206,14 @@ impl Listings {
             Err(error) => {
                 let text = error.to_string();
                 if listing.error != text {
-                    warn!("Could not list the existing '{runtime}' workloads, trying again: '{text}'");
+                    warn!(
+                        "Could not list the existing '{runtime}' workloads, trying again: '{text}'"
+                    );
                     listing.error = text;
                 }
                 listing.failures = listing.failures.saturating_add(1);
-                listing.state = ListingState::Failed(now + backoff_max(listing.failures).min(REPAIR_INTERVAL));
+                listing.state =
+                    ListingState::Failed(now + backoff_max(listing.failures).min(REPAIR_INTERVAL));
                 None
             }
         }

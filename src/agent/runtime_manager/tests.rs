@@ -10,8 +10,16 @@ use std::time::Duration;
 impl<C: Clock> RuntimeManager<C> {
     /// How many records there are, of what waits, and of workloads with conditions.
     pub fn sizes(&self) -> [usize; 3] {
-        let waiting = self.records.values().filter(|record| record.waits != Waits::No).count();
-        let gates = self.records.values().filter(|record| record.gate.is_some()).count();
+        let waiting = self
+            .records
+            .values()
+            .filter(|record| record.waits != Waits::No)
+            .count();
+        let gates = self
+            .records
+            .values()
+            .filter(|record| record.gate.is_some())
+            .count();
         [self.records.len(), waiting, gates]
     }
 }
@@ -38,13 +46,20 @@ fn wanted(name: &str, config: &str) -> AddedWorkload {
 /// A workload that needs another one to run.
 fn needing(name: &str, config: &str, other: impl Into<Option<&'static str>>) -> AddedWorkload {
     wanted_with(name, config, |workload| {
-        workload.dependencies.extend(other.into().map(|other| (other.to_owned(), AddCondition::Running)));
+        workload.dependencies.extend(
+            other
+                .into()
+                .map(|other| (other.to_owned(), AddCondition::Running)),
+        );
     })
 }
 
 /// A delete that waits for another workload to be gone.
 fn deleted(name: &str, config: &str, user: impl Into<Option<&'static str>>) -> DeletedWorkload {
-    deleted_after(&InstanceName::new(name, config, "agent_A"), user.into().as_slice())
+    deleted_after(
+        &InstanceName::new(name, config, "agent_A"),
+        user.into().as_slice(),
+    )
 }
 
 fn sequence(parts: &[&str]) -> Vec<String> {
@@ -77,7 +92,12 @@ fn a_plan_deletes_updates_and_creates_with_the_deletes_first() {
     let mut rig = Rig::running(&[wanted("gone", "a"), wanted("updated", "a")]);
     let deletes = [deleted("gone", "a", None), deleted("updated", "a", None)];
     rig.change(&[wanted("created", "a"), wanted("updated", "b")], &deletes);
-    let calls = ["delete gone", "delete updated", "create updated", "create created"];
+    let calls = [
+        "delete gone",
+        "delete updated",
+        "create updated",
+        "create created",
+    ];
     assert_eq!(rig.engine.take_calls(), calls);
 }
 
@@ -95,13 +115,23 @@ fn one_workload_from_create_over_update_to_delete() {
     rig.change(&[wanted("w", "a")], &[]);
     assert_eq!(rig.sent(), sequence(&["w:a starting", "w:a running"]));
     rig.change(&[wanted("w", "b")], &[deleted("w", "a", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed", "w:b starting", "w:b running"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:a stopping", "w:a removed", "w:b starting", "w:b running"])
+    );
     rig.change(&[], &[deleted("w", "b", None)]);
     assert_eq!(rig.sent(), sequence(&["w:b stopping", "w:b removed"]));
-    assert_eq!(rig.engine.take_calls(), ["create w", "delete w", "create w", "delete w"]);
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["create w", "delete w", "create w", "delete w"]
+    );
     assert_eq!(rig.loops(), 0);
     rig.change(&[wanted("w", "a")], &[]);
-    assert_eq!(rig.engine.only().1.instance, wanted("w", "a").instance, "a name may come back");
+    assert_eq!(
+        rig.engine.only().1.instance,
+        wanted("w", "a").instance,
+        "a name may come back"
+    );
 }
 
 // [utest->swdd~agent-executes-update-delete-only-workload-operation~1]
@@ -111,13 +141,28 @@ fn one_workload_from_create_over_update_to_delete() {
 fn an_update_that_must_wait_deletes_first_and_reports_the_old_instance_once() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
     rig.change(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:b waiting-for-other", "w:a stopping", "w:a removed"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:b waiting-for-other", "w:a stopping", "w:a removed"])
+    );
     rig.change(&[wanted("other", "a")], &[]);
-    assert_eq!(rig.sent(), sequence(&["other:a starting", "other:a running", "w:b starting", "w:b running"]));
-    assert_eq!(rig.engine.take_calls(), ["delete w", "create other", "create w"]);
+    assert_eq!(
+        rig.sent(),
+        sequence(&[
+            "other:a starting",
+            "other:a running",
+            "w:b starting",
+            "w:b running"
+        ])
+    );
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["delete w", "create other", "create w"]
+    );
 }
 
-/// The one was started beside the old container of the other, which was about to go, so both were starting at the same time.
+/// The one was started beside the old container of the other, which was about to go, so both were
+/// starting at the same time.
 #[test]
 fn what_is_replaced_together_with_what_it_needs_starts_after_that_in_whatever_order_they_come() {
     for (needed, user) in [("needed", "user"), ("needed", "a-user")] {
@@ -126,11 +171,24 @@ fn what_is_replaced_together_with_what_it_needs_starts_after_that_in_whatever_or
         deletes.sort_by_key(|deleted| deleted.instance.workload.clone());
         rig.change(&[needing(user, "b", needed), wanted(needed, "b")], &deletes);
         let states = rig.sent();
-        let place = |state: &str| states.iter().position(|sent| *sent == sequence(&[state])[0]);
-        let [runs, starts] = [format!("{needed}:b running"), format!("{user}:b starting")].map(|state| place(&state));
+        let place = |state: &str| {
+            states
+                .iter()
+                .position(|sent| *sent == sequence(&[state])[0])
+        };
+        let [runs, starts] = [format!("{needed}:b running"), format!("{user}:b starting")]
+            .map(|state| place(&state));
         assert!(runs.is_some() && runs < starts, "{states:?}");
-        let calls = [("delete", user), ("delete", needed), ("create", needed), ("create", user)];
-        assert_eq!(rig.engine.take_calls(), calls.map(|(call, name)| format!("{call} {name}")));
+        let calls = [
+            ("delete", user),
+            ("delete", needed),
+            ("create", needed),
+            ("create", user),
+        ];
+        assert_eq!(
+            rig.engine.take_calls(),
+            calls.map(|(call, name)| format!("{call} {name}"))
+        );
     }
 }
 
@@ -138,21 +196,41 @@ fn what_is_replaced_together_with_what_it_needs_starts_after_that_in_whatever_or
 fn the_same_instance_that_waits_after_its_removal_is_still_shown() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
     rig.change(&[needing("w", "a", "other")], &[deleted("w", "a", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed", "w:a waiting-for-other"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:a stopping", "w:a removed", "w:a waiting-for-other"])
+    );
 }
 
-/// Seed 52498 of the simulation: the server reads "removed" when it wants the instance again already.
+/// Seed 52498 of the simulation: the server reads "removed" when it wants the instance again
+/// already.
 #[test]
 fn an_instance_whose_end_was_told_and_that_waits_behind_another_again_says_so() {
     let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
     rig.change(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
-    assert_eq!(rig.sent(), sequence(&["w:a waiting-to-stop", "w:b waiting"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:a waiting-to-stop", "w:b waiting"])
+    );
     rig.change(&[wanted("w", "c")], &[deleted("w", "b", "user")]);
-    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a waiting-to-stop", "w:c waiting"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:b removed", "w:a waiting-to-stop", "w:c waiting"])
+    );
     rig.change(&[wanted("w", "b")], &[deleted("w", "c", "user")]);
-    assert_eq!(rig.sent(), sequence(&["w:c removed", "w:a waiting-to-stop", "w:b waiting"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:c removed", "w:a waiting-to-stop", "w:b waiting"])
+    );
     rig.change(&[], &[deleted("user", "a", None)]);
-    let end = ["user:a stopping", "user:a removed", "w:a stopping", "w:a removed", "w:b starting", "w:b running"];
+    let end = [
+        "user:a stopping",
+        "user:a removed",
+        "w:a stopping",
+        "w:a removed",
+        "w:b starting",
+        "w:b running",
+    ];
     assert_eq!(rig.sent(), sequence(&end));
 }
 
@@ -161,11 +239,20 @@ fn an_instance_whose_end_was_told_and_that_waits_behind_another_again_says_so() 
 fn an_instance_that_waits_to_come_back_and_is_replaced_meanwhile_is_reported_as_removed() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
     rig.change(&[needing("w", "a", "other")], &[deleted("w", "a", None)]);
-    assert_eq!(rig.sent().last().unwrap(), "w:a Pending(WaitingToStart): 'waits for 'other' to run'");
+    assert_eq!(
+        rig.sent().last().unwrap(),
+        "w:a Pending(WaitingToStart): 'waits for 'other' to run'"
+    );
     rig.change(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:a removed", "w:b waiting-for-other"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:a removed", "w:b waiting-for-other"])
+    );
     rig.change(&[needing("w", "c", "other")], &[deleted("w", "b", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:c waiting-for-other"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:b removed", "w:c waiting-for-other"])
+    );
     rig.change(&[wanted("other", "a")], &[]);
     assert_eq!(rig.engine.containers().len(), 2);
 }
@@ -173,26 +260,34 @@ fn an_instance_that_waits_to_come_back_and_is_replaced_meanwhile_is_reported_as_
 #[test]
 fn an_instance_that_waits_behind_a_failed_delete_and_is_deleted_is_reported_as_removed() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
-    rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
+    rig.engine
+        .inject(Call::Delete, [Fault::Fails, Fault::Fails]);
     rig.change(&[wanted("w", "b")], &[deleted("w", "a", None)]);
     rig.change(&[needing("w", "b", "other")], &[deleted("w", "b", None)]);
     rig.sent();
     rig.change(&[], &[deleted("w", "b", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a stopping", "w:a removed"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:b removed", "w:a stopping", "w:a removed"])
+    );
     assert_eq!(rig.loops(), 0);
 }
 
 #[test]
 fn an_instance_that_waits_for_a_delete_of_an_earlier_one_and_is_deleted_is_reported_as_removed() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
-    rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
+    rig.engine
+        .inject(Call::Delete, [Fault::Fails, Fault::Fails]);
     rig.change(&[wanted("w", "b")], &[deleted("w", "a", None)]);
     rig.change(&[], &[deleted("w", "b", None)]);
     assert!(rig.sent().contains(&"w:b Removed".to_owned()));
     rig.change(&[needing("w", "b", "other")], &[]);
     assert_eq!(rig.sent(), sequence(&["w:b waiting-for-other"]));
     rig.change(&[], &[deleted("w", "b", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a stopping", "w:a removed"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:b removed", "w:a stopping", "w:a removed"])
+    );
     assert_eq!(rig.loops(), 0);
 }
 
@@ -200,7 +295,10 @@ fn an_instance_that_waits_for_a_delete_of_an_earlier_one_and_is_deleted_is_repor
 fn an_added_workload_that_exists_is_updated() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
     rig.change(&[wanted("w", "b")], &[]);
-    assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed", "w:b starting", "w:b running"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:a stopping", "w:a removed", "w:b starting", "w:b running"])
+    );
 }
 
 // [utest->swdd~agent-add-on-update-missing-workload~1]
@@ -208,7 +306,10 @@ fn an_added_workload_that_exists_is_updated() {
 fn an_update_of_what_is_not_there_creates_and_a_delete_of_it_reports_removed() {
     let mut rig = Rig::new().telling_configs();
     rig.change(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
-    assert_eq!(rig.sent(), sequence(&["w:a removed", "w:b starting", "w:b running"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:a removed", "w:b starting", "w:b running"])
+    );
     rig.change(&[], &[deleted("nothing", "a", None)]);
     assert_eq!(rig.sent(), sequence(&["nothing:a removed"]));
 }
@@ -222,7 +323,12 @@ fn a_deleted_pending_create_is_dropped_and_never_started() {
     rig.change(&[needing("w", "a", "other")], &[]);
     rig.change(&[], &[deleted("w", "a", None)]);
     rig.change(&[wanted("other", "a")], &[]);
-    let states = ["w:a waiting-for-other", "w:a removed", "other:a starting", "other:a running"];
+    let states = [
+        "w:a waiting-for-other",
+        "w:a removed",
+        "other:a starting",
+        "other:a running",
+    ];
     assert_eq!(rig.sent(), sequence(&states));
     assert_eq!(rig.engine.take_calls(), ["create other"]);
 }
@@ -232,9 +338,19 @@ fn a_newer_wish_replaces_one_that_waits() {
     let mut rig = Rig::new().telling_configs();
     rig.change(&[needing("w", "a", "other")], &[]);
     rig.change(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:a waiting-for-other", "w:a removed", "w:b waiting-for-other"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&[
+            "w:a waiting-for-other",
+            "w:a removed",
+            "w:b waiting-for-other"
+        ])
+    );
     rig.change(&[wanted("w", "c")], &[deleted("w", "b", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:c starting", "w:c running"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:b removed", "w:c starting", "w:c running"])
+    );
 }
 
 // [utest->swdd~agent-enqueues-unfulfilled-delete~1]
@@ -244,11 +360,22 @@ fn a_pending_update_that_is_deleted_removes_the_old_instance() {
     // The old one waits for its user.
     let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
     rig.change(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
-    assert_eq!(rig.sent(), sequence(&["w:a waiting-to-stop", "w:b waiting"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:a waiting-to-stop", "w:b waiting"])
+    );
     rig.change(&[], &[deleted("w", "b", "user")]);
-    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a waiting-to-stop"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:b removed", "w:a waiting-to-stop"])
+    );
     rig.change(&[], &[deleted("user", "a", None)]);
-    let states = ["user:a stopping", "w:a stopping", "w:a removed", "user:a removed"];
+    let states = [
+        "user:a stopping",
+        "w:a stopping",
+        "w:a removed",
+        "user:a removed",
+    ];
     assert_eq!(sorted(rig.sent()), sorted(sequence(&states)));
     assert!(rig.engine.containers().is_empty());
 
@@ -272,7 +399,10 @@ fn a_pending_update_that_changes_without_a_new_instance_is_not_reported_as_remov
     rig.change(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
     rig.sent();
     rig.change(&[needing("w", "b", "other")], &[deleted("w", "b", "user")]);
-    assert_eq!(rig.sent(), sequence(&["w:a waiting-to-stop", "w:b waiting-for-other"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:a waiting-to-stop", "w:b waiting-for-other"])
+    );
 }
 
 #[test]
@@ -288,7 +418,10 @@ fn a_pending_update_that_is_taken_back_leaves_the_workload_running() {
     rig.change(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
     rig.sent();
     rig.change(&[wanted("w", "a")], &[deleted("w", "b", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a starting", "w:a running"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:b removed", "w:a starting", "w:a running"])
+    );
 }
 
 #[test]
@@ -296,7 +429,10 @@ fn a_pending_delete_that_meets_an_add_goes_on_waiting_for_its_dependents() {
     let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
     rig.change(&[], &[deleted("w", "a", "user")]);
     rig.change(&[wanted("w", "b")], &[]);
-    assert_eq!(rig.sent(), sequence(&["w:a waiting-to-stop", "w:a waiting-to-stop", "w:b waiting"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:a waiting-to-stop", "w:a waiting-to-stop", "w:b waiting"])
+    );
     assert!(rig.engine.take_calls().is_empty());
     rig.change(&[], &[deleted("user", "a", None)]);
     assert_eq!(rig.sent().last().unwrap(), "w:b Running(Ok)");
@@ -316,25 +452,38 @@ fn a_newer_delete_of_the_same_instance_replaces_what_a_waiting_one_waits_for() {
 }
 
 #[test]
-fn a_newer_update_of_the_same_instance_replaces_what_a_waiting_one_waits_for_and_is_carried_out_once() {
+fn a_newer_update_of_the_same_instance_replaces_what_a_waiting_one_waits_for_and_is_carried_out_once()
+ {
     let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
     rig.change(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
-    assert_eq!(rig.sent(), sequence(&["w:a waiting-to-stop", "w:b waiting"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:a waiting-to-stop", "w:b waiting"])
+    );
     for _ in 0..2 {
         rig.change(&[wanted("w", "b")], &[deleted("w", "a", None)]);
     }
     assert_eq!(rig.engine.take_calls(), ["delete w", "create w"]);
     assert_eq!(rig.sent().last().unwrap(), "w:b Running(Ok)");
     rig.change(&[wanted("w", "b")], &[deleted("w", "a", None)]);
-    assert!(rig.engine.take_calls().is_empty(), "it came after it was carried out");
+    assert!(
+        rig.engine.take_calls().is_empty(),
+        "it came after it was carried out"
+    );
 }
 
 #[test]
 fn two_that_wait_for_the_end_of_each_other_do_not_wait_for_ever() {
-    for (first_waits_for, calls) in [("user", vec!["delete user", "delete up"]), ("third", vec![])] {
+    for (first_waits_for, calls) in [
+        ("user", vec!["delete user", "delete up"]),
+        ("third", vec![]),
+    ] {
         let mut rig = Rig::running(&[wanted("up", "a"), wanted("user", "a"), wanted("third", "a")]);
         rig.change(&[], &[deleted("up", "a", first_waits_for)]);
-        assert!(rig.engine.take_calls().is_empty(), "it runs on, so what depends on it may not stop it");
+        assert!(
+            rig.engine.take_calls().is_empty(),
+            "it runs on, so what depends on it may not stop it"
+        );
         rig.change(&[], &[deleted("user", "a", "up")]);
         assert_eq!(rig.engine.take_calls(), calls, "{first_waits_for}");
     }
@@ -343,10 +492,15 @@ fn two_that_wait_for_the_end_of_each_other_do_not_wait_for_ever() {
 #[test]
 fn what_waits_leaves_nothing_behind() {
     let mut rig = Rig::new();
-    let all: Vec<AddedWorkload> = (0..50).map(|number| needing(&format!("w{number}"), "a", "up")).collect();
+    let all: Vec<AddedWorkload> = (0..50)
+        .map(|number| needing(&format!("w{number}"), "a", "up"))
+        .collect();
     rig.change(&all, &[]);
     assert_eq!(rig.agent.manager.sizes(), [50, 50, 0]);
-    let gone: Vec<DeletedWorkload> = all.iter().map(|added| deleted_after(&added.instance, &[])).collect();
+    let gone: Vec<DeletedWorkload> = all
+        .iter()
+        .map(|added| deleted_after(&added.instance, &[]))
+        .collect();
     rig.change(&[], &gone);
     assert_eq!(rig.agent.manager.sizes(), [0; 3]);
 }
@@ -356,15 +510,25 @@ fn what_waits_leaves_nothing_behind() {
 #[test]
 fn an_add_waits_for_a_delete_that_fails_so_that_there_are_never_two_containers() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
-    rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
+    rig.engine
+        .inject(Call::Delete, [Fault::Fails, Fault::Fails]);
     rig.change(&[], &[deleted("w", "a", None)]);
     let failed = format!("w:a Stopping(DeleteFailed): '{FAILURE}'");
-    assert_eq!(rig.sent(), [sequence(&["w:a stopping"]), vec![failed.clone()]].concat());
+    assert_eq!(
+        rig.sent(),
+        [sequence(&["w:a stopping"]), vec![failed.clone()]].concat()
+    );
     rig.change(&[wanted("w", "b")], &[]);
-    assert_eq!(rig.sent(), [sequence(&["w:a stopping"]), vec![failed]].concat());
+    assert_eq!(
+        rig.sent(),
+        [sequence(&["w:a stopping"]), vec![failed]].concat()
+    );
     assert_eq!(rig.engine.only().1.instance, wanted("w", "a").instance);
     rig.agent.pass(Duration::from_secs(1));
-    assert_eq!(rig.sent(), sequence(&["w:a removed", "w:b starting", "w:b running"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:a removed", "w:b starting", "w:b running"])
+    );
     assert_eq!(rig.loops(), 1);
 }
 
@@ -380,11 +544,24 @@ fn what_came_after_a_removal_is_a_workload_like_any_other() {
     rig.change(&[], &[deleted("x", "a", None)]);
     rig.change(&[wanted("x", "b")], &[]);
     rig.engine.take_calls();
-    let all = [needing("w", "b", "other"), wanted("other", "a"), wanted("x", "b")];
+    let all = [
+        needing("w", "b", "other"),
+        wanted("other", "a"),
+        wanted("x", "b"),
+    ];
     rig.agent.hello(&all);
-    assert!(rig.engine.take_calls().is_empty(), "an unchanged workload is left alone");
-    rig.change(&[wanted("w", "c"), wanted("x", "c")], &[deleted("w", "b", "user"), deleted("x", "b", "user")]);
-    assert_eq!(rig.engine.take_calls(), ["delete w", "delete x", "create w", "create x"]);
+    assert!(
+        rig.engine.take_calls().is_empty(),
+        "an unchanged workload is left alone"
+    );
+    rig.change(
+        &[wanted("w", "c"), wanted("x", "c")],
+        &[deleted("w", "b", "user"), deleted("x", "b", "user")],
+    );
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["delete w", "delete x", "create w", "create x"]
+    );
 }
 
 // ----------------------------------------------------------------- runtimes, threads
@@ -396,15 +573,25 @@ fn what_came_after_a_removal_is_a_workload_like_any_other() {
 fn a_workload_runs_on_its_runtime_and_on_no_other() {
     let with_runtime = |config: &str, runtime: &str| {
         let workload = Workload::new("agent_A", runtime, config);
-        AddedWorkload { instance: workload.instance_name("w"), workload: Arc::new(workload) }
+        AddedWorkload {
+            instance: workload.instance_name("w"),
+            workload: Arc::new(workload),
+        }
     };
     let mut rig = Rig::new().telling_configs();
     rig.change(&[with_runtime("a", "magic")], &[]);
     let info = "Unsupported Runtime 'magic'; there are 'podman', 'containerd', 'podman-kube'";
-    let unsupported = |instance: &str| vec![format!("{instance} Pending(StartingFailed): '{info}'")];
-    assert_eq!(rig.sent(), [sequence(&["w:a starting"]), unsupported("w:a")].concat());
+    let unsupported =
+        |instance: &str| vec![format!("{instance} Pending(StartingFailed): '{info}'")];
+    assert_eq!(
+        rig.sent(),
+        [sequence(&["w:a starting"]), unsupported("w:a")].concat()
+    );
     rig.change(&[with_runtime("b", "podman")], &[deleted("w", "a", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed", "w:b starting", "w:b running"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:a stopping", "w:a removed", "w:b starting", "w:b running"])
+    );
     rig.change(&[with_runtime("c", "magic")], &[deleted("w", "b", None)]);
     let states = sequence(&["w:b stopping", "w:b removed", "w:c starting"]);
     assert_eq!(rig.sent(), [states, unsupported("w:c")].concat());
@@ -418,7 +605,10 @@ fn a_workload_that_gets_no_thread_says_so_and_starts_when_there_is_one() {
     rig.agent.loops.refuse(true);
     rig.change(&[wanted("w", "a")], &[]);
     let sent = rig.sent();
-    assert!(sent[0].starts_with(&format!("w:a Pending(Starting): {no_thread}")), "{sent:?}");
+    assert!(
+        sent[0].starts_with(&format!("w:a Pending(Starting): {no_thread}")),
+        "{sent:?}"
+    );
     rig.agent.pass(LOAD_INTERVAL * 3);
     assert!(rig.sent().is_empty(), "it says so once");
     rig.agent.loops.refuse(false);
@@ -432,31 +622,62 @@ fn what_is_wanted_of_a_workload_without_thread_is_done_when_there_is_one() {
         let mut rig = Rig::new().telling_configs();
         rig.agent.loops.refuse(true);
         rig.change(&[wanted("w", "a")], &[]);
-        let added = if delete { vec![] } else { vec![wanted("w", "b")] };
+        let added = if delete {
+            vec![]
+        } else {
+            vec![wanted("w", "b")]
+        };
         rig.change(&added, &[deleted("w", "a", None)]);
-        assert!(rig.sent().contains(&"w:a Removed".to_owned()), "delete: {delete}");
+        assert!(
+            rig.sent().contains(&"w:a Removed".to_owned()),
+            "delete: {delete}"
+        );
         rig.agent.loops.refuse(false);
         rig.agent.pass(LOAD_INTERVAL);
-        assert!(!rig.sent().contains(&"w:a Removed".to_owned()), "delete: {delete}");
-        let instances: Vec<InstanceName> = rig.engine.containers().into_values().map(|found| found.instance).collect();
-        assert_eq!(instances, added.iter().map(|added| added.instance.clone()).collect::<Vec<_>>());
+        assert!(
+            !rig.sent().contains(&"w:a Removed".to_owned()),
+            "delete: {delete}"
+        );
+        let instances: Vec<InstanceName> = rig
+            .engine
+            .containers()
+            .into_values()
+            .map(|found| found.instance)
+            .collect();
+        assert_eq!(
+            instances,
+            added
+                .iter()
+                .map(|added| added.instance.clone())
+                .collect::<Vec<_>>()
+        );
     }
 }
 
 #[test]
 fn an_existing_container_that_gets_no_thread_is_neither_forgotten_nor_made_twice() {
     let mut rig = Rig::silent(FakeEngine::new()).telling_configs();
-    rig.engine.add(&wanted("w", "a").instance, ExecutionState::plain(Phase::Running));
+    rig.engine.add(
+        &wanted("w", "a").instance,
+        ExecutionState::plain(Phase::Running),
+    );
     rig.agent.loops.refuse(true);
     rig.agent.hello(&[wanted("w", "a")]);
     let sent = rig.sent();
-    assert!(sent[0].starts_with("w:a Failed(Unknown): 'No thread can be started for it, trying again: "), "{sent:?}");
+    assert!(
+        sent[0]
+            .starts_with("w:a Failed(Unknown): 'No thread can be started for it, trying again: "),
+        "{sent:?}"
+    );
     rig.change(&[wanted("w", "b")], &[deleted("w", "a", None)]);
     assert_eq!(rig.engine.only().1.instance, wanted("w", "a").instance);
     assert!(rig.sent().is_empty());
     rig.agent.loops.refuse(false);
     rig.agent.pass(LOAD_INTERVAL);
-    assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed", "w:b starting", "w:b running"]));
+    assert_eq!(
+        rig.sent(),
+        sequence(&["w:a stopping", "w:a removed", "w:b starting", "w:b running"])
+    );
     assert_eq!(rig.engine.only().1.instance, wanted("w", "b").instance);
 }
 

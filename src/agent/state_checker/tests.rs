@@ -55,7 +55,13 @@ fn container(name: &str, state: &ExecutionState, pid: u32) -> ListedContainer {
     ListedContainer {
         instance: instance(name),
         state: state.clone(),
-        processes: (pid > 0).then(|| MainProcess { container: id.clone(), pid }).into_iter().collect(),
+        processes: (pid > 0)
+            .then(|| MainProcess {
+                container: id.clone(),
+                pid,
+            })
+            .into_iter()
+            .collect(),
         id,
         ended_at: None,
         in_pod: false,
@@ -79,7 +85,10 @@ fn pod(containers: &[(&str, Option<i64>)]) -> ListedContainer {
         let id = ContainerId((*name).into());
         pods.containers.push(id.clone());
         match code {
-            None => listed.processes.push(MainProcess { container: id, pid: number }),
+            None => listed.processes.push(MainProcess {
+                container: id,
+                pid: number,
+            }),
             Some(0) => {}
             Some(code) => {
                 listed.state = ExecutionState::exited(*code);
@@ -96,7 +105,11 @@ fn pod(containers: &[(&str, Option<i64>)]) -> ListedContainer {
 
 fn settings() -> CheckerSettings {
     let unknown_info = "Error getting state from Podman.";
-    CheckerSettings { engine: "podman", unknown_info, repair_interval: REPAIR_INTERVAL }
+    CheckerSettings {
+        engine: "podman",
+        unknown_info,
+        repair_interval: REPAIR_INTERVAL,
+    }
 }
 
 fn refusal() -> RuntimeError {
@@ -107,7 +120,11 @@ impl Bench {
     fn new() -> Self {
         let clock = ManualClock::new();
         let checker = StateChecker::new(Fake::default(), clock.clone(), settings());
-        Self { checker, clock, reports: Arc::default() }
+        Self {
+            checker,
+            clock,
+            reports: Arc::default(),
+        }
     }
 
     /// A checker that has seen each of these run, with pids from 1 on.
@@ -116,7 +133,11 @@ impl Bench {
         for name in names {
             bench.watch(name, 1);
         }
-        let all: Vec<_> = names.iter().zip(1..).map(|(name, pid)| running(name, pid)).collect();
+        let all: Vec<_> = names
+            .iter()
+            .zip(1..)
+            .map(|(name, pid)| running(name, pid))
+            .collect();
         bench.answer_listing(all);
         bench.take_reports();
         bench
@@ -145,7 +166,8 @@ impl Bench {
     fn watch_with(&mut self, name: &str, number: u64, engine_restarts: bool) {
         let id = ContainerId(name.into());
         let (reports, prefix) = (self.reports.clone(), format!("{name}/{number}"));
-        let reply = Box::new(move |state| reports.lock().unwrap().push(format!("{prefix} {state}")));
+        let reply =
+            Box::new(move |state| reports.lock().unwrap().push(format!("{prefix} {state}")));
         let command = WatchCommand::Watch {
             instance: instance(name),
             id,
@@ -162,8 +184,12 @@ impl Bench {
     fn watch_process(&mut self, name: &str, pid: u32) {
         let id = ContainerId(name.into());
         let (reports, prefix) = (self.reports.clone(), name.to_owned());
-        let reply = Box::new(move |state| reports.lock().unwrap().push(format!("{prefix} {state}")));
-        let process = Some(MainProcess { container: id.clone(), pid });
+        let reply =
+            Box::new(move |state| reports.lock().unwrap().push(format!("{prefix} {state}")));
+        let process = Some(MainProcess {
+            container: id.clone(),
+            pid,
+        });
         let command = WatchCommand::Watch {
             instance: instance(name),
             id,
@@ -177,13 +203,21 @@ impl Bench {
     }
 
     fn unwatch(&mut self, name: &str) {
-        let command = WatchCommand::Unwatch { instance: instance(name) };
+        let command = WatchCommand::Unwatch {
+            instance: instance(name),
+        };
         self.command(command);
     }
 
     /// The process with this pid ends.
     fn end(&mut self, pid: u32) {
-        let found = self.checker.env.watched.iter().rev().find(|(_, watched)| *watched == pid);
+        let found = self
+            .checker
+            .env
+            .watched
+            .iter()
+            .rev()
+            .find(|(_, watched)| *watched == pid);
         let (key, _) = *found.expect("the process is watched");
         self.exit(key);
     }
@@ -205,7 +239,11 @@ impl Bench {
     #[track_caller]
     fn expect_listing(&mut self) {
         self.checker.list_if_due();
-        assert_eq!(std::mem::take(&mut self.checker.env.listings), 1, "listings");
+        assert_eq!(
+            std::mem::take(&mut self.checker.env.listings),
+            1,
+            "listings"
+        );
     }
 
     /// The next listing comes after `pause`, and not before.
@@ -277,11 +315,18 @@ fn an_end_is_seen_at_once_and_told_when_the_exit_code_is_there() {
     assert_eq!(bench.take_reports(), [""; 0], "podman is behind");
     bench.answer_listing_after(
         EXIT_RETRY,
-        vec![container("web", &ExecutionState::with_info(Phase::Stopping, "stopped"), 0)],
+        vec![container(
+            "web",
+            &ExecutionState::with_info(Phase::Stopping, "stopped"),
+            0,
+        )],
     );
     assert_eq!(bench.take_reports(), [""; 0], "the exit code is on its way");
     bench.answer_listing_after(EXIT_RETRY, vec![exited("web", 3)]);
-    assert_eq!(bench.take_reports(), ["web/1 Failed(ExecFailed): 'Exit code: '3''"]);
+    assert_eq!(
+        bench.take_reports(),
+        ["web/1 Failed(ExecFailed): 'Exit code: '3''"]
+    );
     bench.answer_listing_after(POLL_INTERVAL, vec![exited("web", 3)]);
     bench.expect_listing_after(REPAIR_INTERVAL);
 }
@@ -297,9 +342,18 @@ fn one_listing_serves_all_that_ended_together() {
     bench.end(3);
     bench.expect_no_listing();
     bench.list(vec![exited("a", 0), exited("b", 1), running("c", 3)]);
-    assert_eq!(bench.take_reports(), ["a/1 Succeeded(Ok)", "b/1 Failed(ExecFailed): 'Exit code: '1''"]);
+    assert_eq!(
+        bench.take_reports(),
+        [
+            "a/1 Succeeded(Ok)",
+            "b/1 Failed(ExecFailed): 'Exit code: '1''"
+        ]
+    );
     bench.answer_listing(vec![exited("a", 0), exited("b", 1), exited("c", 2)]);
-    assert_eq!(bench.take_reports(), ["c/1 Failed(ExecFailed): 'Exit code: '2''"]);
+    assert_eq!(
+        bench.take_reports(),
+        ["c/1 Failed(ExecFailed): 'Exit code: '2''"]
+    );
 }
 
 // [utest->swdd~agent-provides-generic-state-checker-implementation~1]
@@ -316,8 +370,7 @@ fn an_end_that_the_engine_never_notices_leads_to_polling() {
     assert_eq!(bench.take_reports(), ["web/1 Succeeded(Ok)"]);
 }
 
-const UNNOTICED: &str =
-    "Failed(ExecFailed): 'its process has ended, which 'podman' does not notice: exit code unknown'";
+const UNNOTICED: &str = "Failed(ExecFailed): 'its process has ended, which 'podman' does not notice: exit code unknown'";
 
 // [utest->swdd~agent-sees-ends-that-no-engine-notices~1]
 #[test]
@@ -329,13 +382,23 @@ fn an_end_that_the_engine_never_notices_fails_the_workload() {
         bench.answer_listing(listed());
         bench.advance(END_UNNOTICED_MAX - MILLISECOND);
         bench.answer_listing(listed());
-        assert!(bench.take_reports().iter().all(|state| !state.contains("Failed")), "it may be noticed yet");
+        assert!(
+            bench
+                .take_reports()
+                .iter()
+                .all(|state| !state.contains("Failed")),
+            "it may be noticed yet"
+        );
         bench.advance(REPAIR_INTERVAL);
         bench.answer_listing(listed());
         assert_eq!(bench.take_reports(), [format!("web/1 {UNNOTICED}")]);
         bench.advance(REPAIR_INTERVAL);
         bench.answer_listing(vec![]);
-        assert_eq!(bench.take_reports(), [""; 0], "it was seen to end, so it is not lost");
+        assert_eq!(
+            bench.take_reports(),
+            [""; 0],
+            "it was seen to end, so it is not lost"
+        );
     }
 }
 
@@ -365,7 +428,10 @@ fn a_missing_process_has_ended_where_the_engine_has_our_pids() {
         bench.advance(END_UNNOTICED_MAX);
         bench.answer_listing(listed());
         let reports = bench.take_reports();
-        let last = reports.iter().rfind(|state| state.starts_with("web")).expect("it was reported");
+        let last = reports
+            .iter()
+            .rfind(|state| state.starts_with("web"))
+            .expect("it was reported");
         assert_eq!(last, &format!("web/1 {expected}"), "other process: {other}");
     }
 }
@@ -383,7 +449,10 @@ fn where_an_end_cannot_be_noticed_the_containers_are_listed_every_second() {
             bench.expect_listing_after(POLL_INTERVAL);
         }
         bench.list(vec![exited("web", 0)]);
-        assert_eq!(bench.take_reports(), ["web/1 Running(Ok)", "web/1 Succeeded(Ok)"]);
+        assert_eq!(
+            bench.take_reports(),
+            ["web/1 Running(Ok)", "web/1 Succeeded(Ok)"]
+        );
         bench.expect_listing_after(REPAIR_INTERVAL);
     }
 }
@@ -395,7 +464,10 @@ fn a_process_that_ended_before_it_could_be_watched_is_not_noticed_a_second_late(
     bench.watch("brief", 1);
     bench.answer_listing(vec![running("brief", 7)]);
     bench.answer_listing_after(EXIT_RETRY, vec![exited("brief", 0)]);
-    assert_eq!(bench.take_reports(), ["brief/1 Running(Ok)", "brief/1 Succeeded(Ok)"]);
+    assert_eq!(
+        bench.take_reports(),
+        ["brief/1 Running(Ok)", "brief/1 Succeeded(Ok)"]
+    );
 }
 
 #[test]
@@ -463,7 +535,11 @@ fn a_container_is_lost_only_when_two_listings_miss_it() {
     assert_eq!(bench.take_reports(), ["web/1 Failed(Lost)"]);
     bench.answer_listing_after(REPAIR_INTERVAL, vec![]);
     bench.answer_listing_after(REPAIR_INTERVAL, vec![exited("web", 0)]);
-    assert_eq!(bench.take_reports(), ["web/1 Succeeded(Ok)"], "it is seen when it comes back");
+    assert_eq!(
+        bench.take_reports(),
+        ["web/1 Succeeded(Ok)"],
+        "it is seen when it comes back"
+    );
 }
 
 // [utest->swdd~podman-state-getter-reset-cache~1]
@@ -485,7 +561,11 @@ fn paused_and_removed_behind_our_back_is_seen_by_the_repair_listing() {
     let mut bench = Bench::watching(&["web"]);
     bench.answer_listing_after(
         REPAIR_INTERVAL,
-        vec![container("web", &ExecutionState::with_info(Phase::FailedUnknown, "paused"), 1)],
+        vec![container(
+            "web",
+            &ExecutionState::with_info(Phase::FailedUnknown, "paused"),
+            1,
+        )],
     );
     assert_eq!(bench.take_reports(), ["web/1 Failed(Unknown): 'paused'"]);
     bench.answer_listing_after(POLL_INTERVAL, vec![running("web", 1)]);
@@ -499,9 +579,16 @@ fn paused_and_removed_behind_our_back_is_seen_by_the_repair_listing() {
 fn observed_end_stays_whatever_becomes_of_the_container() {
     let unknown = ExecutionState::with_info(Phase::FailedUnknown, "unknown container state");
     let removing = ExecutionState::with_info(Phase::Stopping, "removing");
-    let later: [ListResult; 4] =
-        [Ok(vec![]), Ok(vec![container("web", &unknown, 0)]), Ok(vec![container("web", &removing, 0)]), Err(refusal())];
-    for (code, end) in [(0, "web/1 Succeeded(Ok)"), (137, "web/1 Failed(ExecFailed): 'Exit code: '137''")] {
+    let later: [ListResult; 4] = [
+        Ok(vec![]),
+        Ok(vec![container("web", &unknown, 0)]),
+        Ok(vec![container("web", &removing, 0)]),
+        Err(refusal()),
+    ];
+    for (code, end) in [
+        (0, "web/1 Succeeded(Ok)"),
+        (137, "web/1 Failed(ExecFailed): 'Exit code: '137''"),
+    ] {
         for result in &later {
             let mut bench = Bench::watching(&["web"]);
             bench.end(1);
@@ -526,11 +613,20 @@ fn observed_end_is_forgotten_once_the_container_runs_again() {
     bench.end(1);
     bench.answer_listing(vec![exited("web", 3)]);
     bench.answer_listing_after(POLL_INTERVAL, vec![exited("web", 0)]);
-    assert_eq!(bench.take_reports(), ["web/1 Failed(ExecFailed): 'Exit code: '3''", "web/1 Succeeded(Ok)"]);
+    assert_eq!(
+        bench.take_reports(),
+        [
+            "web/1 Failed(ExecFailed): 'Exit code: '3''",
+            "web/1 Succeeded(Ok)"
+        ]
+    );
     bench.answer_listing_after(REPAIR_INTERVAL, vec![running("web", 2)]);
     bench.answer_listing_after(REPAIR_INTERVAL, vec![]);
     bench.answer_listing_after(MISSING_RETRY, vec![]);
-    assert_eq!(bench.take_reports(), ["web/1 Running(Ok)", "web/1 Failed(Lost)"]);
+    assert_eq!(
+        bench.take_reports(),
+        ["web/1 Running(Ok)", "web/1 Failed(Lost)"]
+    );
 }
 
 /// One container of the pod has failed, the others go on.
@@ -541,7 +637,13 @@ fn failure_beside_running_containers_is_no_end_of_the_pod() {
     bench.answer_listing(vec![container("pod", &ExecutionState::exited(3), 7)]);
     bench.answer_listing_after(REPAIR_INTERVAL, vec![]);
     bench.answer_listing_after(MISSING_RETRY, vec![]);
-    assert_eq!(bench.take_reports(), ["pod/1 Failed(ExecFailed): 'Exit code: '3''", "pod/1 Failed(Lost)"]);
+    assert_eq!(
+        bench.take_reports(),
+        [
+            "pod/1 Failed(ExecFailed): 'Exit code: '3''",
+            "pod/1 Failed(Lost)"
+        ]
+    );
 }
 
 // [utest->swdd~agent-keeps-observed-ends~1]
@@ -550,16 +652,25 @@ fn failure_of_a_pod_outlives_the_container_that_failed() {
     let mut bench = Bench::new();
     bench.watch("pod", 1);
     bench.answer_listing(vec![pod(&[("one", Some(0)), ("two", Some(137))])]);
-    assert_eq!(bench.take_reports(), ["pod/1 Failed(ExecFailed): 'Exit code: '137''"]);
+    assert_eq!(
+        bench.take_reports(),
+        ["pod/1 Failed(ExecFailed): 'Exit code: '137''"]
+    );
     let unknown = ExecutionState::with_info(Phase::FailedUnknown, "unknown container state");
-    let gone = ListedContainer { state: unknown, ..pod(&[]) };
+    let gone = ListedContainer {
+        state: unknown,
+        ..pod(&[])
+    };
     for later in [pod(&[("one", Some(0))]), pod(&[("one", Some(3))]), gone] {
         bench.answer_listing_after(REPAIR_INTERVAL, vec![later]);
         assert_eq!(bench.take_reports(), [""; 0]);
     }
     bench.answer_listing_after(REPAIR_INTERVAL, vec![pod(&[("one", None)])]);
     bench.answer_listing_after(REPAIR_INTERVAL, vec![pod(&[("one", Some(0))])]);
-    assert_eq!(bench.take_reports(), ["pod/1 Running(Ok)", "pod/1 Succeeded(Ok)"]);
+    assert_eq!(
+        bench.take_reports(),
+        ["pod/1 Running(Ok)", "pod/1 Succeeded(Ok)"]
+    );
 }
 
 /// Nothing but the end of the same container replaces its failure.
@@ -568,8 +679,17 @@ fn failure_of_a_pod_is_replaced_by_the_same_containers_end() {
     let mut bench = Bench::new();
     bench.watch("pod", 1);
     bench.answer_listing(vec![pod(&[("one", Some(0)), ("two", Some(3))])]);
-    bench.answer_listing_after(REPAIR_INTERVAL, vec![pod(&[("one", Some(0)), ("two", Some(0))])]);
-    assert_eq!(bench.take_reports(), ["pod/1 Failed(ExecFailed): 'Exit code: '3''", "pod/1 Succeeded(Ok)"]);
+    bench.answer_listing_after(
+        REPAIR_INTERVAL,
+        vec![pod(&[("one", Some(0)), ("two", Some(0))])],
+    );
+    assert_eq!(
+        bench.take_reports(),
+        [
+            "pod/1 Failed(ExecFailed): 'Exit code: '3''",
+            "pod/1 Succeeded(Ok)"
+        ]
+    );
 }
 
 #[test]
@@ -579,7 +699,10 @@ fn failure_beside_running_containers_outlives_its_container() {
     bench.answer_listing(vec![pod(&[("one", None), ("two", Some(3))])]);
     bench.answer_listing_after(REPAIR_INTERVAL, vec![pod(&[("one", None)])]);
     bench.answer_listing_after(REPAIR_INTERVAL, vec![pod(&[("one", Some(0))])]);
-    assert_eq!(bench.take_reports(), ["pod/1 Failed(ExecFailed): 'Exit code: '3''"]);
+    assert_eq!(
+        bench.take_reports(),
+        ["pod/1 Failed(ExecFailed): 'Exit code: '3''"]
+    );
 }
 
 #[test]
@@ -599,7 +722,8 @@ fn failure_of_a_pod_in_an_earlier_life_stays_until_it_runs() {
 fn end_of_an_earlier_life_is_reported_without_its_container() {
     let mut bench = Bench::new();
     let (reports, id) = (bench.reports.clone(), ContainerId("web".into()));
-    let reply = Box::new(move |state: ExecutionState| reports.lock().unwrap().push(state.to_string()));
+    let reply =
+        Box::new(move |state: ExecutionState| reports.lock().unwrap().push(state.to_string()));
     let end = KnownEnd::of_earlier_life(&id, ExecutionState::exited(3), false);
     bench.command(WatchCommand::Watch {
         instance: instance("web"),
@@ -611,7 +735,10 @@ fn end_of_an_earlier_life_is_reported_without_its_container() {
         reply,
     });
     bench.answer_listing(vec![]);
-    assert_eq!(bench.take_reports(), ["Failed(ExecFailed): 'Exit code: '3''"]);
+    assert_eq!(
+        bench.take_reports(),
+        ["Failed(ExecFailed): 'Exit code: '3''"]
+    );
     bench.answer_listing_after(REPAIR_INTERVAL, vec![running("web", 2)]);
     assert_eq!(bench.take_reports(), ["Running(Ok)"]);
 }
@@ -622,12 +749,19 @@ fn what_the_engine_restarts_itself_is_soon_seen_to_run_again() {
     bench.watch_with("web", 1, true);
     bench.answer_listing(vec![running("web", 1)]);
     bench.take_reports();
-    let ended = |at| ListedContainer { ended_at: Some(at), ..exited("web", 1) };
+    let ended = |at| ListedContainer {
+        ended_at: Some(at),
+        ..exited("web", 1)
+    };
     bench.end(1);
     bench.expect_listing();
     bench.list(vec![ended(100)]);
-    assert_eq!(bench.take_reports(), ["web/1 Failed(ExecFailed): 'Exit code: '1''"]);
-    // It may have ended for good, so it is listed less and less often, until another end shows that it ran meanwhile.
+    assert_eq!(
+        bench.take_reports(),
+        ["web/1 Failed(ExecFailed): 'Exit code: '1''"]
+    );
+    // It may have ended for good, so it is listed less and less often, until another end shows that
+    // it ran meanwhile.
     for seconds in [1, 2, 4, 8] {
         bench.expect_listing_after(seconds * SECOND);
         bench.list(vec![ended(100)]);
@@ -645,17 +779,29 @@ fn a_passing_state_is_looked_at_less_and_less_often() {
     let mut bench = Bench::new();
     bench.watch("web", 1);
     bench.expect_listing();
-    let created = container("web", &ExecutionState::with_info(Phase::PendingStarting, "created"), 0);
+    let created = container(
+        "web",
+        &ExecutionState::with_info(Phase::PendingStarting, "created"),
+        0,
+    );
     for seconds in [1, 2, 4, 8, 16, 30, 30] {
         bench.list(vec![created.clone()]);
         bench.expect_listing_after(SECOND * seconds);
     }
-    bench.list(vec![container("web", &ExecutionState::with_info(Phase::Stopping, "stopping"), 0)]);
+    bench.list(vec![container(
+        "web",
+        &ExecutionState::with_info(Phase::Stopping, "stopping"),
+        0,
+    )]);
     bench.expect_listing_after(SECOND);
     // Nobody knows what these states of nerdctl and podman mean.
     for state in ["stopped", "paused"] {
         for seconds in [1, 2, 4, 8, 16, 30, 30] {
-            bench.list(vec![container("web", &ExecutionState::with_info(Phase::FailedUnknown, state), 0)]);
+            bench.list(vec![container(
+                "web",
+                &ExecutionState::with_info(Phase::FailedUnknown, state),
+                0,
+            )]);
             bench.expect_listing_after(SECOND * seconds);
         }
     }
@@ -675,7 +821,10 @@ fn an_engine_that_cannot_be_asked_twice_makes_all_states_unknown() {
     bench.expect_listing();
     bench.fail();
     let unknown = "Failed(Unknown): 'Error getting state from Podman.'";
-    assert_eq!(bench.take_reports(), [format!("a/1 {unknown}"), format!("b/1 {unknown}")]);
+    assert_eq!(
+        bench.take_reports(),
+        [format!("a/1 {unknown}"), format!("b/1 {unknown}")]
+    );
     for seconds in [1, 2, 4, 8, 16, 30, 30] {
         bench.expect_listing_after(SECOND * seconds);
         bench.fail();
@@ -683,11 +832,18 @@ fn an_engine_that_cannot_be_asked_twice_makes_all_states_unknown() {
     assert_eq!(bench.take_reports(), [""; 0]);
     bench.end(2);
     bench.answer_listing(vec![running("a", 1), exited("b", 0)]);
-    assert_eq!(bench.take_reports(), ["a/1 Running(Ok)", "b/1 Succeeded(Ok)"]);
+    assert_eq!(
+        bench.take_reports(),
+        ["a/1 Running(Ok)", "b/1 Succeeded(Ok)"]
+    );
     bench.expect_listing_after(POLL_INTERVAL);
     bench.fail();
     bench.answer_listing(vec![running("a", 1), exited("b", 0)]);
-    assert_eq!(bench.take_reports(), [""; 0], "one failure alone is not told");
+    assert_eq!(
+        bench.take_reports(),
+        [""; 0],
+        "one failure alone is not told"
+    );
 }
 
 #[test]
@@ -700,7 +856,10 @@ fn a_hanging_listing_does_not_stop_commands_and_ends_are_kept() {
     bench.advance(SECOND * 20);
     bench.expect_no_listing();
     bench.list(vec![exited("a", 1), exited("b", 1), exited("c", 1)]);
-    assert_eq!(bench.take_reports(), ["a/1 Failed(ExecFailed): 'Exit code: '1''"]);
+    assert_eq!(
+        bench.take_reports(),
+        ["a/1 Failed(ExecFailed): 'Exit code: '1''"]
+    );
     bench.expect_listing_after(Duration::from_millis(100));
 }
 
@@ -747,7 +906,8 @@ fn a_question_for_all_containers_is_answered_by_a_listing_that_began_after_it() 
     let (sender, answers) = bounded(4);
     let ask = |bench: &mut Bench| {
         let sender = sender.clone();
-        let reply: ListReply = Box::new(move |result| sender.send(result.map(|listed| listed.len())).unwrap());
+        let reply: ListReply =
+            Box::new(move |result| sender.send(result.map(|listed| listed.len())).unwrap());
         bench.command(WatchCommand::ListAll { reply });
     };
     ask(&mut bench);
@@ -772,8 +932,13 @@ fn a_question_for_all_containers_is_answered_by_a_listing_that_began_after_it() 
 fn a_pod_is_watched_by_all_its_processes() {
     let pod = |pids: &[u32]| {
         let mut pod = running("pod", 0);
-        pod.processes =
-            pids.iter().map(|pid| MainProcess { container: ContainerId(pid.to_string().into()), pid: *pid }).collect();
+        pod.processes = pids
+            .iter()
+            .map(|pid| MainProcess {
+                container: ContainerId(pid.to_string().into()),
+                pid: *pid,
+            })
+            .collect();
         pod
     };
     let mut bench = Bench::new();
@@ -806,12 +971,20 @@ fn what_is_watched_is_told_without_a_listing() {
     };
     bench.checker.on_command(command);
     let told = |bench: &mut Bench| -> Vec<(String, u32, Vec<u32>)> {
-        bench.checker.on_command(WatchCommand::ListWatched { reply: reply.clone() });
-        let pids = |one: &WatchedInstance| one.processes.iter().map(|process| process.pid).collect();
-        let of_one = |one: &WatchedInstance| (one.instance.workload.to_string(), one.restarts, pids(one));
+        bench.checker.on_command(WatchCommand::ListWatched {
+            reply: reply.clone(),
+        });
+        let pids =
+            |one: &WatchedInstance| one.processes.iter().map(|process| process.pid).collect();
+        let of_one =
+            |one: &WatchedInstance| (one.instance.workload.to_string(), one.restarts, pids(one));
         watched.try_recv().unwrap().iter().map(of_one).collect()
     };
-    assert_eq!(told(&mut bench), [("web".to_owned(), 3, vec![])], "no listing has shown its process");
+    assert_eq!(
+        told(&mut bench),
+        [("web".to_owned(), 3, vec![])],
+        "no listing has shown its process"
+    );
     bench.answer_listing(vec![running("web", 7)]);
     assert_eq!(told(&mut bench), [("web".to_owned(), 3, vec![7])]);
     bench.expect_no_listing();
@@ -819,7 +992,9 @@ fn what_is_watched_is_told_without_a_listing() {
     assert_eq!(told(&mut bench), [("web".to_owned(), 3, vec![])]);
     bench.unwatch("web");
     assert_eq!(told(&mut bench), []);
-    let full = WatchCommand::ListWatched { reply: reply.clone() };
+    let full = WatchCommand::ListWatched {
+        reply: reply.clone(),
+    };
     reply.send(Vec::new()).unwrap();
     bench.checker.on_command(full); // It never waits for whoever asked.
 }
@@ -848,7 +1023,10 @@ fn the_threads_report_and_end_with_their_sender() {
             reply,
         })
         .unwrap();
-    for state in [ExecutionState::plain(Phase::Running), ExecutionState::exited(0)] {
+    for state in [
+        ExecutionState::plain(Phase::Running),
+        ExecutionState::exited(0),
+    ] {
         engine.set_state(&id, state.clone());
         assert_eq!(reported.recv_timeout(ample), Ok(state));
     }
@@ -866,7 +1044,10 @@ fn a_container_whose_process_is_known_runs_without_a_listing_until_it_ends() {
     bench.expect_no_listing();
     bench.end(7);
     bench.answer_listing(vec![exited("web", 3)]);
-    assert_eq!(bench.take_reports(), ["web Failed(ExecFailed): 'Exit code: '3''"]);
+    assert_eq!(
+        bench.take_reports(),
+        ["web Failed(ExecFailed): 'Exit code: '3''"]
+    );
 }
 
 #[test]
@@ -894,23 +1075,38 @@ fn a_prepared_container_that_others_remove_or_start_is_told_once_with_the_next_l
         let mut bench = Bench::new();
         let prepared = |bench: &mut Bench, name: &'static str| {
             let reports = bench.reports.clone();
-            let reply: GoneReply = Box::new(move || reports.lock().unwrap().push(format!("{name} is gone")));
+            let reply: GoneReply =
+                Box::new(move || reports.lock().unwrap().push(format!("{name} is gone")));
             let container = Some((ContainerId(name.into()), reply));
-            bench.command(WatchCommand::WatchPrepared { instance: instance(name), container });
+            bench.command(WatchCommand::WatchPrepared {
+                instance: instance(name),
+                container,
+            });
         };
-        ["web", "stays", "forgotten"].into_iter().for_each(|name| prepared(&mut bench, name));
-        let forgotten = WatchCommand::WatchPrepared { instance: instance("forgotten"), container: None };
+        ["web", "stays", "forgotten"]
+            .into_iter()
+            .for_each(|name| prepared(&mut bench, name));
+        let forgotten = WatchCommand::WatchPrepared {
+            instance: instance("forgotten"),
+            container: None,
+        };
         bench.command(forgotten);
         assert_eq!(bench.checker.next_listing_at(), None);
         bench.watch("other", 1);
         bench.checker.list_if_due();
         prepared(&mut bench, "new"); // The listing under way may lack it.
-        let all = |rest: Vec<ListedContainer>| [vec![running("other", 5), pending("stays")], rest].concat();
+        let all = |rest: Vec<ListedContainer>| {
+            [vec![running("other", 5), pending("stays")], rest].concat()
+        };
         bench.list(all(vec![pending("web")]));
         bench.take_reports();
         bench.clock.advance(REPAIR_INTERVAL);
         bench.checker.list_if_due();
-        bench.list(all(now.clone().into_iter().chain([pending("new")]).collect()));
+        bench.list(all(now
+            .clone()
+            .into_iter()
+            .chain([pending("new")])
+            .collect()));
         assert_eq!(bench.take_reports(), ["web is gone"], "{now:?}");
         bench.clock.advance(REPAIR_INTERVAL);
         bench.checker.list_if_due();

@@ -1,4 +1,5 @@
-//! The uplink against a real endpoint on the loopback interface. Waits are bounded and end as soon as something comes.
+//! The uplink against a real endpoint on the loopback interface. Waits are bounded and end as soon
+//! as something comes.
 
 use super::super::uplink_outbox::{UplinkOutbox, uplink_outbox};
 use super::*;
@@ -23,7 +24,10 @@ const LIMIT: Duration = Duration::from_secs(180);
 fn endpoint(address: SocketAddr) -> (ServerEndpoint, Receiver<PeerEvent>) {
     let (inbox, events) = bounded(SERVER_INBOX);
     let options = EndpointOptions::tcp(address, Security::Insecure, MESSAGE_MAX);
-    (ServerEndpoint::start(&options, inbox, &mut WatchedThreads::unattended()).unwrap(), events)
+    (
+        ServerEndpoint::start(&options, inbox, &mut WatchedThreads::unattended()).unwrap(),
+        events,
+    )
 }
 
 /// An uplink on a thread of its own.
@@ -61,12 +65,21 @@ impl Running {
         let thread = threads::spawn("uplink", STACK_LARGE, move || {
             let _ = results.send(uplink.run(&stopped, &Heartbeat::unattended()));
         });
-        Self { outbox, events, stop: Some(stop), result, thread: Some(thread.unwrap()) }
+        Self {
+            outbox,
+            events,
+            stop: Some(stop),
+            result,
+            thread: Some(thread.unwrap()),
+        }
     }
 
     fn stop(mut self) {
         self.stop = None;
-        assert!(threads::join_all(self.thread.take(), LIMIT).is_empty(), "it ends when told to");
+        assert!(
+            threads::join_all(self.thread.take(), LIMIT).is_empty(),
+            "it ends when told to"
+        );
     }
 }
 
@@ -79,7 +92,10 @@ fn opened(events: &Receiver<PeerEvent>) -> Outbox {
                 PeerHello::Agent(AgentHello {
                     agent: "agent_A".to_owned(),
                     tags,
-                    capabilities: AgentCapabilities { tells_usage: true, prepares: true },
+                    capabilities: AgentCapabilities {
+                        tells_usage: true,
+                        prepares: true
+                    },
                     version: crate::model::version::VERSION.to_owned()
                 })
             );
@@ -93,7 +109,10 @@ fn opened(events: &Receiver<PeerEvent>) -> Outbox {
 fn greet(to_agent: &Outbox, uplink: &Running) {
     to_agent.put(FromServer::ServerHello(vec![])).unwrap();
     let event = uplink.events.recv_timeout(LIMIT).unwrap();
-    assert!(matches!(event, SchedulerEvent::Server(FromServer::ServerHello(_))), "{event:?}");
+    assert!(
+        matches!(event, SchedulerEvent::Server(FromServer::ServerHello(_))),
+        "{event:?}"
+    );
 }
 
 /// The server drops the connection, and both notice.
@@ -101,7 +120,10 @@ fn disconnect(to_agent: Outbox, uplink: &Running, peers: &Receiver<PeerEvent>) {
     drop(to_agent);
     let event = uplink.events.recv_timeout(LIMIT).unwrap();
     assert!(matches!(event, SchedulerEvent::ServerGone), "{event:?}");
-    assert!(matches!(peers.recv_timeout(LIMIT).unwrap(), PeerEvent::Closed { .. }));
+    assert!(matches!(
+        peers.recv_timeout(LIMIT).unwrap(),
+        PeerEvent::Closed { .. }
+    ));
 }
 
 fn message(events: &Receiver<PeerEvent>) -> ToServer {
@@ -112,7 +134,10 @@ fn message(events: &Receiver<PeerEvent>) -> ToServer {
 }
 
 fn state(phase: Phase) -> WorkloadState {
-    WorkloadState::new(InstanceName::with_id("w", "id", "agent_A"), ExecutionState::plain(phase))
+    WorkloadState::new(
+        InstanceName::with_id("w", "id", "agent_A"),
+        ExecutionState::plain(phase),
+    )
 }
 
 // [utest->swdd~agent-sends-hello~1]
@@ -123,12 +148,18 @@ fn a_lost_connection_is_told_and_made_again_and_what_was_put_meanwhile_is_sent()
     let to_agent = opened(&peers);
     greet(&to_agent, &uplink);
     uplink.outbox.put(state(Phase::Running));
-    assert_eq!(message(&peers), ToServer::WorkloadStates(vec![state(Phase::Running)]));
+    assert_eq!(
+        message(&peers),
+        ToServer::WorkloadStates(vec![state(Phase::Running)])
+    );
 
     disconnect(to_agent, &uplink, &peers);
     uplink.outbox.put(state(Phase::Removed));
     let _to_agent = opened(&peers);
-    assert_eq!(message(&peers), ToServer::WorkloadStates(vec![state(Phase::Removed)]));
+    assert_eq!(
+        message(&peers),
+        ToServer::WorkloadStates(vec![state(Phase::Removed)])
+    );
     uplink.stop();
     server.stop(LIMIT);
 }
@@ -140,7 +171,11 @@ fn what_is_put_because_of_a_hello_is_sent_on_each_connection() {
     for cpu_usage in 0..3 {
         let to_agent = opened(&peers);
         greet(&to_agent, &uplink);
-        let load = AgentLoad { agent: "agent_A".to_owned(), cpu_usage, free_memory: 1 };
+        let load = AgentLoad {
+            agent: "agent_A".to_owned(),
+            cpu_usage,
+            free_memory: 1,
+        };
         uplink.outbox.put_load(load.clone());
         assert_eq!(message(&peers), ToServer::AgentLoad(load));
         disconnect(to_agent, &uplink, &peers);
@@ -154,7 +189,10 @@ fn a_server_of_another_version_is_given_up() {
     let (server, _peers) = endpoint("127.0.0.1:0".parse().unwrap());
     let uplink = Running::start(server.address(), "9.0.0");
     let text = uplink.result.recv_timeout(LIMIT).unwrap();
-    assert_eq!(text.as_deref(), Some("Unsupported protocol version '9.0.0'. Currently supported '1'"));
+    assert_eq!(
+        text.as_deref(),
+        Some("Unsupported protocol version '9.0.0'. Currently supported '1'")
+    );
     server.stop(LIMIT);
 }
 
@@ -173,10 +211,16 @@ fn a_server_that_comes_later_is_found() {
 #[test]
 fn first_attempts_to_connect_are_quick_and_later_ones_are_not() {
     let mut reconnects = Reconnects::default();
-    let pauses: Vec<u128> = (0..7).map(|_| reconnects.next_pause(None).as_millis()).collect();
+    let pauses: Vec<u128> = (0..7)
+        .map(|_| reconnects.next_pause(None).as_millis())
+        .collect();
     assert_eq!(pauses, [100, 200, 400, 800, 1000, 1000, 1000]);
     for _ in 0..100 {
-        assert_eq!(reconnects.next_pause(Some(RECONNECT_PAUSE)), RECONNECT_PAUSE, "it was ended at once each time");
+        assert_eq!(
+            reconnects.next_pause(Some(RECONNECT_PAUSE)),
+            RECONNECT_PAUSE,
+            "it was ended at once each time"
+        );
     }
     let lasted = Some(RECONNECT_PAUSE * 2);
     let pauses = [lasted, None, lasted].map(|lasted| reconnects.next_pause(lasted).as_millis());

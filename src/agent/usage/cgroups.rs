@@ -1,10 +1,13 @@
-//! What the kernel counts for one container: the files of its control groups, found through its main process.
+//! What the kernel counts for one container: the files of its control groups, found through its
+//! main process.
 //!
-//! No engine is called. `/proc/<pid>/cgroup` names a path in each hierarchy. The part of it up to the last component that
-//! holds the container's id is the control group of the whole container; the processes may be in groups below it. Where no
-//! component holds the id, the group has other processes as well, and its numbers would be wrong.
+//! No engine is called. `/proc/<pid>/cgroup` names a path in each hierarchy. The part of it up to
+//! the last component that holds the container's id is the control group of the whole container;
+//! the processes may be in groups below it. Where no component holds the id, the group has other
+//! processes as well, and its numbers would be wrong.
 //!
-//! A controller is in one hierarchy of version 1 or in that of version 2, and a kernel may have both kinds.
+//! A controller is in one hierarchy of version 1 or in that of version 2, and a kernel may have
+//! both kinds.
 //!
 //! Thread: `usage`, `metrics`. Owns: nothing but a buffer.
 
@@ -40,8 +43,8 @@ struct Mount {
     point: PathBuf,
 }
 
-/// The mounted hierarchies. Each container adds lines to the kernel's list of mounts, so that reading it costs as much as
-/// the files of several containers; hierarchies stay where they are.
+/// The mounted hierarchies. Each container adds lines to the kernel's list of mounts, so that
+/// reading it costs as much as the files of several containers; hierarchies stay where they are.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Hierarchies(Vec<Mount>);
 
@@ -65,15 +68,25 @@ pub struct CgroupReader<'h> {
 impl<'h> CgroupReader<'h> {
     /// Reads the files below `top`, normally `/`.
     pub fn new(top: &'h Path, hierarchies: &'h Hierarchies) -> Self {
-        Self { top, hierarchies, buffer: vec![0; FILE_BYTES] }
+        Self {
+            top,
+            hierarchies,
+            buffer: vec![0; FILE_BYTES],
+        }
     }
 
     /// Reads the control groups of one container.
     pub fn read(&mut self, process: &MainProcess) -> Reading {
         let of_process = self.top.join(format!("proc/{}", process.pid));
-        let Some(groups) = self.text(&of_process.join("cgroup")).map(str::to_owned) else { return Reading::Ended };
-        let groups = Groups { text: &groups, id: &process.container.0 };
-        let [memory, cpu, pids] = ["memory", "cpuacct", "pids"].map(|controller| groups.of(controller));
+        let Some(groups) = self.text(&of_process.join("cgroup")).map(str::to_owned) else {
+            return Reading::Ended;
+        };
+        let groups = Groups {
+            text: &groups,
+            id: &process.container.0,
+        };
+        let [memory, cpu, pids] =
+            ["memory", "cpuacct", "pids"].map(|controller| groups.of(controller));
         if [&memory, &cpu, &pids].iter().all(|group| group.is_none()) {
             return Reading::NoCgroup;
         }
@@ -83,7 +96,11 @@ impl<'h> CgroupReader<'h> {
             && let Some(folder) = self.folder(&group)
         {
             let [level, peak, inactive] = if group.is_v1() {
-                ["memory.usage_in_bytes", "memory.max_usage_in_bytes", "total_inactive_file"]
+                [
+                    "memory.usage_in_bytes",
+                    "memory.max_usage_in_bytes",
+                    "total_inactive_file",
+                ]
             } else {
                 ["memory.current", "memory.peak", "inactive_file"]
             };
@@ -95,7 +112,8 @@ impl<'h> CgroupReader<'h> {
             && let Some(folder) = self.folder(&group)
         {
             usage.cpu_usec = if group.is_v1() {
-                self.number(&folder.join("cpuacct.usage")).map(|nanoseconds| nanoseconds / 1000)
+                self.number(&folder.join("cpuacct.usage"))
+                    .map(|nanoseconds| nanoseconds / 1000)
             } else {
                 self.entry(&folder.join("cpu.stat"), "usage_usec")
             };
@@ -108,18 +126,27 @@ impl<'h> CgroupReader<'h> {
 
     /// Where the files of a control group are; `None` when it is not mounted here.
     fn folder(&self, group: &Group<'_>) -> Option<PathBuf> {
-        let mut fitting = self.hierarchies.0.iter().filter(|mount| mount.has(group.controller));
-        let below = fitting.find_map(|mount| Some((mount, group.path.strip_prefix(&mount.root).ok()?)));
+        let mut fitting = self
+            .hierarchies
+            .0
+            .iter()
+            .filter(|mount| mount.has(group.controller));
+        let below =
+            fitting.find_map(|mount| Some((mount, group.path.strip_prefix(&mount.root).ok()?)));
         let (mount, below) = below?;
         // A group above the root of our namespace is shown with `..`, which leads elsewhere here.
-        let is_below = below.components().all(|part| matches!(part, Component::Normal(_)));
+        let is_below = below
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)));
         let point = mount.point.strip_prefix("/").unwrap_or(&mount.point);
         is_below.then(|| self.top.join(point).join(below))
     }
 
     /// The text of a file, or its beginning.
     fn text(&mut self, path: &Path) -> Option<&str> {
-        let length = File::open(path).and_then(|mut file| file.read(&mut self.buffer)).ok()?;
+        let length = File::open(path)
+            .and_then(|mut file| file.read(&mut self.buffer))
+            .ok()?;
         let read = self.buffer.get(..length)?;
         match std::str::from_utf8(read) {
             Ok(text) => Some(text),
@@ -134,7 +161,11 @@ impl<'h> CgroupReader<'h> {
     /// The number behind `key` in a file with a key and a number on each line.
     fn entry(&mut self, path: &Path, key: &str) -> Option<u64> {
         let mut lines = self.text(path)?.lines();
-        lines.find_map(|line| line.split_once(' ').filter(|(name, _)| *name == key))?.1.parse().ok()
+        lines
+            .find_map(|line| line.split_once(' ').filter(|(name, _)| *name == key))?
+            .1
+            .parse()
+            .ok()
     }
 }
 
@@ -160,7 +191,11 @@ fn mount(line: &str) -> Option<Mount> {
     };
     let mut fields = fields.split(' ').skip(3);
     let (root, point) = (unescaped(fields.next()?), unescaped(fields.next()?));
-    Some(Mount { controllers, root, point })
+    Some(Mount {
+        controllers,
+        root,
+        point,
+    })
 }
 
 /// A path as the kernel writes it there: blanks and the like as three octal digits.
@@ -169,7 +204,10 @@ fn unescaped(text: &str) -> PathBuf {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('\\') {
         path.push_str(before);
-        match after.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+        match after
+            .get(..3)
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok())
+        {
             Some(byte) => {
                 path.push(char::from(byte));
                 rest = &after[3..];
@@ -207,12 +245,23 @@ impl<'t> Groups<'t> {
     /// The container's own group for `controller`.
     fn of(&self, controller: &'t str) -> Option<Group<'t>> {
         // The number of the hierarchy, its controllers, the path.
-        let lines = || self.text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
-        let of_v1 = lines().find(|(controllers, _)| controllers.split(',').any(|one| one == controller));
+        let lines = || {
+            self.text
+                .lines()
+                .filter_map(|line| line.split_once(':')?.1.split_once(':'))
+        };
+        let of_v1 =
+            lines().find(|(controllers, _)| controllers.split(',').any(|one| one == controller));
         let of_v1 = of_v1.map(|(_, path)| (Some(controller), path));
-        let (controller, path) =
-            of_v1.or_else(|| lines().find(|(names, _)| names.is_empty()).map(|one| (None, one.1)))?;
-        Some(Group { controller, path: Path::new(own_part(path, self.id)?) })
+        let (controller, path) = of_v1.or_else(|| {
+            lines()
+                .find(|(names, _)| names.is_empty())
+                .map(|one| (None, one.1))
+        })?;
+        Some(Group {
+            controller,
+            path: Path::new(own_part(path, self.id)?),
+        })
     }
 }
 
@@ -225,7 +274,8 @@ fn own_part<'t>(path: &'t str, id: &str) -> Option<&'t str> {
     Some(&path[..begin + id.len() + end])
 }
 
-/// When the process of this `/proc/<pid>/stat` was started. The name of its program, in parentheses, may hold anything.
+/// When the process of this `/proc/<pid>/stat` was started. The name of its program, in
+/// parentheses, may hold anything.
 fn start_ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_ascii_whitespace().nth(19)?.parse().ok()

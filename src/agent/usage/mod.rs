@@ -1,11 +1,12 @@
 //! What the workloads of this agent and its node use, read from the kernel's files on request only.
 //!
-//! Between two requests there is no thread, no timer and no open file. The state checkers have the main process of each
-//! container; [`cgroups`] finds the rest.
+//! Between two requests there is no thread, no timer and no open file. The state checkers have the
+//! main process of each container; [`cgroups`] finds the rest.
 //!
-//! Thread: `usage` takes one sample, sends it and ends; [`UsageRequests`] belongs to `scheduler`. The thread `metrics`
-//! takes samples as well.
-//! Takes: requests of the server, processes from the state checkers. Gives: a sample to `uplink` (never waits).
+//! Thread: `usage` takes one sample, sends it and ends; [`UsageRequests`] belongs to
+//! `scheduler`. The thread `metrics` takes samples as well.
+//! Takes: requests of the server, processes from the state checkers. Gives: a sample to `uplink`
+//! (never waits).
 
 pub mod cgroups;
 
@@ -27,7 +28,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// The requests of the server. At most one thread takes a sample; a newer request replaces the one that it responds to.
+/// The requests of the server. At most one thread takes a sample; a newer request replaces the one
+/// that it responds to.
 pub struct UsageRequests {
     outbox: UplinkOutbox,
     sampler: Arc<UsageSampler>,
@@ -38,7 +40,11 @@ pub struct UsageRequests {
 impl UsageRequests {
     /// Samples by `sampler` are put into `outbox`, behind what is more important.
     pub fn new(outbox: UplinkOutbox, sampler: UsageSampler) -> Self {
-        Self { outbox, sampler: Arc::new(sampler), newest: Arc::default() }
+        Self {
+            outbox,
+            sampler: Arc::new(sampler),
+            newest: Arc::default(),
+        }
     }
 
     /// Responds to the request `number` with a sample; never waits for it.
@@ -47,11 +53,16 @@ impl UsageRequests {
         if self.newest.lock().replace(number).is_some() {
             return; // The sample under way is sent as the response to this one.
         }
-        let (newest, outbox, sampler) = (self.newest.clone(), self.outbox.clone(), self.sampler.clone());
+        let (newest, outbox, sampler) = (
+            self.newest.clone(),
+            self.outbox.clone(),
+            self.sampler.clone(),
+        );
         let thread = threads::spawn("usage", STACK_SMALL, move || {
             let usage = sampler.sample().usage;
             if let Some(number) = newest.lock().take() {
-                let _ = outbox.put_message(ToServer::UsageResponse { number, usage }, None); // Without a server nobody waits.
+                // Without a server nobody waits.
+                let _ = outbox.put_message(ToServer::UsageResponse { number, usage }, None);
             }
         });
         if let Err(error) = thread {
@@ -79,18 +90,24 @@ pub struct UsageSampler {
 pub struct Sample {
     /// What is sent to the server.
     pub usage: AgentUsage,
-    /// When the main process of each instance was started, in milliseconds since boot; of several containers the oldest.
+    /// When the main process of each instance was started, in milliseconds since boot; of several
+    /// containers the oldest.
     pub started_ms: BTreeMap<InstanceName, u64>,
 }
 
 impl UsageSampler {
     /// Reads the files below `top`, normally `/`, of the processes that these state checkers watch.
     pub fn new(top: &Path, checkers: Vec<Sender<WatchCommand>>) -> Self {
-        Self { top: top.to_owned(), checkers, wait_max: USAGE_PROCESSES_MAX, hierarchies: OnceLock::new() }
+        Self {
+            top: top.to_owned(),
+            checkers,
+            wait_max: USAGE_PROCESSES_MAX,
+            hierarchies: OnceLock::new(),
+        }
     }
 
-    /// Takes a sample; waits at most [`USAGE_PROCESSES_MAX`] for the state checkers. Instances of one that did not reply
-    /// are not in it.
+    /// Takes a sample; waits at most [`USAGE_PROCESSES_MAX`] for the state checkers. Instances of
+    /// one that did not reply are not in it.
     pub fn sample(&self) -> Sample {
         self.sample_of(&self.watched(), since(ClockId::Boottime))
     }
@@ -100,45 +117,87 @@ impl UsageSampler {
         let until = SystemClock.now() + self.wait_max;
         let (reply, replies) = bounded(self.checkers.len());
         for checker in &self.checkers {
-            let _ = checker.send_deadline(WatchCommand::ListWatched { reply: reply.clone() }, until); // Not in time: left out.
+            let _ = checker.send_deadline(
+                WatchCommand::ListWatched {
+                    reply: reply.clone(),
+                },
+                until,
+            ); // Not in time: left out.
         }
         drop(reply);
-        std::iter::from_fn(|| replies.recv_deadline(until).ok()).flatten().collect()
+        std::iter::from_fn(|| replies.recv_deadline(until).ok())
+            .flatten()
+            .collect()
     }
 
     fn hierarchies(&self) -> Option<&Hierarchies> {
-        let read = || Hierarchies::read(&self.top).ok().map(|read| self.hierarchies.get_or_init(|| read));
+        let read = || {
+            Hierarchies::read(&self.top)
+                .ok()
+                .map(|read| self.hierarchies.get_or_init(|| read))
+        };
         self.hierarchies.get().or_else(read)
     }
 
     fn sample_of(&self, watched: &[WatchedInstance], since_boot: Duration) -> Sample {
         let sampled_usec = u64::try_from(since(ClockId::Monotonic).as_micros()).ok();
         let node = resources::node_usage(&self.top.join("proc"));
-        let mut sample =
-            Sample { usage: AgentUsage { sampled_usec, node, ..AgentUsage::default() }, ..Sample::default() };
+        let mut sample = Sample {
+            usage: AgentUsage {
+                sampled_usec,
+                node,
+                ..AgentUsage::default()
+            },
+            ..Sample::default()
+        };
         let unreadable = Hierarchies::default();
         let hierarchies = self.hierarchies().unwrap_or(&unreadable);
         let mut cgroups = CgroupReader::new(&self.top, hierarchies);
-        for WatchedInstance { instance, restarts, processes } in watched {
-            let readings = processes.iter().map(|process| cgroups.read(process)).collect();
+        for WatchedInstance {
+            instance,
+            restarts,
+            processes,
+        } in watched
+        {
+            let readings = processes
+                .iter()
+                .map(|process| cgroups.read(process))
+                .collect();
             let (usage, started_ms) = usage_of(readings, *restarts, since_boot);
-            let of_workload = sample.usage.workloads.entry(instance.workload.to_string()).or_default();
+            let of_workload = sample
+                .usage
+                .workloads
+                .entry(instance.workload.to_string())
+                .or_default();
             of_workload.insert(instance.id.to_string(), usage);
-            sample.started_ms.extend(started_ms.map(|started| (instance.clone(), started)));
+            sample
+                .started_ms
+                .extend(started_ms.map(|started| (instance.clone(), started)));
         }
         sample
     }
 }
 
 fn since(clock: ClockId) -> Duration {
-    Duration::try_from(clock_gettime(clock)).unwrap_or_default() // Neither of the clocks used here is ever negative.
+    // Neither of the clocks used here is ever negative.
+    Duration::try_from(clock_gettime(clock)).unwrap_or_default()
 }
 
-/// What an instance with these containers uses, and when it was started. A value that one of several lacks is unknown of
-/// all of them.
-fn usage_of(readings: Vec<Reading>, restarts: u32, since_boot: Duration) -> (WorkloadUsage, Option<u64>) {
+/// What an instance with these containers uses, and when it was started. A value that one of
+/// several lacks is unknown of all of them.
+fn usage_of(
+    readings: Vec<Reading>,
+    restarts: u32,
+    since_boot: Duration,
+) -> (WorkloadUsage, Option<u64>) {
     if readings.contains(&Reading::NoCgroup) {
-        return (WorkloadUsage { missing: Some(NO_CGROUP.to_owned()), ..WorkloadUsage::default() }, None);
+        return (
+            WorkloadUsage {
+                missing: Some(NO_CGROUP.to_owned()),
+                ..WorkloadUsage::default()
+            },
+            None,
+        );
     }
     let usages = readings.into_iter().filter_map(|one| match one {
         Reading::Usage(usage, started) => Some((usage, started)),
@@ -146,8 +205,19 @@ fn usage_of(readings: Vec<Reading>, restarts: u32, since_boot: Duration) -> (Wor
     });
     let (all, start_ticks) = usages.reduce(together).unwrap_or_default();
     let started_ms = start_ticks.map(|ticks| ticks.saturating_mul(1000 / TICKS_PER_SECOND));
-    let uptime_ms = started_ms.and_then(|started| u64::try_from(since_boot.as_millis()).ok()?.checked_sub(started));
-    (WorkloadUsage { uptime_ms, restarts: Some(restarts.into()), ..all }, started_ms)
+    let uptime_ms = started_ms.and_then(|started| {
+        u64::try_from(since_boot.as_millis())
+            .ok()?
+            .checked_sub(started)
+    });
+    (
+        WorkloadUsage {
+            uptime_ms,
+            restarts: Some(restarts.into()),
+            ..all
+        },
+        started_ms,
+    )
 }
 
 /// What one container uses, and when it was started.

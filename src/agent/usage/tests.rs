@@ -33,7 +33,11 @@ fn one_container_tells_all_and_several_are_added_up() {
         missing: None,
     };
     assert_eq!((one, started), (expected.clone(), Some(90_000)));
-    let (pod, started) = usage_of(vec![container(100, 9_000), Reading::Ended, container(50, 8_000)], 0, boot);
+    let (pod, started) = usage_of(
+        vec![container(100, 9_000), Reading::Ended, container(50, 8_000)],
+        0,
+        boot,
+    );
     let expected = WorkloadUsage {
         memory_bytes: Some(150),
         inactive_file_bytes: Some(2),
@@ -50,15 +54,38 @@ fn one_container_tells_all_and_several_are_added_up() {
 #[test]
 fn what_one_container_does_not_tell_is_unknown_of_all() {
     let boot = Duration::from_secs(100);
-    let without_memory = Reading::Usage(WorkloadUsage { pids: Some(1), ..WorkloadUsage::default() }, None);
+    let without_memory = Reading::Usage(
+        WorkloadUsage {
+            pids: Some(1),
+            ..WorkloadUsage::default()
+        },
+        None,
+    );
     let (pod, started) = usage_of(vec![container(100, 9_000), without_memory], 0, boot);
-    let expected = WorkloadUsage { pids: Some(2), restarts: Some(0), ..WorkloadUsage::default() };
+    let expected = WorkloadUsage {
+        pids: Some(2),
+        restarts: Some(0),
+        ..WorkloadUsage::default()
+    };
     assert_eq!((pod, started), (expected, None));
     let (shared, _) = usage_of(vec![container(100, 9_000), Reading::NoCgroup], 0, boot);
-    assert_eq!(shared, WorkloadUsage { missing: Some(NO_CGROUP.to_owned()), ..WorkloadUsage::default() });
+    assert_eq!(
+        shared,
+        WorkloadUsage {
+            missing: Some(NO_CGROUP.to_owned()),
+            ..WorkloadUsage::default()
+        }
+    );
     for ended in [vec![], vec![Reading::Ended]] {
-        let expected = WorkloadUsage { restarts: Some(3), ..WorkloadUsage::default() };
-        assert_eq!(usage_of(ended, 3, boot), (expected, None), "it does not run");
+        let expected = WorkloadUsage {
+            restarts: Some(3),
+            ..WorkloadUsage::default()
+        };
+        assert_eq!(
+            usage_of(ended, 3, boot),
+            (expected, None),
+            "it does not run"
+        );
     }
     let (early, _) = usage_of(vec![container(1, 20_000)], 0, boot);
     assert_eq!(early.uptime_ms, None, "the clocks disagree");
@@ -73,20 +100,45 @@ fn a_sample_has_each_watched_instance_and_the_node() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     };
-    file("proc/stat", "cpu  1 2 3 4 5 6 7 8 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\ncpu1 0 1 2 3 4 5 6 7 0 0\nintr 5\n");
-    file("proc/meminfo", "MemTotal:  2000 kB\nMemFree:  1 kB\nMemAvailable:  500 kB\n");
-    file("proc/self/mountinfo", "24 22 0:22 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+    file(
+        "proc/stat",
+        "cpu  1 2 3 4 5 6 7 8 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\ncpu1 0 1 2 3 4 5 6 7 0 0\nintr 5\n",
+    );
+    file(
+        "proc/meminfo",
+        "MemTotal:  2000 kB\nMemFree:  1 kB\nMemAvailable:  500 kB\n",
+    );
+    file(
+        "proc/self/mountinfo",
+        "24 22 0:22 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+    );
     file("proc/7/cgroup", &format!("0::/libpod-{id}\n"));
-    file("proc/7/stat", "7 (sh) S 1 7 7 0 -1 4194560 100 0 0 0 1 2 0 0 20 0 1 0 500 1000 50");
+    file(
+        "proc/7/stat",
+        "7 (sh) S 1 7 7 0 -1 4194560 100 0 0 0 1 2 0 0 20 0 1 0 500 1000 50",
+    );
     file(&format!("sys/fs/cgroup/libpod-{id}/pids.current"), "3\n");
     let instance = |name: &str| InstanceName::with_id(name, "id", "agent_A");
     let (checker, commands) = bounded(1);
     let silent = bounded::<WatchCommand>(1).0; // Its state checker has ended.
     let reply = threads::spawn("checker", STACK_SMALL, move || {
-        let Ok(WatchCommand::ListWatched { reply }) = commands.recv() else { panic!("nothing was asked") };
-        let processes = vec![MainProcess { container: ContainerId(id.as_str().into()), pid: 7 }];
-        let running = WatchedInstance { instance: instance("web"), restarts: 1, processes };
-        let ended = WatchedInstance { instance: instance("done"), restarts: 0, processes: Vec::new() };
+        let Ok(WatchCommand::ListWatched { reply }) = commands.recv() else {
+            panic!("nothing was asked")
+        };
+        let processes = vec![MainProcess {
+            container: ContainerId(id.as_str().into()),
+            pid: 7,
+        }];
+        let running = WatchedInstance {
+            instance: instance("web"),
+            restarts: 1,
+            processes,
+        };
+        let ended = WatchedInstance {
+            instance: instance("done"),
+            restarts: 0,
+            processes: Vec::new(),
+        };
         reply.send(vec![running, ended]).unwrap();
     });
     let mut sampler = UsageSampler::new(top.path(), vec![silent, checker]);
@@ -102,9 +154,18 @@ fn a_sample_has_each_watched_instance_and_the_node() {
     assert_eq!(sample.usage.node, node);
     assert!(sample.usage.sampled_usec.is_some() && sample.usage.missing.is_none());
     let web = &sample.usage.workloads["web"]["id"];
-    assert_eq!((web.pids, web.memory_bytes, web.restarts), (Some(3), None, Some(1)));
-    assert!(web.uptime_ms.is_some(), "this machine runs for more than 5 s");
-    let done = WorkloadUsage { restarts: Some(0), ..WorkloadUsage::default() };
+    assert_eq!(
+        (web.pids, web.memory_bytes, web.restarts),
+        (Some(3), None, Some(1))
+    );
+    assert!(
+        web.uptime_ms.is_some(),
+        "this machine runs for more than 5 s"
+    );
+    let done = WorkloadUsage {
+        restarts: Some(0),
+        ..WorkloadUsage::default()
+    };
     assert_eq!(sample.usage.workloads["done"]["id"], done);
     assert_eq!(sample.started_ms, [(instance("web"), 5_000)].into());
 }

@@ -1,7 +1,8 @@
-//! All containers of the workload: how the one that runs ends, alone or as the first half of an update or a restart, and
-//! when the others go.
+//! All containers of the workload: how the one that runs ends, alone or as the first half of an
+//! update or a restart, and when the others go.
 //!
-//! One list has what goes, with one time of the next try. Before anything is started, all that may run is gone or stopped.
+//! One list has what goes, with one time of the next try. Before anything is started, all that may
+//! run is gone or stopped.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Gives: states to the scheduler (may block there).
@@ -31,8 +32,8 @@ pub(super) enum Role {
     Surplus,
     /// It was prepared and never started. It goes before anything of the workload is started.
     Unused,
-    /// It was stopped, so that nothing but the stop and the start lie between it and the new one. It goes after the start,
-    /// whatever came of that.
+    /// It was stopped, so that nothing but the stop and the start lie between it and the new one.
+    /// It goes after the start, whatever came of that.
     Old,
 }
 
@@ -42,7 +43,8 @@ pub(super) enum Search {
     Nothing,
     /// What a call has left that failed.
     Instance,
-    /// What a call was to do that was ended may still happen, so it is searched as late as possible.
+    /// What a call was to do that was ended may still happen, so it is searched as late as
+    /// possible.
     InstanceLate,
 }
 
@@ -93,11 +95,28 @@ impl Removal {
 impl Owned {
     fn new(runtime: &Name, instance: &InstanceName, role: Role, id: Option<ContainerId>) -> Self {
         let (runtime, instance, search) = (runtime.clone(), instance.clone(), Search::Nothing);
-        Self { runtime, instance, role, workload: None, id, search, call: None, _initialised: None }
+        Self {
+            runtime,
+            instance,
+            role,
+            workload: None,
+            id,
+            search,
+            call: None,
+            _initialised: None,
+        }
     }
 
-    fn searched(AddedWorkload { instance, workload }: &AddedWorkload, role: Role, search: Search) -> Self {
-        Self { workload: Some(workload.clone()), search, ..Self::new(&workload.runtime, instance, role, None) }
+    fn searched(
+        AddedWorkload { instance, workload }: &AddedWorkload,
+        role: Role,
+        search: Search,
+    ) -> Self {
+        Self {
+            workload: Some(workload.clone()),
+            search,
+            ..Self::new(&workload.runtime, instance, role, None)
+        }
     }
 }
 
@@ -114,15 +133,29 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let mut found = self.slot.take_surplus();
         let runtime = self.wanted.as_ref().map(|workload| &workload.runtime);
         // An old listing may show the container that is ours by now.
-        found.retain(|one| Some(&one.runtime) != runtime || self.container.as_ref() != Some(&one.id));
+        found.retain(|one| {
+            Some(&one.runtime) != runtime || self.container.as_ref() != Some(&one.id)
+        });
         if found.is_empty() {
             return;
         }
         for surplus in &found {
-            self.report_removal(&surplus.instance, ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
+            self.report_removal(
+                &surplus.instance,
+                ExecutionState::plain(Phase::StoppingRequestedAtRuntime),
+            );
         }
-        let owned = |Surplus { runtime, instance, id, is_unused }| {
-            let role = if is_unused { Role::Unused } else { Role::Surplus };
+        let owned = |Surplus {
+                         runtime,
+                         instance,
+                         id,
+                         is_unused,
+                     }| {
+            let role = if is_unused {
+                Role::Unused
+            } else {
+                Role::Surplus
+            };
             Owned::new(&runtime, &instance, role, Some(id))
         };
         self.remove_soon(found.into_iter().map(owned));
@@ -131,7 +164,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// What was prepared and is not wanted: this container, or what `call` is making, or what one has left that failed.
+    /// What was prepared and is not wanted: this container, or what `call` is making, or what one
+    /// has left that failed.
     pub(super) fn remove_unused(
         &mut self,
         added: &AddedWorkload,
@@ -139,15 +173,28 @@ impl<C: Clock> WorkloadControlLoop<C> {
         call: Option<u64>,
         initialised: Option<SlotRequest>,
     ) {
-        let search = if id.is_none() && call.is_none() { Search::Instance } else { Search::Nothing };
+        let search = if id.is_none() && call.is_none() {
+            Search::Instance
+        } else {
+            Search::Nothing
+        };
         let owned = Owned::searched(added, Role::Unused, search);
-        self.remove_soon([Owned { id, call, _initialised: initialised, ..owned }]);
+        self.remove_soon([Owned {
+            id,
+            call,
+            _initialised: initialised,
+            ..owned
+        }]);
     }
 
     /// A container of what is to run that goes.
     pub(super) fn remove_own(&mut self, role: Role) {
         if let Some(id) = self.container.take() {
-            let runtime = self.wanted.as_ref().map(|workload| workload.runtime.clone()).unwrap_or_default();
+            let runtime = self
+                .wanted
+                .as_ref()
+                .map(|workload| workload.runtime.clone())
+                .unwrap_or_default();
             self.remove_soon([Owned::new(&runtime, &self.instance, role, Some(id))]);
         }
     }
@@ -156,7 +203,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~podman-create-workload-deletes-failed-container~1]
     pub(super) fn may_be_left(&mut self, search: Search) {
         let added = self.added();
-        self.remove_soon(added.iter().map(|added| Owned::searched(added, Role::Surplus, search)));
+        self.remove_soon(
+            added
+                .iter()
+                .map(|added| Owned::searched(added, Role::Surplus, search)),
+        );
     }
 
     /// A container of the instance that comes back must be gone before another one is created.
@@ -170,7 +221,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// A call that was not wanted any more has ended.
     pub(super) fn on_unwanted_call_ended(&mut self, number: u64, result: CallResult) {
-        let Some(owned) = self.removal.list.iter_mut().find(|owned| owned.call == Some(number)) else { return };
+        let Some(owned) = self
+            .removal
+            .list
+            .iter_mut()
+            .find(|owned| owned.call == Some(number))
+        else {
+            return;
+        };
         owned.call = None;
         match result {
             Ok(CallDone::Prepared(container)) => owned.id = Some(container.id),
@@ -182,13 +240,18 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     pub(super) fn removal_due(&self) -> Option<Instant> {
-        self.removal.due.filter(|_| self.removal.list.iter().any(|owned| self.may_remove(owned)))
+        self.removal
+            .due
+            .filter(|_| self.removal.list.iter().any(|owned| self.may_remove(owned)))
     }
 
     fn may_remove(&self, owned: &Owned) -> bool {
         let calls = matches!(self.stage, Stage::Calling(_));
         // Nothing is started any more when what is wanted can never run.
-        let is_late = || matches!(self.stage, Stage::BehindRemoval | Stage::Idle) || !self.is_ours(&owned.instance);
+        let is_late = || {
+            matches!(self.stage, Stage::BehindRemoval | Stage::Idle)
+                || !self.is_ours(&owned.instance)
+        };
         owned.call.is_none()
             && match owned.role {
                 Role::Unused => true,
@@ -197,7 +260,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
     }
 
-    /// Tries to remove all that may go now, and again later what could not be removed. A start that waits for it goes on.
+    /// Tries to remove all that may go now, and again later what could not be removed. A start that
+    /// waits for it goes on.
     pub(super) fn remove_due(&mut self) {
         self.removal.due = None;
         let (mut gone, mut failed) = (BTreeSet::new(), None);
@@ -210,15 +274,26 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 gone.insert(owned.instance);
                 continue;
             };
-            let Owned { instance, role, runtime, .. } = &owned;
+            let Owned {
+                instance,
+                role,
+                runtime,
+                ..
+            } = &owned;
             let which = match role {
                 Role::Surplus => "a container that is too many",
                 Role::Unused => "a prepared container",
                 Role::Old => "the stopped container",
             };
-            warn!("Could not remove {which} of workload '{}', trying again: '{error}'", instance.workload);
+            warn!(
+                "Could not remove {which} of workload '{}', trying again: '{error}'",
+                instance.workload
+            );
             if *role != Role::Old {
-                self.report_removal(instance, ExecutionState::with_info(Phase::StoppingDeleteFailed, error.reason()));
+                self.report_removal(
+                    instance,
+                    ExecutionState::with_info(Phase::StoppingDeleteFailed, error.reason()),
+                );
                 failed = Some((runtime.clone(), error));
             }
             self.removal.list.push(owned);
@@ -245,7 +320,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn remove_one(&self, owned: &mut Owned) -> Result<(), RuntimeError> {
-        let Some(source) = self.context.engines.get(&owned.runtime) else { return Ok(()) };
+        let Some(source) = self.context.engines.get(&owned.runtime) else {
+            return Ok(());
+        };
         let mut connector = (source.connect)();
         let role = owned.role;
         let mut remove = |id: &ContainerId| match role {
@@ -260,22 +337,34 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return Ok(());
         }
         let found = (source.connect)().find(&owned.instance, owned.workload.as_deref())?;
-        found.iter().filter(|id| self.container.as_ref() != Some(id)).try_for_each(remove)
+        found
+            .iter()
+            .filter(|id| self.container.as_ref() != Some(id))
+            .try_for_each(remove)
     }
 
-    /// Something of the instance is gone. With the last of it go its folders, and its end is reported if somebody counts
-    /// on it.
+    /// Something of the instance is gone. With the last of it go its folders, and its end is
+    /// reported if somebody counts on it.
     pub(super) fn released(&mut self, instance: &InstanceName) {
         if self.is_ours(instance) || self.removal.has(instance) {
             return;
         }
         // Otherwise it comes back, and what is prepared for that is left.
-        if self.next.as_ref().is_none_or(|next| next.added.instance != *instance) {
-            let _ = std::fs::remove_file(notify_socket_path(&self.context.calls.folder, instance)); // Mostly there is none.
+        if self
+            .next
+            .as_ref()
+            .is_none_or(|next| next.added.instance != *instance)
+        {
+            // Mostly there is none.
+            let _ = std::fs::remove_file(notify_socket_path(&self.context.calls.folder, instance));
             self.remove_folder(&self.folder(instance));
         }
         if self.slot.release(instance) {
-            send_state(&self.context.reports, instance, ExecutionState::plain(Phase::Removed));
+            send_state(
+                &self.context.reports,
+                instance,
+                ExecutionState::plain(Phase::Removed),
+            );
         }
     }
 
@@ -292,8 +381,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     fn report_waits_for(&mut self, runtime: &Name, error: &RuntimeError) {
         let name = &self.instance.workload;
-        debug!("Workload '{name}' waits for '{runtime}', which may have a container of it: '{error}'");
-        let info = format!("Waiting for '{runtime}', which may have a container of it: {}", error.reason());
+        debug!(
+            "Workload '{name}' waits for '{runtime}', which may have a container of it: '{error}'"
+        );
+        let info = format!(
+            "Waiting for '{runtime}', which may have a container of it: {}",
+            error.reason()
+        );
         if !self.has_given_up() && self.shown != info {
             self.report(ExecutionState::with_info(Phase::PendingStarting, info));
         }
@@ -305,16 +399,22 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]
     pub(super) fn delete(&mut self, after: AfterDelete) {
         self.stage = Stage::Idle;
-        self.next.take_if(|next| next.is_started).into_iter().for_each(|next| self.discard(next));
+        self.next
+            .take_if(|next| next.is_started)
+            .into_iter()
+            .for_each(|next| self.discard(next));
         let wish_keeps = || self.slot.peek(|next| self.keeps_control_interface(next));
         let is_kept = !matches!(after, AfterDelete::Wish) || wish_keeps().unwrap_or(false);
         self.end_control_interface_unless(is_kept);
-        let stopping = self.lifecycle.stopping(ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
+        let stopping = self
+            .lifecycle
+            .stopping(ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
         self.report(stopping);
         self.delete_unshown(after);
     }
 
-    /// Removes the container without reporting that it stops: that is done, or it is a part of a start or restart.
+    /// Removes the container without reporting that it stops: that is done, or it is a part of a
+    /// start or restart.
     pub(super) fn delete_unshown(&mut self, after: AfterDelete) {
         self.lifecycle_ended();
         self.removal.failures = 0;
@@ -337,7 +437,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Nothing is left of the container.
     pub(super) fn deleted(&mut self, after: AfterDelete) {
         if let Some(control) = &self.control {
-            control.container_gone(); // It is kept for another container, which has asked nothing yet.
+            // It is kept for another container, which has asked nothing yet.
+            control.container_gone();
         }
         if matches!(after, AfterDelete::Wish) {
             return self.removed();
@@ -353,21 +454,29 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
             // What follows from these is reported with the state that follows.
             AfterDelete::NotReady(cause) => self.retry_not_ready(&cause),
-            AfterDelete::Failed(cause) => self.on_failed(ExecutionState::with_info(Phase::FailedExecFailed, cause)),
+            AfterDelete::Failed(cause) => {
+                self.on_failed(ExecutionState::with_info(Phase::FailedExecFailed, cause))
+            }
         }
     }
 
     /// The instance is gone, and the newest wish comes in its place.
     fn removed(&mut self) {
         let next = self.slot.take(Some(&self.instance));
-        self.end_control_interface_unless(next.as_ref().is_some_and(|next| self.keeps_control_interface(next)));
-        let comes_back = next.as_ref().is_some_and(|added| added.instance == self.instance);
+        self.end_control_interface_unless(
+            next.as_ref()
+                .is_some_and(|next| self.keeps_control_interface(next)),
+        );
+        let comes_back = next
+            .as_ref()
+            .is_some_and(|added| added.instance == self.instance);
         let is_left = |owned: &Owned| owned.instance == self.instance && owned.role != Role::Old;
         let is_left = !comes_back && self.removal.list.iter().any(is_left);
         if comes_back {
             self.remove_files();
         } else if !is_left {
-            self.remove_folder(&self.folder(&self.instance)); // An engine that is still making a container may write into it.
+            // An engine that is still making a container may write into it.
+            self.remove_folder(&self.folder(&self.instance));
         }
         self.is_empty = true;
         if is_left {
@@ -389,13 +498,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Removes the container. It is only stopped when that of the new instance is there already; from then on it is none of
-    /// the instance any more.
+    /// Removes the container. It is only stopped when that of the new instance is there already;
+    /// from then on it is none of the instance any more.
     // [impl->swdd~agent-workload-control-loop-delete-broken-allowed~1]
     // [impl->swdd~agent-workload-control-loop-update-broken-allowed~1]
     // [impl->swdd~agent-switches-to-prepared~1]
     fn end_container(&mut self, after: &AfterDelete) -> Result<(), RuntimeError> {
-        let next = self.next.as_ref().filter(|next| self.starts > 0 && next.has_container());
+        let next = self
+            .next
+            .as_ref()
+            .filter(|next| self.starts > 0 && next.has_container());
         let has_successor = next.is_some_and(|next| self.is_about_to_start(&next.added));
         let (Some(mut connector), Some(id)) = (self.connector(), &self.container) else {
             debug!("Workload '{}' already gone.", self.instance.workload);
@@ -410,19 +522,27 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
             // One call less; if it runs again all the same, it is stopped.
             AfterDelete::Wish if self.lifecycle.has_ended() => connector.delete_ended(id),
-            AfterDelete::Wish | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => connector.delete(id),
+            AfterDelete::Wish | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => {
+                connector.delete(id)
+            }
         }
     }
 
-    /// Keeps the container's id and what was to follow, and tries again later: a container that is left alone would
-    /// run for ever unnoticed.
+    /// Keeps the container's id and what was to follow, and tries again later: a container that is
+    /// left alone would run for ever unnoticed.
     // [impl->swdd~agent-workload-control-loop-delete-failed-allows-retry~1]
     // [impl->swdd~agent-workload-control-loop-update-delete-failed-allows-retry~1]
     fn on_delete_failed(&mut self, after: AfterDelete, error: &RuntimeError) {
         let replaced = !matches!(after, AfterDelete::Wish) || self.slot.peek(|_| ()).is_some();
         let verb = if replaced { "update" } else { "stop" };
-        warn!("Could not {verb} workload '{}': '{error}'", self.instance.workload);
-        let state = self.lifecycle.stopping(ExecutionState::with_info(Phase::StoppingDeleteFailed, error.reason()));
+        warn!(
+            "Could not {verb} workload '{}': '{error}'",
+            self.instance.workload
+        );
+        let state = self.lifecycle.stopping(ExecutionState::with_info(
+            Phase::StoppingDeleteFailed,
+            error.reason(),
+        ));
         self.report(state);
         self.stage = Stage::DeleteRetryAt(self.after_failure(), after);
     }

@@ -1,10 +1,13 @@
-//! What is prepared beside what runs: the image is got, the container created and initialised, so that its start is short.
+//! What is prepared beside what runs: the image is got, the container created and initialised, so
+//! that its start is short.
 //!
-//! Each step is an engine call that the loop waits for together with its other events, so what runs is never kept waiting.
-//! What is prepared costs nothing until it is started or not wanted any more. Whatever goes wrong, a plain create follows.
+//! Each step is an engine call that the loop waits for together with its other events, so what runs
+//! is never kept waiting. What is prepared costs nothing until it is started or not wanted any
+//! more. Whatever goes wrong, a plain create follows.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
-//! Takes: what is to be prepared, slots for it. Gives: [`PreparationReport`]s to the scheduler (may block there).
+//! Takes: what is to be prepared, slots for it. Gives: [`PreparationReport`]s to the scheduler (may
+//! block there).
 
 use super::WorkloadControlLoop;
 use crate::agent::backoff::retry_delay;
@@ -58,7 +61,10 @@ pub(super) struct Prepared {
 
 impl Prepared {
     fn new(added: AddedWorkload) -> Self {
-        Self { added, ..Self::default() }
+        Self {
+            added,
+            ..Self::default()
+        }
     }
 
     /// Whether a container is there, or is being made.
@@ -71,7 +77,13 @@ impl Prepared {
         self.note = format!("{PREPARED_PREFIX}{level}");
     }
 
-    fn failed(&mut self, error: &RuntimeError, retry_limit: Option<u32>, now: Instant, random: &mut fastrand::Rng) {
+    fn failed(
+        &mut self,
+        error: &RuntimeError,
+        retry_limit: Option<u32>,
+        now: Instant,
+        random: &mut fastrand::Rng,
+    ) {
         self.level = PrepareLevel::None;
         self.failures = self.failures.saturating_add(1);
         self.reason = error.reason();
@@ -96,7 +108,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
             if self.starts_next() {
                 self.discard(found);
             } else {
-                self.next.take().into_iter().for_each(|unwanted| self.discard(unwanted));
+                self.next
+                    .take()
+                    .into_iter()
+                    .for_each(|unwanted| self.discard(unwanted));
                 self.watch_prepared(&found.added, found.container.as_ref());
                 self.next = Some(found);
             }
@@ -104,7 +119,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         for ended in self.slot.take_ended() {
             self.discard_unwanted();
             // What is still prepared of it goes first.
-            if self.next.as_ref().is_none_or(|next| next.added.instance != ended) {
+            if self
+                .next
+                .as_ref()
+                .is_none_or(|next| next.added.instance != ended)
+            {
                 self.released(&ended);
             }
         }
@@ -115,18 +134,27 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.prepared_now()?;
         let next = self.next.as_ref()?;
         let call = next.call.as_ref().filter(|_| next.cpu.is_some());
-        next.retry_at.into_iter().chain(call.map(|call| call.since + START_SLOT_MAX)).min()
+        next.retry_at
+            .into_iter()
+            .chain(call.map(|call| call.since + START_SLOT_MAX))
+            .min()
     }
 
-    /// Brings what is prepared one step nearer to what is to be prepared. Returns whether it did something.
+    /// Brings what is prepared one step nearer to what is to be prepared. Returns whether it did
+    /// something.
     pub(super) fn prepare(&mut self) -> bool {
         let now = self.now();
         if self.discard_unwanted() {
             return true;
         }
         let target = self.target();
-        let Some(wanted) = self.prepared_now().cloned() else { return false };
-        let mut next = self.next.take().unwrap_or_else(|| Prepared::new(wanted.added.clone()));
+        let Some(wanted) = self.prepared_now().cloned() else {
+            return false;
+        };
+        let mut next = self
+            .next
+            .take()
+            .unwrap_or_else(|| Prepared::new(wanted.added.clone()));
         let step = self.next_step(&mut next, target, now);
         let worked = step.is_some();
         if let Some(step) = step {
@@ -143,7 +171,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// What is to be prepared, unless its start comes first, or that of another one.
     fn prepared_now(&self) -> Option<&Preparation> {
-        let is_other = |wanted: &Preparation| self.next.as_ref().is_some_and(|next| next.added != wanted.added);
+        let is_other = |wanted: &Preparation| {
+            self.next
+                .as_ref()
+                .is_some_and(|next| next.added != wanted.added)
+        };
         let waits = |wanted: &&Preparation| {
             let is_first = self.starts_next() || self.starts_prepared();
             is_first || self.is_about_to_start(&wanted.added) || is_other(wanted)
@@ -158,7 +190,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// How far to prepare what is to be prepared, beside what there is.
     fn target(&self) -> PrepareLevel {
-        let Some(Preparation { added, level, .. }) = &self.preparation else { return PrepareLevel::None };
+        let Some(Preparation { added, level, .. }) = &self.preparation else {
+            return PrepareLevel::None;
+        };
         let old = if self.is_ours(&added.instance) || self.removal.has(&added.instance) {
             Old::Same
         } else if self.is_empty {
@@ -169,10 +203,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
         levels::allowed(&added.workload, *level, old)
     }
 
-    /// Removes what is prepared and neither to be started nor to be prepared so far. Returns whether there was something.
+    /// Removes what is prepared and neither to be started nor to be prepared so far. Returns
+    /// whether there was something.
     pub(super) fn discard_unwanted(&mut self) -> bool {
         let is_unwanted = |next: &&Prepared| {
-            let level = if next.has_container() { next.level.max(PrepareLevel::Create) } else { next.level };
+            let level = if next.has_container() {
+                next.level.max(PrepareLevel::Create)
+            } else {
+                next.level
+            };
             let is_it = |wanted: &Preparation| wanted.added == next.added && level <= self.target();
             let is_wanted = next.is_started || self.preparation.as_ref().is_some_and(is_it);
             !is_wanted && !self.is_about_to_start(&next.added)
@@ -180,11 +219,19 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if self.next.as_ref().filter(is_unwanted).is_none() {
             return false;
         }
-        self.next.take().into_iter().for_each(|unwanted| self.discard(unwanted));
+        self.next
+            .take()
+            .into_iter()
+            .for_each(|unwanted| self.discard(unwanted));
         true
     }
 
-    fn next_step(&self, next: &mut Prepared, target: PrepareLevel, now: Instant) -> Option<CallStep> {
+    fn next_step(
+        &self,
+        next: &mut Prepared,
+        target: PrepareLevel,
+        now: Instant,
+    ) -> Option<CallStep> {
         if let Some(call) = &next.call {
             if call.since + START_SLOT_MAX <= now {
                 next.cpu = None; // It would delay others.
@@ -192,12 +239,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return None;
         }
         let is_given = |place: &mut Option<SlotRequest>, of| {
-            place.get_or_insert_with(|| self.context.slots.request(of, self.slot.waker())).is_given()
+            place
+                .get_or_insert_with(|| self.context.slots.request(of, self.slot.waker()))
+                .is_given()
         };
         if target < PrepareLevel::Init {
             next.initialised = None;
         }
-        let may_init = target == PrepareLevel::Init && is_given(&mut next.initialised, Use::Initialised);
+        let may_init =
+            target == PrepareLevel::Init && is_given(&mut next.initialised, Use::Initialised);
         let step = match &next.container {
             _ if next.level >= target => None,
             Some(container) => may_init.then(|| CallStep::Init(container.clone())),
@@ -231,13 +281,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return false;
         }
         self.told = Some(report.clone());
-        let _ = self.context.reports.send(SchedulerEvent::Prepared(report)); // Gone only at the end.
+        // Gone only at the end.
+        let _ = self.context.reports.send(SchedulerEvent::Prepared(report));
         true
     }
 
     /// A call for `prepared`, which is the next one or is being started, has ended.
     pub(super) fn on_prepared(&mut self, prepared: &mut Prepared, result: CallResult) {
-        let Some(call) = prepared.call.take() else { return };
+        let Some(call) = prepared.call.take() else {
+            return;
+        };
         let error = match result {
             Ok(CallDone::Image) => return prepared.reached(PrepareLevel::Image, None),
             Ok(CallDone::Prepared(container)) => {
@@ -257,7 +310,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
             let name = &prepared.added.instance.workload;
             info!("The preparation of workload '{name}' failed. Error: '{error}'");
         }
-        let retry_limit = self.preparation.as_ref().and_then(|wanted| wanted.retry_limit);
+        let retry_limit = self
+            .preparation
+            .as_ref()
+            .and_then(|wanted| wanted.retry_limit);
         prepared.failed(&error, retry_limit, self.now(), &mut self.random);
     }
 
@@ -267,16 +323,30 @@ impl<C: Clock> WorkloadControlLoop<C> {
         AddedWorkload { instance, workload }: &AddedWorkload,
         container: Option<&PreparedContainer>,
     ) {
-        let Some(engine) = self.context.engines.get(&workload.runtime) else { return };
-        let container = container.map(|container| (container.id.clone(), self.slot.gone_reply(container.id.clone())));
-        let command = WatchCommand::WatchPrepared { instance: instance.clone(), container };
+        let Some(engine) = self.context.engines.get(&workload.runtime) else {
+            return;
+        };
+        let container = container.map(|container| {
+            (
+                container.id.clone(),
+                self.slot.gone_reply(container.id.clone()),
+            )
+        });
+        let command = WatchCommand::WatchPrepared {
+            instance: instance.clone(),
+            container,
+        };
         let _ = engine.watch.send(command); // Gone only when the agent ends.
     }
 
-    /// Somebody else has removed or started this container. It is prepared anew; its start would do so otherwise.
+    /// Somebody else has removed or started this container. It is prepared anew; its start would do
+    /// so otherwise.
     pub(super) fn on_prepared_gone(&mut self, id: &ContainerId) {
         let is_it = |next: &mut Prepared| {
-            let has_it = next.container.as_ref().is_some_and(|container| container.id == *id);
+            let has_it = next
+                .container
+                .as_ref()
+                .is_some_and(|container| container.id == *id);
             has_it && next.call.is_none() && !next.is_started
         };
         if let Some(gone) = self.next.take_if(is_it) {
@@ -296,11 +366,26 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if prepared.container.is_some() {
             self.watch_prepared(&prepared.added, None);
         }
-        let Prepared { added, container, call, initialised, .. } = prepared;
-        call.iter().filter_map(|call| call.cancel.as_ref()).for_each(EventFd::set);
-        let call = call.filter(|call| call.makes_container).map(|call| call.number);
+        let Prepared {
+            added,
+            container,
+            call,
+            initialised,
+            ..
+        } = prepared;
+        call.iter()
+            .filter_map(|call| call.cancel.as_ref())
+            .for_each(EventFd::set);
+        let call = call
+            .filter(|call| call.makes_container)
+            .map(|call| call.number);
         if container.is_some() || call.is_some() {
-            self.remove_unused(&added, container.map(|container| container.id), call, initialised);
+            self.remove_unused(
+                &added,
+                container.map(|container| container.id),
+                call,
+                initialised,
+            );
         } else {
             self.released(&added.instance);
         }
@@ -309,15 +394,31 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Starts an engine call.
     pub(super) fn call(&mut self, step: CallStep, new: NewContainer) -> Result<Call, RuntimeError> {
         let Some(connector) = self.context.connector(&new.workload.runtime) else {
-            return Err(RuntimeError::Unsupported(unsupported_runtime(&new.workload.runtime)));
+            return Err(RuntimeError::Unsupported(unsupported_runtime(
+                &new.workload.runtime,
+            )));
         };
         self.calls += 1;
         let makes_container = !matches!(step, CallStep::Image);
         let (number, cancel) = (self.calls, EventFd::new().ok());
         let (reply, context) = (self.slot.call_reply(number), self.context.calls.clone());
-        let call = EngineCall { step, new, connector, context, cancel: cancel.clone(), reply };
+        let call = EngineCall {
+            step,
+            new,
+            connector,
+            context,
+            cancel: cancel.clone(),
+            reply,
+        };
         let started = (self.context.start_call)(Box::new(call));
-        started.map_err(|error| RuntimeError::NotStarted(format!("no thread can be started: {error}")))?;
-        Ok(Call { number, cancel, since: self.now(), makes_container })
+        started.map_err(|error| {
+            RuntimeError::NotStarted(format!("no thread can be started: {error}"))
+        })?;
+        Ok(Call {
+            number,
+            cancel,
+            since: self.now(),
+            makes_container,
+        })
     }
 }

@@ -1,7 +1,8 @@
 //! What the `lifecycle:` block of a workload changes while it starts, runs and ends.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
-//! Owns: whether the workload is ready, its deadlines, its notify socket. Takes: [`ProbeReport`] from `probes`.
+//! Owns: whether the workload is ready, its deadlines, its notify socket. Takes:
+//! [`ProbeReport`] from `probes`.
 //! Gives: [`ProbeOrder`] to `probes`, states to the scheduler (may block there).
 
 use super::{AfterDelete, Stage, WorkloadControlLoop};
@@ -33,7 +34,8 @@ pub(super) struct InstanceLifecycle {
     spec: Arc<Lifecycle>,
     /// Why the block cannot be followed.
     pub(super) invalid: Option<String>,
-    /// This control loop has started the container; it is not one that runs again, or ran when the agent started.
+    /// This control loop has started the container; it is not one that runs again, or ran when the
+    /// agent started.
     just_started: bool,
     /// An earlier agent started the container, so no deadline ends it.
     pub(super) adopted: bool,
@@ -81,9 +83,17 @@ impl InstanceLifecycle {
         self.observed.is_some_and(Phase::has_ended)
     }
 
-    /// A stopping state as others have to see it: they wait for the end when there is a `gone` condition.
+    /// A stopping state as others have to see it: they wait for the end when there is a `gone`
+    /// condition.
     pub(super) fn stopping(&self, state: ExecutionState) -> ExecutionState {
-        let Some(gone) = self.spec.gone.as_ref().filter(|_| self.has_gone_condition()) else { return state };
+        let Some(gone) = self
+            .spec
+            .gone
+            .as_ref()
+            .filter(|_| self.has_gone_condition())
+        else {
+            return state;
+        };
         let info = match &*state.additional_info {
             "" => format!("{GONE_PREFIX}{} must not be there any more", gone.check),
             info => format!("{GONE_PREFIX}not removed yet: {info}"),
@@ -103,7 +113,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
             None => (Arc::default(), None),
         };
         self.restarts = RestartBackoff::new(self.context.restart_backoff, spec.restart);
-        self.lifecycle = InstanceLifecycle { spec, invalid, ..InstanceLifecycle::default() };
+        self.lifecycle = InstanceLifecycle {
+            spec,
+            invalid,
+            ..InstanceLifecycle::default()
+        };
     }
 
     // ------------------------------------------------------------------ start
@@ -117,11 +131,17 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let path = notify_socket_path(&self.context.calls.folder, &self.instance);
         match notify_socket(&path) {
             Ok(socket) => {
-                self.lifecycle.notify = Some(NotifySocket { path, socket: Arc::new(socket) });
+                self.lifecycle.notify = Some(NotifySocket {
+                    path,
+                    socket: Arc::new(socket),
+                });
                 Ok(())
             }
             Err(error) => {
-                let cause = format!("lifecycle.ready.notify: the socket '{}' cannot be made: {error}", path.display());
+                let cause = format!(
+                    "lifecycle.ready.notify: the socket '{}' cannot be made: {error}",
+                    path.display()
+                );
                 let is_too_long = error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error());
                 Err(if is_too_long {
                     RuntimeError::Unsupported(format!("{cause}; a shorter run folder may help"))
@@ -146,9 +166,17 @@ impl<C: Clock> WorkloadControlLoop<C> {
             lifecycle.is_ready = true;
             return self.restarts.running(now);
         };
-        // No deadline ends a container of an earlier agent. One of ours that runs again has all its time.
-        lifecycle.deadline = ready.deadline.filter(|_| !lifecycle.adopted).map(|deadline| now + deadline);
-        let initial_delay = if just_started { ready.pace.initial_delay } else { Duration::ZERO };
+        // No deadline ends a container of an earlier agent. One of ours that runs again has all its
+        // time.
+        lifecycle.deadline = ready
+            .deadline
+            .filter(|_| !lifecycle.adopted)
+            .map(|deadline| now + deadline);
+        let initial_delay = if just_started {
+            ready.pace.initial_delay
+        } else {
+            Duration::ZERO
+        };
         self.start_probe(Purpose::Ready, initial_delay);
     }
 
@@ -156,18 +184,39 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn start_probe(&mut self, purpose: Purpose, initial_delay: Duration) {
         let spec = &self.lifecycle.spec;
         let ordered = match purpose {
-            Purpose::Ready => spec.ready.as_ref().map(|one| (&one.check, one.pace, one.success_threshold, None)),
-            Purpose::Alive => spec.alive.as_ref().map(|one| (&one.check, one.pace, 1, Some(one.failure_threshold))),
-            Purpose::Gone => spec.gone.as_ref().map(|one| (&one.check, one.pace, 1, Some(1))),
+            Purpose::Ready => spec
+                .ready
+                .as_ref()
+                .map(|one| (&one.check, one.pace, one.success_threshold, None)),
+            Purpose::Alive => spec
+                .alive
+                .as_ref()
+                .map(|one| (&one.check, one.pace, 1, Some(one.failure_threshold))),
+            Purpose::Gone => spec
+                .gone
+                .as_ref()
+                .map(|one| (&one.check, one.pace, 1, Some(1))),
         };
-        let Some((check, pace, successes, failures)) = ordered else { return };
-        let (check, pace) = (check.clone(), Pace { initial_delay, ..pace });
+        let Some((check, pace, successes, failures)) = ordered else {
+            return;
+        };
+        let (check, pace) = (
+            check.clone(),
+            Pace {
+                initial_delay,
+                ..pace
+            },
+        );
         self.stop_probe();
         let in_container = matches!(check, Check::Exec(_));
-        let in_network = matches!(check, Check::Tcp { .. } | Check::Http { .. }) && purpose != Purpose::Gone;
+        let in_network =
+            matches!(check, Check::Tcp { .. } | Check::Http { .. }) && purpose != Purpose::Gone;
         let mut target = ProbeTarget::default();
         let mut incomplete = false;
-        let process = self.process.clone().filter(|_| in_network && self.lifecycle.just_started);
+        let process = self
+            .process
+            .clone()
+            .filter(|_| in_network && self.lifecycle.just_started);
         if let Some(process) = process {
             target.processes.push(process); // No call of the engine is needed.
         } else if (in_container || in_network)
@@ -182,12 +231,21 @@ impl<C: Clock> WorkloadControlLoop<C> {
                     );
                 }
             }
-            incomplete = (in_container && target.container.is_none()) || (in_network && target.processes.is_empty());
+            incomplete = (in_container && target.container.is_none())
+                || (in_network && target.processes.is_empty());
         }
-        let notify =
-            self.lifecycle.notify.as_ref().filter(|_| check == Check::Notify).map(|notify| notify.socket.clone());
+        let notify = self
+            .lifecycle
+            .notify
+            .as_ref()
+            .filter(|_| check == Check::Notify)
+            .map(|notify| notify.socket.clone());
         let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
-        self.lifecycle.probe = Some(Probe { key, purpose, incomplete });
+        self.lifecycle.probe = Some(Probe {
+            key,
+            purpose,
+            incomplete,
+        });
         self.context.probes.watch(ProbeOrder {
             key,
             instance: self.instance.clone(),
@@ -212,14 +270,19 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// The container ends or is removed: neither readiness nor its absence means anything any more.
     pub(super) fn lifecycle_ended(&mut self) {
         self.stop_probe();
-        (self.lifecycle.notify, self.lifecycle.deadline, self.lifecycle.is_ready) = (None, None, false);
+        (
+            self.lifecycle.notify,
+            self.lifecycle.deadline,
+            self.lifecycle.is_ready,
+        ) = (None, None, false);
         self.lifecycle.started = None;
         self.lifecycle.note.clear();
     }
 
     // ----------------------------------------------------------------- states
 
-    /// The state to show for that of the container: one that runs and is not ready is still starting.
+    /// The state to show for that of the container: one that runs and is not ready is still
+    /// starting.
     pub(super) fn lifecycle_view(&mut self, state: ExecutionState) -> ExecutionState {
         self.lifecycle.observed = Some(state.phase);
         match state.phase {
@@ -237,7 +300,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 state
             }
             _ => {
-                if self.lifecycle.probe.as_ref().is_some_and(|probe| probe.purpose == Purpose::Alive) {
+                if self
+                    .lifecycle
+                    .probe
+                    .as_ref()
+                    .is_some_and(|probe| probe.purpose == Purpose::Alive)
+                {
                     self.stop_probe(); // Paused or unknown: a result would mean nothing.
                 }
                 state
@@ -246,12 +314,20 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn running_view(&self) -> ExecutionState {
-        let phase = if self.lifecycle.is_ready { Phase::Running } else { Phase::PendingStarting };
+        let phase = if self.lifecycle.is_ready {
+            Phase::Running
+        } else {
+            Phase::PendingStarting
+        };
         let first = match &self.lifecycle.spec.ready {
             Some(ready) if !self.lifecycle.is_ready => format!("ready: waits for {}", ready.check),
             _ => String::new(),
         };
-        let note = if self.lifecycle.note.is_empty() { first } else { self.lifecycle.note.clone() };
+        let note = if self.lifecycle.note.is_empty() {
+            first
+        } else {
+            self.lifecycle.note.clone()
+        };
         ExecutionState::with_info(phase, short_info(note))
     }
 
@@ -269,8 +345,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if !self.lifecycle.is_ready || self.lifecycle.probe.is_some() {
             return;
         }
-        let Some(alive) = self.lifecycle.spec.alive.clone() else { return };
-        if alive.check == Check::Notify && self.lifecycle.notify.is_none() && self.open_notify_socket().is_err() {
+        let Some(alive) = self.lifecycle.spec.alive.clone() else {
+            return;
+        };
+        if alive.check == Check::Notify
+            && self.lifecycle.notify.is_none()
+            && self.open_notify_socket().is_err()
+        {
             return; // After a restart of the agent only; without the socket nothing arrives.
         }
         self.start_probe(Purpose::Alive, alive.pace.period);
@@ -279,7 +360,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // ----------------------------------------------------------------- results
 
     pub(super) fn on_probed(&mut self, report: &ProbeReport) {
-        let Some(Probe { key, purpose, incomplete }) = self.lifecycle.probe else { return };
+        let Some(Probe {
+            key,
+            purpose,
+            incomplete,
+        }) = self.lifecycle.probe
+        else {
+            return;
+        };
         if key != report.key {
             return; // Of a probe that is not wanted any more.
         }
@@ -293,19 +381,30 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 self.show_note(note);
             }
             Purpose::Alive => {
-                let note = if holds { String::new() } else { self.alive_note(report) };
-                if note != self.lifecycle.note && (!holds || self.lifecycle.note.starts_with("alive: ")) {
+                let note = if holds {
+                    String::new()
+                } else {
+                    self.alive_note(report)
+                };
+                if note != self.lifecycle.note
+                    && (!holds || self.lifecycle.note.starts_with("alive: "))
+                {
                     self.show_note(note);
                 }
             }
             Purpose::Gone => {
                 let overdue = self.lifecycle.deadline.is_none() && self.gone_deadline().is_some();
-                let phase = if overdue { Phase::StoppingDeleteFailed } else { Phase::StoppingRequestedAtRuntime };
+                let phase = if overdue {
+                    Phase::StoppingDeleteFailed
+                } else {
+                    Phase::StoppingRequestedAtRuntime
+                };
                 self.report_not_gone(phase, report.attempts);
             }
         }
         if incomplete && !holds {
-            self.start_probe(purpose, MISSING_TARGET_RETRY); // The engine may know now where to probe.
+            // The engine may know now where to probe.
+            self.start_probe(purpose, MISSING_TARGET_RETRY);
         }
     }
 
@@ -315,12 +414,27 @@ impl<C: Clock> WorkloadControlLoop<C> {
         (self.lifecycle.is_ready, self.lifecycle.deadline) = (true, None);
         self.restarts.running(self.now());
         info!("Workload '{}' is ready.", self.instance.workload);
-        let watched = self.lifecycle.spec.alive.as_ref().is_some_and(|alive| alive.check == Check::Notify);
+        let watched = self
+            .lifecycle
+            .spec
+            .alive
+            .as_ref()
+            .is_some_and(|alive| alive.check == Check::Notify);
         if !watched {
             self.lifecycle.notify = None; // No probe would read it.
         }
-        let check = self.lifecycle.spec.ready.as_ref().map(|ready| ready.check.to_string()).unwrap_or_default();
-        let attempt = if check == "notify" { String::new() } else { format!(", attempt {}", report.attempts) };
+        let check = self
+            .lifecycle
+            .spec
+            .ready
+            .as_ref()
+            .map(|ready| ready.check.to_string())
+            .unwrap_or_default();
+        let attempt = if check == "notify" {
+            String::new()
+        } else {
+            format!(", attempt {}", report.attempts)
+        };
         self.show_note(format!("ready: {check} answered{attempt}"));
         if self.lifecycle.observed == Some(Phase::Running) {
             self.check_alive();
@@ -328,41 +442,66 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn ready_note(&self, report: &ProbeReport) -> String {
-        let Some(ready) = &self.lifecycle.spec.ready else { return String::new() };
+        let Some(ready) = &self.lifecycle.spec.ready else {
+            return String::new();
+        };
         let began = self.lifecycle.started.unwrap_or_else(|| self.now());
         let waited = self.now().saturating_duration_since(began).as_secs();
         let limit = match ready.deadline {
-            Some(deadline) if !self.lifecycle.adopted => format!("{waited} of {} s", deadline.as_secs_f32()),
+            Some(deadline) if !self.lifecycle.adopted => {
+                format!("{waited} of {} s", deadline.as_secs_f32())
+            }
             _ => format!("{waited} s"),
         };
         let result = match &report.outcome {
-            Outcome::Holds => format!("answered {} of {} times", report.in_a_row, ready.success_threshold),
+            Outcome::Holds => format!(
+                "answered {} of {} times",
+                report.in_a_row, ready.success_threshold
+            ),
             Outcome::Fails { reason, .. } => reason.clone(),
         };
-        format!("ready: {} {result}, attempt {}, {limit}", ready.check, report.attempts)
+        format!(
+            "ready: {} {result}, attempt {}, {limit}",
+            ready.check, report.attempts
+        )
     }
 
     fn alive_note(&self, report: &ProbeReport) -> String {
-        let Some(alive) = &self.lifecycle.spec.alive else { return String::new() };
+        let Some(alive) = &self.lifecycle.spec.alive else {
+            return String::new();
+        };
         let result = match &report.outcome {
             Outcome::Holds => "answered".to_owned(),
             Outcome::Fails { reason, .. } => reason.clone(),
         };
-        format!("alive: {} {result}, {} of {}", alive.check, report.in_a_row, alive.failure_threshold)
+        format!(
+            "alive: {} {result}, {} of {}",
+            alive.check, report.in_a_row, alive.failure_threshold
+        )
     }
 
     // [impl->swdd~agent-lifecycle-alive~1]
     fn on_not_alive(&mut self, report: &ProbeReport) {
         let note = self.alive_note(report);
-        warn!("Workload '{}' does not work any more: '{note}'", self.instance.workload);
-        if self.lifecycle.spec.alive.as_ref().is_some_and(|alive| alive.action == AliveAction::Report) {
+        warn!(
+            "Workload '{}' does not work any more: '{note}'",
+            self.instance.workload
+        );
+        if self
+            .lifecycle
+            .spec
+            .alive
+            .as_ref()
+            .is_some_and(|alive| alive.action == AliveAction::Report)
+        {
             return self.show_note(note);
         }
         if self.has_ended_unnoticed()
             && let Some(id) = self.container.clone()
         {
             self.stop_probe();
-            return self.watch(id, None, KnownEnd::default()); // The state checker reports how it ended. If it runs after all, it is probed again.
+            // The state checker reports how it ended. If it runs after all, it is probed again.
+            return self.watch(id, None, KnownEnd::default());
         }
         self.unwatch(); // How it ends now does not count.
         let stopped = match (self.connector(), &self.container) {
@@ -370,20 +509,31 @@ impl<C: Clock> WorkloadControlLoop<C> {
             _ => Ok(()),
         };
         match stopped {
-            Ok(()) => self.on_failed(ExecutionState::with_info(Phase::FailedExecFailed, short_info(note))),
+            Ok(()) => self.on_failed(ExecutionState::with_info(
+                Phase::FailedExecFailed,
+                short_info(note),
+            )),
             Err(error) => {
-                warn!("Could not stop workload '{}': '{error}'", self.instance.workload);
+                warn!(
+                    "Could not stop workload '{}': '{error}'",
+                    self.instance.workload
+                );
                 self.delete_unshown(AfterDelete::Failed(note))
             }
         }
     }
 
-    /// Whether the container has ended and its state checker has not reported it yet: the end counts, not the probe.
+    /// Whether the container has ended and its state checker has not reported it yet: the end
+    /// counts, not the probe.
     fn has_ended_unnoticed(&self) -> bool {
-        let (Some(mut connector), Some(id), true) = (self.connector(), self.container.as_ref(), self.watching) else {
+        let (Some(mut connector), Some(id), true) =
+            (self.connector(), self.container.as_ref(), self.watching)
+        else {
             return false;
         };
-        let Ok(listed) = connector.list() else { return false }; // The result of the probe counts then.
+        let Ok(listed) = connector.list() else {
+            return false;
+        }; // The result of the probe counts then.
         let found = listed.into_iter().find(|found| found.id == *id);
         found.is_some_and(|found| found.state.phase.has_ended())
     }
@@ -394,18 +544,27 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.report_ended(state, self.needs_restart(phase))
     }
 
-    /// Reports the end of a workload and starts it again if its policy and its limit of restarts allow.
+    /// Reports the end of a workload and starts it again if its policy and its limit of restarts
+    /// allow.
     // [impl->swdd~agent-lifecycle-restarts~1]
     pub(super) fn report_ended(&mut self, mut state: ExecutionState, restart: Option<Ended>) {
         let now = self.now();
-        let at = restart.and_then(|ended| Some((ended, self.restarts.next(ended, now, &mut self.random)?)));
+        let at = restart
+            .and_then(|ended| Some((ended, self.restarts.next(ended, now, &mut self.random)?)));
         if at.is_none() {
             self.note_end(&state);
         }
         if restart.is_some() && at.is_none() {
-            let last = if state.additional_info.is_empty() { "it failed" } else { &state.additional_info };
+            let last = if state.additional_info.is_empty() {
+                "it failed"
+            } else {
+                &state.additional_info
+            };
             state.additional_info = short_info(format!("{NO_MORE_RESTARTS}{last}")).into();
-            warn!("No more restarts of workload '{}': '{}'", self.instance.workload, state.additional_info);
+            warn!(
+                "No more restarts of workload '{}': '{}'",
+                self.instance.workload, state.additional_info
+            );
         }
         self.report(state);
         match at {
@@ -420,21 +579,35 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn on_lifecycle_due(&mut self) {
         self.lifecycle.deadline = None;
         match self.lifecycle.probe {
-            Some(Probe { purpose: Purpose::Gone, .. }) => {
+            Some(Probe {
+                purpose: Purpose::Gone,
+                ..
+            }) => {
                 let limit = self.gone_deadline().unwrap_or_default().as_secs_f32();
-                warn!("Workload '{}' is not gone {limit} s after it was removed", self.instance.workload);
+                warn!(
+                    "Workload '{}' is not gone {limit} s after it was removed",
+                    self.instance.workload
+                );
                 self.report_not_gone(Phase::StoppingDeleteFailed, 0);
             }
-            Some(Probe { purpose: Purpose::Ready, .. }) => self.on_ready_deadline(),
+            Some(Probe {
+                purpose: Purpose::Ready,
+                ..
+            }) => self.on_ready_deadline(),
             _ => {}
         }
     }
 
     fn on_ready_deadline(&mut self) {
-        let Some(ready) = self.lifecycle.spec.ready.clone() else { return };
+        let Some(ready) = self.lifecycle.spec.ready.clone() else {
+            return;
+        };
         let limit = ready.deadline.unwrap_or_default().as_secs_f32();
         if ready.on_deadline == OnDeadline::Wait {
-            warn!("Workload '{}' is not ready after {limit} s, waiting on", self.instance.workload);
+            warn!(
+                "Workload '{}' is not ready after {limit} s, waiting on",
+                self.instance.workload
+            );
             return;
         }
         let last = if self.lifecycle.note.is_empty() {
@@ -453,13 +626,19 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.slot.note_start_failed(&self.instance);
         self.restart_control_interface();
         let Some(at) = self.restarts.next_start(now, &mut self.random) else {
-            warn!("No more restarts of workload '{}': '{cause}'", self.instance.workload);
+            warn!(
+                "No more restarts of workload '{}': '{cause}'",
+                self.instance.workload
+            );
             let info = short_info(format!("{NO_MORE_RESTARTS}{cause}"));
             self.report(ExecutionState::with_info(Phase::FailedExecFailed, info));
             return;
         };
         let retry = self.restarts.unsuccessful();
-        info!("Retrying workload creation for: '{}'. Error: '{cause}'", self.instance.workload);
+        info!(
+            "Retrying workload creation for: '{}'. Error: '{cause}'",
+            self.instance.workload
+        );
         self.report(ExecutionState::retry_starting(retry, cause));
         self.stage = Stage::RetryAt(at);
     }
@@ -472,7 +651,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     // [impl->swdd~agent-lifecycle-gone~1]
     pub(super) fn wait_until_gone(&mut self, after: AfterDelete) {
-        let Some(gone) = self.lifecycle.spec.gone.clone() else { return };
+        let Some(gone) = self.lifecycle.spec.gone.clone() else {
+            return;
+        };
         self.lifecycle.deadline = gone.deadline.map(|deadline| self.now() + deadline);
         self.stage = Stage::Gone(after);
         self.start_probe(Purpose::Gone, gone.pace.initial_delay);
@@ -488,11 +669,20 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn report_not_gone(&mut self, phase: Phase, attempts: u32) {
-        let Some(gone) = &self.lifecycle.spec.gone else { return };
-        let limit = gone.deadline.map_or_else(String::new, |limit| format!("{} s", limit.as_secs_f32()));
+        let Some(gone) = &self.lifecycle.spec.gone else {
+            return;
+        };
+        let limit = gone
+            .deadline
+            .map_or_else(String::new, |limit| format!("{} s", limit.as_secs_f32()));
         let info = match phase {
-            Phase::StoppingDeleteFailed => format!("{GONE_PREFIX}{} is still there after {limit}", gone.check),
-            _ => format!("{GONE_PREFIX}{} is still there, attempt {attempts}", gone.check),
+            Phase::StoppingDeleteFailed => {
+                format!("{GONE_PREFIX}{} is still there after {limit}", gone.check)
+            }
+            _ => format!(
+                "{GONE_PREFIX}{} is still there, attempt {attempts}",
+                gone.check
+            ),
         };
         self.report(ExecutionState::with_info(phase, short_info(info)));
     }

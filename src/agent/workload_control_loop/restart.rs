@@ -1,8 +1,9 @@
-//! What follows from the states of the container: it is watched, reported, and restarted as its policy says.
+//! What follows from the states of the container: it is watched, reported, and restarted as its
+//! policy says.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
-//! Takes: what the state checker saw. Gives: what to watch to the state checker, states to the scheduler (may block at
-//! both).
+//! Takes: what the state checker saw. Gives: what to watch to the state checker, states to the
+//! scheduler (may block at both).
 
 use super::{AfterDelete, Stage, WorkloadControlLoop};
 use crate::agent::backoff::Ended;
@@ -20,13 +21,23 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn watch(&mut self, id: ContainerId, process: Option<MainProcess>, end: KnownEnd) {
         self.container = Some(id.clone());
         self.slot.note_started(&self.instance);
-        let Some(source) = self.context.engines.get(&self.runtime) else { return };
+        let Some(source) = self.context.engines.get(&self.runtime) else {
+            return;
+        };
         (source.connect)().note(&self.instance, &id);
         (self.watching, self.process) = (true, process.clone());
         let (instance, reply) = (self.instance.clone(), self.slot.begin_watch());
         let restarts = self.starts.saturating_sub(1);
         let engine_restarts = self.engine_restarts();
-        let command = WatchCommand::Watch { instance, id, process, restarts, engine_restarts, end, reply };
+        let command = WatchCommand::Watch {
+            instance,
+            id,
+            process,
+            restarts,
+            engine_restarts,
+            end,
+            reply,
+        };
         let _ = source.watch.send(command); // Gone only when the agent ends.
     }
 
@@ -43,7 +54,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
             && let Some(source) = self.source()
         {
             self.slot.end_watch();
-            let command = WatchCommand::Unwatch { instance: self.instance.clone() };
+            let command = WatchCommand::Unwatch {
+                instance: self.instance.clone(),
+            };
             let _ = source.watch.send(command); // Gone only when the agent ends.
         }
     }
@@ -51,15 +64,17 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~workload-control-loop-receives-workload-states~1]
     pub(super) fn on_observed(&mut self, state: ExecutionState) {
         if matches!(self.stage, Stage::DeleteRetryAt(..) | Stage::Gone(_)) {
-            debug!("Ignoring state '{state}' of workload '{}', which is past.", self.instance.workload);
+            debug!(
+                "Ignoring state '{state}' of workload '{}', which is past.",
+                self.instance.workload
+            );
             return;
         }
         self.note_only_created(state.phase);
         let ended = self.needs_restart(state.phase);
         let runs = state.phase == Phase::Running;
         let state = self.lifecycle_view(state);
-        let is_repeated =
-            matches!((&self.stage, ended), (Stage::RestartAt(_, waiting), Some(ended)) if *waiting == ended);
+        let is_repeated = matches!((&self.stage, ended), (Stage::RestartAt(_, waiting), Some(ended)) if *waiting == ended);
         if ended.is_some() && !is_repeated {
             // [impl->swdd~workload-control-loop-handles-workload-restarts~2]
             return self.report_ended(state, ended);
@@ -80,13 +95,21 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-keeps-observed-ends~1]
     pub(super) fn note_end(&self, state: &ExecutionState) {
         if let (Some(mut connector), Some(id)) = (self.connector(), &self.container) {
-            end_record::keep(&mut *connector, &self.instance, id, &self.context.calls.boot, state);
+            end_record::keep(
+                &mut *connector,
+                &self.instance,
+                id,
+                &self.context.calls.boot,
+                state,
+            );
         }
     }
 
     /// How this container ended in an earlier life of the agent.
     pub(super) fn known_end(&self, id: &ContainerId) -> KnownEnd {
-        let Some(connector) = self.connector() else { return KnownEnd::default() };
+        let Some(connector) = self.connector() else {
+            return KnownEnd::default();
+        };
         match end_record::kept(&*connector, &self.instance, &self.context.calls.boot) {
             Some((container, state)) if container == *id => {
                 KnownEnd::of_earlier_life(id, state, self.engine_restarts())
@@ -102,11 +125,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// A container that was running when it was taken over and is only created now was listed wrongly and never
-    /// started; it is replaced. One that its engine restarts by itself is in this state, too, but not for long.
+    /// A container that was running when it was taken over and is only created now was listed
+    /// wrongly and never started; it is replaced. One that its engine restarts by itself is in this
+    /// state, too, but not for long.
     fn note_only_created(&mut self, phase: Phase) {
         match phase {
-            Phase::PendingStarting if self.lifecycle.adopted && matches!(self.stage, Stage::Idle) => {
+            Phase::PendingStarting
+                if self.lifecycle.adopted && matches!(self.stage, Stage::Idle) =>
+            {
                 self.stage = Stage::CreatedUntil(self.now() + CREATED_MAX);
             }
             Phase::Running | Phase::Succeeded | Phase::FailedExecFailed | Phase::FailedLost
@@ -119,7 +145,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     pub(super) fn replace_only_created(&mut self) {
-        info!("The container of workload '{}' was created and never started, replacing it.", self.instance.workload);
+        info!(
+            "The container of workload '{}' was created and never started, replacing it.",
+            self.instance.workload
+        );
         self.delete(AfterDelete::Restart);
     }
 
@@ -129,14 +158,17 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn needs_restart(&self, phase: Phase) -> Option<Ended> {
         let policy = self.wanted.as_ref()?.restart_policy;
         match (policy, phase) {
-            (RestartPolicy::Always | RestartPolicy::OnFailure, Phase::FailedExecFailed) => Some(Ended::Badly),
+            (RestartPolicy::Always | RestartPolicy::OnFailure, Phase::FailedExecFailed) => {
+                Some(Ended::Badly)
+            }
             (RestartPolicy::Always, Phase::Succeeded) => Some(Ended::Well),
             _ => None,
         }
     }
 
     pub(super) fn can_start_again(&self) -> bool {
-        self.connector().is_some_and(|connector| connector.can_start_again())
+        self.connector()
+            .is_some_and(|connector| connector.can_start_again())
     }
 
     pub(super) fn restart(&mut self, ended: Ended) {

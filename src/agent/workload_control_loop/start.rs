@@ -1,4 +1,5 @@
-//! A start: the slot, what the container mounts, the engine's calls, and what follows when one failed.
+//! A start: the slot, what the container mounts, the engine's calls, and what follows when one
+//! failed.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Takes: a free start slot, ends of calls. Gives: states to the scheduler (may block there).
@@ -39,7 +40,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn begin_start(&mut self) {
         if self.source().is_none() {
             // [impl->swdd~agent-skips-unknown-runtime~1]
-            let runtime = self.wanted.as_ref().map_or("", |workload| &workload.runtime);
+            let runtime = self
+                .wanted
+                .as_ref()
+                .map_or("", |workload| &workload.runtime);
             self.fail_for_good(&unsupported_runtime(runtime));
             return;
         }
@@ -60,7 +64,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Starts what is wanted; without a slot when a part of the start took so long that it was given back.
+    /// Starts what is wanted; without a slot when a part of the start took so long that it was
+    /// given back.
     // [impl->swdd~agent-workload-control-loop-executes-create~3]
     pub(super) fn start(&mut self, slot: Option<SlotRequest>) {
         if self.removal.blocks_start() {
@@ -73,45 +78,70 @@ impl<C: Clock> WorkloadControlLoop<C> {
             let (number, cancel) = (call.number, call.cancel.clone());
             return self.await_call(Calling::new(number, false, slot, self.now()), cancel);
         }
-        let given = self.next.take_if(|next| next.is_started).and_then(|given| given.container);
+        let given = self
+            .next
+            .take_if(|next| next.is_started)
+            .and_then(|given| given.container);
         // A disk needs less; what takes longer is created anew.
-        let is_same = |given: &PreparedContainer| host_paths::compare(&given.paths, Duration::from_millis(50));
-        let checked = given.as_ref().map_or(Ok(()), is_same).map_err(RuntimeError::NotStarted);
+        let is_same = |given: &PreparedContainer| {
+            host_paths::compare(&given.paths, Duration::from_millis(50))
+        };
+        let checked = given
+            .as_ref()
+            .map_or(Ok(()), is_same)
+            .map_err(RuntimeError::NotStarted);
         let is_prepared = given.is_some();
         let step = match given {
             Some(given) => {
                 self.container = Some(given.id.clone());
                 CallStep::Start(given.id)
             }
-            None => self.container.clone().map_or(CallStep::Run, CallStep::StartAgain),
+            None => self
+                .container
+                .clone()
+                .map_or(CallStep::Run, CallStep::StartAgain),
         };
         let now = self.now();
         self.forget_end();
-        let call = checked.and_then(|()| self.make_ready(is_prepared)).and_then(|new| {
-            self.restarts.starting(now);
-            self.call(step, new)
-        });
+        let call = checked
+            .and_then(|()| self.make_ready(is_prepared))
+            .and_then(|new| {
+                self.restarts.starting(now);
+                self.call(step, new)
+            });
         match call {
-            Ok(Call { number, cancel, .. }) => self.await_call(Calling::new(number, is_prepared, slot, now), cancel),
+            Ok(Call { number, cancel, .. }) => {
+                self.await_call(Calling::new(number, is_prepared, slot, now), cancel)
+            }
             Err(error) => self.on_start_ended(is_prepared, Err(error)),
         }
     }
 
-    /// Opens what the container has mounted, and returns what to start: without a control interface where none could be
-    /// opened.
+    /// Opens what the container has mounted, and returns what to start: without a control interface
+    /// where none could be opened.
     fn make_ready(&mut self, is_prepared: bool) -> Result<NewContainer, RuntimeError> {
-        self.open_control_interface(false)
-            .map_err(|error| RuntimeError::NotStarted(format!("Failed to create control interface: '{error}'")))?;
+        self.open_control_interface(false).map_err(|error| {
+            RuntimeError::NotStarted(format!("Failed to create control interface: '{error}'"))
+        })?;
         self.open_notify_socket()?;
-        let new = new_container(&self.context.calls.folder, &self.added().ok_or(RuntimeError::Cancelled)?)?;
+        let new = new_container(
+            &self.context.calls.folder,
+            &self.added().ok_or(RuntimeError::Cancelled)?,
+        )?;
         if is_prepared && new.control_interface.is_some() && self.control.is_none() {
-            return Err(RuntimeError::NotStarted("it would have no control interface".to_owned()));
+            return Err(RuntimeError::NotStarted(
+                "it would have no control interface".to_owned(),
+            ));
         }
         let control_interface = new.control_interface.filter(|_| self.control.is_some());
-        Ok(NewContainer { control_interface, ..new })
+        Ok(NewContainer {
+            control_interface,
+            ..new
+        })
     }
 
-    /// Whether a container that is prepared is being started, and only waits yet as far as anybody knows.
+    /// Whether a container that is prepared is being started, and only waits yet as far as anybody
+    /// knows.
     pub(super) fn starts_prepared(&self) -> bool {
         matches!(&self.stage, Stage::Calling(calling) if calling.is_prepared)
     }
@@ -151,7 +181,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 None
             }
         };
-        let is_it = |prepared: &mut Prepared| prepared.call.as_ref().is_some_and(|call| call.number == number);
+        let is_it = |prepared: &mut Prepared| {
+            prepared
+                .call
+                .as_ref()
+                .is_some_and(|call| call.number == number)
+        };
         if let Some(mut next) = self.next.take_if(is_it) {
             self.on_prepared(&mut next, result);
             let instance = next.added.instance.clone();
@@ -180,26 +215,40 @@ impl<C: Clock> WorkloadControlLoop<C> {
         match &error {
             // The wish that cancelled it comes next; whatever was created until now must go then.
             RuntimeError::Cancelled => self.may_be_left(Search::InstanceLate),
-            // Preparing never prevents a start: the prepared container is removed and another one is created.
+            // Preparing never prevents a start: the prepared container is removed and another one
+            // is created.
             _ if is_prepared => {
                 let (name, reason) = (&self.instance.workload, error.reason());
-                info!("Workload '{name}' is not started as it was prepared, its container is created anew: '{reason}'");
+                info!(
+                    "Workload '{name}' is not started as it was prepared, its container is created anew: '{reason}'"
+                );
                 let may_run = matches!(error, RuntimeError::TimedOut(_) | RuntimeError::Failed(_));
                 self.remove_own(if may_run { Role::Surplus } else { Role::Unused });
                 self.begin_start();
             }
             _ if self.container.is_some() && error.means_gone() => {
                 let name = &self.instance.workload;
-                info!("The container of workload '{name}' was removed by others; it is created anew.");
+                info!(
+                    "The container of workload '{name}' was removed by others; it is created anew."
+                );
                 self.container = None;
                 self.begin_start();
             }
-            // The engine was not called, so a container that was to be started again is still there to be removed.
+            // The engine was not called, so a container that was to be started again is still there
+            // to be removed.
             RuntimeError::Unsupported(cause) => self.fail_for_good(cause),
-            // The engine did nothing, so a container that was to be started again is still there to be started.
+            // The engine did nothing, so a container that was to be started again is still there to
+            // be started.
             RuntimeError::NotInstalled(text) | RuntimeError::NotStarted(text) => {
                 let is_ours = !text.contains(". Execution of '");
-                self.on_create_failed(text, &if is_ours { text.clone() } else { error.reason() });
+                self.on_create_failed(
+                    text,
+                    &if is_ours {
+                        text.clone()
+                    } else {
+                        error.reason()
+                    },
+                );
             }
             RuntimeError::TimedOut(_) | RuntimeError::Failed(_) => {
                 match self.container {
@@ -216,7 +265,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     fn on_started(&mut self, id: ContainerId, process: Option<MainProcess>) {
         self.failed_creates = 0;
-        info!("Successfully created workload '{}'.", self.instance.workload);
+        info!(
+            "Successfully created workload '{}'.",
+            self.instance.workload
+        );
         self.starts = self.starts.saturating_add(1);
         self.watch(id, process, KnownEnd::default());
         self.lifecycle_started(true);
@@ -230,7 +282,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.slot.note_start_failed(&self.instance);
         let now = self.now();
         if self.has_given_up() {
-            debug!("Workload '{}' still cannot be created: '{cause}'", self.instance.workload);
+            debug!(
+                "Workload '{}' still cannot be created: '{cause}'",
+                self.instance.workload
+            );
             self.stage = Stage::RetryAt(now + REVIVAL_INTERVAL);
             return;
         }
@@ -238,20 +293,29 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let retry = self.failed_creates;
         // [impl->swdd~agent-workload-control-loop-limits-retry-attempts~1]
         if self.has_given_up() {
-            warn!("No more retries to create workload '{}'. Error: '{cause}'", self.instance.workload);
+            warn!(
+                "No more retries to create workload '{}'. Error: '{cause}'",
+                self.instance.workload
+            );
             // [impl->swdd~agent-workload-control-loop-retry-limit-set-execution-state~2]
             self.report(ExecutionState::no_more_retries(reason));
             self.stage = Stage::RetryAt(now + REVIVAL_INTERVAL);
             return;
         }
-        info!("Retrying workload creation for: '{}'. Error: '{cause}'", self.instance.workload);
+        info!(
+            "Retrying workload creation for: '{}'. Error: '{cause}'",
+            self.instance.workload
+        );
         self.report(ExecutionState::retry_starting(retry, reason));
         self.stage = Stage::RetryAt(now + retry_delay(retry, &mut self.random));
     }
 
-    /// Whether the retry limit was reached. It is tried on from time to time, and failures are not reported again.
+    /// Whether the retry limit was reached. It is tried on from time to time, and failures are not
+    /// reported again.
     pub(super) fn has_given_up(&self) -> bool {
-        self.context.retry_limit.is_some_and(|limit| self.failed_creates > limit)
+        self.context
+            .retry_limit
+            .is_some_and(|limit| self.failed_creates > limit)
     }
 
     /// The workload can never run as it is; only an update helps.
@@ -261,12 +325,21 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if self.source().is_some() {
             self.remove_folder(&self.files_folder());
         }
-        self.report(ExecutionState::with_info(Phase::PendingStartingFailed, cause));
+        self.report(ExecutionState::with_info(
+            Phase::PendingStartingFailed,
+            cause,
+        ));
     }
 }
 
 impl Calling {
     fn new(number: u64, is_prepared: bool, slot: Option<SlotRequest>, now: Instant) -> Self {
-        Self { number, is_prepared, slot, since: now, due: now + CREATE_AGE_INTERVAL.min(START_SLOT_MAX) }
+        Self {
+            number,
+            is_prepared,
+            slot,
+            since: now,
+            due: now + CREATE_AGE_INTERVAL.min(START_SLOT_MAX),
+        }
     }
 }

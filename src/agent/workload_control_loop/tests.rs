@@ -9,8 +9,8 @@ use crate::agent::state_checker::{StateReply, WatchCommand};
 use crate::agent::uplink_outbox::uplink_outbox;
 use crate::agent::wish_slot::{Surplus, Wish, WishSender, wish_slot};
 use crate::limits::{
-    ADDITIONAL_INFO_MAX, CONTROL_MESSAGE_MAX, CREATED_MAX, RESTART_RESET, RESTART_SPACING, REVIVAL_INTERVAL,
-    START_SLOT_MAX, WATCH_INBOX,
+    ADDITIONAL_INFO_MAX, CONTROL_MESSAGE_MAX, CREATED_MAX, RESTART_RESET, RESTART_SPACING,
+    REVIVAL_INTERVAL, START_SLOT_MAX, WATCH_INBOX,
 };
 use crate::model::access_rules::{AccessRule, Operation};
 use crate::model::messages::AddedWorkload;
@@ -77,7 +77,10 @@ impl Rig {
         let (start, calls) = bounded(8);
         let mut context = LoopContext {
             clock: clock.clone(),
-            engines: Arc::new(Engines::from([("podman".into(), podman), ("other".into(), elsewhere)])),
+            engines: Arc::new(Engines::from([
+                ("podman".into(), podman),
+                ("other".into(), elsewhere),
+            ])),
             reports,
             slots: slots.clone(),
             calls: CallContext {
@@ -98,7 +101,8 @@ impl Rig {
         change(&mut context);
         let (wishes, slot) = wish_slot();
         let random = fastrand::Rng::with_seed(42);
-        let control_loop = WorkloadControlLoop::new(instance("a"), "podman".into(), None, context, random, slot);
+        let control_loop =
+            WorkloadControlLoop::new(instance("a"), "podman".into(), None, context, random, slot);
         let (steps, watch_commands) = (Step::Idle, Vec::new());
         Self {
             control_loop,
@@ -127,17 +131,30 @@ impl Rig {
     fn order_with(&self, config: &str, change: impl FnOnce(&mut Workload)) -> AddedWorkload {
         let mut workload = Workload::new("agent_A", "podman", config);
         change(&mut workload);
-        AddedWorkload { instance: workload.instance_name("web"), workload: Arc::new(workload) }
+        AddedWorkload {
+            instance: workload.instance_name("web"),
+            workload: Arc::new(workload),
+        }
     }
 
     /// A new loop that holds a container of an earlier life in this state. Answers its id.
     fn hold(&mut self, config: &str, state: ExecutionState) -> ContainerId {
         let id = self.engine.add(&instance(config), state);
-        let held = Some(Held { id: id.clone(), serves: None });
+        let held = Some(Held {
+            id: id.clone(),
+            serves: None,
+        });
         let context = self.control_loop.context.clone();
         let (wishes, slot) = wish_slot();
         let random = fastrand::Rng::with_seed(1);
-        self.control_loop = WorkloadControlLoop::new(instance(config), "podman".into(), held, context, random, slot);
+        self.control_loop = WorkloadControlLoop::new(
+            instance(config),
+            "podman".into(),
+            held,
+            context,
+            random,
+            slot,
+        );
         self.wishes = wishes;
         id
     }
@@ -183,7 +200,11 @@ impl Rig {
 
     /// Makes an engine call that was started; returns whether there was one.
     fn make_call(&mut self) -> bool {
-        let call = if self.hold_calls { None } else { self.calls.try_recv().ok() };
+        let call = if self.hold_calls {
+            None
+        } else {
+            self.calls.try_recv().ok()
+        };
         let is_one = call.is_some();
         call.into_iter().for_each(|call| call.run());
         is_one
@@ -194,7 +215,9 @@ impl Rig {
         for command in self.watched.try_iter() {
             match command {
                 WatchCommand::ListAll { .. } => panic!("no listing is wanted"),
-                WatchCommand::Watch { reply, restarts, .. } => {
+                WatchCommand::Watch {
+                    reply, restarts, ..
+                } => {
                     self.watch_commands.push("Watch");
                     (self.reply, self.restarts) = (Some(reply), restarts);
                 }
@@ -215,12 +238,16 @@ impl Rig {
     }
 
     fn always(&mut self, config: &str) -> ContainerId {
-        self.create(config, |workload| workload.restart_policy = RestartPolicy::Always)
+        self.create(config, |workload| {
+            workload.restart_policy = RestartPolicy::Always
+        })
     }
 
     /// Moves the time to the next thing that the loop wants to do, and lets it do that.
     fn until_due(&mut self) -> Duration {
-        let wait = self.clock.until(self.control_loop.due().expect("the loop waits for a time"));
+        let wait = self
+            .clock
+            .until(self.control_loop.due().expect("the loop waits for a time"));
         self.clock.advance(wait);
         self.run();
         wait
@@ -245,7 +272,9 @@ impl Rig {
             .map(|event| match event {
                 SchedulerEvent::State(report) => {
                     let configs = ["a", "b", "c", "d"];
-                    let config = configs.into_iter().find(|config| instance(config) == report.instance);
+                    let config = configs
+                        .into_iter()
+                        .find(|config| instance(config) == report.instance);
                     format!("{} {}", config.unwrap(), report.state)
                 }
                 SchedulerEvent::LoopDone(name) => format!("ended {name}"),
@@ -284,7 +313,10 @@ fn gone(config: &str) -> String {
 }
 
 fn file(mount_point: &str) -> File {
-    File { mount_point: mount_point.to_owned(), content: FileContent::Data("x".to_owned()) }
+    File {
+        mount_point: mount_point.to_owned(),
+        content: FileContent::Data("x".to_owned()),
+    }
 }
 
 // ------------------------------------------------------------------- create
@@ -299,7 +331,10 @@ fn create_reports_starts_and_watches() {
     assert_eq!(rig.watch_commands(), ["Watch"]);
     let new = rig.engine.only().1.new.unwrap();
     assert_eq!(new.instance, instance("a"));
-    assert_eq!(new.files, [(rig.path("a").join("files/etc/x"), "/etc/x".to_owned())]);
+    assert_eq!(
+        new.files,
+        [(rig.path("a").join("files/etc/x"), "/etc/x".to_owned())]
+    );
     // [utest->swdd~workload-control-loop-sends-workload-states~2]
     rig.observe(ExecutionState::plain(Phase::Running));
     assert_eq!(rig.states(), ["a Running(Ok)"]);
@@ -308,10 +343,18 @@ fn create_reports_starts_and_watches() {
 #[test]
 fn create_with_unwritable_files_is_final_and_leaves_no_files() {
     let mut rig = Rig::new();
-    rig.want_with("a", |workload| workload.files = vec![file("/ok"), file("bad")]);
+    rig.want_with("a", |workload| {
+        workload.files = vec![file("/ok"), file("bad")]
+    });
     let cause = "Failed to create workload file: 'invalid mount point 'bad': 'path 'bad' is relative, expected \
                  absolute path'''";
-    assert_eq!(rig.states(), [starting("a"), format!("a Pending(StartingFailed): '{cause}")]);
+    assert_eq!(
+        rig.states(),
+        [
+            starting("a"),
+            format!("a Pending(StartingFailed): '{cause}")
+        ]
+    );
     assert!(rig.engine.take_calls().is_empty());
     assert!(!rig.path("a").join("files").exists());
     assert_eq!(rig.control_loop.due(), None);
@@ -323,7 +366,13 @@ fn create_that_the_engine_can_never_do_is_final_until_an_update() {
     let mut rig = Rig::new();
     rig.engine.inject(Call::Create, [Fault::Unsupported]);
     rig.want_with("a", |workload| workload.files.push(file("/x")));
-    assert_eq!(rig.states(), [starting("a"), "a Pending(StartingFailed): 'it will never work'".to_owned()]);
+    assert_eq!(
+        rig.states(),
+        [
+            starting("a"),
+            "a Pending(StartingFailed): 'it will never work'".to_owned()
+        ]
+    );
     assert!(!rig.path("a").join("files").exists());
     assert_eq!(rig.control_loop.due(), None);
     rig.want_config("b");
@@ -346,7 +395,10 @@ fn workload_without_engine_fails_for_good_can_be_updated_and_deleted() {
     rig.want_config("b");
     assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b")]);
     rig.end();
-    assert_eq!(rig.states(), [stopping("b"), gone("b"), "ended web".to_owned()]);
+    assert_eq!(
+        rig.states(),
+        [stopping("b"), gone("b"), "ended web".to_owned()]
+    );
 }
 
 #[test]
@@ -358,14 +410,23 @@ fn a_long_create_shows_its_age_behind_the_last_failure_and_gives_its_slot_back()
     rig.hold_calls = true;
     rig.until_due();
     assert_eq!(slots.free(), 1);
-    let age =
-        |seconds| format!("a Pending(Starting): 'Retry 1: {FAILURE}. The create has been running for {seconds} s.'");
+    let age = |seconds| {
+        format!(
+            "a Pending(Starting): 'Retry 1: {FAILURE}. The create has been running for {seconds} s.'"
+        )
+    };
     assert_eq!(rig.until_due() + rig.until_due(), START_SLOT_MAX * 2);
-    assert_eq!(rig.states(), [starting("a"), retry("a", 1), age(10), age(20)]);
+    assert_eq!(
+        rig.states(),
+        [starting("a"), retry("a", 1), age(10), age(20)]
+    );
     assert_eq!(slots.free(), 2);
     rig.hold_calls = false;
     rig.run();
-    assert_eq!((rig.engine.containers().len(), rig.watch_commands()), (1, vec!["Watch"]));
+    assert_eq!(
+        (rig.engine.containers().len(), rig.watch_commands()),
+        (1, vec!["Watch"])
+    );
 }
 
 #[test]
@@ -377,8 +438,14 @@ fn the_age_of_a_create_does_not_hide_why_the_last_attempt_failed() {
     rig.states();
     rig.until_due();
     let state = rig.states().remove(0);
-    assert!(state.starts_with("a Pending(Starting): 'Retry 3: \u{fc}"), "{state}");
-    assert!(state.ends_with("\u{fc}. The create has been running for 10 s.'"), "{state}");
+    assert!(
+        state.starts_with("a Pending(Starting): 'Retry 3: \u{fc}"),
+        "{state}"
+    );
+    assert!(
+        state.ends_with("\u{fc}. The create has been running for 10 s.'"),
+        "{state}"
+    );
     assert!(state.len() <= ADDITIONAL_INFO_MAX + 30);
 }
 
@@ -386,16 +453,36 @@ fn the_age_of_a_create_does_not_hide_why_the_last_attempt_failed() {
 fn create_timeout_ends_a_create_and_what_it_left_is_looked_for_before_the_next() {
     let limit = Duration::from_secs(5);
     let mut rig = Rig::with(|context| context.calls.create_timeout = Some(limit));
-    rig.engine.inject(Call::Create, [Fault::Hangs(limit * 2), Fault::TimesOut]);
+    rig.engine
+        .inject(Call::Create, [Fault::Hangs(limit * 2), Fault::TimesOut]);
     rig.want_config("a");
-    assert_eq!(rig.states(), [starting("a"), "a Pending(Starting): 'Retry 1: it took too long'".to_owned()]);
+    assert_eq!(
+        rig.states(),
+        [
+            starting("a"),
+            "a Pending(Starting): 'Retry 1: it took too long'".to_owned()
+        ]
+    );
     rig.until_due();
     rig.until_due();
     assert_eq!(
         rig.engine.take_calls(),
-        ["create web", "find web", "find web", "create web", "find web", "delete web", "find web", "create web"]
+        [
+            "create web",
+            "find web",
+            "find web",
+            "create web",
+            "find web",
+            "delete web",
+            "find web",
+            "create web"
+        ]
     );
-    assert_eq!(rig.engine.containers().len(), 1, "never two containers for one workload");
+    assert_eq!(
+        rig.engine.containers().len(),
+        1,
+        "never two containers for one workload"
+    );
 }
 
 /// Seed 149 of the simulation.
@@ -405,13 +492,15 @@ fn what_came_late_of_a_call_stayed_when_its_instance_could_never_run_in_another_
     rig.engine.inject(Call::Create, [Fault::TimesOut]);
     rig.want_config("a");
     assert!(rig.engine.containers().is_empty());
-    rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
+    rig.engine
+        .add(&instance("a"), ExecutionState::plain(Phase::Running));
     rig.want_with("a", |workload| workload.runtime = "nothing".into());
     assert!(rig.engine.containers().is_empty());
 }
 
 #[test]
-fn a_workload_whose_engine_is_not_installed_could_be_neither_deleted_nor_moved_to_another_runtime() {
+fn a_workload_whose_engine_is_not_installed_could_be_neither_deleted_nor_moved_to_another_runtime()
+{
     for moves in [false, true] {
         let mut rig = Rig::new();
         rig.engine.inject(Call::Create, [Fault::IsMissing]);
@@ -423,15 +512,25 @@ fn a_workload_whose_engine_is_not_installed_could_be_neither_deleted_nor_moved_t
             assert_eq!(rig.other.only().1.instance, instance("b"));
         } else {
             rig.end();
-            assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended web".to_owned()]);
+            assert_eq!(
+                rig.states(),
+                [stopping("a"), gone("a"), "ended web".to_owned()]
+            );
         }
     }
 }
 
 /// A container that is too many, in an engine of another runtime.
 fn surplus(rig: &Rig, config: &str) -> Vec<Surplus> {
-    let id = rig.other.add(&instance(config), ExecutionState::plain(Phase::Running));
-    vec![Surplus { runtime: "other".into(), instance: instance(config), id, is_unused: false }]
+    let id = rig
+        .other
+        .add(&instance(config), ExecutionState::plain(Phase::Running));
+    vec![Surplus {
+        runtime: "other".into(),
+        instance: instance(config),
+        id,
+        is_unused: false,
+    }]
 }
 
 #[test]
@@ -440,7 +539,10 @@ fn an_instance_with_a_second_container_is_removed_when_both_are() {
         let mut rig = Rig::new();
         let elsewhere = rig.other.clone();
         rig.create("a", |_| {});
-        elsewhere.inject(Call::Delete, vec![Fault::Fails; if last == "a" { 2 } else { 3 }]);
+        elsewhere.inject(
+            Call::Delete,
+            vec![Fault::Fails; if last == "a" { 2 } else { 3 }],
+        );
         rig.wishes.put_surplus(surplus(&rig, "a"));
         rig.run();
         assert_eq!(rig.states(), [""; 0]);
@@ -451,11 +553,21 @@ fn an_instance_with_a_second_container_is_removed_when_both_are() {
         }
         let first = rig.states();
         assert_eq!(first.contains(&gone("a")), last == "a", "{first:?}");
-        assert!(!rig.engine.take_calls().contains(&"create web".to_owned()), "nothing is started beside the other");
+        assert!(
+            !rig.engine.take_calls().contains(&"create web".to_owned()),
+            "nothing is started beside the other"
+        );
         for _ in 0..2 {
             rig.until_due();
         }
-        assert_eq!(rig.states().iter().filter(|state| **state == gone("a")).count(), tries, "{last}");
+        assert_eq!(
+            rig.states()
+                .iter()
+                .filter(|state| **state == gone("a"))
+                .count(),
+            tries,
+            "{last}"
+        );
         assert_eq!(rig.engine.containers().len(), usize::from(last != "end"));
         assert_eq!(rig.wishes.is_done(), last == "end");
     }
@@ -479,40 +591,63 @@ fn containers_that_are_too_many_are_removed_and_reported_as_their_instances() {
     elsewhere.inject(Call::Delete, [Fault::Fails]);
     rig.wishes.put_surplus(surplus(&rig, "c"));
     rig.end();
-    assert_eq!(rig.states(), [stopping("a"), gone("a"), stopping("c"), delete_failed("c")]);
+    assert_eq!(
+        rig.states(),
+        [stopping("a"), gone("a"), stopping("c"), delete_failed("c")]
+    );
     rig.until_due();
     assert_eq!(rig.states(), [gone("c"), "ended web".to_owned()]);
 }
 
-/// Its end would not be reported when it is deleted, and whoever waits for that would wait for ever.
+/// Its end would not be reported when it is deleted, and whoever waits for that would wait for
+/// ever.
 #[test]
 fn an_instance_that_comes_while_an_older_container_of_it_goes_was_not_accounted_for() {
     let mut rig = Rig::new();
     rig.create("b", |_| {});
     rig.other.inject(Call::Delete, vec![Fault::Fails; 2]);
-    rig.wishes.put_surplus([surplus(&rig, "a"), surplus(&rig, "b")].concat());
+    rig.wishes
+        .put_surplus([surplus(&rig, "a"), surplus(&rig, "b")].concat());
     rig.run();
     rig.want_config("a");
-    assert!(rig.other.containers().is_empty() && rig.wishes.accounts_for(&instance("a")), "{:?}", rig.states());
+    assert!(
+        rig.other.containers().is_empty() && rig.wishes.accounts_for(&instance("a")),
+        "{:?}",
+        rig.states()
+    );
 }
 
 #[test]
-fn an_instance_that_was_wanted_when_the_last_of_it_went_and_is_skipped_then_was_never_reported_as_gone() {
+fn an_instance_that_was_wanted_when_the_last_of_it_went_and_is_skipped_then_was_never_reported_as_gone()
+ {
     let mut rig = Rig::new();
     rig.create("a", |_| {});
     rig.engine.inject(Call::Delete, [Fault::Fails]);
     rig.wishes.put_surplus(surplus(&rig, "b"));
     rig.want_config("b");
-    assert_eq!((rig.states(), rig.other.containers().len()), (vec![stopping("a"), delete_failed("a")], 0));
-    assert_eq!(rig.wishes.put(Wish::End), Some(instance("b")), "the loop has nothing of it");
+    assert_eq!(
+        (rig.states(), rig.other.containers().len()),
+        (vec![stopping("a"), delete_failed("a")], 0)
+    );
+    assert_eq!(
+        rig.wishes.put(Wish::End),
+        Some(instance("b")),
+        "the loop has nothing of it"
+    );
     rig.run();
-    assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended web".to_owned()]);
+    assert_eq!(
+        rig.states(),
+        [stopping("a"), gone("a"), "ended web".to_owned()]
+    );
 }
 
 #[test]
 fn only_so_many_creates_run_at_a_time_and_a_delete_does_not_wait_for_a_slot() {
     let mut rig = Rig::new();
-    let taken = [rig.slots.try_take(Use::Start), rig.slots.try_take(Use::Start)];
+    let taken = [
+        rig.slots.try_take(Use::Start),
+        rig.slots.try_take(Use::Start),
+    ];
     rig.want_config("a");
     assert_eq!(rig.states(), [starting("a")]);
     assert!(rig.engine.take_calls().is_empty());
@@ -522,10 +657,21 @@ fn only_so_many_creates_run_at_a_time_and_a_delete_does_not_wait_for_a_slot() {
     assert_eq!(rig.slots.free(), 2);
 
     let mut rig = Rig::new();
-    let _taken = [rig.slots.try_take(Use::Start), rig.slots.try_take(Use::Start)];
+    let _taken = [
+        rig.slots.try_take(Use::Start),
+        rig.slots.try_take(Use::Start),
+    ];
     rig.want_config("a");
     rig.end();
-    assert_eq!(rig.states(), [starting("a"), stopping("a"), gone("a"), "ended web".to_owned()]);
+    assert_eq!(
+        rig.states(),
+        [
+            starting("a"),
+            stopping("a"),
+            gone("a"),
+            "ended web".to_owned()
+        ]
+    );
     assert!(rig.engine.take_calls().is_empty());
 }
 
@@ -536,7 +682,8 @@ fn only_so_many_creates_run_at_a_time_and_a_delete_does_not_wait_for_a_slot() {
 #[test]
 fn failed_create_is_retried_after_the_backoff_and_then_runs() {
     let mut rig = Rig::new();
-    rig.engine.inject(Call::Create, [Fault::Fails, Fault::Fails]);
+    rig.engine
+        .inject(Call::Create, [Fault::Fails, Fault::Fails]);
     rig.want_with("a", |workload| workload.files.push(file("/x")));
     assert_eq!(rig.states(), [starting("a"), retry("a", 1)]);
     assert!(!rig.path("a").join("files").exists());
@@ -544,8 +691,21 @@ fn failed_create_is_retried_after_the_backoff_and_then_runs() {
         let wait = rig.until_due();
         assert!(wait <= backoff_max(number), "retry {number} after {wait:?}");
     }
-    assert_eq!(rig.states(), [retry("a", 2)], "a retry is not announced again");
-    assert_eq!(rig.engine.take_calls(), ["create web", "find web", "create web", "find web", "create web"]);
+    assert_eq!(
+        rig.states(),
+        [retry("a", 2)],
+        "a retry is not announced again"
+    );
+    assert_eq!(
+        rig.engine.take_calls(),
+        [
+            "create web",
+            "find web",
+            "create web",
+            "find web",
+            "create web"
+        ]
+    );
     assert!(rig.path("a").join("files/x").exists());
     assert_eq!(rig.control_loop.due(), None);
 }
@@ -572,13 +732,23 @@ fn a_workload_whose_folder_others_control_is_tried_again_until_they_do_not() {
         let cause = format!("others may write to '{}' (mode 0777)", folder.display());
         for (number, state) in states.iter().enumerate().skip(1) {
             let begin = format!("a Pending(Starting): 'Retry {number}: Failed to create {what}: '");
-            assert!(state.starts_with(&begin) && state.contains(&cause), "{states:?}");
+            assert!(
+                state.starts_with(&begin) && state.contains(&cause),
+                "{states:?}"
+            );
         }
-        assert_eq!((states.len(), rig.engine.take_calls().len()), (3, 0), "{states:?}");
+        assert_eq!(
+            (states.len(), rig.engine.take_calls().len()),
+            (3, 0),
+            "{states:?}"
+        );
         set_open(&folder, false);
         rig.until_due();
         assert_eq!(rig.engine.take_calls(), ["create web"]);
-        assert_eq!((folder.join("files/x").exists(), rig.mounted().is_none()), (has_file, has_file));
+        assert_eq!(
+            (folder.join("files/x").exists(), rig.mounted().is_none()),
+            (has_file, has_file)
+        );
     }
 }
 
@@ -591,7 +761,10 @@ fn a_control_interface_that_others_could_change_is_made_anew() {
     set_open(&folder, true);
     rig.want_with("a", |workload| allow(workload, "agents"));
     assert_eq!(rig.engine.take_calls(), ["create web"]);
-    assert_eq!(rig.engine.only().1.new.unwrap().control_interface, Some(folder.clone()));
+    assert_eq!(
+        rig.engine.only().1.new.unwrap().control_interface,
+        Some(folder.clone())
+    );
     assert!(folder.join("input").exists() && !folder.join("left").exists());
 }
 
@@ -606,7 +779,16 @@ fn retries_end_at_the_limit_and_revive_silently_every_quarter_of_an_hour() {
         rig.until_due();
     }
     let last = format!("a Pending(StartingFailed): 'No more retries: {FAILURE}'");
-    assert_eq!(rig.states(), [starting("a"), retry("a", 1), retry("a", 2), retry("a", 3), last]);
+    assert_eq!(
+        rig.states(),
+        [
+            starting("a"),
+            retry("a", 1),
+            retry("a", 2),
+            retry("a", 3),
+            last
+        ]
+    );
     assert_eq!(rig.engine.take_calls().len(), 2 * 4);
     for _ in 0..2 {
         assert_eq!(rig.until_due(), REVIVAL_INTERVAL);
@@ -614,7 +796,11 @@ fn retries_end_at_the_limit_and_revive_silently_every_quarter_of_an_hour() {
     }
     rig.watch_commands();
     assert_eq!(rig.until_due(), REVIVAL_INTERVAL);
-    assert_eq!(rig.watch_commands(), ["Watch"], "the success reports normally");
+    assert_eq!(
+        rig.watch_commands(),
+        ["Watch"],
+        "the success reports normally"
+    );
     assert_eq!(rig.engine.take_calls().len(), 2 * 2 + 1);
     assert_eq!(rig.control_loop.due(), None);
 }
@@ -636,14 +822,18 @@ fn without_limit_the_retries_never_end() {
 fn update_begins_the_retries_anew_also_after_the_limit() {
     for failures in [2, RETRY_LIMIT + 1] {
         let mut rig = Rig::new();
-        rig.engine.inject(Call::Create, vec![Fault::Fails; failures as usize + 1]);
+        rig.engine
+            .inject(Call::Create, vec![Fault::Fails; failures as usize + 1]);
         rig.want_config("a");
         for _ in 1..failures {
             rig.until_due();
         }
         rig.states();
         rig.want_config("b");
-        assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b"), retry("b", 1)]);
+        assert_eq!(
+            rig.states(),
+            [stopping("a"), gone("a"), starting("b"), retry("b", 1)]
+        );
         rig.until_due();
         assert_eq!(rig.engine.only().1.instance, instance("b"));
     }
@@ -678,7 +868,10 @@ fn delete_removes_container_and_folder_and_ends_the_loop() {
     rig.create("a", |workload| workload.files.push(file("/x")));
     rig.watch_commands();
     rig.end();
-    assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended web".to_owned()]);
+    assert_eq!(
+        rig.states(),
+        [stopping("a"), gone("a"), "ended web".to_owned()]
+    );
     assert_eq!(rig.watch_commands(), ["Unwatch"]);
     assert_eq!(rig.engine.take_calls(), ["delete web"]);
     assert!(!rig.path("a").exists());
@@ -692,7 +885,8 @@ fn delete_removes_container_and_folder_and_ends_the_loop() {
 fn failed_delete_keeps_the_container_known_and_is_retried_until_it_works() {
     let mut rig = Rig::new();
     rig.create("a", |_| {});
-    rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails, Fault::Fails]);
+    rig.engine
+        .inject(Call::Delete, [Fault::Fails, Fault::Fails, Fault::Fails]);
     rig.end();
     assert_eq!(rig.states(), [stopping("a"), delete_failed("a")]);
     rig.observe(ExecutionState::plain(Phase::Running));
@@ -700,7 +894,11 @@ fn failed_delete_keeps_the_container_known_and_is_retried_until_it_works() {
     assert!(rig.until_due() <= backoff_max(1));
     assert_eq!(rig.states(), [delete_failed("a")]);
     rig.end();
-    assert_eq!(rig.states(), [stopping("a"), delete_failed("a")], "a new command tries at once");
+    assert_eq!(
+        rig.states(),
+        [stopping("a"), delete_failed("a")],
+        "a new command tries at once"
+    );
     rig.until_due();
     assert_eq!(rig.states(), [gone("a"), "ended web".to_owned()]);
     assert!(rig.engine.containers().is_empty());
@@ -715,7 +913,10 @@ fn delete_of_what_was_never_created_works() {
     rig.want_config("a");
     rig.states();
     rig.end();
-    assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended web".to_owned()]);
+    assert_eq!(
+        rig.states(),
+        [stopping("a"), gone("a"), "ended web".to_owned()]
+    );
 }
 
 #[test]
@@ -732,7 +933,9 @@ fn what_a_failed_create_or_start_left_is_not_forgotten_when_it_cannot_be_deleted
         let mut rig = Rig::new();
         rig.engine.inject(call, [fault.clone()]);
         rig.engine.inject(hindered, [Fault::Fails, Fault::Fails]);
-        rig.want_with("a", |workload| workload.restart_policy = RestartPolicy::Always);
+        rig.want_with("a", |workload| {
+            workload.restart_policy = RestartPolicy::Always
+        });
         if call == Call::Start {
             rig.clock.advance(RESTART_SPACING);
             rig.observe(ExecutionState::plain(Phase::Succeeded));
@@ -740,9 +943,17 @@ fn what_a_failed_create_or_start_left_is_not_forgotten_when_it_cannot_be_deleted
         assert_eq!(rig.engine.containers().len(), 1, "{call:?} {fault:?}");
         rig.states();
         rig.end();
-        assert_eq!(rig.states(), [stopping("a"), delete_failed("a")], "{hindered:?} {call:?} {fault:?}");
+        assert_eq!(
+            rig.states(),
+            [stopping("a"), delete_failed("a")],
+            "{hindered:?} {call:?} {fault:?}"
+        );
         rig.until_due();
-        assert_eq!(rig.states(), [gone("a"), "ended web".to_owned()], "{hindered:?} {call:?} {fault:?}");
+        assert_eq!(
+            rig.states(),
+            [gone("a"), "ended web".to_owned()],
+            "{hindered:?} {call:?} {fault:?}"
+        );
         assert!(rig.engine.containers().is_empty());
     }
 }
@@ -752,9 +963,14 @@ fn what_a_failed_create_or_start_left_is_not_forgotten_when_it_cannot_be_deleted
 fn a_failed_create_removes_exactly_its_containers_at_once() {
     let mut rig = Rig::new();
     rig.engine.inject(Call::Create, [Fault::LeavesHalfDone]);
-    let other = rig.engine.add(&instance("b"), ExecutionState::plain(Phase::Running));
+    let other = rig
+        .engine
+        .add(&instance("b"), ExecutionState::plain(Phase::Running));
     rig.want_config("a");
-    assert_eq!(rig.engine.take_calls(), ["create web", "find web", "delete web"]);
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["create web", "find web", "delete web"]
+    );
     assert_eq!(rig.engine.only().0, other);
 }
 
@@ -771,9 +987,17 @@ fn a_newer_wish_during_a_create_cancels_it_and_is_followed() {
             std::mem::forget(wishes); // The agent keeps its end.
         });
         rig.run();
-        assert_eq!(rig.states(), [starting("a"), stopping("a"), gone("a"), last]);
+        assert_eq!(
+            rig.states(),
+            [starting("a"), stopping("a"), gone("a"), last]
+        );
         assert_eq!(rig.engine.take_calls()[..2], ["create web", "find web"]);
-        let left: Vec<InstanceName> = rig.engine.containers().into_values().map(|found| found.instance).collect();
+        let left: Vec<InstanceName> = rig
+            .engine
+            .containers()
+            .into_values()
+            .map(|found| found.instance)
+            .collect();
         assert_eq!(left, update.into_iter().map(instance).collect::<Vec<_>>());
     }
 }
@@ -800,11 +1024,15 @@ fn update_removes_the_old_then_starts_the_new() {
 fn update_whose_delete_fails_keeps_the_new_workload_and_tries_again() {
     let mut rig = Rig::new();
     rig.create("a", |_| {});
-    rig.engine.inject(Call::Delete, [Fault::Fails, Fault::TimesOut]);
+    rig.engine
+        .inject(Call::Delete, [Fault::Fails, Fault::TimesOut]);
     rig.want_config("b");
     assert_eq!(rig.states(), [stopping("a"), delete_failed("a")]);
     rig.until_due();
-    assert_eq!(rig.states(), ["a Stopping(DeleteFailed): 'it took too long'"]);
+    assert_eq!(
+        rig.states(),
+        ["a Stopping(DeleteFailed): 'it took too long'"]
+    );
     rig.until_due();
     assert_eq!(rig.states(), [gone("a"), starting("b")]);
     assert_eq!(rig.engine.only().1.instance, instance("b"));
@@ -812,16 +1040,22 @@ fn update_whose_delete_fails_keeps_the_new_workload_and_tries_again() {
 
 #[test]
 fn what_waits_behind_a_failed_delete_and_is_not_wanted_any_more_was_never_there() {
-    for (next, skipped, last) in
-        [(None, true, "ended web".to_owned()), (Some("b"), false, starting("b")), (Some("c"), true, starting("c"))]
-    {
+    for (next, skipped, last) in [
+        (None, true, "ended web".to_owned()),
+        (Some("b"), false, starting("b")),
+        (Some("c"), true, starting("c")),
+    ] {
         let mut rig = Rig::new();
         rig.create("a", |_| {});
         rig.engine.inject(Call::Delete, [Fault::Fails]);
         rig.want_config("b");
         rig.states();
         let wish = next.map_or(Wish::End, |config| Wish::Run(rig.order(config)));
-        assert_eq!(rig.wishes.put(wish), skipped.then(|| instance("b")), "{next:?}");
+        assert_eq!(
+            rig.wishes.put(wish),
+            skipped.then(|| instance("b")),
+            "{next:?}"
+        );
         rig.run();
         assert_eq!(rig.states(), [stopping("a"), gone("a"), last], "{next:?}");
     }
@@ -879,7 +1113,10 @@ fn a_workload_that_succeeded_is_started_in_its_own_container() {
     assert_eq!(rig.engine.take_calls(), ["start web"]);
     assert_eq!(rig.watch_commands(), ["Unwatch", "Watch"]);
     assert_eq!(rig.engine.only().0, id);
-    assert!(rig.path("a").join("files/x").exists(), "files are written again");
+    assert!(
+        rig.path("a").join("files/x").exists(),
+        "files are written again"
+    );
 }
 
 #[test]
@@ -891,12 +1128,32 @@ fn pods_that_succeeded_were_forgotten_when_their_next_create_failed() {
     rig.engine.inject(Call::Delete, [Fault::Fails]);
     rig.engine.inject(Call::Create, [Fault::Fails]);
     rig.observe(ExecutionState::exited(0));
-    assert_eq!(rig.states(), ["a Succeeded(Ok)".to_owned(), stopping("a"), delete_failed("a")]);
-    assert_eq!(rig.engine.only().0, id, "nothing is created before the old ones are gone");
+    assert_eq!(
+        rig.states(),
+        [
+            "a Succeeded(Ok)".to_owned(),
+            stopping("a"),
+            delete_failed("a")
+        ]
+    );
+    assert_eq!(
+        rig.engine.only().0,
+        id,
+        "nothing is created before the old ones are gone"
+    );
     rig.until_due();
     assert_eq!(rig.states(), [gone("a"), starting("a"), retry("a", 1)]);
     rig.until_due();
-    assert_eq!(rig.engine.take_calls(), ["delete web", "delete web", "create web", "find web", "create web"]);
+    assert_eq!(
+        rig.engine.take_calls(),
+        [
+            "delete web",
+            "delete web",
+            "create web",
+            "find web",
+            "create web"
+        ]
+    );
     assert_ne!(rig.engine.only().0, id);
 }
 
@@ -908,14 +1165,20 @@ fn a_workload_that_failed_gets_a_new_container() {
     rig.clock.advance(RESTART_SPACING);
     rig.observe(ExecutionState::exited(3));
     let failed = "a Failed(ExecFailed): 'Exit code: '3''".to_owned();
-    assert_eq!(rig.states(), [failed, stopping("a"), gone("a"), starting("a")]);
+    assert_eq!(
+        rig.states(),
+        [failed, stopping("a"), gone("a"), starting("a")]
+    );
     assert_eq!(rig.engine.take_calls(), ["delete web", "create web"]);
     assert_ne!(rig.engine.only().0, id);
 }
 
 #[test]
 fn a_failed_start_of_an_ended_container_is_retried_with_a_new_one_unless_it_could_not_be_tried() {
-    let cases: [(_, &[_]); 2] = [(Fault::Fails, &["delete web", "create web"]), (Fault::IsMissing, &["start web"])];
+    let cases: [(_, &[_]); 2] = [
+        (Fault::Fails, &["delete web", "create web"]),
+        (Fault::IsMissing, &["start web"]),
+    ];
     for (fault, others) in cases {
         let mut rig = Rig::new();
         let id = rig.always("a");
@@ -954,7 +1217,12 @@ fn only_an_end_that_nothing_follows_is_kept() {
         let mut rig = Rig::new();
         rig.create("a", |workload| workload.restart_policy = policy);
         rig.observe(ExecutionState::plain(Phase::Running));
-        let record = |rig: &Rig| rig.control_loop.connector().unwrap().end_record(&instance("a"));
+        let record = |rig: &Rig| {
+            rig.control_loop
+                .connector()
+                .unwrap()
+                .end_record(&instance("a"))
+        };
         assert_eq!(record(&rig), None, "nothing has ended");
         rig.observe(ExecutionState::exited(code));
         assert_eq!(record(&rig).is_some(), is_kept, "{policy} {code}");
@@ -970,20 +1238,32 @@ fn an_ended_container_that_can_never_be_started_again_is_still_removed() {
     rig.engine.inject(Call::Start, [Fault::Unsupported]);
     rig.clock.advance(RESTART_SPACING);
     rig.observe(ExecutionState::exited(0));
-    assert_eq!(rig.states().last().unwrap(), "a Pending(StartingFailed): 'it will never work'");
+    assert_eq!(
+        rig.states().last().unwrap(),
+        "a Pending(StartingFailed): 'it will never work'"
+    );
     rig.want_config("b");
-    assert_eq!(rig.engine.take_calls(), ["start web", "delete web", "create web"]);
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["start web", "delete web", "create web"]
+    );
 }
 
 #[test]
 fn an_update_forgets_the_crashes_of_the_old_workload() {
     let mut rig = Rig::new();
     crashes_in_a_row(&mut rig);
-    rig.want_with("b", |workload| workload.restart_policy = RestartPolicy::Always);
+    rig.want_with("b", |workload| {
+        workload.restart_policy = RestartPolicy::Always
+    });
     rig.clock.advance(RESTART_SPACING);
     rig.states();
     rig.observe(ExecutionState::exited(1));
-    assert_eq!(rig.states().last().unwrap(), &starting("b"), "the first restart of the new one is immediate");
+    assert_eq!(
+        rig.states().last().unwrap(),
+        &starting("b"),
+        "the first restart of the new one is immediate"
+    );
 }
 
 #[test]
@@ -1021,13 +1301,17 @@ fn starts_after_the_first_are_counted_until_an_update() {
         assert_eq!(counted(&mut rig), count);
     }
     rig.engine.inject(Call::Create, [Fault::Fails]);
-    rig.want_with("b", |workload| workload.restart_policy = RestartPolicy::Always);
+    rig.want_with("b", |workload| {
+        workload.restart_policy = RestartPolicy::Always
+    });
     rig.until_due();
     assert_eq!(counted(&mut rig), 0, "a failed create is no start");
     rig.observe(ExecutionState::exited(1));
     assert_eq!(counted(&mut rig), 1);
     rig.hold("a", ExecutionState::plain(Phase::Running));
-    rig.want_existing("a", |workload| workload.restart_policy = RestartPolicy::Always);
+    rig.want_existing("a", |workload| {
+        workload.restart_policy = RestartPolicy::Always
+    });
     assert_eq!(counted(&mut rig), 0, "taken over");
     rig.observe(ExecutionState::exited(1));
     assert_eq!(counted(&mut rig), 1);
@@ -1057,11 +1341,18 @@ fn crashes_in_a_row(rig: &mut Rig) {
     rig.clock.advance(RESTART_SPACING);
     rig.observe(ExecutionState::exited(1));
     for restart in 1..=6 {
-        assert_eq!(rig.states().last().unwrap(), &starting("a"), "restart {restart}");
+        assert_eq!(
+            rig.states().last().unwrap(),
+            &starting("a"),
+            "restart {restart}"
+        );
         rig.observe(ExecutionState::exited(1));
         let wait = rig.clock.until(rig.control_loop.due().expect("it waits"));
         let bound = backoff_max(restart);
-        assert!(wait <= bound.max(RESTART_SPACING) && wait >= bound / 2, "restart {restart}: {wait:?}");
+        assert!(
+            wait <= bound.max(RESTART_SPACING) && wait >= bound / 2,
+            "restart {restart}: {wait:?}"
+        );
         if restart < 6 {
             rig.until_due();
         }
@@ -1076,7 +1367,11 @@ fn an_end_that_was_told_twice_counted_as_two_crashes() {
     rig.engine.take_calls();
     rig.states();
     // The engine could not be asked for a while, or another container of the same pod ended, too.
-    for state in [ExecutionState::plain(Phase::FailedUnknown), ExecutionState::exited(1), ExecutionState::exited(2)] {
+    for state in [
+        ExecutionState::plain(Phase::FailedUnknown),
+        ExecutionState::exited(1),
+        ExecutionState::exited(2),
+    ] {
         rig.observe(state);
         assert_eq!(rig.control_loop.due(), due);
     }
@@ -1093,7 +1388,11 @@ fn the_time_that_a_container_ran_after_somebody_started_it_did_not_end_the_back_
     assert_eq!(rig.control_loop.due(), None);
     rig.clock.advance(RESTART_RESET);
     rig.observe(ExecutionState::exited(1));
-    assert_eq!(rig.states().last().unwrap(), &starting("a"), "immediate again");
+    assert_eq!(
+        rig.states().last().unwrap(),
+        &starting("a"),
+        "immediate again"
+    );
 }
 
 // [utest->swdd~workload-control-loop-receives-workload-states~1]
@@ -1141,8 +1440,8 @@ fn resume_watches_reports_nothing_and_restarts_with_everything() {
 
 // ------------------------------------------------------- control interface
 
-/// Simulated seeds 3011153 and 3013823: a listing showed a container as running that was only created. It was taken
-/// over and never started.
+/// Simulated seeds 3011153 and 3013823: a listing showed a container as running that was only
+/// created. It was taken over and never started.
 #[test]
 fn a_container_that_was_taken_over_and_was_never_started_is_replaced() {
     for policy in RestartPolicy::ALL {
@@ -1151,17 +1450,28 @@ fn a_container_that_was_taken_over_and_was_never_started_is_replaced() {
         rig.want_existing("a", |workload| workload.restart_policy = *policy);
         let created = ExecutionState::with_info(Phase::PendingStarting, "created");
         rig.observe(created.clone());
-        assert!(rig.engine.take_calls().is_empty(), "its engine may be restarting it");
+        assert!(
+            rig.engine.take_calls().is_empty(),
+            "its engine may be restarting it"
+        );
         rig.observe(ExecutionState::plain(Phase::Running));
         assert_eq!(rig.control_loop.due(), None);
         rig.observe(created.clone());
         rig.observe(ExecutionState::plain(Phase::FailedUnknown));
         rig.states();
         assert_eq!(rig.until_due(), CREATED_MAX);
-        assert_eq!(rig.engine.take_calls(), ["delete web", "create web"], "{policy}");
+        assert_eq!(
+            rig.engine.take_calls(),
+            ["delete web", "create web"],
+            "{policy}"
+        );
         assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("a")]);
         rig.observe(created);
-        assert_eq!(rig.control_loop.due(), None, "its create has ended well, so it has been started");
+        assert_eq!(
+            rig.control_loop.due(),
+            None,
+            "its create has ended well, so it has been started"
+        );
     }
 }
 
@@ -1169,7 +1479,9 @@ fn a_container_that_was_taken_over_and_was_never_started_is_replaced() {
 fn an_end_of_a_container_that_was_only_created_counts_like_any_other() {
     let mut rig = Rig::new();
     rig.hold("a", ExecutionState::plain(Phase::Running));
-    rig.want_existing("a", |workload| workload.restart_policy = RestartPolicy::Never);
+    rig.want_existing("a", |workload| {
+        workload.restart_policy = RestartPolicy::Never
+    });
     rig.observe(ExecutionState::with_info(Phase::PendingStarting, "created"));
     rig.observe(ExecutionState::exited(0));
     assert_eq!(rig.control_loop.due(), None);
@@ -1177,13 +1489,19 @@ fn an_end_of_a_container_that_was_only_created_counts_like_any_other() {
 }
 
 fn allow(workload: &mut Workload, mask: &str) {
-    let rule = AccessRule::State { operation: Operation::Read, filter_masks: vec![mask.to_owned()] };
+    let rule = AccessRule::State {
+        operation: Operation::Read,
+        filter_masks: vec![mask.to_owned()],
+    };
     workload.control_interface_access.allow_rules.push(rule);
 }
 
 impl Rig {
     fn control_folder(&self, config: &str) -> PathBuf {
-        self.folder.path().join(instance(config).folder()).join("control_interface")
+        self.folder
+            .path()
+            .join(instance(config).folder())
+            .join("control_interface")
     }
 
     fn input_inode(&self, config: &str) -> Option<u64> {
@@ -1193,7 +1511,11 @@ impl Rig {
 
     /// Keeps the inode of the pipe of `a` from being used again.
     fn open_input(&self) -> std::fs::File {
-        std::fs::File::options().read(true).write(true).open(self.control_folder("a").join("input")).unwrap()
+        std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open(self.control_folder("a").join("input"))
+            .unwrap()
     }
 
     fn mounted(&self) -> Option<PathBuf> {
@@ -1206,7 +1528,9 @@ impl Rig {
 fn only_a_workload_with_allow_rules_gets_a_control_interface() {
     let mut rig = Rig::new();
     rig.create("a", |workload| {
-        let rule = AccessRule::Log { workload_names: vec!["*".to_owned()] };
+        let rule = AccessRule::Log {
+            workload_names: vec!["*".to_owned()],
+        };
         workload.control_interface_access.deny_rules.push(rule);
     });
     assert_eq!((rig.mounted(), rig.input_inode("a")), (None, None));
@@ -1228,7 +1552,10 @@ fn an_update_keeps_the_control_interface_exactly_when_path_and_rules_stay() {
         allow(workload, "agents");
         workload.tags.insert("k".to_owned(), "v".to_owned());
     });
-    assert_eq!((rig.input_inode("a"), rig.mounted()), (Some(first), Some(rig.control_folder("a"))));
+    assert_eq!(
+        (rig.input_inode("a"), rig.mounted()),
+        (Some(first), Some(rig.control_folder("a")))
+    );
 
     rig.want_with("a", |workload| allow(workload, "desiredState"));
     let second = rig.input_inode("a").unwrap();
@@ -1236,7 +1563,9 @@ fn an_update_keeps_the_control_interface_exactly_when_path_and_rules_stay() {
     drop(open);
 
     rig.want_with("b", |workload| allow(workload, "desiredState"));
-    assert!(rig.input_inode("b").is_some() && !rig.folder.path().join(instance("a").folder()).exists());
+    assert!(
+        rig.input_inode("b").is_some() && !rig.folder.path().join(instance("a").folder()).exists()
+    );
 
     let no_rules = rig.order("b");
     rig.want(no_rules);
@@ -1255,7 +1584,10 @@ fn the_control_interface_goes_with_its_workload_and_stays_with_a_restarted_one()
     rig.clock.advance(RESTART_SPACING);
     rig.observe(ExecutionState::exited(1));
     assert!(rig.states().contains(&starting("a")), "it is started again");
-    assert_eq!((rig.input_inode("a"), rig.mounted()), (inode, Some(rig.control_folder("a"))));
+    assert_eq!(
+        (rig.input_inode("a"), rig.mounted()),
+        (inode, Some(rig.control_folder("a")))
+    );
     std::fs::create_dir_all(rig.control_folder("a").join("of/the/container")).unwrap();
     rig.end();
     assert!(!rig.path("a").exists());
@@ -1265,7 +1597,8 @@ fn the_control_interface_goes_with_its_workload_and_stays_with_a_restarted_one()
 #[test]
 fn control_interface_that_others_removed_is_made_anew() {
     let remove_all = |rig: &Rig| std::fs::remove_dir_all(rig.path("a")).unwrap();
-    let remove_pipe = |rig: &Rig| std::fs::remove_file(rig.control_folder("a").join("input")).unwrap();
+    let remove_pipe =
+        |rig: &Rig| std::fs::remove_file(rig.control_folder("a").join("input")).unwrap();
     for remove in [remove_all as fn(&Rig), remove_pipe] {
         let mut rig = Rig::new();
         rig.create("a", |workload| {
@@ -1306,8 +1639,14 @@ fn a_workload_starts_without_control_interface_when_that_cannot_be_made() {
 fn long_engine_messages_are_cut_between_characters() {
     let rig = Rig::new();
     let text = "ä".repeat(ADDITIONAL_INFO_MAX);
-    send_state(&rig.control_loop.context.reports, &instance("a"), ExecutionState::with_info(Phase::Running, text));
-    let Ok(SchedulerEvent::State(report)) = rig.events.try_recv() else { panic!("a state is expected") };
+    send_state(
+        &rig.control_loop.context.reports,
+        &instance("a"),
+        ExecutionState::with_info(Phase::Running, text),
+    );
+    let Ok(SchedulerEvent::State(report)) = rig.events.try_recv() else {
+        panic!("a state is expected")
+    };
     assert_eq!(report.state.additional_info.len(), ADDITIONAL_INFO_MAX);
 }
 
@@ -1317,6 +1656,9 @@ fn the_thread_ends_when_the_agent_drops_its_end() {
     drop(rig.wishes);
     let control_loop = rig.control_loop;
     let thread =
-        crate::platform::threads::spawn("wl:web", crate::limits::STACK_WORKLOAD, move || control_loop.run()).unwrap();
+        crate::platform::threads::spawn("wl:web", crate::limits::STACK_WORKLOAD, move || {
+            control_loop.run()
+        })
+        .unwrap();
     assert!(crate::platform::threads::join_all([thread], Duration::from_secs(180)).is_empty());
 }

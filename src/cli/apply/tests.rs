@@ -5,11 +5,22 @@ mod validate;
 use super::*;
 use crate::cli::tests::play;
 
-/// Merges manifests `a.yaml`, `b.yaml`, ... and gives the update or the error, standard output and standard error.
-fn merged(texts: &[&str], agent: Option<&str>, delete: bool) -> (Result<Update, CliError>, String, String) {
+/// Merges manifests `a.yaml`, `b.yaml`, ... and gives the update or the error, standard output and
+/// standard error.
+fn merged(
+    texts: &[&str],
+    agent: Option<&str>,
+    delete: bool,
+) -> (Result<Update, CliError>, String, String) {
     let names = ["a.yaml", "b.yaml", "c.yaml"];
-    let inputs: Vec<Input> =
-        texts.iter().zip(names).map(|(text, name)| Input { name: name.to_owned(), text: (*text).to_owned() }).collect();
+    let inputs: Vec<Input> = texts
+        .iter()
+        .zip(names)
+        .map(|(text, name)| Input {
+            name: name.to_owned(),
+            text: (*text).to_owned(),
+        })
+        .collect();
     let arguments = ManifestArguments {
         agent: agent.map(str::to_owned),
         delete,
@@ -25,50 +36,109 @@ fn error(texts: &[&str]) -> String {
     merged(texts, None, false).0.unwrap_err().to_string()
 }
 
-const WEB: &str = "apiVersion: v1\nworkloads:\n  web: {agent: A, runtime: podman, runtimeConfig: 'image: x'}\n";
-const DB: &str =
-    "apiVersion: v1\nworkloads:\n  db: {agent: '{{a}}', runtime: podman, runtimeConfig: 'image: y'}\nconfigs: {c: v}\n";
+const WEB: &str =
+    "apiVersion: v1\nworkloads:\n  web: {agent: A, runtime: podman, runtimeConfig: 'image: x'}\n";
+const DB: &str = "apiVersion: v1\nworkloads:\n  db: {agent: '{{a}}', runtime: podman, runtimeConfig: 'image: y'}\nconfigs: {c: v}\n";
 
 fn agents(update: &Update) -> Vec<(String, String)> {
-    let workloads = update.new_state.at(&["desiredState", "workloads"]).and_then(Node::as_map).unwrap();
-    let agent = |workload: &Node| workload.get("agent").and_then(Node::as_text).unwrap().to_owned();
-    workloads.iter().map(|(name, workload)| (name.to_owned(), agent(workload))).collect()
+    let workloads = update
+        .new_state
+        .at(&["desiredState", "workloads"])
+        .and_then(Node::as_map)
+        .unwrap();
+    let agent = |workload: &Node| {
+        workload
+            .get("agent")
+            .and_then(Node::as_text)
+            .unwrap()
+            .to_owned()
+    };
+    workloads
+        .iter()
+        .map(|(name, workload)| (name.to_owned(), agent(workload)))
+        .collect()
 }
 
 #[test]
 fn manifests_are_merged_into_one_update_with_sorted_masks() {
     let (update, out, err) = merged(&[WEB, DB], None, false);
     let update = update.unwrap();
-    assert_eq!(update.masks, ["desiredState.configs.c", "desiredState.workloads.db", "desiredState.workloads.web"]);
-    let version = update.new_state.at(&["desiredState", "apiVersion"]).and_then(Node::as_text);
+    assert_eq!(
+        update.masks,
+        [
+            "desiredState.configs.c",
+            "desiredState.workloads.db",
+            "desiredState.workloads.web"
+        ]
+    );
+    let version = update
+        .new_state
+        .at(&["desiredState", "apiVersion"])
+        .and_then(Node::as_text);
     assert_eq!(version, Some("v1"));
-    assert_eq!(agents(&update), [("db".into(), "{{a}}".into()), ("web".into(), "A".into())]);
+    assert_eq!(
+        agents(&update),
+        [("db".into(), "{{a}}".into()), ("web".into(), "A".into())]
+    );
     assert_eq!((out.as_str(), err.as_str()), ("", ""));
 }
 
 #[test]
 fn the_agent_option_wins_everywhere_and_is_needed_where_the_key_is_missing() {
     let homeless = "apiVersion: v1\nworkloads:\n  w: {runtime: podman, runtimeConfig: x}\n";
-    let unscheduled = "apiVersion: v1\nworkloads:\n  u: {agent: '', runtime: podman, runtimeConfig: x}\n";
-    assert_eq!(error(&[homeless]), "Command failed: 'No agent name specified -> use '--agent' option to specify!'");
-    let update = merged(&[homeless, unscheduled, DB], Some("B"), false).0.unwrap();
-    assert_eq!(agents(&update), [("db".into(), "B".into()), ("u".into(), "B".into()), ("w".into(), "B".into())]);
-    assert_eq!(agents(&merged(&[unscheduled], None, false).0.unwrap()), [("u".into(), String::new())]);
-    assert!(merged(&[homeless], None, true).0.is_ok(), "deleting needs no agent");
+    let unscheduled =
+        "apiVersion: v1\nworkloads:\n  u: {agent: '', runtime: podman, runtimeConfig: x}\n";
+    assert_eq!(
+        error(&[homeless]),
+        "Command failed: 'No agent name specified -> use '--agent' option to specify!'"
+    );
+    let update = merged(&[homeless, unscheduled, DB], Some("B"), false)
+        .0
+        .unwrap();
+    assert_eq!(
+        agents(&update),
+        [
+            ("db".into(), "B".into()),
+            ("u".into(), "B".into()),
+            ("w".into(), "B".into())
+        ]
+    );
+    assert_eq!(
+        agents(&merged(&[unscheduled], None, false).0.unwrap()),
+        [("u".into(), String::new())]
+    );
+    assert!(
+        merged(&[homeless], None, true).0.is_ok(),
+        "deleting needs no agent"
+    );
 }
 
 #[test]
 fn deleting_sends_the_masks_with_an_empty_state() {
     let update = merged(&[WEB, DB], None, true).0.unwrap();
     assert_eq!(update.new_state, Node::empty());
-    assert_eq!(update.masks, ["desiredState.configs.c", "desiredState.workloads.db", "desiredState.workloads.web"]);
+    assert_eq!(
+        update.masks,
+        [
+            "desiredState.configs.c",
+            "desiredState.workloads.db",
+            "desiredState.workloads.web"
+        ]
+    );
 }
 
 #[test]
 fn manifests_without_objects_are_nothing_to_update() {
-    for text in ["apiVersion: v1", "apiVersion: v1\nworkloads: {}\nconfigs:\n", "apiVersion: v1\nother: {}\nnote: x\n"]
-    {
-        assert_eq!(merged(&[text], None, false).0.unwrap().masks, [""; 0], "{text}");
+    for text in [
+        "apiVersion: v1",
+        "apiVersion: v1\nworkloads: {}\nconfigs:\n",
+        "apiVersion: v1\nother: {}\nnote: x\n",
+    ] {
+        assert_eq!(
+            merged(&[text], None, false).0.unwrap().masks,
+            [""; 0],
+            "{text}"
+        );
     }
     assert_eq!(merged(&[], None, false).0.unwrap().masks, [""; 0]);
 }
@@ -82,21 +152,38 @@ fn the_deprecated_version_is_taken_as_the_current_one_with_a_warning() {
     let update = update.unwrap();
     assert_eq!(out, format!("{DEPRECATED}\n"));
     assert!(
-        err.starts_with("warn: a.yaml: workload 'w': unknown runtime '1.10', ") && err.lines().count() == 1,
+        err.starts_with("warn: a.yaml: workload 'w': unknown runtime '1.10', ")
+            && err.lines().count() == 1,
         "{err}"
     );
-    let at = |path: &[&str]| update.new_state.get("desiredState").unwrap().at(path).cloned();
+    let at = |path: &[&str]| {
+        update
+            .new_state
+            .get("desiredState")
+            .unwrap()
+            .at(path)
+            .cloned()
+    };
     assert_eq!(at(&["apiVersion"]), Some(Node::text("v1")));
-    assert_eq!(at(&["workloads", "w", "tags"]), Some(Node::map([("a", Node::text("b"))])));
+    assert_eq!(
+        at(&["workloads", "w", "tags"]),
+        Some(Node::map([("a", Node::text("b"))]))
+    );
     assert_eq!(at(&["workloads", "w", "runtime"]), Some(Node::text("1.10")));
     let rules = at(&["workloads", "w", "controlInterfaceAccess", "allowRules"]).unwrap();
-    assert_eq!(rules.as_list().unwrap()[0].get("filterMasks"), Some(&Node::List(vec![Node::text("a")])));
+    assert_eq!(
+        rules.as_list().unwrap()[0].get("filterMasks"),
+        Some(&Node::List(vec![Node::text("a")]))
+    );
 }
 
 #[test]
 fn wrong_manifests_give_the_documented_texts() {
-    let workload =
-        |text: &str| format!("apiVersion: v1\nworkloads:\n  w: {{agent: A, runtime: r, runtimeConfig: c{text}}}\n");
+    let workload = |text: &str| {
+        format!(
+            "apiVersion: v1\nworkloads:\n  w: {{agent: A, runtime: r, runtimeConfig: c{text}}}\n"
+        )
+    };
     let old = |text: &str| workload(text).replace("v1", "v0.1");
     for (text, expected) in [
         (
@@ -113,7 +200,10 @@ fn wrong_manifests_give_the_documented_texts() {
             "workloads: {}".to_owned(),
             "Manifest schema validation failed:\nthe manifest: \"apiVersion\" is a required property (a.yaml, line 1 column 1)",
         ),
-        (String::new(), "Manifest schema validation failed:\n'a.yaml' is empty"),
+        (
+            String::new(),
+            "Manifest schema validation failed:\n'a.yaml' is empty",
+        ),
         (
             "apiVersion: v2".to_owned(),
             "Manifest schema validation failed:\n'/apiVersion': \"v2\" is not valid, expected v1 (a.yaml, line 1 column 13)",
@@ -125,10 +215,22 @@ fn wrong_manifests_give_the_documented_texts() {
              (a.yaml, line 3 column 62)\n\
              '/workloads/w/tags/a': 1 is not of type \"string\" (put it in quotes) (a.yaml, line 3 column 75)",
         ),
-        (workload(", tags: {a.b: c}"), "Invalid mapping key 'a.b': Expected to have characters in [a-zA-Z0-9_-]."),
-        (workload(", note: [{true: x}]"), "Unsupported mapping key 'true'"),
-        (workload(", note: {1.5: x}"), "Unsupported mapping key '1.5'"),
-        (workload(", note: {[a]: x}"), "Unsupported mapping key 'a list'"),
+        (
+            workload(", tags: {a.b: c}"),
+            "Invalid mapping key 'a.b': Expected to have characters in [a-zA-Z0-9_-].",
+        ),
+        (
+            workload(", note: [{true: x}]"),
+            "Unsupported mapping key 'true'",
+        ),
+        (
+            workload(", note: {1.5: x}"),
+            "Unsupported mapping key '1.5'",
+        ),
+        (
+            workload(", note: {[a]: x}"),
+            "Unsupported mapping key 'a list'",
+        ),
         (
             workload("").replace("  w:", "  17:"),
             "The provided path does not exist! This may be caused by improper naming. \
@@ -151,22 +253,34 @@ fn wrong_manifests_give_the_documented_texts() {
     ] {
         let error = error(&[&text]);
         let expected = format!("Command failed: '{expected}");
-        assert!(error.starts_with(&expected), "{text}\n  {error}\n  {expected}");
+        assert!(
+            error.starts_with(&expected),
+            "{text}\n  {error}\n  {expected}"
+        );
     }
 }
 
 #[test]
 fn only_the_version_at_the_top_counts() {
     let text = "apiVersion: v1\nconfigs: {c: {apiVersion: apps}}\n";
-    assert_eq!(merged(&[text], None, false).0.unwrap().masks, ["desiredState.configs.c"]);
+    assert_eq!(
+        merged(&[text], None, false).0.unwrap().masks,
+        ["desiredState.configs.c"]
+    );
 }
 
 #[test]
 fn one_name_in_two_manifests_is_refused_with_both_files() {
     let (result, ..) = merged(&[WEB, DB, WEB], None, false);
     let error = result.unwrap_err();
-    assert_eq!(error.to_string(), "Command failed: 'Multiple workloads with the same name 'web' found!'");
-    assert_eq!(error.hint(), "it is in 'a.yaml' and in 'c.yaml'; remove it from one of them");
+    assert_eq!(
+        error.to_string(),
+        "Command failed: 'Multiple workloads with the same name 'web' found!'"
+    );
+    assert_eq!(
+        error.hint(),
+        "it is in 'a.yaml' and in 'c.yaml'; remove it from one of them"
+    );
     let config = "apiVersion: v1\nconfigs: {c: v}\n";
     let expected = "Command failed: 'Multiple configs with the same name 'c' found!'";
     assert_eq!(self::error(&[config, config]), expected);
@@ -185,10 +299,14 @@ fn unknown_keys_are_warned_about_with_the_file() {
 
 #[test]
 fn a_misspelt_key_is_named_also_when_the_manifest_is_refused_for_it() {
-    let text = "apiVersion: v1\nworkloads:\n  w:\n    agent: A\n    runtime: r\n    runtimeConfg: c\n";
+    let text =
+        "apiVersion: v1\nworkloads:\n  w:\n    agent: A\n    runtime: r\n    runtimeConfg: c\n";
     let (result, _, err) = merged(&[text], None, false);
     let error = result.unwrap_err().to_string();
-    assert!(error.contains("'/workloads/w': \"runtimeConfig\" is a required property"), "{error}");
+    assert!(
+        error.contains("'/workloads/w': \"runtimeConfig\" is a required property"),
+        "{error}"
+    );
     assert_eq!(
         err,
         "warn: a.yaml: unknown key 'workloads.w.runtimeConfg' is ignored at line 6 column 5, did you mean \
@@ -203,12 +321,17 @@ fn tabs_before_a_key_are_named_as_what_is_wrong() {
         hint("apiVersion: v1\nworkloads:\n\tw:\n\t\tagent: A\n"),
         "tabs cannot indent in YAML; line 3 begins with one, use blanks"
     );
-    assert_eq!(hint("a: ["), "check line 2 and those before it: indentation, quotes and brackets");
+    assert_eq!(
+        hint("a: ["),
+        "check line 2 and those before it: indentation, quotes and brackets"
+    );
 }
 
 #[test]
 fn many_violations_are_counted_not_listed() {
-    let workloads: String = (0..50).map(|index| format!("  w{index}: {{runtime: r}}\n")).collect();
+    let workloads: String = (0..50)
+        .map(|index| format!("  w{index}: {{runtime: r}}\n"))
+        .collect();
     let error = error(&[&format!("apiVersion: v1\nworkloads:\n{workloads}")]);
     assert_eq!(error.lines().count(), 1 + MANIFEST_WARNINGS_MAX + 1);
     assert!(error.ends_with("\nand 30 more'"), "{error}");
@@ -226,9 +349,21 @@ fn files_are_read_in_order_and_the_first_missing_one_is_named() {
     };
     let read = |names: &[String]| read_inputs(names).map(|inputs| inputs.len()).map_err(inner);
     assert_eq!(read(&[path("a"), path("a")]), Ok(2));
-    assert_eq!(read(&[path("a"), path("b"), path("c")]), Err(format!("File '{}' not found!", path("b"))));
-    assert_eq!(read(&[path("a"), "-".to_owned()]), Err("File '-' not found!".to_owned()));
-    assert_eq!(read(&[path("")]), Err(format!("Cannot read '{}': Is a directory (os error 21)", path(""))));
+    assert_eq!(
+        read(&[path("a"), path("b"), path("c")]),
+        Err(format!("File '{}' not found!", path("b")))
+    );
+    assert_eq!(
+        read(&[path("a"), "-".to_owned()]),
+        Err("File '-' not found!".to_owned())
+    );
+    assert_eq!(
+        read(&[path("")]),
+        Err(format!(
+            "Cannot read '{}': Is a directory (os error 21)",
+            path("")
+        ))
+    );
     assert!(read(&[path("binary")]).unwrap_err().contains("UTF-8"));
 }
 
@@ -242,18 +377,21 @@ fn a_misspelt_key_of_a_lifecycle_block_is_refused_with_line_and_suggestion() {
     };
     let text = manifest("", "redy");
     let refused = merged(&[&text], None, false).0.unwrap_err();
-    let expected =
-        "Invalid manifest data provided: a.yaml: workload 'db': lifecycle.redy: unknown key, did you mean 'ready'?";
+    let expected = "Invalid manifest data provided: a.yaml: workload 'db': lifecycle.redy: unknown key, did you mean 'ready'?";
     assert!(refused.to_string().contains(expected), "{refused}");
     assert_eq!(refused.hint(), "see 'a.yaml', line 9");
     assert!(text.lines().nth(8).unwrap().contains("redy"));
     assert!(
-        merged(&[&manifest("configs: {f: f}\n    ", "redy")], None, false).0.is_ok(),
+        merged(&[&manifest("configs: {f: f}\n    ", "redy")], None, false)
+            .0
+            .is_ok(),
         "the server renders it first"
     );
-    assert!(merged(&[&text], None, true).0.is_ok(), "what is there can be deleted");
-    let flow =
-        "apiVersion: v1\nworkloads:\n  db: {agent: A, runtime: podman, runtimeConfig: 'lifecycle: {alive: 1}'}\n";
+    assert!(
+        merged(&[&text], None, true).0.is_ok(),
+        "what is there can be deleted"
+    );
+    let flow = "apiVersion: v1\nworkloads:\n  db: {agent: A, runtime: podman, runtimeConfig: 'lifecycle: {alive: 1}'}\n";
     assert!(error(&[flow]).contains("lifecycle.alive: number 1 found, expected a mapping"));
 }
 
@@ -269,14 +407,20 @@ fn a_mount_point_that_adds_options_to_its_mount_is_refused_with_its_place() {
                         Unsupported mount point '/x,source=/,destination=/host'. It contains ','";
         assert!(refused.to_string().contains(expected), "{refused}");
         assert_eq!(refused.hint(), "see 'a.yaml', line 8 column 5");
-        assert!(merged(&[&text], None, true).0.is_ok(), "what is there can be deleted");
+        assert!(
+            merged(&[&text], None, true).0.is_ok(),
+            "what is there can be deleted"
+        );
     }
 }
 
 #[test]
 fn what_an_engine_would_ignore_or_refuse_is_warned_about_with_its_place() {
     let with = |config: &str| {
-        let lines: String = config.lines().map(|line| format!("      {line}\n")).collect();
+        let lines: String = config
+            .lines()
+            .map(|line| format!("      {line}\n"))
+            .collect();
         let text = format!(
             "apiVersion: v1\nworkloads:\n  w:\n    agent: A\n    runtime: podman\n    runtimeConfig: |\n{lines}"
         );
@@ -291,77 +435,136 @@ fn what_an_engine_would_ignore_or_refuse_is_warned_about_with_its_place() {
             "{prefix}unknown key 'workloads.w.runtimeConfig.commandArg' is ignored at line 8 column 7, did you mean 'commandArgs'?\n"
         )
     );
-    let refused = format!("{prefix}workload 'w': 'runtimeConfig' at line 6 column 20 cannot be run: ");
+    let refused =
+        format!("{prefix}workload 'w': 'runtimeConfig' at line 6 column 20 cannot be run: ");
     assert_eq!(
         with("commandArgs: [a]\n"),
         format!("{refused}missing field `image` (line 1 column 1 of runtimeConfig)\n")
     );
     assert_eq!(
         with("image: x\ncommandArgs: --secret\n"),
-        format!("{refused}commandArgs: a text found, expected a list (line 2 column 1 of runtimeConfig)\n")
+        format!(
+            "{refused}commandArgs: a text found, expected a list (line 2 column 1 of runtimeConfig)\n"
+        )
     );
-    assert_eq!(with("image: x\nlifecycle: { prepare: IMAGE }\ncommandOptions: [-p, 80]\n"), "");
+    assert_eq!(
+        with("image: x\nlifecycle: { prepare: IMAGE }\ncommandOptions: [-p, 80]\n"),
+        ""
+    );
 }
 
 #[test]
 fn restarts_by_the_engine_beside_the_agent_are_warned_of() {
     let with = |runtime: &str, policy: &str, config: &str| {
-        let lines: String = config.lines().map(|line| format!("      {line}\n")).collect();
+        let lines: String = config
+            .lines()
+            .map(|line| format!("      {line}\n"))
+            .collect();
         let text = format!(
             "apiVersion: v1\nworkloads:\n  w:\n    agent: A\n    runtime: {runtime}\n    restartPolicy: {policy}\n    \
              runtimeConfig: |\n{lines}"
         );
         let (result, _, err) = merged(&[&text], None, false);
         assert!(result.is_ok(), "{err}");
-        assert_eq!(merged(&[&text], None, true).2, "", "what is there can be deleted");
+        assert_eq!(
+            merged(&[&text], None, true).2,
+            "",
+            "what is there can be deleted"
+        );
         err
     };
     let begin = "warn: a.yaml: workload 'w': 'runtimeConfig' at line 7 column 20: ";
     for (runtime, policy) in [("podman", "NEVER"), ("containerd", "ALWAYS")] {
-        let err = with(runtime, policy, "image: x\ncommandOptions: [--restart, always]");
-        assert!(err.starts_with(&format!("{begin}by '--restart always' the engine starts")), "{err}");
-        assert_eq!(with(runtime, policy, "image: x\ncommandOptions: [--restart=no]"), "");
+        let err = with(
+            runtime,
+            policy,
+            "image: x\ncommandOptions: [--restart, always]",
+        );
+        assert!(
+            err.starts_with(&format!("{begin}by '--restart always' the engine starts")),
+            "{err}"
+        );
+        assert_eq!(
+            with(runtime, policy, "image: x\ncommandOptions: [--restart=no]"),
+            ""
+        );
     }
     let pod = "manifest: |\n  kind: Pod\n  metadata: {name: p}\n  spec: {restartPolicy: OnFailure}";
     let err = with("podman-kube", "ON_FAILURE", pod);
-    assert!(err.starts_with(&format!("{begin}podman starts the containers of pod 'p' again ")), "{err}");
+    assert!(
+        err.starts_with(&format!(
+            "{begin}podman starts the containers of pod 'p' again "
+        )),
+        "{err}"
+    );
     assert_eq!(with("podman-kube", "NEVER", pod), "");
-    assert_eq!(with("podman-kube", "ALWAYS", &pod.replace("OnFailure", "Never")), "");
+    assert_eq!(
+        with("podman-kube", "ALWAYS", &pod.replace("OnFailure", "Never")),
+        ""
+    );
 }
 
 #[test]
 fn so_many_warnings_are_shown_and_the_rest_is_counted() {
     let workload = |number| {
-        format!("  w{number}: {{ agent: A, runtime: podman, runtimeConfig: '{{ image: x, comandArgs: [] }}' }}\n")
+        format!(
+            "  w{number}: {{ agent: A, runtime: podman, runtimeConfig: '{{ image: x, comandArgs: [] }}' }}\n"
+        )
     };
     let workloads: String = (0..MANIFEST_WARNINGS_MAX + 3).map(workload).collect();
-    let (result, _, err) = merged(&[&format!("apiVersion: v1\nworkloads:\n{workloads}")], None, false);
-    assert!(result.is_ok() && err.lines().count() == MANIFEST_WARNINGS_MAX + 1, "{err}");
-    assert!(err.ends_with("warn: a.yaml: and 3 more of these\n"), "{err}");
+    let (result, _, err) = merged(
+        &[&format!("apiVersion: v1\nworkloads:\n{workloads}")],
+        None,
+        false,
+    );
+    assert!(
+        result.is_ok() && err.lines().count() == MANIFEST_WARNINGS_MAX + 1,
+        "{err}"
+    );
+    assert!(
+        err.ends_with("warn: a.yaml: and 3 more of these\n"),
+        "{err}"
+    );
 }
 
 #[test]
 fn a_block_beside_the_runtime_configuration_is_refused_with_its_place() {
-    for (version, key) in [("v1", "lifecycle"), ("v1", "lifecyle"), ("v0.1", "lifecycle")] {
+    for (version, key) in [
+        ("v1", "lifecycle"),
+        ("v1", "lifecyle"),
+        ("v0.1", "lifecycle"),
+    ] {
         let text = format!(
             "apiVersion: {version}\nworkloads:\n  w:\n    agent: A\n    runtime: podman\n    runtimeConfig: 'image: x'\n    \
              {key}: {{ready: {{file: /a}}}}\n"
         );
         let (refused, _, err) = merged(&[&text], None, false);
         let refused = refused.unwrap_err();
-        let expected =
-            format!("workload 'w': the block '{key}' belongs into the text of 'runtimeConfig', not beside it");
-        assert!(refused.to_string().contains(&expected) && !err.contains("is ignored"), "{refused}: {err}");
+        let expected = format!(
+            "workload 'w': the block '{key}' belongs into the text of 'runtimeConfig', not beside it"
+        );
+        assert!(
+            refused.to_string().contains(&expected) && !err.contains("is ignored"),
+            "{refused}: {err}"
+        );
         let hint = "see 'a.yaml', line 7 column 5: indent it below 'runtimeConfig: |'";
         assert_eq!(refused.hint(), hint);
-        assert!(merged(&[&text], None, true).0.is_ok(), "what is there can be deleted");
+        assert!(
+            merged(&[&text], None, true).0.is_ok(),
+            "what is there can be deleted"
+        );
     }
 }
 
 #[test]
 fn a_runtime_that_no_agent_has_is_a_warning() {
-    for (runtime, meant) in [("podmn", "did you mean 'podman'?"), ("lxc", "agents have 'podman', 'containerd', ")] {
-        let text = format!("apiVersion: v1\nworkloads:\n  w: {{agent: A, runtime: {runtime}, runtimeConfig: c}}\n");
+    for (runtime, meant) in [
+        ("podmn", "did you mean 'podman'?"),
+        ("lxc", "agents have 'podman', 'containerd', "),
+    ] {
+        let text = format!(
+            "apiVersion: v1\nworkloads:\n  w: {{agent: A, runtime: {runtime}, runtimeConfig: c}}\n"
+        );
         let (result, _, err) = merged(&[&text], None, false);
         let expected = format!("warn: a.yaml: workload 'w': unknown runtime '{runtime}', {meant}");
         assert!(result.is_ok() && err.starts_with(&expected), "{err}");
@@ -389,12 +592,16 @@ fn a_manifest_of_twenty_thousand_workloads_is_applied() {
     let workloads: String = (0..20_000).map(one).collect();
     let text = format!("apiVersion: v1\nworkloads:\n{workloads}");
     assert_eq!(merged(&[&text], None, false).0.unwrap().masks.len(), 20_000);
-    assert_eq!(Manifest::parse(&text).unwrap().state.workloads.len(), 20_000);
+    assert_eq!(
+        Manifest::parse(&text).unwrap().state.workloads.len(),
+        20_000
+    );
 }
 
 #[test]
 fn manifest_with_merge_keys_is_applied_as_if_written_out() {
-    let common = "{runtime: podman, restartPolicy: ALWAYS, runtimeConfig: 'image: x', tags: {k: v}}";
+    let common =
+        "{runtime: podman, restartPolicy: ALWAYS, runtimeConfig: 'image: x', tags: {k: v}}";
     let with_keys = format!(
         "apiVersion: v1\nx-common: &common {common}\nworkloads:\n  a: {{<<: *common, agent: A}}\n  \
          b: {{agent: B, restartPolicy: NEVER, <<: [*common]}}\n"
@@ -415,5 +622,8 @@ fn problem_in_a_merged_mapping_is_found_at_its_line() {
     let text = "apiVersion: v1\nx-common: &common\n  runtime: podman\n  runtimeConfig: 'image: x'\n  restartPolicy: SOMETIMES\n\
                 workloads:\n  a: {<<: *common, agent: A}\n";
     let error = error(&[text]);
-    assert!(error.contains("'/workloads/a/restartPolicy'") && error.contains("line 5 column"), "{error}");
+    assert!(
+        error.contains("'/workloads/a/restartPolicy'") && error.contains("line 5 column"),
+        "{error}"
+    );
 }

@@ -10,7 +10,12 @@ fn read(words: &str) -> Result<Arguments, clap::Error> {
 fn shown(words: &str) -> String {
     match read(words) {
         Ok(arguments) => format!("{:?} {:?}", arguments.common, arguments.command),
-        Err(error) => error.to_string().lines().next().unwrap_or_default().to_owned(),
+        Err(error) => error
+            .to_string()
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned(),
     }
 }
 
@@ -26,25 +31,52 @@ fn accepted_words_mean_the_same() {
         ("get configs -k", "-k get configs"),
         ("get -k configs", "-k get configs"),
         ("apply f.yaml --no-wait", "--no-wait apply f.yaml"),
-        ("apply --response-timeout 5 f", "--response-timeout=5 apply f"),
-        ("run workload w --runtime r --config c --agent a -q", "-q run workload w --agent a --config c --runtime r"),
+        (
+            "apply --response-timeout 5 f",
+            "--response-timeout=5 apply f",
+        ),
+        (
+            "run workload w --runtime r --config c --agent a -q",
+            "-q run workload w --agent a --config c --runtime r",
+        ),
         ("get state -o json", "get state -ojson"),
         ("get state -o=json m", "get state m -o json"),
-        ("get workloads -a x -s y -w", "get workload --watch --agent=x --state y"),
+        (
+            "get workloads -a x -s y -w",
+            "get workload --watch --agent=x --state y",
+        ),
         ("delete workloads a b", "delete workload a b"),
         ("delete configs a", "delete config a"),
         ("get agents", "get agent"),
         ("apply f --wait-timeout 90", "apply f --wait-timeout 90s"),
-        ("apply f --wait-timeout 2m", "apply f --wait-timeout 120000ms"),
+        (
+            "apply f --wait-timeout 2m",
+            "apply f --wait-timeout 120000ms",
+        ),
         ("apply -d --agent A - b", "apply --agent A -d - b"),
         ("apply -- -d", "apply -- -d"),
         ("logs -t -1 a", "logs --tail=-1 a"),
         ("logs -t=-1 a b", "logs a b"),
-        ("logs -fn -t 5 a -s 2026-01-31T12:00:00Z", "logs --follow --names --tail 5 --since=2026-01-31T12:00:00Z a"),
-        ("logs a -u 2026-01-31T12:00:00Z -k", "-k logs --until 2026-01-31T12:00:00Z a"),
-        ("get events -c m -o json n", "get events --include-current-state -ojson m n"),
-        ("get events --until agents.A.tags.b=c=d", "get events --until=agents.A.tags.b=c=d"),
-        ("get agents --context car --no-quiet --wait", "--no-quiet --wait --context=car get agents"),
+        (
+            "logs -fn -t 5 a -s 2026-01-31T12:00:00Z",
+            "logs --follow --names --tail 5 --since=2026-01-31T12:00:00Z a",
+        ),
+        (
+            "logs a -u 2026-01-31T12:00:00Z -k",
+            "-k logs --until 2026-01-31T12:00:00Z a",
+        ),
+        (
+            "get events -c m -o json n",
+            "get events --include-current-state -ojson m n",
+        ),
+        (
+            "get events --until agents.A.tags.b=c=d",
+            "get events --until=agents.A.tags.b=c=d",
+        ),
+        (
+            "get agents --context car --no-quiet --wait",
+            "--no-quiet --wait --context=car get agents",
+        ),
         ("graph -o dot a", "graph a -o=dot"),
         ("get updates", "get update"),
         ("diff f -d --agent A -ojson", "diff -d --agent=A -o json f"),
@@ -78,21 +110,44 @@ fn a_wait_for_what_can_never_happen_is_refused() {
             "workloadStates.storage.state=Running",
             "'workloadStates.storage.state' is a group of fields and has no value; write 'workloadStates.storage.*.*.state'",
         ),
-        ("workloadStates.A.w.*.stat=x", "no part of 'workloadStates.A.w.*' is called 'stat', did you mean 'state'?"),
-        ("workloadStates.A.w=Running", "'workloadStates.A.w' is a group of fields"),
+        (
+            "workloadStates.A.w.*.stat=x",
+            "no part of 'workloadStates.A.w.*' is called 'stat', did you mean 'state'?",
+        ),
+        (
+            "workloadStates.A.w=Running",
+            "'workloadStates.A.w' is a group of fields",
+        ),
         (
             "desiredState.workloads.agent=A",
             "'desiredState.workloads.agent' is a group of fields and has no value; write 'desiredState.workloads.*.agent'",
         ),
         ("agents.A=1", "'agents.A' is a group of fields"),
-        ("agents.cpuUsage=1", "'agents.cpuUsage' is a group of fields"),
-        ("desiredState.workloads.w.tags=x", "'desiredState.workloads.w.tags' is a group of fields"),
-        ("desiredState.workloads.w.files=x", "'desiredState.workloads.w.files' is a group of fields or a list"),
+        (
+            "agents.cpuUsage=1",
+            "'agents.cpuUsage' is a group of fields",
+        ),
+        (
+            "desiredState.workloads.w.tags=x",
+            "'desiredState.workloads.w.tags' is a group of fields",
+        ),
+        (
+            "desiredState.workloads.w.files=x",
+            "'desiredState.workloads.w.files' is a group of fields or a list",
+        ),
         ("*=x", "'*' is a group of fields"),
-        ("workloadStates.*.w.*.state=Runing", "no workload has the state 'Runing', did you mean 'Running'?"),
-        ("workloadStates.*.w.*.subState=OK", "no workload has the subState 'OK', did you mean 'Ok'?"),
+        (
+            "workloadStates.*.w.*.state=Runing",
+            "no workload has the state 'Runing', did you mean 'Running'?",
+        ),
+        (
+            "workloadStates.*.w.*.subState=OK",
+            "no workload has the subState 'OK', did you mean 'Ok'?",
+        ),
     ] {
-        let error = read(&format!("get events --until {until}")).unwrap_err().to_string();
+        let error = read(&format!("get events --until {until}"))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(reason), "{until}: {error}");
     }
     for until in [
@@ -116,17 +171,50 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
         ("gett", "error: unrecognized subcommand 'gett'"),
         ("get states", "error: unrecognized subcommand 'states'"),
         ("ge state", "error: unrecognized subcommand 'ge'"),
-        ("get --version", "error: unexpected argument '--version' found"),
-        ("--insec get state", "error: unexpected argument '--insec' found"),
-        ("-k -k get state", "error: the argument '--insecure' cannot be used multiple times"),
-        ("-k=false get state", "error: unexpected argument '-=' found"),
-        ("--insecure=true get state", "error: unexpected value 'true' for '--insecure' found; no more were expected"),
-        ("--no-wait=true get state", "error: unexpected value 'true' for '--no-wait' found; no more were expected"),
-        ("get workload -a x -a y", "error: the argument '--agent <NAME>' cannot be used multiple times"),
-        ("apply --agent a --agent b f", "error: the argument '--agent <AGENT>' cannot be used multiple times"),
-        ("get state -o YAML", "error: invalid value 'YAML' for '-o <FORMAT>'"),
-        ("get state --output json", "error: unexpected argument '--output' found"),
-        ("--response-timeout -1 get state", "error: unexpected argument '-1' found"),
+        (
+            "get --version",
+            "error: unexpected argument '--version' found",
+        ),
+        (
+            "--insec get state",
+            "error: unexpected argument '--insec' found",
+        ),
+        (
+            "-k -k get state",
+            "error: the argument '--insecure' cannot be used multiple times",
+        ),
+        (
+            "-k=false get state",
+            "error: unexpected argument '-=' found",
+        ),
+        (
+            "--insecure=true get state",
+            "error: unexpected value 'true' for '--insecure' found; no more were expected",
+        ),
+        (
+            "--no-wait=true get state",
+            "error: unexpected value 'true' for '--no-wait' found; no more were expected",
+        ),
+        (
+            "get workload -a x -a y",
+            "error: the argument '--agent <NAME>' cannot be used multiple times",
+        ),
+        (
+            "apply --agent a --agent b f",
+            "error: the argument '--agent <AGENT>' cannot be used multiple times",
+        ),
+        (
+            "get state -o YAML",
+            "error: invalid value 'YAML' for '-o <FORMAT>'",
+        ),
+        (
+            "get state --output json",
+            "error: unexpected argument '--output' found",
+        ),
+        (
+            "--response-timeout -1 get state",
+            "error: unexpected argument '-1' found",
+        ),
         (
             "--response-timeout soon get state",
             "error: invalid value 'soon' for '--response-timeout <MS>': expected a whole number from 1",
@@ -139,51 +227,113 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
             "apply f --wait-timeout 5x",
             "error: invalid value '5x' for '--wait-timeout <TIME>': expected a whole number of seconds, or one with ms, s, m or h",
         ),
-        ("apply f --wait-timeout s", "error: invalid value 's' for '--wait-timeout <TIME>': expected a whole number"),
-        ("get events -q", "error: the argument '--quiet' cannot be used with 'get events'"),
+        (
+            "apply f --wait-timeout s",
+            "error: invalid value 's' for '--wait-timeout <TIME>': expected a whole number",
+        ),
+        (
+            "get events -q",
+            "error: the argument '--quiet' cannot be used with 'get events'",
+        ),
         (
             "get events --until a.b",
             "error: invalid value 'a.b' for '--until <FIELD=VALUE>': expected a field and a value, for example \
              'workloadStates.*.web.*.state=Running'",
         ),
         ("get event", "error: unrecognized subcommand 'event'"),
-        ("get events -o text", "error: invalid value 'text' for '-o <FORMAT>'"),
+        (
+            "get events -o text",
+            "error: invalid value 'text' for '-o <FORMAT>'",
+        ),
         ("log a", "error: unrecognized subcommand 'log'"),
-        ("logs -f -f a", "error: the argument '--follow' cannot be used multiple times"),
-        ("logs -t x a", "error: invalid value 'x' for '--tail <N>': expected a whole number"),
+        (
+            "logs -f -f a",
+            "error: the argument '--follow' cannot be used multiple times",
+        ),
+        (
+            "logs -t x a",
+            "error: invalid value 'x' for '--tail <N>': expected a whole number",
+        ),
         (
             "logs --since 10m a",
             "error: invalid value '10m' for '--since <TIME>': expected a time as in RFC 3339, for example \
              2026-01-31T12:00:00Z or 2026-01-31T13:00:00.5+01:00",
         ),
-        ("diff f -o yaml", "error: invalid value 'yaml' for '-o <FORMAT>'"),
-        ("apply f -o json", "error: the following required arguments were not provided:"),
-        ("apply f --rollback --no-wait", "error: the argument '--no-wait' cannot be used with '--rollback'"),
-        ("--no-wait apply f --rollback", "error: the argument '--no-wait' cannot be used with '--rollback'"),
-        ("apply f --dry-run --force", "error: the argument '--dry-run' cannot be used with '--force'"),
-        ("rollback x", "error: invalid value 'x' for '[ID]': expected a whole number"),
+        (
+            "diff f -o yaml",
+            "error: invalid value 'yaml' for '-o <FORMAT>'",
+        ),
+        (
+            "apply f -o json",
+            "error: the following required arguments were not provided:",
+        ),
+        (
+            "apply f --rollback --no-wait",
+            "error: the argument '--no-wait' cannot be used with '--rollback'",
+        ),
+        (
+            "--no-wait apply f --rollback",
+            "error: the argument '--no-wait' cannot be used with '--rollback'",
+        ),
+        (
+            "apply f --dry-run --force",
+            "error: the argument '--dry-run' cannot be used with '--force'",
+        ),
+        (
+            "rollback x",
+            "error: invalid value 'x' for '[ID]': expected a whole number",
+        ),
         ("rollback 1 2", "error: unexpected argument '2' found"),
-        ("get update -o svg", "error: invalid value 'svg' for '-o <FORMAT>'"),
+        (
+            "get update -o svg",
+            "error: invalid value 'svg' for '-o <FORMAT>'",
+        ),
         (
             "get workload -w -o json",
             "error: the argument '--watch' cannot be used with '-o json' and '-o yaml'; see 'ank get events'",
         ),
-        ("apply f --dry-run --rollback", "error: the argument '--dry-run' cannot be used with '--rollback'"),
-        ("graph -o svg", "error: invalid value 'svg' for '-o <FORMAT>'"),
-        ("blame -o dot", "error: invalid value 'dot' for '-o <FORMAT>'"),
-        ("get workload -w -q", "error: the argument '--quiet' cannot be used with '--watch'"),
-        ("set state only", "error: the following required arguments were not provided:"),
+        (
+            "apply f --dry-run --rollback",
+            "error: the argument '--dry-run' cannot be used with '--rollback'",
+        ),
+        (
+            "graph -o svg",
+            "error: invalid value 'svg' for '-o <FORMAT>'",
+        ),
+        (
+            "blame -o dot",
+            "error: invalid value 'dot' for '-o <FORMAT>'",
+        ),
+        (
+            "get workload -w -q",
+            "error: the argument '--quiet' cannot be used with '--watch'",
+        ),
+        (
+            "set state only",
+            "error: the following required arguments were not provided:",
+        ),
         (
             "run workload w --runtime r --config c --agent a --tags x",
             "error: invalid value 'x' for '--tags <TAGS>': invalid KEY=value: no `=` found in `x`",
         ),
-        ("run workload w --runtime r --config c", "error: the following required arguments were not provided:"),
-        ("delete workload a -s x", "error: unexpected argument '-s' found"),
+        (
+            "run workload w --runtime r --config c",
+            "error: the following required arguments were not provided:",
+        ),
+        (
+            "delete workload a -s x",
+            "error: unexpected argument '-s' found",
+        ),
     ] {
         assert_eq!(shown(words), message, "{words}");
         assert_eq!(read(words).unwrap_err().exit_code(), 2, "{words}");
     }
-    assert!(read("set state only").unwrap_err().to_string().contains("<OBJECT_FIELD_MASK>..."));
+    assert!(
+        read("set state only")
+            .unwrap_err()
+            .to_string()
+            .contains("<OBJECT_FIELD_MASK>...")
+    );
 }
 
 #[test]
@@ -203,50 +353,114 @@ fn a_command_with_swapped_letters_leads_to_a_suggestion() {
 
 #[test]
 fn missing_commands_show_help_on_standard_error() {
-    for words in
-        ["", "get", "set", "delete", "run", "apply", "diff", "logs", "set state", "delete workload", "run workload"]
-    {
+    for words in [
+        "",
+        "get",
+        "set",
+        "delete",
+        "run",
+        "apply",
+        "diff",
+        "logs",
+        "set state",
+        "delete workload",
+        "run workload",
+    ] {
         let error = read(words).unwrap_err();
-        assert_eq!(error.kind(), clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, "{words:?}");
-        assert_eq!((error.exit_code(), error.use_stderr()), (2, true), "{words:?}");
+        assert_eq!(
+            error.kind(),
+            clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand,
+            "{words:?}"
+        );
+        assert_eq!(
+            (error.exit_code(), error.use_stderr()),
+            (2, true),
+            "{words:?}"
+        );
     }
     for words in ["--help", "get workload -h", "help apply", "--version"] {
         let error = read(words).unwrap_err();
-        assert_eq!((error.exit_code(), error.use_stderr()), (0, false), "{words}");
+        assert_eq!(
+            (error.exit_code(), error.use_stderr()),
+            (0, false),
+            "{words}"
+        );
     }
-    assert_eq!(read("--version").unwrap_err().to_string(), format!("ank {}\n", *SHOWN_VERSION));
+    assert_eq!(
+        read("--version").unwrap_err().to_string(),
+        format!("ank {}\n", *SHOWN_VERSION)
+    );
 }
 
 #[test]
 fn short_s_is_the_server_before_the_command_and_the_state_after_get_workload() {
     let url = |words: &str| read(words).unwrap().server_url;
-    assert_eq!(url("-s http://a get workload -s running"), Some("http://a".to_owned()));
+    assert_eq!(
+        url("-s http://a get workload -s running"),
+        Some("http://a".to_owned())
+    );
     assert_eq!(url("get workload -s running"), None);
-    assert_eq!(url("get workload --server-url http://b"), Some("http://b".to_owned()));
-    assert_eq!(url("-s http://a get --server-url http://c agents"), Some("http://c".to_owned()));
-    assert_eq!(url("-s  http://a get --server-url http://c agents --server-url http://d"), Some("http://d".to_owned()));
+    assert_eq!(
+        url("get workload --server-url http://b"),
+        Some("http://b".to_owned())
+    );
+    assert_eq!(
+        url("-s http://a get --server-url http://c agents"),
+        Some("http://c".to_owned())
+    );
+    assert_eq!(
+        url("-s  http://a get --server-url http://c agents --server-url http://d"),
+        Some("http://d".to_owned())
+    );
 }
 
 #[test]
 fn masks_and_file_of_set_state_may_have_options_between_them() {
-    for words in ["set state a.b c f.yaml --delete-missing", "set state a.b c --delete-missing f.yaml"] {
-        let Verb::Set(Set::State { masks_and_file, delete_missing, .. }) = read(words).unwrap().command else {
+    for words in [
+        "set state a.b c f.yaml --delete-missing",
+        "set state a.b c --delete-missing f.yaml",
+    ] {
+        let Verb::Set(Set::State {
+            masks_and_file,
+            delete_missing,
+            ..
+        }) = read(words).unwrap().command
+        else {
             panic!("another command")
         };
-        assert_eq!((masks_and_file.join(" ").as_str(), delete_missing), ("a.b c f.yaml", true), "{words}");
+        assert_eq!(
+            (masks_and_file.join(" ").as_str(), delete_missing),
+            ("a.b c f.yaml", true),
+            "{words}"
+        );
     }
 }
 
 #[test]
 fn an_empty_path_is_given_and_fails_later_with_a_reason() {
-    assert_eq!(read("--ca_pem= get agents").unwrap().common.ca_pem, Some(PathBuf::new()));
-    assert_eq!(read("get agents --ank-config=").unwrap().common.ank_config, Some(PathBuf::new()));
+    assert_eq!(
+        read("--ca_pem= get agents").unwrap().common.ca_pem,
+        Some(PathBuf::new())
+    );
+    assert_eq!(
+        read("get agents --ank-config=").unwrap().common.ank_config,
+        Some(PathBuf::new())
+    );
 }
 
 #[test]
 fn tags_are_split_at_the_first_equals_sign() {
-    for (text, key, value) in [("a=b", "a", "b"), ("e=", "e", ""), ("c==d", "c", "=d"), ("=x", "", "x")] {
-        assert_eq!(parse_tag(text), Ok((key.to_owned(), value.to_owned())), "{text}");
+    for (text, key, value) in [
+        ("a=b", "a", "b"),
+        ("e=", "e", ""),
+        ("c==d", "c", "=d"),
+        ("=x", "", "x"),
+    ] {
+        assert_eq!(
+            parse_tag(text),
+            Ok((key.to_owned(), value.to_owned())),
+            "{text}"
+        );
     }
     let words = "run workload w --runtime r --config c --agent a --tags a=1 --tags a=2";
     let Verb::Run(Run::Workload(RunArguments { tags, .. })) = read(words).unwrap().command else {
@@ -258,10 +472,22 @@ fn tags_are_split_at_the_first_equals_sign() {
 #[test]
 fn help_keeps_the_lines_that_tools_read() {
     let help = read("--help").unwrap_err().to_string();
-    for words in ["get", "get agent", "get workload", "apply", "delete config", "graph"] {
+    for words in [
+        "get",
+        "get agent",
+        "get workload",
+        "apply",
+        "delete config",
+        "graph",
+    ] {
         let page = read(&format!("{words} --help")).unwrap_err().to_string();
         let (usage, options) = (page.find("\nUsage: ank "), page.find("\nOptions:\n"));
-        assert!(usage.is_some() && usage < options && options < page.find("\nOptions of all commands:\n"), "{page}");
+        assert!(
+            usage.is_some()
+                && usage < options
+                && options < page.find("\nOptions of all commands:\n"),
+            "{page}"
+        );
     }
     for line in ["Usage: ank [OPTIONS] <COMMAND>", "Commands:", "Options:"] {
         assert!(help.lines().any(|candidate| candidate == line), "{line}");
@@ -300,20 +526,41 @@ fn help_keeps_the_lines_that_tools_read() {
 fn long_help_has_the_options_of_all_commands_and_short_help_leaves_them_out() {
     let help = |words: &str| read(words).unwrap_err().to_string();
     let of_all = "\nOptions of all commands:\n";
-    for words in ["", "get", "get state", "get workload", "get agent", "get events", "delete workload", "graph", "logs"]
-    {
-        let (short, long) = (help(&format!("{words} -h")), help(&format!("{words} --help")));
+    for words in [
+        "",
+        "get",
+        "get state",
+        "get workload",
+        "get agent",
+        "get events",
+        "delete workload",
+        "graph",
+        "logs",
+    ] {
+        let (short, long) = (
+            help(&format!("{words} -h")),
+            help(&format!("{words} --help")),
+        );
         assert_eq!(long, help(&format!("help {words}")), "{words}");
         for variable in ["[env:ANK_SERVER_URL=", "[env:ANK_INSECURE="] {
             assert!(long.replace(['\n', ' '], "").contains(variable), "{long}");
             assert!(!short.contains(variable), "{short}");
         }
         assert!(long.contains(of_all) && !short.contains(of_all), "{short}");
-        assert!(short.contains("--help"), "it leads to the other one: {short}");
+        assert!(
+            short.contains("--help"),
+            "it leads to the other one: {short}"
+        );
     }
     for (words, line) in [
-        ("get -h", "  workload  A table of workloads and their states [alias: workloads]"),
-        ("delete -h", "  config    Remove configs from the desired state; unknown names are no error [alias: configs]"),
+        (
+            "get -h",
+            "  workload  A table of workloads and their states [alias: workloads]",
+        ),
+        (
+            "delete -h",
+            "  config    Remove configs from the desired state; unknown names are no error [alias: configs]",
+        ),
         ("get workload -h", "A table of workloads and their states"),
         (
             "get agent -h",
@@ -321,21 +568,29 @@ fn long_help_has_the_options_of_all_commands_and_short_help_leaves_them_out() {
         ),
     ] {
         let page = help(words);
-        assert!(page.lines().any(|candidate| candidate == line), "{words}\n{page}");
+        assert!(
+            page.lines().any(|candidate| candidate == line),
+            "{words}\n{page}"
+        );
     }
 }
 
 #[test]
 fn examples_come_before_the_options_of_each_command() {
     fn check(words: &str, command: &Command) {
-        let below: Vec<_> = command.get_subcommands().filter(|below| below.get_name() != "help").collect();
+        let below: Vec<_> = command
+            .get_subcommands()
+            .filter(|below| below.get_name() != "help")
+            .collect();
         for option in ["-h", "--help"] {
             let page = read(&format!("{words} {option}")).unwrap_err().to_string();
             let examples = page.find("\nExample");
             assert!(examples.is_some() || !below.is_empty(), "{words}: {page}");
             assert!(examples < page.find("\nOptions:\n"), "{words}: {page}");
         }
-        below.iter().for_each(|below| check(&format!("{words} {}", below.get_name()), below));
+        below
+            .iter()
+            .for_each(|below| check(&format!("{words} {}", below.get_name()), below));
     }
     check("", &command());
 }

@@ -11,15 +11,28 @@ use serde_yaml::Value;
 
 /// The state whose desired state is `text`.
 fn desired(text: &str) -> Node {
-    set::read("-", &format!("desiredState:\n  apiVersion: v1\n{text}")).unwrap().tree
+    set::read("-", &format!("desiredState:\n  apiVersion: v1\n{text}"))
+        .unwrap()
+        .tree
 }
 
 /// Compares the objects `names` of two desired states.
 fn compared(names: &[&str], old: &str, new: &str, format: Format) -> Played<ExitCode> {
-    let masks = names.iter().map(|name| format!("desiredState.{name}")).collect();
-    let update = Update { new_state: desired(new), masks, ..Update::default() };
+    let masks = names
+        .iter()
+        .map(|name| format!("desiredState.{name}"))
+        .collect();
+    let update = Update {
+        new_state: desired(new),
+        masks,
+        ..Update::default()
+    };
     // Who needs what changes is read again.
-    play(None, [(); 2].map(|()| Step::State(desired(old))), |server, output| print(update, format, server, output))
+    play(
+        None,
+        [(); 2].map(|()| Step::State(desired(old))),
+        |server, output| print(update, format, server, output),
+    )
 }
 
 const OLD_STATE: &str = "  workloads:
@@ -34,7 +47,13 @@ const NEW_STATE: &str = "  workloads:
     same: {agent: A, runtime: podman, runtimeConfig: r, configs: {p: port}}
   configs: {port: '81'}
 ";
-const NAMES: [&str; 5] = ["configs.port", "workloads.extra", "workloads.gone", "workloads.same", "workloads.web"];
+const NAMES: [&str; 5] = [
+    "configs.port",
+    "workloads.extra",
+    "workloads.gone",
+    "workloads.same",
+    "workloads.web",
+];
 
 #[test]
 fn each_object_is_a_unified_diff_of_its_fields() {
@@ -80,9 +99,15 @@ Workload 'same' uses the config 'port' and is replaced if its rendered configura
 ";
     assert_eq!((played.out.as_str(), played.err.as_str()), (expected, ""));
     assert_eq!(played.result.unwrap(), ExitCode::Different);
-    let mut read: Vec<String> = NAMES.iter().map(|name| format!("desiredState.{name}")).collect();
+    let mut read: Vec<String> = NAMES
+        .iter()
+        .map(|name| format!("desiredState.{name}"))
+        .collect();
     read.push(USERS_MASK.to_owned());
-    assert_eq!(played.server.reads, [read, rows::MASKS.map(str::to_owned).to_vec()]);
+    assert_eq!(
+        played.server.reads,
+        [read, rows::MASKS.map(str::to_owned).to_vec()]
+    );
     assert!(played.server.updates.is_empty(), "nothing is changed");
 }
 
@@ -115,25 +140,48 @@ fn json_has_old_and_new_value_of_each_changed_field() {
 #[test]
 fn equal_objects_are_no_difference_whatever_else_differs() {
     let played = compared(&["workloads.same"], OLD_STATE, NEW_STATE, Format::Table);
-    assert_eq!((played.out.as_str(), played.result.unwrap()), ("No differences.\n", ExitCode::Success));
-    assert_eq!(played.server.reads, [["desiredState.workloads.same"]], "configs are not read for workloads only");
+    assert_eq!(
+        (played.out.as_str(), played.result.unwrap()),
+        ("No differences.\n", ExitCode::Success)
+    );
+    assert_eq!(
+        played.server.reads,
+        [["desiredState.workloads.same"]],
+        "configs are not read for workloads only"
+    );
     let played = compared(&["workloads.same"], OLD_STATE, NEW_STATE, Format::Json);
     assert_eq!(played.result.unwrap(), ExitCode::Success);
-    assert_eq!(played.out, "{\n  \"configUsers\": {},\n  \"configs\": {},\n  \"workloads\": {}\n}\n");
+    assert_eq!(
+        played.out,
+        "{\n  \"configUsers\": {},\n  \"configs\": {},\n  \"workloads\": {}\n}\n"
+    );
 }
 
 #[test]
 fn without_objects_nothing_is_read() {
-    let played = play(None, [], |server, output| print(Update::default(), Format::Table, server, output));
-    assert_eq!((played.out.as_str(), played.result.unwrap()), ("No differences.\n", ExitCode::Success));
+    let played = play(None, [], |server, output| {
+        print(Update::default(), Format::Table, server, output)
+    });
+    assert_eq!(
+        (played.out.as_str(), played.result.unwrap()),
+        ("No differences.\n", ExitCode::Success)
+    );
     assert!(played.server.reads.is_empty());
 }
 
 #[test]
 fn a_server_that_does_not_respond_with_a_state_is_an_error() {
-    let update = Update { masks: vec!["desiredState.workloads.w".to_owned()], ..Update::default() };
-    let played = play(None, [Step::NoState("why")], |server, output| print(update, Format::Table, server, output));
-    assert_eq!(played.result.unwrap_err().to_string(), "Command failed: 'Server replied with error: 'why''");
+    let update = Update {
+        masks: vec!["desiredState.workloads.w".to_owned()],
+        ..Update::default()
+    };
+    let played = play(None, [Step::NoState("why")], |server, output| {
+        print(update, Format::Table, server, output)
+    });
+    assert_eq!(
+        played.result.unwrap_err().to_string(),
+        "Command failed: 'Server replied with error: 'why''"
+    );
     assert_eq!(played.out, "");
 }
 
@@ -144,7 +192,12 @@ fn long_texts_are_compared_line_by_line_also_with_blanks_at_the_end_of_lines() {
         let text = lines.join("\\n").replace("line 15", changed);
         format!("  workloads: {{w: {{agent: A, runtime: podman, runtimeConfig: \"{text}\"}}}}\n")
     };
-    let played = compared(&["workloads.w"], &config("line 15"), &config("other"), Format::Table);
+    let played = compared(
+        &["workloads.w"],
+        &config("line 15"),
+        &config("other"),
+        Format::Table,
+    );
     let expected = "\
 --- workload w
 +++ workload w
@@ -216,23 +269,51 @@ fn texts_of_others_cannot_act_on_the_terminal() {
 /// The lines of the diff of two configs with one text each, of which each letter is a line.
 fn lines_of(old: &str, new: &str) -> Vec<String> {
     let list = |text: &str| {
-        (!text.is_empty()).then(|| Node::List(text.chars().map(|letter| Node::text(letter.to_string())).collect()))
+        (!text.is_empty()).then(|| {
+            Node::List(
+                text.chars()
+                    .map(|letter| Node::text(letter.to_string()))
+                    .collect(),
+            )
+        })
     };
     let (old, new) = (list(old), list(new));
-    let difference = Difference { part: "configs".to_owned(), kind: Kind::Config, name: "c".to_owned(), old, new };
-    difference.lines().into_iter().skip(2).map(|(_, line)| line.replace("- ", "")).collect()
+    let difference = Difference {
+        part: "configs".to_owned(),
+        kind: Kind::Config,
+        name: "c".to_owned(),
+        old,
+        new,
+    };
+    difference
+        .lines()
+        .into_iter()
+        .skip(2)
+        .map(|(_, line)| line.replace("- ", ""))
+        .collect()
 }
 
 #[test]
 fn hunks_have_three_lines_around_them_and_are_joined_when_they_touch() {
     let places = |old: &str, new: &str| {
         let lines = lines_of(old, new).into_iter();
-        lines.filter(|line| line.starts_with('@')).collect::<Vec<_>>()
+        lines
+            .filter(|line| line.starts_with('@'))
+            .collect::<Vec<_>>()
     };
     assert_eq!(places("abcdefghi", "abcdXfghi"), ["@@ -2,7 +2,7 @@"]);
-    assert_eq!(places("abcdefghijklmn", "Xbcdefghijklmn"), ["@@ -1,4 +1,4 @@"]);
-    assert_eq!(places("abcdefghijklmn", "XbcdefgYijklmn"), ["@@ -1,11 +1,11 @@"]);
-    assert_eq!(places("abcdefghijklmn", "XbcdefghijklmY"), ["@@ -1,4 +1,4 @@", "@@ -11,4 +11,4 @@"]);
+    assert_eq!(
+        places("abcdefghijklmn", "Xbcdefghijklmn"),
+        ["@@ -1,4 +1,4 @@"]
+    );
+    assert_eq!(
+        places("abcdefghijklmn", "XbcdefgYijklmn"),
+        ["@@ -1,11 +1,11 @@"]
+    );
+    assert_eq!(
+        places("abcdefghijklmn", "XbcdefghijklmY"),
+        ["@@ -1,4 +1,4 @@", "@@ -11,4 +11,4 @@"]
+    );
     assert_eq!(places("", "ab"), ["@@ -0,0 +1,2 @@"]);
     assert_eq!(places("ab", ""), ["@@ -1,2 +0,0 @@"]);
     assert_eq!(places("abcdefgh", "abcdeXfgh"), ["@@ -3,6 +3,7 @@"]);
@@ -263,7 +344,8 @@ fn as_many_lines_as_possible_are_in_both() {
 #[test]
 fn the_new_text_follows_from_the_old_one_and_the_lines_whatever_they_are() {
     let mut random = fastrand::Rng::with_seed(7);
-    let mut text = |length: usize| -> String { (0..length).map(|_| random.char('a'..='d')).collect() };
+    let mut text =
+        |length: usize| -> String { (0..length).map(|_| random.char('a'..='d')).collect() };
     for length in 0..60 {
         let (old, new) = (text(length), text(60 - length));
         let lines = lines_of(&old, &new);
@@ -279,7 +361,9 @@ fn the_new_text_follows_from_the_old_one_and_the_lines_whatever_they_are() {
                 }
                 "+" => made.push_str(letter),
                 sign => {
-                    left = left.strip_prefix(letter).unwrap_or_else(|| panic!("{old} {new} {lines:?}"));
+                    left = left
+                        .strip_prefix(letter)
+                        .unwrap_or_else(|| panic!("{old} {new} {lines:?}"));
                     made.push_str(if sign == " " { letter } else { "" });
                 }
             }
@@ -291,11 +375,19 @@ fn the_new_text_follows_from_the_old_one_and_the_lines_whatever_they_are() {
 #[test]
 fn texts_without_a_line_in_common_take_a_bounded_time() {
     let config = |first: usize| {
-        let lines: Vec<String> = (first..first + 60_000).map(|number| number.to_string()).collect();
+        let lines: Vec<String> = (first..first + 60_000)
+            .map(|number| number.to_string())
+            .collect();
         Some(Node::text(lines.join("\n")))
     };
     let (old, new) = (config(0), config(1_000_000));
-    let difference = Difference { part: "configs".to_owned(), kind: Kind::Config, name: "c".to_owned(), old, new };
+    let difference = Difference {
+        part: "configs".to_owned(),
+        kind: Kind::Config,
+        name: "c".to_owned(),
+        old,
+        new,
+    };
     // Other load on the machine does not count.
     let cpu_seconds = || clock_gettime(ClockId::ThreadCPUTime).tv_sec.unsigned_abs();
     let begin = cpu_seconds();
@@ -313,51 +405,106 @@ fn who_will_keep_the_update_waiting_is_warned_of_unless_it_ends_anyway() {
         "  workloads:\n    storage: {agent: A, runtime: podman, runtimeConfig: b}\n    web: {agent: A, runtime: podman, runtimeConfig: b}\n",
     );
     let there = |condition: &str, phase: Phase| {
-        let mut there = state(&["A"], &[("storage", "1", "A", Phase::Running), ("web", "1", "A", phase)]);
+        let mut there = state(
+            &["A"],
+            &[
+                ("storage", "1", "A", Phase::Running),
+                ("web", "1", "A", phase),
+            ],
+        );
         let_need(&mut there, "desiredState", "web", &[("storage", condition)]);
         Step::State(there)
     };
     let warned = |names: &[&str], new: &Node, there: Step| {
-        let masks = names.iter().map(|name| format!("desiredState.workloads.{name}")).collect();
-        let update = Update { new_state: new.clone(), masks, ..Update::default() };
+        let masks = names
+            .iter()
+            .map(|name| format!("desiredState.workloads.{name}"))
+            .collect();
+        let update = Update {
+            new_state: new.clone(),
+            masks,
+            ..Update::default()
+        };
         let steps = [Step::State(old.clone()), there];
-        let played = play(None, steps, |server, output| print(update, Format::Json, server, output));
+        let played = play(None, steps, |server, output| {
+            print(update, Format::Json, server, output)
+        });
         assert_eq!(played.result.unwrap(), ExitCode::Different);
         played.err
     };
     let running = || there("ADD_COND_RUNNING", Phase::Running);
     let text = "warn: when it is applied, 'storage' waits for 'web' to end: ";
     let restart = "use 'ank apply --restart-dependents', or ";
-    assert_eq!(warned(&["storage"], &new, running()), format!("{text}{restart}delete or change what needs it\n"));
-    assert_eq!(warned(&["storage"], &Node::empty(), running()), format!("{text}delete or change what needs it\n"));
+    assert_eq!(
+        warned(&["storage"], &new, running()),
+        format!("{text}{restart}delete or change what needs it\n")
+    );
+    assert_eq!(
+        warned(&["storage"], &Node::empty(), running()),
+        format!("{text}delete or change what needs it\n")
+    );
     assert_eq!(warned(&["storage", "web"], &new, running()), "");
     assert_eq!(warned(&["web"], &new, running()), "");
-    for phase in [Phase::Succeeded, Phase::NotScheduled, Phase::PendingWaitingToStart] {
-        assert_eq!(warned(&["storage"], &new, there("ADD_COND_RUNNING", phase)), "", "{phase}");
+    for phase in [
+        Phase::Succeeded,
+        Phase::NotScheduled,
+        Phase::PendingWaitingToStart,
+    ] {
+        assert_eq!(
+            warned(&["storage"], &new, there("ADD_COND_RUNNING", phase)),
+            "",
+            "{phase}"
+        );
     }
-    assert_eq!(warned(&["storage"], &new, there("ADD_COND_SUCCEEDED", Phase::Running)), "");
+    assert_eq!(
+        warned(
+            &["storage"],
+            &new,
+            there("ADD_COND_SUCCEEDED", Phase::Running)
+        ),
+        ""
+    );
 }
 
 #[test]
 fn a_switch_of_the_mode_is_said_in_words_and_a_kept_mode_is_no_difference() {
     let there = || {
-        let modes = Node::map([("configItem", Node::text("mode")), ("current", Node::text("drive"))]);
+        let modes = Node::map([
+            ("configItem", Node::text("mode")),
+            ("current", Node::text("drive")),
+        ]);
         let mut state = desired("  configs: {mode: drive}\n");
         state.as_map_mut().unwrap().insert("modes", modes);
         Step::State(state)
     };
     let diff = |keeps_mode| {
-        let (new_state, masks) = (desired("  configs: {mode: park}\n"), vec!["desiredState.configs.mode".to_owned()]);
-        let update = Update { new_state, masks, keeps_mode, ..Update::default() };
-        play(None, [there(), there()], |server, output| print(update, Format::Table, server, output))
+        let (new_state, masks) = (
+            desired("  configs: {mode: park}\n"),
+            vec!["desiredState.configs.mode".to_owned()],
+        );
+        let update = Update {
+            new_state,
+            masks,
+            keeps_mode,
+            ..Update::default()
+        };
+        play(None, [there(), there()], |server, output| {
+            print(update, Format::Table, server, output)
+        })
     };
     let played = diff(Some(false));
-    let expected =
-        "warn: This would switch the mode from 'drive' to 'park'. 'ank apply' does so only with '--switch-mode'.\n";
-    assert_eq!((played.err.as_str(), played.result.unwrap()), (expected, ExitCode::Different));
+    let expected = "warn: This would switch the mode from 'drive' to 'park'. 'ank apply' does so only with '--switch-mode'.\n";
+    assert_eq!(
+        (played.err.as_str(), played.result.unwrap()),
+        (expected, ExitCode::Different)
+    );
     let played = diff(Some(true));
     assert_eq!(
-        (played.out.as_str(), played.err.as_str(), played.result.unwrap()),
+        (
+            played.out.as_str(),
+            played.err.as_str(),
+            played.result.unwrap()
+        ),
         ("No differences.\n", "", ExitCode::Success)
     );
     assert_eq!(diff(None).err, "");

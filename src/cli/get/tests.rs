@@ -4,7 +4,10 @@ use super::*;
 use crate::cli::tests::{ScriptedServer, Step, instance, let_need, play, reported, state};
 
 /// Standard output of a command that ends well and plays the whole script.
-fn written(steps: Vec<Step>, get: impl FnOnce(&mut ScriptedServer, &mut Output) -> Result<()>) -> String {
+fn written(
+    steps: Vec<Step>,
+    get: impl FnOnce(&mut ScriptedServer, &mut Output) -> Result<()>,
+) -> String {
     let played = play(None, steps, |server, output| {
         output.set_level(true, false); // Results are printed although it is quiet.
         get(server, output)
@@ -18,10 +21,15 @@ fn written(steps: Vec<Step>, get: impl FnOnce(&mut ScriptedServer, &mut Output) 
 fn workloads_are_sorted_by_name() {
     let cluster = state(
         &["A", "B"],
-        &[("web", "1", "B", Phase::Running), ("db", "2", "B", Phase::Succeeded), ("web", "0", "A", Phase::Removed)],
+        &[
+            ("web", "1", "B", Phase::Running),
+            ("db", "2", "B", Phase::Succeeded),
+            ("web", "0", "A", Phase::Removed),
+        ],
     );
-    let text =
-        written(vec![Step::State(cluster)], |link, output| workloads(link, &WorkloadArguments::default(), output));
+    let text = written(vec![Step::State(cluster)], |link, output| {
+        workloads(link, &WorkloadArguments::default(), output)
+    });
     let expected = "\
 WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE   ADDITIONAL INFO
 db              B       podman    Succeeded(Ok)                    \n\
@@ -31,12 +39,18 @@ web             B                 Running(Ok)                      \n";
     let text = written(vec![Step::State(Node::empty())], |link, output| {
         workloads(link, &WorkloadArguments::default(), output)
     });
-    assert_eq!(text, "WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE   ADDITIONAL INFO\n");
+    assert_eq!(
+        text,
+        "WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE   ADDITIONAL INFO\n"
+    );
 }
 
 #[test]
 fn all_conditions_of_a_filter_must_hold() {
-    let row = Row { state: "Pending(Starting)".into(), ..Row::default() };
+    let row = Row {
+        state: "Pending(Starting)".into(),
+        ..Row::default()
+    };
     let name = instance("web.1.A");
     let text = |text: &str| Some(text.to_owned());
     for (agent, state, names, accepted) in [
@@ -52,18 +66,33 @@ fn all_conditions_of_a_filter_must_hold() {
         (None, None, vec!["we".to_owned()], false),
         (text("A"), text("running"), vec!["web".to_owned()], false),
     ] {
-        let filter = WorkloadArguments { filter: Filter { agent, names }, state, ..WorkloadArguments::default() };
+        let filter = WorkloadArguments {
+            filter: Filter { agent, names },
+            state,
+            ..WorkloadArguments::default()
+        };
         assert_eq!(filter.accepts(&name, &row), accepted, "{filter:?}");
     }
 }
 
 #[test]
 fn agents_show_their_load_as_soon_as_they_reported_it() {
-    let mut cluster = state(&["B"], &[("w", "1", "A", Phase::Running), ("w", "2", "A", Phase::Stopping)]);
-    let load = Node::map([("cpuUsage", Node::Number(42)), ("freeMemory", Node::Number(1024))]);
+    let mut cluster = state(
+        &["B"],
+        &[
+            ("w", "1", "A", Phase::Running),
+            ("w", "2", "A", Phase::Stopping),
+        ],
+    );
+    let load = Node::map([
+        ("cpuUsage", Node::Number(42)),
+        ("freeMemory", Node::Number(1024)),
+    ]);
     let agents_node = Node::map([("A", Node::map([("status", load)])), ("B", Node::empty())]);
     cluster.as_map_mut().unwrap().insert("agents", agents_node);
-    let text = written(vec![Step::State(cluster)], |link, output| agents(Format::Table, link, output));
+    let text = written(vec![Step::State(cluster)], |link, output| {
+        agents(Format::Table, link, output)
+    });
     let expected = "\
 NAME   WORKLOADS   CPU USAGE   FREE MEMORY
 A      2           42%         1024B      \n\
@@ -76,33 +105,73 @@ fn configs_are_listed_below_one_heading() {
     let items = Node::map([("b", Node::text("x")), ("a_long_name", Node::text("y"))]);
     let cluster = Node::map([("desiredState", Node::map([("configs", items)]))]);
     assert_eq!(
-        written(vec![Step::State(cluster)], |link, output| configs(Format::Table, link, output)),
+        written(vec![Step::State(cluster)], |link, output| configs(
+            Format::Table,
+            link,
+            output
+        )),
         "CONFIG     \na_long_name\nb          \n"
     );
     assert_eq!(
-        written(vec![Step::State(Node::empty())], |link, output| configs(Format::Table, link, output)),
+        written(vec![Step::State(Node::empty())], |link, output| configs(
+            Format::Table,
+            link,
+            output
+        )),
         "CONFIG\n"
     );
 }
 
 #[test]
 fn watching_follows_states_and_reads_again_for_new_instances() {
-    let first = state(&["A"], &[("a", "1", "A", Phase::Running), ("b", "1", "A", Phase::Running)]);
-    let second = state(&["A"], &[("a", "1", "A", Phase::Running), ("c", "1", "A", Phase::Running)]);
+    let first = state(
+        &["A"],
+        &[
+            ("a", "1", "A", Phase::Running),
+            ("b", "1", "A", Phase::Running),
+        ],
+    );
+    let second = state(
+        &["A"],
+        &[
+            ("a", "1", "A", Phase::Running),
+            ("c", "1", "A", Phase::Running),
+        ],
+    );
     let steps = vec![
         Step::State(first),
-        Step::Broadcast(vec![reported("a.1.A", Phase::FailedExecFailed, "Exit code: '1'")]),
+        Step::Broadcast(vec![reported(
+            "a.1.A",
+            Phase::FailedExecFailed,
+            "Exit code: '1'",
+        )]),
         Step::Broadcast(vec![reported("b.1.A", Phase::Removed, "")]),
         Step::Broadcast(vec![reported("c.1.A", Phase::PendingStarting, "")]),
         Step::State(second),
     ];
-    let filter = WorkloadArguments { state: Some("running".to_owned()), watch: true, ..WorkloadArguments::default() };
-    let played = play(None, steps, |server, output| workloads(server, &filter, output));
-    assert_eq!(played.result.unwrap_err().to_string(), "Command failed: 'Connection to server interrupted'");
+    let filter = WorkloadArguments {
+        state: Some("running".to_owned()),
+        watch: true,
+        ..WorkloadArguments::default()
+    };
+    let played = play(None, steps, |server, output| {
+        workloads(server, &filter, output)
+    });
+    assert_eq!(
+        played.result.unwrap_err().to_string(),
+        "Command failed: 'Connection to server interrupted'"
+    );
     let frames: Vec<String> = played
         .out
         .split_terminator("\n\n")
-        .map(|frame| frame.lines().skip(1).filter_map(|line| line.split(' ').next()).collect::<Vec<_>>().join(","))
+        .map(|frame| {
+            frame
+                .lines()
+                .skip(1)
+                .filter_map(|line| line.split(' ').next())
+                .collect::<Vec<_>>()
+                .join(",")
+        })
         .collect();
     assert_eq!(frames, ["a,b", "b", "", "a,c"]);
     assert_eq!(played.server.reads.len(), 2);
@@ -113,62 +182,125 @@ fn a_filter_for_what_does_not_exist_leads_to_a_warning() {
     let filter = |agent: &str, state: &str, name: &str| {
         let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         WorkloadArguments {
-            filter: Filter { agent: text(agent), names: text(name).into_iter().collect() },
+            filter: Filter {
+                agent: text(agent),
+                names: text(name).into_iter().collect(),
+            },
             state: text(state),
             ..WorkloadArguments::default()
         }
     };
     for (filter, warning) in [
-        (filter("", "", "wbe"), "warn: workload 'wbe' does not exist, did you mean 'web'?\n"),
-        (filter("agent_X", "", ""), "warn: agent 'agent_X' does not exist, did you mean 'agent_A'?\n"),
-        (filter("", "Runing", ""), "warn: no state is called 'Runing', did you mean 'Running'?\n"),
+        (
+            filter("", "", "wbe"),
+            "warn: workload 'wbe' does not exist, did you mean 'web'?\n",
+        ),
+        (
+            filter("agent_X", "", ""),
+            "warn: agent 'agent_X' does not exist, did you mean 'agent_A'?\n",
+        ),
+        (
+            filter("", "Runing", ""),
+            "warn: no state is called 'Runing', did you mean 'Running'?\n",
+        ),
         (filter("agent_A", "pending(STARTING)", "web"), ""),
         (filter("agent_A", "Failed", "web"), ""),
         (
             WorkloadArguments {
-                filter: Filter { agent: Some(String::new()), names: Vec::new() },
+                filter: Filter {
+                    agent: Some(String::new()),
+                    names: Vec::new(),
+                },
                 ..WorkloadArguments::default()
             },
             "",
         ),
     ] {
         let cluster = state(&["agent_A"], &[("web", "1", "agent_A", Phase::Running)]);
-        let played = play(None, [Step::State(cluster)], |server, output| workloads(server, &filter, output));
+        let played = play(None, [Step::State(cluster)], |server, output| {
+            workloads(server, &filter, output)
+        });
         let heading = "WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE   ADDITIONAL INFO\n";
-        assert_eq!((played.out.as_str(), played.err.as_str()), (heading, warning), "{filter:?}");
+        assert_eq!(
+            (played.out.as_str(), played.err.as_str()),
+            (heading, warning),
+            "{filter:?}"
+        );
     }
 }
 
 #[test]
 fn workloads_that_wait_show_for_what_also_when_they_are_watched() {
-    let waits = [("db", "1", "A", Phase::PendingStarting), ("web", "1", "A", Phase::PendingWaitingToStart)];
+    let waits = [
+        ("db", "1", "A", Phase::PendingStarting),
+        ("web", "1", "A", Phase::PendingWaitingToStart),
+    ];
     let mut cluster = state(&["A"], &waits);
-    let_need(&mut cluster, "effectiveState", "web", &[("db", "ADD_COND_RUNNING")]);
-    let filter = Filter { names: vec!["web".to_owned()], ..Filter::default() };
-    let filter = WorkloadArguments { filter, ..WorkloadArguments::default() };
-    let text = written(vec![Step::State(cluster.clone())], |link, output| workloads(link, &filter, output));
-    assert!(text.contains("Pending(WaitingToStart)   waits for 'db' to run, it is Pending(Starting)\n"), "{text}");
+    let_need(
+        &mut cluster,
+        "effectiveState",
+        "web",
+        &[("db", "ADD_COND_RUNNING")],
+    );
+    let filter = Filter {
+        names: vec!["web".to_owned()],
+        ..Filter::default()
+    };
+    let filter = WorkloadArguments {
+        filter,
+        ..WorkloadArguments::default()
+    };
+    let text = written(vec![Step::State(cluster.clone())], |link, output| {
+        workloads(link, &filter, output)
+    });
+    assert!(
+        text.contains("Pending(WaitingToStart)   waits for 'db' to run, it is Pending(Starting)\n"),
+        "{text}"
+    );
 
-    let failed = Step::Broadcast(vec![reported("db.1.A", Phase::PendingStartingFailed, "no image")]);
+    let failed = Step::Broadcast(vec![reported(
+        "db.1.A",
+        Phase::PendingStartingFailed,
+        "no image",
+    )]);
     let steps = [Step::State(cluster), failed];
-    let filter = WorkloadArguments { watch: true, ..filter };
-    let text = play(None, steps, |server, output| workloads(server, &filter, output)).out;
-    assert!(text.ends_with("waits for 'db' to run, it is Pending(StartingFailed)\n\n"), "{text}");
+    let filter = WorkloadArguments {
+        watch: true,
+        ..filter
+    };
+    let text = play(None, steps, |server, output| {
+        workloads(server, &filter, output)
+    })
+    .out;
+    assert!(
+        text.ends_with("waits for 'db' to run, it is Pending(StartingFailed)\n\n"),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_warning_of_the_server_is_shown_once_beside_the_state() {
     let masks = ["agents", "workloadStates"].map(str::to_owned);
-    let steps = |part| [Step::State(Node::map([("agents", Node::map([("A", Node::empty())]))])), part];
+    let steps = |part| {
+        [
+            Step::State(Node::map([("agents", Node::map([("A", Node::empty())]))])),
+            part,
+        ]
+    };
     let warning = Node::map([("warning", Node::text("older\n\x1b state"))]);
     for (part, err) in [
         (Step::State(warning), "warn: older\n\\u{1b} state\n"),
         (Step::State(Node::empty()), ""),
         (Step::NoState("unknown mask"), ""),
     ] {
-        let played = play(None, steps(part), |server, output| super::state(server, &masks, Format::Json, output));
+        let played = play(None, steps(part), |server, output| {
+            super::state(server, &masks, Format::Json, output)
+        });
         assert!(played.result.is_ok() && played.server.is_done());
-        assert_eq!((played.server.reads, played.err.as_str()), (vec![masks.to_vec(), vec!["warning".to_owned()]], err));
+        assert_eq!(
+            (played.server.reads, played.err.as_str()),
+            (vec![masks.to_vec(), vec!["warning".to_owned()]], err)
+        );
         assert!(played.out.contains("agents"));
     }
 }
@@ -195,8 +327,13 @@ fn a_mask_that_selects_nothing_leads_to_a_warning() {
     ]
     .map(str::to_owned);
     let web = Node::map([("web", Node::map([("agent", Node::text("A"))]))]);
-    let steps = [Step::State(Node::map([("desiredState", Node::map([("workloads", web)]))]))];
-    let played = play(None, steps, |server, output| super::state(server, &masks, Format::Json, output));
+    let steps = [Step::State(Node::map([(
+        "desiredState",
+        Node::map([("workloads", web)]),
+    )]))];
+    let played = play(None, steps, |server, output| {
+        super::state(server, &masks, Format::Json, output)
+    });
     assert_eq!(
         played.err,
         "warn: mask 'desiredSate.workloads' selects nothing: no part of the state is called 'desiredSate', did you mean \
@@ -214,19 +351,36 @@ fn a_mask_that_selects_nothing_leads_to_a_warning() {
 
 #[test]
 fn tables_are_followed_by_nothing_but_a_warning_about_storage() {
-    let part =
-        |with: Node| Node::map([("warning", Node::text("the state cannot be stored anywhere")), ("updates", with)]);
+    let part = |with: Node| {
+        Node::map([
+            ("warning", Node::text("the state cannot be stored anywhere")),
+            ("updates", with),
+        ])
+    };
     let none = Node::map::<&str>([]);
     for (step, get) in [
-        (part(none.clone()), (|link, output| workloads(link, &WorkloadArguments::default(), output)) as Get),
-        (part(none.clone()), |link, output| agents(Format::default(), link, output)),
-        (part(none.clone()), |link, output| configs(Format::default(), link, output)),
-        (part(none), |link, output| crate::cli::update::print(Format::default(), link, output)),
+        (
+            part(none.clone()),
+            (|link, output| workloads(link, &WorkloadArguments::default(), output)) as Get,
+        ),
+        (part(none.clone()), |link, output| {
+            agents(Format::default(), link, output)
+        }),
+        (part(none.clone()), |link, output| {
+            configs(Format::default(), link, output)
+        }),
+        (part(none), |link, output| {
+            crate::cli::update::print(Format::default(), link, output)
+        }),
     ] {
         let played = play(None, vec![Step::State(step)], get);
         assert_eq!(played.err, "warn: the state cannot be stored anywhere\n");
         assert_eq!(played.out.lines().count(), 1, "{}", played.out);
-        assert!(played.server.reads[0].contains(&"warning".to_owned()), "{:?}", played.server.reads);
+        assert!(
+            played.server.reads[0].contains(&"warning".to_owned()),
+            "{:?}",
+            played.server.reads
+        );
     }
 }
 

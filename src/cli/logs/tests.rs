@@ -24,12 +24,21 @@ fn run(arguments: &LogsArguments, steps: Vec<Step>) -> Played<ExitCode> {
 }
 
 fn two_workloads() -> Step {
-    Step::State(state(&["A", "B"], &[("web", "1", "A", Phase::Running), ("db", "2", "B", Phase::FailedExecFailed)]))
+    Step::State(state(
+        &["A", "B"],
+        &[
+            ("web", "1", "A", Phase::Running),
+            ("db", "2", "B", Phase::FailedExecFailed),
+        ],
+    ))
 }
 
 /// The server lists both workloads and accepts to send the logs of `web`.
 fn web_logs(then: impl IntoIterator<Item = Step>) -> Vec<Step> {
-    [two_workloads(), Step::Logs(vec![instance("web.1.A")])].into_iter().chain(then).collect()
+    [two_workloads(), Step::Logs(vec![instance("web.1.A")])]
+        .into_iter()
+        .chain(then)
+        .collect()
 }
 
 fn lines(entries: &[(&str, &str)]) -> Step {
@@ -47,9 +56,15 @@ fn lines_of_one_workload_are_printed_as_they_are() {
     let steps = web_logs([first, lines(&[("web.1.A", " three ")]), stopped("web.1.A")]);
     let ran = run(&arguments(&["web", "web"]), steps);
     assert_eq!(ran.result.unwrap(), ExitCode::Success);
-    assert_eq!((ran.out.as_str(), ran.err.as_str()), ("one\n\n three \n", ""));
+    assert_eq!(
+        (ran.out.as_str(), ran.err.as_str()),
+        ("one\n\n three \n", "")
+    );
     assert_eq!(ran.server.reads, [["workloadStates"]]);
-    let expected = LogsRequest { instances: vec![instance("web.1.A")], ..LogsRequest::default() };
+    let expected = LogsRequest {
+        instances: vec![instance("web.1.A")],
+        ..LogsRequest::default()
+    };
     assert_eq!(ran.server.logs, [expected]);
     assert!(ran.server.is_done() && !ran.server.cancelled);
 }
@@ -58,17 +73,30 @@ fn lines_of_one_workload_are_printed_as_they_are() {
 fn lines_of_several_instances_begin_with_the_name_of_the_workload() {
     let steps = |prefixed: &str| {
         let instances = vec![instance("db.2.B"), instance("web.1.A")];
-        let ends = [lines(&[("web.1.A", "w"), ("db.2.B", "d")]), stopped("db.2.B"), stopped("web.1.A")];
-        let steps: Vec<Step> = [two_workloads(), Step::Logs(instances)].into_iter().chain(ends).collect();
+        let ends = [
+            lines(&[("web.1.A", "w"), ("db.2.B", "d")]),
+            stopped("db.2.B"),
+            stopped("web.1.A"),
+        ];
+        let steps: Vec<Step> = [two_workloads(), Step::Logs(instances)]
+            .into_iter()
+            .chain(ends)
+            .collect();
         (steps, prefixed.to_owned())
     };
     let (script, expected) = steps("web w\ndb d\n");
     assert_eq!(run(&arguments(&["web", "db"]), script).out, expected);
     let (script, expected) = steps("A/web w\nB/db d\n");
-    let with_agents = LogsArguments { agent_names: true, ..arguments(&["web", "db"]) };
+    let with_agents = LogsArguments {
+        agent_names: true,
+        ..arguments(&["web", "db"])
+    };
     assert_eq!(run(&with_agents, script).out, expected);
     let one = web_logs([lines(&[("web.1.A", "w")]), stopped("web.1.A")]);
-    let forced = LogsArguments { names_before_lines: true, ..arguments(&["web"]) };
+    let forced = LogsArguments {
+        names_before_lines: true,
+        ..arguments(&["web"])
+    };
     assert_eq!(run(&forced, one).out, "web w\n");
 }
 
@@ -81,8 +109,16 @@ fn options_are_passed_on_as_the_protocol_has_them() {
         (false, -9, None, None),
     ] {
         let since = Some("2026-01-31T12:00:00Z".to_owned());
-        let arguments = LogsArguments { follow, tail, since: since.clone(), ..arguments(&["web"]) };
-        let request = run(&arguments, web_logs([stopped("web.1.A")])).server.logs.remove(0);
+        let arguments = LogsArguments {
+            follow,
+            tail,
+            since: since.clone(),
+            ..arguments(&["web"])
+        };
+        let request = run(&arguments, web_logs([stopped("web.1.A")]))
+            .server
+            .logs
+            .remove(0);
         let sent = (request.follow, request.tail, request.since, request.until);
         assert_eq!(sent, (sent_follow, sent_tail, since, None), "{arguments:?}");
     }
@@ -92,10 +128,18 @@ fn options_are_passed_on_as_the_protocol_has_them() {
 fn an_unknown_workload_is_an_error_that_names_the_nearest_one() {
     let ran = run(&arguments(&["wbe", "db"]), vec![two_workloads()]);
     let error = ran.result.unwrap_err();
-    assert_eq!(error.to_string(), "Command failed: 'Workload name 'wbe' does not exist.'");
+    assert_eq!(
+        error.to_string(),
+        "Command failed: 'Workload name 'wbe' does not exist.'"
+    );
     assert_eq!(error.hint(), "did you mean 'web'?");
-    assert!(ran.server.logs.is_empty(), "nothing is requested when one name is wrong");
-    let error = run(&arguments(&["web"]), vec![Step::State(Node::empty())]).result.unwrap_err();
+    assert!(
+        ran.server.logs.is_empty(),
+        "nothing is requested when one name is wrong"
+    );
+    let error = run(&arguments(&["web"]), vec![Step::State(Node::empty())])
+        .result
+        .unwrap_err();
     let expected = "Command failed: 'No workload states available to convert workload names to instance names.'";
     assert_eq!(error.to_string(), expected);
 }
@@ -110,13 +154,28 @@ fn a_workload_without_container_leads_to_a_warning_and_no_wait() {
         (Phase::AgentDisconnected, true),
         (Phase::FailedLost, true),
     ] {
-        let arguments = LogsArguments { follow, ..arguments(&["w"]) };
-        let ran = run(&arguments, vec![Step::State(state(&["A"], &[("w", "1", "A", phase)]))]);
+        let arguments = LogsArguments {
+            follow,
+            ..arguments(&["w"])
+        };
+        let ran = run(
+            &arguments,
+            vec![Step::State(state(&["A"], &[("w", "1", "A", phase)]))],
+        );
         assert_eq!(ran.result.unwrap(), ExitCode::Failed, "{phase}");
-        assert_eq!(ran.err, format!("warn: no logs of workload 'w' on agent 'A': it is {phase}\n"));
+        assert_eq!(
+            ran.err,
+            format!("warn: no logs of workload 'w' on agent 'A': it is {phase}\n")
+        );
         assert!(ran.server.logs.is_empty());
     }
-    let both = state(&["A"], &[("bad", "1", "A", Phase::PendingStartingFailed), ("good", "1", "A", Phase::Succeeded)]);
+    let both = state(
+        &["A"],
+        &[
+            ("bad", "1", "A", Phase::PendingStartingFailed),
+            ("good", "1", "A", Phase::Succeeded),
+        ],
+    );
     let steps = vec![
         Step::State(both),
         Step::Logs(vec![instance("good.1.A")]),
@@ -124,17 +183,32 @@ fn a_workload_without_container_leads_to_a_warning_and_no_wait() {
         stopped("good.1.A"),
     ];
     let ran = run(&arguments(&["bad", "good"]), steps);
-    assert_eq!((ran.result.unwrap(), ran.out.as_str()), (ExitCode::Failed, "x\n"));
+    assert_eq!(
+        (ran.result.unwrap(), ran.out.as_str()),
+        (ExitCode::Failed, "x\n")
+    );
 }
 
 #[test]
 fn a_workload_that_is_being_started_is_waited_for() {
-    for (phase, follow) in
-        [(Phase::PendingInitial, false), (Phase::PendingStarting, false), (Phase::PendingStarting, true)]
-    {
-        let arguments = LogsArguments { follow, ..arguments(&["w"]) };
-        let begin = vec![Step::State(state(&["A"], &[("w", "1", "A", phase)])), Step::Logs(vec![instance("w.1.A")])];
-        let quick = [lines(&[("w.1.A", "x")]), Step::Silence(10 * EXPLAIN_AFTER), stopped("w.1.A")];
+    for (phase, follow) in [
+        (Phase::PendingInitial, false),
+        (Phase::PendingStarting, false),
+        (Phase::PendingStarting, true),
+    ] {
+        let arguments = LogsArguments {
+            follow,
+            ..arguments(&["w"])
+        };
+        let begin = vec![
+            Step::State(state(&["A"], &[("w", "1", "A", phase)])),
+            Step::Logs(vec![instance("w.1.A")]),
+        ];
+        let quick = [
+            lines(&[("w.1.A", "x")]),
+            Step::Silence(10 * EXPLAIN_AFTER),
+            stopped("w.1.A"),
+        ];
         let ran = run(&arguments, begin.into_iter().chain(quick).collect());
         assert_eq!(ran.result.unwrap(), ExitCode::Success, "{phase}");
         assert_eq!((ran.out.as_str(), ran.err.as_str()), ("x\n", ""));
@@ -146,12 +220,19 @@ fn what_a_log_waits_for_is_said_after_some_time_once() {
     let begin = vec![
         Step::State(state(&["A"], &[("w", "1", "A", Phase::PendingInitial)])),
         Step::Logs(vec![instance("w.1.A")]),
-        Step::Log(Incoming::States(vec![reported("w.1.A", Phase::PendingStarting, "Triggered at runtime.")])),
+        Step::Log(Incoming::States(vec![reported(
+            "w.1.A",
+            Phase::PendingStarting,
+            "Triggered at runtime.",
+        )])),
         Step::Silence(10 * EXPLAIN_AFTER),
     ];
     let end = [lines(&[("w.1.A", "x")]), stopped("w.1.A")];
     let ran = run(&arguments(&["w"]), begin.into_iter().chain(end).collect());
-    assert_eq!((ran.result.unwrap(), ran.out.as_str()), (ExitCode::Success, "x\n"));
+    assert_eq!(
+        (ran.result.unwrap(), ran.out.as_str()),
+        (ExitCode::Success, "x\n")
+    );
     let expected = "warn: no logs of workload 'w' on agent 'A' yet: it is Pending(Starting): 'Triggered at runtime.'\n";
     assert_eq!(ran.err, expected);
 }
@@ -167,24 +248,46 @@ fn a_reason_in_place_of_lines_is_an_error_text_and_leads_to_exit_code_1() {
         stopped("w.1.A"),
     ];
     let ran = run(&arguments(&["w"]), steps);
-    assert_eq!((ran.result.unwrap(), ran.out.as_str()), (ExitCode::Failed, ""));
-    assert_eq!(ran.err, "warn: no logs of workload 'w' on agent 'A': its start failed\n");
+    assert_eq!(
+        (ran.result.unwrap(), ran.out.as_str()),
+        (ExitCode::Failed, "")
+    );
+    assert_eq!(
+        ran.err,
+        "warn: no logs of workload 'w' on agent 'A': its start failed\n"
+    );
 }
 
 #[test]
 fn logs_end_when_their_agent_goes_away() {
-    let lost = |name| Step::Log(Incoming::States(vec![reported(name, Phase::AgentDisconnected, "")]));
+    let lost = |name| {
+        Step::Log(Incoming::States(vec![reported(
+            name,
+            Phase::AgentDisconnected,
+            "",
+        )]))
+    };
     let steps = web_logs([lost("db.2.B"), lines(&[("web.1.A", "x")]), lost("web.1.A")]);
     let ran = run(&arguments(&["web"]), steps);
-    assert_eq!((ran.result.unwrap(), ran.out.as_str()), (ExitCode::Failed, "x\n"));
-    assert_eq!(ran.err, "warn: logs of workload 'web' end: agent 'A' is disconnected\n");
+    assert_eq!(
+        (ran.result.unwrap(), ran.out.as_str()),
+        (ExitCode::Failed, "x\n")
+    );
+    assert_eq!(
+        ran.err,
+        "warn: logs of workload 'web' end: agent 'A' is disconnected\n"
+    );
     assert!(ran.server.is_done());
 }
 
 #[test]
 fn an_instance_that_is_not_accepted_is_an_error() {
-    let ran = run(&arguments(&["web", "db"]), vec![two_workloads(), Step::Logs(vec![instance("db.2.B")])]);
-    let expected = "Command failed: 'Workload 'web' is not accepted by the server to receive logs from.'";
+    let ran = run(
+        &arguments(&["web", "db"]),
+        vec![two_workloads(), Step::Logs(vec![instance("db.2.B")])],
+    );
+    let expected =
+        "Command failed: 'Workload 'web' is not accepted by the server to receive logs from.'";
     assert_eq!(ran.result.unwrap_err().to_string(), expected);
     assert!(ran.server.cancelled);
 }
@@ -193,14 +296,28 @@ fn an_instance_that_is_not_accepted_is_an_error() {
 fn a_signal_cancels_the_logs_and_a_lost_connection_is_an_error() {
     let ran = run(&arguments(&["web"]), web_logs([Step::Signal]));
     assert!(ran.result.unwrap_err().is_interrupted() && ran.server.cancelled);
-    for (end, text) in
-        [(None, "Connection to server interrupted"), (Some(Step::Refuse("no")), "Error streaming logs: 'no'")]
-    {
+    for (end, text) in [
+        (None, "Connection to server interrupted"),
+        (Some(Step::Refuse("no")), "Error streaming logs: 'no'"),
+    ] {
         let error = run(&arguments(&["web"]), web_logs(end)).result.unwrap_err();
         assert_eq!(error.to_string(), format!("Command failed: '{text}'"));
     }
-    let error = run(&arguments(&["web"]), vec![two_workloads(), Step::Refuse("no")]).result.unwrap_err();
-    assert_eq!(error.to_string(), "Command failed: 'Server replied with error: 'no''");
-    let error = run(&arguments(&["web"]), vec![two_workloads()]).result.unwrap_err();
-    assert_eq!(error.to_string(), "Command failed: 'Connection to server interrupted'");
+    let error = run(
+        &arguments(&["web"]),
+        vec![two_workloads(), Step::Refuse("no")],
+    )
+    .result
+    .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "Command failed: 'Server replied with error: 'no''"
+    );
+    let error = run(&arguments(&["web"]), vec![two_workloads()])
+        .result
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "Command failed: 'Connection to server interrupted'"
+    );
 }

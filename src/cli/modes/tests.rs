@@ -12,13 +12,29 @@ use crate::model::execution_state::Phase;
 
 /// A state with modes, in which `nav` and `map` name some.
 fn with_modes(current: &str, cause: Option<&str>) -> Node {
-    let texts = [("configItem", Some("mode")), ("current", Some(current)), ("cause", cause)];
+    let texts = [
+        ("configItem", Some("mode")),
+        ("current", Some(current)),
+        ("cause", cause),
+    ];
     let known = ["drive", "limp", "park"].map(Node::text).to_vec();
-    let texts = texts.into_iter().filter_map(|(key, text)| Some((key, Node::text(text?))));
+    let texts = texts
+        .into_iter()
+        .filter_map(|(key, text)| Some((key, Node::text(text?))));
     let modes = Node::map(texts.chain([("known", Node::List(known))]));
     let workload = |tag: &str| Node::map([("tags", Node::map([(MODES_TAG, Node::text(tag))]))]);
-    let workloads = [("nav", workload("drive park drive")), ("map", workload("drive")), ("base", Node::empty())];
-    Node::map([(PART, modes), ("effectiveState", Node::map([("workloads", Node::map(workloads))]))])
+    let workloads = [
+        ("nav", workload("drive park drive")),
+        ("map", workload("drive")),
+        ("base", Node::empty()),
+    ];
+    Node::map([
+        (PART, modes),
+        (
+            "effectiveState",
+            Node::map([("workloads", Node::map(workloads))]),
+        ),
+    ])
 }
 
 fn error<T: std::fmt::Debug>(played: Played<T>) -> (String, String) {
@@ -29,7 +45,11 @@ fn error<T: std::fmt::Debug>(played: Played<T>) -> (String, String) {
 #[test]
 fn the_table_has_a_row_for_each_known_mode_and_the_cause_is_a_warning() {
     let show = |format, cause| {
-        play(None, [Step::State(with_modes("park", cause))], |server, output| show(server, format, output))
+        play(
+            None,
+            [Step::State(with_modes("park", cause))],
+            |server, output| show(server, format, output),
+        )
     };
     let played = show(Format::Table, None);
     let expected = "\
@@ -38,7 +58,10 @@ drive             2        \n\
 limp              0        \n\
 park    yes       1        \n";
     assert_eq!((played.out.as_str(), played.err.as_str()), (expected, ""));
-    assert_eq!(played.server.reads[0], ["modes", "effectiveState.workloads.*.tags"]);
+    assert_eq!(
+        played.server.reads[0],
+        ["modes", "effectiveState.workloads.*.tags"]
+    );
     let played = show(Format::Json, Some("it failed"));
     assert!(played.err.contains("it failed"), "{}", played.err);
     let json: serde_json::Value = serde_json::from_str(&played.out).unwrap();
@@ -51,10 +74,14 @@ park    yes       1        \n";
 
 #[test]
 fn a_server_without_modes_is_reported_with_the_key_that_it_lacks() {
-    let expected =
-        ("Command failed: 'This server has no modes.'".into(), "set 'mode_config' in ank-server.conf".into());
+    let expected = (
+        "Command failed: 'This server has no modes.'".into(),
+        "set 'mode_config' in ank-server.conf".into(),
+    );
     let empty = || [Step::State(Node::empty())];
-    let played = play(None, empty(), |server, output| show(server, Format::Table, output));
+    let played = play(None, empty(), |server, output| {
+        show(server, Format::Table, output)
+    });
     assert_eq!(error(played), expected);
     let played = play(None, empty(), |server, _| switch(server, "park", true));
     assert!(played.server.updates.is_empty());
@@ -64,10 +91,17 @@ fn a_server_without_modes_is_reported_with_the_key_that_it_lacks() {
 #[test]
 fn only_known_modes_are_switched_to_unless_a_new_one_is_meant() {
     let switch = |mode: &str, may_be_new: bool| {
-        play(None, [Step::State(with_modes("park", None))], |server, _| switch(server, mode, may_be_new))
+        play(
+            None,
+            [Step::State(with_modes("park", None))],
+            |server, _| switch(server, mode, may_be_new),
+        )
     };
     let text = |mode: &str| format!("Command failed: 'Mode '{mode}' is not known.'");
-    assert_eq!(error(switch("prak", false)), (text("prak"), "did you mean 'park'?".into()));
+    assert_eq!(
+        error(switch("prak", false)),
+        (text("prak"), "did you mean 'park'?".into())
+    );
     let hint = "'--new' switches to it all the same; the known ones are 'drive', 'limp', 'park'";
     assert_eq!(error(switch("flash", false)), (text("flash"), hint.into()));
     let hint = "no mode can have this name; the known ones are 'drive', 'limp', 'park'";
@@ -78,7 +112,10 @@ fn only_known_modes_are_switched_to_unless_a_new_one_is_meant() {
         ("flash", true, "Switched from mode 'park' to 'flash'."),
     ] {
         let update = switch(mode, may_be_new).result.unwrap();
-        assert_eq!((update.accepted.as_str(), update.masks), (accepted, vec!["desiredState.configs.mode".to_owned()]));
+        assert_eq!(
+            (update.accepted.as_str(), update.masks),
+            (accepted, vec!["desiredState.configs.mode".to_owned()])
+        );
         let item = update.new_state.at(&["desiredState", "configs", "mode"]);
         assert_eq!(item.and_then(Node::as_text), Some(mode));
     }
@@ -91,9 +128,22 @@ fn a_switch_that_was_accepted_is_reported_first() {
         let before = (!no_wait).then(running);
         let steps = before.into_iter().chain([Step::Accept(accepted(&[], &[]))]);
         play(None, steps, |link, output| {
-            let waiting = Waiting { no_wait, ..Waiting::default() };
-            let update = Update { masks: vec!["m".into()], accepted: "Switched.".into(), ..Update::default() };
-            Context { link, output, waiting, ignore_modes: false }.update_and_wait(update)
+            let waiting = Waiting {
+                no_wait,
+                ..Waiting::default()
+            };
+            let update = Update {
+                masks: vec!["m".into()],
+                accepted: "Switched.".into(),
+                ..Update::default()
+            };
+            Context {
+                link,
+                output,
+                waiting,
+                ignore_modes: false,
+            }
+            .update_and_wait(update)
         })
     };
     let played = update(false);
@@ -112,17 +162,39 @@ fn who_waits_for_a_switch_is_told_when_the_server_has_switched_meanwhile() {
         Step::State(with_modes("limp", Some("'nav' failed; switched"))),
     ];
     let played = play(None, steps, |link, output| {
-        let update = Update { masks: vec!["m".into()], accepted: "Switched.".into(), ..Update::default() };
-        Context { link, output, waiting: Waiting::default(), ignore_modes: false }.update_and_wait(update)
+        let update = Update {
+            masks: vec!["m".into()],
+            accepted: "Switched.".into(),
+            ..Update::default()
+        };
+        Context {
+            link,
+            output,
+            waiting: Waiting::default(),
+            ignore_modes: false,
+        }
+        .update_and_wait(update)
     });
     assert_eq!(played.result.unwrap(), ExitCode::Success);
-    assert!(played.err.ends_with("warn: 'nav' failed; switched\n"), "{}", played.err);
+    assert!(
+        played.err.ends_with("warn: 'nav' failed; switched\n"),
+        "{}",
+        played.err
+    );
 }
 
 #[test]
 fn without_the_item_no_mode_is_set() {
     let mut state = with_modes("park", None);
-    state.at_mut(&[PART]).and_then(Node::as_map_mut).map(|modes| modes.remove("current"));
-    let played = play(None, [Step::State(state)], |server, output| show(server, Format::Table, output));
-    assert_eq!(played.err, "warn: config item 'mode' does not exist, so no mode is set\n");
+    state
+        .at_mut(&[PART])
+        .and_then(Node::as_map_mut)
+        .map(|modes| modes.remove("current"));
+    let played = play(None, [Step::State(state)], |server, output| {
+        show(server, Format::Table, output)
+    });
+    assert_eq!(
+        played.err,
+        "warn: config item 'mode' does not exist, so no mode is set\n"
+    );
 }

@@ -9,7 +9,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 const MIB: u64 = 1024 * 1024;
 
-/// A sample of `agent_A` after so many microseconds, in which `web` took 12.3 % of a core and the node 150 %.
+/// A sample of `agent_A` after so many microseconds, in which `web` took 12.3 % of a core and the
+/// node 150 %.
 fn sample(usec: u64) -> AgentUsage {
     let web = WorkloadUsage {
         memory_bytes: Some(50 * MIB),
@@ -29,7 +30,10 @@ fn sample(usec: u64) -> AgentUsage {
         restarts: Some(0),
         ..WorkloadUsage::default()
     };
-    let done = WorkloadUsage { restarts: Some(0), ..WorkloadUsage::default() };
+    let done = WorkloadUsage {
+        restarts: Some(0),
+        ..WorkloadUsage::default()
+    };
     let of = |usage| [("1".into(), usage)].into();
     AgentUsage {
         sampled_usec: Some(1_000 + usec),
@@ -39,12 +43,18 @@ fn sample(usec: u64) -> AgentUsage {
             memory_total_bytes: Some(2048 * MIB),
             memory_available_bytes: Some(512 * MIB),
         },
-        workloads: [("web".into(), of(web)), ("new".into(), of(new)), ("done".into(), of(done))].into(),
+        workloads: [
+            ("web".into(), of(web)),
+            ("new".into(), of(new)),
+            ("done".into(), of(done)),
+        ]
+        .into(),
         missing: None,
     }
 }
 
-/// What a server with these samples returns; `far` runs on another connected agent, `gone` on one that is not.
+/// What a server with these samples returns; `far` runs on another connected agent, `gone` on one
+/// that is not.
 fn cluster(usage: &[(&str, AgentUsage)]) -> Node {
     let mut cluster = state(
         &["agent_A", "agent_B"],
@@ -57,7 +67,10 @@ fn cluster(usage: &[(&str, AgentUsage)]) -> Node {
         ],
     );
     let usage = Node::map(usage.iter().map(|(agent, usage)| (*agent, usage.node())));
-    cluster.as_map_mut().unwrap().insert("usage".to_owned(), usage);
+    cluster
+        .as_map_mut()
+        .unwrap()
+        .insert("usage".to_owned(), usage);
     cluster
 }
 
@@ -70,25 +83,46 @@ fn top(
     terminal: Option<fn() -> (usize, usize)>,
     steps: impl IntoIterator<Item = Step>,
 ) -> Played<ExitCode> {
-    let arguments = Arguments::read(["ank", "top"].into_iter().chain(words.split_whitespace())).unwrap();
-    let Verb::Top(arguments) = arguments.command else { panic!("{words}") };
-    play(terminal, steps, |server, output| show(&arguments, || UNIX_EPOCH + Duration::from_secs(1), server, output))
+    let arguments =
+        Arguments::read(["ank", "top"].into_iter().chain(words.split_whitespace())).unwrap();
+    let Verb::Top(arguments) = arguments.command else {
+        panic!("{words}")
+    };
+    play(terminal, steps, |server, output| {
+        show(
+            &arguments,
+            || UNIX_EPOCH + Duration::from_secs(1),
+            server,
+            output,
+        )
+    })
 }
 
 /// Two samples of `agent_A`, a second apart; `agent_B` does not respond.
 fn two() -> [Step; 3] {
-    let at = |usec| Step::State(cluster(&[("agent_A", sample(usec)), ("agent_B", AgentUsage::missing(NO_ANSWER))]));
+    let at = |usec| {
+        Step::State(cluster(&[
+            ("agent_A", sample(usec)),
+            ("agent_B", AgentUsage::missing(NO_ANSWER)),
+        ]))
+    };
     [at(0), silence(), at(1_000_000)]
 }
 
 fn shown(words: &str, steps: impl IntoIterator<Item = Step>) -> (String, String) {
     let played = top(words, None, steps);
     played.result.unwrap();
-    (played.out.lines().flat_map(|line| [line.trim_end(), "\n"]).collect(), played.err)
+    (
+        played
+            .out
+            .lines()
+            .flat_map(|line| [line.trim_end(), "\n"])
+            .collect(),
+        played.err,
+    )
 }
 
-const HEADING: &str =
-    "WORKLOAD NAME   AGENT     EXECUTION STATE     CPU      MEMORY    PEAK      PIDS   RESTARTS   UPTIME\n";
+const HEADING: &str = "WORKLOAD NAME   AGENT     EXECUTION STATE     CPU      MEMORY    PEAK      PIDS   RESTARTS   UPTIME\n";
 const AWAY: &str = "warn: what agent 'agent_C' uses is unknown: disconnected\n";
 const LATE: &str = "warn: what agent 'agent_B' uses is unknown: no answer within 1 s\n";
 
@@ -121,7 +155,10 @@ fn workloads_of_an_agent_that_is_not_connected_were_left_out_without_a_word() {
             !warning.is_empty(),
             "{words}: {out}"
         );
-        assert!(err.ends_with(warning) && (err.is_empty() == warning.is_empty()), "{words}: {err}");
+        assert!(
+            err.ends_with(warning) && (err.is_empty() == warning.is_empty()),
+            "{words}: {err}"
+        );
     }
 }
 
@@ -129,8 +166,14 @@ fn workloads_of_an_agent_that_is_not_connected_were_left_out_without_a_word() {
 fn filters_and_keys_choose_rows_and_their_order() {
     let order = |words: &str| {
         let (out, _) = shown(words, two());
-        let names = out.lines().skip(1).filter_map(|line| line.split_whitespace().next());
-        names.filter(|name| !name.starts_with('(')).collect::<Vec<_>>().join(" ")
+        let names = out
+            .lines()
+            .skip(1)
+            .filter_map(|line| line.split_whitespace().next());
+        names
+            .filter(|name| !name.starts_with('('))
+            .collect::<Vec<_>>()
+            .join(" ")
     };
     for (words, expected) in [
         ("-s cpu", "new web done far gone"),
@@ -148,32 +191,66 @@ fn filters_and_keys_choose_rows_and_their_order() {
     }
     let (out, err) = shown("wep -a agent_A", two());
     assert_eq!(out.lines().count(), 1, "{out}");
-    assert_eq!(err, "warn: workload 'wep' does not exist, did you mean 'web'?\n");
+    assert_eq!(
+        err,
+        "warn: workload 'wep' does not exist, did you mean 'web'?\n"
+    );
     let played = top("-a agent_A", None, two());
-    assert_eq!(played.server.reads[0], ["usage.agent_A", "workloadStates", "agents"]);
-    assert!(!played.out.contains("agent_B") && played.err.is_empty(), "{}{}", played.out, played.err);
+    assert_eq!(
+        played.server.reads[0],
+        ["usage.agent_A", "workloadStates", "agents"]
+    );
+    assert!(
+        !played.out.contains("agent_B") && played.err.is_empty(),
+        "{}{}",
+        played.out,
+        played.err
+    );
 }
 
 #[test]
 fn a_counter_that_went_back_or_a_sample_that_is_missing_gives_no_share() {
     let at = |usec, cpu_usec| {
         let mut usage = sample(usec);
-        usage.workloads.get_mut("web").unwrap().get_mut("1").unwrap().cpu_usec = cpu_usec;
+        usage
+            .workloads
+            .get_mut("web")
+            .unwrap()
+            .get_mut("1")
+            .unwrap()
+            .cpu_usec = cpu_usec;
         Step::State(cluster(&[("agent_A", usage)]))
     };
     let cpu = |first: Step, second: Step| {
         let (out, _) = shown("web", [first, silence(), second]);
-        out.lines().nth(1).unwrap().split_whitespace().nth(3).unwrap().to_owned()
+        out.lines()
+            .nth(1)
+            .unwrap()
+            .split_whitespace()
+            .nth(3)
+            .unwrap()
+            .to_owned()
     };
     assert_eq!(cpu(at(0, Some(10)), at(1_000_000, Some(250_010))), "25.0%");
     assert_eq!(cpu(at(0, Some(10)), at(1_000_000, Some(9))), "-");
     assert_eq!(cpu(at(0, None), at(1_000_000, Some(9))), "-");
-    assert_eq!(cpu(at(5, Some(1)), at(5, Some(9))), "-", "no time has passed");
-    assert_eq!(cpu(at(9_000_000, Some(1)), at(5, Some(9))), "-", "the node was restarted");
+    assert_eq!(
+        cpu(at(5, Some(1)), at(5, Some(9))),
+        "-",
+        "no time has passed"
+    );
+    assert_eq!(
+        cpu(at(9_000_000, Some(1)), at(5, Some(9))),
+        "-",
+        "the node was restarted"
+    );
     let missing = || Step::State(cluster(&[("agent_A", AgentUsage::missing(NO_ANSWER))]));
     assert_eq!(cpu(missing(), at(5, Some(9))), "-");
     let (_, err) = shown("web", [missing(), silence(), at(5, Some(9))]);
-    assert_eq!(err, format!("warn: what agent 'agent_A' uses is unknown: no answer within 1 s\n{AWAY}"));
+    assert_eq!(
+        err,
+        format!("warn: what agent 'agent_A' uses is unknown: no answer within 1 s\n{AWAY}")
+    );
 }
 
 #[test]
@@ -186,7 +263,10 @@ fn json_has_the_values_as_they_were_sent_and_the_share() {
         (&node["cpuPercent"], &node["cores"], &node["sampledUsec"]),
         (&150.0.into(), &2.into(), &1_001_000.into())
     );
-    assert_eq!(document["agents"]["agent_B"], serde_json::json!({"missing": NO_ANSWER}));
+    assert_eq!(
+        document["agents"]["agent_B"],
+        serde_json::json!({"missing": NO_ANSWER})
+    );
     let web = &document["workloads"][1];
     let expected = serde_json::json!({
         "workload": "web", "agent": "agent_A", "id": "1", "state": "Running", "subState": "Ok",
@@ -194,20 +274,37 @@ fn json_has_the_values_as_they_were_sent_and_the_share() {
         "pids": 4, "uptimeMs": 3_723_000, "restarts": 1, "cpuPercent": 12.3,
     });
     assert_eq!(*web, expected);
-    assert!(document["workloads"][3].get("memoryBytes").is_none(), "{out}");
+    assert!(
+        document["workloads"][3].get("memoryBytes").is_none(),
+        "{out}"
+    );
     assert!(err.starts_with("warn: "), "{err}");
-    let watched = top("-w -o json web", None, two().into_iter().chain(two().into_iter().skip(1)));
+    let watched = top(
+        "-w -o json web",
+        None,
+        two().into_iter().chain(two().into_iter().skip(1)),
+    );
     assert!(watched.result.is_err(), "the script ends");
-    let documents: Vec<serde_json::Value> =
-        watched.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let documents: Vec<serde_json::Value> = watched
+        .out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     assert_eq!(documents.len(), 2);
 }
 
 #[test]
 fn a_watched_table_is_redrawn_and_each_warning_comes_once() {
     let at = |usec, missing: &[&str]| {
-        let missing = missing.iter().map(|agent| (*agent, AgentUsage::missing(NO_ANSWER)));
-        Step::State(cluster(&[("agent_A", sample(usec))].into_iter().chain(missing).collect::<Vec<_>>()))
+        let missing = missing
+            .iter()
+            .map(|agent| (*agent, AgentUsage::missing(NO_ANSWER)));
+        Step::State(cluster(
+            &[("agent_A", sample(usec))]
+                .into_iter()
+                .chain(missing)
+                .collect::<Vec<_>>(),
+        ))
     };
     let steps = [
         at(0, &[]),
@@ -223,17 +320,33 @@ fn a_watched_table_is_redrawn_and_each_warning_comes_once() {
     assert!(played.result.is_err(), "the script ends");
     assert_eq!(played.err, format!("{AWAY}{LATE}"));
     assert_eq!(played.out.matches("WORKLOAD NAME").count(), 3);
-    assert_eq!(played.out.matches("\x1b[10A").count(), 1, "below the warning the frame begins anew: {:?}", played.out);
+    assert_eq!(
+        played.out.matches("\x1b[10A").count(),
+        1,
+        "below the warning the frame begins anew: {:?}",
+        played.out
+    );
     let small = top("-w", Some(|| (40, 5)), two());
-    assert!(small.out.contains("and 7 more lines\x1b[K\n"), "{:?}", small.out);
-    assert!(small.out.lines().all(|line| line.len() < 50), "{:?}", small.out);
+    assert!(
+        small.out.contains("and 7 more lines\x1b[K\n"),
+        "{:?}",
+        small.out
+    );
+    assert!(
+        small.out.lines().all(|line| line.len() < 50),
+        "{:?}",
+        small.out
+    );
 }
 
 #[test]
 fn a_server_without_samples_is_an_error_with_a_way_out() {
     let played = top("", None, [Step::State(state(&["A"], &[]))]);
     let error = played.result.unwrap_err();
-    assert_eq!(error.text_for(Some("show usage")), "The server cannot tell what workloads use.");
+    assert_eq!(
+        error.text_for(Some("show usage")),
+        "The server cannot tell what workloads use."
+    );
     assert!(error.hint().contains("Eclipse Ankaios"));
 }
 
@@ -255,7 +368,13 @@ fn options_are_checked() {
         let read = Arguments::read(["ank", "top"].into_iter().chain(words.split(' ')));
         assert_eq!(read.is_ok(), good, "{words}");
         if words == "-q -w" {
-            assert!(read.unwrap_err().render().to_string().contains("Usage: ank top"), "{words}");
+            assert!(
+                read.unwrap_err()
+                    .render()
+                    .to_string()
+                    .contains("Usage: ank top"),
+                "{words}"
+            );
         }
     }
 }
@@ -297,11 +416,19 @@ fn unknown_name_ends_with_1() {
     ] {
         let read = || {
             let mut state = running();
-            state.as_map_mut().unwrap().insert("usage".to_owned(), Node::empty());
+            state
+                .as_map_mut()
+                .unwrap()
+                .insert("usage".to_owned(), Node::empty());
             Step::State(state)
         };
         let played = top(words, None, [read(), silence(), read()]);
         assert_eq!(played.result.unwrap(), code, "{words}: {}", played.err);
-        assert_eq!(played.err.contains("'nope' does not exist"), code == ExitCode::Failed, "{}", played.err);
+        assert_eq!(
+            played.err.contains("'nope' does not exist"),
+            code == ExitCode::Failed,
+            "{}",
+            played.err
+        );
     }
 }

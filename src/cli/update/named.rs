@@ -1,5 +1,5 @@
-//! What an update names and does not change: whoever repeats a command, for example after it was interrupted, gets the
-//! result of its workloads, and not only that nothing changed.
+//! What an update names and does not change: whoever repeats a command, for example after it was
+//! interrupted, gets the result of its workloads, and not only that nothing changed.
 //!
 //! Thread: `main`. Takes: the complete state, broadcast states. Gives: how it ended.
 
@@ -34,17 +34,32 @@ pub struct Unchanged<'u> {
 }
 
 impl Context<'_> {
-    /// Waits for the workloads that an update names and does not change, and judges them as if it had started them.
+    /// Waits for the workloads that an update names and does not change, and judges them as if it
+    /// had started them.
     // [impl->swdd~cli-repeated-command-has-the-same-result~1]
-    pub fn judge_unchanged(&mut self, unchanged: Unchanged<'_>, give_up: Option<Instant>) -> Result<ExitCode> {
-        let Unchanged { masks, changed, open, followed, rollback } = unchanged;
+    pub fn judge_unchanged(
+        &mut self,
+        unchanged: Unchanged<'_>,
+        give_up: Option<Instant>,
+    ) -> Result<ExitCode> {
+        let Unchanged {
+            masks,
+            changed,
+            open,
+            followed,
+            rollback,
+        } = unchanged;
         let mut names = workloads(masks, self.link)?;
         for instance in changed.added.iter().chain(&changed.deleted) {
             names.remove(&*instance.workload);
         }
         // First the updates that the server still judges: they may change what is desired.
         for id in open {
-            let mut update = Guarded { id, update: Node::empty(), next: self.link.now() };
+            let mut update = Guarded {
+                id,
+                update: Node::empty(),
+                next: self.link.now(),
+            };
             update.read(self.link)?;
             if Some(update.id) == followed {
                 continue;
@@ -59,7 +74,11 @@ impl Context<'_> {
         if names.is_empty() {
             return Ok(ExitCode::Success);
         }
-        let Present { wanted, mut state, effective } = self.present(&names)?;
+        let Present {
+            wanted,
+            mut state,
+            effective,
+        } = self.present(&names)?;
         if rollback && !wanted.is_empty() {
             return self.judge_present(&wanted, state, &effective, give_up);
         }
@@ -69,8 +88,8 @@ impl Context<'_> {
         self.wait_until_settled(&mut state, give_up)
     }
 
-    /// Judges `instances`, which are there already, as `ank apply --rollback` does. What was there before them is unknown,
-    /// so nothing is rolled back.
+    /// Judges `instances`, which are there already, as `ank apply --rollback` does. What was there
+    /// before them is unknown, so nothing is rolled back.
     fn judge_present(
         &mut self,
         instances: &[InstanceName],
@@ -79,7 +98,9 @@ impl Context<'_> {
         give_up: Option<Instant>,
     ) -> Result<ExitCode> {
         let mut trial = ClientTrial::of_present(instances, &state, effective, self.link.now());
-        let goal = |wait: &mut WaitState, link: &mut dyn ServerLink, states: &[_]| trial.check(wait, link, states);
+        let goal = |wait: &mut WaitState, link: &mut dyn ServerLink, states: &[_]| {
+            trial.check(wait, link, states)
+        };
         let reached = wait(&mut state, goal, give_up, self)?;
         let code = self.conclude(&state, reached);
         let failure = trial.failure.or_else(|| trial.kept.into_iter().next());
@@ -93,7 +114,11 @@ impl Context<'_> {
 
     /// Reads the instances of `names`.
     fn present(&mut self, names: &BTreeSet<String>) -> Result<Present> {
-        let mut masks: Vec<String> = rows::MASKS.iter().chain(&GUARDED_MASKS).map(ToString::to_string).collect();
+        let mut masks: Vec<String> = rows::MASKS
+            .iter()
+            .chain(&GUARDED_MASKS)
+            .map(ToString::to_string)
+            .collect();
         if names.len() > SINGLE_READS_MAX {
             masks.push("effectiveState.workloads".to_owned());
         } else {
@@ -105,12 +130,17 @@ impl Context<'_> {
         for name in names {
             let instance = desired_instance(&now, name);
             let listed = rows::instances(now.get("workloadStates")).map(|(listed, _)| listed);
-            let others = listed.filter(|listed| *listed.workload == **name && Some(listed) != instance.as_ref());
+            let others = listed
+                .filter(|listed| *listed.workload == **name && Some(listed) != instance.as_ref());
             unwanted.extend(others);
             wanted.extend(instance);
         }
         let state = WaitState::of_present(&wanted, &unwanted, &now, self.waiting.absent());
-        Ok(Present { wanted, state, effective: now })
+        Ok(Present {
+            wanted,
+            state,
+            effective: now,
+        })
     }
 }
 
@@ -127,11 +157,15 @@ struct Present {
 /// The instance of a workload that is desired. `None` when the workload does not exist.
 fn desired_instance(state: &Node, name: &str) -> Option<InstanceName> {
     let workload = state.at(&["effectiveState", "workloads", name])?;
-    Some(InstanceName::new(name, text(workload, &["runtimeConfig"]), text(workload, &["agent"])))
+    Some(InstanceName::new(
+        name,
+        text(workload, &["runtimeConfig"]),
+        text(workload, &["agent"]),
+    ))
 }
 
-/// The names of the workloads that `masks` of an update are about: named themselves, by a config that they use, or by
-/// the item of the mode that switches them.
+/// The names of the workloads that `masks` of an update are about: named themselves, by a config
+/// that they use, or by the item of the mode that switches them.
 fn workloads(masks: &[String], link: &mut dyn ServerLink) -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     let mut configs = BTreeSet::new();
@@ -149,11 +183,17 @@ fn workloads(masks: &[String], link: &mut dyn ServerLink) -> Result<BTreeSet<Str
     if !all_workloads && !all_configs && configs.is_empty() {
         return Ok(names);
     }
-    let state = link.complete_state(&[PART, "desiredState.workloads.*.configs", "desiredState.workloads.*.tags"])?;
+    let state = link.complete_state(&[
+        PART,
+        "desiredState.workloads.*.configs",
+        "desiredState.workloads.*.tags",
+    ])?;
     let mode_item = text(&state, &[PART, "configItem"]);
     let is_changed = |config: &str| all_configs || configs.contains(config);
     for (name, workload) in entries(state.at(&["desiredState", "workloads"])) {
-        let uses_one = workload.entries("configs").any(|(_, config)| is_changed(text(config, &[])));
+        let uses_one = workload
+            .entries("configs")
+            .any(|(_, config)| is_changed(text(config, &[])));
         let is_switched = is_changed(mode_item) && workload.at(&["tags", MODES_TAG]).is_some();
         if all_workloads || uses_one || is_switched {
             names.insert(name.to_owned());

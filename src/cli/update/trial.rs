@@ -1,7 +1,9 @@
-//! `ank apply --rollback`: `ank` judges the update itself, by the states that the server broadcasts, and puts back what was
-//! there when it fails. It is good when all its workloads are healthy at once. Any server will do.
+//! `ank apply --rollback`: `ank` judges the update itself, by the states that the server
+//! broadcasts, and puts back what was there when it fails. It is good when all its workloads are
+//! healthy at once. Any server will do.
 //!
-//! Thread: `main`; the time is passed in. Owns: the trial. Takes: broadcast states. Gives: good, or why it failed.
+//! Thread: `main`; the time is passed in. Owns: the trial. Takes: broadcast states. Gives: good, or
+//! why it failed.
 
 use super::{Progress, WaitState, wait};
 use crate::cli::error::{CliError, ExitCode, Result};
@@ -24,8 +26,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct ClientTrial {
     trial: Trial,
-    /// Workloads of which an end was reported: of an older instance of the same name, of one that is made anew, or others
-    /// have deleted or replaced it.
+    /// Workloads of which an end was reported: of an older instance of the same name, of one that
+    /// is made anew, or others have deleted or replaced it.
     doubtful: BTreeSet<Name>,
     /// The effective state that is judged.
     effective: Node,
@@ -43,14 +45,27 @@ pub struct ClientTrial {
 }
 
 impl ClientTrial {
-    /// Begins at `now` with instances that ran before an update which was undone, as `wait` has them: each is healthy as
-    /// soon as it runs, and no failure of it is kept.
-    fn of_restored(instances: &[InstanceName], wait: &WaitState, effective: &Node, now: Instant) -> Self {
+    /// Begins at `now` with instances that ran before an update which was undone, as `wait` has
+    /// them: each is healthy as soon as it runs, and no failure of it is kept.
+    fn of_restored(
+        instances: &[InstanceName],
+        wait: &WaitState,
+        effective: &Node,
+        now: Instant,
+    ) -> Self {
         let mut new = Self::empty(effective);
         for instance in instances {
-            let keeps_name = wait.watched.get(instance).is_some_and(|watched| watched.ends);
+            let keeps_name = wait
+                .watched
+                .get(instance)
+                .is_some_and(|watched| watched.ends);
             let is_present = wait.connected.contains(&instance.agent);
-            let mut candidate = Candidate { ran: true, keeps_name, is_present, ..candidate(instance, effective) };
+            let mut candidate = Candidate {
+                ran: true,
+                keeps_name,
+                is_present,
+                ..candidate(instance, effective)
+            };
             candidate.terms.healthy = Duration::ZERO;
             candidate.on_failure = OnFailure::Rollback;
             new.judge(candidate, now);
@@ -59,9 +74,12 @@ impl ClientTrial {
         new
     }
 
-    /// Judges an instance by the state that it has already: it may have failed for good, and will report nothing more.
+    /// Judges an instance by the state that it has already: it may have failed for good, and will
+    /// report nothing more.
     fn take_present(&mut self, instance: &InstanceName, wait: &WaitState, now: Instant) {
-        let Some(state) = wait.state(instance) else { return };
+        let Some(state) = wait.state(instance) else {
+            return;
+        };
         let failure = self.trial.report(instance, &state, now);
         self.take(failure, wait);
     }
@@ -80,51 +98,110 @@ impl ClientTrial {
         let waits_for = self.trial.waits_for().into_iter().next();
         let missing = waits_for.and_then(|name| self.trial.instance(&name));
         let instance = missing.or_else(|| wait.those(|watched| watched.ends).into_iter().next())?;
-        Some(format!("{}: {}", instance.workload, wait.described(instance)))
+        Some(format!(
+            "{}: {}",
+            instance.workload,
+            wait.described(instance)
+        ))
     }
 
-    /// The names of the workloads that are judged when `accepted` came to `before`: those that change, and those that
-    /// need one of them to run, directly or not.
+    /// The names of the workloads that are judged when `accepted` came to `before`: those that
+    /// change, and those that need one of them to run, directly or not.
     pub fn names(accepted: &Accepted, before: &Node) -> BTreeSet<String> {
         let needs = rows::needs(before);
-        let changed = accepted.added.iter().chain(&accepted.deleted).map(|instance| instance.workload.to_string());
+        let changed = accepted
+            .added
+            .iter()
+            .chain(&accepted.deleted)
+            .map(|instance| instance.workload.to_string());
         with_dependents(changed.collect(), &needs)
     }
 
-    /// Begins at `now`, with the complete state before the update, the wait for it, and the effective state after it.
-    pub fn new(accepted: &Accepted, before: &Node, wait: &mut WaitState, effective: &Node, now: Instant) -> Self {
+    /// Begins at `now`, with the complete state before the update, the wait for it, and the
+    /// effective state after it.
+    pub fn new(
+        accepted: &Accepted,
+        before: &Node,
+        wait: &mut WaitState,
+        effective: &Node,
+        now: Instant,
+    ) -> Self {
         let mut new = Self::empty(effective);
         let mut ran = rows::rows(before);
         ran.retain(|_, row| row.phase == Some(Phase::Running));
-        let names: BTreeSet<Name> = ran.keys().map(|instance| instance.workload.clone()).collect();
-        let added = accepted.added.iter().filter(|instance| !instance.agent.is_empty()).map(|instance| Candidate {
-            ran: names.contains(&instance.workload),
-            keeps_name: wait.watched.get(instance).is_some_and(|watched| watched.ends),
-            is_present: wait.connected.contains(&instance.agent),
-            ..candidate(instance, effective)
-        });
+        let names: BTreeSet<Name> = ran
+            .keys()
+            .map(|instance| instance.workload.clone())
+            .collect();
+        let added = accepted
+            .added
+            .iter()
+            .filter(|instance| !instance.agent.is_empty())
+            .map(|instance| Candidate {
+                ran: names.contains(&instance.workload),
+                keeps_name: wait
+                    .watched
+                    .get(instance)
+                    .is_some_and(|watched| watched.ends),
+                is_present: wait.connected.contains(&instance.agent),
+                ..candidate(instance, effective)
+            });
         let added: Vec<Candidate> = added.collect();
-        let keep = !added.is_empty() && added.iter().all(|candidate| candidate.on_failure == OnFailure::Keep);
-        let on_failure = if keep { OnFailure::Keep } else { OnFailure::Rollback };
-        added.into_iter().for_each(|candidate| new.judge(candidate, now));
-        let changed: BTreeSet<&Name> =
-            accepted.added.iter().chain(&accepted.deleted).map(|instance| &instance.workload).collect();
+        let keep = !added.is_empty()
+            && added
+                .iter()
+                .all(|candidate| candidate.on_failure == OnFailure::Keep);
+        let on_failure = if keep {
+            OnFailure::Keep
+        } else {
+            OnFailure::Rollback
+        };
+        added
+            .into_iter()
+            .for_each(|candidate| new.judge(candidate, now));
+        let changed: BTreeSet<&Name> = accepted
+            .added
+            .iter()
+            .chain(&accepted.deleted)
+            .map(|instance| &instance.workload)
+            .collect();
         let names = Self::names(accepted, before);
-        ran.retain(|instance, _| !changed.contains(&instance.workload) && names.contains(&*instance.workload));
+        ran.retain(|instance, _| {
+            !changed.contains(&instance.workload) && names.contains(&*instance.workload)
+        });
         for (instance, _) in ran {
             let state = Some(ExecutionState::plain(Phase::Running));
-            new.judge(Candidate { ran: true, state, on_failure, ..candidate(&instance, effective) }, now);
+            new.judge(
+                Candidate {
+                    ran: true,
+                    state,
+                    on_failure,
+                    ..candidate(&instance, effective)
+                },
+                now,
+            );
             wait.watched.entry(instance).or_default(); // It is shown, too.
         }
         new
     }
 
     /// Begins at `now` with instances that an earlier update has started, as `wait` has them.
-    pub fn of_present(instances: &[InstanceName], wait: &WaitState, effective: &Node, now: Instant) -> Self {
+    pub fn of_present(
+        instances: &[InstanceName],
+        wait: &WaitState,
+        effective: &Node,
+        now: Instant,
+    ) -> Self {
         let mut new = Self::empty(effective);
         for instance in instances {
             let is_present = wait.connected.contains(&instance.agent);
-            new.judge(Candidate { is_present, ..candidate(instance, effective) }, now);
+            new.judge(
+                Candidate {
+                    is_present,
+                    ..candidate(instance, effective)
+                },
+                now,
+            );
             new.take_present(instance, wait, now);
         }
         new
@@ -170,7 +247,8 @@ impl ClientTrial {
         if !self.doubtful.is_empty() {
             let doubtful = std::mem::take(&mut self.doubtful);
             let masks: Vec<String> = doubtful.iter().map(|name| effective_mask(name)).collect();
-            let state = link.complete_state(&masks.iter().map(String::as_str).collect::<Vec<_>>())?;
+            let state =
+                link.complete_state(&masks.iter().map(String::as_str).collect::<Vec<_>>())?;
             for name in doubtful {
                 let path = ["effectiveState", "workloads", &name];
                 if state.at(&path) != self.effective.at(&path) {
@@ -192,7 +270,12 @@ impl ClientTrial {
     }
 
     fn take(&mut self, failures: impl IntoIterator<Item = Failure>, wait: &WaitState) {
-        for Failure { workload, why, on_failure } in failures {
+        for Failure {
+            workload,
+            why,
+            on_failure,
+        } in failures
+        {
             let why = match (why.split_once(": "), self.trial.instance(&workload)) {
                 // What an instance waits for follows from the states of others.
                 (Some((head, _)), Some(instance)) if head.starts_with(LATE) => {
@@ -207,7 +290,11 @@ impl ClientTrial {
         }
     }
 
-    fn on_state(&mut self, WorkloadState { instance, state }: &WorkloadState, now: Instant) -> Vec<Failure> {
+    fn on_state(
+        &mut self,
+        WorkloadState { instance, state }: &WorkloadState,
+        now: Instant,
+    ) -> Vec<Failure> {
         if self.trial.instance(&instance.workload) != Some(instance) {
             return Vec::new();
         }
@@ -216,7 +303,10 @@ impl ClientTrial {
             if self.away.insert(agent.clone()) && self.trial.agent_left(agent, now) {
                 self.losses += 1;
                 if self.losses >= UPDATE_LOSSES {
-                    return self.trial.fail_by_losses(&format!("{} losses of agent '{agent}'", self.losses), now);
+                    return self.trial.fail_by_losses(
+                        &format!("{} losses of agent '{agent}'", self.losses),
+                        now,
+                    );
                 }
             }
             return Vec::new();
@@ -227,7 +317,10 @@ impl ClientTrial {
         if state.phase == Phase::Removed {
             self.doubtful.insert(instance.workload.clone());
         }
-        self.trial.report(instance, state, now).into_iter().collect()
+        self.trial
+            .report(instance, state, now)
+            .into_iter()
+            .collect()
     }
 }
 
@@ -241,22 +334,33 @@ pub struct Earlier {
 impl Earlier {
     /// Takes it from the complete state before the update.
     pub fn new(before: &Node) -> Self {
-        let phases = rows::rows(before).into_iter().map(|(instance, row)| (instance, row.phase)).collect();
-        Self { phases, needs: rows::needs(before) }
+        let phases = rows::rows(before)
+            .into_iter()
+            .map(|(instance, row)| (instance, row.phase))
+            .collect();
+        Self {
+            phases,
+            needs: rows::needs(before),
+        }
     }
 
-    /// Whether an instance has to run after the update was undone: it ran before, or what it did is unknown.
+    /// Whether an instance has to run after the update was undone: it ran before, or what it did is
+    /// unknown.
     pub fn may_have_run(&self, instance: &InstanceName) -> bool {
         match self.phases.get(instance) {
-            Some(Some(phase)) => ran(*phase) || phase.state() == "Stopping" || *phase == Phase::Removed,
+            Some(Some(phase)) => {
+                ran(*phase) || phase.state() == "Stopping" || *phase == Phase::Removed
+            }
             Some(None) | None => true,
         }
     }
 
     /// The instances that ran and that need one of `names` to run, directly or not.
     pub fn dependents(&self, names: BTreeSet<String>) -> Vec<InstanceName> {
-        let dependents: BTreeSet<String> =
-            with_dependents(names.clone(), &self.needs).difference(&names).cloned().collect();
+        let dependents: BTreeSet<String> = with_dependents(names.clone(), &self.needs)
+            .difference(&names)
+            .cloned()
+            .collect();
         let ran = |(instance, phase): (&InstanceName, &Option<Phase>)| {
             let is_one = dependents.contains(&*instance.workload) && phase.is_some_and(ran);
             is_one.then(|| instance.clone())
@@ -274,9 +378,13 @@ fn ran(phase: Phase) -> bool {
 fn with_dependents(mut names: BTreeSet<String>, needs: &rows::Needs) -> BTreeSet<String> {
     loop {
         let needs_one = |needs: &BTreeMap<String, String>| {
-            needs.iter().any(|(name, how)| how == AddCondition::Running.as_str() && names.contains(name))
+            needs
+                .iter()
+                .any(|(name, how)| how == AddCondition::Running.as_str() && names.contains(name))
         };
-        let more = needs.iter().filter(|(name, needs)| !names.contains(*name) && needs_one(needs));
+        let more = needs
+            .iter()
+            .filter(|(name, needs)| !names.contains(*name) && needs_one(needs));
         let more: Vec<String> = more.map(|(name, _)| name.clone()).collect();
         if more.is_empty() {
             return names;
@@ -294,12 +402,18 @@ pub fn effective_mask(name: &str) -> String {
 fn candidate(instance: &InstanceName, effective: &Node) -> Candidate {
     let workload = effective.at(&["effectiveState", "workloads", &instance.workload]);
     let text = |key: &str| workload.map_or("", |workload| rows::text(workload, &[key]));
-    let lifecycle = lifecycle::of_config(text("runtime"), text("runtimeConfig")).ok().flatten();
+    let lifecycle = lifecycle::of_config(text("runtime"), text("runtimeConfig"))
+        .ok()
+        .flatten();
     let update = lifecycle.and_then(|lifecycle| lifecycle.update);
     Candidate {
         instance: instance.clone(),
-        terms: update.as_ref().map_or_else(Terms::default, |update| update.terms),
-        on_failure: update.and_then(|update| update.on_failure).unwrap_or(OnFailure::Rollback),
+        terms: update
+            .as_ref()
+            .map_or_else(Terms::default, |update| update.terms),
+        on_failure: update
+            .and_then(|update| update.on_failure)
+            .unwrap_or(OnFailure::Rollback),
         is_never_restarted: text("restartPolicy") == RestartPolicy::Never.as_str(),
         ran: false,
         state: None,
@@ -309,8 +423,8 @@ fn candidate(instance: &InstanceName, effective: &Node) -> Candidate {
 }
 
 impl Context<'_> {
-    /// Judges an accepted update of what `masks` name, which was `old` and came to the complete state `before`. Undoes it
-    /// when it fails.
+    /// Judges an accepted update of what `masks` name, which was `old` and came to the complete
+    /// state `before`. Undoes it when it fails.
     pub fn judge(
         &mut self,
         masks: &[String],
@@ -320,33 +434,53 @@ impl Context<'_> {
         mut state: WaitState,
         give_up: Option<Instant>,
     ) -> Result<ExitCode> {
-        let effective = ClientTrial::names(accepted, before).into_iter().map(|name| effective_mask(&name));
+        let effective = ClientTrial::names(accepted, before)
+            .into_iter()
+            .map(|name| effective_mask(&name));
         let sent = self.read(&masks.iter().cloned().chain(effective).collect::<Vec<_>>())?;
         let mut trial = ClientTrial::new(accepted, before, &mut state, &sent, self.link.now());
-        let goal = |wait: &mut WaitState, link: &mut dyn ServerLink, states: &[_]| trial.check(wait, link, states);
+        let goal = |wait: &mut WaitState, link: &mut dyn ServerLink, states: &[_]| {
+            trial.check(wait, link, states)
+        };
         let reached = wait(&mut state, goal, give_up, self).inspect_err(|_| {
-            self.output.warn("the update is not watched any more: it stays in force, whether it fails or not");
+            self.output.warn(
+                "the update is not watched any more: it stays in force, whether it fails or not",
+            );
         })?;
         if let Some(why) = &trial.failure {
             self.output.warn(format_args!("the update failed: {why}"));
             return self.undo(masks, old, &sent, &Earlier::new(before), give_up);
         }
         for why in &trial.kept {
-            self.output.warn(format_args!("failed, and stays because of 'onFailure: KEEP': {why}"));
+            self.output.warn(format_args!(
+                "failed, and stays because of 'onFailure: KEEP': {why}"
+            ));
         }
         if reached && !trial.gone.is_empty() {
-            let names = trial.gone.iter().map(|name| &**name).collect::<Vec<_>>().join("', '");
-            let text = format!("others deleted or replaced '{names}' meanwhile; all else of the update is in force");
-            self.output.error(text, "'ank diff' shows what is not as the manifests say");
+            let names = trial
+                .gone
+                .iter()
+                .map(|name| &**name)
+                .collect::<Vec<_>>()
+                .join("', '");
+            let text = format!(
+                "others deleted or replaced '{names}' meanwhile; all else of the update is in force"
+            );
+            self.output
+                .error(text, "'ank diff' shows what is not as the manifests say");
             return Ok(ExitCode::Failed);
         }
         let code = self.conclude(&state, reached);
         let failed = self.waiting.fail_on_error && !trial.kept.is_empty();
-        Ok(if failed && code == ExitCode::Success { ExitCode::WorkloadFailed } else { code })
+        Ok(if failed && code == ExitCode::Success {
+            ExitCode::WorkloadFailed
+        } else {
+            code
+        })
     }
 
-    /// Sends what was `old` there, but for those that are not as they were `sent`, and waits until what ran `earlier` runs
-    /// again.
+    /// Sends what was `old` there, but for those that are not as they were `sent`, and waits until
+    /// what ran `earlier` runs again.
     fn undo(
         &mut self,
         masks: &[String],
@@ -358,44 +492,67 @@ impl Context<'_> {
         let before = self.read(&rows::MASKS)?;
         let now = self.read(masks)?;
         let is_as_sent = |mask: &String| now.at(&parts(mask)) == sent.at(&parts(mask));
-        let (ours, others): (Vec<String>, Vec<String>) = masks.iter().cloned().partition(is_as_sent);
+        let (ours, others): (Vec<String>, Vec<String>) =
+            masks.iter().cloned().partition(is_as_sent);
         self.output.status("Rolling back the update.")?;
         let mut missing = None;
         if !ours.is_empty() {
             let accepted = match self.link.update_state(old.clone(), ours) {
                 Err(CliError::Refused(text)) => {
                     let text = format!("the update failed and cannot be rolled back: '{text}'");
-                    self.output.error(text, "the update stays in force; see 'ank get workloads'");
+                    self.output
+                        .error(text, "the update stays in force; see 'ank get workloads'");
                     return Ok(ExitCode::Failed);
                 }
                 accepted => accepted?,
             };
-            let mut restored: Vec<InstanceName> =
-                accepted.added.iter().filter(|added| earlier.may_have_run(added)).cloned().collect();
-            let changed = accepted.added.iter().chain(&accepted.deleted).map(|instance| instance.workload.to_string());
+            let mut restored: Vec<InstanceName> = accepted
+                .added
+                .iter()
+                .filter(|added| earlier.may_have_run(added))
+                .cloned()
+                .collect();
+            let changed = accepted
+                .added
+                .iter()
+                .chain(&accepted.deleted)
+                .map(|instance| instance.workload.to_string());
             restored.extend(earlier.dependents(changed.collect()));
             let now = self.read_restored(&restored)?;
             let state = WaitState::new(&accepted, &before, &now, AbsentAgents::Skipped);
             missing = self.wait_until_restored(&restored, state, &now, give_up)?;
         }
         if let Some(why) = missing {
-            let text = format!("the update failed and was rolled back, but not all is as before: {why}");
-            self.output.error(one_line(&text), "'ank get workloads' shows what runs");
+            let text =
+                format!("the update failed and was rolled back, but not all is as before: {why}");
+            self.output
+                .error(one_line(&text), "'ank get workloads' shows what runs");
             return Ok(ExitCode::NotRestored);
         }
         if others.is_empty() {
-            let hint = "the desired state is as it was before; correct the manifest and apply it again";
-            self.output.error("the update failed and was rolled back", hint);
+            let hint =
+                "the desired state is as it was before; correct the manifest and apply it again";
+            self.output
+                .error("the update failed and was rolled back", hint);
             return Ok(ExitCode::Undone);
         }
-        let names: Vec<&str> = others.iter().filter_map(|mask| parts(mask).last().copied()).collect();
-        let text = format!("the update failed; '{}' stayed because others changed it meanwhile", names.join("', '"));
-        self.output.error(text, "all else that the update names is as it was before; see 'ank diff'");
+        let names: Vec<&str> = others
+            .iter()
+            .filter_map(|mask| parts(mask).last().copied())
+            .collect();
+        let text = format!(
+            "the update failed; '{}' stayed because others changed it meanwhile",
+            names.join("', '")
+        );
+        self.output.error(
+            text,
+            "all else that the update names is as it was before; see 'ank diff'",
+        );
         Ok(ExitCode::Failed)
     }
 
-    /// Waits until these instances, which ran before an update that the server has rolled back, run again. Returns why not
-    /// all of them do.
+    /// Waits until these instances, which ran before an update that the server has rolled back, run
+    /// again. Returns why not all of them do.
     pub fn wait_for_restored(
         &mut self,
         restored: Vec<InstanceName>,
@@ -407,21 +564,25 @@ impl Context<'_> {
         let now = self.read_restored(&restored)?;
         let names: BTreeSet<&Name> = restored.iter().map(|instance| &instance.workload).collect();
         let listed = rows::instances(now.get("workloadStates")).map(|(instance, _)| instance);
-        let others = listed.filter(|listed| names.contains(&listed.workload) && !restored.contains(listed));
+        let others =
+            listed.filter(|listed| names.contains(&listed.workload) && !restored.contains(listed));
         let others: Vec<InstanceName> = others.collect();
         let state = WaitState::of_present(&restored, &others, &now, AbsentAgents::Skipped);
         self.wait_until_restored(&restored, state, &now, give_up)
     }
 
-    /// Reads the states of all instances and the workloads of `restored` ones as their agents get them.
+    /// Reads the states of all instances and the workloads of `restored` ones as their agents get
+    /// them.
     fn read_restored(&mut self, restored: &[InstanceName]) -> Result<Node> {
         let masks = rows::MASKS.iter().map(ToString::to_string);
-        let workloads = restored.iter().map(|instance| effective_mask(&instance.workload));
+        let workloads = restored
+            .iter()
+            .map(|instance| effective_mask(&instance.workload));
         self.read(&masks.chain(workloads).collect::<Vec<_>>())
     }
 
-    /// The same with the wait for them, and the complete state `now`. Each has its own deadline; a limit of the command that
-    /// is earlier holds as well.
+    /// The same with the wait for them, and the complete state `now`. Each has its own deadline; a
+    /// limit of the command that is earlier holds as well.
     fn wait_until_restored(
         &mut self,
         restored: &[InstanceName],
@@ -434,8 +595,15 @@ impl Context<'_> {
             // What is only deleted has no deadline of its own.
             let limit = trial.longest_deadline.max(Terms::default().deadline);
             let last = self.link.now().checked_add(limit);
-            let goal = |wait: &mut WaitState, link: &mut dyn ServerLink, states: &[_]| trial.check(wait, link, states);
-            wait(&mut state, goal, give_up.into_iter().chain(last).min(), self)?;
+            let goal = |wait: &mut WaitState, link: &mut dyn ServerLink, states: &[_]| {
+                trial.check(wait, link, states)
+            };
+            wait(
+                &mut state,
+                goal,
+                give_up.into_iter().chain(last).min(),
+                self,
+            )?;
         }
         Ok(trial.why_not(&state))
     }

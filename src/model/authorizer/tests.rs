@@ -13,23 +13,37 @@ fn owned(texts: &[&str]) -> Vec<String> {
 }
 
 fn state_rule(operation: Operation, masks: &[&str]) -> AccessRule {
-    AccessRule::State { operation, filter_masks: owned(masks) }
+    AccessRule::State {
+        operation,
+        filter_masks: owned(masks),
+    }
 }
 
 fn log_rule(names: &[&str]) -> AccessRule {
-    AccessRule::Log { workload_names: owned(names) }
+    AccessRule::Log {
+        workload_names: owned(names),
+    }
 }
 
 fn authorizer(allow_rules: Vec<AccessRule>, deny_rules: Vec<AccessRule>) -> Authorizer {
-    Authorizer::new(&ControlInterfaceAccess { allow_rules, deny_rules })
+    Authorizer::new(&ControlInterfaceAccess {
+        allow_rules,
+        deny_rules,
+    })
 }
 
 fn read(masks: &[&str]) -> RequestContent {
-    RequestContent::CompleteState(ReadState { masks: owned(masks), subscribe: false })
+    RequestContent::CompleteState(ReadState {
+        masks: owned(masks),
+        subscribe: false,
+    })
 }
 
 fn subscribe(masks: &[&str]) -> RequestContent {
-    RequestContent::CompleteState(ReadState { masks: owned(masks), subscribe: true })
+    RequestContent::CompleteState(ReadState {
+        masks: owned(masks),
+        subscribe: true,
+    })
 }
 
 fn write(masks: &[&str]) -> RequestContent {
@@ -41,8 +55,14 @@ fn write(masks: &[&str]) -> RequestContent {
 }
 
 fn logs(names: &[&str]) -> RequestContent {
-    let instances = names.iter().map(|name| InstanceName::with_id(name, "any id", "any agent")).collect();
-    RequestContent::Logs(LogsRequest { instances, ..LogsRequest::default() })
+    let instances = names
+        .iter()
+        .map(|name| InstanceName::with_id(name, "any id", "any agent"))
+        .collect();
+    RequestContent::Logs(LogsRequest {
+        instances,
+        ..LogsRequest::default()
+    })
 }
 
 const YES: bool = true;
@@ -61,7 +81,10 @@ fn check_rows(authorizer: &Authorizer, rows: &[(RequestContent, bool)]) {
 fn allow_everything_to_read_but_one_field_of_each_workload() {
     let rules = authorizer(
         vec![state_rule(Operation::Read, &["*"])],
-        vec![state_rule(Operation::Read, &["desiredState.workloads.*.agent"])],
+        vec![state_rule(
+            Operation::Read,
+            &["desiredState.workloads.*.agent"],
+        )],
     );
     check_rows(
         &rules,
@@ -102,7 +125,10 @@ fn allow_everything_to_read_but_one_field_of_each_workload() {
 #[test]
 fn allow_writing_of_two_places() {
     let rules = authorizer(
-        vec![state_rule(Operation::Write, &["desiredState.workloads.*.tags", "desiredState.configs.c1"])],
+        vec![state_rule(
+            Operation::Write,
+            &["desiredState.workloads.*.tags", "desiredState.configs.c1"],
+        )],
         vec![],
     );
     check_rows(
@@ -118,7 +144,10 @@ fn allow_writing_of_two_places() {
             (write(&["desiredState.configs.*"]), NO),
             (write(&["desiredState.apiVersion"]), NO),
             (write(&["desiredState.workloads.foo.tagsx"]), NO),
-            (write(&["desiredState.workloads.foo.tags", "desiredState.apiVersion"]), NO),
+            (
+                write(&["desiredState.workloads.foo.tags", "desiredState.apiVersion"]),
+                NO,
+            ),
             (write(&["*.workloads.foo.tags"]), NO),
             (write(&["desiredState.workloads..tags"]), YES),
             (write(&["desiredState.workloads.foo.tags"]), YES),
@@ -127,7 +156,10 @@ fn allow_writing_of_two_places() {
             (write(&["desiredState.workloads.*.tags"]), YES),
             (write(&["desiredState.configs.c1"]), YES),
             (write(&["desiredState.configs.c1.sub"]), YES),
-            (write(&["desiredState.configs.c1", "desiredState.workloads.foo.tags"]), YES),
+            (
+                write(&["desiredState.configs.c1", "desiredState.workloads.foo.tags"]),
+                YES,
+            ),
             (read(&["desiredState.configs.c1"]), NO),
             (subscribe(&["desiredState.configs.c1"]), NO),
         ],
@@ -137,7 +169,10 @@ fn allow_writing_of_two_places() {
 // [utest->swdd~agent-authorizes-control-interface-requests~1]
 #[test]
 fn wildcards_at_the_beginning_give_what_they_say_and_no_more() {
-    let rules = authorizer(vec![state_rule(Operation::ReadWrite, &["*.workloads.foo.tags"])], vec![]);
+    let rules = authorizer(
+        vec![state_rule(Operation::ReadWrite, &["*.workloads.foo.tags"])],
+        vec![],
+    );
     check_rows(
         &rules,
         &[
@@ -166,7 +201,15 @@ fn wildcards_at_the_beginning_give_what_they_say_and_no_more() {
         ],
     );
     let two = authorizer(vec![state_rule(Operation::Read, &["*.*"])], vec![]);
-    check_rows(&two, &[(read(&[]), NO), (read(&["a"]), NO), (read(&["a.b"]), YES), (read(&["*.*.c"]), YES)]);
+    check_rows(
+        &two,
+        &[
+            (read(&[]), NO),
+            (read(&["a"]), NO),
+            (read(&["a.b"]), YES),
+            (read(&["*.*.c"]), YES),
+        ],
+    );
 }
 
 #[test]
@@ -253,7 +296,15 @@ fn names_of_logs_match_every_pattern_of_every_rule() {
         ],
     );
     let all = authorizer(vec![log_rule(&["*"])], vec![log_rule(&["secret"])]);
-    check_rows(&all, &[(logs(&["any"]), YES), (logs(&["secret"]), NO), (logs(&["secrets"]), YES), (read(&["a"]), NO)]);
+    check_rows(
+        &all,
+        &[
+            (logs(&["any"]), YES),
+            (logs(&["secret"]), NO),
+            (logs(&["secrets"]), YES),
+            (read(&["a"]), NO),
+        ],
+    );
 }
 
 #[test]
@@ -277,36 +328,84 @@ fn a_denial_names_what_was_asked_and_the_rule_that_decides() {
 fn rules_are_equal_when_they_say_the_same() {
     let one = authorizer(vec![state_rule(Operation::ReadWrite, &["a", "b"])], vec![]);
     let same = authorizer(
-        vec![state_rule(Operation::Read, &["a"]), state_rule(Operation::ReadWrite, &["b"]), log_rule(&[])],
+        vec![
+            state_rule(Operation::Read, &["a"]),
+            state_rule(Operation::ReadWrite, &["b"]),
+            log_rule(&[]),
+        ],
         vec![state_rule(Operation::Nothing, &["c"])],
     );
     assert_ne!(one, same, "the write rule of 'a' is missing");
     let same = authorizer(
-        vec![state_rule(Operation::Read, &["a", "b"]), state_rule(Operation::Write, &["a", "b"])],
+        vec![
+            state_rule(Operation::Read, &["a", "b"]),
+            state_rule(Operation::Write, &["a", "b"]),
+        ],
         vec![state_rule(Operation::Nothing, &["c"])],
     );
     assert_eq!(one, same);
-    assert_eq!(one, authorizer(vec![state_rule(Operation::ReadWrite, &["b", "a", "a"])], vec![]));
-    assert_ne!(one, authorizer(vec![], vec![state_rule(Operation::ReadWrite, &["a", "b"])]));
+    assert_eq!(
+        one,
+        authorizer(
+            vec![state_rule(Operation::ReadWrite, &["b", "a", "a"])],
+            vec![]
+        )
+    );
+    assert_ne!(
+        one,
+        authorizer(vec![], vec![state_rule(Operation::ReadWrite, &["a", "b"])])
+    );
 }
 
 #[test]
 fn very_many_masks_and_names_are_compared_with_very_many_rules_in_few_steps_or_denied() {
-    let texts =
-        |count: usize, text: &str| -> Vec<String> { (0..count).map(|n| text.replace('#', &n.to_string())).collect() };
+    let texts = |count: usize, text: &str| -> Vec<String> {
+        (0..count)
+            .map(|n| text.replace('#', &n.to_string()))
+            .collect()
+    };
     let rules = |masks: Vec<String>, names: Vec<String>| {
-        let state = AccessRule::State { operation: Operation::ReadWrite, filter_masks: masks };
-        vec![state, AccessRule::Log { workload_names: names }]
+        let state = AccessRule::State {
+            operation: Operation::ReadWrite,
+            filter_masks: masks,
+        };
+        vec![
+            state,
+            AccessRule::Log {
+                workload_names: names,
+            },
+        ]
     };
     let many = authorizer(
-        rules([texts(10_000, "desiredState.workloads.w#"), owned(&["*.*.*.tags"])].concat(), texts(10_000, "w#")),
-        rules(texts(10_000, "*.workloads.w#.agent"), texts(10_000, "secret_#")),
+        rules(
+            [
+                texts(10_000, "desiredState.workloads.w#"),
+                owned(&["*.*.*.tags"]),
+            ]
+            .concat(),
+            texts(10_000, "w#"),
+        ),
+        rules(
+            texts(10_000, "*.workloads.w#.agent"),
+            texts(10_000, "secret_#"),
+        ),
     );
-    let read = |masks| RequestContent::CompleteState(ReadState { masks, subscribe: false });
+    let read = |masks| {
+        RequestContent::CompleteState(ReadState {
+            masks,
+            subscribe: false,
+        })
+    };
     let mut names = texts(10_000, "w#");
     let logs = |names: &[String]| {
-        let instances = names.iter().map(|name| InstanceName::with_id(name, "id", "agent")).collect();
-        RequestContent::Logs(LogsRequest { instances, ..LogsRequest::default() })
+        let instances = names
+            .iter()
+            .map(|name| InstanceName::with_id(name, "id", "agent"))
+            .collect();
+        RequestContent::Logs(LogsRequest {
+            instances,
+            ..LogsRequest::default()
+        })
     };
     // Each mask is followed once through the rules, however many there are.
     let allowed = read(texts(10_000, "desiredState.workloads.w#.tags"));
@@ -314,19 +413,31 @@ fn very_many_masks_and_names_are_compared_with_very_many_rules_in_few_steps_or_d
     assert!(lookups < 200_000, "{lookups}");
     assert_eq!(many.check(&logs(&names)), Ok(()));
     names.push("secret_7".to_owned());
-    assert_eq!(many.check(&logs(&names)).unwrap_err().to_string(), "'secret_7' is denied by 'secret_7'");
+    assert_eq!(
+        many.check(&logs(&names)).unwrap_err().to_string(),
+        "'secret_7' is denied by 'secret_7'"
+    );
     // A request with all of them many times must not take the time of all others.
     assert_eq!(many.check(&read(texts(10, "*.*.*.tags.t#"))), Ok(()));
     for wide in ["*.*.*.tags.t#", "*.*.*", "*.*.*.tags"] {
         let lookups = mask_tree::lookups(|| {
             let denial = many.check(&read(texts(100_000, wide)));
-            assert!(denial == Err(Denial::TooMuch) || wide == "*.*.*", "{wide}: {denial:?}");
+            assert!(
+                denial == Err(Denial::TooMuch) || wide == "*.*.*",
+                "{wide}: {denial:?}"
+            );
         });
         assert!(lookups < 3 * STEPS_MAX, "{lookups}");
     }
     let patterns = authorizer(rules(Vec::new(), texts(10_000, "*_#")), Vec::new());
-    assert_eq!(patterns.check(&logs(&texts(10_000, "w#"))), Err(Denial::NotAllowed("w0".to_owned())));
-    assert_eq!(patterns.check(&logs(&texts(10_000, "w_1"))), Err(Denial::TooMuch));
+    assert_eq!(
+        patterns.check(&logs(&texts(10_000, "w#"))),
+        Err(Denial::NotAllowed("w0".to_owned()))
+    );
+    assert_eq!(
+        patterns.check(&logs(&texts(10_000, "w_1"))),
+        Err(Denial::TooMuch)
+    );
 }
 
 // -------------------------------------------------------------- what always holds
@@ -334,8 +445,13 @@ fn very_many_masks_and_names_are_compared_with_very_many_rules_in_few_steps_or_d
 fn random_masks(random: &mut fastrand::Rng, count: usize) -> Vec<String> {
     let mask = |random: &mut fastrand::Rng| {
         let length = random.usize(..5);
-        let parts: Vec<&str> =
-            (0..length).map(|_| *random.choice(["a", "b", "c", "*", "a", "b", ""].as_slice()).unwrap()).collect();
+        let parts: Vec<&str> = (0..length)
+            .map(|_| {
+                *random
+                    .choice(["a", "b", "c", "*", "a", "b", ""].as_slice())
+                    .unwrap()
+            })
+            .collect();
         parts.join(".")
     };
     (0..random.usize(..=count)).map(|_| mask(random)).collect()
@@ -353,10 +469,13 @@ fn leaves(node: &Node, path: &[String], found: &mut Vec<Vec<String>>) {
     }
 }
 
-/// Whether a pattern names the node at `path` or something above it. Written without the code that is tested.
+/// Whether a pattern names the node at `path` or something above it. Written without the code that
+/// is tested.
 fn is_at_or_below(path: &[String], pattern: &str) -> bool {
     let pattern: Vec<&str> = pattern.split('.').collect();
-    !pattern.contains(&"") && pattern.len() <= path.len() && pattern.iter().zip(path).all(|(p, k)| *p == "*" || p == k)
+    !pattern.contains(&"")
+        && pattern.len() <= path.len()
+        && pattern.iter().zip(path).all(|(p, k)| *p == "*" || p == k)
 }
 
 // [utest->swdd~agent-authorizes-control-interface-requests~1]
@@ -366,14 +485,27 @@ fn whatever_is_allowed_shows_and_changes_nothing_that_is_denied() {
     let (mut allowed_count, mut shown_count) = (0, 0);
     for round in 0..60_000 {
         let (allow, deny) = (random_masks(&mut random, 3), random_masks(&mut random, 2));
-        let rule =
-            |masks: &[String]| AccessRule::State { operation: Operation::ReadWrite, filter_masks: masks.to_vec() };
+        let rule = |masks: &[String]| AccessRule::State {
+            operation: Operation::ReadWrite,
+            filter_masks: masks.to_vec(),
+        };
         let rules = authorizer(vec![rule(&allow)], vec![rule(&deny)]);
         let masks = random_masks(&mut random, 3);
-        let content = RequestContent::CompleteState(ReadState { masks: masks.clone(), subscribe: random.bool() });
-        let update = UpdateState { new_state: Some(Ok(Node::empty())), masks: masks.clone(), ..Default::default() };
+        let content = RequestContent::CompleteState(ReadState {
+            masks: masks.clone(),
+            subscribe: random.bool(),
+        });
+        let update = UpdateState {
+            new_state: Some(Ok(Node::empty())),
+            masks: masks.clone(),
+            ..Default::default()
+        };
         let decision = rules.check(&content).is_ok();
-        assert_eq!(decision, rules.check(&RequestContent::UpdateState(update)).is_ok(), "same rules, same decision");
+        assert_eq!(
+            decision,
+            rules.check(&RequestContent::UpdateState(update)).is_ok(),
+            "same rules, same decision"
+        );
         if !decision {
             continue;
         }
@@ -381,7 +513,10 @@ fn whatever_is_allowed_shows_and_changes_nothing_that_is_denied() {
         let tree = random_tree(&mut random, 4);
         let view = match masks.is_empty() {
             true => tree.clone(),
-            false => MaskTree::new(masks.iter().map(String::as_str)).wanted().take(tree.clone()).unwrap_or_default(),
+            false => MaskTree::new(masks.iter().map(String::as_str))
+                .wanted()
+                .take(tree.clone())
+                .unwrap_or_default(),
         };
         let mut shown = Vec::new();
         if !view.is_empty_container() {
@@ -404,12 +539,19 @@ fn whatever_is_allowed_shows_and_changes_nothing_that_is_denied() {
         let changed = before.into_iter().filter(|path| !after.contains(path));
         for path in shown.into_iter().chain(changed) {
             shown_count += 1;
-            let place = format!("round {round}: {path:?} by {masks:?}, allowed {allow:?}, denied {deny:?}");
-            assert!(!deny.iter().any(|pattern| is_at_or_below(&path, pattern)), "{place}");
+            let place =
+                format!("round {round}: {path:?} by {masks:?}, allowed {allow:?}, denied {deny:?}");
+            assert!(
+                !deny.iter().any(|pattern| is_at_or_below(&path, pattern)),
+                "{place}"
+            );
             let whole = path.is_empty() && allow.iter().any(|pattern| pattern == "*");
             let allowed = |pattern: &String| is_at_or_below(&path, pattern);
             assert!(whole || allow.iter().any(allowed), "{place}");
         }
     }
-    assert!(allowed_count > 2_000 && shown_count > 2_000, "{allowed_count} requests, {shown_count} fields");
+    assert!(
+        allowed_count > 2_000 && shown_count > 2_000,
+        "{allowed_count} requests, {shown_count} fields"
+    );
 }

@@ -18,7 +18,8 @@ pub const COMPLETE_STATE: Object = Object::new(&[
     Field::new("effectiveState", Kind::Object(&STATE)),
 ]);
 
-/// Parts of the state that a server sends only where a mask of a read begins with their name. Nothing of them can be set.
+/// Parts of the state that a server sends only where a mask of a read begins with their name.
+/// Nothing of them can be set.
 pub const PARTS_ON_REQUEST: &[&str] = &["modes", "timings", "updates", "usage", "warning"];
 
 /// A manifest; `desiredState` and `effectiveState` look the same.
@@ -26,8 +27,15 @@ pub const STATE: Object = Object::named(
     "desiredState",
     &[
         Field::new("apiVersion", Kind::Text(Text::Version)).required(),
-        Field { nullable: true, ..Field::new("workloads", Kind::Named(&Kind::Object(&WORKLOAD))) },
-        Field { nullable: true, ..Field::new("configs", Kind::Named(&Kind::Config)) }.omit_empty(),
+        Field {
+            nullable: true,
+            ..Field::new("workloads", Kind::Named(&Kind::Object(&WORKLOAD)))
+        },
+        Field {
+            nullable: true,
+            ..Field::new("configs", Kind::Named(&Kind::Config))
+        }
+        .omit_empty(),
     ],
 );
 
@@ -37,7 +45,11 @@ pub const WORKLOAD: Object = Object::named(
     &[
         Field::new("agent", Kind::Text(Text::Agent)),
         Field::new("restartPolicy", Kind::Choice(RestartPolicy::TEXTS)),
-        Field::new("dependencies", Kind::Map(&Kind::Choice(AddCondition::TEXTS))).omit_empty(),
+        Field::new(
+            "dependencies",
+            Kind::Map(&Kind::Choice(AddCondition::TEXTS)),
+        )
+        .omit_empty(),
         Field::new("tags", Kind::Tags).omit_empty(),
         Field::new("runtime", ANY_TEXT).required(),
         Field::new("runtimeConfig", ANY_TEXT).required(),
@@ -51,7 +63,11 @@ const FILE: Object = Object {
     any_of: &["data", "binaryData"],
     ..Object::named(
         "file",
-        &[Field::new("mountPoint", QUOTED).required(), Field::new("data", QUOTED), Field::new("binaryData", QUOTED)],
+        &[
+            Field::new("mountPoint", QUOTED).required(),
+            Field::new("data", QUOTED),
+            Field::new("binaryData", QUOTED),
+        ],
     )
 };
 
@@ -84,10 +100,13 @@ pub const AGENT: Object = Object::new(&[
     Field::new("tags", Kind::Map(&ANY_TEXT)).omit_empty(),
 ]);
 
-const STATUS: Object = Object::new(&[Field::new("cpuUsage", Kind::Number), Field::new("freeMemory", Kind::Number)]);
+const STATUS: Object = Object::new(&[
+    Field::new("cpuUsage", Kind::Number),
+    Field::new("freeMemory", Kind::Number),
+]);
 
-/// The states of workloads, by agent, workload and id. They are no part of [`COMPLETE_STATE`], since nobody can set them:
-/// whatever a file has there is not used.
+/// The states of workloads, by agent, workload and id. They are no part of [`COMPLETE_STATE`],
+/// since nobody can set them: whatever a file has there is not used.
 const WORKLOAD_STATES: Kind = Kind::Map(&Kind::Map(&Kind::Map(&Kind::Object(&EXECUTION_STATE))));
 
 const EXECUTION_STATE: Object = Object::new(&[
@@ -100,7 +119,11 @@ const WORKLOAD_STATES_NAME: &str = "workloadStates";
 
 /// What a field of the complete state holds, for masks.
 fn kind_of(field: &Field) -> Kind {
-    if field.name == WORKLOAD_STATES_NAME { WORKLOAD_STATES } else { field.kind }
+    if field.name == WORKLOAD_STATES_NAME {
+        WORKLOAD_STATES
+    } else {
+        field.kind
+    }
 }
 
 /// Why a field, given by its parts, can never have a value; `None` when some state has one there.
@@ -114,7 +137,10 @@ pub fn has_no_value(path: &[&str]) -> Option<String> {
     let mask = path.join(".");
     let whole = (1..=LEVELS_MAX).find_map(|missing| with_levels(path, missing));
     Some(match whole {
-        Some(whole) => format!("'{mask}' is a group of fields and has no value; write '{}'", whole.join(".")),
+        Some(whole) => format!(
+            "'{mask}' is a group of fields and has no value; write '{}'",
+            whole.join(".")
+        ),
         None => format!("'{mask}' is a group of fields or a list and has no value"),
     })
 }
@@ -122,7 +148,8 @@ pub fn has_no_value(path: &[&str]) -> Option<String> {
 /// Levels of names that are left out at most: agent, workload and id.
 const LEVELS_MAX: usize = 3;
 
-/// The field with wildcards for so many names that are missing before its last part; `None` when it has no value either.
+/// The field with wildcards for so many names that are missing before its last part; `None` when it
+/// has no value either.
 fn with_levels<'p>(path: &[&'p str], missing: usize) -> Option<Vec<&'p str>> {
     let (last, above) = path.split_last()?;
     let mut whole = above.to_vec();
@@ -145,12 +172,20 @@ fn holds_value(kind: Kind, path: &[&str]) -> bool {
     let Some((part, below)) = path.split_first() else {
         return !matches!(
             kind,
-            Kind::Object(_) | Kind::Map(_) | Kind::Named(_) | Kind::Tags | Kind::List(_) | Kind::OneOf(_)
+            Kind::Object(_)
+                | Kind::Map(_)
+                | Kind::Named(_)
+                | Kind::Tags
+                | Kind::List(_)
+                | Kind::OneOf(_)
         );
     };
     match kind {
         Kind::Object(object) => {
-            let mut named = object.fields.iter().filter(|field| *part == WILDCARD || *part == field.name);
+            let mut named = object
+                .fields
+                .iter()
+                .filter(|field| *part == WILDCARD || *part == field.name);
             named.any(|field| holds_value(kind_of(field), below))
         }
         Kind::Map(kind) | Kind::Named(kind) => holds_value(*kind, below),
@@ -160,18 +195,22 @@ fn holds_value(kind: Kind, path: &[&str]) -> bool {
     }
 }
 
-/// Why a field mask, given by its parts, can never select anything; `None` when some state has the field.
+/// Why a field mask, given by its parts, can never select anything; `None` when some state has the
+/// field.
 pub fn selects_nothing(path: &[&str]) -> Option<String> {
     if let [WORKLOAD_STATES_NAME, agent, workload, field] = path
         && EXECUTION_STATE.field(field).is_some()
     {
         let whole = format!("{WORKLOAD_STATES_NAME}.{agent}.{workload}.{WILDCARD}.{field}");
-        return Some(format!("the id of the instance is missing before '{field}'; write '{whole}'"));
+        return Some(format!(
+            "the id of the instance is missing before '{field}'; write '{whole}'"
+        ));
     }
     let mut kind = Kind::Object(&COMPLETE_STATE);
     for (depth, part) in path.iter().enumerate() {
         let known = match kind {
-            Kind::Object(_) if *part == WILDCARD => return None, // Below each of its fields are others.
+            // Below each of its fields are others.
+            Kind::Object(_) if *part == WILDCARD => return None,
             Kind::Object(object) => match object.field(part) {
                 Some(field) => {
                     kind = kind_of(field);
@@ -186,8 +225,15 @@ pub fn selects_nothing(path: &[&str]) -> Option<String> {
             Kind::Config | Kind::Tags | Kind::List(_) | Kind::OneOf(_) | Kind::Any => return None,
             _ => vec![],
         };
-        let above = if depth == 0 { "the state".to_owned() } else { format!("'{}'", path[..depth].join(".")) };
-        return Some(format!("no part of {above} is called '{part}'{}", meant(part, known)));
+        let above = if depth == 0 {
+            "the state".to_owned()
+        } else {
+            format!("'{}'", path[..depth].join("."))
+        };
+        return Some(format!(
+            "no part of {above} is called '{part}'{}",
+            meant(part, known)
+        ));
     }
     None
 }

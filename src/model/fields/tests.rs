@@ -1,7 +1,9 @@
-//! Tests only: the JSON schema of manifests, which editors use and `ank-schema` prints, made of the table.
+//! Tests only: the JSON schema of manifests, which editors use and `ank-schema` prints, made of the
+//! table.
 //!
-//! Thread: none. The text is committed as `ank_schema.json`; ANKAIOS_WRITE_GOLDEN=1 writes it anew. That it accepts
-//! what `ank apply` accepts, and nothing else, is tested with every node of a manifest replaced by wrong ones.
+//! Thread: none. The text is committed as `ank_schema.json`; ANKAIOS_WRITE_GOLDEN=1 writes it anew.
+//! That it accepts what `ank apply` accepts, and nothing else, is tested with every node of a
+//! manifest replaced by wrong ones.
 
 use super::reader::{Rules, read, read_part};
 use super::table::STATE;
@@ -60,9 +62,11 @@ fn value(kind: Kind, definitions: &mut Map<String, Value>) -> Value {
     match kind {
         Kind::Text(form) => text(form),
         Kind::Choice([text]) => json!({ "const": text }),
-        Kind::Choice(texts) if texts == RestartPolicy::TEXTS => {
-            defined("restartPolicy", definitions, |_| json!({ "enum": texts, "default": "NEVER" }))
-        }
+        Kind::Choice(texts) if texts == RestartPolicy::TEXTS => defined(
+            "restartPolicy",
+            definitions,
+            |_| json!({ "enum": texts, "default": "NEVER" }),
+        ),
         Kind::Choice(texts) if texts == AddCondition::TEXTS => {
             defined("addCondition", definitions, |_| json!({ "enum": texts }))
         }
@@ -70,13 +74,17 @@ fn value(kind: Kind, definitions: &mut Map<String, Value>) -> Value {
         Kind::Config => reference("configItem"),
         Kind::Tags => value(Kind::Map(&Kind::Text(Text::Quoted)), definitions),
         Kind::List(item) => json!({ "type": "array", "items": value(*item, definitions) }),
-        Kind::Map(below) => json!({ "type": "object", "additionalProperties": value(*below, definitions) }),
+        Kind::Map(below) => {
+            json!({ "type": "object", "additionalProperties": value(*below, definitions) })
+        }
         Kind::Named(below) => {
             let mut schema = value(Kind::Map(below), definitions);
             schema["propertyNames"] = text(Text::Name);
             schema
         }
-        Kind::Object(below) => defined(below.name, definitions, |definitions| object(below, definitions)),
+        Kind::Object(below) => defined(below.name, definitions, |definitions| {
+            object(below, definitions)
+        }),
         Kind::OneOf(objects) => defined(
             "accessRightsRule",
             definitions,
@@ -84,7 +92,10 @@ fn value(kind: Kind, definitions: &mut Map<String, Value>) -> Value {
         ),
         Kind::Range(lowest, highest, default) => {
             let mut schema = json!({ "type": "integer", "minimum": lowest, "maximum": highest });
-            schema.as_object_mut().unwrap().extend(default.map(|default| ("default".to_owned(), json!(default))));
+            schema
+                .as_object_mut()
+                .unwrap()
+                .extend(default.map(|default| ("default".to_owned(), json!(default))));
             schema
         }
         Kind::True => json!({ "const": true }),
@@ -99,7 +110,9 @@ fn pattern(form: Text) -> Option<&'static str> {
         Text::Any | Text::Quoted | Text::Scalar => None,
         Text::Version => Some("^v1$"),
         Text::Name => Some("^[a-zA-Z0-9_-]+$"),
-        Text::Agent => Some(r"^(?:[a-zA-Z0-9_-]*\{\{[a-zA-Z0-9_-]+(?:\.[a-zA-Z0-9_-]+)*\}\})*[a-zA-Z0-9_-]*$"),
+        Text::Agent => {
+            Some(r"^(?:[a-zA-Z0-9_-]*\{\{[a-zA-Z0-9_-]+(?:\.[a-zA-Z0-9_-]+)*\}\})*[a-zA-Z0-9_-]*$")
+        }
         Text::Mask => Some(r"^(?:\*|[a-zA-Z0-9_-]+)(?:\.(?:\*|[a-zA-Z0-9_-]+))*$"),
         Text::NamePattern => Some(r"^(?:\*|[a-zA-Z0-9_-]*\*[a-zA-Z0-9_-]*|[a-zA-Z0-9_-]+)$"),
         Text::Path | Text::SocketPath => Some("^/"),
@@ -126,21 +139,37 @@ fn text(form: Text) -> Value {
 /// Descriptions have their place in the committed schema only: they stay where they are.
 fn take_descriptions(committed: &Value, schema: &mut Value) {
     if let (Value::Array(committed), Value::Array(schema)) = (committed, &mut *schema) {
-        return committed.iter().zip(schema).for_each(|(committed, below)| take_descriptions(committed, below));
+        return committed
+            .iter()
+            .zip(schema)
+            .for_each(|(committed, below)| take_descriptions(committed, below));
     }
-    let (Some(committed), Some(schema)) = (committed.as_object(), schema.as_object_mut()) else { return };
+    let (Some(committed), Some(schema)) = (committed.as_object(), schema.as_object_mut()) else {
+        return;
+    };
     if let Some(Value::String(text)) = committed.get("description") {
         schema.insert("description".to_owned(), json!(text));
     }
     for (key, below) in schema {
-        committed.get(key).into_iter().for_each(|committed| take_descriptions(committed, below));
+        committed
+            .get(key)
+            .into_iter()
+            .for_each(|committed| take_descriptions(committed, below));
     }
 }
 
 fn object(object: &Object, definitions: &mut Map<String, Value>) -> Value {
-    let properties: Map<String, Value> =
-        object.fields.iter().map(|field| (field.name.to_owned(), property(field, definitions))).collect();
-    let required: Vec<&str> = object.fields.iter().filter(|field| field.required).map(|field| field.name).collect();
+    let properties: Map<String, Value> = object
+        .fields
+        .iter()
+        .map(|field| (field.name.to_owned(), property(field, definitions)))
+        .collect();
+    let required: Vec<&str> = object
+        .fields
+        .iter()
+        .filter(|field| field.required)
+        .map(|field| field.name)
+        .collect();
     let mut schema = json!({
         "type": "object",
         "properties": properties,
@@ -152,18 +181,34 @@ fn object(object: &Object, definitions: &mut Map<String, Value>) -> Value {
     }
     if !object.any_of.is_empty() {
         let needed = |name: &&str| match object.field(name).unwrap().kind {
-            Kind::Map(_) => json!({ "required": [name], "properties": { *name: { "minProperties": 1 } } }),
+            Kind::Map(_) => {
+                json!({ "required": [name], "properties": { *name: { "minProperties": 1 } } })
+            }
             _ => json!({ "required": [name] }),
         };
         schema["anyOf"] = object.any_of.iter().map(needed).collect();
     }
     if !object.one_of.is_empty() {
-        schema["oneOf"] = object.one_of.iter().map(|name| json!({ "required": [name] })).collect();
+        schema["oneOf"] = object
+            .one_of
+            .iter()
+            .map(|name| json!({ "required": [name] }))
+            .collect();
     }
-    let others = object.fields.iter().filter_map(|Field { name, not_with, needs, .. }| {
-        let excluded = not_with.map(|other| json!({ "not": { "required": [other] } }));
-        Some(((*name).to_owned(), excluded.or(needs.map(|other| json!([other])))?))
-    });
+    let others = object.fields.iter().filter_map(
+        |Field {
+             name,
+             not_with,
+             needs,
+             ..
+         }| {
+            let excluded = not_with.map(|other| json!({ "not": { "required": [other] } }));
+            Some((
+                (*name).to_owned(),
+                excluded.or(needs.map(|other| json!([other])))?,
+            ))
+        },
+    );
     let dependencies: Map<String, Value> = others.collect();
     if !dependencies.is_empty() {
         schema["dependencies"] = json!(dependencies);
@@ -177,12 +222,19 @@ fn property(field: &Field, definitions: &mut Map<String, Value>) -> Value {
     }
     if field.nullable {
         let name = format!("{}Map", field.name.trim_end_matches('s'));
-        let map = defined(&name, definitions, |definitions| value(field.kind, definitions));
+        let map = defined(&name, definitions, |definitions| {
+            value(field.kind, definitions)
+        });
         return json!({ "anyOf": [map, { "type": "null" }], "default": {} });
     }
     let mut schema = value(field.kind, definitions);
     let default = matches!(field.kind, Kind::Text(Text::Agent)).then_some("");
-    schema.as_object_mut().unwrap().extend(field.default.or(default).map(|text| ("default".to_owned(), json!(text))));
+    schema.as_object_mut().unwrap().extend(
+        field
+            .default
+            .or(default)
+            .map(|text| ("default".to_owned(), json!(text))),
+    );
     schema
 }
 
@@ -213,12 +265,39 @@ fn full() -> Value {
     })
 }
 
-/// Every manifest that differs from `value` in one node: replaced by something else, taken away, or with a key more.
+/// Every manifest that differs from `value` in one node: replaced by something else, taken away, or
+/// with a key more.
 fn neighbours(value: &Value) -> Vec<Value> {
-    let texts = ["", "a", "a b", "a.b", "*", "a*b*c", "v1", "LogRule", "{{a}}", "{{a}", "ADD_COND_FAILED", "Write"];
+    let texts = [
+        "",
+        "a",
+        "a b",
+        "a.b",
+        "*",
+        "a*b*c",
+        "v1",
+        "LogRule",
+        "{{a}}",
+        "{{a}",
+        "ADD_COND_FAILED",
+        "Write",
+    ];
     let long = [63, 64, 65].map(|length| json!("x".repeat(length)));
-    let plain = [Value::Null, json!(1), json!(true), json!([]), json!({}), json!(["a"]), json!({ "a": "b" })];
-    let mut all: Vec<Value> = texts.into_iter().map(|text| json!(text)).chain(long.clone()).chain(plain).collect();
+    let plain = [
+        Value::Null,
+        json!(1),
+        json!(true),
+        json!([]),
+        json!({}),
+        json!(["a"]),
+        json!({ "a": "b" }),
+    ];
+    let mut all: Vec<Value> = texts
+        .into_iter()
+        .map(|text| json!(text))
+        .chain(long.clone())
+        .chain(plain)
+        .collect();
     match value {
         Value::Object(object) => {
             for (key, below) in object {
@@ -232,7 +311,10 @@ fn neighbours(value: &Value) -> Vec<Value> {
                 without.remove(key);
                 all.push(Value::Object(without));
             }
-            for key in ["", "a/b", "new", "x-new"].into_iter().chain(long.iter().filter_map(Value::as_str)) {
+            for key in ["", "a/b", "new", "x-new"]
+                .into_iter()
+                .chain(long.iter().filter_map(Value::as_str))
+            {
                 for value in [json!("x"), json!(1)] {
                     let mut more = object.clone();
                     more.insert(key.to_owned(), value);
@@ -265,7 +347,10 @@ fn the_committed_schema_is_the_one_that_apply_checks() {
     if std::env::var_os("ANKAIOS_WRITE_GOLDEN").is_some() {
         std::fs::write(&path, &expected).expect("sources are writable");
     }
-    assert!(committed == expected, "ANKAIOS_WRITE_GOLDEN=1 writes ank_schema.json anew");
+    assert!(
+        committed == expected,
+        "ANKAIOS_WRITE_GOLDEN=1 writes ank_schema.json anew"
+    );
 }
 
 #[test]
@@ -280,7 +365,10 @@ fn schema_and_apply_accept_and_refuse_the_same_manifests() {
         assert_eq!(schema.is_valid(&manifest), is_fine, "{text}\n{reading:?}");
         *if is_fine { &mut accepted } else { &mut refused } += 1;
     }
-    assert!(accepted > 100 && refused > 500, "{accepted} accepted, {refused} refused: these say nothing");
+    assert!(
+        accepted > 100 && refused > 500,
+        "{accepted} accepted, {refused} refused: these say nothing"
+    );
 }
 
 /// A text for podman or containerd, and one for podman-kube, that have everything.
@@ -297,8 +385,7 @@ fn full_configs() -> [(&'static Object, Value); 3] {
         "prepare": "INIT",
         "update": { "stage": "NONE", "when": { "pathExists": "/a" }, "healthyMs": 1, "deadlineMs": 1000, "onFailure": "KEEP" },
     });
-    let notified =
-        json!({ "ready": { "notify": true, "deadlineMs": 1 }, "alive": { "notify": true, "timeoutMs": 50 } });
+    let notified = json!({ "ready": { "notify": true, "deadlineMs": 1 }, "alive": { "notify": true, "timeoutMs": 50 } });
     let options = json!(["-p", 80]);
     [
         (
@@ -326,11 +413,21 @@ fn schema_and_apply_accept_and_refuse_the_same_runtime_configurations() {
             let text = config.to_string();
             let root = yaml::read(&text, Origin::Own).expect("it is YAML").root;
             let engine = read(&root, object, Rules::Engine);
-            let block = read_part(&root, lifecycle::KEY, &lifecycle::BLOCK, Rules::Block).unwrap_or_default();
-            let is_fine = engine.problems.is_empty() && engine.unknown.is_empty() && block.problems.is_empty();
-            assert_eq!(own.is_valid(&config), is_fine, "{text}\n{engine:?}\n{block:?}");
+            let block = read_part(&root, lifecycle::KEY, &lifecycle::BLOCK, Rules::Block)
+                .unwrap_or_default();
+            let is_fine = engine.problems.is_empty()
+                && engine.unknown.is_empty()
+                && block.problems.is_empty();
+            assert_eq!(
+                own.is_valid(&config),
+                is_fine,
+                "{text}\n{engine:?}\n{block:?}"
+            );
             *if is_fine { &mut accepted } else { &mut refused } += 1;
         }
     }
-    assert!(accepted > 100 && refused > 500, "{accepted} accepted, {refused} refused: these say nothing");
+    assert!(
+        accepted > 100 && refused > 500,
+        "{accepted} accepted, {refused} refused: these say nothing"
+    );
 }

@@ -39,46 +39,151 @@ fn the_documented_block_is_read_as_it_is_written() {
     let lifecycle = of_config("podman", FULL).unwrap().unwrap();
     let path = |path: &str| Some(path.to_owned());
     let ready = lifecycle.ready.as_ref().unwrap();
-    assert_eq!(lifecycle.activation.as_ref().unwrap().path_exists, path("/dev/nvme0n1"));
+    assert_eq!(
+        lifecycle.activation.as_ref().unwrap().path_exists,
+        path("/dev/nvme0n1")
+    );
     let precondition = lifecycle.precondition.as_ref().unwrap();
-    assert_eq!((&precondition.path_missing, &precondition.tags["zone"]), (&path("/run/off"), &"1".to_owned()));
-    let http = Check::Http { host: local(), port: 8080, path: "/ready".to_owned(), status: Some(200) };
-    assert_eq!((&ready.check, ready.deadline, ready.on_deadline), (&http, Some(seconds(30)), OnDeadline::Fail));
+    assert_eq!(
+        (&precondition.path_missing, &precondition.tags["zone"]),
+        (&path("/run/off"), &"1".to_owned())
+    );
+    let http = Check::Http {
+        host: local(),
+        port: 8080,
+        path: "/ready".to_owned(),
+        status: Some(200),
+    };
+    assert_eq!(
+        (&ready.check, ready.deadline, ready.on_deadline),
+        (&http, Some(seconds(30)), OnDeadline::Fail)
+    );
     let alive = lifecycle.alive.as_ref().unwrap();
-    assert_eq!(alive.check, Check::Tcp { host: local(), port: 5432 });
-    assert_eq!((alive.failure_threshold, alive.action), (3, AliveAction::Restart));
-    assert_eq!(lifecycle.gone.as_ref().unwrap().check, Check::Unix("/run/storage.sock".to_owned()));
+    assert_eq!(
+        alive.check,
+        Check::Tcp {
+            host: local(),
+            port: 5432
+        }
+    );
+    assert_eq!(
+        (alive.failure_threshold, alive.action),
+        (3, AliveAction::Restart)
+    );
+    assert_eq!(
+        lifecycle.gone.as_ref().unwrap().check,
+        Check::Unix("/run/storage.sock".to_owned())
+    );
     assert_eq!(lifecycle.restart.unwrap().max_restarts, Some(5));
-    let when = Condition { path_missing: path("/run/nav/lock"), ..Condition::default() };
-    let terms = Terms { healthy: seconds(0), deadline: seconds(1) };
+    let when = Condition {
+        path_missing: path("/run/nav/lock"),
+        ..Condition::default()
+    };
+    let terms = Terms {
+        healthy: seconds(0),
+        deadline: seconds(1),
+    };
     let (stage, on_failure) = (PrepareLevel::Image, Some(OnFailure::Rollback));
-    assert_eq!(lifecycle.update, Some(Update { stage, when: Some(when), terms, on_failure }));
+    assert_eq!(
+        lifecycle.update,
+        Some(Update {
+            stage,
+            when: Some(when),
+            terms,
+            on_failure
+        })
+    );
 }
 
 #[test]
 fn what_is_left_out_has_the_documented_default() {
     let ready = read("ready: { file: /run/up }").unwrap().ready.unwrap();
-    let pace = Pace { initial_delay: seconds(0), period: Duration::from_millis(500), timeout: seconds(1) };
-    assert_eq!((ready.pace, ready.success_threshold, ready.deadline), (pace, 1, Some(seconds(30))));
-    assert_eq!(read("ready: { file: /run/up, deadlineMs: 0 }").unwrap().ready.unwrap().deadline, None);
-    let alive = read("alive: { exec: [/bin/check, -q] }").unwrap().alive.unwrap();
-    assert_eq!((alive.pace.period, alive.failure_threshold, alive.action), (seconds(5), 3, AliveAction::Restart));
-    assert_eq!(read("gone: { tcp: { port: 1 } }").unwrap().gone.unwrap().deadline, Some(seconds(10)));
-    let restart = read("restart: {}").unwrap().restart.unwrap();
-    let bounds = (restart.backoff, restart.backoff_max, restart.window, restart.max_restarts);
-    assert_eq!(bounds, (Duration::from_millis(500), seconds(300), seconds(60), None));
+    let pace = Pace {
+        initial_delay: seconds(0),
+        period: Duration::from_millis(500),
+        timeout: seconds(1),
+    };
     assert_eq!(
-        (read("restart: {}").unwrap().prepare, read("prepare: INIT").unwrap().prepare),
+        (ready.pace, ready.success_threshold, ready.deadline),
+        (pace, 1, Some(seconds(30)))
+    );
+    assert_eq!(
+        read("ready: { file: /run/up, deadlineMs: 0 }")
+            .unwrap()
+            .ready
+            .unwrap()
+            .deadline,
+        None
+    );
+    let alive = read("alive: { exec: [/bin/check, -q] }")
+        .unwrap()
+        .alive
+        .unwrap();
+    assert_eq!(
+        (alive.pace.period, alive.failure_threshold, alive.action),
+        (seconds(5), 3, AliveAction::Restart)
+    );
+    assert_eq!(
+        read("gone: { tcp: { port: 1 } }")
+            .unwrap()
+            .gone
+            .unwrap()
+            .deadline,
+        Some(seconds(10))
+    );
+    let restart = read("restart: {}").unwrap().restart.unwrap();
+    let bounds = (
+        restart.backoff,
+        restart.backoff_max,
+        restart.window,
+        restart.max_restarts,
+    );
+    assert_eq!(
+        bounds,
+        (Duration::from_millis(500), seconds(300), seconds(60), None)
+    );
+    assert_eq!(
+        (
+            read("restart: {}").unwrap().prepare,
+            read("prepare: INIT").unwrap().prepare
+        ),
         (None, Some(PrepareLevel::Init))
     );
-    let terms = Terms { healthy: seconds(10), deadline: seconds(120) };
-    let update = Update { stage: PrepareLevel::Create, when: None, terms, on_failure: None };
+    let terms = Terms {
+        healthy: seconds(10),
+        deadline: seconds(120),
+    };
+    let update = Update {
+        stage: PrepareLevel::Create,
+        when: None,
+        terms,
+        on_failure: None,
+    };
     assert_eq!(read("update: {}").unwrap().update, Some(update));
     // A watchdog keeps nothing waiting.
-    let watched = read("alive: { notify: true, timeoutMs: 3600000 }").unwrap().alive.unwrap();
+    let watched = read("alive: { notify: true, timeoutMs: 3600000 }")
+        .unwrap()
+        .alive
+        .unwrap();
     assert_eq!(watched.pace.timeout, seconds(3600));
-    assert_eq!(read("ready: { file: /a, timeoutMs: 60000 }").unwrap().ready.unwrap().pace.timeout, seconds(60));
-    assert_eq!(read("ready: { http: { port: 80 } }").unwrap().ready.unwrap().check.to_string(), "http 80 /");
+    assert_eq!(
+        read("ready: { file: /a, timeoutMs: 60000 }")
+            .unwrap()
+            .ready
+            .unwrap()
+            .pace
+            .timeout,
+        seconds(60)
+    );
+    assert_eq!(
+        read("ready: { http: { port: 80 } }")
+            .unwrap()
+            .ready
+            .unwrap()
+            .check
+            .to_string(),
+        "http 80 /"
+    );
 }
 
 /// Each of these would switch a gate off if it were ignored.
@@ -86,16 +191,46 @@ fn what_is_left_out_has_the_documented_default() {
 #[test]
 fn what_is_not_known_is_an_error_with_line_and_suggestion() {
     for (block, expected) in [
-        ("redy: { file: /a }", "lifecycle.redy: unknown key, did you mean 'ready'? (line 3 column 3 of runtimeConfig)"),
-        ("ready: { fil: /a }", "lifecycle.ready.fil: unknown key, did you mean 'file'?"),
-        ("ready: { tcp: { prt: 1 } }", "lifecycle.ready.tcp.prt: unknown key, did you mean 'port'?"),
-        ("ready: { file: /a, deadlineMS: 1 }", "lifecycle.ready.deadlineMS: unknown key, did you mean 'deadlineMs'?"),
-        ("ready: { file: /a, failureThreshold: 3 }", "lifecycle.ready.failureThreshold: unknown key"),
-        ("ready: {}", "one of notify, exec, tcp, http, unix or file is needed"),
-        ("ready: ~", "lifecycle.ready: null found, expected a mapping"),
-        ("ready: { file: /a, tcp: { port: 1 } }", "'tcp' and 'file' are both there, only one can be"),
-        ("ready: { file: a }", "lifecycle.ready.file: text 'a' found, expected an absolute path of the node"),
-        ("ready: { file: /a, periodMs: 1 }", "number 1 found, expected a whole number from 50 to 86400000"),
+        (
+            "redy: { file: /a }",
+            "lifecycle.redy: unknown key, did you mean 'ready'? (line 3 column 3 of runtimeConfig)",
+        ),
+        (
+            "ready: { fil: /a }",
+            "lifecycle.ready.fil: unknown key, did you mean 'file'?",
+        ),
+        (
+            "ready: { tcp: { prt: 1 } }",
+            "lifecycle.ready.tcp.prt: unknown key, did you mean 'port'?",
+        ),
+        (
+            "ready: { file: /a, deadlineMS: 1 }",
+            "lifecycle.ready.deadlineMS: unknown key, did you mean 'deadlineMs'?",
+        ),
+        (
+            "ready: { file: /a, failureThreshold: 3 }",
+            "lifecycle.ready.failureThreshold: unknown key",
+        ),
+        (
+            "ready: {}",
+            "one of notify, exec, tcp, http, unix or file is needed",
+        ),
+        (
+            "ready: ~",
+            "lifecycle.ready: null found, expected a mapping",
+        ),
+        (
+            "ready: { file: /a, tcp: { port: 1 } }",
+            "'tcp' and 'file' are both there, only one can be",
+        ),
+        (
+            "ready: { file: a }",
+            "lifecycle.ready.file: text 'a' found, expected an absolute path of the node",
+        ),
+        (
+            "ready: { file: /a, periodMs: 1 }",
+            "number 1 found, expected a whole number from 50 to 86400000",
+        ),
         (
             "ready: { exec: [a], timeoutMs: 86400000 }",
             "number 86400000 found, expected a whole number from 50 to 60000",
@@ -104,45 +239,123 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
             "alive: { tcp: { port: 1 }, timeoutMs: 60001 }",
             "number 60001 found, expected a whole number from 50 to 60000",
         ),
-        ("gone: { file: /a, timeoutMs: 60001 }", "number 60001 found, expected a whole number from 50 to 60000"),
-        ("ready: { file: /a, periodMs: '500' }", "text '500' found, expected a whole number"),
-        ("ready: { file: /a, periodMs: 0.5 }", "number 0.5 found, expected a whole number"),
-        ("ready: { file: /a, onDeadline: fail }", "unknown value 'fail', expected FAIL or WAIT"),
-        ("ready: { tcp: { port: 0 } }", "number 0 found, expected a whole number from 1 to 65535"),
+        (
+            "gone: { file: /a, timeoutMs: 60001 }",
+            "number 60001 found, expected a whole number from 50 to 60000",
+        ),
+        (
+            "ready: { file: /a, periodMs: '500' }",
+            "text '500' found, expected a whole number",
+        ),
+        (
+            "ready: { file: /a, periodMs: 0.5 }",
+            "number 0.5 found, expected a whole number",
+        ),
+        (
+            "ready: { file: /a, onDeadline: fail }",
+            "unknown value 'fail', expected FAIL or WAIT",
+        ),
+        (
+            "ready: { tcp: { port: 0 } }",
+            "number 0 found, expected a whole number from 1 to 65535",
+        ),
         (
             "ready: { tcp: { port: 80, host: db } }",
             "text 'db' found, expected an IP address or localhost; names are not looked up",
         ),
-        ("ready: { tcp: {} }", "lifecycle.ready.tcp: missing field `port`"),
-        ("ready: { http: { port: 80, path: 'a b' } }", "expected a path that begins with '/'"),
-        ("ready: { exec: /bin/true }", "lifecycle.ready.exec: text '/bin/true' found, expected a list"),
-        ("ready: { exec: [] }", "an empty list found, expected a command"),
-        ("ready: { notify: false }", "lifecycle.ready.notify: boolean false found, expected true"),
-        ("ready: { notify: true, periodMs: 500 }", "it means nothing together with 'notify'; leave it out"),
-        ("alive: { notify: true }", "lifecycle.alive: missing field `timeoutMs`"),
-        ("alive: { file: /a, action: STOP }", "unknown value 'STOP', expected RESTART or REPORT"),
+        (
+            "ready: { tcp: {} }",
+            "lifecycle.ready.tcp: missing field `port`",
+        ),
+        (
+            "ready: { http: { port: 80, path: 'a b' } }",
+            "expected a path that begins with '/'",
+        ),
+        (
+            "ready: { exec: /bin/true }",
+            "lifecycle.ready.exec: text '/bin/true' found, expected a list",
+        ),
+        (
+            "ready: { exec: [] }",
+            "an empty list found, expected a command",
+        ),
+        (
+            "ready: { notify: false }",
+            "lifecycle.ready.notify: boolean false found, expected true",
+        ),
+        (
+            "ready: { notify: true, periodMs: 500 }",
+            "it means nothing together with 'notify'; leave it out",
+        ),
+        (
+            "alive: { notify: true }",
+            "lifecycle.alive: missing field `timeoutMs`",
+        ),
+        (
+            "alive: { file: /a, action: STOP }",
+            "unknown value 'STOP', expected RESTART or REPORT",
+        ),
         (
             "gone: { exec: [a] }",
             "lifecycle.gone.exec: unknown key; known are tcp, http, unix, file, periodMs, timeoutMs, deadlineMs",
         ),
-        ("restart: { maxRestart: 5 }", "lifecycle.restart.maxRestart: unknown key, did you mean 'maxRestarts'?"),
-        ("restart: { maxRestarts: -1 }", "number -1 found, expected a whole number from 0"),
-        ("precondition: {}", "at least one of pathExists, pathMissing or tagEquals is needed"),
-        ("precondition: { tagEquals: [a] }", "lifecycle.precondition.tagEquals: a list found, expected a mapping"),
-        ("prepare: create", "unknown value 'create', expected NONE, IMAGE, CREATE or INIT"),
-        ("prepare: true", "lifecycle.prepare: boolean true found, expected NONE, IMAGE, CREATE or INIT"),
+        (
+            "restart: { maxRestart: 5 }",
+            "lifecycle.restart.maxRestart: unknown key, did you mean 'maxRestarts'?",
+        ),
+        (
+            "restart: { maxRestarts: -1 }",
+            "number -1 found, expected a whole number from 0",
+        ),
+        (
+            "precondition: {}",
+            "at least one of pathExists, pathMissing or tagEquals is needed",
+        ),
+        (
+            "precondition: { tagEquals: [a] }",
+            "lifecycle.precondition.tagEquals: a list found, expected a mapping",
+        ),
+        (
+            "prepare: create",
+            "unknown value 'create', expected NONE, IMAGE, CREATE or INIT",
+        ),
+        (
+            "prepare: true",
+            "lifecycle.prepare: boolean true found, expected NONE, IMAGE, CREATE or INIT",
+        ),
         ("ready: { file: /a }\n  ready: { file: /b }", "duplicate"),
-        ("update: { stage: INIT }", "lifecycle.update.stage: unknown value 'INIT', expected NONE, IMAGE or CREATE"),
-        ("update: { stage: create }", "unknown value 'create', expected NONE, IMAGE or CREATE"),
-        ("update: { onFailure: ROLL_BACK }", "unknown value 'ROLL_BACK', expected ROLLBACK or KEEP"),
+        (
+            "update: { stage: INIT }",
+            "lifecycle.update.stage: unknown value 'INIT', expected NONE, IMAGE or CREATE",
+        ),
+        (
+            "update: { stage: create }",
+            "unknown value 'create', expected NONE, IMAGE or CREATE",
+        ),
+        (
+            "update: { onFailure: ROLL_BACK }",
+            "unknown value 'ROLL_BACK', expected ROLLBACK or KEEP",
+        ),
         (
             "update: { when: {} }",
             "lifecycle.update.when: at least one of pathExists, pathMissing or tagEquals is needed",
         ),
-        ("update: { healthyMs: 86400001 }", "expected a whole number from 0 to 86400000"),
-        ("update: { deadlineMs: 999 }", "expected a whole number from 1000 to 86400000"),
-        ("update: { deadlineMs: 10000 }", "'deadlineMs' (10000) must be greater than 'healthyMs' (10000)"),
-        ("update: { deadline: 1 }", "lifecycle.update.deadline: unknown key, did you mean 'deadlineMs'?"),
+        (
+            "update: { healthyMs: 86400001 }",
+            "expected a whole number from 0 to 86400000",
+        ),
+        (
+            "update: { deadlineMs: 999 }",
+            "expected a whole number from 1000 to 86400000",
+        ),
+        (
+            "update: { deadlineMs: 10000 }",
+            "'deadlineMs' (10000) must be greater than 'healthyMs' (10000)",
+        ),
+        (
+            "update: { deadline: 1 }",
+            "lifecycle.update.deadline: unknown key, did you mean 'deadlineMs'?",
+        ),
     ] {
         let error = read(block).unwrap_err().to_string();
         assert!(error.contains(expected), "{block}: {error}");
@@ -154,25 +367,58 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
 // [utest->swdd~lifecycle-block-is-checked~1]
 #[test]
 fn the_key_of_the_block_itself_misspelt_is_an_error_with_line_and_suggestion() {
-    for key in ["Lifecycle", "lifeCycle", "LIFECYCLE", "lifecyle", "lifecycles", "life-cycle", "livecycle"] {
-        let error =
-            of_config("podman", &format!("image: x\n{key}: {{ ready: {{ file: /a }} }}")).unwrap_err().to_string();
-        assert!(error.contains(&format!("{key}: unknown key, did you mean 'lifecycle'?")), "{error}");
+    for key in [
+        "Lifecycle",
+        "lifeCycle",
+        "LIFECYCLE",
+        "lifecyle",
+        "lifecycles",
+        "life-cycle",
+        "livecycle",
+    ] {
+        let error = of_config(
+            "podman",
+            &format!("image: x\n{key}: {{ ready: {{ file: /a }} }}"),
+        )
+        .unwrap_err()
+        .to_string();
+        assert!(
+            error.contains(&format!("{key}: unknown key, did you mean 'lifecycle'?")),
+            "{error}"
+        );
         assert!(error.contains("line 2"), "{error}");
     }
 }
 
 #[test]
 fn notify_is_for_podman_and_needs_its_options_for_itself() {
-    let with = |runtime, rest: &str| of_config(runtime, &format!("lifecycle: {{ ready: {{ notify: true }} }}\n{rest}"));
-    assert!(with("podman", "commandOptions: [--net=host]").unwrap().unwrap().wants_notify());
+    let with = |runtime, rest: &str| {
+        of_config(
+            runtime,
+            &format!("lifecycle: {{ ready: {{ notify: true }} }}\n{rest}"),
+        )
+    };
+    assert!(
+        with("podman", "commandOptions: [--net=host]")
+            .unwrap()
+            .unwrap()
+            .wants_notify()
+    );
     for runtime in ["podman-kube", "containerd"] {
         let error = with(runtime, "").unwrap_err().to_string();
-        assert!(error.contains("'notify' is for the runtime podman only"), "{error}");
+        assert!(
+            error.contains("'notify' is for the runtime podman only"),
+            "{error}"
+        );
     }
     for option in ["--sdnotify=ignore", "--pidfile"] {
-        let error = with("podman", &format!("commandOptions: [-d, {option}]")).unwrap_err().to_string();
-        assert!(error.contains(&format!("'{option}' cannot be used together with 'notify'")), "{error}");
+        let error = with("podman", &format!("commandOptions: [-d, {option}]"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(&format!("'{option}' cannot be used together with 'notify'")),
+            "{error}"
+        );
     }
 }
 
@@ -193,32 +439,63 @@ fn no_block_and_other_runtimes_are_left_alone() {
 
 #[test]
 fn a_condition_names_the_first_entry_that_does_not_hold() {
-    let read = |text: &str| read(&format!("activation: {text}")).unwrap().activation.unwrap();
+    let read = |text: &str| {
+        read(&format!("activation: {text}"))
+            .unwrap()
+            .activation
+            .unwrap()
+    };
     let tags = BTreeMap::from([("zone".to_owned(), "2".to_owned())]);
     let exists = |path: &str| (path != "/silent").then_some(path == "/there");
     for (condition, unmet) in [
-        ("{ pathExists: /there, pathMissing: /gone, tagEquals: { zone: 2 } }", None),
+        (
+            "{ pathExists: /there, pathMissing: /gone, tagEquals: { zone: 2 } }",
+            None,
+        ),
         ("{ pathExists: /gone }", Some("/gone does not exist")),
         ("{ pathMissing: /there }", Some("/there exists")),
         ("{ pathExists: /silent }", Some("/silent does not answer")),
         ("{ pathMissing: /silent }", Some("/silent does not answer")),
-        ("{ tagEquals: { zone: '1' } }", Some("tag zone is '2', not '1'")),
-        ("{ tagEquals: { area: '1' } }", Some("the agent has no tag area")),
+        (
+            "{ tagEquals: { zone: '1' } }",
+            Some("tag zone is '2', not '1'"),
+        ),
+        (
+            "{ tagEquals: { area: '1' } }",
+            Some("the agent has no tag area"),
+        ),
     ] {
-        assert_eq!(read(condition).unmet(exists, &tags).as_deref(), unmet, "{condition}");
+        assert_eq!(
+            read(condition).unmet(exists, &tags).as_deref(),
+            unmet,
+            "{condition}"
+        );
     }
 }
 
 #[test]
 fn a_line_of_the_block_is_found_in_the_manifest() {
     let manifest = "workloads:\n  w:\n    runtimeConfig: |\n\n      image: x\n      lifecycle:\n        redy: 1\n";
-    let at = Location { line: 3, column: 20 };
+    let at = Location {
+        line: 3,
+        column: 20,
+    };
     assert_eq!(
-        place_in_manifest(manifest, at, "image: x\nlifecycle:\n  redy: 1", Location { line: 3, column: 3 }),
+        place_in_manifest(
+            manifest,
+            at,
+            "image: x\nlifecycle:\n  redy: 1",
+            Location { line: 3, column: 3 }
+        ),
         Some(Location { line: 7, column: 9 })
     );
     assert_eq!(
-        place_in_manifest(manifest, at, "image: x\nlifecycle: {redy: 1}", Location { line: 2, column: 1 }),
+        place_in_manifest(
+            manifest,
+            at,
+            "image: x\nlifecycle: {redy: 1}",
+            Location { line: 2, column: 1 }
+        ),
         None
     );
 }

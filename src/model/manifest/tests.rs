@@ -3,13 +3,17 @@
 use super::*;
 use crate::model::access_rules::{AccessRule, Operation};
 use crate::model::fields::reader::MANIFEST_WARNINGS_MAX;
-use crate::model::workload::{AddCondition, ConfigItem, File, FileContent, RestartPolicy, Workload};
+use crate::model::workload::{
+    AddCondition, ConfigItem, File, FileContent, RestartPolicy, Workload,
+};
 use std::collections::BTreeMap;
 
 /// A manifest with one workload `w` that has all mandatory fields, and `extra` lines below it.
 fn with(extra: &str) -> String {
     let lines: String = extra.lines().map(|line| format!("    {line}\n")).collect();
-    format!("apiVersion: v1\nworkloads:\n  w:\n    agent: A\n    runtime: podman\n    runtimeConfig: x\n{lines}")
+    format!(
+        "apiVersion: v1\nworkloads:\n  w:\n    agent: A\n    runtime: podman\n    runtimeConfig: x\n{lines}"
+    )
 }
 
 fn read(text: &str) -> Result<DesiredState, ManifestError> {
@@ -22,7 +26,10 @@ fn workload(text: &str) -> Workload {
 }
 
 fn texts(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
-    entries.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect()
+    entries
+        .iter()
+        .map(|(key, text)| ((*key).to_owned(), (*text).to_owned()))
+        .collect()
 }
 
 /// A startup manifest has a budget; what large clusters start with stays within it.
@@ -35,8 +42,12 @@ fn a_manifest_of_thousands_of_workloads_is_read() {
     for (count, fields) in [(7_500, FEW), (2_500, MANY)] {
         let lines: String = fields.lines().map(|line| format!("    {line}\n")).collect();
         let one = |number: usize| {
-            let config = format!("\"image: i\\ncommandOptions: [--publish={number}:80, --env=NUMBER={number}]\"");
-            format!("  w{number}:\n    agent: A\n    runtime: podman\n    runtimeConfig: {config}\n{lines}")
+            let config = format!(
+                "\"image: i\\ncommandOptions: [--publish={number}:80, --env=NUMBER={number}]\""
+            );
+            format!(
+                "  w{number}:\n    agent: A\n    runtime: podman\n    runtimeConfig: {config}\n{lines}"
+            )
         };
         let workloads: String = (0..count).map(one).collect();
         let text = format!("apiVersion: v1\nconfigs: {{common: text}}\nworkloads:\n{workloads}");
@@ -49,7 +60,15 @@ fn a_manifest_of_thousands_of_workloads_is_read() {
 fn in_v0_1_a_mapping_or_list_that_is_left_empty_has_no_entries() {
     let access = "controlInterfaceAccess:\n  allowRules:\n  - type: StateRule\n    operation: Read\n    filterMasks:\n  \
                   - {type: LogRule, workloadNames: ~}\n  denyRules:\n";
-    for empty in ["tags:", "tags: ~", "dependencies:", "configs: null", "files:", "controlInterfaceAccess:", access] {
+    for empty in [
+        "tags:",
+        "tags: ~",
+        "dependencies:",
+        "configs: null",
+        "files:",
+        "controlInterfaceAccess:",
+        access,
+    ] {
         let old = with(empty).replace("v1", "v0.1");
         let mut expected = workload(&with(""));
         if empty == access {
@@ -63,7 +82,12 @@ fn in_v0_1_a_mapping_or_list_that_is_left_empty_has_no_entries() {
         }
     }
     // Null is no value for anything else.
-    for wrong in ["restartPolicy:", "configs: [a]", "files: [~]", "tags: [{key: a, value: ~}]"] {
+    for wrong in [
+        "restartPolicy:",
+        "configs: [a]",
+        "files: [~]",
+        "tags: [{key: a, value: ~}]",
+    ] {
         assert!(read(&with(wrong).replace("v1", "v0.1")).is_err(), "{wrong}");
     }
     assert!(read("apiVersion: v0.1\nworkloads:\n  w:\n").is_err());
@@ -75,20 +99,36 @@ pub(crate) fn workload_with_everything() -> Workload {
     let mut workload = Workload::new("agent_A", "podman", "image: x");
     workload.restart_policy = RestartPolicy::OnFailure;
     workload.tags = texts(&[("owner", "me")]);
-    let dependencies =
-        [("db", AddCondition::Running), ("init", AddCondition::Succeeded), ("bad", AddCondition::Failed)];
-    workload.dependencies = dependencies.map(|(name, condition)| (name.to_owned(), condition)).into();
+    let dependencies = [
+        ("db", AddCondition::Running),
+        ("init", AddCondition::Succeeded),
+        ("bad", AddCondition::Failed),
+    ];
+    workload.dependencies = dependencies
+        .map(|(name, condition)| (name.to_owned(), condition))
+        .into();
     workload.configs = texts(&[("alias", "key")]);
-    let file = |mount_point: &str, content| File { mount_point: mount_point.into(), content };
+    let file = |mount_point: &str, content| File {
+        mount_point: mount_point.into(),
+        content,
+    };
     workload.files = vec![
         file("/etc/a", FileContent::Data("text".into())),
         file("/etc/b", FileContent::BinaryData("aGk=".into())),
         file("/etc/c", FileContent::Data(String::new())),
     ];
-    let state_rule = |operation, mask: &str| AccessRule::State { operation, filter_masks: vec![mask.into()] };
-    let log_rule = |name: &str| AccessRule::Log { workload_names: vec![name.into()] };
+    let state_rule = |operation, mask: &str| AccessRule::State {
+        operation,
+        filter_masks: vec![mask.into()],
+    };
+    let log_rule = |name: &str| AccessRule::Log {
+        workload_names: vec![name.into()],
+    };
     let access = &mut workload.control_interface_access;
-    access.allow_rules = vec![state_rule(Operation::Read, "desiredState.workloads.*"), log_rule("web*")];
+    access.allow_rules = vec![
+        state_rule(Operation::Read, "desiredState.workloads.*"),
+        log_rule("web*"),
+    ];
     access.deny_rules = vec![state_rule(Operation::Nothing, "*"), log_rule("*")];
     workload
 }
@@ -126,8 +166,14 @@ configs:
     assert_eq!(state.api_version, "v1");
     assert_eq!(*state.workloads["web"], workload_with_everything());
     let text = |text: &str| ConfigItem::Text(text.to_owned());
-    let list = ConfigItem::List(vec![text("a"), ConfigItem::Map([("b".to_owned(), text("c"))].into())]);
-    assert_eq!(state.configs, [("key".to_owned(), text("value")), ("list".to_owned(), list)].into());
+    let list = ConfigItem::List(vec![
+        text("a"),
+        ConfigItem::Map([("b".to_owned(), text("c"))].into()),
+    ]);
+    assert_eq!(
+        state.configs,
+        [("key".to_owned(), text("value")), ("list".to_owned(), list)].into()
+    );
 }
 
 #[test]
@@ -135,20 +181,40 @@ fn accepted_top_levels() {
     for (text, workloads, configs) in [
         ("apiVersion: v1\n", 0, 0),
         ("apiVersion: v0.1\nworkloads:\nconfigs: ~\n", 0, 0),
-        ("apiVersion: v1\nworkloads: {}\nconfigs: {}\nother: [1, 2]\n", 0, 0),
-        ("{\"apiVersion\": \"v1\", \"configs\": {\"a\": \"b\"}}", 0, 1),
-        ("%YAML 1.2\n---\napiVersion: v1\nworkloads: {w: {agent: a, runtime: r, runtimeConfig: c}}\n...\n", 1, 0),
+        (
+            "apiVersion: v1\nworkloads: {}\nconfigs: {}\nother: [1, 2]\n",
+            0,
+            0,
+        ),
+        (
+            "{\"apiVersion\": \"v1\", \"configs\": {\"a\": \"b\"}}",
+            0,
+            1,
+        ),
+        (
+            "%YAML 1.2\n---\napiVersion: v1\nworkloads: {w: {agent: a, runtime: r, runtimeConfig: c}}\n...\n",
+            1,
+            0,
+        ),
     ] {
         let state = read(text).unwrap_or_else(|error| panic!("{text}\n{error}"));
-        assert_eq!((state.workloads.len(), state.configs.len()), (workloads, configs), "{text}");
+        assert_eq!(
+            (state.workloads.len(), state.configs.len()),
+            (workloads, configs),
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn scalars_of_text_fields_are_their_source_text() {
-    let text = "apiVersion: v1\nworkloads:\n  0x10: {agent: 1.10, runtime: true, runtimeConfig: 0o7}\n";
+    let text =
+        "apiVersion: v1\nworkloads:\n  0x10: {agent: 1.10, runtime: true, runtimeConfig: 0o7}\n";
     let state = read(text).unwrap();
-    assert_eq!(state.workloads["0x10"].as_ref(), &Workload::new("1.10", "true", "0o7"));
+    assert_eq!(
+        state.workloads["0x10"].as_ref(),
+        &Workload::new("1.10", "true", "0o7")
+    );
     let nulls = "apiVersion: v1\nworkloads:\n  ~: {agent: ~, runtime: , runtimeConfig: null}\n";
     assert_eq!(workload(nulls), Workload::new("", "", ""));
     let stripped = "apiVersion: v1\nworkloads:\n  w: {agent: a, runtime: r, runtimeConfig: \"\\u2003 x\\n\\n\"}\n";
@@ -163,37 +229,67 @@ fn accepted_fields() {
         change(&mut workload);
         workload
     };
-    let file = |content| vec![File { mount_point: "/m".into(), content }];
-    let state_rule = |operation| AccessRule::State { operation, filter_masks: vec!["a".into()] };
+    let file = |content| {
+        vec![File {
+            mount_point: "/m".into(),
+            content,
+        }]
+    };
+    let state_rule = |operation| AccessRule::State {
+        operation,
+        filter_masks: vec!["a".into()],
+    };
     for (extra, expected) in [
         ("image: unknown keys are ignored", base.clone()),
-        ("restartPolicy: ALWAYS", changed(&|w| w.restart_policy = RestartPolicy::Always)),
+        (
+            "restartPolicy: ALWAYS",
+            changed(&|w| w.restart_policy = RestartPolicy::Always),
+        ),
         ("restartPolicy: NEVER", base.clone()),
         ("tags: {}", base.clone()),
-        ("tags: {1: '2', a: ''}", changed(&|w| w.tags = texts(&[("1", "2"), ("a", "")]))),
+        (
+            "tags: {1: '2', a: ''}",
+            changed(&|w| w.tags = texts(&[("1", "2"), ("a", "")])),
+        ),
         ("dependencies: {}", base.clone()),
         ("configs: {}", base.clone()),
-        ("configs: {a: 1}", changed(&|w| w.configs = texts(&[("a", "1")]))),
+        (
+            "configs: {a: 1}",
+            changed(&|w| w.configs = texts(&[("a", "1")])),
+        ),
         ("files: []", base.clone()),
         (
             "files: [{mountPoint: /m, data: d, binaryData: b, mode: 1}]",
             changed(&|w| w.files = file(FileContent::Data("d".into()))),
         ),
-        ("files: [{mountPoint: /m, data: ''}]", changed(&|w| w.files = file(FileContent::Data(String::new())))),
+        (
+            "files: [{mountPoint: /m, data: ''}]",
+            changed(&|w| w.files = file(FileContent::Data(String::new()))),
+        ),
         ("controlInterfaceAccess:", base.clone()),
         ("controlInterfaceAccess: {}", base.clone()),
-        ("controlInterfaceAccess: {allowRules: [], rules: []}", base.clone()),
+        (
+            "controlInterfaceAccess: {allowRules: [], rules: []}",
+            base.clone(),
+        ),
         (
             "controlInterfaceAccess: {denyRules: [{type: StateRule, operation: Nothing, filterMask: [a]}]}",
-            changed(&|w| w.control_interface_access.deny_rules = vec![state_rule(Operation::Nothing)]),
+            changed(&|w| {
+                w.control_interface_access.deny_rules = vec![state_rule(Operation::Nothing)]
+            }),
         ),
         (
             "controlInterfaceAccess: {allowRules: [{type: LogRule, workloadNames: []}]}",
             changed(&|w| {
-                w.control_interface_access.allow_rules = vec![AccessRule::Log { workload_names: Vec::new() }];
+                w.control_interface_access.allow_rules = vec![AccessRule::Log {
+                    workload_names: Vec::new(),
+                }];
             }),
         ),
-        ("a: &anchor {owner: me}\ntags: *anchor", changed(&|w| w.tags = texts(&[("owner", "me")]))),
+        (
+            "a: &anchor {owner: me}\ntags: *anchor",
+            changed(&|w| w.tags = texts(&[("owner", "me")])),
+        ),
         (
             "base: &base {restartPolicy: ALWAYS, runtime: other}\n<<: *base",
             changed(&|w| w.restart_policy = RestartPolicy::Always),
@@ -208,12 +304,30 @@ fn refused_manifests_name_the_field_and_the_place() {
     let top = |text: &str| text.to_owned();
     for (text, message) in [
         (top(""), "missing field `apiVersion` at line 1 column 1"),
-        (top("workloads: {}\n"), "missing field `apiVersion` at line 1 column 1"),
-        (top("[1]\n"), "a list found, expected a mapping at line 1 column 1"),
-        (top("text"), "text 'text' found, expected a mapping at line 1 column 1"),
-        (top("apiVersion: {}\n"), "apiVersion: a mapping found, expected text at line 1 column 13"),
-        (top("apiVersion: v1\nworkloads: []\n"), "workloads: a list found, expected a mapping at line 2 column 12"),
-        (top("apiVersion: v1\nworkloads:\n  w:\n"), "workloads.w: null found, expected a mapping at line 3 column 5"),
+        (
+            top("workloads: {}\n"),
+            "missing field `apiVersion` at line 1 column 1",
+        ),
+        (
+            top("[1]\n"),
+            "a list found, expected a mapping at line 1 column 1",
+        ),
+        (
+            top("text"),
+            "text 'text' found, expected a mapping at line 1 column 1",
+        ),
+        (
+            top("apiVersion: {}\n"),
+            "apiVersion: a mapping found, expected text at line 1 column 13",
+        ),
+        (
+            top("apiVersion: v1\nworkloads: []\n"),
+            "workloads: a list found, expected a mapping at line 2 column 12",
+        ),
+        (
+            top("apiVersion: v1\nworkloads:\n  w:\n"),
+            "workloads.w: null found, expected a mapping at line 3 column 5",
+        ),
         (
             top("apiVersion: v1\nworkloads:\n  w: {runtime: r, runtimeConfig: c}\n"),
             "workloads.w: missing field `agent` at line 3 column 6",
@@ -255,19 +369,43 @@ fn refused_manifests_name_the_field_and_the_place() {
             "workloads.w.runtimeConfig: a mapping found, expected text (write `runtimeConfig: |` and leave the lines below \
              it as they are) at line 6 column 20",
         ),
-        (with("tags: {a: }"), "workloads.w.tags.a: null found, expected text at line 7 column 15"),
-        (with("dependencies:"), "workloads.w.dependencies: null found, expected a mapping at line 7 column 18"),
-        (with("dependencies: []"), "workloads.w.dependencies: a list found, expected a mapping at line 7 column 19"),
+        (
+            with("tags: {a: }"),
+            "workloads.w.tags.a: null found, expected text at line 7 column 15",
+        ),
+        (
+            with("dependencies:"),
+            "workloads.w.dependencies: null found, expected a mapping at line 7 column 18",
+        ),
+        (
+            with("dependencies: []"),
+            "workloads.w.dependencies: a list found, expected a mapping at line 7 column 19",
+        ),
         (
             with("dependencies: {db: RUNNING}"),
             "workloads.w.dependencies.db: unknown value 'RUNNING', expected \
              ADD_COND_RUNNING, ADD_COND_SUCCEEDED or ADD_COND_FAILED at line 7 column 24",
         ),
-        (with("configs: ~"), "workloads.w.configs: null found, expected a mapping at line 7 column 14"),
-        (with("configs: [a]"), "workloads.w.configs: a list found, expected a mapping at line 7 column 14"),
-        (with("files: ~"), "workloads.w.files: null found, expected a list at line 7 column 12"),
-        (with("files: {}"), "workloads.w.files: a mapping found, expected a list at line 7 column 12"),
-        (with("files: [{data: d}]"), "workloads.w.files[0]: missing field `mountPoint` at line 7 column 13"),
+        (
+            with("configs: ~"),
+            "workloads.w.configs: null found, expected a mapping at line 7 column 14",
+        ),
+        (
+            with("configs: [a]"),
+            "workloads.w.configs: a list found, expected a mapping at line 7 column 14",
+        ),
+        (
+            with("files: ~"),
+            "workloads.w.files: null found, expected a list at line 7 column 12",
+        ),
+        (
+            with("files: {}"),
+            "workloads.w.files: a mapping found, expected a list at line 7 column 12",
+        ),
+        (
+            with("files: [{data: d}]"),
+            "workloads.w.files[0]: missing field `mountPoint` at line 7 column 13",
+        ),
         (
             with("files: [{mountPoint: /m}]"),
             "workloads.w.files[0]: missing field `data` or `binaryData` at line 7 column 13",
@@ -282,7 +420,10 @@ fn refused_manifests_name_the_field_and_the_place() {
         ),
     ] {
         let error = read(&text).unwrap_err();
-        assert!(matches!(error, ManifestError::Invalid { .. }), "{text}: {error:?}");
+        assert!(
+            matches!(error, ManifestError::Invalid { .. }),
+            "{text}: {error:?}"
+        );
         assert_eq!(error.to_string(), message, "{text}");
     }
 }
@@ -292,21 +433,42 @@ fn refused_access_rules() {
     let place = "workloads.w.controlInterfaceAccess.allowRules[0]";
     for (rule, message) in [
         ("{operation: Read, filterMasks: []}", "missing field `type`"),
-        ("{type: Rule}", "unknown value 'Rule', expected StateRule or LogRule"),
-        ("{type: StateRule, filterMasks: [a]}", "missing field `operation`"),
-        ("{type: StateRule, operation: Read}", "missing field `filterMasks`"),
-        ("{type: StateRule, operation: read, filterMasks: []}", "expected Nothing, Read, Write or ReadWrite"),
+        (
+            "{type: Rule}",
+            "unknown value 'Rule', expected StateRule or LogRule",
+        ),
+        (
+            "{type: StateRule, filterMasks: [a]}",
+            "missing field `operation`",
+        ),
+        (
+            "{type: StateRule, operation: Read}",
+            "missing field `filterMasks`",
+        ),
+        (
+            "{type: StateRule, operation: read, filterMasks: []}",
+            "expected Nothing, Read, Write or ReadWrite",
+        ),
         (
             "{type: StateRule, operation: Read, filterMask: [a], filterMasks: [a]}",
             "duplicate field `filterMasks` (`filterMask` is its old name)",
         ),
-        ("{type: StateRule, operation: Read, filterMasks: a}", "text 'a' found, expected a list"),
+        (
+            "{type: StateRule, operation: Read, filterMasks: a}",
+            "text 'a' found, expected a list",
+        ),
         ("{type: LogRule}", "missing field `workloadNames`"),
         ("LogRule", "text 'LogRule' found, expected a mapping"),
     ] {
-        let error = read(&with(&format!("controlInterfaceAccess:\n  allowRules:\n  - {rule}"))).unwrap_err();
+        let error = read(&with(&format!(
+            "controlInterfaceAccess:\n  allowRules:\n  - {rule}"
+        )))
+        .unwrap_err();
         let text = error.to_string();
-        assert!(text.starts_with(place) && text.contains(message), "{rule}: {text}");
+        assert!(
+            text.starts_with(place) && text.contains(message),
+            "{rule}: {text}"
+        );
         assert!(text.contains(" at line 9 column "), "{rule}: {text}");
     }
 }
@@ -314,8 +476,14 @@ fn refused_access_rules() {
 #[test]
 fn config_values_must_be_texts_lists_or_mappings() {
     for (value, message) in [
-        ("1", "configs.k: number 1 found, expected text (put it in quotes), a list or a mapping at line 3 column 6"),
-        ("~", "configs.k: null found, expected text (put it in quotes), a list or a mapping at line 3 column 6"),
+        (
+            "1",
+            "configs.k: number 1 found, expected text (put it in quotes), a list or a mapping at line 3 column 6",
+        ),
+        (
+            "~",
+            "configs.k: null found, expected text (put it in quotes), a list or a mapping at line 3 column 6",
+        ),
         (
             "[a, {b: false}]",
             "configs.k[1].b: boolean false found, expected text (put it in quotes), a list or a mapping \
@@ -331,15 +499,24 @@ fn config_values_must_be_texts_lists_or_mappings() {
 fn yaml_that_cannot_be_read_is_a_class_of_its_own() {
     for (text, part) in [
         ("apiVersion: [", "did not find expected node content"),
-        ("apiVersion: v1\n---\napiVersion: v1\n", "more than one document is not supported"),
-        ("apiVersion: v1\napiVersion: v1\n", "duplicate entry with key \"apiVersion\" at line 2 column 1"),
+        (
+            "apiVersion: v1\n---\napiVersion: v1\n",
+            "more than one document is not supported",
+        ),
+        (
+            "apiVersion: v1\napiVersion: v1\n",
+            "duplicate entry with key \"apiVersion\" at line 2 column 1",
+        ),
         (
             "apiVersion: v1\nworkloads:\n  w: {}\n  v: {}\n  w: {}\n",
             "workloads: duplicate entry with key \"w\" at line 5 column 3",
         ),
     ] {
         let error = read(text).unwrap_err();
-        assert!(matches!(error, ManifestError::Unreadable { .. }), "{text}: {error:?}");
+        assert!(
+            matches!(error, ManifestError::Unreadable { .. }),
+            "{text}: {error:?}"
+        );
         assert!(error.to_string().contains(part), "{text}: {error}");
     }
 }
@@ -347,7 +524,9 @@ fn yaml_that_cannot_be_read_is_a_class_of_its_own() {
 #[test]
 fn tags_have_the_shape_of_the_version() {
     let tags = |version: &str, tags: &str| {
-        format!("apiVersion: {version}\nworkloads:\n  a: {{agent: A, runtime: r, runtimeConfig: c, tags: {tags}}}\n")
+        format!(
+            "apiVersion: {version}\nworkloads:\n  a: {{agent: A, runtime: r, runtimeConfig: c, tags: {tags}}}\n"
+        )
     };
     let v1 = "For API version 'v1', tags must be specified as a mapping (key-value pairs). \
               Found tags as sequence for workload 'a'.";
@@ -356,14 +535,35 @@ fn tags_have_the_shape_of_the_version() {
     for (text, message) in [(tags("v1", "[]"), v1), (tags("v0.1", "{}"), v01)] {
         let error = read(&text).unwrap_err();
         assert_eq!(error.to_string(), message);
-        let ManifestError::TagShape { location: Some(at), .. } = error else { panic!("{text}: {error:?}") };
+        let ManifestError::TagShape {
+            location: Some(at), ..
+        } = error
+        else {
+            panic!("{text}: {error:?}")
+        };
         assert_eq!(at.line, 3);
     }
-    assert!(matches!(read(&tags("v1", "~")), Err(ManifestError::TagShape { .. })));
+    assert!(matches!(
+        read(&tags("v1", "~")),
+        Err(ManifestError::TagShape { .. })
+    ));
     let list = "[{key: a, value: b}, {key: c, value: ''}]";
-    assert_eq!(workload(&tags("v0.1", list)).tags, texts(&[("a", "b"), ("c", "")]));
-    assert!(read(&tags("v0.1", "[{key: a, value: 1}]")).unwrap_err().to_string().contains("tags[0].value: number 1"));
-    assert!(read(&tags("v0.1", "[{key: a}]")).unwrap_err().to_string().contains("missing field `value`"));
+    assert_eq!(
+        workload(&tags("v0.1", list)).tags,
+        texts(&[("a", "b"), ("c", "")])
+    );
+    assert!(
+        read(&tags("v0.1", "[{key: a, value: 1}]"))
+            .unwrap_err()
+            .to_string()
+            .contains("tags[0].value: number 1")
+    );
+    assert!(
+        read(&tags("v0.1", "[{key: a}]"))
+            .unwrap_err()
+            .to_string()
+            .contains("missing field `value`")
+    );
     // Other versions are refused by the receiver, not for the shape of their tags.
     for shape in ["{a: b}", "[{key: a, value: b}]"] {
         assert_eq!(read(&tags("v2", shape)).unwrap().api_version, "v2");
@@ -385,7 +585,12 @@ workloads:
     controlInterfaceAccess:
       allowRules: [{type: LogRule, workloadNames: [], operation: Read}]
 ";
-    let warnings: Vec<String> = Manifest::parse(text).unwrap().warnings.iter().map(ToString::to_string).collect();
+    let warnings: Vec<String> = Manifest::parse(text)
+        .unwrap()
+        .warnings
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(
         warnings,
         [
@@ -404,7 +609,12 @@ workloads:
 
 #[test]
 fn a_workload_without_agent_is_kept_for_those_who_can_give_it_one() {
-    let manifest = Manifest::parse("apiVersion: v1\nworkloads: {w: {runtime: r, runtimeConfig: c}}\n").unwrap();
-    assert_eq!(manifest.without_agent.as_ref().map(|(name, _)| &**name), Some("w"));
+    let manifest =
+        Manifest::parse("apiVersion: v1\nworkloads: {w: {runtime: r, runtimeConfig: c}}\n")
+            .unwrap();
+    assert_eq!(
+        manifest.without_agent.as_ref().map(|(name, _)| &**name),
+        Some("w")
+    );
     assert!(manifest.into_desired_state().is_err());
 }

@@ -20,15 +20,27 @@ fn entries_are_a_sorted_map() {
                 }
                 3 => {
                     entries.values_mut().for_each(|other| *other = node.clone());
-                    expected.values_mut().for_each(|other| *other = node.clone());
+                    expected
+                        .values_mut()
+                        .for_each(|other| *other = node.clone());
                 }
-                _ => assert_eq!(entries.insert(key.clone(), node.clone()), expected.insert(key, node)),
+                _ => assert_eq!(
+                    entries.insert(key.clone(), node.clone()),
+                    expected.insert(key, node)
+                ),
             }
-            assert!(entries.iter().eq(expected.iter().map(|(key, node)| (key.as_str(), node))));
+            assert!(
+                entries
+                    .iter()
+                    .eq(expected.iter().map(|(key, node)| (key.as_str(), node)))
+            );
             assert_eq!(entries.len(), expected.len());
             let key = random.usize(..keys).to_string();
             assert_eq!(
-                (entries.get(key.as_str()), entries.contains_key(key.as_str())),
+                (
+                    entries.get(key.as_str()),
+                    entries.contains_key(key.as_str())
+                ),
                 (expected.get(&key), expected.contains_key(&key))
             );
             assert_eq!(entries.get_mut(key.as_str()), expected.get_mut(&key));
@@ -43,7 +55,12 @@ fn entries_are_a_sorted_map() {
 #[test]
 fn of_equal_keys_the_last_one_counts() {
     for count in [2, 33] {
-        let entries: Entries = (0..count).map(|number| ("key", Node::Number(number))).collect();
-        assert_eq!((entries.len(), entries.get("key")), (1, Some(&Node::Number(count - 1))));
+        let entries: Entries = (0..count)
+            .map(|number| ("key", Node::Number(number)))
+            .collect();
+        assert_eq!(
+            (entries.len(), entries.get("key")),
+            (1, Some(&Node::Number(count - 1)))
+        );
     }
 }

@@ -11,8 +11,16 @@ impl Trial {
     /// Entries that do not agree with each other end the test.
     fn check(&self) {
         let alarm = self.judged.values().filter_map(Judged::alarm).min();
-        assert!(alarm.is_none_or(|at| self.due.is_some_and(|due| due <= at)), "{alarm:?} {:?}", self.due);
-        assert!(self.judged.values().all(|judged| (judged.standing == Standing::Waits) == judged.alarm().is_some()));
+        assert!(
+            alarm.is_none_or(|at| self.due.is_some_and(|due| due <= at)),
+            "{alarm:?} {:?}",
+            self.due
+        );
+        assert!(
+            self.judged
+                .values()
+                .all(|judged| (judged.standing == Standing::Waits) == judged.alarm().is_some())
+        );
     }
 }
 
@@ -37,7 +45,10 @@ fn instance(name: &str) -> InstanceName {
 fn candidate(name: &str) -> Candidate {
     Candidate {
         instance: instance(name),
-        terms: Terms { healthy: HEALTHY, deadline: DEADLINE },
+        terms: Terms {
+            healthy: HEALTHY,
+            deadline: DEADLINE,
+        },
         on_failure: OnFailure::Rollback,
         is_never_restarted: false,
         ran: false,
@@ -50,8 +61,14 @@ fn candidate(name: &str) -> Candidate {
 impl Rig {
     fn new(candidates: &[Candidate]) -> Self {
         let (mut trial, clock) = (Trial::default(), ManualClock::new());
-        candidates.iter().for_each(|candidate| trial.judge(candidate.clone(), clock.now()));
-        Self { trial, clock, failures: Vec::new() }
+        candidates
+            .iter()
+            .for_each(|candidate| trial.judge(candidate.clone(), clock.now()));
+        Self {
+            trial,
+            clock,
+            failures: Vec::new(),
+        }
     }
 
     fn report(&mut self, name: &str, phase: Phase, info: &str) {
@@ -71,7 +88,10 @@ impl Rig {
     }
 
     fn failed(&mut self) -> Vec<String> {
-        self.failures.drain(..).map(|failure| format!("{}: {}", failure.workload, failure.why)).collect()
+        self.failures
+            .drain(..)
+            .map(|failure| format!("{}: {}", failure.workload, failure.why))
+            .collect()
     }
 }
 
@@ -84,7 +104,8 @@ fn it_is_over_when_all_have_run_long_enough_at_the_same_time() {
     rig.report("b", Phase::Running, "");
     rig.wait(HEALTHY / 2);
     assert_eq!(rig.trial.waits_for(), ["b"]);
-    rig.report("a", Phase::FailedExecFailed, "Exit code: '1'"); // Healthy before, so its clock begins anew.
+    // Healthy before, so its clock begins anew.
+    rig.report("a", Phase::FailedExecFailed, "Exit code: '1'");
     rig.wait(HEALTHY / 2);
     assert_eq!(rig.trial.waits_for(), ["a"]);
     rig.report("a", Phase::Running, "");
@@ -98,19 +119,37 @@ fn only_running_and_success_count_and_a_restart_after_success_does_not_interrupt
     for (phases, is_healthy) in [
         (vec![Phase::Running], true),
         (vec![Phase::Succeeded], true),
-        (vec![Phase::Succeeded, Phase::PendingStarting, Phase::Running], true),
+        (
+            vec![Phase::Succeeded, Phase::PendingStarting, Phase::Running],
+            true,
+        ),
         (vec![Phase::Succeeded, Phase::PendingStarting], true),
         (vec![Phase::Running, Phase::PendingStarting], false),
-        (vec![Phase::Running, Phase::PendingStarting, Phase::Running], false),
-        (vec![Phase::Succeeded, Phase::FailedExecFailed, Phase::PendingStarting], false),
+        (
+            vec![Phase::Running, Phase::PendingStarting, Phase::Running],
+            false,
+        ),
+        (
+            vec![
+                Phase::Succeeded,
+                Phase::FailedExecFailed,
+                Phase::PendingStarting,
+            ],
+            false,
+        ),
         (vec![Phase::PendingStarting], false),
         (vec![Phase::FailedLost], false),
-        (vec![Phase::Running, Phase::StoppingRequestedAtRuntime], false),
+        (
+            vec![Phase::Running, Phase::StoppingRequestedAtRuntime],
+            false,
+        ),
     ] {
         let mut rig = Rig::new(&[candidate("a")]);
         rig.report("a", phases[0], "");
         rig.wait(HEALTHY * 9 / 10);
-        phases[1..].iter().for_each(|phase| rig.report("a", *phase, ""));
+        phases[1..]
+            .iter()
+            .for_each(|phase| rig.report("a", *phase, ""));
         rig.wait(HEALTHY / 10);
         assert_eq!(rig.trial.is_over(), is_healthy, "{phases:?}");
     }
@@ -119,19 +158,41 @@ fn only_running_and_success_count_and_a_restart_after_success_does_not_interrupt
 #[test]
 fn what_is_final_fails_at_once() {
     for (phase, info, never, fails) in [
-        (Phase::PendingStartingFailed, "No more retries: no such image", false, true),
+        (
+            Phase::PendingStartingFailed,
+            "No more retries: no such image",
+            false,
+            true,
+        ),
         (Phase::FailedExecFailed, "Exit code: '1'", true, true),
         (Phase::FailedExecFailed, "Exit code: '1'", false, false),
-        (Phase::FailedExecFailed, "No more restarts: Exit code: '1'", false, true),
+        (
+            Phase::FailedExecFailed,
+            "No more restarts: Exit code: '1'",
+            false,
+            true,
+        ),
         (Phase::FailedLost, "", true, false),
         (Phase::FailedUnknown, "", true, false),
-        (Phase::PendingStarting, "Retry 1: no such image", true, false),
+        (
+            Phase::PendingStarting,
+            "Retry 1: no such image",
+            true,
+            false,
+        ),
     ] {
-        let mut rig = Rig::new(&[Candidate { is_never_restarted: never, ..candidate("a") }]);
+        let mut rig = Rig::new(&[Candidate {
+            is_never_restarted: never,
+            ..candidate("a")
+        }]);
         rig.report("a", phase, info);
         rig.report("a", phase, info);
         let state = ExecutionState::with_info(phase, info);
-        let expected = if fails { vec![format!("a: {state}")] } else { vec![] };
+        let expected = if fails {
+            vec![format!("a: {state}")]
+        } else {
+            vec![]
+        };
         assert_eq!(rig.failed(), expected, "{state}: once");
     }
 }
@@ -150,19 +211,35 @@ fn who_is_not_healthy_within_the_deadline_has_failed_however_it_restarts() {
         }
     }
     assert!(
-        rig.failures.len() == 2 && rig.failures[1].why == "not healthy within 120 s: Pending(Initial)",
+        rig.failures.len() == 2
+            && rig.failures[1].why == "not healthy within 120 s: Pending(Initial)",
         "{:?}",
         rig.failures
     );
-    assert!(rig.failures[0].why.starts_with("not healthy within 120 s: "), "{:?}", rig.failures);
+    assert!(
+        rig.failures[0]
+            .why
+            .starts_with("not healthy within 120 s: "),
+        "{:?}",
+        rig.failures
+    );
 }
 
 #[test]
 fn the_clock_stands_still_while_the_agent_is_away_and_absent_ones_are_waited_for_without_end() {
-    let mut rig = Rig::new(&[candidate("a"), Candidate { is_present: false, ..candidate("b") }]);
+    let mut rig = Rig::new(&[
+        candidate("a"),
+        Candidate {
+            is_present: false,
+            ..candidate("b")
+        },
+    ]);
     rig.report("a", Phase::PendingStarting, "");
     rig.wait(DEADLINE / 2);
-    assert!(rig.trial.agent_left("A", rig.clock.now()), "one was started");
+    assert!(
+        rig.trial.agent_left("A", rig.clock.now()),
+        "one was started"
+    );
     assert!(rig.trial.due().is_none() && rig.trial.is_settled() && !rig.trial.is_over());
     assert_eq!(rig.trial.waits_for(), ["agent A"]);
     rig.wait(DEADLINE * 1_000);
@@ -170,7 +247,10 @@ fn the_clock_stands_still_while_the_agent_is_away_and_absent_ones_are_waited_for
     rig.wait(DEADLINE / 2 - Duration::from_millis(1));
     assert!(rig.failed().is_empty());
     rig.wait(Duration::from_millis(1));
-    assert_eq!(rig.failed(), ["a: not healthy within 120 s: AgentDisconnected"]);
+    assert_eq!(
+        rig.failed(),
+        ["a: not healthy within 120 s: AgentDisconnected"]
+    );
 }
 
 #[test]
@@ -180,7 +260,10 @@ fn losing_an_agent_on_which_nothing_was_started_is_no_loss() {
     assert!(!rig.trial.agent_left("A", rig.clock.now()));
     rig.trial.agent_came("A", rig.clock.now());
     rig.report("a", Phase::Running, "");
-    assert!(!rig.trial.agent_left("other", rig.clock.now()) && rig.trial.agent_left("A", rig.clock.now()));
+    assert!(
+        !rig.trial.agent_left("other", rig.clock.now())
+            && rig.trial.agent_left("A", rig.clock.now())
+    );
 }
 
 #[test]
@@ -192,15 +275,30 @@ fn what_may_not_run_is_waited_for_only_if_its_predecessor_ran() {
         (false, "waits for 'db', which may not run", false),
         (true, "inactive: /dev/nvme0n1 does not exist", false),
         (false, "", true),
-        (false, "precondition: /run/key does not exist; waits for 'db' to run", false),
-        (false, "waits for 'db', which may not run; prepared: IMAGE; waits for 'init' to succeed", false),
+        (
+            false,
+            "precondition: /run/key does not exist; waits for 'db' to run",
+            false,
+        ),
+        (
+            false,
+            "waits for 'db', which may not run; prepared: IMAGE; waits for 'init' to succeed",
+            false,
+        ),
         (false, "waits for 'db' to run", true),
-        (false, "waits for 'db' to run; waits for 'init' to succeed", true),
+        (
+            false,
+            "waits for 'db' to run; waits for 'init' to succeed",
+            true,
+        ),
         (false, "prepared: CREATE; waits for 'planner' to fail", true),
         (false, "prepared: CREATE", true),
         (false, "prepare: no such image, retry in 3 s", true),
     ] {
-        let mut rig = Rig::new(&[Candidate { ran, ..candidate("a") }]);
+        let mut rig = Rig::new(&[Candidate {
+            ran,
+            ..candidate("a")
+        }]);
         rig.report("a", waits, info);
         assert_eq!(!rig.trial.is_over(), is_waited_for, "{ran} {info}");
         rig.report("a", waits, "");
@@ -210,8 +308,15 @@ fn what_may_not_run_is_waited_for_only_if_its_predecessor_ran() {
 
 #[test]
 fn late_states_of_an_instance_of_the_same_name_do_not_count() {
-    let terms = Terms { healthy: Duration::ZERO, deadline: DEADLINE };
-    let new = || Candidate { keeps_name: true, terms, ..candidate("a") };
+    let terms = Terms {
+        healthy: Duration::ZERO,
+        deadline: DEADLINE,
+    };
+    let new = || Candidate {
+        keeps_name: true,
+        terms,
+        ..candidate("a")
+    };
     let mut rig = Rig::new(&[new()]);
     rig.report("a", Phase::Running, "");
     rig.report("a", Phase::PendingStartingFailed, "");
@@ -225,13 +330,21 @@ fn late_states_of_an_instance_of_the_same_name_do_not_count() {
     assert!(rig.trial.is_over(), "a hello names the new one");
     let other = InstanceName::new("a", "old", "A");
     let removed = ExecutionState::plain(Phase::PendingStartingFailed);
-    assert_eq!(rig.trial.report(&other, &removed, rig.clock.now()), None, "not this instance");
+    assert_eq!(
+        rig.trial.report(&other, &removed, rig.clock.now()),
+        None,
+        "not this instance"
+    );
 }
 
 #[test]
 fn what_ran_before_is_healthy_only_after_its_time_and_fails_with_the_others() {
     let running = Some(ExecutionState::plain(Phase::Running));
-    let mut rig = Rig::new(&[Candidate { state: running, ran: true, ..candidate("dependent") }]);
+    let mut rig = Rig::new(&[Candidate {
+        state: running,
+        ran: true,
+        ..candidate("dependent")
+    }]);
     assert!(!rig.trial.is_over());
     rig.report("dependent", Phase::Stopping, "");
     rig.wait(HEALTHY);
@@ -248,31 +361,64 @@ fn a_new_definition_takes_over_the_clock_also_when_nothing_was_in_force_between_
     assert!(rig.trial.is_over() && rig.failed().is_empty());
     for name in ["a", "b"] {
         let instance = InstanceName::new(name, "new", "A");
-        rig.trial.judge(Candidate { instance, ..candidate(name) }, rig.clock.now());
+        rig.trial.judge(
+            Candidate {
+                instance,
+                ..candidate(name)
+            },
+            rig.clock.now(),
+        );
     }
     rig.wait(DEADLINE / 2);
-    assert_eq!(rig.failed(), ["a: not healthy within 120 s: Pending(Initial)"]);
+    assert_eq!(
+        rig.failed(),
+        ["a: not healthy within 120 s: Pending(Initial)"]
+    );
 }
 
 #[test]
 fn losses_fail_those_that_are_not_healthy() {
-    let mut rig = Rig::new(&[candidate("a"), Candidate { on_failure: OnFailure::Keep, ..candidate("b") }]);
+    let mut rig = Rig::new(&[
+        candidate("a"),
+        Candidate {
+            on_failure: OnFailure::Keep,
+            ..candidate("b")
+        },
+    ]);
     rig.report("a", Phase::Running, "");
     rig.wait(HEALTHY);
     assert!(!rig.trial.has_recovered(), "one is not");
-    let failures = rig.trial.fail_by_losses("3 losses of the server", rig.clock.now());
+    let failures = rig
+        .trial
+        .fail_by_losses("3 losses of the server", rig.clock.now());
     assert_eq!(failures.len(), 1);
-    assert_eq!((&*failures[0].workload, failures[0].on_failure), ("b", OnFailure::Keep));
+    assert_eq!(
+        (&*failures[0].workload, failures[0].on_failure),
+        ("b", OnFailure::Keep)
+    );
     assert!(rig.trial.is_over(), "one that is kept is not waited for");
 }
 
 #[test]
 fn all_that_are_there_have_recovered_when_the_last_becomes_healthy() {
-    let mut rig = Rig::new(&[candidate("a"), Candidate { is_present: false, ..candidate("b") }]);
+    let mut rig = Rig::new(&[
+        candidate("a"),
+        Candidate {
+            is_present: false,
+            ..candidate("b")
+        },
+    ]);
     rig.trial.agent_left("other", rig.clock.now());
     assert!(!rig.trial.has_recovered());
     let away = InstanceName::new("b", "c", "B");
-    rig.trial.judge(Candidate { instance: away, is_present: false, ..candidate("b") }, rig.clock.now());
+    rig.trial.judge(
+        Candidate {
+            instance: away,
+            is_present: false,
+            ..candidate("b")
+        },
+        rig.clock.now(),
+    );
     rig.report("a", Phase::Running, "");
     rig.wait(HEALTHY);
     assert!(rig.trial.has_recovered() && !rig.trial.has_recovered());
@@ -284,7 +430,13 @@ fn of_what_two_updates_judge_the_strictest_and_the_earliest_deadline_count() {
     let mut rig = Rig::new(&[candidate("web")]);
     rig.wait(DEADLINE / 2);
     let mut newer = Trial::default();
-    newer.judge(Candidate { on_failure: OnFailure::Keep, ..candidate("web") }, rig.clock.now());
+    newer.judge(
+        Candidate {
+            on_failure: OnFailure::Keep,
+            ..candidate("web")
+        },
+        rig.clock.now(),
+    );
     rig.trial.absorb(newer);
     assert!(rig.trial.would_undo(&instance("web")));
     rig.wait(DEADLINE / 2);

@@ -47,15 +47,22 @@ impl<'t> Events<'t> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut parser = Box::new(MaybeUninit::uninit());
         let raw: *mut sys::yaml_parser_t = parser.as_mut_ptr();
-        // SAFETY: the parser is initialised before anything else is done with it. It stays where it is, in its box, and
-        // the text lives as long as `Self`; both are gone only after `drop` deleted the parser.
+        // SAFETY: the parser is initialised before anything else is done with it. It stays where it
+        // is, in its box, and the text lives as long as `Self`; both are gone only after `drop`
+        // deleted the parser.
         unsafe {
             let initialised = sys::yaml_parser_initialize(raw);
-            assert!(initialised.ok, "the parser can be initialised: it only allocates, which ends the program itself");
+            assert!(
+                initialised.ok,
+                "the parser can be initialised: it only allocates, which ends the program itself"
+            );
             sys::yaml_parser_set_encoding(raw, sys::YAML_UTF8_ENCODING);
             sys::yaml_parser_set_input_string(raw, text.as_ptr(), text.len() as u64);
         }
-        Self { parser, _text: text }
+        Self {
+            parser,
+            _text: text,
+        }
     }
 
     /// The next event and where it begins.
@@ -63,36 +70,51 @@ impl<'t> Events<'t> {
     pub(super) fn next(&mut self) -> Result<(Event, Location), YamlError> {
         loop {
             let mut raw = MaybeUninit::<sys::yaml_event_t>::uninit();
-            // SAFETY: the parser was initialised by `new`. It fills the event. Its type says which part of the data was
-            // filled, and only that is read; texts in it are null or end with a zero, and the value of a scalar has its
-            // length beside it. The event is deleted once and not used after that.
+            // SAFETY: the parser was initialised by `new`. It fills the event. Its type says which
+            // part of the data was filled, and only that is read; texts in it are null or end with
+            // a zero, and the value of a scalar has its length beside it. The event is deleted once
+            // and not used after that.
             let (found, at) = unsafe {
                 if !sys::yaml_parser_parse(self.parser.as_mut_ptr(), raw.as_mut_ptr()).ok {
                     return Err(self.failure());
                 }
                 let event = &*raw.as_ptr();
-                let properties =
-                    |anchor: *const u8, tag: *const u8| Properties { anchor: text(anchor), tag: text(tag) };
+                let properties = |anchor: *const u8, tag: *const u8| Properties {
+                    anchor: text(anchor),
+                    tag: text(tag),
+                };
                 let found = match event.type_ {
                     sys::YAML_DOCUMENT_START_EVENT => Some(Event::DocumentStart),
                     sys::YAML_DOCUMENT_END_EVENT => Some(Event::DocumentEnd),
-                    sys::YAML_ALIAS_EVENT => Some(Event::Alias(text(event.data.alias.anchor).unwrap_or_default())),
+                    sys::YAML_ALIAS_EVENT => Some(Event::Alias(
+                        text(event.data.alias.anchor).unwrap_or_default(),
+                    )),
                     sys::YAML_SCALAR_EVENT => {
                         let scalar = &event.data.scalar;
                         let length = usize::try_from(scalar.length).unwrap_or_default();
                         Some(Event::Scalar {
                             properties: properties(scalar.anchor, scalar.tag),
-                            text: String::from_utf8_lossy(slice::from_raw_parts(scalar.value, length)).into(),
+                            text: String::from_utf8_lossy(slice::from_raw_parts(
+                                scalar.value,
+                                length,
+                            ))
+                            .into(),
                             is_plain: scalar.style == sys::YAML_PLAIN_SCALAR_STYLE,
                         })
                     }
                     sys::YAML_SEQUENCE_START_EVENT => {
                         let start = &event.data.sequence_start;
-                        Some(Event::Start { properties: properties(start.anchor, start.tag), is_map: false })
+                        Some(Event::Start {
+                            properties: properties(start.anchor, start.tag),
+                            is_map: false,
+                        })
                     }
                     sys::YAML_MAPPING_START_EVENT => {
                         let start = &event.data.mapping_start;
-                        Some(Event::Start { properties: properties(start.anchor, start.tag), is_map: true })
+                        Some(Event::Start {
+                            properties: properties(start.anchor, start.tag),
+                            is_map: true,
+                        })
                     }
                     sys::YAML_SEQUENCE_END_EVENT | sys::YAML_MAPPING_END_EVENT => Some(Event::End),
                     sys::YAML_STREAM_END_EVENT | sys::YAML_NO_EVENT => Some(Event::EndOfText),
@@ -115,9 +137,15 @@ impl<'t> Events<'t> {
         let (problem, offset, [at, context_at], context) = unsafe {
             let parser = &*self.parser.as_ptr();
             let marks = [parser.problem_mark, parser.context_mark].map(Location::of);
-            (text(parser.problem.cast()), parser.problem_offset, marks, text(parser.context.cast()))
+            (
+                text(parser.problem.cast()),
+                parser.problem_offset,
+                marks,
+                text(parser.context.cast()),
+            )
         };
-        let mut message = problem.unwrap_or_else(|| "libyaml parser failed but there is no error".to_owned());
+        let mut message =
+            problem.unwrap_or_else(|| "libyaml parser failed but there is no error".to_owned());
         match at {
             Location::BEGIN if offset != 0 => message.push_str(&format!(" at position {offset}")),
             _ => message.push_str(&at.suffix()),
@@ -135,7 +163,10 @@ impl<'t> Events<'t> {
 impl Location {
     fn of(mark: sys::yaml_mark_t) -> Self {
         let count = |from_zero| u32::try_from(from_zero).unwrap_or(u32::MAX - 1) + 1;
-        Self { line: count(mark.line), column: count(mark.column) }
+        Self {
+            line: count(mark.line),
+            column: count(mark.column),
+        }
     }
 }
 

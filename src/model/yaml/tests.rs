@@ -27,7 +27,10 @@ fn scalars_keep_their_source_text_and_kind() {
         ("0x", Content::Text("0x".into())),
         ("~", plain(Plain::Null, "~")),
         ("", plain(Plain::Null, "")),
-        ("99999999999999999999", plain(Plain::Integer, "99999999999999999999")),
+        (
+            "99999999999999999999",
+            plain(Plain::Integer, "99999999999999999999"),
+        ),
         ("!!str 5", Content::Text("5".into())),
         ("!!int '5'", plain(Plain::Integer, "5")),
         ("!own '5'", Content::Text("5".into())),
@@ -35,32 +38,68 @@ fn scalars_keep_their_source_text_and_kind() {
         assert_eq!(whole(text).unwrap().content, expected, "{text:?}");
     }
     let tree = whole("a: [1.0, {2.0: x, b: &v 3.0}]\nc: *v\nd: !tag 4.0\n").unwrap();
-    let Content::List(items) = &tree.get("a").unwrap().content else { panic!("{tree:?}") };
+    let Content::List(items) = &tree.get("a").unwrap().content else {
+        panic!("{tree:?}")
+    };
     assert_eq!(items[0].content, plain(Plain::Float, "1.0"));
-    assert_eq!(items[1].get("2.0").unwrap().content, Content::Text("x".into()));
+    assert_eq!(
+        items[1].get("2.0").unwrap().content,
+        Content::Text("x".into())
+    );
     assert_eq!(tree.get("c").unwrap().content, plain(Plain::Float, "3.0"));
     assert_eq!(tree.get("d").unwrap().content, plain(Plain::Float, "4.0"));
-    assert_eq!((tree.get("b"), tree.get("d").unwrap().get("e")), (None, None));
+    assert_eq!(
+        (tree.get("b"), tree.get("d").unwrap().get("e")),
+        (None, None)
+    );
 }
 
 #[test]
 fn what_is_not_one_document_is_refused_with_the_line() {
     for (text, part, line) in [
         ("a: [1", "did not find expected ',' or ']'", Some(2)),
-        ("a: 1\nb: 2\na: 3\n", "duplicate entry with key \"a\"", Some(3)),
-        ("a:\n  b: 1\n  c: 2\n  b: 3\n", "a: duplicate entry with key \"b\"", Some(4)),
+        (
+            "a: 1\nb: 2\na: 3\n",
+            "duplicate entry with key \"a\"",
+            Some(3),
+        ),
+        (
+            "a:\n  b: 1\n  c: 2\n  b: 3\n",
+            "a: duplicate entry with key \"b\"",
+            Some(4),
+        ),
         (
             "a: 1\n---\nb: 2\n",
             "more than one document is not supported: the second one begins at line 2 column 1",
             Some(2),
         ),
-        ("a: 1\n---\nb: [2\n", "more than one document is not supported", Some(2)),
-        ("\u{feff}---\na: 1\n---\nb: 2\n", "the second one begins at line 3 column 1", Some(3)),
-        ("\u{feff}a: 1\na: 2\n", "duplicate entry with key \"a\" at line 2 column 1", Some(2)),
+        (
+            "a: 1\n---\nb: [2\n",
+            "more than one document is not supported",
+            Some(2),
+        ),
+        (
+            "\u{feff}---\na: 1\n---\nb: 2\n",
+            "the second one begins at line 3 column 1",
+            Some(3),
+        ),
+        (
+            "\u{feff}a: 1\na: 2\n",
+            "duplicate entry with key \"a\" at line 2 column 1",
+            Some(2),
+        ),
         ("a: *nobody\n", "unknown anchor", Some(1)),
-        ("a: &x 1\n---\nb: *x\n", "more than one document is not supported", Some(2)),
+        (
+            "a: &x 1\n---\nb: *x\n",
+            "more than one document is not supported",
+            Some(2),
+        ),
         ("a: b: c\n", "mapping values are not allowed", Some(1)),
-        ("a: [0, {b: !!int x}]\n", "a[1].b: invalid value, expected an integer at line 1 column 12", Some(1)),
+        (
+            "a: [0, {b: !!int x}]\n",
+            "a[1].b: invalid value, expected an integer at line 1 column 12",
+            Some(1),
+        ),
     ] {
         let error = whole(text).unwrap_err();
         assert!(error.message.contains(part), "{text:?}: {error}");
@@ -73,15 +112,26 @@ fn text_with_byte_order_mark_is_read_as_without() {
     for text in ["", "a: 1", "a: 1\n", "---\na: [x]\n...\n", "# c\na: 1\n"] {
         assert_eq!(whole(&format!("\u{feff}{text}")), whole(text), "{text:?}");
     }
-    assert_eq!(whole("a: '\u{feff}'").unwrap().get("a").and_then(Yaml::scalar), Some("\u{feff}"));
+    assert_eq!(
+        whole("a: '\u{feff}'")
+            .unwrap()
+            .get("a")
+            .and_then(Yaml::scalar),
+        Some("\u{feff}")
+    );
 }
 
 /// The entries of `key` in a text, sorted.
 fn entries(text: &str, key: &str) -> Vec<(String, String)> {
     let root = whole(text).unwrap();
-    let Content::Map(entries) = &root.get(key).unwrap().content else { panic!("{root:?}") };
+    let Content::Map(entries) = &root.get(key).unwrap().content else {
+        panic!("{root:?}")
+    };
     let texts = |node: &Yaml| node.scalar().map_or_else(|| node.describe(), str::to_owned);
-    let mut entries: Vec<_> = entries.iter().map(|(key, value)| (texts(key), texts(value))).collect();
+    let mut entries: Vec<_> = entries
+        .iter()
+        .map(|(key, value)| (texts(key), texts(value)))
+        .collect();
     entries.sort();
     entries
 }
@@ -107,23 +157,52 @@ fn merge_key_adds_what_its_mapping_does_not_have() {
         ("{a: <<, b: 2}", "a << b 2"),
     ] {
         let found = entries(&format!("{bases}map: {map}\n"), "map");
-        let found: Vec<String> = found.into_iter().flat_map(|(key, value)| [key, value]).collect();
+        let found: Vec<String> = found
+            .into_iter()
+            .flat_map(|(key, value)| [key, value])
+            .collect();
         assert_eq!(found.join(" "), expected, "{map}");
     }
-    let chain: String = (1..200).map(|n| format!("l{n}: &l{n} {{<<: *l{}, k{n}: x}}\n", n - 1)).collect();
-    assert!(read(&format!("l0: &l0 {{k: x}}\n{chain}"), Origin::Own).is_ok(), "a chain of them is not nested deep");
+    let chain: String = (1..200)
+        .map(|n| format!("l{n}: &l{n} {{<<: *l{}, k{n}: x}}\n", n - 1))
+        .collect();
+    assert!(
+        read(&format!("l0: &l0 {{k: x}}\n{chain}"), Origin::Own).is_ok(),
+        "a chain of them is not nested deep"
+    );
 }
 
 #[test]
 fn merge_key_without_mappings_is_refused_with_its_line() {
     for (text, message) in [
-        ("a:\n  <<: 5\n", "a: number 5 found at '<<', expected a mapping or a list of mappings at line 2 column 3"),
-        ("a:\n  <<:\n", "a: null found at '<<', expected a mapping or a list of mappings at line 2 column 3"),
-        ("x: &x t\na: {<<: *x}\n", "a: text 't' found at '<<', expected"),
-        ("x: &x [t]\na: {<<: [*x]}\n", "a: a list found at '<<', expected"),
-        ("a: {<<: {b: 1},\n <<: {c: 2}}\n", "a: duplicate entry with key \"<<\" at line 2 column 2"),
-        ("a: &a {<<: *a}\n", "the alias '*a' is inside of its own anchor"),
-        ("x: &x {a: 1}\na: {<<: *x, b: 1,\n b: 2}\n", "a: duplicate entry with key \"b\" at line 3 column 2"),
+        (
+            "a:\n  <<: 5\n",
+            "a: number 5 found at '<<', expected a mapping or a list of mappings at line 2 column 3",
+        ),
+        (
+            "a:\n  <<:\n",
+            "a: null found at '<<', expected a mapping or a list of mappings at line 2 column 3",
+        ),
+        (
+            "x: &x t\na: {<<: *x}\n",
+            "a: text 't' found at '<<', expected",
+        ),
+        (
+            "x: &x [t]\na: {<<: [*x]}\n",
+            "a: a list found at '<<', expected",
+        ),
+        (
+            "a: {<<: {b: 1},\n <<: {c: 2}}\n",
+            "a: duplicate entry with key \"<<\" at line 2 column 2",
+        ),
+        (
+            "a: &a {<<: *a}\n",
+            "the alias '*a' is inside of its own anchor",
+        ),
+        (
+            "x: &x {a: 1}\na: {<<: *x, b: 1,\n b: 2}\n",
+            "a: duplicate entry with key \"b\" at line 3 column 2",
+        ),
     ] {
         let error = whole(text).unwrap_err().message;
         assert!(error.starts_with(message), "{text:?}: {error}");
@@ -151,11 +230,21 @@ fn keys_and_values_are_found_again() {
 fn what_nests_too_deep_is_an_error_and_no_crash() {
     let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
     assert!(whole(&deep(128)).is_ok());
-    for text in
-        [deep(129), "[".repeat(100_000), format!("a: &a {}\nb: {}*a{}", deep(100), "[".repeat(50), "]".repeat(50))]
-    {
+    for text in [
+        deep(129),
+        "[".repeat(100_000),
+        format!(
+            "a: &a {}\nb: {}*a{}",
+            deep(100),
+            "[".repeat(50),
+            "]".repeat(50)
+        ),
+    ] {
         let error = whole(&text).unwrap_err();
-        assert!(error.message.contains("nested more than 128 deep"), "{error}");
+        assert!(
+            error.message.contains("nested more than 128 deep"),
+            "{error}"
+        );
     }
 }
 
@@ -165,30 +254,91 @@ const MANY: usize = 20_000;
 fn bombs() -> Vec<(&'static str, String)> {
     let kilobytes = "x".repeat(20_000);
     vec![
-        ("one text", format!("a: &a {kilobytes}\nb: [{}]\n", "*a, ".repeat(MANY))),
-        ("a list", format!("a: &a [{}]\nb: [{}]\n", "x, ".repeat(100), "*a, ".repeat(MANY))),
-        ("keys", format!("a: &a {kilobytes}\nb: [{}]\n", "{*a : x}, ".repeat(MANY))),
+        (
+            "one text",
+            format!("a: &a {kilobytes}\nb: [{}]\n", "*a, ".repeat(MANY)),
+        ),
+        (
+            "a list",
+            format!(
+                "a: &a [{}]\nb: [{}]\n",
+                "x, ".repeat(100),
+                "*a, ".repeat(MANY)
+            ),
+        ),
+        (
+            "keys",
+            format!("a: &a {kilobytes}\nb: [{}]\n", "{*a : x}, ".repeat(MANY)),
+        ),
         ("lists of lists", {
-            let level = |n: usize| format!("l{n}: &l{n} [{}]\n", format!("*l{}, ", n - 1).repeat(100));
-            format!("l0: &l0 x\n{}{}{}{}", level(1), level(2), level(3), level(4))
+            let level =
+                |n: usize| format!("l{n}: &l{n} [{}]\n", format!("*l{}, ", n - 1).repeat(100));
+            format!(
+                "l0: &l0 x\n{}{}{}{}",
+                level(1),
+                level(2),
+                level(3),
+                level(4)
+            )
         }),
-        ("an anchor that is there twice", format!("- &a x\n- &a {kilobytes}\n- [{}]\n", "*a, ".repeat(MANY))),
-        ("tags", format!("%TAG !e! tag:{kilobytes}\n---\n[{}]\n", "!e!a x, ".repeat(MANY))),
-        ("what nobody looks at", format!("image: x\nunknown: [&a {kilobytes}, {}]\n", "*a, ".repeat(MANY))),
-        ("a merged mapping", format!("a: &a {{k: {kilobytes}}}\nb: [{}]\n", "{<<: *a}, ".repeat(MANY))),
-        ("many merged mappings", format!("a: &a {{k: {kilobytes}}}\nb: {{<<: [{}]}}\n", "*a, ".repeat(MANY))),
+        (
+            "an anchor that is there twice",
+            format!("- &a x\n- &a {kilobytes}\n- [{}]\n", "*a, ".repeat(MANY)),
+        ),
+        (
+            "tags",
+            format!(
+                "%TAG !e! tag:{kilobytes}\n---\n[{}]\n",
+                "!e!a x, ".repeat(MANY)
+            ),
+        ),
+        (
+            "what nobody looks at",
+            format!(
+                "image: x\nunknown: [&a {kilobytes}, {}]\n",
+                "*a, ".repeat(MANY)
+            ),
+        ),
+        (
+            "a merged mapping",
+            format!(
+                "a: &a {{k: {kilobytes}}}\nb: [{}]\n",
+                "{<<: *a}, ".repeat(MANY)
+            ),
+        ),
+        (
+            "many merged mappings",
+            format!(
+                "a: &a {{k: {kilobytes}}}\nb: {{<<: [{}]}}\n",
+                "*a, ".repeat(MANY)
+            ),
+        ),
         ("merged mappings with many entries", {
             let entries: String = (0..1000).map(|key| format!("k{key}: x, ")).collect();
             format!("a: &a {{{entries}}}\nb: [{}]\n", "{<<: *a}, ".repeat(MANY))
         }),
         ("merged mappings of merged mappings", {
-            let level =
-                |n: usize| format!("l{n}: &l{n} {{k{n}: [{}]}}\n", format!("{{<<: *l{}}}, ", n - 1).repeat(100));
-            format!("l0: &l0 {{k: x}}\n{}{}{}{}", level(1), level(2), level(3), level(4))
+            let level = |n: usize| {
+                format!(
+                    "l{n}: &l{n} {{k{n}: [{}]}}\n",
+                    format!("{{<<: *l{}}}, ", n - 1).repeat(100)
+                )
+            };
+            format!(
+                "l0: &l0 {{k: x}}\n{}{}{}{}",
+                level(1),
+                level(2),
+                level(3),
+                level(4)
+            )
         }),
         ("merged mappings in one another", {
             let entries: String = (0..MANY).map(|key| format!("k{key}: x, ")).collect();
-            format!("a: {}{{{entries}}}{}\n", "{<<: ".repeat(100), "}".repeat(100))
+            format!(
+                "a: {}{{{entries}}}{}\n",
+                "{<<: ".repeat(100),
+                "}".repeat(100)
+            )
         }),
         (
             "indented lines",
@@ -204,7 +354,10 @@ fn bombs() -> Vec<(&'static str, String)> {
 #[test]
 fn what_becomes_of_aliases_and_tags_is_bounded_by_bytes() {
     for (what, text) in bombs() {
-        for (origin, bound) in [(Origin::Own, "67108864 bytes longer"), (Origin::Others, "4194304 bytes")] {
+        for (origin, bound) in [
+            (Origin::Own, "67108864 bytes longer"),
+            (Origin::Others, "4194304 bytes"),
+        ] {
             for error in [read(&text, origin).err(), read_all(&text, origin).err()] {
                 let message = error.map(|error| error.message).unwrap_or_default();
                 let expected = format!("the YAML text becomes more than {bound} when");
@@ -212,20 +365,55 @@ fn what_becomes_of_aliases_and_tags_is_bounded_by_bytes() {
             }
         }
     }
-    let second = format!("a\n---\na: &a {}\nb: [{}]\n", "x".repeat(20_000), "*a, ".repeat(MANY));
-    assert!(read_all(&second, Origin::Own).unwrap_err().message.contains("its aliases are followed"));
+    let second = format!(
+        "a\n---\na: &a {}\nb: [{}]\n",
+        "x".repeat(20_000),
+        "*a, ".repeat(MANY)
+    );
+    assert!(
+        read_all(&second, Origin::Own)
+            .unwrap_err()
+            .message
+            .contains("its aliases are followed")
+    );
     for text in ["a: &a [*a]", "&a {x: [1, {y: *a}]}", "? &a [*a]\n: x"] {
-        assert_eq!(whole(text).unwrap_err().message, "the alias '*a' is inside of its own anchor", "{text}");
+        assert_eq!(
+            whole(text).unwrap_err().message,
+            "the alias '*a' is inside of its own anchor",
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn what_has_no_alias_counts_only_where_others_sent_it() {
     for (what, text) in [
-        ("keys without values", format!("{{{}}}", (0..2 * MANY).map(|key| format!("{key}, ")).collect::<String>())),
+        (
+            "keys without values",
+            format!(
+                "{{{}}}",
+                (0..2 * MANY)
+                    .map(|key| format!("{key}, "))
+                    .collect::<String>()
+            ),
+        ),
         ("nodes", format!("[{}]", "x,".repeat(2 * MANY))),
-        ("long tags", format!("[{}]", format!("!<tag:{}> x, ", "x".repeat(20_000)).repeat(300))),
-        ("indented lines", format!("{}\"{}\"{}", "[".repeat(100), "a\\n".repeat(2 * MANY), "]".repeat(100))),
+        (
+            "long tags",
+            format!(
+                "[{}]",
+                format!("!<tag:{}> x, ", "x".repeat(20_000)).repeat(300)
+            ),
+        ),
+        (
+            "indented lines",
+            format!(
+                "{}\"{}\"{}",
+                "[".repeat(100),
+                "a\\n".repeat(2 * MANY),
+                "]".repeat(100)
+            ),
+        ),
         ("a long text", "x".repeat(OTHERS_MAX + 1)),
     ] {
         let refused = whole(&text).unwrap_err().message;
@@ -240,11 +428,23 @@ fn what_has_no_alias_counts_only_where_others_sent_it() {
 #[test]
 fn aliases_within_the_bound_are_followed() {
     let many = 700;
-    let tree = whole(&format!("a: &a {{k: [1, 2]}}\nb: [{}]\nc: &a x\nd: *a\n", "*a, ".repeat(many))).unwrap();
-    let Content::List(items) = &tree.get("b").unwrap().content else { panic!("{tree:?}") };
+    let tree = whole(&format!(
+        "a: &a {{k: [1, 2]}}\nb: [{}]\nc: &a x\nd: *a\n",
+        "*a, ".repeat(many)
+    ))
+    .unwrap();
+    let Content::List(items) = &tree.get("b").unwrap().content else {
+        panic!("{tree:?}")
+    };
     assert_eq!(items.len(), many);
-    assert!(items.iter().all(|item| Some(item) == tree.get("a")), "also their places are those of the anchor");
+    assert!(
+        items.iter().all(|item| Some(item) == tree.get("a")),
+        "also their places are those of the anchor"
+    );
     assert_eq!(tree.get("d").unwrap().scalar(), Some("x"));
     let documents = read_all("--- &a x\n--- y\n", Origin::Own).unwrap();
-    assert_eq!(documents.iter().map(Yaml::scalar).collect::<Vec<_>>(), [Some("x"), Some("y")]);
+    assert_eq!(
+        documents.iter().map(Yaml::scalar).collect::<Vec<_>>(),
+        [Some("x"), Some("y")]
+    );
 }

@@ -24,7 +24,11 @@ impl Manager {
         let path = folder.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
         socket.set_nonblocking(true).unwrap();
-        Self { socket, name: path.into(), _folder: folder }
+        Self {
+            socket,
+            name: path.into(),
+            _folder: folder,
+        }
     }
 
     /// The message that has come, if any.
@@ -57,7 +61,13 @@ impl Rig {
         let (one, two) = (threads.add("one"), threads.add("two"));
         let socket = service.socket.clone().unwrap();
         let notifier = Notifier::new(socket, service.status(), threads, watchdog, clock.clone());
-        Self { manager, clock, notifier, one, two }
+        Self {
+            manager,
+            clock,
+            notifier,
+            one,
+            two,
+        }
     }
 
     /// One that has reported that it is ready.
@@ -92,10 +102,17 @@ fn ready_is_sent_with_the_status_once_all_threads_have_run() {
     rig.notifier.board.connection(|| "Connecting".to_owned());
     rig.one.turn();
     rig.pass(WATCHDOG);
-    assert_eq!(rig.manager.received(), None, "the other thread has not run yet");
+    assert_eq!(
+        rig.manager.received(),
+        None,
+        "the other thread has not run yet"
+    );
     rig.two.turn();
     rig.pass(VITAL_CHECK_MAX);
-    assert_eq!(rig.manager.received().as_deref(), Some("READY=1\nSTATUS=Connecting; no workloads"));
+    assert_eq!(
+        rig.manager.received().as_deref(),
+        Some("READY=1\nSTATUS=Connecting; no workloads")
+    );
     assert_eq!(rig.manager.received(), None);
 }
 
@@ -132,7 +149,8 @@ fn nothing_is_sent_as_long_as_one_thread_is_stuck() {
         rig.pass(WATCHDOG / 10);
         assert_eq!(rig.manager.received(), None);
     }
-    // It was slow and not stuck, and the manager is patient: it is told at once and not at the next half.
+    // It was slow and not stuck, and the manager is patient: it is told at once and not at the next
+    // half.
     rig.two.turn();
     rig.pass(VITAL_CHECK_MAX);
     assert_eq!(rig.manager.received().as_deref(), Some("WATCHDOG=1"));
@@ -164,7 +182,9 @@ fn the_status_is_sent_when_it_has_changed_and_then_rests() {
     rig.notifier.rest_until = None;
     rig.notifier.send_status();
     assert_eq!(rig.manager.received(), None, "it is the same");
-    rig.notifier.board.workloads(|| "2 workloads\r\nREADY=0".to_owned());
+    rig.notifier
+        .board
+        .workloads(|| "2 workloads\r\nREADY=0".to_owned());
     assert!(rig.notifier.listens_for_changes());
     rig.notifier.send_status();
     assert_eq!(
@@ -173,12 +193,18 @@ fn the_status_is_sent_when_it_has_changed_and_then_rests() {
         "one line, or it would be a command"
     );
     assert!(!rig.notifier.listens_for_changes());
-    assert_eq!(rig.notifier.rest_until, Some(rig.clock.now() + SERVICE_STATUS_REST));
+    assert_eq!(
+        rig.notifier.rest_until,
+        Some(rig.clock.now() + SERVICE_STATUS_REST)
+    );
 }
 
 #[test]
 fn a_long_status_is_cut_between_letters() {
-    let board = StatusBoard(Some(Arc::new(Board { status: Mutex::default(), changed: bounded(1).0 })));
+    let board = StatusBoard(Some(Arc::new(Board {
+        status: Mutex::default(),
+        changed: bounded(1).0,
+    })));
     board.connection(|| "ä".repeat(SERVICE_STATUS_MAX));
     assert_eq!(board.text(), "ä".repeat(SERVICE_STATUS_MAX / 2));
 }
@@ -196,10 +222,12 @@ fn the_thread_sends_all_this_and_ends() {
         assert_eq!(manager.received().as_deref(), Some("READY=1\nSTATUS="));
         assert_eq!(manager.received().as_deref(), Some("WATCHDOG=1"));
         service.status().workloads(|| "1 workload".to_owned());
-        let received = std::iter::from_fn(|| manager.received()).find(|message| message != "WATCHDOG=1");
+        let received =
+            std::iter::from_fn(|| manager.received()).find(|message| message != "WATCHDOG=1");
         assert_eq!(received.as_deref(), Some("STATUS=1 workload"));
         service.stopping();
-        let received = std::iter::from_fn(|| manager.received()).find(|message| message != "WATCHDOG=1");
+        let received =
+            std::iter::from_fn(|| manager.received()).find(|message| message != "WATCHDOG=1");
         assert_eq!(received.as_deref(), Some("STOPPING=1\nSTATUS=Stopping"));
         drop(running);
         assert_eq!(threads::join_all([thread], AMPLE), [""; 0]);
@@ -240,7 +268,9 @@ fn without_a_manager_nothing_is_sent_or_watched() {
     let mut threads = WatchedThreads::unattended();
     let heartbeat = threads.add("one");
     assert!(service.watch(threads).unwrap().is_none());
-    service.status().connection(|| unreachable!("nobody wants to know"));
+    service
+        .status()
+        .connection(|| unreachable!("nobody wants to know"));
     service.stopping();
     assert!(heartbeat.woken().is_empty());
 }

@@ -21,8 +21,12 @@ fn text_of(call: EngineCall<'_>) -> Result<String, RuntimeError> {
 
 /// Waits until the process is gone; false when it stays.
 fn is_gone(pid: &str) -> bool {
-    let Some(pid) = Pid::from_raw(pid.trim().parse().unwrap()) else { return false };
-    let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return true };
+    let Some(pid) = Pid::from_raw(pid.trim().parse().unwrap()) else {
+        return false;
+    };
+    let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else {
+        return true;
+    };
     let wait = Timespec::try_from(AMPLE).unwrap();
     poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&wait)) == Ok(1)
 }
@@ -30,7 +34,10 @@ fn is_gone(pid: &str) -> bool {
 #[test]
 fn arguments_reach_the_program_unchanged_and_output_comes_back() {
     let arguments = ["%s|", "a b", "$HOME", "\"q\"", "*", ""];
-    assert_eq!(text_of(EngineCall::new("printf", arguments)), Ok("a b|$HOME|\"q\"|*||".to_owned()));
+    assert_eq!(
+        text_of(EngineCall::new("printf", arguments)),
+        Ok("a b|$HOME|\"q\"|*||".to_owned())
+    );
 }
 
 #[test]
@@ -47,9 +54,18 @@ fn a_failed_call_tells_what_the_engine_said_and_what_was_called() {
 
 #[test]
 fn a_partial_answer_is_taken_where_it_helps() {
-    assert_eq!(text_of(shell("echo one; exit 1").partial()), Ok("one\n".to_owned()));
-    assert!(matches!(text_of(shell("echo two >&2; exit 1").partial()), Err(RuntimeError::Failed(_))));
-    assert!(matches!(text_of(shell("echo one; exit 1")), Err(RuntimeError::Failed(_))));
+    assert_eq!(
+        text_of(shell("echo one; exit 1").partial()),
+        Ok("one\n".to_owned())
+    );
+    assert!(matches!(
+        text_of(shell("echo two >&2; exit 1").partial()),
+        Err(RuntimeError::Failed(_))
+    ));
+    assert!(matches!(
+        text_of(shell("echo one; exit 1")),
+        Err(RuntimeError::Failed(_))
+    ));
 }
 
 #[test]
@@ -57,38 +73,59 @@ fn a_missing_program_is_named() {
     let call = EngineCall::new("no-such-engine", ["ps", "a b"]);
     let text = "Error: 'no-such-engine' cannot be started: No such file or directory (os error 2). \
                 Execution of 'no-such-engine \"ps\" \"a b\"'";
-    assert_eq!(text_of(call), Err(RuntimeError::NotInstalled(text.to_owned())));
+    assert_eq!(
+        text_of(call),
+        Err(RuntimeError::NotInstalled(text.to_owned()))
+    );
 }
 
 #[test]
 fn input_larger_than_a_pipe_passes_while_output_comes_back() {
     let input: String = "0123456789abcdef\n".repeat(100_000);
-    let call = EngineCall::new("cat", [""; 0]).limit(AMPLE).input(input.as_bytes());
+    let call = EngineCall::new("cat", [""; 0])
+        .limit(AMPLE)
+        .input(input.as_bytes());
     assert_eq!(text_of(call), Ok(input));
 }
 
 #[test]
 fn a_child_that_does_not_read_its_input_is_no_error() {
     let input = vec![b'x'; 4 * PIPE_CONTENT_MAX];
-    assert_eq!(text_of(shell("exec 0<&-; echo done").input(&input)), Ok("done\n".to_owned()));
-    assert_eq!(text_of(shell("cat")), Ok(String::new()), "without input the child reads an end of file");
+    assert_eq!(
+        text_of(shell("exec 0<&-; echo done").input(&input)),
+        Ok("done\n".to_owned())
+    );
+    assert_eq!(
+        text_of(shell("cat")),
+        Ok(String::new()),
+        "without input the child reads an end of file"
+    );
 }
 
 #[test]
 fn output_over_the_bound_is_dropped_and_cannot_be_used() {
     let result = text_of(shell("head -c 20000000 /dev/zero"));
-    let Err(RuntimeError::Failed(text)) = result else { panic!("{result:?}") };
-    assert!(text.starts_with("20000000 bytes of output are too many, at most 16777216 can be read."), "{text}");
+    let Err(RuntimeError::Failed(text)) = result else {
+        panic!("{result:?}")
+    };
+    assert!(
+        text.starts_with("20000000 bytes of output are too many, at most 16777216 can be read."),
+        "{text}"
+    );
     let result = shell("head -c 20000000 /dev/zero").run(None).unwrap();
-    assert_eq!((result.bytes.len(), result.discarded), (ENGINE_OUTPUT_MAX, 20_000_000 - ENGINE_OUTPUT_MAX as u64));
+    assert_eq!(
+        (result.bytes.len(), result.discarded),
+        (ENGINE_OUTPUT_MAX, 20_000_000 - ENGINE_OUTPUT_MAX as u64)
+    );
 }
 
 #[test]
 fn the_end_of_a_long_error_is_kept_while_both_pipes_are_flooded() {
-    let script =
-        "head -c 3000000 /dev/zero & head -c 3000000 /dev/zero >&2; wait; echo 'Error: the reason' >&2; exit 1";
+    let script = "head -c 3000000 /dev/zero & head -c 3000000 /dev/zero >&2; wait; echo 'Error: the reason' >&2; exit 1";
     let result = text_of(shell(script));
-    let Err(RuntimeError::Failed(text)) = result else { panic!("{result:?}") };
+    let Err(RuntimeError::Failed(text)) = result else {
+        panic!("{result:?}")
+    };
     assert!(text.starts_with("... "), "{text:?}");
     let (said, _) = text.split_once(". Execution of").unwrap();
     assert!(said.ends_with("Error: the reason"));
@@ -114,15 +151,20 @@ fn a_call_that_takes_too_long_is_ended_with_its_helpers() {
         pids.display()
     );
     let result = shell(&script).limit(SHORT).run_extended(None, || {
-        let written = || fs::read_to_string(&pids).is_ok_and(|text| text.matches('\n').count() == 2);
+        let written =
+            || fs::read_to_string(&pids).is_ok_and(|text| text.matches('\n').count() == 2);
         while !written() {
             std::thread::yield_now();
         }
         None
     });
-    let Err(RuntimeError::TimedOut(text)) = result else { panic!("{result:?}") };
+    let Err(RuntimeError::TimedOut(text)) = result else {
+        panic!("{result:?}")
+    };
     assert!(
-        text.starts_with("No answer within 100ms. It said: 'Trying to pull; Copying'. Execution of 'sh "),
+        text.starts_with(
+            "No answer within 100ms. It said: 'Trying to pull; Copying'. Execution of 'sh "
+        ),
         "{text}"
     );
     let pids = fs::read_to_string(pids).unwrap();
@@ -167,12 +209,17 @@ fn a_limit_can_be_extended_once_by_asking() {
 fn a_grandchild_that_keeps_the_pipes_open_does_not_hold_the_call() {
     let output = text_of(shell("sleep 600 & echo $!")).unwrap();
     let pid = Pid::from_raw(output.trim().parse().unwrap()).unwrap();
-    rustix::process::kill_process(pid, Signal::KILL).expect("the helper of a successful call still runs");
+    rustix::process::kill_process(pid, Signal::KILL)
+        .expect("the helper of a successful call still runs");
 }
 
 #[test]
 fn a_grandchild_that_writes_for_ever_does_not_hold_the_call() {
-    let output = shell("echo $$; yes >&2 & exec 2>&-; echo $!").run(None).unwrap().into_text().unwrap();
+    let output = shell("echo $$; yes >&2 & exec 2>&-; echo $!")
+        .run(None)
+        .unwrap()
+        .into_text()
+        .unwrap();
     let pid = output.lines().nth(1).unwrap().parse().unwrap();
     // Nobody reads its pipe any more, so it may have ended by itself.
     let _ = rustix::process::kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
@@ -184,7 +231,12 @@ fn a_call_ends_when_it_is_cancelled() {
     let cancel = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let end = cancel.try_clone().unwrap();
     let thread = std::thread::spawn(move || rustix::io::write(&end, &1_u64.to_ne_bytes()).unwrap());
-    assert_eq!(shell("exec sleep 600").run(Some(cancel.as_fd())).unwrap_err(), RuntimeError::Cancelled);
+    assert_eq!(
+        shell("exec sleep 600")
+            .run(Some(cancel.as_fd()))
+            .unwrap_err(),
+        RuntimeError::Cancelled
+    );
     thread.join().unwrap();
 }
 
@@ -211,21 +263,40 @@ fn the_reason_of_a_failure_is_the_last_error_that_the_engine_wrote() {
     let failed = |text: &str| RuntimeError::Failed(text.to_owned());
     let long = "\u{fc}".repeat(ENGINE_REASON_MAX);
     let lookup = format!("Error: {}: no such host", "x".repeat(ENGINE_REASON_MAX));
-    let cut = format!("Error: {}...{}: no such host", "x".repeat(91), "x".repeat(84));
+    let cut = format!(
+        "Error: {}...{}: no such host",
+        "x".repeat(91),
+        "x".repeat(84)
+    );
     let wide = format!("Error: {}...{}", "\u{fc}".repeat(45), "\u{fc}".repeat(49));
     for (error, expected) in [
-        (failed("warning\nError: no such image\n\n. Execution of 'podman \"pull\" \"x\"'"), "Error: no such image"),
-        (failed("Error: unknown flag: --x\nSee 'podman create --help'"), "Error: unknown flag: --x"),
+        (
+            failed("warning\nError: no such image\n\n. Execution of 'podman \"pull\" \"x\"'"),
+            "Error: no such image",
+        ),
+        (
+            failed("Error: unknown flag: --x\nSee 'podman create --help'"),
+            "Error: unknown flag: --x",
+        ),
         (failed("one line"), "one line"),
         (
             failed("level=error msg=\"write .pid: No space left on device\"\nError: EOF"),
             "no space left on device: Error: EOF",
         ),
-        (failed("Error: write /x: disk quota exceeded"), "Error: write /x: disk quota exceeded"),
-        (failed("Error: EOF. Execution of 'podman \"run\" \"no space left on device\"'"), "Error: EOF"),
+        (
+            failed("Error: write /x: disk quota exceeded"),
+            "Error: write /x: disk quota exceeded",
+        ),
+        (
+            failed("Error: EOF. Execution of 'podman \"run\" \"no space left on device\"'"),
+            "Error: EOF",
+        ),
         (failed(&lookup), &cut),
         (failed(&format!("Error: {long}. Execution of 'x'")), &wide),
-        (RuntimeError::TimedOut("No answer within 30s. Execution of 'podman'".to_owned()), "No answer within 30s"),
+        (
+            RuntimeError::TimedOut("No answer within 30s. Execution of 'podman'".to_owned()),
+            "No answer within 30s",
+        ),
         (RuntimeError::Unsupported(String::new()), ""),
     ] {
         assert_eq!(error.reason(), expected);
@@ -236,9 +307,17 @@ fn the_reason_of_a_failure_is_the_last_error_that_the_engine_wrote() {
 fn an_option_that_the_engine_does_not_know_is_refused_each_time() {
     let failed = |text: &str| RuntimeError::Failed(text.to_owned());
     for (error, is_final) in [
-        (failed("Error: unknown flag: --x\nSee 'podman create --help'. Execution of 'podman create'"), true),
+        (
+            failed(
+                "Error: unknown flag: --x\nSee 'podman create --help'. Execution of 'podman create'",
+            ),
+            true,
+        ),
         (failed("Error: unknown shorthand flag: 'x' in -x"), true),
-        (failed("Error: no such image. Execution of 'podman create --env=A=unknown flag: --x'"), false),
+        (
+            failed("Error: no such image. Execution of 'podman create --env=A=unknown flag: --x'"),
+            false,
+        ),
         (RuntimeError::Unsupported(String::new()), true),
         (RuntimeError::TimedOut("unknown flag: ".to_owned()), false),
     ] {

@@ -10,7 +10,9 @@ use crate::runtime::ListedContainer;
 use crate::runtime::container_engine::ContainerConnector;
 use crate::runtime::container_list::podman_format;
 use crate::runtime::engine_cli::EngineCli;
-use crate::runtime::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container, run_call};
+use crate::runtime::scripted_engine::{
+    ID, OTHER, ScriptedEngine, failed, id, new_container, run_call,
+};
 use crate::runtime::{MainProcess, NewContainer, RuntimeConnector as _, RuntimeError};
 use std::fs;
 use std::os::fd::AsFd as _;
@@ -45,15 +47,25 @@ impl Engine {
 }
 
 fn new() -> NewContainer {
-    new_container("podman", "image: x\ngeneralOptions: [-g]\ncommandArgs: [sh]")
+    new_container(
+        "podman",
+        "image: x\ngeneralOptions: [-g]\ncommandArgs: [sh]",
+    )
 }
 
 fn find_call() -> String {
-    format!("ps --all --filter label=name={} --format={}", new().instance, podman_format())
+    format!(
+        "ps --all --filter label=name={} --format={}",
+        new().instance,
+        podman_format()
+    )
 }
 
 fn removal_calls() -> Vec<String> {
-    vec![format!("stop --ignore {ID}"), format!("rm --ignore --volumes {ID}")]
+    vec![
+        format!("stop --ignore {ID}"),
+        format!("rm --ignore --volumes {ID}"),
+    ]
 }
 
 fn listing(containers: &[(&str, String)]) -> String {
@@ -71,7 +83,12 @@ fn listing(containers: &[(&str, String)]) -> String {
 #[test]
 fn the_runtime_podman_uses_the_program_podman() {
     let children = ScriptedEngine::answering(&[]).children();
-    assert_eq!(ContainerConnector::new(&ENGINE, "agent_A", children).cli.program, "podman");
+    assert_eq!(
+        ContainerConnector::new(&ENGINE, "agent_A", children)
+            .cli
+            .program,
+        "podman"
+    );
     assert_eq!(RUNTIME_NAME, "podman");
 }
 
@@ -93,7 +110,13 @@ fn a_failed_create_shows_its_error_and_call_without_what_the_container_executes(
     assert_eq!(engine.calls(), std::slice::from_ref(&run));
     let mut arguments: Vec<&str> = run.split(' ').collect();
     *arguments.last_mut().unwrap() = "***";
-    assert_eq!(text, format!("Error: no such command. {}", engine.script.execution(&arguments)));
+    assert_eq!(
+        text,
+        format!(
+            "Error: no such command. {}",
+            engine.script.execution(&arguments)
+        )
+    );
 }
 
 #[test]
@@ -101,17 +124,27 @@ fn a_failed_create_or_start_showed_the_secrets_of_its_options() {
     let config = "image: x\ngeneralOptions: [--url, 'ssh://me:hidden1@host']\n\
                   commandOptions: [--env, PASSWORD=hidden2, -eTOKEN=hidden3, --net=host]\ncommandArgs: [sh, hidden4]";
     let new = new_container("podman", config);
-    let answer = "echo 'Error: hidden2 and hidden3 at ssh://me:hidden1@host are wrong' >&2; exit 125";
+    let answer =
+        "echo 'Error: hidden2 and hidden3 at ssh://me:hidden1@host are wrong' >&2; exit 125";
     let mut engine = Engine::answering(&[]);
     engine.script.on("--url", answer);
     let said = "Error: *** and *** at *** are wrong. Execution of '";
     let shown = r#""--env" "PASSWORD=***" "-eTOKEN=***" "--net=host" "#;
     let text = failed(engine.connector.create(&new, None, None));
-    assert!(text.starts_with(said) && text.contains(shown) && text.ends_with(r#" "x" "***" "***"'"#), "{text}");
-    assert!(text.contains(r#" "--url" "***" "run" "#) && !text.contains("hidden"), "{text}");
+    assert!(
+        text.starts_with(said) && text.contains(shown) && text.ends_with(r#" "x" "***" "***"'"#),
+        "{text}"
+    );
+    assert!(
+        text.contains(r#" "--url" "***" "run" "#) && !text.contains("hidden"),
+        "{text}"
+    );
     let result = failed(engine.connector.start(&id(ID), &new, None, None));
     let call = engine.script.execution(&["--url", "***", "start", ID]);
-    assert_eq!(result, format!("Error: *** and *** at *** are wrong. {call}"));
+    assert_eq!(
+        result,
+        format!("Error: *** and *** at *** are wrong. {call}")
+    );
 }
 
 #[test]
@@ -119,7 +152,10 @@ fn a_missing_engine_is_told() {
     let mut engine = Engine::answering(&[]);
     engine.connector.cli = EngineCli::new("no-such-engine", engine.script.children());
     let text = failed(engine.create());
-    assert!(text.starts_with("Error: 'no-such-engine' cannot be started: No such file or directory"), "{text}");
+    assert!(
+        text.starts_with("Error: 'no-such-engine' cannot be started: No such file or directory"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -142,7 +178,10 @@ fn an_engine_that_prints_no_id_is_asked_for_it() {
     assert_eq!(engine.create(), Ok(id(ID)));
 
     let mut engine = Engine::answering(&[""]);
-    assert_eq!(failed(engine.create()), "Unexpected number of workloads: 0 containers after a create");
+    assert_eq!(
+        failed(engine.create()),
+        "Unexpected number of workloads: 0 containers after a create"
+    );
     assert_eq!(engine.calls().len(), 2);
 }
 
@@ -150,7 +189,9 @@ fn an_engine_that_prints_no_id_is_asked_for_it() {
 fn a_container_without_a_known_id_was_forgotten_when_the_engine_could_not_be_asked_for_it() {
     let mut engine = Engine::answering(&["echo garbage; rm \"$dir/engine\""]);
     let result = engine.create();
-    let Err(RuntimeError::Failed(text)) = result else { panic!("a container may be there: {result:?}") };
+    let Err(RuntimeError::Failed(text)) = result else {
+        panic!("a container may be there: {result:?}")
+    };
     assert!(text.contains("cannot be started"), "{text}");
 }
 
@@ -158,15 +199,26 @@ fn a_container_without_a_known_id_was_forgotten_when_the_engine_could_not_be_ask
 fn a_create_that_takes_too_long_and_a_cancelled_one_end_at_once() {
     let mut engine = Engine::answering(&[]);
     engine.script.on("-g", "exec sleep 600");
-    match engine.connector.create(&new(), Some(Duration::from_millis(10)), None) {
-        Err(RuntimeError::TimedOut(text)) => assert!(text.starts_with("No answer within 10ms."), "{text}"),
+    match engine
+        .connector
+        .create(&new(), Some(Duration::from_millis(10)), None)
+    {
+        Err(RuntimeError::TimedOut(text)) => {
+            assert!(text.starts_with("No answer within 10ms."), "{text}")
+        }
         other => panic!("{other:?}"),
     }
-    assert!(engine.calls().len() <= 1, "who makes a create removes what it has left");
+    assert!(
+        engine.calls().len() <= 1,
+        "who makes a create removes what it has left"
+    );
 
     let mut engine = Engine::answering(&[]);
     let cancel = engine.script.cancelling("1");
-    assert_eq!(engine.connector.create(&new(), None, Some(cancel.as_fd())), Err(RuntimeError::Cancelled));
+    assert_eq!(
+        engine.connector.create(&new(), None, Some(cancel.as_fd())),
+        Err(RuntimeError::Cancelled)
+    );
     assert_eq!(engine.calls().len(), 1);
 }
 
@@ -196,15 +248,24 @@ fn a_container_that_has_ended_is_only_removed_unless_it_was_started_again() {
     assert_eq!(engine.connector.delete_ended(&id("c")), Ok(()));
     assert_eq!(engine.connector.delete_ended(&id("c")), Ok(()));
     let removal = "rm --ignore --volumes c";
-    assert_eq!(engine.calls(), [removal, removal, "stop --ignore c", removal]);
+    assert_eq!(
+        engine.calls(),
+        [removal, removal, "stop --ignore c", removal]
+    );
 }
 
 #[test]
 fn a_failed_stop_or_removal_is_told() {
     let refused = "echo running >&2; exit 2";
     for (answers, failing) in [
-        (["echo no >&2; exit 125", refused], &["stop", "--ignore", ID][..]),
-        (["", "echo no >&2; exit 2"], &["rm", "--ignore", "--volumes", ID]),
+        (
+            ["echo no >&2; exit 125", refused],
+            &["stop", "--ignore", ID][..],
+        ),
+        (
+            ["", "echo no >&2; exit 2"],
+            &["rm", "--ignore", "--volumes", ID],
+        ),
     ] {
         let mut engine = Engine::answering(&answers);
         let text = failed(engine.connector.delete(&id(ID)));
@@ -221,21 +282,37 @@ fn what_cannot_be_stopped_is_removed_where_that_is_possible() {
     assert_eq!(engine.connector.delete(&id(ID)), Ok(()));
     assert_eq!(
         engine.calls(),
-        [format!("stop --ignore {ID}"), format!("unpause {ID}"), format!("rm --ignore --volumes {ID}")]
+        [
+            format!("stop --ignore {ID}"),
+            format!("unpause {ID}"),
+            format!("rm --ignore --volumes {ID}")
+        ]
     );
 }
 
 #[test]
 fn a_paused_container_goes_on_to_be_stopped() {
-    let mut engine = Engine::answering(&["echo 'container is running or paused, refusing to clean up' >&2; exit 125"]);
+    let mut engine = Engine::answering(&[
+        "echo 'container is running or paused, refusing to clean up' >&2; exit 125",
+    ]);
     assert_eq!(engine.connector.delete(&id(ID)), Ok(()));
     let stop = format!("stop --ignore {ID}");
-    assert_eq!(engine.calls(), [stop.clone(), format!("unpause {ID}"), stop, format!("rm --ignore --volumes {ID}")]);
+    assert_eq!(
+        engine.calls(),
+        [
+            stop.clone(),
+            format!("unpause {ID}"),
+            stop,
+            format!("rm --ignore --volumes {ID}")
+        ]
+    );
 }
 
 #[test]
 fn what_a_killed_create_left_in_the_storage_is_removed() {
-    let taken = format!("echo 'the container name is already in use by {ID}. You have to remove it' >&2; exit 125");
+    let taken = format!(
+        "echo 'the container name is already in use by {ID}. You have to remove it' >&2; exit 125"
+    );
     for (exists, removed) in [("exit 1", true), ("", false), ("exit 125", false)] {
         let mut engine = Engine::answering(&[&taken, exists]);
         let text = failed(engine.connector.create(&new(), None, None));
@@ -249,7 +326,12 @@ fn what_a_killed_create_left_in_the_storage_is_removed() {
 #[test]
 fn a_stop_has_the_time_that_the_container_asked_for() {
     // The stop ends when the inspection lets it; by then its first limit has passed.
-    for (answer, granted) in [("70", true), ("10", false), ("0", false), ("garbage", false)] {
+    for (answer, granted) in [
+        ("70", true),
+        ("10", false),
+        ("0", false),
+        ("garbage", false),
+    ] {
         let mut engine = Engine::answering(&[]);
         let folder = engine.script.path();
         rustix::fs::mkfifoat(rustix::fs::CWD, folder.join("fifo"), rustix::fs::Mode::RWXU).unwrap();
@@ -260,8 +342,16 @@ fn a_stop_has_the_time_that_the_container_asked_for() {
         let result = engine.connector.delete(&id(ID));
         let calls = engine.calls();
         let inspection = format!("container inspect --format={{{{.Config.StopTimeout}}}} {ID}");
-        assert_eq!(calls.iter().filter(|call| **call == inspection).count(), 1, "{answer}: {calls:?}");
-        assert_eq!(calls.last() == Some(&format!("rm --ignore --volumes {ID}")), granted, "{answer}: {calls:?}");
+        assert_eq!(
+            calls.iter().filter(|call| **call == inspection).count(),
+            1,
+            "{answer}: {calls:?}"
+        );
+        assert_eq!(
+            calls.last() == Some(&format!("rm --ignore --volumes {ID}")),
+            granted,
+            "{answer}: {calls:?}"
+        );
         match result {
             Ok(()) if granted => {}
             Err(RuntimeError::TimedOut(_)) if !granted => {}
@@ -281,7 +371,8 @@ fn find_answers_the_containers_with_exactly_this_name() {
     assert_eq!(engine.calls(), [find_call()]);
 }
 
-/// A listing of a container in a pod with the labels of the workload `web`, which its image brought.
+/// A listing of a container in a pod with the labels of the workload `web`, which its image
+/// brought.
 fn forged(id: &str) -> String {
     let entry = listing(&[(id, new().instance.to_string())]);
     entry.replace(r#""Pid":7"#, r#""Pid":7,"Pod":"p""#)
@@ -291,16 +382,35 @@ fn forged(id: &str) -> String {
 fn a_container_in_a_pod_was_taken_for_the_workload_that_its_image_names() {
     let instance = new().instance;
     let mut engine = Engine::answering(&[&forged(ID), &forged(ID), &forged(ID), &forged(ID)]);
-    assert_eq!(engine.connector.find(&instance, Some(&new().workload)), Ok(vec![]));
-    assert!(engine.connector.log_calls(&instance, &LogsRequest::default()).unwrap().is_empty());
+    assert_eq!(
+        engine.connector.find(&instance, Some(&new().workload)),
+        Ok(vec![])
+    );
+    assert!(
+        engine
+            .connector
+            .log_calls(&instance, &LogsRequest::default())
+            .unwrap()
+            .is_empty()
+    );
     assert!(engine.connector.list().unwrap()[0].in_pod);
     let joins = Workload::new("agent_A", "podman", "image: x\ncommandOptions: [--pod, p]");
-    assert_eq!(engine.connector.find(&instance, Some(&joins)), Ok(vec![id(ID)]));
+    assert_eq!(
+        engine.connector.find(&instance, Some(&joins)),
+        Ok(vec![id(ID)])
+    );
 
     let mut engine = Engine::answering(&[&forged(ID)]);
     engine.connector.note(&instance, &id(ID));
-    assert!(engine.connector.is_noted(&instance, &id(ID)) && !engine.connector.is_noted(&instance, &id(OTHER)));
-    assert_eq!(engine.connector.find(&instance, None), Ok(vec![id(ID)]), "we made it");
+    assert!(
+        engine.connector.is_noted(&instance, &id(ID))
+            && !engine.connector.is_noted(&instance, &id(OTHER))
+    );
+    assert_eq!(
+        engine.connector.find(&instance, None),
+        Ok(vec![id(ID)]),
+        "we made it"
+    );
 }
 
 // [utest->swdd~podman-list-of-existing-workloads-uses-labels~1]
@@ -316,20 +426,40 @@ fn one_call_lists_all_containers_of_this_agent_and_no_others() {
         id: id(ID),
         instance: InstanceName::parse(name).unwrap(),
         state: ExecutionState::plain(Phase::Running),
-        processes: vec![MainProcess { container: id(ID), pid: 7 }],
+        processes: vec![MainProcess {
+            container: id(ID),
+            pid: 7,
+        }],
         ended_at: None,
         in_pod: false,
         pods: None,
     });
     assert_eq!(engine.connector.list(), Ok(expected.collect()));
-    assert_eq!(engine.calls(), [format!("ps --all --filter label=agent=agent_A --format={}", podman_format())]);
+    assert_eq!(
+        engine.calls(),
+        [format!(
+            "ps --all --filter label=agent=agent_A --format={}",
+            podman_format()
+        )]
+    );
 }
 
 #[test]
 fn a_listing_that_makes_no_sense_is_an_error_that_names_the_call() {
     let mut engine = Engine::answering(&["echo garbage"]);
     let text = failed(engine.connector.list());
-    assert!(text.starts_with("The list of containers cannot be read: expected value at line 1 column 1. "), "{text}");
-    let call = engine.script.execution(&["ps", "--all", "--filter", "label=agent=agent_A", "--format=..."]);
+    assert!(
+        text.starts_with(
+            "The list of containers cannot be read: expected value at line 1 column 1. "
+        ),
+        "{text}"
+    );
+    let call = engine.script.execution(&[
+        "ps",
+        "--all",
+        "--filter",
+        "label=agent=agent_A",
+        "--format=...",
+    ]);
     assert!(text.ends_with(&call), "{text}");
 }

@@ -14,7 +14,8 @@ use std::os::fd::AsFd as _;
 const MANIFEST: &str = "kind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: main}]}\n";
 const CONFIG: &str = "manifest: |\n  kind: Pod\n  metadata: {name: web}\n  spec: {containers: [{name: main}]}\n\
     generalOptions: [-g]\nplayOptions: [--p]\ndownOptions: [--d]\ncontrolInterfaceTarget: web/main";
-const NO_VOLUME: &str = "echo 'Error: inspecting object: no such volume x' >&2; echo '[]'; exit 125";
+const NO_VOLUME: &str =
+    "echo 'Error: inspecting object: no such volume x' >&2; echo '[]'; exit 125";
 const NO_POD: &str = "echo 'Error: no pod with name or ID web found: no such pod' >&2; exit 125";
 
 fn connector(script: &ScriptedEngine) -> PodmanKubeConnector {
@@ -38,7 +39,10 @@ fn create(connector: &mut PodmanKubeConnector) -> Result<ContainerId, RuntimeErr
 /// The calls with the encoded data left out.
 fn calls(script: &ScriptedEngine) -> Vec<String> {
     let without_data = |call: String| match call.split_once("--label=data=") {
-        Some((before, after)) => format!("{before}DATA{}", after.trim_start_matches(|c: char| c != ' ')),
+        Some((before, after)) => format!(
+            "{before}DATA{}",
+            after.trim_start_matches(|c: char| c != ' ')
+        ),
         None => call,
     };
     script.calls().into_iter().map(without_data).collect()
@@ -46,12 +50,18 @@ fn calls(script: &ScriptedEngine) -> Vec<String> {
 
 fn store_calls(suffix: &str) -> [String; 2] {
     let volume = format!("{}{suffix}", new().instance);
-    [format!("volume rm {volume}"), format!("volume create DATA {volume}")]
+    [
+        format!("volume rm {volume}"),
+        format!("volume create DATA {volume}"),
+    ]
 }
 
 fn removal_calls() -> [String; 2] {
     let instance = new().instance;
-    [format!("volume rm {instance}.pods"), format!("volume rm {instance}.config")]
+    [
+        format!("volume rm {instance}.pods"),
+        format!("volume rm {instance}.config"),
+    ]
 }
 
 const POD_LS: &str = "pod ls --no-trunc --format={{.Id}} {{.Name}}";
@@ -60,7 +70,10 @@ const PLAY: &str = "-g kube play --quiet --p -";
 
 /// What `volume inspect` prints for a volume with this data.
 fn volume(data: &str) -> String {
-    format!("echo '[{{\"Name\":\"v\",\"Labels\":{{\"data\":\"{}\"}}}}]'", BASE64_STANDARD_NO_PAD.encode(data))
+    format!(
+        "echo '[{{\"Name\":\"v\",\"Labels\":{{\"data\":\"{}\"}}}}]'",
+        BASE64_STANDARD_NO_PAD.encode(data)
+    )
 }
 
 // [utest->swdd~podman-kube-name-returns-podman-kube~1]
@@ -68,7 +81,10 @@ fn volume(data: &str) -> String {
 #[test]
 fn the_runtime_podman_kube_uses_the_program_podman() {
     let children = ScriptedEngine::answering(&[]).children();
-    assert_eq!(PodmanKubeConnector::new("agent_A", children).cli.program, "podman");
+    assert_eq!(
+        PodmanKubeConnector::new("agent_A", children).cli.program,
+        "podman"
+    );
     assert_eq!(RUNTIME_NAME, "podman-kube");
 }
 
@@ -79,20 +95,48 @@ fn the_runtime_podman_kube_uses_the_program_podman() {
 #[test]
 fn create_keeps_the_configuration_plays_the_manifest_and_keeps_the_pods() {
     let script = ScriptedEngine::answering(&[]);
-    script.on("-g", "cat >$dir/played; printf 'Pod:\\np1\\nContainer:\\nc1\\n\\nPod:\\np2\\nVolumes:\\nv\\n'");
+    script.on(
+        "-g",
+        "cat >$dir/played; printf 'Pod:\\np1\\nContainer:\\nc1\\n\\nPod:\\np2\\nVolumes:\\nv\\n'",
+    );
     let instance = new().instance;
-    assert_eq!(create(&mut connector(&script)), Ok(id(&instance.to_string())));
+    assert_eq!(
+        create(&mut connector(&script)),
+        Ok(id(&instance.to_string()))
+    );
     let [rm_config, create_config] = store_calls(".config");
     let [rm_pods, create_pods] = store_calls(".pods");
-    let expected = [POD_LS.to_owned(), rm_config, create_config, PLAY.to_owned(), rm_pods, create_pods];
+    let expected = [
+        POD_LS.to_owned(),
+        rm_config,
+        create_config,
+        PLAY.to_owned(),
+        rm_pods,
+        create_pods,
+    ];
     assert_eq!(calls(&script), expected);
-    assert_eq!(fs::read_to_string(script.path().join("played")).unwrap(), MANIFEST);
+    assert_eq!(
+        fs::read_to_string(script.path().join("played")).unwrap(),
+        MANIFEST
+    );
     let data = |call: &str| {
         let (_, rest) = call.split_once("--label=data=").unwrap();
-        String::from_utf8(BASE64_STANDARD_NO_PAD.decode(rest.split_once(' ').unwrap().0).unwrap()).unwrap()
+        String::from_utf8(
+            BASE64_STANDARD_NO_PAD
+                .decode(rest.split_once(' ').unwrap().0)
+                .unwrap(),
+        )
+        .unwrap()
     };
-    assert_eq!(data(&script.calls()[2]), CONFIG, "the configuration as it was given");
-    assert!(!script.calls()[2].contains('='.to_string().repeat(2).as_str()), "without padding");
+    assert_eq!(
+        data(&script.calls()[2]),
+        CONFIG,
+        "the configuration as it was given"
+    );
+    assert!(
+        !script.calls()[2].contains('='.to_string().repeat(2).as_str()),
+        "without padding"
+    );
     assert_eq!(data(&script.calls()[5]), r#"["p1","p2"]"#);
 }
 
@@ -102,8 +146,14 @@ fn the_control_interface_is_played_and_not_kept() {
     script.on("-g", "cat >$dir/played; printf 'Pod:\\nabc\\n'");
     let mut with_interface = new();
     with_interface.control_interface = Some("/run/a/control_interface".into());
-    connector(&script).create(&with_interface, None, None).unwrap();
-    assert!(fs::read_to_string(script.path().join("played")).unwrap().contains("/run/a/control_interface"));
+    connector(&script)
+        .create(&with_interface, None, None)
+        .unwrap();
+    assert!(
+        fs::read_to_string(script.path().join("played"))
+            .unwrap()
+            .contains("/run/a/control_interface")
+    );
     assert!(script.calls()[2].contains(&BASE64_STANDARD_NO_PAD.encode(CONFIG)));
 }
 
@@ -117,10 +167,22 @@ fn a_workload_that_can_never_run_calls_nothing() {
     let mut named_like_an_option = new();
     named_like_an_option.instance = InstanceName::with_id("-l", "1", "agent_A");
     for (broken, reason) in [
-        (with_files, "Workload files are not supported for podman-kube runtime. Use ConfigMaps instead."),
-        (with_interface, "Control interface target not specified in runtime config."),
-        (new_container("podman", CONFIG), "Received a manifest for the wrong runtime: 'podman'"),
-        (new_container("podman-kube", "playOptions: []"), "missing field `manifest`"),
+        (
+            with_files,
+            "Workload files are not supported for podman-kube runtime. Use ConfigMaps instead.",
+        ),
+        (
+            with_interface,
+            "Control interface target not specified in runtime config.",
+        ),
+        (
+            new_container("podman", CONFIG),
+            "Received a manifest for the wrong runtime: 'podman'",
+        ),
+        (
+            new_container("podman-kube", "playOptions: []"),
+            "missing field `manifest`",
+        ),
         (named_like_an_option, "Unsupported workload name '-l': "),
     ] {
         match connector(&script).create(&broken, None, None) {
@@ -135,15 +197,35 @@ fn a_workload_that_can_never_run_calls_nothing() {
 #[test]
 fn a_play_that_names_no_pods_had_its_pods_lost() {
     // Listed are the pods before the play and after it.
-    let script =
-        ScriptedEngine::answering(&["echo 'old other'", "", "", "echo nonsense", "echo 'old other'; echo 'new web'"]);
+    let script = ScriptedEngine::answering(&[
+        "echo 'old other'",
+        "",
+        "",
+        "echo nonsense",
+        "echo 'old other'; echo 'new web'",
+    ]);
     let mut kube = connector(&script);
     create(&mut kube).unwrap();
-    assert_eq!(kube.pods_of(&new().instance), Ok(Some(vec!["new".to_owned()])));
+    assert_eq!(
+        kube.pods_of(&new().instance),
+        Ok(Some(vec!["new".to_owned()]))
+    );
 
-    let script = ScriptedEngine::answering(&["echo 'old other'", "", "", "echo nonsense", "echo 'old other'"]);
+    let script = ScriptedEngine::answering(&[
+        "echo 'old other'",
+        "",
+        "",
+        "echo nonsense",
+        "echo 'old other'",
+    ]);
     let text = failed(create(&mut connector(&script)));
-    assert_eq!(text, format!("It made no pod that can be found. {}", script.execution(&["kube", "play"])));
+    assert_eq!(
+        text,
+        format!(
+            "It made no pod that can be found. {}",
+            script.execution(&["kube", "play"])
+        )
+    );
 }
 
 #[test]
@@ -164,15 +246,34 @@ fn volumes_that_cannot_be_made_do_not_hinder_the_workload() {
     let web = create(&mut kube).unwrap();
     // The listing finds no volume either, and knows the pod all the same.
     script.on("volume", "");
-    script.on("ps", r#"echo '{"Id":"c","Pod":"p1","State":"running","Pid":7}'"#);
+    script.on(
+        "ps",
+        r#"echo '{"Id":"c","Pod":"p1","State":"running","Pid":7}'"#,
+    );
     let listed = lister.list().unwrap();
-    assert_eq!(kube.list().as_ref(), Ok(&listed), "whichever connector of the agent lists");
+    assert_eq!(
+        kube.list().as_ref(),
+        Ok(&listed),
+        "whichever connector of the agent lists"
+    );
     assert_eq!(listed.len(), 1);
-    assert_eq!((listed[0].id.clone(), listed[0].state.phase), (web.clone(), Phase::Running));
-    assert_eq!(listed[0].processes, [MainProcess { container: id("c"), pid: 7 }]);
+    assert_eq!(
+        (listed[0].id.clone(), listed[0].state.phase),
+        (web.clone(), Phase::Running)
+    );
+    assert_eq!(
+        listed[0].processes,
+        [MainProcess {
+            container: id("c"),
+            pid: 7
+        }]
+    );
     script.on("kube", "cat >$dir/downed");
     assert_eq!(kube.delete(&web), Ok(()));
-    assert_eq!(fs::read_to_string(script.path().join("downed")).unwrap(), MANIFEST);
+    assert_eq!(
+        fs::read_to_string(script.path().join("downed")).unwrap(),
+        MANIFEST
+    );
     assert_eq!(lister.list(), Ok(vec![]));
 }
 
@@ -189,7 +290,14 @@ fn a_failed_play_removes_the_pods_that_it_made_and_no_others() {
     let mut kube = connector(&script);
     assert!(failed(create(&mut kube)).starts_with("pod already exists. Execution of "));
     let calls = calls(&script);
-    assert_eq!(calls[4..7], [POD_LS.to_owned(), listing_with_pods(), REMOVE_NEW.to_owned()]);
+    assert_eq!(
+        calls[4..7],
+        [
+            POD_LS.to_owned(),
+            listing_with_pods(),
+            REMOVE_NEW.to_owned()
+        ]
+    );
     assert_eq!(calls[7..], removal_calls());
 }
 
@@ -204,9 +312,15 @@ fn failed_play_stops_what_runs_and_waits_for_nothing_else() {
     let mut calls = calls(&script);
     calls[7..9].sort();
     let stops = ["unpause c", "stop --ignore --time=7 a", "stop --ignore b c"];
-    assert_eq!(calls[5..9], [&listing_with_pods(), stops[0], stops[1], stops[2]]);
+    assert_eq!(
+        calls[5..9],
+        [&listing_with_pods(), stops[0], stops[1], stops[2]]
+    );
     assert_eq!(calls[9], "pod rm --force --ignore --time=0 p1 p2");
-    assert_eq!(calls[10..], ["pods", "config"].map(|what| format!("volume rm {}.{what}", new.instance)));
+    assert_eq!(
+        calls[10..],
+        ["pods", "config"].map(|what| format!("volume rm {}.{what}", new.instance))
+    );
 }
 
 #[test]
@@ -215,22 +329,34 @@ fn failed_play_whose_pods_cannot_be_stopped_is_not_killed() {
     script.on("ps", "exit 125");
     let mut kube = connector(&script);
     assert!(create(&mut kube).is_err());
-    assert_eq!(calls(&script)[5..], [listing_with_pods()], "the volumes stay as well");
+    assert_eq!(
+        calls(&script)[5..],
+        [listing_with_pods()],
+        "the volumes stay as well"
+    );
     script.on("ps", "");
-    assert_eq!(kube.remove_left_over(&new().instance.workload, None), Ok(()));
+    assert_eq!(
+        kube.remove_left_over(&new().instance.workload, None),
+        Ok(())
+    );
     assert_eq!(calls(&script)[7..8], [REMOVE_NEW]);
 }
 
 #[test]
 fn pods_that_a_failed_play_left_are_removed_before_the_next() {
-    let script = ScriptedEngine::answering(&["", "", "", "exit 125", "echo 'new web'", "", "exit 125"]);
+    let script =
+        ScriptedEngine::answering(&["", "", "", "exit 125", "echo 'new web'", "", "exit 125"]);
     let mut kube = connector(&script);
     assert!(create(&mut kube).is_err());
     script.on("-g", "printf 'Pod:\\nabc\\n'");
     create(&mut kube).unwrap();
     let calls = calls(&script);
     let removal = [listing_with_pods(), REMOVE_NEW.to_owned()];
-    assert_eq!(calls[5..9], [removal.clone(), removal].concat(), "the volumes stay until the pods are gone");
+    assert_eq!(
+        calls[5..9],
+        [removal.clone(), removal].concat(),
+        "the volumes stay until the pods are gone"
+    );
     assert_eq!(calls[9..11], removal_calls());
     assert_eq!(calls[11], POD_LS);
 }
@@ -265,8 +391,18 @@ fn calls_before_the_play_could_not_be_cancelled() {
     let [rm, create_volume] = store_calls(".config");
     for (hanging, expected) in [
         ("1", vec![POD_LS.to_owned()]),
-        ("2", [&[POD_LS.to_owned(), rm.clone()][..], &removal_calls()].concat()),
-        ("3", [&[POD_LS.to_owned(), rm, create_volume][..], &removal_calls()].concat()),
+        (
+            "2",
+            [&[POD_LS.to_owned(), rm.clone()][..], &removal_calls()].concat(),
+        ),
+        (
+            "3",
+            [
+                &[POD_LS.to_owned(), rm, create_volume][..],
+                &removal_calls(),
+            ]
+            .concat(),
+        ),
     ] {
         let script = ScriptedEngine::answering(&[]);
         let cancel = script.cancelling(hanging);
@@ -283,17 +419,27 @@ fn calls_before_the_play_could_not_be_cancelled() {
 fn a_later_agent_takes_down_what_the_configuration_volume_says() {
     let script = ScriptedEngine::answering(&[&volume(CONFIG), NO_VOLUME, "", "cat >$dir/downed"]);
     let instance = new().instance;
-    assert_eq!(connector(&script).delete(&id(&instance.to_string())), Ok(()));
+    assert_eq!(
+        connector(&script).delete(&id(&instance.to_string())),
+        Ok(())
+    );
     let inspections = ["config", "pods"].map(|what| format!("volume inspect {instance}.{what}"));
     assert_eq!(script.calls()[..2], inspections);
-    assert_eq!(script.calls()[2..4], [listing_with_pods(), "kube down --d -".to_owned()]);
+    assert_eq!(
+        script.calls()[2..4],
+        [listing_with_pods(), "kube down --d -".to_owned()]
+    );
     assert_eq!(script.calls()[4..], removal_calls());
-    assert_eq!(fs::read_to_string(script.path().join("downed")).unwrap(), MANIFEST);
+    assert_eq!(
+        fs::read_to_string(script.path().join("downed")).unwrap(),
+        MANIFEST
+    );
 }
 
 #[test]
 fn a_failed_down_keeps_the_volumes_and_is_told() {
-    let script = ScriptedEngine::answering(&[&volume(CONFIG), NO_VOLUME, "", "echo no >&2; exit 125"]);
+    let script =
+        ScriptedEngine::answering(&[&volume(CONFIG), NO_VOLUME, "", "echo no >&2; exit 125"]);
     let text = failed(delete(&script));
     assert!(text.starts_with("no. Execution of "), "{text}");
     assert_eq!(script.calls().len(), 4);
@@ -315,17 +461,23 @@ fn what_is_gone_already_counts_as_deleted() {
 
 #[test]
 fn when_one_of_several_pods_is_gone_the_others_are_taken_down_alone() {
-    let two =
-        format!("manifest: |\n  {}---\n  kind: Deployment\n  metadata: {{name: db}}\n", MANIFEST.replace('\n', "\n  "));
+    let two = format!(
+        "manifest: |\n  {}---\n  kind: Deployment\n  metadata: {{name: db}}\n",
+        MANIFEST.replace('\n', "\n  ")
+    );
     for (last, fails) in [("cat >$dir/downed", false), ("exit 125", true)] {
-        let script = ScriptedEngine::answering(&[&volume(&two), NO_VOLUME, "", NO_POD, NO_POD, last]);
+        let script =
+            ScriptedEngine::answering(&[&volume(&two), NO_VOLUME, "", NO_POD, NO_POD, last]);
         let result = delete(&script);
         assert_eq!(result.is_err(), fails);
         assert_eq!(script.calls()[3..6], ["kube down -"; 3]);
         assert_eq!(script.calls().len(), if fails { 6 } else { 8 });
         if !fails {
             let downed = fs::read_to_string(script.path().join("downed")).unwrap();
-            assert!(downed.contains("Deployment") && !downed.contains("web"), "{downed}");
+            assert!(
+                downed.contains("Deployment") && !downed.contains("web"),
+                "{downed}"
+            );
         }
     }
 }
@@ -357,12 +509,24 @@ fn delete_stops_all_pods_at_once_each_within_its_own_seconds() {
         let fifo = script.path().join("fifo");
         rustix::fs::mkfifoat(rustix::fs::CWD, fifo, rustix::fs::Mode::RWXU).unwrap();
         script.on("ps", TWO_PODS_RUN);
-        script.on("stop", "case \"$*\" in *--time=7*) read line <$dir/fifo;; *) echo go >$dir/fifo;; esac");
+        script.on(
+            "stop",
+            "case \"$*\" in *--time=7*) read line <$dir/fifo;; *) echo go >$dir/fifo;; esac",
+        );
         assert_eq!(delete(&script), Ok(()));
         let mut calls = script.calls();
         calls[4..6].sort();
         let stops = ["stop --ignore --time=7 a", "stop --ignore b c"];
-        assert_eq!(calls[2..7], [&listing_with_pods(), "unpause c", stops[0], stops[1], "kube down -"]);
+        assert_eq!(
+            calls[2..7],
+            [
+                &listing_with_pods(),
+                "unpause c",
+                stops[0],
+                stops[1],
+                "kube down -"
+            ]
+        );
     }
 }
 
@@ -374,15 +538,25 @@ fn pods_that_could_not_be_stopped_are_not_killed() {
         script.on(call, "echo no >&2; exit 125");
         let text = failed(delete(&script));
         assert!(text.starts_with("no. Execution of "), "{call}: {text}");
-        assert!(!script.calls().iter().any(|call| call.starts_with("kube down")), "{:?}", script.calls());
+        assert!(
+            !script
+                .calls()
+                .iter()
+                .any(|call| call.starts_with("kube down")),
+            "{:?}",
+            script.calls()
+        );
     }
 }
 
 #[test]
 fn the_seconds_of_a_pod_are_bounded_and_no_other_value_counts() {
     let seconds = |value: &str| {
-        let spec = format!("{{terminationGracePeriodSeconds: {value}, containers: [{{name: main}}]}}");
-        pod_documents(&format!("kind: Pod\nmetadata: {{name: web}}\nspec: {spec}")).remove(0).stop_seconds
+        let spec =
+            format!("{{terminationGracePeriodSeconds: {value}, containers: [{{name: main}}]}}");
+        pod_documents(&format!("kind: Pod\nmetadata: {{name: web}}\nspec: {spec}"))
+            .remove(0)
+            .stop_seconds
     };
     for (value, expected) in [
         ("0", Some(0)),
@@ -416,12 +590,18 @@ fn pods_cannot_be_started_again() {
 fn a_listing_finds_the_workloads_of_exactly_this_agent_by_their_volumes() {
     let names = "printf 'web.1.agent_A.config\\nweb.1.X-agent_A.config\\nodd.config\\ndb.2.agent_A.config\\n'";
     let ps = |state: &str| {
-        format!(r#"echo '{{"Id":"c","Pod":"p1","State":"{state}","ExitCode":3}} {{"Id":"d","Pod":"q"}}'"#)
+        format!(
+            r#"echo '{{"Id":"c","Pod":"p1","State":"{state}","ExitCode":3}} {{"Id":"d","Pod":"q"}}'"#
+        )
     };
-    let script = ScriptedEngine::answering(&[names, NO_VOLUME, &volume(r#"["p1"]"#), &ps("running")]);
+    let script =
+        ScriptedEngine::answering(&[names, NO_VOLUME, &volume(r#"["p1"]"#), &ps("running")]);
     let mut kube = connector(&script);
     let told = |listed: Vec<ListedContainer>| -> Vec<String> {
-        listed.iter().map(|one| format!("{} {} {}", &*one.id.0, one.instance, one.state)).collect()
+        listed
+            .iter()
+            .map(|one| format!("{} {} {}", &*one.id.0, one.instance, one.state))
+            .collect()
     };
     let db = "db.2.agent_A db.2.agent_A Succeeded(Ok)";
     let expected = [db, "web.1.agent_A web.1.agent_A Running(Ok)"];
@@ -439,51 +619,99 @@ fn a_listing_finds_the_workloads_of_exactly_this_agent_by_their_volumes() {
     script.on("5", names);
     script.on("6", NO_VOLUME);
     script.on("7", &ps("exited"));
-    let expected = [db, "web.1.agent_A web.1.agent_A Failed(ExecFailed): 'Exit code: '3''"];
+    let expected = [
+        db,
+        "web.1.agent_A web.1.agent_A Failed(ExecFailed): 'Exit code: '3''",
+    ];
     assert_eq!(told(kube.list().unwrap()), expected);
     assert_eq!(script.calls().len(), 7);
 }
 
 #[test]
 fn pods_that_could_not_be_read_were_taken_for_a_workload_that_succeeded() {
-    for broken in ["echo 'database is locked' >&2; exit 125", &volume("no list"), "echo '[{}]'"] {
-        let script = ScriptedEngine::answering(&["printf 'web.1.agent_A.config\ndb.2.agent_A.config\n'"]);
+    for broken in [
+        "echo 'database is locked' >&2; exit 125",
+        &volume("no list"),
+        "echo '[{}]'",
+    ] {
+        let script =
+            ScriptedEngine::answering(&["printf 'web.1.agent_A.config\ndb.2.agent_A.config\n'"]);
         script.on("2", &volume(r#"["p1"]"#));
         script.on("volume", broken);
         script.on("ps", r#"echo '{"Id":"c","Pod":"p1","State":"running"}'"#);
         let listed = connector(&script).list().unwrap();
         let states: Vec<String> = listed.iter().map(|one| one.state.to_string()).collect();
-        assert_eq!(states, ["Running(Ok)", "Failed(Unknown): 'Could not load workload metadata'"], "{broken}");
+        assert_eq!(
+            states,
+            [
+                "Running(Ok)",
+                "Failed(Unknown): 'Could not load workload metadata'"
+            ],
+            "{broken}"
+        );
     }
     // One moment of trouble is nothing.
-    let script = ScriptedEngine::answering(&["echo web.1.agent_A.config", "exit 125", &volume(r#"["p1"]"#)]);
+    let script = ScriptedEngine::answering(&[
+        "echo web.1.agent_A.config",
+        "exit 125",
+        &volume(r#"["p1"]"#),
+    ]);
     script.on("ps", r#"echo '{"Id":"c","Pod":"p1","State":"running"}'"#);
-    assert_eq!(connector(&script).list().unwrap()[0].state.phase, Phase::Running);
+    assert_eq!(
+        connector(&script).list().unwrap()[0].state.phase,
+        Phase::Running
+    );
 }
 
 #[test]
 fn the_logs_of_all_containers_but_the_one_that_holds_the_pod_are_read() {
-    let wanted = LogsRequest { follow: Some(true), tail: Some(5), ..LogsRequest::default() };
+    let wanted = LogsRequest {
+        follow: Some(true),
+        tail: Some(5),
+        ..LogsRequest::default()
+    };
     let two = r#"{"Id":"a","Pod":"p1","Name":"web-a"}{"Id":"b","Pod":"p2","Name":"web-b"}"#;
     let infra = r#"{"Id":"i","Pod":"p1","IsInfra":true}{"Id":"x","Pod":"q","Name":"other"}"#;
     let one = two.split_once("}{").unwrap().0.to_owned() + "}";
     for (containers, expected) in [
-        (format!("{two}{infra}"), vec![("a", "[web-a] "), ("b", "[web-b] ")]),
+        (
+            format!("{two}{infra}"),
+            vec![("a", "[web-a] "), ("b", "[web-b] ")],
+        ),
         (format!("{one}{infra}"), vec![("a", "")]),
         (infra.to_owned(), vec![]),
     ] {
-        let script = ScriptedEngine::answering(&[&volume(r#"["p1","p2"]"#), &format!("echo '{containers}'")]);
-        let calls = connector(&script).log_calls(&new().instance, &wanted).unwrap();
-        let told: Vec<_> = calls.iter().map(|call| (call.arguments.join(" "), call.prefix.as_str())).collect();
-        let expected: Vec<_> =
-            expected.iter().map(|(id, prefix)| (format!("logs -f --tail 5 {id}"), *prefix)).collect();
+        let script = ScriptedEngine::answering(&[
+            &volume(r#"["p1","p2"]"#),
+            &format!("echo '{containers}'"),
+        ]);
+        let calls = connector(&script)
+            .log_calls(&new().instance, &wanted)
+            .unwrap();
+        let told: Vec<_> = calls
+            .iter()
+            .map(|call| (call.arguments.join(" "), call.prefix.as_str()))
+            .collect();
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|(id, prefix)| (format!("logs -f --tail 5 {id}"), *prefix))
+            .collect();
         assert_eq!(told, expected);
     }
     let script = ScriptedEngine::answering(&[NO_VOLUME]);
-    assert!(connector(&script).log_calls(&new().instance, &wanted).unwrap().is_empty());
+    assert!(
+        connector(&script)
+            .log_calls(&new().instance, &wanted)
+            .unwrap()
+            .is_empty()
+    );
     let script = ScriptedEngine::answering(&[]);
     script.on("volume", "exit 125");
-    assert!(connector(&script).log_calls(&new().instance, &wanted).is_err());
+    assert!(
+        connector(&script)
+            .log_calls(&new().instance, &wanted)
+            .is_err()
+    );
 }
 
 #[test]
@@ -493,7 +721,10 @@ fn containers_are_not_listed_when_there_is_no_workload() {
     assert_eq!(script.calls().len(), 1);
     for (answer, text) in [
         ("exit 125", "Ended with exit status: 125."),
-        ("echo nonsense", "The list of volumes cannot be read. Execution of"), // It was taken for an empty one.
+        (
+            "echo nonsense",
+            "The list of volumes cannot be read. Execution of",
+        ), // It was taken for an empty one.
     ] {
         let text_of = failed(connector(&ScriptedEngine::answering(&[answer])).list());
         assert!(text_of.starts_with(text), "{text_of}");
@@ -504,10 +735,20 @@ fn containers_are_not_listed_when_there_is_no_workload() {
 fn find_asks_for_exactly_this_instance() {
     let instance = InstanceName::with_id("web", "1", "agent_A");
     let script = ScriptedEngine::answering(&[&volume(CONFIG)]);
-    assert_eq!(connector(&script).find(&instance, None), Ok(vec![id("web.1.agent_A")]));
+    assert_eq!(
+        connector(&script).find(&instance, None),
+        Ok(vec![id("web.1.agent_A")])
+    );
     assert_eq!(script.calls(), ["volume inspect web.1.agent_A.config"]);
-    assert_eq!(connector(&ScriptedEngine::answering(&[NO_VOLUME])).find(&instance, None), Ok(vec![]));
-    assert!(connector(&ScriptedEngine::answering(&["exit 125"])).find(&instance, None).is_err());
+    assert_eq!(
+        connector(&ScriptedEngine::answering(&[NO_VOLUME])).find(&instance, None),
+        Ok(vec![])
+    );
+    assert!(
+        connector(&ScriptedEngine::answering(&["exit 125"]))
+            .find(&instance, None)
+            .is_err()
+    );
 }
 
 #[test]
@@ -515,7 +756,10 @@ fn pods_are_read_from_all_sections_of_the_output() {
     for (output, pods) in [
         ("", vec![]),
         ("Pod:\np1\nContainer:\nc1\n", vec!["p1"]),
-        ("Volumes:\nv\nPod:\n  p1  \n\np2\nContainers:\nc1\nc2\n\nPod:\np3\n", vec!["p1", "p2", "p3"]),
+        (
+            "Volumes:\nv\nPod:\n  p1  \n\np2\nContainers:\nc1\nc2\n\nPod:\np3\n",
+            vec!["p1", "p2", "p3"],
+        ),
         ("Containers:\nc1\n", vec![]),
     ] {
         assert_eq!(parse_pods(output), pods, "{output:?}");
@@ -527,12 +771,18 @@ fn pods_are_read_from_all_sections_of_the_output() {
 fn a_stop_leaves_the_pods_with_their_logs() {
     let instance = new().instance;
     let script = ScriptedEngine::answering(&[&volume("[\"p1\",\"p2\"]"), &volume(TWO_PODS)]);
-    script.on("ps", "echo '{\"Id\":\"a\",\"Pod\":\"p1\",\"PodName\":\"web\",\"Pid\":7}'");
+    script.on(
+        "ps",
+        "echo '{\"Id\":\"a\",\"Pod\":\"p1\",\"PodName\":\"web\",\"Pid\":7}'",
+    );
     let mut connector = connector(&script);
     let id = ContainerId(instance.to_string().into());
     connector.stop(&id).unwrap();
     let inspections = ["pods", "config"].map(|what| format!("volume inspect {instance}.{what}"));
     assert_eq!(calls(&script)[..2], inspections);
     let stops = ["stop --ignore --time=7 a", "pod stop --ignore p1 p2"];
-    assert_eq!(calls(&script)[2..], [&listing_with_pods(), stops[0], stops[1]]);
+    assert_eq!(
+        calls(&script)[2..],
+        [&listing_with_pods(), stops[0], stops[1]]
+    );
 }

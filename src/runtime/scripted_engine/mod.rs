@@ -1,4 +1,5 @@
-//! Stands for an engine's program in unit tests: a shell script that records its calls and prints what a test wants.
+//! Stands for an engine's program in unit tests: a shell script that records its calls and prints
+//! what a test wants.
 //!
 //! Thread: the one of the test.
 
@@ -24,14 +25,20 @@ pub struct ScriptedEngine {
 }
 
 impl ScriptedEngine {
-    /// An engine that answers its calls, in order, by these lines of shell. Without a line it does nothing and succeeds.
+    /// An engine that answers its calls, in order, by these lines of shell. Without a line it does
+    /// nothing and succeeds.
     pub fn answering(answers: &[&str]) -> Self {
-        let engine = Self { folder: tempfile::tempdir().unwrap() };
+        let engine = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
         for (index, answer) in answers.iter().enumerate() {
             engine.on(&(index + 1).to_string(), answer);
         }
         fs::write(engine.path().join("calls"), "").unwrap();
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/runtime/scripted_engine/engine.sh");
+        let script = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/src/runtime/scripted_engine/engine.sh"
+        );
         // A link, since a file that is written while another test forks cannot be executed.
         std::os::unix::fs::symlink(script, engine.path().join("engine")).unwrap();
         engine
@@ -46,7 +53,11 @@ impl ScriptedEngine {
     pub fn cancelling(&self, call: &str) -> fs::File {
         let fifo = self.path().join("cancel");
         rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
-        let readable = fs::OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
+        let readable = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&fifo)
+            .unwrap();
         self.on(call, &format!("echo >{}; exec sleep 600", fifo.display()));
         readable
     }
@@ -56,21 +67,38 @@ impl ScriptedEngine {
     }
 
     pub fn children(&self) -> EngineChildren {
-        EngineChildren::open(&self.path().join("children")).unwrap().0
+        EngineChildren::open(&self.path().join("children"))
+            .unwrap()
+            .0
     }
 
     pub fn cli(&self) -> EngineCli {
-        EngineCli::new(self.path().join("engine").to_str().unwrap().to_owned().leak(), self.children())
+        EngineCli::new(
+            self.path()
+                .join("engine")
+                .to_str()
+                .unwrap()
+                .to_owned()
+                .leak(),
+            self.children(),
+        )
     }
 
     /// The calls so far, arguments joined by blanks.
     pub fn calls(&self) -> Vec<String> {
-        fs::read_to_string(self.path().join("calls")).unwrap().lines().map(str::to_owned).collect()
+        fs::read_to_string(self.path().join("calls"))
+            .unwrap()
+            .lines()
+            .map(str::to_owned)
+            .collect()
     }
 
     /// The call as it stands in an error text.
     pub fn execution(&self, arguments: &[&str]) -> String {
-        let quoted: String = arguments.iter().map(|argument| format!(" \"{argument}\"")).collect();
+        let quoted: String = arguments
+            .iter()
+            .map(|argument| format!(" \"{argument}\""))
+            .collect();
         format!("Execution of '{}{quoted}'", self.cli().program)
     }
 }
@@ -87,9 +115,15 @@ pub fn new_container(runtime: &str, config: &str) -> NewContainer {
     }
 }
 
-/// The call that creates this container; the tests of `container_config.rs` say which arguments it has.
+/// The call that creates this container; the tests of `container_config.rs` say which arguments it
+/// has.
 pub fn run_call(new: &NewContainer) -> String {
-    config_of(&new.workload, &new.workload.runtime).unwrap().run_arguments(new).unwrap().given.join(" ")
+    config_of(&new.workload, &new.workload.runtime)
+        .unwrap()
+        .run_arguments(new)
+        .unwrap()
+        .given
+        .join(" ")
 }
 
 pub fn id(text: &str) -> ContainerId {
@@ -100,7 +134,11 @@ pub fn id(text: &str) -> ContainerId {
 #[track_caller]
 pub fn failed<T: std::fmt::Debug>(result: Result<T, RuntimeError>) -> String {
     match result {
-        Err(RuntimeError::Failed(text) | RuntimeError::NotStarted(text) | RuntimeError::NotInstalled(text)) => text,
+        Err(
+            RuntimeError::Failed(text)
+            | RuntimeError::NotStarted(text)
+            | RuntimeError::NotInstalled(text),
+        ) => text,
         other => panic!("{other:?}"),
     }
 }

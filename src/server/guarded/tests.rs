@@ -48,8 +48,12 @@ impl ServerLoop {
     pub fn seen_updates(&self) -> BTreeMap<u64, SeenUpdate> {
         let seen = |(record, open): (&Record, Option<&Open>)| {
             let workloads = &record.unit.workloads;
-            let ways_back = workloads.iter().map(|(name, touched)| (name.clone(), touched.before.desired.clone()));
-            let pending = workloads.iter().filter(|(_, touched)| touched.in_force.is_some());
+            let ways_back = workloads
+                .iter()
+                .map(|(name, touched)| (name.clone(), touched.before.desired.clone()));
+            let pending = workloads
+                .iter()
+                .filter(|(_, touched)| touched.in_force.is_some());
             let waits_for = |open| self.guarded.waits_for(open, self.now());
             let update = SeenUpdate {
                 phase: record.phase,
@@ -71,7 +75,10 @@ impl ServerLoop {
 
 /// Judged by the defaults, and put back when it fails.
 pub const ROLLBACK: &str = "{ onFailure: ROLLBACK }";
-pub const PREPARES: AgentCapabilities = AgentCapabilities { prepares: true, tells_usage: false };
+pub const PREPARES: AgentCapabilities = AgentCapabilities {
+    prepares: true,
+    tells_usage: false,
+};
 pub const HEALTHY: Duration = Duration::from_secs(10);
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -85,7 +92,11 @@ pub struct Rig {
 
 /// The runtime configuration of a workload; no block without `update`.
 pub fn config(image: &str, update: &str) -> String {
-    let block = if update.is_empty() { String::new() } else { format!(", lifecycle: {{ update: {update} }}") };
+    let block = if update.is_empty() {
+        String::new()
+    } else {
+        format!(", lifecycle: {{ update: {update} }}")
+    };
     format!("{{ image: {image}{block} }}")
 }
 
@@ -108,7 +119,10 @@ impl Rig {
     }
 
     pub fn with_agent(workloads: &[String], capabilities: AgentCapabilities) -> Self {
-        let manifest = format!("{{ apiVersion: v1, workloads: {{ {} }} }}", workloads.join(", "));
+        let manifest = format!(
+            "{{ apiVersion: v1, workloads: {{ {} }} }}",
+            workloads.join(", ")
+        );
         Self::of(Cluster::with_manifest(&manifest), capabilities)
     }
 
@@ -118,10 +132,25 @@ impl Rig {
         cluster.server.set_clock(clock.clone());
         cluster.server.set_store(store);
         let a = cluster.agent_with("A", capabilities);
-        let mut rig = Self { cluster, clock, a, stored };
-        let wanted = rig.cluster.server.view().effective.values().map(|added| added.instance.clone());
-        let wanted: Vec<InstanceName> = wanted.filter(|instance| !instance.agent.is_empty()).collect();
-        wanted.iter().for_each(|instance| rig.report(instance, Phase::Running));
+        let mut rig = Self {
+            cluster,
+            clock,
+            a,
+            stored,
+        };
+        let wanted = rig
+            .cluster
+            .server
+            .view()
+            .effective
+            .values()
+            .map(|added| added.instance.clone());
+        let wanted: Vec<InstanceName> = wanted
+            .filter(|instance| !instance.agent.is_empty())
+            .collect();
+        wanted
+            .iter()
+            .for_each(|instance| rig.report(instance, Phase::Running));
         rig.cluster.take_all();
         rig
     }
@@ -132,7 +161,8 @@ impl Rig {
 
     pub fn report_info(&mut self, instance: &InstanceName, phase: Phase, info: &str) {
         let state = WorkloadState::new(instance.clone(), ExecutionState::with_info(phase, info));
-        self.cluster.send(self.a, ToServer::WorkloadStates(vec![state]));
+        self.cluster
+            .send(self.a, ToServer::WorkloadStates(vec![state]));
     }
 
     /// Time goes on, and the loop wakes when it wants to.
@@ -149,21 +179,43 @@ impl Rig {
     pub fn apply(&mut self, workloads: &[&str]) -> Result<(Vec<String>, Vec<String>), String> {
         let masks: Vec<String> = workloads
             .iter()
-            .map(|entry| format!("desiredState.workloads.{}", entry.split(':').next().unwrap_or_default()))
+            .map(|entry| {
+                format!(
+                    "desiredState.workloads.{}",
+                    entry.split(':').next().unwrap_or_default()
+                )
+            })
             .collect();
-        self.apply_masks(workloads, &masks.iter().map(String::as_str).collect::<Vec<_>>())
+        self.apply_masks(
+            workloads,
+            &masks.iter().map(String::as_str).collect::<Vec<_>>(),
+        )
     }
 
-    pub fn apply_masks(&mut self, workloads: &[&str], masks: &[&str]) -> Result<(Vec<String>, Vec<String>), String> {
-        let kept: Vec<&str> = workloads.iter().copied().filter(|entry| !entry.ends_with('~')).collect();
-        let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}", kept.join(", "));
+    pub fn apply_masks(
+        &mut self,
+        workloads: &[&str],
+        masks: &[&str],
+    ) -> Result<(Vec<String>, Vec<String>), String> {
+        let kept: Vec<&str> = workloads
+            .iter()
+            .copied()
+            .filter(|entry| !entry.ends_with('~'))
+            .collect();
+        let state = format!(
+            "{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}",
+            kept.join(", ")
+        );
         self.cluster.update(&state, masks)
     }
 
     fn update_node(&mut self, number: u64, path: &str) -> Node {
         let number = number.to_string();
         let tree: Node = serde_json::from_str(&self.cluster.read(&["updates"])).unwrap();
-        let parts: Vec<&str> = ["updates", &number].into_iter().chain(path.split('.')).collect();
+        let parts: Vec<&str> = ["updates", &number]
+            .into_iter()
+            .chain(path.split('.'))
+            .collect();
         tree.at(&parts).cloned().unwrap_or_default()
     }
 
@@ -180,22 +232,39 @@ impl Rig {
         let updates = tree.get("updates").and_then(Node::as_map).unwrap();
         updates
             .iter()
-            .map(|(number, one)| format!("{number} {}", one.get("phase").unwrap().as_text().unwrap()))
+            .map(|(number, one)| {
+                format!("{number} {}", one.get("phase").unwrap().as_text().unwrap())
+            })
             .collect()
     }
 
     /// The images that are desired, by workload.
     pub fn desired(&self) -> Vec<String> {
         let desired = &self.cluster.server.view().desired.workloads;
-        let image =
-            |config: &str| config.split(['{', ' ', ',', '}']).filter(|it| !it.is_empty()).nth(1).unwrap().to_owned();
-        desired.iter().map(|(name, workload)| format!("{name} {}", image(&workload.runtime_config))).collect()
+        let image = |config: &str| {
+            config
+                .split(['{', ' ', ',', '}'])
+                .filter(|it| !it.is_empty())
+                .nth(1)
+                .unwrap()
+                .to_owned()
+        };
+        desired
+            .iter()
+            .map(|(name, workload)| format!("{name} {}", image(&workload.runtime_config)))
+            .collect()
     }
 
     /// The one plan that the agent was sent, by names.
     pub fn plan(&self) -> (Vec<String>, Vec<String>) {
         let WorkloadPlan { added, deleted } = self.cluster.one_plan(self.a);
-        (names(&added), deleted.iter().map(|deleted| deleted.instance.to_string()).collect())
+        (
+            names(&added),
+            deleted
+                .iter()
+                .map(|deleted| deleted.instance.to_string())
+                .collect(),
+        )
     }
 
     /// How often the state was stored since the last call.
@@ -204,7 +273,12 @@ impl Rig {
     }
 
     pub fn state(&self, instance: &InstanceName) -> String {
-        self.cluster.server.workloads.states.get(instance).map_or_else(String::new, ToString::to_string)
+        self.cluster
+            .server
+            .workloads
+            .states
+            .get(instance)
+            .map_or_else(String::new, ToString::to_string)
     }
 
     /// Agent A connects again.
@@ -246,7 +320,13 @@ fn an_update_whose_instances_stay_healthy_is_good_and_costs_two_writes() {
     let mut rig = Rig::new(&[db("1"), workload("web", "1", "", NEEDS_DB)]);
     assert_eq!(rig.cluster.server.due(), None);
     let (added, deleted) = rig.apply(&[&db("2")]).unwrap();
-    assert_eq!((added, deleted), (vec![db_instance("2").to_string()], vec![db_instance("1").to_string()]));
+    assert_eq!(
+        (added, deleted),
+        (
+            vec![db_instance("2").to_string()],
+            vec![db_instance("1").to_string()]
+        )
+    );
     assert_eq!((rig.plan().0, rig.writes()), (vec!["db".to_owned()], 1));
     rig.report(&db_instance("1"), Phase::Removed);
     rig.report(&db_instance("2"), Phase::Running);
@@ -255,28 +335,56 @@ fn an_update_whose_instances_stay_healthy_is_good_and_costs_two_writes() {
     assert_eq!((rig.phases(), rig.writes()), (vec!["1 GOOD".to_owned()], 1));
     assert_eq!(rig.cluster.server.due(), None, "nothing is open");
     let read = |rig: &mut Rig, path| rig.read(1, path);
-    assert_eq!(read(&mut rig, "workloads.db.old"), db_instance("1").to_string());
-    assert_eq!(read(&mut rig, "workloads.db.new"), db_instance("2").to_string());
-    assert!(read(&mut rig, "before").contains("image: 1") && read(&mut rig, "accepted").ends_with('Z'));
-    assert_eq!((read(&mut rig, "keptIn"), read(&mut rig, "losses")), ("DISK".to_owned(), "0".to_owned()));
+    assert_eq!(
+        read(&mut rig, "workloads.db.old"),
+        db_instance("1").to_string()
+    );
+    assert_eq!(
+        read(&mut rig, "workloads.db.new"),
+        db_instance("2").to_string()
+    );
+    assert!(
+        read(&mut rig, "before").contains("image: 1") && read(&mut rig, "accepted").ends_with('Z')
+    );
+    assert_eq!(
+        (read(&mut rig, "keptIn"), read(&mut rig, "losses")),
+        ("DISK".to_owned(), "0".to_owned())
+    );
 }
 
 /// It was set back, and applied again before its agent had ended it.
 #[test]
 fn late_reports_of_an_older_instance_counted_for_the_new_one() {
-    for (is_deleted, late) in [(false, Phase::Running), (true, Phase::Running), (false, Phase::FailedExecFailed)] {
+    for (is_deleted, late) in [
+        (false, Phase::Running),
+        (true, Phase::Running),
+        (false, Phase::FailedExecFailed),
+    ] {
         let mut rig = Rig::new(&[db("1")]);
         rig.apply(&[&db("2")]).unwrap();
         rig.report(&db_instance("1"), Phase::Removed);
         rig.report(&db_instance("2"), Phase::Running);
-        let back = if is_deleted { "db: ~".to_owned() } else { db("1") };
+        let back = if is_deleted {
+            "db: ~".to_owned()
+        } else {
+            db("1")
+        };
         rig.apply(&[&back]).unwrap();
         rig.apply(&[&db("2")]).unwrap();
-        assert_eq!(rig.phases(), ["1 WITHDRAWN", "2 TRIAL"], "{late} {is_deleted}");
+        assert_eq!(
+            rig.phases(),
+            ["1 WITHDRAWN", "2 TRIAL"],
+            "{late} {is_deleted}"
+        );
         rig.report(&db_instance("2"), late);
         rig.wait(HEALTHY);
         assert_eq!(rig.read(2, "phase"), "TRIAL", "{late} {is_deleted}");
-        for phase in [Phase::StoppingRequestedAtRuntime, Phase::Removed, Phase::PendingStarting, Phase::Running] {
+        for phase in [
+            Phase::StoppingRequestedAtRuntime,
+            Phase::Removed,
+            Phase::PendingStarting,
+            Phase::Running,
+        ] {
             rig.report(&db_instance("2"), phase);
         }
         rig.wait(HEALTHY - Duration::from_secs(1));
@@ -292,13 +400,23 @@ fn one_that_may_stay_is_kept_when_it_failed_and_the_others_are_waited_for() {
     let mut rig = Rig::new(&[keep("a", "1"), keep("b", "1")]);
     rig.apply(&[&keep("a", "2"), &keep("b", "2")]).unwrap();
     rig.cluster.take_all();
-    rig.report_info(&instance("a", "2", "{}"), Phase::PendingStartingFailed, "No more retries: x");
+    rig.report_info(
+        &instance("a", "2", "{}"),
+        Phase::PendingStartingFailed,
+        "No more retries: x",
+    );
     assert_eq!(rig.read(1, "waitsFor"), r#"["b"]"#);
     rig.report(&instance("b", "2", "{}"), Phase::Running);
     rig.wait(HEALTHY);
     assert_eq!(rig.read(1, "phase"), "KEPT");
-    assert_eq!(rig.read(1, "reason"), "a: Pending(StartingFailed): 'No more retries: x'");
-    assert_eq!((rig.desired(), rig.cluster.take(rig.a).len()), (vec!["a 2".to_owned(), "b 2".to_owned()], 0));
+    assert_eq!(
+        rig.read(1, "reason"),
+        "a: Pending(StartingFailed): 'No more retries: x'"
+    );
+    assert_eq!(
+        (rig.desired(), rig.cluster.take(rig.a).len()),
+        (vec!["a 2".to_owned(), "b 2".to_owned()], 0)
+    );
     rig.apply(&[&keep("a", "1")]).unwrap();
     rig.apply(&[&keep("a", "2")]).unwrap(); // Only what was undone is refused.
 }
@@ -313,11 +431,15 @@ fn what_hooks_leave_as_it_is_runs_on_and_is_healthy() {
     let workloads = [keep("a", "2"), keep("b", "2")].join(", ");
     let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ {workloads} }} }} }}");
     let masks = ["desiredState.workloads.a", "desiredState.workloads.b"];
-    rig.cluster.send_request(commander, "r", crate::server::tests::update(&state, &masks));
+    rig.cluster
+        .send_request(commander, "r", crate::server::tests::update(&state, &masks));
     let mut plan = rig.cluster.asked().expect("what hooks are to change");
     plan.added.retain(|added| &*added.instance.workload != "b");
-    plan.deleted.retain(|deleted| &*deleted.instance.workload != "b");
-    rig.cluster.server.on_event(ServerEvent::Hooks(Ok(Some(plan))));
+    plan.deleted
+        .retain(|deleted| &*deleted.instance.workload != "b");
+    rig.cluster
+        .server
+        .on_event(ServerEvent::Hooks(Ok(Some(plan))));
     assert_eq!(rig.phases(), ["1 TRIAL"]);
     rig.report(&instance("a", "1", ROLLBACK), Phase::Removed);
     rig.report(&instance("a", "2", ROLLBACK), Phase::Running);
@@ -328,39 +450,64 @@ fn what_hooks_leave_as_it_is_runs_on_and_is_healthy() {
 #[test]
 fn what_is_not_scheduled_is_not_judged() {
     let mut rig = Rig::new(&[]);
-    rig.apply(&[&db("1").replace("agent: A", "agent: \"\"")]).unwrap();
+    rig.apply(&[&db("1").replace("agent: A", "agent: \"\"")])
+        .unwrap();
     assert_eq!(rig.phases(), ["1 GOOD"]);
 }
 
 #[test]
 fn reads_without_its_name_events_and_workloads_get_no_updates() {
-    let access =
-        ", controlInterfaceAccess: { allowRules: [{ type: StateRule, operation: ReadWrite, filterMasks: ['*'] }] }";
+    let access = ", controlInterfaceAccess: { allowRules: [{ type: StateRule, operation: ReadWrite, filterMasks: ['*'] }] }";
     let mut rig = Rig::new(&[workload("db", "1", ROLLBACK, access)]);
-    rig.apply(&[&workload("db", "2", ROLLBACK, access)]).unwrap();
+    rig.apply(&[&workload("db", "2", ROLLBACK, access)])
+        .unwrap();
     for masks in [&["*"][..], &["*.1.phase"], &["desiredState"], &[]] {
-        assert!(!rig.cluster.read(masks).contains("\"updates\""), "{masks:?}");
+        assert!(
+            !rig.cluster.read(masks).contains("\"updates\""),
+            "{masks:?}"
+        );
     }
-    assert!(rig.cluster.read(&["updates.1.phase", "agents"]).ends_with(r#""updates":{"1":{"phase":"TRIAL"}}}"#));
+    assert!(
+        rig.cluster
+            .read(&["updates.1.phase", "agents"])
+            .ends_with(r#""updates":{"1":{"phase":"TRIAL"}}}"#)
+    );
     assert_eq!(rig.cluster.read(&["updates.9"]), r#"{"updates":{}}"#);
     let commander = rig.cluster.commander();
-    let subscribed = rig.cluster.request(commander, crate::server::tests::read(&["updates"], true));
-    assert!(!format!("{subscribed:?}").contains("phase"), "{subscribed:?}");
+    let subscribed = rig
+        .cluster
+        .request(commander, crate::server::tests::read(&["updates"], true));
+    assert!(
+        !format!("{subscribed:?}").contains("phase"),
+        "{subscribed:?}"
+    );
     rig.cluster.take_all();
-    rig.cluster.send_request(rig.a, "db@1", crate::server::tests::read(&["updates"], false));
+    rig.cluster.send_request(
+        rig.a,
+        "db@1",
+        crate::server::tests::read(&["updates"], false),
+    );
     let answer = format!("{:?}", rig.cluster.take(rig.a));
-    assert!(answer.contains("CompleteState") && !answer.contains("phase"), "{answer}");
-    let forget = crate::server::tests::update("{ desiredState: { apiVersion: v1 } }", &["updates.1"]);
+    assert!(
+        answer.contains("CompleteState") && !answer.contains("phase"),
+        "{answer}"
+    );
+    let forget =
+        crate::server::tests::update("{ desiredState: { apiVersion: v1 } }", &["updates.1"]);
     rig.cluster.send_request(rig.a, "db@2", forget);
     let answer = format!("{:?}", rig.cluster.take(rig.a));
-    assert!(answer.contains("Could not find field updates.1"), "{answer}");
+    assert!(
+        answer.contains("Could not find field updates.1"),
+        "{answer}"
+    );
 }
 
 #[test]
 fn sixteen_are_open_and_one_that_waits_for_absent_agents_only_makes_room() {
     let mut rig = Rig::new(&[]);
     let on = |number: usize, agent: &str| {
-        workload(&format!("w{number:02}"), "1", "{}", "").replace("agent: A", &format!("agent: {agent}"))
+        workload(&format!("w{number:02}"), "1", "{}", "")
+            .replace("agent: A", &format!("agent: {agent}"))
     };
     for number in 0..15 {
         rig.apply(&[&on(number, "A")]).unwrap();
@@ -368,9 +515,15 @@ fn sixteen_are_open_and_one_that_waits_for_absent_agents_only_makes_room() {
     rig.apply(&[&on(15, "absent")]).unwrap();
     rig.apply(&[&on(16, "A")]).unwrap();
     assert_eq!(rig.read(16, "phase"), "KEPT");
-    assert_eq!(rig.read(16, "reason"), "not waited for any more: agent absent");
+    assert_eq!(
+        rig.read(16, "reason"),
+        "not waited for any more: agent absent"
+    );
     let error = rig.apply(&[&on(17, "A")]).unwrap_err();
-    assert!(error.starts_with("Update rejected: '16 guarded updates are open"), "{error}");
+    assert!(
+        error.starts_with("Update rejected: '16 guarded updates are open"),
+        "{error}"
+    );
     assert!(!rig.desired().contains(&"w17 1".to_owned()));
     rig.apply(&[&on(0, "absent")]).unwrap(); // It becomes a part of the first one.
     assert_eq!(rig.read(1, "phase"), "REPLACED");
@@ -383,7 +536,10 @@ fn an_independent_update_of_a_dependent_ends_its_judging() {
     rig.report(&db_instance("1"), Phase::Removed);
     rig.report(&db_instance("2"), Phase::Running);
     rig.apply(&[&workload("web", "2", "", NEEDS_DB)]).unwrap();
-    assert_eq!((rig.phases(), rig.read(1, "waitsFor")), (vec!["1 TRIAL".to_owned()], r#"["db"]"#.to_owned()));
+    assert_eq!(
+        (rig.phases(), rig.read(1, "waitsFor")),
+        (vec!["1 TRIAL".to_owned()], r#"["db"]"#.to_owned())
+    );
     rig.wait(HEALTHY);
     assert_eq!(rig.phases(), ["1 GOOD"]);
 }

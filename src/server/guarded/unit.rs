@@ -1,5 +1,5 @@
-//! What a guarded update changes: the workloads and configs that are its names, what they were before, and how a
-//! request that would do the same is recognised.
+//! What a guarded update changes: the workloads and configs that are its names, what they were
+//! before, and how a request that would do the same is recognised.
 //!
 //! Thread: `server`; plain values.
 
@@ -34,8 +34,8 @@ pub struct Stage {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Touched {
-    /// What a rollback leads to: as it was before the first update that is not decided yet. Of one that has ended only what
-    /// was desired, which may be gone for want of room.
+    /// What a rollback leads to: as it was before the first update that is not decided yet. Of one
+    /// that has ended only what was desired, which may be gone for want of room.
     pub before: Version,
     /// Its instance then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -75,7 +75,10 @@ impl Touched {
             new: instance(&made),
             after: desired_hash(made.desired.as_ref()),
             hash: hash(&made),
-            in_force: is_changed.then(|| Version { desired: None, ..before.clone() }),
+            in_force: is_changed.then(|| Version {
+                desired: None,
+                ..before.clone()
+            }),
             stage: stage.filter(|_| is_changed),
             before,
             made,
@@ -85,7 +88,10 @@ impl Touched {
 
     /// The new instance that waits, as its agent gets it.
     pub fn added(&self) -> Option<&AddedWorkload> {
-        self.made.effective.as_ref().filter(|added| self.in_force.is_some() && !added.instance.agent.is_empty())
+        self.made
+            .effective
+            .as_ref()
+            .filter(|added| self.in_force.is_some() && !added.instance.agent.is_empty())
     }
 }
 
@@ -103,8 +109,8 @@ pub struct TouchedConfig {
 /// All that one update, or one request, changes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Unit {
-    /// Workloads by name. Of a request also those that stay as they are although a config of an open update that they use
-    /// has changed.
+    /// Workloads by name. Of a request also those that stay as they are although a config of an
+    /// open update that they use has changed.
     #[serde(default)]
     pub workloads: BTreeMap<Name, Touched>,
     /// Configs by key.
@@ -124,10 +130,18 @@ fn is_like(form: &Version, other: &Version) -> bool {
 /// The hash of all that decides what runs.
 fn hash(form: &Version) -> String {
     let node = |workload: &Arc<Workload>| workload_node(workload, Rendering::Sparse);
-    let desired = form.desired.as_ref().map(|desired| ("desired", node(desired)));
-    let effective = form.effective.as_ref().map(|added| ("effective", node(&added.workload)));
+    let desired = form
+        .desired
+        .as_ref()
+        .map(|desired| ("desired", node(desired)));
+    let effective = form
+        .effective
+        .as_ref()
+        .map(|added| ("effective", node(&added.workload)));
     let instance = instance(form).map(|instance| ("instance", Node::text(instance.to_string())));
-    definition_hash(&Node::map(desired.into_iter().chain(effective).chain(instance)))
+    definition_hash(&Node::map(
+        desired.into_iter().chain(effective).chain(instance),
+    ))
 }
 
 /// The hash by which the definition of a workload is recognised; `None` when there is none.
@@ -147,47 +161,81 @@ impl Unit {
 
     /// Its names, for people.
     pub fn names(&self) -> String {
-        let names = self.workloads.keys().map(|name| &**name).chain(self.configs.keys().map(String::as_str));
+        let names = self
+            .workloads
+            .keys()
+            .map(|name| &**name)
+            .chain(self.configs.keys().map(String::as_str));
         names.collect::<Vec<_>>().join(", ")
     }
 
     /// The masks of all that it is about.
     pub fn masks(&self) -> Vec<String> {
-        let workloads = self.workloads.keys().map(|name| format!("desiredState.workloads.{name}"));
-        workloads.chain(self.configs.keys().map(|key| format!("desiredState.configs.{key}"))).collect()
+        let workloads = self
+            .workloads
+            .keys()
+            .map(|name| format!("desiredState.workloads.{name}"));
+        workloads
+            .chain(
+                self.configs
+                    .keys()
+                    .map(|key| format!("desiredState.configs.{key}")),
+            )
+            .collect()
     }
 
     /// Whether it changes a workload, and not only restarts it.
     pub fn is_changed(&self, name: &Name) -> bool {
-        self.workloads.get(name).is_some_and(|touched| !touched.restarts)
+        self.workloads
+            .get(name)
+            .is_some_and(|touched| !touched.restarts)
     }
 
     /// The workloads that are restarted together when it is carried out or put back.
     pub fn restarted(&self) -> BTreeSet<Name> {
         let restarts = self.workloads.values().any(|touched| touched.restarts);
-        self.workloads.keys().filter(|_| restarts).cloned().collect()
+        self.workloads
+            .keys()
+            .filter(|_| restarts)
+            .cloned()
+            .collect()
     }
 
     /// Whether `request` has a name of this update, or a workload that refers to a config of it.
     pub fn is_touched_by(&self, request: &Self) -> bool {
         let has_config = |key: &String| self.configs.contains_key(key);
-        let refers = |it: &Touched| it.made.desired.iter().flat_map(|desired| desired.configs.values()).any(has_config);
-        request.workloads.iter().any(|(name, touched)| self.workloads.contains_key(name) || refers(touched))
+        let refers = |it: &Touched| {
+            it.made
+                .desired
+                .iter()
+                .flat_map(|desired| desired.configs.values())
+                .any(has_config)
+        };
+        request
+            .workloads
+            .iter()
+            .any(|(name, touched)| self.workloads.contains_key(name) || refers(touched))
             || request.configs.keys().any(has_config)
     }
 
-    /// Becomes one with a later request: of each name what was before the oldest one, and the newest version. A name that
-    /// is set back to what was before, or deleted, leaves: it is not brought back. None leaves as long as the request has
-    /// another one with a condition: nothing of it is stopped before. Returns the workloads that have left, as they are to
-    /// be.
+    /// Becomes one with a later request: of each name what was before the oldest one, and the
+    /// newest version. A name that is set back to what was before, or deleted, leaves: it is not
+    /// brought back. None leaves as long as the request has another one with a condition: nothing
+    /// of it is stopped before. Returns the workloads that have left, as they are to be.
     pub fn join(&mut self, request: Self) -> BTreeMap<Name, Version> {
         let mut left = BTreeMap::new();
         let leaves = |known: &Touched, it: &Touched| {
             it.made.desired.is_none() || is_like(&it.made, &known.before) && !it.restarts
         };
         let stays = |(name, touched): (&Name, &Touched)| {
-            touched.stage.as_ref().is_some_and(|stage| stage.has_condition)
-                && self.workloads.get(name).is_none_or(|known| !leaves(known, touched))
+            touched
+                .stage
+                .as_ref()
+                .is_some_and(|stage| stage.has_condition)
+                && self
+                    .workloads
+                    .get(name)
+                    .is_none_or(|known| !leaves(known, touched))
         };
         let waits = request.workloads.iter().any(stays);
         for (name, mut touched) in request.workloads {
@@ -199,16 +247,32 @@ impl Unit {
                 if let Some(stage) = &mut touched.stage
                     && touched.made.effective == known.made.effective
                 {
-                    stage.report = known.stage.and_then(|stage| stage.report); // Its agent is not sent the same again.
+                    // Its agent is not sent the same again.
+                    stage.report = known.stage.and_then(|stage| stage.report);
                 }
-                touched = Touched { before: known.before, old: known.old, ran: known.ran, ..touched };
+                touched = Touched {
+                    before: known.before,
+                    old: known.old,
+                    ran: known.ran,
+                    ..touched
+                };
             }
             self.workloads.insert(name, touched);
         }
         for (key, touched) in request.configs {
             match self.configs.remove(&key) {
-                Some(known) if touched.after.is_none() || touched.after == known.before.as_ref().map(config_hash) => {}
-                Some(known) => _ = self.configs.insert(key, TouchedConfig { before: known.before, ..touched }),
+                Some(known)
+                    if touched.after.is_none()
+                        || touched.after == known.before.as_ref().map(config_hash) => {}
+                Some(known) => {
+                    _ = self.configs.insert(
+                        key,
+                        TouchedConfig {
+                            before: known.before,
+                            ..touched
+                        },
+                    )
+                }
                 None => _ = self.configs.insert(key, touched),
             }
         }
@@ -220,15 +284,25 @@ impl Unit {
         left
     }
 
-    /// The hash of what leads from what was before to what the update makes of it: the same for the same update.
+    /// The hash of what leads from what was before to what the update makes of it: the same for the
+    /// same update.
     // [impl->swdd~server-remembers-undone-updates~1]
     pub fn fingerprint(&self) -> String {
         let workload = |(name, touched): (&Name, &Touched)| {
-            (name.to_string(), Node::text(format!("{} {}", hash(&touched.before), touched.hash)))
+            (
+                name.to_string(),
+                Node::text(format!("{} {}", hash(&touched.before), touched.hash)),
+            )
         };
         let config = |(key, touched): (&String, &TouchedConfig)| {
             let before = touched.before.as_ref().map(config_hash).unwrap_or_default();
-            (key.clone(), Node::text(format!("{before} {}", touched.after.as_deref().unwrap_or_default())))
+            (
+                key.clone(),
+                Node::text(format!(
+                    "{before} {}",
+                    touched.after.as_deref().unwrap_or_default()
+                )),
+            )
         };
         definition_hash(&Node::map([
             ("workloads", Node::map(self.workloads.iter().map(workload))),
@@ -239,13 +313,21 @@ impl Unit {
     /// What was desired before, as a state; what was added is left out.
     pub fn before_node(&self) -> Node {
         let workload = |(name, touched): (&Name, &Touched)| {
-            Some((name.to_string(), workload_node(touched.before.desired.as_ref()?, Rendering::Sparse)))
+            Some((
+                name.to_string(),
+                workload_node(touched.before.desired.as_ref()?, Rendering::Sparse),
+            ))
         };
-        let config =
-            |(key, touched): (&String, &TouchedConfig)| Some((key.clone(), config_node(touched.before.as_ref()?)));
+        let config = |(key, touched): (&String, &TouchedConfig)| {
+            Some((key.clone(), config_node(touched.before.as_ref()?)))
+        };
         let configs = Node::map(self.configs.iter().filter_map(config));
-        let configs = Some(("configs", configs)).filter(|(_, configs)| !configs.is_empty_container());
-        let workloads = ("workloads", Node::map(self.workloads.iter().filter_map(workload)));
+        let configs =
+            Some(("configs", configs)).filter(|(_, configs)| !configs.is_empty_container());
+        let workloads = (
+            "workloads",
+            Node::map(self.workloads.iter().filter_map(workload)),
+        );
         Node::map(std::iter::once(workloads).chain(configs))
     }
 }

@@ -1,4 +1,5 @@
-//! Hooks as shell scripts: what each may do to an update, and that none can hang, flood or outlive its run.
+//! Hooks as shell scripts: what each may do to an update, and that none can hang, flood or outlive
+//! its run.
 
 use super::*;
 use crate::limits::PIPE_CONTENT_MAX;
@@ -24,7 +25,12 @@ impl MutatingHooks {
     /// Hooks that do this.
     pub fn answering(decide: fn(WorkloadPlan) -> HookOutcome) -> Self {
         let (hooks, plans, outcomes, _) = Self::without_thread().unwrap();
-        let decide_all = move || plans.iter().map(decide).try_for_each(|outcome| outcomes.send(outcome));
+        let decide_all = move || {
+            plans
+                .iter()
+                .map(decide)
+                .try_for_each(|outcome| outcomes.send(outcome))
+        };
         let _thread = threads::spawn("hook", STACK_LARGE, move || drop(decide_all())).unwrap();
         hooks
     }
@@ -42,7 +48,10 @@ impl Hooks {
         let entry = |(name, script): &(&str, &str)| {
             fs::write(folder.path().join(format!("{name}.script")), script).unwrap();
             // A link, since a file that is written while another test forks cannot be executed.
-            let program = concat!(env!("CARGO_MANIFEST_DIR"), "/src/server/mutating_hooks/hook.sh");
+            let program = concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/src/server/mutating_hooks/hook.sh"
+            );
             symlink(program, folder.path().join(name)).unwrap();
             HookEntry {
                 name: (*name).to_owned(),
@@ -78,8 +87,14 @@ impl Hooks {
 fn plan(config: &str) -> WorkloadPlan {
     let workload = Arc::new(Workload::new("A", "podman", config));
     let instance = workload.instance_name("web");
-    let deleted = DeletedWorkload { instance: InstanceName::new("old", "x", "A"), dependencies: [].into() };
-    WorkloadPlan { added: vec![AddedWorkload { instance, workload }], deleted: vec![deleted] }
+    let deleted = DeletedWorkload {
+        instance: InstanceName::new("old", "x", "A"),
+        dependencies: [].into(),
+    };
+    WorkloadPlan {
+        added: vec![AddedWorkload { instance, workload }],
+        deleted: vec![deleted],
+    }
 }
 
 fn answer(outcome: HookOutcome) -> String {
@@ -104,8 +119,14 @@ fn output_takes_the_place_of_the_update_and_empty_output_drops_all_of_it() {
     let hooks = Hooks::one("cat >/dev/null; cat \"$0.out\"");
     hooks.write("hook.out", &crate::wire::hooks::write_plan(&plan("other")));
     assert_eq!(hooks.run(&plan("x")), Ok(Some(plan("other"))));
-    assert_eq!(Hooks::one("cat >/dev/null").run(&plan("x")), Ok(Some(WorkloadPlan::default())));
-    assert_eq!(Hooks::one("exit 0").run(&plan("x")), Ok(Some(WorkloadPlan::default())));
+    assert_eq!(
+        Hooks::one("cat >/dev/null").run(&plan("x")),
+        Ok(Some(WorkloadPlan::default()))
+    );
+    assert_eq!(
+        Hooks::one("exit 0").run(&plan("x")),
+        Ok(Some(WorkloadPlan::default()))
+    );
 }
 
 #[test]
@@ -115,28 +136,50 @@ fn each_hook_gets_the_result_of_the_one_before() {
         ("second", "cat >$0.in; cat $0.in"),
         ("third", "cat >$0.in; cat $0.out"),
     ]);
-    let (changed, last) =
-        (crate::wire::hooks::write_plan(&plan("changed")), crate::wire::hooks::write_plan(&plan("last")));
+    let (changed, last) = (
+        crate::wire::hooks::write_plan(&plan("changed")),
+        crate::wire::hooks::write_plan(&plan("last")),
+    );
     hooks.write("first.out", &changed);
     hooks.write("third.out", &last);
     assert_eq!(hooks.run(&plan("x")), Ok(Some(plan("last"))));
-    let inputs = ["first.in", "second.in", "third.in"].map(|name| fs::read(hooks.path(name)).unwrap());
-    assert_eq!(inputs, [crate::wire::hooks::write_plan(&plan("x")), changed.clone(), changed]);
+    let inputs =
+        ["first.in", "second.in", "third.in"].map(|name| fs::read(hooks.path(name)).unwrap());
+    assert_eq!(
+        inputs,
+        [
+            crate::wire::hooks::write_plan(&plan("x")),
+            changed.clone(),
+            changed
+        ]
+    );
 }
 
 #[test]
 fn a_change_that_a_later_hook_takes_back_is_none() {
-    let hooks = Hooks::new(&[("first", "cat >/dev/null; cat $0.out"), ("second", "cat >/dev/null; cat $0.out")]);
-    hooks.write("first.out", &crate::wire::hooks::write_plan(&plan("changed")));
+    let hooks = Hooks::new(&[
+        ("first", "cat >/dev/null; cat $0.out"),
+        ("second", "cat >/dev/null; cat $0.out"),
+    ]);
+    hooks.write(
+        "first.out",
+        &crate::wire::hooks::write_plan(&plan("changed")),
+    );
     hooks.write("second.out", &crate::wire::hooks::write_plan(&plan("x")));
     assert_eq!(hooks.run(&plan("x")), Ok(None));
 }
 
 #[test]
 fn the_first_veto_ends_the_chain_and_its_reason_is_answered() {
-    let hooks = Hooks::new(&[("no", "cat >/dev/null; echo ' because  \n' >&2; exit 3"), ("next", "touch $0.ran; cat")]);
+    let hooks = Hooks::new(&[
+        ("no", "cat >/dev/null; echo ' because  \n' >&2; exit 3"),
+        ("next", "touch $0.ran; cat"),
+    ]);
     let veto = hooks.run(&plan("x")).unwrap_err();
-    assert_eq!(veto.answer(), "Update rejected by mutating hook 'no': 'Hook 'no' rejected the change: because'");
+    assert_eq!(
+        veto.answer(),
+        "Update rejected by mutating hook 'no': 'Hook 'no' rejected the change: because'"
+    );
     assert_eq!(
         veto.to_string(),
         "Mutating hook 'no' vetoed the state change: 'Hook 'no' rejected the change: because'"
@@ -175,14 +218,19 @@ fn a_large_update_that_a_hook_does_not_read_is_refused() {
     let large = plan(&"0123456789".repeat(PIPE_CONTENT_MAX / 5));
     let hooks = Hooks::one("exit 0");
     let text = answer(hooks.run(&large));
-    assert!(text.contains(&format!("Failed to write to hook '{}' stdin: ", hooks.path("hook"))), "{text}");
+    assert!(
+        text.contains(&format!(
+            "Failed to write to hook '{}' stdin: ",
+            hooks.path("hook")
+        )),
+        "{text}"
+    );
 }
 
 #[test]
 fn output_that_is_no_update_is_refused() {
     let text = answer(Hooks::one("cat >/dev/null; echo garbage").run(&plan("x")));
-    let expected =
-        "Update rejected: 'Resulting State is invalid, reason: 'Failed to decode protobuf output from hook 'hook': ";
+    let expected = "Update rejected: 'Resulting State is invalid, reason: 'Failed to decode protobuf output from hook 'hook': ";
     assert!(text.starts_with(expected), "{text}");
     // Field 1, a message of length 0: an added workload without anything.
     assert_eq!(
@@ -195,20 +243,29 @@ fn output_that_is_no_update_is_refused() {
 #[test]
 fn endless_output_is_cut_off_at_once() {
     let text = answer(Hooks::one("cat >/dev/null; exec yes").run(&plan("x")));
-    assert!(text.contains(&format!("wrote more than {OUTPUT_MAX} bytes and was ended")), "{text}");
+    assert!(
+        text.contains(&format!("wrote more than {OUTPUT_MAX} bytes and was ended")),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_hook_that_hangs_is_ended_with_its_helpers() {
-    let mut hooks = Hooks::one("trap '' TERM; echo asking >&2; sleep 600 & echo $! >$0.pid; wait; wait");
+    let mut hooks =
+        Hooks::one("trap '' TERM; echo asking >&2; sleep 600 & echo $! >$0.pid; wait; wait");
     hooks.entries[0].timeout_s = Number(1);
     let text = answer(hooks.run(&plan("x")));
-    assert!(text.contains("did not end within 1s and was ended. Its error output: 'asking'"), "{text}");
+    assert!(
+        text.contains("did not end within 1s and was ended. Its error output: 'asking'"),
+        "{text}"
+    );
     let pid = fs::read_to_string(hooks.path("hook.pid")).unwrap();
     let alive = || {
         let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
         // A zombie that nobody reaps yet has ended.
-        stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
+        stat.rsplit(')')
+            .next()
+            .is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
     };
     let gone = (0..10_000_000).any(|_| {
         std::thread::yield_now();
@@ -234,7 +291,10 @@ fn the_end_of_the_server_ends_a_running_hook() {
 fn the_thread_answers_plan_after_plan() {
     let scripts = Hooks::one("cat");
     let (hooks, thread) = MutatingHooks::start(scripts.entries.clone(), OUTPUT_MAX).unwrap();
-    assert_eq!((hooks.run(plan("x")), hooks.run(plan("y"))), (Ok(None), Ok(None)));
+    assert_eq!(
+        (hooks.run(plan("x")), hooks.run(plan("y"))),
+        (Ok(None), Ok(None))
+    );
     drop(hooks);
     assert!(threads::join_all([thread], Duration::from_secs(180)).is_empty());
 }

@@ -4,14 +4,17 @@
 //! - a copy that is only changed by the altered fields of events equals a fresh read;
 //! - an event tells nothing that is not so, and holds nothing that nobody asked for;
 //! - a read with masks is the part of a read without masks that they select;
-//! - an accepted update did what the mask algorithm does on the whole tree, a refused one did nothing.
+//! - an accepted update did what the mask algorithm does on the whole tree, a refused one did
+//!   nothing.
 //!
-//! What selects, applies and removes is written here once more, simple and slow, and not shared with the server.
-//! Left out on purpose: keys with dots, which no client can tell from a path; config items that change their kind,
-//! of which masks below them get no event. A partner that a read brings along
-//! unasked (`apiVersion`, `state` with `subState`) is not part of what is compared.
+//! What selects, applies and removes is written here once more, simple and slow, and not shared
+//! with the server. Left out on purpose: keys with dots, which no client can tell from a path;
+//! config items that change their kind, of which masks below them get no event. A partner that a
+//! read brings along unasked (`apiVersion`, `state` with `subState`) is not part of what is
+//! compared.
 //!
-//! `ANKAIOS_PROPERTY_SEED=7` repeats one run and shows its steps, `ANKAIOS_PROPERTY_SEEDS=5000` takes more of them.
+//! `ANKAIOS_PROPERTY_SEED=7` repeats one run and shows its steps, `ANKAIOS_PROPERTY_SEEDS=5000`
+//! takes more of them.
 
 use super::*;
 use crate::model::field_path::apply_one;
@@ -30,8 +33,8 @@ const CLIENTS_MAX: usize = 5;
 
 type Random = fastrand::Rng;
 type Path = Vec<String>;
-/// The values of a tree by their paths, as JSON. Agents have an entry of their own, because one without load and tags
-/// is there all the same.
+/// The values of a tree by their paths, as JSON. Agents have an entry of their own, because one
+/// without load and tags is there all the same.
 type Leaves = BTreeMap<Path, String>;
 
 const WORKLOADS: [&str; 3] = ["u", "v", "w"];
@@ -53,7 +56,11 @@ fn chance(random: &mut Random, percent: u8) -> bool {
 fn selected(path: &[String], masks: &[String]) -> bool {
     let selects = |mask: &String| {
         let parts: Vec<&str> = mask.split('.').collect();
-        parts.len() <= path.len() && parts.iter().zip(path).all(|(part, key)| *part == "*" || part == key)
+        parts.len() <= path.len()
+            && parts
+                .iter()
+                .zip(path)
+                .all(|(part, key)| *part == "*" || part == key)
     };
     masks.is_empty() || masks.iter().any(selects)
 }
@@ -90,12 +97,20 @@ fn leaves(tree: &Node) -> Leaves {
 const EMPTY: [&str; 2] = ["[]", "{}"];
 
 fn filled(leaves: Leaves) -> Leaves {
-    leaves.into_iter().filter(|(_, value)| !EMPTY.contains(&value.as_str())).collect()
+    leaves
+        .into_iter()
+        .filter(|(_, value)| !EMPTY.contains(&value.as_str()))
+        .collect()
 }
 
 /// The values that `masks` select.
 fn part(tree: &Node, masks: &[String]) -> Leaves {
-    filled(leaves(tree).into_iter().filter(|(path, _)| selected(path, masks)).collect())
+    filled(
+        leaves(tree)
+            .into_iter()
+            .filter(|(path, _)| selected(path, masks))
+            .collect(),
+    )
 }
 
 /// What a read brings along although no mask selects it.
@@ -103,7 +118,8 @@ fn is_partner(path: &[String]) -> bool {
     let keys: Vec<&str> = path.iter().map(String::as_str).collect();
     matches!(
         keys.as_slice(),
-        ["desiredState" | "effectiveState", "apiVersion"] | ["workloadStates", _, _, _, "state" | "subState"]
+        ["desiredState" | "effectiveState", "apiVersion"]
+            | ["workloadStates", _, _, _, "state" | "subState"]
     )
 }
 
@@ -115,7 +131,8 @@ fn node_at<'n>(tree: &'n Node, path: &[String]) -> Option<&'n Node> {
     path.iter().try_fold(tree, |node, key| node.get(key))
 }
 
-/// The way of an update: sets what `new` has at the path, removes it otherwise. False when there is no way.
+/// The way of an update: sets what `new` has at the path, removes it otherwise. False when there is
+/// no way.
 fn change(tree: &mut Node, new: &Node, path: &[String]) -> bool {
     apply_one(tree, new, &path.join(".")).is_some()
 }
@@ -127,48 +144,90 @@ struct Client {
     id: String,
     masks: Vec<String>,
     copy: Node,
-    /// Lists that were told as removed when they became empty: they are told once more when they go.
+    /// Lists that were told as removed when they became empty: they are told once more when they
+    /// go.
     emptied: BTreeSet<String>,
 }
 
 impl Client {
     /// Takes an event over, which must be right in every word.
-    fn take_event(&mut self, state: &Node, altered: &AlteredFields, fresh: &Leaves, everything: &Leaves) {
+    fn take_event(
+        &mut self,
+        state: &Node,
+        altered: &AlteredFields,
+        fresh: &Leaves,
+        everything: &Leaves,
+    ) {
         let before = leaves(&self.copy);
         let below = |leaves: &Leaves, path: &Path| {
             let all = leaves.iter().filter(|(leaf, _)| leaf.starts_with(path));
-            all.map(|(leaf, value)| (leaf.clone(), value.clone())).collect::<Leaves>()
+            all.map(|(leaf, value)| (leaf.clone(), value.clone()))
+                .collect::<Leaves>()
         };
-        let all: Vec<&String> = altered.added.iter().chain(&altered.updated).chain(&altered.removed).collect();
+        let all: Vec<&String> = altered
+            .added
+            .iter()
+            .chain(&altered.updated)
+            .chain(&altered.removed)
+            .collect();
         assert!(!all.is_empty(), "an event about nothing");
         let unique: BTreeSet<&&String> = all.iter().collect();
         assert_eq!(unique.len(), all.len(), "a path is told twice: {altered:?}");
         for text in &altered.added {
             let before = filled(below(&before, &split(text)));
-            assert_eq!(before, Leaves::new(), "'{text}' is told as added and was there");
+            assert_eq!(
+                before,
+                Leaves::new(),
+                "'{text}' is told as added and was there"
+            );
             self.emptied.remove(text);
         }
         for text in &altered.updated {
             let (old, new) = (below(&before, &split(text)), below(fresh, &split(text)));
-            assert!(old != new && !old.is_empty() && !new.is_empty(), "'{text}' is told as updated: {old:?}, {new:?}");
+            assert!(
+                old != new && !old.is_empty() && !new.is_empty(),
+                "'{text}' is told as updated: {old:?}, {new:?}"
+            );
         }
         for text in &altered.removed {
             let was_there = self.emptied.remove(text) || !below(&before, &split(text)).is_empty();
             assert!(was_there, "'{text}' is told as removed and was not there");
-            if everything.get(&split(text)).is_some_and(|now| now == EMPTY[0]) {
+            if everything
+                .get(&split(text))
+                .is_some_and(|now| now == EMPTY[0])
+            {
                 self.emptied.insert(text.clone());
             }
-            assert_eq!(below(fresh, &split(text)), Leaves::new(), "'{text}' is told as removed and is there");
+            assert_eq!(
+                below(fresh, &split(text)),
+                Leaves::new(),
+                "'{text}' is told as removed and is there"
+            );
         }
-        let told: Vec<Path> = altered.added.iter().chain(&altered.updated).map(|text| split(text)).collect();
+        let told: Vec<Path> = altered
+            .added
+            .iter()
+            .chain(&altered.updated)
+            .map(|text| split(text))
+            .collect();
         for (path, value) in filled(leaves(state)) {
             let asked = told.iter().any(|told| path.starts_with(told));
             let agent = path.len() == 2 && path[0] == "agents"; // The way to something below it.
-            assert!(asked || agent || is_partner(&path), "'{path:?}' comes with an event that does not tell of it");
-            assert_eq!(everything.get(&path), Some(&value), "an event holds another value than a read: {path:?}");
+            assert!(
+                asked || agent || is_partner(&path),
+                "'{path:?}' comes with an event that does not tell of it"
+            );
+            assert_eq!(
+                everything.get(&path),
+                Some(&value),
+                "an event holds another value than a read: {path:?}"
+            );
         }
         for path in &told {
-            assert!(change(&mut self.copy, state, path), "the copy has no place for {path:?}");
+            assert!(
+                change(&mut self.copy, state, path),
+                "the copy has no place for {path:?}"
+            );
         }
         for text in &altered.removed {
             // Of overlapping masks the shorter one may have taken the way to it.
@@ -228,8 +287,11 @@ impl Run {
 
     fn agent_comes(&mut self) {
         let name = one_of(&mut self.random, &AGENTS[..2]).to_owned();
-        let tags: BTreeMap<String, String> =
-            if self.random.bool() { [("k1".to_owned(), "1".to_owned())].into() } else { BTreeMap::new() };
+        let tags: BTreeMap<String, String> = if self.random.bool() {
+            [("k1".to_owned(), "1".to_owned())].into()
+        } else {
+            BTreeMap::new()
+        };
         self.note(format!("agent '{name}' comes with {tags:?}"));
         if let Some(index) = self.agents.iter().position(|(known, _)| *known == name) {
             let (_, old) = self.agents.remove(index);
@@ -245,7 +307,9 @@ impl Run {
     }
 
     fn agent_goes(&mut self) {
-        let Some((name, peer)) = self.any_agent() else { return };
+        let Some((name, peer)) = self.any_agent() else {
+            return;
+        };
         self.note(format!("agent '{name}' goes"));
         self.agents.retain(|(_, other)| *other != peer);
         self.clients.retain(|client| client.peer != peer);
@@ -257,24 +321,46 @@ impl Run {
     }
 
     fn agent_reports(&mut self) {
-        let Some((name, peer)) = self.any_agent() else { return };
-        let states: Vec<WorkloadState> = (0..=self.random.usize(..3)).map(|_| self.random_state(&name)).collect();
+        let Some((name, peer)) = self.any_agent() else {
+            return;
+        };
+        let states: Vec<WorkloadState> = (0..=self.random.usize(..3))
+            .map(|_| self.random_state(&name))
+            .collect();
         self.note(format!("agent '{name}' reports {states:?}"));
         let known: Vec<InstanceName> = self.instances_of(&name);
-        let removed =
-            states.iter().filter(|state| state.state.phase == Phase::Removed && *state.instance.agent == *name);
-        let mut gone: BTreeSet<Name> = removed.map(|state| state.instance.workload.clone()).collect();
+        let removed = states
+            .iter()
+            .filter(|state| state.state.phase == Phase::Removed && *state.instance.agent == *name);
+        let mut gone: BTreeSet<Name> = removed
+            .map(|state| state.instance.workload.clone())
+            .collect();
         self.cluster.send(peer, ToServer::WorkloadStates(states));
         // A first report also tells what the agent has lost.
         let left = self.instances_of(&name);
-        gone.extend(known.into_iter().filter(|instance| !left.contains(instance)).map(|instance| instance.workload));
+        gone.extend(
+            known
+                .into_iter()
+                .filter(|instance| !left.contains(instance))
+                .map(|instance| instance.workload),
+        );
         // What a removed workload asked for ends with it.
-        let ended = |id: &str| id.split_once('@').is_some_and(|(workload, _)| gone.contains(workload));
-        self.clients.retain(|client| client.peer != peer || !ended(&client.id));
+        let ended = |id: &str| {
+            id.split_once('@')
+                .is_some_and(|(workload, _)| gone.contains(workload))
+        };
+        self.clients
+            .retain(|client| client.peer != peer || !ended(&client.id));
     }
 
     fn instances_of(&self, agent: &str) -> Vec<InstanceName> {
-        self.cluster.server.workloads.states.of_agent(agent).map(|(instance, _)| instance).collect()
+        self.cluster
+            .server
+            .workloads
+            .states
+            .of_agent(agent)
+            .map(|(instance, _)| instance)
+            .collect()
     }
 
     fn random_state(&mut self, agent: &str) -> WorkloadState {
@@ -282,64 +368,127 @@ impl Run {
         let workload = one_of(random, &WORKLOADS);
         let id = [hash_id("x"), hash_id("y"), "1".to_owned()][random.usize(..3)].clone();
         // Sometimes of another agent, which the server has to ignore.
-        let agent = if chance(random, 5) { one_of(random, &AGENTS) } else { agent };
-        let (phase, ..) = if chance(random, 25) { Phase::ALL[15] } else { Phase::ALL[random.usize(..16)] };
+        let agent = if chance(random, 5) {
+            one_of(random, &AGENTS)
+        } else {
+            agent
+        };
+        let (phase, ..) = if chance(random, 25) {
+            Phase::ALL[15]
+        } else {
+            Phase::ALL[random.usize(..16)]
+        };
         let info = one_of(random, &["", "info", "Triggered at runtime."]);
-        WorkloadState::new(InstanceName::with_id(workload, &id, agent), ExecutionState::with_info(phase, info))
+        WorkloadState::new(
+            InstanceName::with_id(workload, &id, agent),
+            ExecutionState::with_info(phase, info),
+        )
     }
 
     fn agent_load(&mut self) {
-        let Some((agent, peer)) = self.any_agent() else { return };
+        let Some((agent, peer)) = self.any_agent() else {
+            return;
+        };
         let (cpu_usage, free_memory) = (self.random.u32(..2), self.random.u64(1..3));
         self.note(format!("load of '{agent}': {cpu_usage} {free_memory}"));
-        self.cluster.send(peer, ToServer::AgentLoad(AgentLoad { agent, cpu_usage, free_memory }));
+        self.cluster.send(
+            peer,
+            ToServer::AgentLoad(AgentLoad {
+                agent,
+                cpu_usage,
+                free_memory,
+            }),
+        );
     }
 
     // ---------------------------------------------------------- subscribers
 
     fn client_comes(&mut self) {
-        let masks: Vec<String> = (0..self.random.usize(..4)).map(|_| random_mask(&mut self.random, true)).collect();
+        let masks: Vec<String> = (0..self.random.usize(..4))
+            .map(|_| random_mask(&mut self.random, true))
+            .collect();
         self.numbers += 1;
         let replaced = self.random.usize(..self.clients.len().max(1));
         let agent = self.any_agent().filter(|_| chance(&mut self.random, 25));
         let (peer, id) = match (self.clients.get(replaced), agent) {
             // Other masks under the same id replace the old ones.
             (Some(known), _) if chance(&mut self.random, 30) => (known.peer, known.id.clone()),
-            (_, Some((_, peer))) => (peer, format!("{}@{}", one_of(&mut self.random, &WORKLOADS), self.numbers)),
+            (_, Some((_, peer))) => (
+                peer,
+                format!("{}@{}", one_of(&mut self.random, &WORKLOADS), self.numbers),
+            ),
             _ => (self.cluster.commander(), self.numbers.to_string()),
         };
         self.note(format!("{peer:?} subscribes '{id}' to {masks:?}"));
-        self.clients.retain(|client| (client.peer, &client.id) != (peer, &id));
+        self.clients
+            .retain(|client| (client.peer, &client.id) != (peer, &id));
         self.cluster.take(peer);
         let may_ask = self.may_ask(peer, &id);
-        let read = ReadState { masks: masks.clone(), subscribe: true };
-        self.cluster.send_request(peer, &id, RequestContent::CompleteState(read));
+        let read = ReadState {
+            masks: masks.clone(),
+            subscribe: true,
+        };
+        self.cluster
+            .send_request(peer, &id, RequestContent::CompleteState(read));
         let messages = self.cluster.take(peer);
         let state = match messages.as_slice() {
-            [FromServer::Response(Response { content: ResponseContent::Error(text), .. })]
-                if may_ask != Some(true) && text.starts_with("Access denied") =>
-            {
+            [
+                FromServer::Response(Response {
+                    content: ResponseContent::Error(text),
+                    ..
+                }),
+            ] if may_ask != Some(true) && text.starts_with("Access denied") => {
                 return;
             }
             [
                 FromServer::Response(Response {
-                    content: ResponseContent::CompleteState { state, altered: None }, ..
+                    content:
+                        ResponseContent::CompleteState {
+                            state,
+                            altered: None,
+                        },
+                    ..
                 }),
             ] if may_ask != Some(false) => state,
             other => panic!("{other:?}, {may_ask:?}"),
         };
-        self.clients.push(Client { peer, id, masks, copy: state.clone(), emptied: BTreeSet::new() });
+        self.clients.push(Client {
+            peer,
+            id,
+            masks,
+            copy: state.clone(),
+            emptied: BTreeSet::new(),
+        });
     }
 
-    /// Whether a client may read: a workload does so by its rules, on the agent that it is for. `None` when it is for
-    /// another one and has not stopped on this, which its last rules decide.
+    /// Whether a client may read: a workload does so by its rules, on the agent that it is for.
+    /// `None` when it is for another one and has not stopped on this, which its last rules decide.
     fn may_ask(&self, peer: PeerId, id: &str) -> Option<bool> {
-        let Some((agent, _)) = self.agents.iter().find(|(_, other)| *other == peer) else { return Some(true) };
+        let Some((agent, _)) = self.agents.iter().find(|(_, other)| *other == peer) else {
+            return Some(true);
+        };
         let workload = id.split_once('@').unwrap().0;
         let view = self.cluster.server.view();
-        match view.effective.get(workload).filter(|added| *added.instance.agent == **agent) {
-            Some(added) => Some(!added.workload.control_interface_access.allow_rules.is_empty()),
-            None if view.states.of_agent_workload(agent, workload).next().is_none() => Some(false),
+        match view
+            .effective
+            .get(workload)
+            .filter(|added| *added.instance.agent == **agent)
+        {
+            Some(added) => Some(
+                !added
+                    .workload
+                    .control_interface_access
+                    .allow_rules
+                    .is_empty(),
+            ),
+            None if view
+                .states
+                .of_agent_workload(agent, workload)
+                .next()
+                .is_none() =>
+            {
+                Some(false)
+            }
             None => None,
         }
     }
@@ -348,12 +497,15 @@ impl Run {
         if self.clients.is_empty() {
             return;
         }
-        let client = self.clients.swap_remove(self.random.usize(..self.clients.len()));
+        let client = self
+            .clients
+            .swap_remove(self.random.usize(..self.clients.len()));
         self.note(format!("'{}' of {:?} ends", client.id, client.peer));
         let of_agent = self.agents.iter().any(|(_, peer)| *peer == client.peer);
         let others = self.clients.iter().any(|other| other.peer == client.peer);
         if of_agent || others || self.random.bool() {
-            self.cluster.send_request(client.peer, &client.id, RequestContent::EventsCancel);
+            self.cluster
+                .send_request(client.peer, &client.id, RequestContent::EventsCancel);
         } else {
             self.cluster.close(client.peer);
         }
@@ -365,10 +517,17 @@ impl Run {
         let everything = leaves(&whole);
         let mut messages: BTreeMap<PeerId, Vec<FromServer>> = BTreeMap::new();
         for client in &mut self.clients {
-            let inbox = messages.entry(client.peer).or_insert_with(|| self.cluster.take(client.peer));
+            let inbox = messages
+                .entry(client.peer)
+                .or_insert_with(|| self.cluster.take(client.peer));
             let read = self.cluster.server.view().read(&client.masks);
             let fresh = part(&read, &client.masks);
-            assert_eq!(fresh, part(&whole, &client.masks), "a read with {:?} differs from the whole", client.masks);
+            assert_eq!(
+                fresh,
+                part(&whole, &client.masks),
+                "a read with {:?} differs from the whole",
+                client.masks
+            );
             for path in filled(leaves(&read)).keys() {
                 let way = path.len() == 2 && path[0] == "agents";
                 assert!(
@@ -380,18 +539,30 @@ impl Run {
             let events = inbox.iter().filter_map(|message| match message {
                 FromServer::Response(Response {
                     id,
-                    content: ResponseContent::CompleteState { state, altered: Some(altered) },
+                    content:
+                        ResponseContent::CompleteState {
+                            state,
+                            altered: Some(altered),
+                        },
                 }) if *id == client.id => Some((state, altered)),
                 _ => None,
             });
             let events: Vec<(&Node, &AlteredFields)> = events.collect();
-            assert!(events.len() <= 1, "one trigger, several events for '{}': {events:?}", client.id);
+            assert!(
+                events.len() <= 1,
+                "one trigger, several events for '{}': {events:?}",
+                client.id
+            );
             for (state, altered) in &events {
                 client.take_event(state, altered, &fresh, &everything);
             }
             self.events += events.len();
             let copy = part(&client.copy, &client.masks);
-            assert_eq!(copy, fresh, "the copy of '{}' with masks {:?} after {inbox:?}", client.id, client.masks);
+            assert_eq!(
+                copy, fresh,
+                "the copy of '{}' with masks {:?} after {inbox:?}",
+                client.id, client.masks
+            );
         }
         self.cluster.take_all();
     }
@@ -403,7 +574,11 @@ impl Run {
         for client in std::mem::take(&mut self.clients) {
             let may_ask = self.may_ask(client.peer, &client.id);
             let follows = self.cluster.server.is_subscribed(client.peer, &client.id);
-            assert!(may_ask.is_none_or(|may_ask| may_ask == follows), "'{}' follows: {follows}", client.id);
+            assert!(
+                may_ask.is_none_or(|may_ask| may_ask == follows),
+                "'{}' follows: {follows}",
+                client.id
+            );
             if follows {
                 self.clients.push(client);
             }
@@ -412,26 +587,50 @@ impl Run {
 
     fn update(&mut self) {
         let new = random_new_state(&mut self.random);
-        let masks: Vec<String> = (0..self.random.usize(..4)).map(|_| random_mask(&mut self.random, false)).collect();
-        self.note(format!("update {} with masks {masks:?}", serde_json::to_string(&new).unwrap()));
+        let masks: Vec<String> = (0..self.random.usize(..4))
+            .map(|_| random_mask(&mut self.random, false))
+            .collect();
+        self.note(format!(
+            "update {} with masks {masks:?}",
+            serde_json::to_string(&new).unwrap()
+        ));
         let before = self.cluster.server.view().read(&[]);
         let commander = self.cluster.commander();
-        let update = UpdateState { new_state: Some(Ok(new.clone())), masks: masks.clone(), ..Default::default() };
-        let answer = self.cluster.request(commander, RequestContent::UpdateState(update));
+        let update = UpdateState {
+            new_state: Some(Ok(new.clone())),
+            masks: masks.clone(),
+            ..Default::default()
+        };
+        let answer = self
+            .cluster
+            .request(commander, RequestContent::UpdateState(update));
         self.cluster.send(commander, ToServer::Goodbye);
         self.forget_denied();
         let after = self.cluster.server.view().read(&[]);
-        let expected = if masks.is_empty() { Ok(new) } else { by_masks(&before, &sparse(new), &masks) };
+        let expected = if masks.is_empty() {
+            Ok(new)
+        } else {
+            by_masks(&before, &sparse(new), &masks)
+        };
         match (answer, expected) {
             (ResponseContent::Error(text), Err(mask)) => {
-                assert_eq!(text, format!("Update rejected: 'Could not find field {mask}'"));
+                assert_eq!(
+                    text,
+                    format!("Update rejected: 'Could not find field {mask}'")
+                );
                 assert_eq!(before, after, "a refused update changed something");
             }
-            (ResponseContent::Error(_), _) => assert_eq!(before, after, "a refused update changed something"),
+            (ResponseContent::Error(_), _) => {
+                assert_eq!(before, after, "a refused update changed something")
+            }
             (ResponseContent::UpdateStateSuccess { .. }, Ok(tree)) => {
                 self.accepted += 1;
                 let desired = |tree: &Node| part(tree, &["desiredState".to_owned()]);
-                assert_eq!(desired(&after), desired(&with_defaults(tree.clone())), "masks {masks:?}");
+                assert_eq!(
+                    desired(&after),
+                    desired(&with_defaults(tree.clone())),
+                    "masks {masks:?}"
+                );
                 for name in after.get("agents").and_then(Node::as_map).unwrap().keys() {
                     let tags = [format!("agents.{name}.tags")];
                     let asked = node_at(&tree, &split(&format!("agents.{name}"))).is_some();
@@ -446,9 +645,15 @@ impl Run {
 
 /// The tree that `masks` make of the current one, or the first mask that leads nowhere.
 fn by_masks(before: &Node, new: &Node, masks: &[String]) -> Result<Node, String> {
-    let Node::Map(mut tree) = before.clone() else { panic!("a state is a map") };
+    let Node::Map(mut tree) = before.clone() else {
+        panic!("a state is a map")
+    };
     tree.insert("workloadStates".to_owned(), Node::empty());
-    let nothing = [("apiVersion", Node::text("v1")), ("workloads", Node::empty()), ("configs", Node::empty())];
+    let nothing = [
+        ("apiVersion", Node::text("v1")),
+        ("workloads", Node::empty()),
+        ("configs", Node::empty()),
+    ];
     tree.insert("effectiveState".to_owned(), Node::map(nothing));
     let mut tree = Node::Map(tree);
     for mask in masks {
@@ -467,14 +672,24 @@ fn sparse(mut new: Node) -> Node {
         }
     }
     let parts = new.as_map_mut().unwrap();
-    for agent in parts.get_mut("agents").and_then(Node::as_map_mut).into_iter().flat_map(Entries::values_mut) {
+    for agent in parts
+        .get_mut("agents")
+        .and_then(Node::as_map_mut)
+        .into_iter()
+        .flat_map(Entries::values_mut)
+    {
         without_empty(Some(agent), &["tags"]);
     }
     without_empty(parts.get_mut("desiredState"), &["configs"]);
     let desired = parts.get_mut("desiredState").and_then(Node::as_map_mut);
-    let workloads = desired.and_then(|state| state.get_mut("workloads")).and_then(Node::as_map_mut);
+    let workloads = desired
+        .and_then(|state| state.get_mut("workloads"))
+        .and_then(Node::as_map_mut);
     for workload in workloads.into_iter().flat_map(Entries::values_mut) {
-        without_empty(Some(workload), &["tags", "dependencies", "configs", "files"]);
+        without_empty(
+            Some(workload),
+            &["tags", "dependencies", "configs", "files"],
+        );
     }
     new
 }
@@ -483,14 +698,21 @@ fn sparse(mut new: Node) -> Node {
 fn with_defaults(mut tree: Node) -> Node {
     let parts = tree.as_map_mut().unwrap();
     if !parts.contains_key("desiredState") {
-        parts.insert("desiredState", Node::map([("apiVersion", Node::text("v1"))]));
+        parts.insert(
+            "desiredState",
+            Node::map([("apiVersion", Node::text("v1"))]),
+        );
     }
     let workloads = parts
         .child("desiredState")
         .as_map_mut()
         .and_then(|state| state.get_mut("workloads"))
         .and_then(Node::as_map_mut);
-    for workload in workloads.into_iter().flat_map(Entries::values_mut).filter_map(Node::as_map_mut) {
+    for workload in workloads
+        .into_iter()
+        .flat_map(Entries::values_mut)
+        .filter_map(Node::as_map_mut)
+    {
         if !workload.contains_key("restartPolicy") {
             workload.insert("restartPolicy", Node::text("NEVER"));
         }
@@ -505,25 +727,56 @@ fn with_defaults(mut tree: Node) -> Node {
 
 /// A path of some depth, sometimes with wildcards or beside everything that exists.
 fn random_mask(random: &mut Random, reading: bool) -> String {
-    let (workload, agent, key) = (one_of(random, &WORKLOADS), one_of(random, &AGENTS), one_of(random, &KEYS));
-    let id = if random.bool() { hash_id("x") } else { hash_id("y") };
+    let (workload, agent, key) = (
+        one_of(random, &WORKLOADS),
+        one_of(random, &AGENTS),
+        one_of(random, &KEYS),
+    );
+    let id = if random.bool() {
+        hash_id("x")
+    } else {
+        hash_id("y")
+    };
     let field = one_of(
         random,
-        &["agent", "restartPolicy", "runtimeConfig", "tags.", "tags.", "dependencies.", "configs.alias", "files"],
+        &[
+            "agent",
+            "restartPolicy",
+            "runtimeConfig",
+            "tags.",
+            "tags.",
+            "dependencies.",
+            "configs.alias",
+            "files",
+        ],
     );
     let field = match field {
         "tags." => format!("tags.{key}"),
         "dependencies." => format!("dependencies.{}", one_of(random, &WORKLOADS)),
         other => other.to_owned(),
     };
-    let state = one_of(random, &["desiredState", "desiredState", "desiredState", "effectiveState"]);
+    let state = one_of(
+        random,
+        &[
+            "desiredState",
+            "desiredState",
+            "desiredState",
+            "effectiveState",
+        ],
+    );
     let path = match random.u8(..if reading { 10 } else { 7 }) {
         // Into a list of the new state, and a field that only a map has.
-        0 if !reading && random.bool() => format!("{state}.configs.k2.{}", one_of(random, &["0", "1", "1.x", "0.x"])),
+        0 if !reading && random.bool() => format!(
+            "{state}.configs.k2.{}",
+            one_of(random, &["0", "1", "1.x", "0.x"])
+        ),
         0 => format!("{state}.configs.k3.{}", one_of(random, &["x", "y.z"])),
         1 => format!("{state}.configs.{key}"),
         2 => format!("{state}.apiVersion"),
-        3 => format!("agents.{agent}.{}", one_of(random, &["tags.k1", "tags.k2", "status.cpuUsage"])),
+        3 => format!(
+            "agents.{agent}.{}",
+            one_of(random, &["tags.k1", "tags.k2", "status.cpuUsage"])
+        ),
         4..7 => format!("{state}.workloads.{workload}.{field}"),
         _ => {
             let field = one_of(random, &["state", "subState", "additionalInfo"]);
@@ -533,7 +786,11 @@ fn random_mask(random: &mut Random, reading: bool) -> String {
     let mut parts = split(&path);
     // Updates mostly name something, reads may end anywhere.
     let shortest = if reading { 1 } else { 3.min(parts.len()) };
-    let kept = if chance(random, 5) { 1 } else { random.usize(shortest..=parts.len()) };
+    let kept = if chance(random, 5) {
+        1
+    } else {
+        random.usize(shortest..=parts.len())
+    };
     parts.truncate(kept);
     for part in &mut parts {
         if reading && chance(random, 25) {
@@ -557,7 +814,10 @@ fn random_new_state(random: &mut Random) -> Node {
         }
     }
     let version = if chance(random, 90) { "v1" } else { "v0.1" };
-    let mut desired = vec![("apiVersion", Node::text(version)), ("workloads", Node::Map(workloads))];
+    let mut desired = vec![
+        ("apiVersion", Node::text(version)),
+        ("workloads", Node::Map(workloads)),
+    ];
     if chance(random, 80) {
         desired.push(("configs", random_configs(random)));
     }
@@ -566,7 +826,10 @@ fn random_new_state(random: &mut Random) -> Node {
         let mut agents = Vec::new();
         for name in &AGENTS[..2] {
             if chance(random, 70) {
-                agents.push((*name, Node::map([("tags", random_texts(random, &KEYS[..2]))])));
+                agents.push((
+                    *name,
+                    Node::map([("tags", random_texts(random, &KEYS[..2]))]),
+                ));
             }
         }
         parts.push(("agents", Node::map(agents)));
@@ -578,7 +841,10 @@ fn random_workload(random: &mut Random) -> Node {
     let mut fields = vec![
         ("agent", Node::text(one_of(random, &AGENTS))),
         ("runtime", Node::text("podman")),
-        ("runtimeConfig", Node::text(one_of(random, &RUNTIME_CONFIGS))),
+        (
+            "runtimeConfig",
+            Node::text(one_of(random, &RUNTIME_CONFIGS)),
+        ),
         ("tags", random_texts(random, &KEYS)),
         ("configs", Node::map([("alias", Node::text("k1"))])),
     ];
@@ -592,14 +858,23 @@ fn random_workload(random: &mut Random) -> Node {
         fields.push(("controlInterfaceAccess", rules));
     }
     if random.bool() {
-        fields.push(("restartPolicy", Node::text(one_of(random, &["NEVER", "ALWAYS", "ON_FAILURE"]))));
+        fields.push((
+            "restartPolicy",
+            Node::text(one_of(random, &["NEVER", "ALWAYS", "ON_FAILURE"])),
+        ));
     }
     if chance(random, 20) {
         let other = one_of(random, &WORKLOADS);
-        fields.push(("dependencies", Node::map([(other, Node::text("ADD_COND_RUNNING"))])));
+        fields.push((
+            "dependencies",
+            Node::map([(other, Node::text("ADD_COND_RUNNING"))]),
+        ));
     }
     if chance(random, 20) {
-        let file = [("mountPoint", Node::text("/f")), ("data", Node::text(one_of(random, &["1", "{{alias}}"])))];
+        let file = [
+            ("mountPoint", Node::text("/f")),
+            ("data", Node::text(one_of(random, &["1", "{{alias}}"]))),
+        ];
         fields.push(("files", Node::List(vec![Node::map(file)])));
     }
     if chance(random, 3) {
@@ -610,10 +885,15 @@ fn random_workload(random: &mut Random) -> Node {
 
 fn random_texts(random: &mut Random, keys: &[&str]) -> Node {
     let kept: Vec<&&str> = keys.iter().filter(|_| random.bool()).collect();
-    Node::map(kept.into_iter().map(|key| (*key, Node::text(one_of(random, &["1", "2"])))).collect::<Vec<_>>())
+    Node::map(
+        kept.into_iter()
+            .map(|key| (*key, Node::text(one_of(random, &["1", "2"]))))
+            .collect::<Vec<_>>(),
+    )
 }
 
-/// Each key has a kind of its own and keeps it. `k1` is what workloads refer to, so it is seldom missing.
+/// Each key has a kind of its own and keeps it. `k1` is what workloads refer to, so it is seldom
+/// missing.
 fn random_configs(random: &mut Random) -> Node {
     let mut items = Vec::new();
     if chance(random, 90) {
@@ -624,12 +904,18 @@ fn random_configs(random: &mut Random) -> Node {
             1 => Node::map([("x", Node::text("1"))]),
             _ => Node::text(index.to_string()),
         };
-        items.push(("k2", Node::List((0..random.usize(..3)).map(entry).collect())));
+        items.push((
+            "k2",
+            Node::List((0..random.usize(..3)).map(entry).collect()),
+        ));
     }
     if random.bool() {
         let mut inner = vec![("x", Node::text(one_of(random, &["1", "2"])))];
         if random.bool() {
-            inner.push(("y", Node::map([("z", Node::text(one_of(random, &["1", "2"])))])));
+            inner.push((
+                "y",
+                Node::map([("z", Node::text(one_of(random, &["1", "2"])))]),
+            ));
         }
         items.push(("k3", Node::map(inner)));
     }
@@ -639,8 +925,13 @@ fn random_configs(random: &mut Random) -> Node {
 // ------------------------------------------------------------------ the test
 
 fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not '{text}'")))
+    let text = std::env::var(variable)
+        .ok()
+        .filter(|text| !text.is_empty())?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable} is a number, not '{text}'")),
+    )
 }
 
 /// Runs one seed. Answers accepted updates and events.
@@ -654,7 +945,10 @@ fn run(seed: u64) -> (usize, usize) {
         }
     }));
     if let Err(panic) = result {
-        eprintln!("--- ANKAIOS_PROPERTY_SEED={seed} repeats this run; its steps:\n{}", run.steps.join("\n"));
+        eprintln!(
+            "--- ANKAIOS_PROPERTY_SEED={seed} repeats this run; its steps:\n{}",
+            run.steps.join("\n")
+        );
         resume_unwind(panic);
     }
     (run.accepted, run.events)
@@ -674,5 +968,8 @@ fn reads_updates_and_events_agree_for_random_states_and_masks() {
     }
     // Or the runs would show nothing.
     let runs = usize::try_from(seeds).unwrap();
-    assert!(accepted >= runs && events >= 5 * runs, "{accepted} accepted updates and {events} events in {seeds} runs");
+    assert!(
+        accepted >= runs && events >= 5 * runs,
+        "{accepted} accepted updates and {events} events in {seeds} runs"
+    );
 }

@@ -31,8 +31,14 @@ fn id(config: &str) -> String {
 
 /// The paths with `+`, `~` or `-` before them.
 fn signed(altered: &AlteredFields) -> String {
-    let signs = [("+", &altered.added), ("~", &altered.updated), ("-", &altered.removed)];
-    let paths = signs.into_iter().flat_map(|(sign, paths)| paths.iter().map(move |path| format!("{sign}{path}")));
+    let signs = [
+        ("+", &altered.added),
+        ("~", &altered.updated),
+        ("-", &altered.removed),
+    ];
+    let paths = signs
+        .into_iter()
+        .flat_map(|(sign, paths)| paths.iter().map(move |path| format!("{sign}{path}")));
     paths.collect::<Vec<_>>().join(" ")
 }
 
@@ -48,16 +54,24 @@ impl Cluster {
     fn subscribe(&mut self, masks: &[&str]) -> PeerId {
         let peer = self.commander();
         let answer = self.subscribe_as(peer, "events", masks);
-        assert!(matches!(answer, ResponseContent::CompleteState { altered: None, .. }), "{answer:?}");
+        assert!(
+            matches!(answer, ResponseContent::CompleteState { altered: None, .. }),
+            "{answer:?}"
+        );
         peer
     }
 
-    /// The events for `peer` since the last look: paths with `+`, `~` or `-` before them, and the state.
+    /// The events for `peer` since the last look: paths with `+`, `~` or `-` before them, and the
+    /// state.
     fn events(&self, peer: PeerId) -> Vec<(String, String)> {
         let text = |message: FromServer| match message {
             FromServer::Response(Response {
                 id,
-                content: ResponseContent::CompleteState { state, altered: Some(altered) },
+                content:
+                    ResponseContent::CompleteState {
+                        state,
+                        altered: Some(altered),
+                    },
             }) if id == "events" => (signed(&altered), serde_json::to_string(&state).unwrap()),
             other => panic!("{other:?}"),
         };
@@ -65,7 +79,10 @@ impl Cluster {
     }
 
     fn altered(&self, peer: PeerId) -> Vec<String> {
-        self.events(peer).into_iter().map(|(altered, _)| altered).collect()
+        self.events(peer)
+            .into_iter()
+            .map(|(altered, _)| altered)
+            .collect()
     }
 }
 
@@ -75,12 +92,20 @@ fn the_table_of_the_specification_for_a_subscriber_without_masks() {
     let listener = cluster.subscribe(&[]);
     let agent = cluster.agent("agent_A");
     assert_eq!(cluster.altered(listener), ["+agents.agent_A"]);
-    let load =
-        |cpu_usage, free_memory| ToServer::AgentLoad(AgentLoad { agent: "agent_A".into(), cpu_usage, free_memory });
+    let load = |cpu_usage, free_memory| {
+        ToServer::AgentLoad(AgentLoad {
+            agent: "agent_A".into(),
+            cpu_usage,
+            free_memory,
+        })
+    };
     cluster.send(agent, load(1, 2));
     assert_eq!(cluster.altered(listener), ["+agents.agent_A.status"]);
     cluster.send(agent, load(2, 2));
-    assert_eq!(cluster.altered(listener), ["~agents.agent_A.status.cpuUsage"]);
+    assert_eq!(
+        cluster.altered(listener),
+        ["~agents.agent_A.status.cpuUsage"]
+    );
     cluster.send(agent, load(2, 2));
     assert_eq!(cluster.altered(listener), [] as [&str; 0]);
 
@@ -89,14 +114,23 @@ fn the_table_of_the_specification_for_a_subscriber_without_masks() {
             "{{desiredState: {{apiVersion: v1, workloads: {{{name}: {{agent: agent_A, runtime: podman, runtimeConfig: {config}}}}}}}}}"
         )
     };
-    cluster.update(&workload("a", "x"), &["desiredState.workloads.a"]).unwrap();
+    cluster
+        .update(&workload("a", "x"), &["desiredState.workloads.a"])
+        .unwrap();
     let first = "+desiredState.workloads.a +effectiveState.workloads.a +workloadStates.agent_A";
     assert_eq!(cluster.altered(listener), [first]);
-    cluster.update(&workload("n", "y"), &["desiredState.workloads.n"]).unwrap();
+    cluster
+        .update(&workload("n", "y"), &["desiredState.workloads.n"])
+        .unwrap();
     let second = "+desiredState.workloads.n +effectiveState.workloads.n +workloadStates.agent_A.n";
     assert_eq!(cluster.altered(listener), [second]);
 
-    cluster.update(&workload("a", "x2"), &["desiredState.workloads.a.runtimeConfig"]).unwrap();
+    cluster
+        .update(
+            &workload("a", "x2"),
+            &["desiredState.workloads.a.runtimeConfig"],
+        )
+        .unwrap();
     let config = format!(
         "+workloadStates.agent_A.a.{} ~desiredState.workloads.a.runtimeConfig ~effectiveState.workloads.a.runtimeConfig",
         id("x2")
@@ -107,22 +141,51 @@ fn the_table_of_the_specification_for_a_subscriber_without_masks() {
     let way = format!("workloadStates.agent_A.n.{}", id("y"));
     let starting = WorkloadState::new(n.clone(), ExecutionState::starting_triggered());
     cluster.send(agent, ToServer::WorkloadStates(vec![starting.clone()]));
-    assert_eq!(cluster.altered(listener), [format!("~{way}.additionalInfo ~{way}.subState")]);
+    assert_eq!(
+        cluster.altered(listener),
+        [format!("~{way}.additionalInfo ~{way}.subState")]
+    );
     cluster.send(agent, ToServer::WorkloadStates(vec![starting]));
-    assert_eq!(cluster.altered(listener), [] as [&str; 0], "the same state is reported again");
+    assert_eq!(
+        cluster.altered(listener),
+        [] as [&str; 0],
+        "the same state is reported again"
+    );
     cluster.report(agent, &[(&n, Phase::Running)]);
-    assert_eq!(cluster.altered(listener), [format!("~{way}.additionalInfo ~{way}.state ~{way}.subState")]);
+    assert_eq!(
+        cluster.altered(listener),
+        [format!(
+            "~{way}.additionalInfo ~{way}.state ~{way}.subState"
+        )]
+    );
 
-    cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.n"]).unwrap();
-    assert_eq!(cluster.altered(listener), ["-desiredState.workloads.n -effectiveState.workloads.n"]);
+    cluster
+        .update(
+            "{desiredState: {apiVersion: v1}}",
+            &["desiredState.workloads.n"],
+        )
+        .unwrap();
+    assert_eq!(
+        cluster.altered(listener),
+        ["-desiredState.workloads.n -effectiveState.workloads.n"]
+    );
     cluster.report(agent, &[(&n, Phase::Removed)]);
     assert_eq!(cluster.altered(listener), ["-workloadStates.agent_A.n"]);
 
-    cluster.report(agent, &[(&InstanceName::new("a", "x", "agent_A"), Phase::Removed)]);
-    assert_eq!(cluster.altered(listener), [format!("-workloadStates.agent_A.a.{}", id("x"))]);
+    cluster.report(
+        agent,
+        &[(&InstanceName::new("a", "x", "agent_A"), Phase::Removed)],
+    );
+    assert_eq!(
+        cluster.altered(listener),
+        [format!("-workloadStates.agent_A.a.{}", id("x"))]
+    );
     cluster.close(agent);
     let way = format!("workloadStates.agent_A.a.{}", id("x2"));
-    assert_eq!(cluster.altered(listener), [format!("~{way}.state ~{way}.subState -agents.agent_A")]);
+    assert_eq!(
+        cluster.altered(listener),
+        [format!("~{way}.state ~{way}.subState -agents.agent_A")]
+    );
 }
 
 #[test]
@@ -132,18 +195,41 @@ fn an_event_holds_the_new_values_and_the_version_only_for_what_is_gone() {
     let workloads = cluster.subscribe(&["desiredState.workloads"]);
     let agents = cluster.subscribe(&["agents"]);
     let agent = cluster.agent("agent_A");
-    assert_eq!(cluster.events(agents), [("+agents.agent_A".to_owned(), r#"{"agents":{"agent_A":{}}}"#.to_owned())]);
+    assert_eq!(
+        cluster.events(agents),
+        [(
+            "+agents.agent_A".to_owned(),
+            r#"{"agents":{"agent_A":{}}}"#.to_owned()
+        )]
+    );
     cluster.report(agent, &[(&a(), Phase::Running)]);
     let state = format!(
         r#"{{"workloadStates":{{"agent_A":{{"a":{{"{}":{{"state":"Running","subState":"Ok"}}}}}}}}}}"#,
         id("x")
     );
-    assert_eq!(cluster.events(states), [(format!("~workloadStates.agent_A.a.{}.state", id("x")), state)]);
-    cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.a"]).unwrap();
-    let gone = ("-desiredState.workloads.a".to_owned(), r#"{"desiredState":{"apiVersion":"v1"}}"#.to_owned());
+    assert_eq!(
+        cluster.events(states),
+        [(
+            format!("~workloadStates.agent_A.a.{}.state", id("x")),
+            state
+        )]
+    );
+    cluster
+        .update(
+            "{desiredState: {apiVersion: v1}}",
+            &["desiredState.workloads.a"],
+        )
+        .unwrap();
+    let gone = (
+        "-desiredState.workloads.a".to_owned(),
+        r#"{"desiredState":{"apiVersion":"v1"}}"#.to_owned(),
+    );
     assert_eq!(cluster.events(workloads), [gone]);
     cluster.close(agent);
-    assert_eq!(cluster.events(agents), [("-agents.agent_A".to_owned(), "{}".to_owned())]);
+    assert_eq!(
+        cluster.events(agents),
+        [("-agents.agent_A".to_owned(), "{}".to_owned())]
+    );
 }
 
 #[test]
@@ -151,15 +237,40 @@ fn masks_above_at_and_below_what_was_added() {
     let new_workload = "{desiredState: {apiVersion: v1, workloads: {n: {agent: agent_A, runtime: podman, runtimeConfig: y, tags: {k: v}, dependencies: {a: ADD_COND_RUNNING}}}}}";
     for (masks, expected) in [
         (vec!["desiredState"], "+desiredState.workloads.n"),
-        (vec!["desiredState.workloads.n"], "+desiredState.workloads.n"),
-        (vec!["*.workloads.n"], "+desiredState.workloads.n +effectiveState.workloads.n"),
-        (vec!["desiredState.workloads.*.agent"], "+desiredState.workloads.n.agent"),
-        (vec!["desiredState.workloads.*.tags"], "+desiredState.workloads.n.tags"),
-        (vec!["desiredState.workloads.*.tags.*"], "+desiredState.workloads.n.tags.k"),
-        (vec!["desiredState.workloads.n.dependencies"], "+desiredState.workloads.n.dependencies"),
-        (vec!["workloadStates.agent_A.n"], "+workloadStates.agent_A.n"),
         (
-            vec!["desiredState.workloads.n", "desiredState.workloads.*", "desiredState.workloads.n"],
+            vec!["desiredState.workloads.n"],
+            "+desiredState.workloads.n",
+        ),
+        (
+            vec!["*.workloads.n"],
+            "+desiredState.workloads.n +effectiveState.workloads.n",
+        ),
+        (
+            vec!["desiredState.workloads.*.agent"],
+            "+desiredState.workloads.n.agent",
+        ),
+        (
+            vec!["desiredState.workloads.*.tags"],
+            "+desiredState.workloads.n.tags",
+        ),
+        (
+            vec!["desiredState.workloads.*.tags.*"],
+            "+desiredState.workloads.n.tags.k",
+        ),
+        (
+            vec!["desiredState.workloads.n.dependencies"],
+            "+desiredState.workloads.n.dependencies",
+        ),
+        (
+            vec!["workloadStates.agent_A.n"],
+            "+workloadStates.agent_A.n",
+        ),
+        (
+            vec![
+                "desiredState.workloads.n",
+                "desiredState.workloads.*",
+                "desiredState.workloads.n",
+            ],
             "+desiredState.workloads.n",
         ),
         (
@@ -173,8 +284,14 @@ fn masks_above_at_and_below_what_was_added() {
     ] {
         let mut cluster = Cluster::with_manifest(MANIFEST);
         let listener = cluster.subscribe(&masks);
-        cluster.update(new_workload, &["desiredState.workloads.n"]).unwrap();
-        let expected: Vec<&str> = if expected.is_empty() { vec![] } else { vec![expected] };
+        cluster
+            .update(new_workload, &["desiredState.workloads.n"])
+            .unwrap();
+        let expected: Vec<&str> = if expected.is_empty() {
+            vec![]
+        } else {
+            vec![expected]
+        };
         assert_eq!(cluster.altered(listener), expected, "{masks:?}");
     }
 }
@@ -182,16 +299,24 @@ fn masks_above_at_and_below_what_was_added() {
 #[test]
 fn the_first_state_of_an_agent_reaches_masks_on_its_workloads() {
     let mut cluster = Cluster::default();
-    let listener = cluster.subscribe(&["workloadStates.agent_A.n", "workloadStates.*.*.*.subState"]);
+    let listener =
+        cluster.subscribe(&["workloadStates.agent_A.n", "workloadStates.*.*.*.subState"]);
     let agent = cluster.agent("agent_A");
     let n = InstanceName::with_id("n", "1", "agent_A");
-    cluster.report(agent, &[(&n, Phase::Running), (&InstanceName::with_id("m", "2", "agent_A"), Phase::Running)]);
-    let expected =
-        "+workloadStates.agent_A.m.2.subState +workloadStates.agent_A.n +workloadStates.agent_A.n.1.subState";
+    cluster.report(
+        agent,
+        &[
+            (&n, Phase::Running),
+            (&InstanceName::with_id("m", "2", "agent_A"), Phase::Running),
+        ],
+    );
+    let expected = "+workloadStates.agent_A.m.2.subState +workloadStates.agent_A.n +workloadStates.agent_A.n.1.subState";
     assert_eq!(cluster.altered(listener), [expected]);
     // A mask below a leaf, or on a value that stays, is silent.
-    let silent =
-        cluster.subscribe(&["workloadStates.agent_A.n.1.state.x", "workloadStates.agent_A.n.1.additionalInfo"]);
+    let silent = cluster.subscribe(&[
+        "workloadStates.agent_A.n.1.state.x",
+        "workloadStates.agent_A.n.1.additionalInfo",
+    ]);
     cluster.report(agent, &[(&n, Phase::Succeeded)]);
     assert_eq!(cluster.altered(silent), [] as [&str; 0]);
 }
@@ -205,8 +330,14 @@ fn one_trigger_is_one_message_even_if_an_entry_changes_twice_or_back() {
     cluster.report(agent, &[(&a(), Phase::Succeeded), (&a(), Phase::Running)]);
     assert_eq!(cluster.altered(listener), [] as [&str; 0]);
     let way = format!("workloadStates.agent_A.a.{}", id("x"));
-    cluster.report(agent, &[(&a(), Phase::Removed), (&a(), Phase::PendingStarting)]);
-    assert_eq!(cluster.altered(listener), [format!("~{way}.state ~{way}.subState")]);
+    cluster.report(
+        agent,
+        &[(&a(), Phase::Removed), (&a(), Phase::PendingStarting)],
+    );
+    assert_eq!(
+        cluster.altered(listener),
+        [format!("~{way}.state ~{way}.subState")]
+    );
     cluster.report(
         agent,
         &[
@@ -227,14 +358,30 @@ fn unscheduled_workloads_keep_their_empty_agent_segment() {
             "{{desiredState: {{apiVersion: v1, workloads: {{u: {{agent: '', runtime: podman, runtimeConfig: y, tags: {{k: '{tag}'}}}}}}}}}}"
         )
     };
-    cluster.update(&workload("1"), &["desiredState.workloads.u"]).unwrap();
+    cluster
+        .update(&workload("1"), &["desiredState.workloads.u"])
+        .unwrap();
     let (altered, state) = cluster.events(deep).remove(0);
     assert_eq!(altered, format!("+workloadStates..u.{}.state", id("y")));
-    assert!(state.contains(r#"{"state":"NotScheduled","subState":"NotScheduled"}"#), "{state}");
+    assert!(
+        state.contains(r#"{"state":"NotScheduled","subState":"NotScheduled"}"#),
+        "{state}"
+    );
     assert_eq!(cluster.altered(listener), ["+workloadStates."]);
-    cluster.update(&workload("2"), &["desiredState.workloads.u"]).unwrap();
-    assert_eq!(cluster.altered(listener), [] as [&str; 0], "the same instance keeps its state");
-    cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.u"]).unwrap();
+    cluster
+        .update(&workload("2"), &["desiredState.workloads.u"])
+        .unwrap();
+    assert_eq!(
+        cluster.altered(listener),
+        [] as [&str; 0],
+        "the same instance keeps its state"
+    );
+    cluster
+        .update(
+            "{desiredState: {apiVersion: v1}}",
+            &["desiredState.workloads.u"],
+        )
+        .unwrap();
     assert_eq!(cluster.altered(listener), ["-workloadStates."]);
 }
 
@@ -243,11 +390,31 @@ fn changes_without_workloads_concern_the_desired_state_and_follow_the_answer() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let listener = cluster.subscribe(&[]);
     for (new_state, mask, expected) in [
-        ("{desiredState: {apiVersion: v1, configs: {k: v}}}", "desiredState.configs", "+desiredState.configs"),
-        ("{desiredState: {apiVersion: v1, configs: {l: [m]}}}", "desiredState.configs.l", "+desiredState.configs.l"),
-        ("{desiredState: {apiVersion: v1, configs: {l: [n]}}}", "desiredState.configs.l", "~desiredState.configs.l"),
-        ("{desiredState: {apiVersion: v1, configs: {l: {a: b}}}}", "desiredState.configs.l", "~desiredState.configs.l"),
-        ("{desiredState: {apiVersion: v1}}", "desiredState.configs", "-desiredState.configs"),
+        (
+            "{desiredState: {apiVersion: v1, configs: {k: v}}}",
+            "desiredState.configs",
+            "+desiredState.configs",
+        ),
+        (
+            "{desiredState: {apiVersion: v1, configs: {l: [m]}}}",
+            "desiredState.configs.l",
+            "+desiredState.configs.l",
+        ),
+        (
+            "{desiredState: {apiVersion: v1, configs: {l: [n]}}}",
+            "desiredState.configs.l",
+            "~desiredState.configs.l",
+        ),
+        (
+            "{desiredState: {apiVersion: v1, configs: {l: {a: b}}}}",
+            "desiredState.configs.l",
+            "~desiredState.configs.l",
+        ),
+        (
+            "{desiredState: {apiVersion: v1}}",
+            "desiredState.configs",
+            "-desiredState.configs",
+        ),
         (
             "{desiredState: {apiVersion: v0.1}}",
             "desiredState.apiVersion",
@@ -256,11 +423,21 @@ fn changes_without_workloads_concern_the_desired_state_and_follow_the_answer() {
     ] {
         cluster.send_request(listener, "q", update(new_state, &[mask]));
         let messages = cluster.take(listener);
-        let [FromServer::Response(answer), FromServer::Response(event)] = messages.as_slice() else {
+        let [FromServer::Response(answer), FromServer::Response(event)] = messages.as_slice()
+        else {
             panic!("{messages:?}")
         };
-        assert!(matches!(answer.content, ResponseContent::UpdateStateSuccess { .. }), "{answer:?}");
-        let ResponseContent::CompleteState { altered: Some(altered), .. } = &event.content else { panic!("{event:?}") };
+        assert!(
+            matches!(answer.content, ResponseContent::UpdateStateSuccess { .. }),
+            "{answer:?}"
+        );
+        let ResponseContent::CompleteState {
+            altered: Some(altered),
+            ..
+        } = &event.content
+        else {
+            panic!("{event:?}")
+        };
         assert_eq!(signed(altered), expected);
     }
 }
@@ -282,11 +459,23 @@ fn tags_of_workloads_and_agents_are_reported_as_finely_as_they_changed() {
         ("{k: '3'}", "-", "tags.l.m"),
         ("{}", "-", "tags"),
     ] {
-        cluster.update(&tags(new), &["desiredState.workloads.a.tags", "agents.agent_A.tags"]).unwrap();
+        cluster
+            .update(
+                &tags(new),
+                &["desiredState.workloads.a.tags", "agents.agent_A.tags"],
+            )
+            .unwrap();
         let (altered, state) = cluster.events(listener).remove(0);
-        assert_eq!(altered, format!("{sign}agents.agent_A.{path} {sign}desiredState.workloads.a.{path}"));
+        assert_eq!(
+            altered,
+            format!("{sign}agents.agent_A.{path} {sign}desiredState.workloads.a.{path}")
+        );
         // A key with a dot is read by its place and not by its text.
-        assert_eq!(state.contains(r#""l.m":"2""#), (sign, path) == ("+", "tags.l.m"), "{state}");
+        assert_eq!(
+            state.contains(r#""l.m":"2""#),
+            (sign, path) == ("+", "tags.l.m"),
+            "{state}"
+        );
     }
     cluster.close(agent);
 }
@@ -304,7 +493,9 @@ fn a_subscription_ends_by_cancel_goodbye_or_loss_and_is_replaced_by_the_same_id(
                 );
             }
         }),
-        ("goodbye", |cluster, peer| cluster.send(peer, ToServer::Goodbye)),
+        ("goodbye", |cluster, peer| {
+            cluster.send(peer, ToServer::Goodbye)
+        }),
         ("loss", |cluster, peer| cluster.close(peer)),
     ];
     for (name, end) in ends {
@@ -332,12 +523,22 @@ fn a_workload_subscribes_through_its_agent_and_loses_it_with_itself_or_the_agent
     for (id, kept_after_removal) in [("a@events", false), ("other@events", true)] {
         cluster.subscribe_as(agent, id, &["agents"]);
         cluster.report(agent, &[(&a(), Phase::Removed)]);
-        assert_eq!(!cluster.server.lasting.has_no(Kind::Events), kept_after_removal, "{id}");
+        assert_eq!(
+            !cluster.server.lasting.has_no(Kind::Events),
+            kept_after_removal,
+            "{id}"
+        );
     }
     cluster.agent("agent_A");
-    assert!(cluster.server.lasting.has_no(Kind::Events), "a new connection begins without subscriptions");
+    assert!(
+        cluster.server.lasting.has_no(Kind::Events),
+        "a new connection begins without subscriptions"
+    );
     let answer = cluster.settled_agent("B");
-    assert!(matches!(cluster.subscribe_as(answer, "no workload", &[]), ResponseContent::Error(_)));
+    assert!(matches!(
+        cluster.subscribe_as(answer, "no workload", &[]),
+        ResponseContent::Error(_)
+    ));
     assert!(cluster.server.lasting.has_no(Kind::Events));
 }
 
@@ -347,24 +548,44 @@ fn one_stream_cannot_have_subscriptions_without_end() {
     let peer = cluster.commander();
     let limit = crate::limits::SUBSCRIPTIONS_PER_PEER_MAX;
     for index in 0..limit {
-        assert!(!matches!(cluster.subscribe_as(peer, &index.to_string(), &["x"]), ResponseContent::Error(_)));
+        assert!(!matches!(
+            cluster.subscribe_as(peer, &index.to_string(), &["x"]),
+            ResponseContent::Error(_)
+        ));
     }
-    assert!(matches!(cluster.subscribe_as(peer, "one more", &["x"]), ResponseContent::Error(_)));
-    assert!(!matches!(cluster.subscribe_as(peer, "0", &["y"]), ResponseContent::Error(_)), "replacing is allowed");
+    assert!(matches!(
+        cluster.subscribe_as(peer, "one more", &["x"]),
+        ResponseContent::Error(_)
+    ));
+    assert!(
+        !matches!(
+            cluster.subscribe_as(peer, "0", &["y"]),
+            ResponseContent::Error(_)
+        ),
+        "replacing is allowed"
+    );
     let other = cluster.commander();
-    assert!(!matches!(cluster.subscribe_as(other, "0", &["x"]), ResponseContent::Error(_)));
+    assert!(!matches!(
+        cluster.subscribe_as(other, "0", &["x"]),
+        ResponseContent::Error(_)
+    ));
 }
 
 #[test]
 fn a_few_subscriptions_with_endless_masks_cannot_fill_the_memory() {
     let mut cluster = Cluster::default();
     let peer = cluster.commander();
-    let masks: Vec<String> = (0..10_000).map(|number| format!("desiredState.workloads.w{number}.tags")).collect();
+    let masks: Vec<String> = (0..10_000)
+        .map(|number| format!("desiredState.workloads.w{number}.tags"))
+        .collect();
     let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
     let mut subscribe = |id: usize| cluster.subscribe_as(peer, &id.to_string(), &masks);
     let refused = (0..100).find(|id| matches!(subscribe(*id), ResponseContent::Error(_)));
     assert!(refused.is_some_and(|id| id > 1), "{refused:?}");
-    assert!(!matches!(subscribe(0), ResponseContent::Error(_)), "replacing is allowed");
+    assert!(
+        !matches!(subscribe(0), ResponseContent::Error(_)),
+        "replacing is allowed"
+    );
 }
 
 #[test]
@@ -375,12 +596,23 @@ fn the_late_end_of_an_older_instance_does_not_unsubscribe_its_successor() {
     let other = InstanceName::with_id("a", "stray", "agent_A");
     cluster.report(agent, &[(&other, Phase::Running)]);
     cluster.report(agent, &[(&other, Phase::Removed)]);
-    assert!(!cluster.server.lasting.has_no(Kind::Events), "the running instance listens");
+    assert!(
+        !cluster.server.lasting.has_no(Kind::Events),
+        "the running instance listens"
+    );
     // Also when it is not wanted any more but there.
     cluster.report(agent, &[(&a(), Phase::Running), (&other, Phase::Running)]);
-    cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.a"]).unwrap();
+    cluster
+        .update(
+            "{desiredState: {apiVersion: v1}}",
+            &["desiredState.workloads.a"],
+        )
+        .unwrap();
     cluster.report(agent, &[(&other, Phase::Removed)]);
     assert!(!cluster.server.lasting.has_no(Kind::Events));
     cluster.report(agent, &[(&other, Phase::Running), (&a(), Phase::Removed)]);
-    assert!(cluster.server.lasting.has_no(Kind::Events), "whoever asked is gone");
+    assert!(
+        cluster.server.lasting.has_no(Kind::Events),
+        "whoever asked is gone"
+    );
 }

@@ -1,8 +1,10 @@
-//! Who asks for more than it takes: what waits, what is refused, and that nobody is cut off for what others do.
+//! Who asks for more than it takes: what waits, what is refused, and that nobody is cut off for
+//! what others do.
 
 use super::*;
 use crate::limits::{
-    ANSWERS_BYTES, LOG_CAMPAIGNS_OF_WORKLOAD, PEER_OUTBOX_BYTES, SERVER_INBOX_OF_STREAM, SUBSCRIPTIONS_OF_WORKLOAD,
+    ANSWERS_BYTES, LOG_CAMPAIGNS_OF_WORKLOAD, PEER_OUTBOX_BYTES, SERVER_INBOX_OF_STREAM,
+    SUBSCRIPTIONS_OF_WORKLOAD,
 };
 use crate::model::messages::{AgentLoad, LogsRequest};
 use crate::server::waiting_requests::WAITING_OF_WORKLOAD;
@@ -18,19 +20,26 @@ use std::time::{Duration, Instant};
 const RULES: &str = "{allowRules: [{type: StateRule, operation: ReadWrite, filterMasks: ['*']}, \
                      {type: LogRule, workloadNames: ['*']}]}";
 
-/// `greedy` and `modest` on agent A, which may ask everything, and many other workloads on agent B with long texts.
+/// `greedy` and `modest` on agent A, which may ask everything, and many other workloads on agent B
+/// with long texts.
 fn cluster() -> Cluster {
     let text = "x".repeat(2000);
     let workload = |agent: &str, rules: &str| {
-        format!("{{agent: {agent}, runtime: podman, runtimeConfig: x, controlInterfaceAccess: {rules}}}")
+        format!(
+            "{{agent: {agent}, runtime: podman, runtimeConfig: x, controlInterfaceAccess: {rules}}}"
+        )
     };
     let others = (0..100).map(|number| {
-        let workload = workload("B", "{}").replace("runtime:", &format!("tags: {{long: {text}}}, runtime:"));
+        let workload =
+            workload("B", "{}").replace("runtime:", &format!("tags: {{long: {text}}}, runtime:"));
         format!("w{number}: {workload}")
     });
     let asking = ["greedy", "modest"].map(|name| format!("{name}: {}", workload("A", RULES)));
     let all: Vec<String> = others.chain(asking).collect();
-    Cluster::with_manifest(&format!("apiVersion: v1\nworkloads: {{{}}}", all.join(", ")))
+    Cluster::with_manifest(&format!(
+        "apiVersion: v1\nworkloads: {{{}}}",
+        all.join(", ")
+    ))
 }
 
 /// Ids of states and of errors among `messages`.
@@ -38,8 +47,14 @@ fn answers(messages: Vec<FromServer>) -> (Vec<String>, Vec<String>) {
     let (mut states, mut errors) = (Vec::new(), Vec::new());
     for message in messages {
         match message {
-            FromServer::Response(Response { id, content: ResponseContent::CompleteState { .. } }) => states.push(id),
-            FromServer::Response(Response { id, content: ResponseContent::Error(_) }) => errors.push(id),
+            FromServer::Response(Response {
+                id,
+                content: ResponseContent::CompleteState { .. },
+            }) => states.push(id),
+            FromServer::Response(Response {
+                id,
+                content: ResponseContent::Error(_),
+            }) => errors.push(id),
             _ => {}
         }
     }
@@ -58,11 +73,17 @@ fn no_answer_is_built_before_the_one_before_it_is_taken_and_the_excess_of_a_work
     cluster.send_request(agent, "modest@x", read(&[], false));
     cluster.send_request(agent, "greedy@cancel", RequestContent::EventsCancel);
     assert!(
-        matches!(cluster.request(commander, read(&[], false)), ResponseContent::CompleteState { .. }),
+        matches!(
+            cluster.request(commander, read(&[], false)),
+            ResponseContent::CompleteState { .. }
+        ),
         "another stream"
     );
     let (states, refused) = answers(cluster.take(agent));
-    assert_eq!((states, refused.len()), (vec!["greedy@0".to_owned()], asked - 1 - WAITING_OF_WORKLOAD));
+    assert_eq!(
+        (states, refused.len()),
+        (vec!["greedy@0".to_owned()], asked - 1 - WAITING_OF_WORKLOAD)
+    );
     let mut late = Vec::new();
     for _ in 0..WAITING_OF_WORKLOAD + 1 {
         cluster.server.on_event(ServerEvent::Room);
@@ -71,7 +92,9 @@ fn no_answer_is_built_before_the_one_before_it_is_taken_and_the_excess_of_a_work
         assert_eq!((states.len(), refused.len()), (1, 0), "one at a time");
         late.extend(states);
     }
-    let mut expected: Vec<_> = (1..=WAITING_OF_WORKLOAD).map(|number| format!("greedy@{number}")).collect();
+    let mut expected: Vec<_> = (1..=WAITING_OF_WORKLOAD)
+        .map(|number| format!("greedy@{number}"))
+        .collect();
     expected.push("modest@x".to_owned());
     assert_eq!(late, expected);
     assert!(cluster.server.waiting.is_empty() && !cluster.is_closed(agent));
@@ -95,7 +118,10 @@ fn what_waited_is_served_one_request_in_a_turn() {
         turns.push(answers(cluster.take(agent)).0);
     }
     let served: Vec<String> = turns.concat();
-    assert!(turns.iter().all(|turn| turn.len() <= 1) && turns.len() == asked.len() + 1, "{turns:?}");
+    assert!(
+        turns.iter().all(|turn| turn.len() <= 1) && turns.len() == asked.len() + 1,
+        "{turns:?}"
+    );
     assert_eq!(served, asked);
 }
 
@@ -109,19 +135,28 @@ fn an_agent_that_passes_on_everything_and_takes_nothing_is_not_cut_off_for_it() 
     }
     assert!(!cluster.is_closed(agent));
     let (states, refused) = answers(cluster.take(agent));
-    assert!((1..=2).contains(&states.len()) && refused.len() > 1_000, "{states:?} {}", refused.len());
+    assert!(
+        (1..=2).contains(&states.len()) && refused.len() > 1_000,
+        "{states:?} {}",
+        refused.len()
+    );
 }
 
 #[test]
-fn events_that_an_agent_does_not_take_cost_the_subscriber_its_subscription_and_nobody_the_connection() {
+fn events_that_an_agent_does_not_take_cost_the_subscriber_its_subscription_and_nobody_the_connection()
+ {
     let mut cluster = cluster();
     let agent = cluster.settled_agent("A");
     cluster.send_request(agent, "greedy@events", read(&[], true));
     assert_eq!(answers(cluster.take(agent)).0, ["greedy@events"]);
     let text = "x".repeat(100_000);
     for round in 0..2 * PEER_OUTBOX_BYTES / text.len() {
-        let tags = format!("{{desiredState: {{apiVersion: v1, workloads: {{w1: {{tags: {{t: '{round}{text}'}}}}}}}}}}");
-        cluster.update(&tags, &["desiredState.workloads.w1.tags"]).unwrap();
+        let tags = format!(
+            "{{desiredState: {{apiVersion: v1, workloads: {{w1: {{tags: {{t: '{round}{text}'}}}}}}}}}}"
+        );
+        cluster
+            .update(&tags, &["desiredState.workloads.w1.tags"])
+            .unwrap();
     }
     assert!(!cluster.is_closed(agent));
     assert!(!cluster.server.is_subscribed(agent, "greedy@events"));
@@ -135,30 +170,61 @@ fn an_agent_that_takes_nothing_is_not_cut_off_for_logs_that_others_want_of_it() 
     let mut cluster = cluster();
     let provider = cluster.settled_agent("B");
     let commander = cluster.commander();
-    let instances: Vec<InstanceName> =
-        (0..100).map(|number| InstanceName::new(&format!("w{number}"), "x", "B")).collect();
-    let logs = LogsRequest { instances, ..LogsRequest::default() };
+    let instances: Vec<InstanceName> = (0..100)
+        .map(|number| InstanceName::new(&format!("w{number}"), "x", "B"))
+        .collect();
+    let logs = LogsRequest {
+        instances,
+        ..LogsRequest::default()
+    };
     let mut stopped = 0;
     for number in 0..2_000 {
-        cluster.send_request(commander, number.to_string(), RequestContent::Logs(logs.clone()));
+        cluster.send_request(
+            commander,
+            number.to_string(),
+            RequestContent::Logs(logs.clone()),
+        );
         cluster.send_request(commander, number.to_string(), RequestContent::LogsCancel);
         let stops = |message: &FromServer| {
-            matches!(message, FromServer::Response(Response { content: ResponseContent::LogsStop(_), .. }))
+            matches!(
+                message,
+                FromServer::Response(Response {
+                    content: ResponseContent::LogsStop(_),
+                    ..
+                })
+            )
         };
-        stopped += cluster.take(commander).iter().filter(|message| stops(message)).count();
+        stopped += cluster
+            .take(commander)
+            .iter()
+            .filter(|message| stops(message))
+            .count();
         cluster.server.on_event(ServerEvent::Room);
     }
     assert!(!cluster.is_closed(provider) && stopped > 0, "{stopped}");
 }
 
 /// What `greedy` is answered that sets these workloads or configs.
-fn greedy_sets(cluster: &mut Cluster, agent: PeerId, part: &str, name: &str, value: &str) -> Result<(), String> {
+fn greedy_sets(
+    cluster: &mut Cluster,
+    agent: PeerId,
+    part: &str,
+    name: &str,
+    value: &str,
+) -> Result<(), String> {
     let state = format!("{{desiredState: {{apiVersion: v1, {part}: {{{name}: {value}}}}}}}");
-    cluster.send_request(agent, "greedy@1", update(&state, &[&format!("desiredState.{part}.{name}")]));
-    let response = cluster.take(agent).into_iter().find_map(|message| match message {
-        FromServer::Response(response) => Some(response.content),
-        _ => None,
-    });
+    cluster.send_request(
+        agent,
+        "greedy@1",
+        update(&state, &[&format!("desiredState.{part}.{name}")]),
+    );
+    let response = cluster
+        .take(agent)
+        .into_iter()
+        .find_map(|message| match message {
+            FromServer::Response(response) => Some(response.content),
+            _ => None,
+        });
     outcome(response.expect("a response")).map(drop)
 }
 
@@ -166,62 +232,158 @@ fn greedy_sets(cluster: &mut Cluster, agent: PeerId, part: &str, name: &str, val
 fn workloads_let_the_state_grow_as_far_as_all_can_read_it_and_users_beyond() {
     let mut cluster = cluster();
     let agent = cluster.settled_agent("A");
-    let workload = |text: &str, rest: &str| format!("{{agent: C, runtime: podman, runtimeConfig: '{text}'{rest}}}");
+    let workload = |text: &str, rest: &str| {
+        format!("{{agent: C, runtime: podman, runtimeConfig: '{text}'{rest}}}")
+    };
     let large = "x".repeat(3 << 20);
     // Both as desired and as effective.
     for name in ["one", "two"] {
-        assert_eq!(greedy_sets(&mut cluster, agent, "workloads", name, &workload(&large, "")), Ok(()));
+        assert_eq!(
+            greedy_sets(
+                &mut cluster,
+                agent,
+                "workloads",
+                name,
+                &workload(&large, "")
+            ),
+            Ok(())
+        );
     }
     let before = cluster.read(&["desiredState.workloads"]);
-    let refused = greedy_sets(&mut cluster, agent, "workloads", "three", &workload(&large, "")).unwrap_err();
-    assert!(refused.contains("would take 19") && refused.contains("grow to 16777216; use shorter"), "{refused}");
+    let refused = greedy_sets(
+        &mut cluster,
+        agent,
+        "workloads",
+        "three",
+        &workload(&large, ""),
+    )
+    .unwrap_err();
+    assert!(
+        refused.contains("would take 19") && refused.contains("grow to 16777216; use shorter"),
+        "{refused}"
+    );
     let file = format!(", files: [{{mountPoint: /f, data: {large}}}]");
     let mask = "x".repeat(4 << 20);
     let rules = format!(
         ", controlInterfaceAccess: {{allowRules: [{{type: StateRule, operation: Read, filterMasks: [{mask}]}}]}}"
     );
     for rest in [&file, &rules, &format!(", tags: {{t: {large}}}")] {
-        let refused = greedy_sets(&mut cluster, agent, "workloads", "three", &workload("x", rest)).unwrap_err();
+        let refused = greedy_sets(
+            &mut cluster,
+            agent,
+            "workloads",
+            "three",
+            &workload("x", rest),
+        )
+        .unwrap_err();
         assert!(refused.contains("would take"), "{rest:.20} {refused}");
     }
-    let refused = greedy_sets(&mut cluster, agent, "configs", "c", &"y".repeat(5 << 20)).unwrap_err();
+    let refused =
+        greedy_sets(&mut cluster, agent, "configs", "c", &"y".repeat(5 << 20)).unwrap_err();
     assert!(refused.contains("would take"), "{refused}");
     assert!(cluster.read(&["desiredState.workloads"]) == before);
     // A user may, and then workloads may make it smaller only.
-    let state = format!("{{desiredState: {{apiVersion: v1, workloads: {{three: {}}}}}}}", workload(&large, ""));
-    cluster.update(&state, &["desiredState.workloads.three"]).unwrap();
-    assert!(greedy_sets(&mut cluster, agent, "workloads", "one", &workload(&large, ", tags: {a: b}")).is_err());
+    let state = format!(
+        "{{desiredState: {{apiVersion: v1, workloads: {{three: {}}}}}}}",
+        workload(&large, "")
+    );
+    cluster
+        .update(&state, &["desiredState.workloads.three"])
+        .unwrap();
+    assert!(
+        greedy_sets(
+            &mut cluster,
+            agent,
+            "workloads",
+            "one",
+            &workload(&large, ", tags: {a: b}")
+        )
+        .is_err()
+    );
     let other = large.replace('x', "z");
     assert_eq!(
-        greedy_sets(&mut cluster, agent, "workloads", "one", &workload(&other, "")),
+        greedy_sets(
+            &mut cluster,
+            agent,
+            "workloads",
+            "one",
+            &workload(&other, "")
+        ),
         Ok(()),
         "as large as before"
     );
-    assert_eq!(greedy_sets(&mut cluster, agent, "workloads", "two", &workload("x", "")), Ok(()));
-    assert_eq!(greedy_sets(&mut cluster, agent, "workloads", "two", &workload("y", ", tags: {a: b}")), Ok(()));
+    assert_eq!(
+        greedy_sets(&mut cluster, agent, "workloads", "two", &workload("x", "")),
+        Ok(())
+    );
+    assert_eq!(
+        greedy_sets(
+            &mut cluster,
+            agent,
+            "workloads",
+            "two",
+            &workload("y", ", tags: {a: b}")
+        ),
+        Ok(())
+    );
 }
 
 #[test]
 fn what_templates_make_and_what_is_staged_counts_as_well() {
     let mut cluster = cluster();
-    let agent = cluster.agent_with("A", AgentCapabilities { prepares: true, ..Default::default() });
+    let agent = cluster.agent_with(
+        "A",
+        AgentCapabilities {
+            prepares: true,
+            ..Default::default()
+        },
+    );
     cluster.take_all();
-    assert_eq!(greedy_sets(&mut cluster, agent, "configs", "c", &"y".repeat(1 << 20)), Ok(()));
+    assert_eq!(
+        greedy_sets(&mut cluster, agent, "configs", "c", &"y".repeat(1 << 20)),
+        Ok(())
+    );
     // So many megabytes, hardly any of which is desired.
     let rendered = |config: &str, count: usize| {
-        let files: String =
-            (0..count).map(|number| format!("{{mountPoint: /f{number}, data: '{}'}}, ", "{{a}}".repeat(4))).collect();
-        format!("{{agent: A, runtime: podman, runtimeConfig: '{config}', configs: {{a: c}}, files: [{files}]}}")
+        let files: String = (0..count)
+            .map(|number| {
+                format!(
+                    "{{mountPoint: /f{number}, data: '{}'}}, ",
+                    "{{a}}".repeat(4)
+                )
+            })
+            .collect();
+        format!(
+            "{{agent: A, runtime: podman, runtimeConfig: '{config}', configs: {{a: c}}, files: [{files}]}}"
+        )
     };
-    let waits = rendered("{ image: x, lifecycle: { update: { when: { pathMissing: /lock } } } }", 2);
-    assert_eq!(greedy_sets(&mut cluster, agent, "workloads", "one", &waits), Ok(()));
-    assert!(!cluster.server.workloads.effective.contains_key("one"), "it is staged");
-    let refused = greedy_sets(&mut cluster, agent, "workloads", "two", &rendered("x", 2)).unwrap_err();
+    let waits = rendered(
+        "{ image: x, lifecycle: { update: { when: { pathMissing: /lock } } } }",
+        2,
+    );
+    assert_eq!(
+        greedy_sets(&mut cluster, agent, "workloads", "one", &waits),
+        Ok(())
+    );
+    assert!(
+        !cluster.server.workloads.effective.contains_key("one"),
+        "it is staged"
+    );
+    let refused =
+        greedy_sets(&mut cluster, agent, "workloads", "two", &rendered("x", 2)).unwrap_err();
     assert!(refused.contains("would take 18"), "{refused}");
-    assert_eq!(greedy_sets(&mut cluster, agent, "workloads", "two", &rendered("x", 1)), Ok(()));
-    let refused = greedy_sets(&mut cluster, agent, "configs", "c", &"y".repeat(2 << 20)).unwrap_err();
-    assert!(refused.contains("is longer than"), "it is rendered again: {refused}");
-    let refused = greedy_sets(&mut cluster, agent, "workloads", "two", &rendered("x", 3)).unwrap_err();
+    assert_eq!(
+        greedy_sets(&mut cluster, agent, "workloads", "two", &rendered("x", 1)),
+        Ok(())
+    );
+    let refused =
+        greedy_sets(&mut cluster, agent, "configs", "c", &"y".repeat(2 << 20)).unwrap_err();
+    assert!(
+        refused.contains("is longer than"),
+        "it is rendered again: {refused}"
+    );
+    let refused =
+        greedy_sets(&mut cluster, agent, "workloads", "two", &rendered("x", 3)).unwrap_err();
     assert!(refused.contains("render too much"), "{refused}");
 }
 
@@ -229,11 +391,20 @@ fn what_templates_make_and_what_is_staged_counts_as_well() {
 fn one_workload_has_a_share_of_the_subscriptions_and_log_collections_of_its_agent() {
     let mut cluster = cluster();
     let agent = cluster.settled_agent("A");
-    let masks = || ReadState { masks: vec!["agents".to_owned()], subscribe: true };
+    let masks = || ReadState {
+        masks: vec!["agents".to_owned()],
+        subscribe: true,
+    };
     let instances = vec![InstanceName::new("w1", "x", "B")];
-    let logs = LogsRequest { instances, ..LogsRequest::default() };
+    let logs = LogsRequest {
+        instances,
+        ..LogsRequest::default()
+    };
     for (content, share) in [
-        (RequestContent::CompleteState(masks()), SUBSCRIPTIONS_OF_WORKLOAD),
+        (
+            RequestContent::CompleteState(masks()),
+            SUBSCRIPTIONS_OF_WORKLOAD,
+        ),
         (RequestContent::Logs(logs), LOG_CAMPAIGNS_OF_WORKLOAD),
     ] {
         // Nobody provides logs while agent B is away, so no collection would go on.
@@ -282,7 +453,11 @@ fn busy_cluster() -> (Cluster, ManualClock, Receiver<()>) {
 
 /// A request that is refused.
 fn refused_update() -> RequestContent {
-    RequestContent::UpdateState(UpdateState { new_state: None, masks: vec![], ..Default::default() })
+    RequestContent::UpdateState(UpdateState {
+        new_state: None,
+        masks: vec![],
+        ..Default::default()
+    })
 }
 
 #[test]
@@ -296,28 +471,47 @@ fn an_agent_whose_requests_take_long_waits_for_everybody_else_whatever_workloads
         cluster.send_request(agent, format!("greedy@{number}"), refused_update());
     }
     let at_once: Vec<String> = answers(cluster.take(agent)).1;
-    let served = at_once.iter().enumerate().take_while(|(number, id)| **id == format!("greedy@{number}")).count();
+    let served = at_once
+        .iter()
+        .enumerate()
+        .take_while(|(number, id)| **id == format!("greedy@{number}"))
+        .count();
     assert!((1..5).contains(&served), "before it rests: {at_once:?}");
-    assert_eq!(at_once.len(), asked - WAITING_OF_WORKLOAD, "others wait or are refused");
+    assert_eq!(
+        at_once.len(),
+        asked - WAITING_OF_WORKLOAD,
+        "others wait or are refused"
+    );
     cluster.send_request(agent, "modest@1", refused_update());
     assert_eq!(answers(cluster.take(agent)).1, [""; 0], "its stream rests");
     assert!(
-        matches!(cluster.request(commander, read(&[], false)), ResponseContent::CompleteState { .. }),
+        matches!(
+            cluster.request(commander, read(&[], false)),
+            ResponseContent::CompleteState { .. }
+        ),
         "others are served"
     );
     cluster.send(other, ToServer::StatesComplete);
-    // A new connection of the same agent changes nothing; updates of the one before it are still made.
+    // A new connection of the same agent changes nothing; updates of the one before it are still
+    // made.
     let again = cluster.settled_agent("A");
     cluster.send_request(again, "greedy@again", refused_update());
     cluster.send_request(again, "modest@again", refused_update());
-    assert_eq!(answers(cluster.take(again)), (vec![], vec!["greedy@again".to_owned()]), "no room");
+    assert_eq!(
+        answers(cluster.take(again)),
+        (vec![], vec!["greedy@again".to_owned()]),
+        "no room"
+    );
     let mut late = Vec::new();
     while woken.try_recv().is_ok() && late.len() < asked {
         cluster.server.on_event(ServerEvent::Room);
         late.extend(answers(cluster.take(again)).1);
     }
     assert_eq!(late, ["modest@again"]);
-    assert!(cluster.server.waiting.is_empty(), "when nobody else wants anything all is done");
+    assert!(
+        cluster.server.waiting.is_empty(),
+        "when nobody else wants anything all is done"
+    );
 }
 
 #[test]
@@ -339,7 +533,10 @@ fn a_modest_workload_comes_before_greedy_ones_of_the_same_agent() {
     assert_eq!(answers(cluster.take(agent)).1, [""; 0]);
     cluster.server.serve_all_waiting();
     let late = answers(cluster.take(agent)).1;
-    assert!(late.len() > 2 && late.last().is_some_and(|id| id == "greedy@last"), "{late:?}");
+    assert!(
+        late.len() > 2 && late.last().is_some_and(|id| id == "greedy@last"),
+        "{late:?}"
+    );
     clock.advance(REST);
     cluster.send_request(agent, "greedy@recovered", refused_update());
     assert_eq!(answers(cluster.take(agent)).1, ["greedy@recovered"]);
@@ -351,24 +548,51 @@ fn whatever_an_agent_sends_it_waits_for_everybody_else_when_it_kept_the_server_b
     let (greedy, modest) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
     clock.advance(REST);
     let commander = cluster.commander();
-    let message = |peer, message| PeerEvent::Message { peer, message, room: Room::default() };
-    let load = |agent: &str| ToServer::AgentLoad(AgentLoad { agent: agent.to_owned(), cpu_usage: 1, free_memory: 1 });
+    let message = |peer, message| PeerEvent::Message {
+        peer,
+        message,
+        room: Room::default(),
+    };
+    let load = |agent: &str| {
+        ToServer::AgentLoad(AgentLoad {
+            agent: agent.to_owned(),
+            cpu_usage: 1,
+            free_memory: 1,
+        })
+    };
     for _ in 0..10 {
         cluster.send(greedy, load("A"));
     }
     let server = &mut cluster.server;
-    let sent = [(greedy, "A"), (greedy, "A"), (modest, "B"), (commander, ""), (modest, "B")];
-    server.arrived.extend(sent.map(|(peer, name)| message(peer, load(name))));
-    server.arrived.extend([greedy, commander].map(|peer| PeerEvent::Closed { peer }));
+    let sent = [
+        (greedy, "A"),
+        (greedy, "A"),
+        (modest, "B"),
+        (commander, ""),
+        (modest, "B"),
+    ];
+    server
+        .arrived
+        .extend(sent.map(|(peer, name)| message(peer, load(name))));
+    server
+        .arrived
+        .extend([greedy, commander].map(|peer| PeerEvent::Closed { peer }));
     let order = std::iter::from_fn(|| server.next_arrived()).map(|event| match event {
-        PeerEvent::Message { peer, .. } | PeerEvent::Opened { peer, .. } | PeerEvent::Closed { peer } => peer,
+        PeerEvent::Message { peer, .. }
+        | PeerEvent::Opened { peer, .. }
+        | PeerEvent::Closed { peer } => peer,
     });
     let order: Vec<PeerId> = order.collect();
-    assert_eq!(order, [modest, commander, modest, commander, greedy, greedy, greedy]);
+    assert_eq!(
+        order,
+        [modest, commander, modest, commander, greedy, greedy, greedy]
+    );
     // It comes back again and again.
     server.arrived.push_back(message(modest, load("B")));
     let again = cluster.agent("A");
-    assert!(cluster.take(again).is_empty() && cluster.is_closed(again) && !cluster.is_closed(greedy));
+    assert!(
+        cluster.take(again).is_empty() && cluster.is_closed(again) && !cluster.is_closed(greedy)
+    );
     cluster.server.arrived.clear();
     let again = cluster.agent("A");
     assert!(!cluster.is_closed(again), "nobody else waits");
@@ -387,9 +611,18 @@ fn a_commander_that_asks_much_is_read_no_further_and_gets_all_its_answers() {
     // As its reader does it, which waits when all places of its stream are taken.
     while inbox.taken() < SERVER_INBOX_OF_STREAM {
         let id = asked.len().to_string();
-        let message = ToServer::Request(Request { id: id.clone(), content: refused_update() });
+        let message = ToServer::Request(Request {
+            id: id.clone(),
+            content: refused_update(),
+        });
         let room = Room::of_place(inbox.take(1));
-        cluster.server.on_event(ServerEvent::Peer(PeerEvent::Message { peer: commander, message, room }));
+        cluster
+            .server
+            .on_event(ServerEvent::Peer(PeerEvent::Message {
+                peer: commander,
+                message,
+                room,
+            }));
         asked.push(id);
         assert!(asked.len() < 2 * SERVER_INBOX_OF_STREAM);
     }
@@ -404,10 +637,16 @@ fn what_waited_for_hooks_is_not_served_in_one_go_and_not_overtaken() {
     cluster.hook();
     let first = cluster.commander();
     let change = "{desiredState: {apiVersion: v1, workloads: {w1: {tags: {a: b}}}}}";
-    cluster.send_request(first, "first", update(change, &["desiredState.workloads.w1.tags"]));
+    cluster.send_request(
+        first,
+        "first",
+        update(change, &["desiredState.workloads.w1.tags"]),
+    );
     assert!(cluster.plans.try_recv().is_ok());
     let waiting: Vec<PeerId> = (0..20).map(|_| cluster.commander()).collect();
-    waiting.iter().for_each(|peer| cluster.send_request(*peer, "waits", refused_update()));
+    waiting
+        .iter()
+        .for_each(|peer| cluster.send_request(*peer, "waits", refused_update()));
     let begin = clock.now();
     cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
     assert!(clock.now() - begin < 16 * WORK, "{:?}", clock.now() - begin);
@@ -416,10 +655,16 @@ fn what_waited_for_hooks_is_not_served_in_one_go_and_not_overtaken() {
     assert_eq!(cluster.take(newer), []);
     let mut answered = 0;
     while cluster.take(newer).is_empty() {
-        answered += waiting.iter().filter(|peer| !cluster.take(**peer).is_empty()).count();
+        answered += waiting
+            .iter()
+            .filter(|peer| !cluster.take(**peer).is_empty())
+            .count();
         cluster.server.on_event(ServerEvent::Room);
     }
-    answered += waiting.iter().filter(|peer| !cluster.take(**peer).is_empty()).count();
+    answered += waiting
+        .iter()
+        .filter(|peer| !cluster.take(**peer).is_empty())
+        .count();
     assert_eq!(answered, waiting.len());
 }
 
@@ -430,11 +675,19 @@ fn peers_that_take_nothing_fill_only_what_all_share_and_who_reads_is_served_when
     for peer in &silent {
         cluster.send_request(*peer, "x", read(&[], false));
     }
-    let held = |cluster: &Cluster| silent.iter().filter(|peer| !cluster.readers[peer].is_empty()).count();
+    let held = |cluster: &Cluster| {
+        silent
+            .iter()
+            .filter(|peer| !cluster.readers[peer].is_empty())
+            .count()
+    };
     let answered = held(&cluster);
     cluster.server.serve_all_waiting();
     assert_eq!(held(&cluster), answered, "those that wait go on waiting");
-    let one = cluster.readers[&silent[0]].next_to_send().expect("it has a response").size();
+    let one = cluster.readers[&silent[0]]
+        .next_to_send()
+        .expect("it has a response")
+        .size();
     assert!(
         answered * one < FIRST_ANSWERS_BYTES + 2 * one && answered * one > ANSWERS_BYTES,
         "{answered} of {one} bytes"
@@ -443,14 +696,32 @@ fn peers_that_take_nothing_fill_only_what_all_share_and_who_reads_is_served_when
     cluster.send_request(reader, "mine", read(&[], false));
     assert_eq!(answers(cluster.take(reader)).0, [""; 0], "it has to wait");
     let elsewhere = [(); 2].map(|()| cluster.open_from("10.0.0.9", PeerHello::Commander));
-    elsewhere.iter().for_each(|peer| cluster.send_request(*peer, "other", read(&[], false)));
-    assert_eq!(answers(cluster.take(elsewhere[0])).0, ["other"], "who has another address has not");
-    assert_eq!(answers(cluster.take(elsewhere[1])).0, [""; 0], "but for one that is not taken");
+    elsewhere
+        .iter()
+        .for_each(|peer| cluster.send_request(*peer, "other", read(&[], false)));
+    assert_eq!(
+        answers(cluster.take(elsewhere[0])).0,
+        ["other"],
+        "who has another address has not"
+    );
+    assert_eq!(
+        answers(cluster.take(elsewhere[1])).0,
+        [""; 0],
+        "but for one that is not taken"
+    );
     let modest = cluster.commander();
     cluster.send_request(modest, "small", read(&["desiredState.apiVersion"], false));
-    assert_eq!(answers(cluster.take(modest)).0, ["small"], "what is small has not");
+    assert_eq!(
+        answers(cluster.take(modest)).0,
+        ["small"],
+        "what is small has not"
+    );
     let change = "{desiredState: {apiVersion: v1, workloads: {w1: {tags: {a: b}}}}}";
-    cluster.send_request(modest, "apply", update(change, &["desiredState.workloads.w1.tags"]));
+    cluster.send_request(
+        modest,
+        "apply",
+        update(change, &["desiredState.workloads.w1.tags"]),
+    );
     assert!(!cluster.take(modest).is_empty(), "nor has a small update");
     for peer in &silent {
         cluster.break_outbox(*peer); // The writer cuts it off.

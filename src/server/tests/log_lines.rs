@@ -1,4 +1,5 @@
-//! What others cause in the log of the server: of one source no more than a few lines, whatever it sends.
+//! What others cause in the log of the server: of one source no more than a few lines, whatever it
+//! sends.
 
 use super::*;
 use crate::limits::LOG_SOURCE_LINES;
@@ -33,29 +34,63 @@ fn kinds() -> Vec<Kind> {
     let t0 = |update: &'static str, rest: &'static str| -> Kind {
         Box::new(move |number| {
             let config = format!("{{ image: {number}{update} }}");
-            let workload = format!("{{agent: A, runtime: podman, runtimeConfig: '{config}'{rest}}}");
-            let state = format!("{{desiredState: {{apiVersion: v1, workloads: {{t0: {workload}}}}}}}");
+            let workload =
+                format!("{{agent: A, runtime: podman, runtimeConfig: '{config}'{rest}}}");
+            let state =
+                format!("{{desiredState: {{apiVersion: v1, workloads: {{t0: {workload}}}}}}}");
             let masks = ["desiredState.workloads.t0"];
-            (super::update(&state, &masks), Some(InstanceName::new("t0", &config, "A")))
+            (
+                super::update(&state, &masks),
+                Some(InstanceName::new("t0", &config, "A")),
+            )
         })
     };
-    let same = |content: fn(usize) -> RequestContent| -> Kind { Box::new(move |number| (content(number), None)) };
-    let logs = |name| LogsRequest { instances: vec![InstanceName::new(name, "x", "A")], ..LogsRequest::default() };
+    let same = |content: fn(usize) -> RequestContent| -> Kind {
+        Box::new(move |number| (content(number), None))
+    };
+    let logs = |name| LogsRequest {
+        instances: vec![InstanceName::new(name, "x", "A")],
+        ..LogsRequest::default()
+    };
     vec![
         t0("", ""),
         t0(", lifecycle: { update: {} }", ""),
         t0(", lifecycle: { update: { onFailure: ROLLBACK } }", ""),
         t0(", lifecycle: { update: { stage: NONE } }", ""),
-        t0(", lifecycle: { update: { stage: NONE, onFailure: ROLLBACK } }", ""),
+        t0(
+            ", lifecycle: { update: { stage: NONE, onFailure: ROLLBACK } }",
+            "",
+        ),
         t0("", ", configs: {c: none}"),
         same(|number| {
-            let state = format!("{{desiredState: {{apiVersion: v1, configs: {{mode: m{number}}}}}}}");
+            let state =
+                format!("{{desiredState: {{apiVersion: v1, configs: {{mode: m{number}}}}}}}");
             update(&state, &["desiredState.configs.mode"])
         }),
-        same(|_| update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.t0"])),
-        same(|_| update("{desiredState: {apiVersion: v0.1}}", &["desiredState.workloads.t0"])),
-        same(|_| update("{desiredState: {apiVersion: v9}}", &["desiredState.workloads.t0"])),
-        same(|_| update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.other"])),
+        same(|_| {
+            update(
+                "{desiredState: {apiVersion: v1}}",
+                &["desiredState.workloads.t0"],
+            )
+        }),
+        same(|_| {
+            update(
+                "{desiredState: {apiVersion: v0.1}}",
+                &["desiredState.workloads.t0"],
+            )
+        }),
+        same(|_| {
+            update(
+                "{desiredState: {apiVersion: v9}}",
+                &["desiredState.workloads.t0"],
+            )
+        }),
+        same(|_| {
+            update(
+                "{desiredState: {apiVersion: v1}}",
+                &["desiredState.workloads.other"],
+            )
+        }),
         same(|_| {
             RequestContent::UpdateState(UpdateState {
                 new_state: Some(Err("x".to_owned())),
@@ -63,7 +98,13 @@ fn kinds() -> Vec<Kind> {
                 ..Default::default()
             })
         }),
-        same(|_| RequestContent::UpdateState(UpdateState { new_state: None, masks: vec![], ..Default::default() })),
+        same(|_| {
+            RequestContent::UpdateState(UpdateState {
+                new_state: None,
+                masks: vec![],
+                ..Default::default()
+            })
+        }),
         same(|number| RequestContent::RollBack(number as u64)),
         same(|_| read(&["desiredState.workloads.t0"], false)),
         same(|_| read(&["desiredState.workloads.t0"], true)),
@@ -90,14 +131,27 @@ fn number_of(content: &RequestContent) -> usize {
 
 fn cluster() -> (Cluster, PeerId) {
     let mut cluster = Cluster::default();
-    cluster.server.set_modes(ModeSettings { config_item: "mode".to_owned(), on_failure: None });
+    cluster.server.set_modes(ModeSettings {
+        config_item: "mode".to_owned(),
+        on_failure: None,
+    });
     cluster.server.start_with(desired(MANIFEST)).unwrap();
-    let agent = cluster.agent_with("A", AgentCapabilities { prepares: true, ..AgentCapabilities::default() });
+    let agent = cluster.agent_with(
+        "A",
+        AgentCapabilities {
+            prepares: true,
+            ..AgentCapabilities::default()
+        },
+    );
     (cluster, agent)
 }
 
 /// Sends all kinds of requests. What is staged for them cannot be, and what is started fails.
-fn flood(cluster: &mut Cluster, agent: PeerId, mut send: impl FnMut(&mut Cluster, String, RequestContent)) {
+fn flood(
+    cluster: &mut Cluster,
+    agent: PeerId,
+    mut send: impl FnMut(&mut Cluster, String, RequestContent),
+) {
     let mut sent = BTreeSet::new();
     for kind in kinds() {
         for number in 0..ROUNDS {
@@ -110,9 +164,16 @@ fn flood(cluster: &mut Cluster, agent: PeerId, mut send: impl FnMut(&mut Cluster
             }
             let Some(instance) = instance else { continue };
             if number % 2 == 1 {
-                let (level, reason, tries, unmet) = (None, Some("no such image".to_owned()), 1, None);
-                let report =
-                    PreparedInstance { instance: instance.clone(), level, reason, tries, is_final: true, unmet };
+                let (level, reason, tries, unmet) =
+                    (None, Some("no such image".to_owned()), 1, None);
+                let report = PreparedInstance {
+                    instance: instance.clone(),
+                    level,
+                    reason,
+                    tries,
+                    is_final: true,
+                    unmet,
+                };
                 cluster.send(agent, ToServer::Prepared(vec![report]));
             }
             if cluster.server.workloads.is_wanted(&instance) {
@@ -126,8 +187,13 @@ fn flood(cluster: &mut Cluster, agent: PeerId, mut send: impl FnMut(&mut Cluster
 /// Each of these sources has caused as many lines as it may, and no other line was written.
 #[track_caller]
 fn assert_bounded(lines: &[String], sources: &[&str]) {
-    assert_eq!(suppressed(lines), BTreeSet::from_iter(sources.iter().copied()), "{lines:#?}");
-    let most = (LOG_SOURCE_LINES as usize + 1) * sources.len(); // With the line that further ones are left out.
+    assert_eq!(
+        suppressed(lines),
+        BTreeSet::from_iter(sources.iter().copied()),
+        "{lines:#?}"
+    );
+    // With the line that further ones are left out.
+    let most = (LOG_SOURCE_LINES as usize + 1) * sources.len();
     assert_eq!(lines.len(), most, "{lines:#?}");
 }
 
@@ -135,9 +201,16 @@ fn assert_bounded(lines: &[String], sources: &[&str]) {
 fn a_workload_that_may_write_one_other_one_filled_the_log_of_the_server_with_its_updates() {
     let (mut cluster, agent) = cluster();
     let lines = lines_of(|| {
-        flood(&mut cluster, agent, |cluster, id, content| cluster.send_request(agent, format!("user@{id}"), content));
+        flood(&mut cluster, agent, |cluster, id, content| {
+            cluster.send_request(agent, format!("user@{id}"), content)
+        });
     });
-    assert!(lines.iter().any(|line| line == "Update 1 (t0) is being staged."), "{lines:#?}");
+    assert!(
+        lines
+            .iter()
+            .any(|line| line == "Update 1 (t0) is being staged."),
+        "{lines:#?}"
+    );
     // Our agents deny what an agent of another kind may send, and which stands for itself.
     assert_bounded(&lines, &["A", "user' of 'A"]);
 }
@@ -158,8 +231,12 @@ fn a_command_line_that_is_called_again_and_again_does_not_fill_the_log_of_the_se
 }
 
 fn messages(number: usize) -> Vec<ToServer> {
-    let instance = |name: &str, agent: &str| InstanceName::new(&format!("{name}{number}"), "x", agent);
-    let request = |id: String| Request { id, content: update("{desiredState: {apiVersion: v1}}", &["desiredState"]) };
+    let instance =
+        |name: &str, agent: &str| InstanceName::new(&format!("{name}{number}"), "x", agent);
+    let request = |id: String| Request {
+        id,
+        content: update("{desiredState: {apiVersion: v1}}", &["desiredState"]),
+    };
     let (request_id, prepared) = (format!("B@{number}"), |instance| PreparedInstance {
         instance,
         level: None,
@@ -175,20 +252,41 @@ fn messages(number: usize) -> Vec<ToServer> {
             tags: BTreeMap::new(),
             capabilities: AgentCapabilities::default(),
         }),
-        ToServer::CommanderHello { version: "1".to_owned() },
+        ToServer::CommanderHello {
+            version: "1".to_owned(),
+        },
         ToServer::WorkloadStates(vec![state(&instance("x", "B"), Phase::Running)]),
-        ToServer::WorkloadStates(vec![state(&InstanceName::new("x", &number.to_string(), "A"), Phase::Running)]),
+        ToServer::WorkloadStates(vec![state(
+            &InstanceName::new("x", &number.to_string(), "A"),
+            Phase::Running,
+        )]),
         ToServer::WorkloadStates(vec![state(&instance("y", "A"), Phase::FailedExecFailed)]),
         ToServer::StatesComplete,
-        ToServer::AgentLoad(AgentLoad { agent: "B".to_owned(), cpu_usage: 1, free_memory: 1 }),
+        ToServer::AgentLoad(AgentLoad {
+            agent: "B".to_owned(),
+            cpu_usage: 1,
+            free_memory: 1,
+        }),
         ToServer::Prepared(vec![prepared(instance("z", "A"))]),
         ToServer::Request(request(format!("made_up{number}@x"))),
         ToServer::Request(request(String::new())),
         ToServer::Request(request("user@x".to_owned())),
-        ToServer::Request(Request { id: String::new(), content: RequestContent::Missing }),
-        ToServer::LogEntries { request_id: request_id.clone(), entries: vec![LogEntry::line(instance("x", "A"), "x")] },
-        ToServer::LogsStop { request_id, instance: instance("x", "A") },
-        ToServer::UsageResponse { number: 7, usage: AgentUsage::default() },
+        ToServer::Request(Request {
+            id: String::new(),
+            content: RequestContent::Missing,
+        }),
+        ToServer::LogEntries {
+            request_id: request_id.clone(),
+            entries: vec![LogEntry::line(instance("x", "A"), "x")],
+        },
+        ToServer::LogsStop {
+            request_id,
+            instance: instance("x", "A"),
+        },
+        ToServer::UsageResponse {
+            number: 7,
+            usage: AgentUsage::default(),
+        },
         ToServer::Empty,
         ToServer::Goodbye,
     ]
@@ -217,10 +315,19 @@ fn an_agent_that_sends_whatever_there_is_does_not_fill_the_log_of_the_server() {
     let lines = lines_of(|| {
         for number in 0..ROUNDS {
             let older = agent;
-            agent = cluster.agent("A"); // It connects while it is connected, and its goodbye ends the newer one.
+            // It connects while it is connected, and its goodbye ends the newer one.
+            agent = cluster.agent("A");
             let messages = messages(number);
-            assert_eq!(messages.iter().map(number_of_message).collect::<BTreeSet<_>>(), (0..12).collect());
-            messages.into_iter().for_each(|message| cluster.send(agent, message));
+            assert_eq!(
+                messages
+                    .iter()
+                    .map(number_of_message)
+                    .collect::<BTreeSet<_>>(),
+                (0..12).collect()
+            );
+            messages
+                .into_iter()
+                .for_each(|message| cluster.send(agent, message));
             cluster.close(older);
             agent = cluster.agent("A");
             cluster.take_all();

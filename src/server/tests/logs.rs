@@ -28,7 +28,8 @@ fn request(instances: &[InstanceName]) -> LogsRequest {
     }
 }
 
-/// Both agents connected, and `requester` has asked for the logs of `a` and `b` under the id `logs`.
+/// Both agents connected, and `requester` has asked for the logs of `a` and
+/// `b` under the id `logs`.
 struct Fixture {
     cluster: Cluster,
     agent_a: PeerId,
@@ -41,17 +42,28 @@ struct Fixture {
 impl Fixture {
     fn new(requester: impl FnOnce(&mut Cluster, PeerId) -> PeerId, id: &str) -> Self {
         let mut cluster = Cluster::with_manifest(MANIFEST);
-        let (agent_a, agent_b) = (cluster.settled_agent("agent_A"), cluster.settled_agent("agent_B"));
+        let (agent_a, agent_b) = (
+            cluster.settled_agent("agent_A"),
+            cluster.settled_agent("agent_B"),
+        );
         let requester = requester(&mut cluster, agent_a);
         cluster.take_all();
         let wanted = [instance("a", "agent_A"), instance("b", "agent_B")];
         let content = RequestContent::Logs(request(&wanted));
         cluster.send_request(requester, id, content);
         let messages = cluster.take(agent_b);
-        let [FromServer::LogsRequest { request_id, .. }] = messages.as_slice() else { panic!("{messages:?}") };
+        let [FromServer::LogsRequest { request_id, .. }] = messages.as_slice() else {
+            panic!("{messages:?}")
+        };
         let full_id = request_id.clone();
         cluster.take_all();
-        Self { cluster, agent_a, agent_b, requester, full_id }
+        Self {
+            cluster,
+            agent_a,
+            agent_b,
+            requester,
+            full_id,
+        }
     }
 
     fn commander() -> Self {
@@ -63,30 +75,65 @@ impl Fixture {
     }
 
     fn cancels(&self, agent: PeerId) -> usize {
-        let cancel = FromServer::LogsCancel { request_id: self.full_id.clone() };
-        self.cluster.take(agent).iter().filter(|message| **message == cancel).count()
+        let cancel = FromServer::LogsCancel {
+            request_id: self.full_id.clone(),
+        };
+        self.cluster
+            .take(agent)
+            .iter()
+            .filter(|message| **message == cancel)
+            .count()
     }
 }
 
 #[test]
 fn each_agent_is_asked_for_its_own_and_the_requester_learns_what_it_gets() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
-    let (agent_a, agent_b) = (cluster.settled_agent("agent_A"), cluster.settled_agent("agent_B"));
+    let (agent_a, agent_b) = (
+        cluster.settled_agent("agent_A"),
+        cluster.settled_agent("agent_B"),
+    );
     let commander = cluster.commander();
     cluster.take_all();
     let (a, b) = (instance("a", "agent_A"), instance("b", "agent_B"));
     let (away, unscheduled) = (instance("away", "agent_C"), instance("unscheduled", ""));
-    let wrong = [InstanceName::with_id("a", "other", "agent_A"), instance("a", "agent_B"), instance("zz", "agent_A")];
-    let wanted = [&[a.clone(), a.clone(), away.clone(), b.clone(), unscheduled.clone()][..], &wrong].concat();
+    let wrong = [
+        InstanceName::with_id("a", "other", "agent_A"),
+        instance("a", "agent_B"),
+        instance("zz", "agent_A"),
+    ];
+    let wanted = [
+        &[
+            a.clone(),
+            a.clone(),
+            away.clone(),
+            b.clone(),
+            unscheduled.clone(),
+        ][..],
+        &wrong,
+    ]
+    .concat();
     let content = RequestContent::Logs(request(&wanted));
     cluster.send_request(commander, "x@y", content);
-    for (agent, instances) in [(agent_a, vec![a.clone(), a.clone()]), (agent_b, vec![b.clone()])] {
+    for (agent, instances) in [
+        (agent_a, vec![a.clone(), a.clone()]),
+        (agent_b, vec![b.clone()]),
+    ] {
         let messages = cluster.take(agent);
-        let [FromServer::LogsRequest { request_id, request: got }] = messages.as_slice() else {
+        let [
+            FromServer::LogsRequest {
+                request_id,
+                request: got,
+            },
+        ] = messages.as_slice()
+        else {
             panic!("{messages:?}")
         };
         assert_eq!(*got, request(&instances));
-        assert!(request_id == &format!("{}@x@y", commander.0), "{request_id}");
+        assert!(
+            request_id == &format!("{}@x@y", commander.0),
+            "{request_id}"
+        );
     }
     let content = |message: FromServer| match message {
         FromServer::Response(Response { id, content }) if id == "x@y" => content,
@@ -113,7 +160,10 @@ fn nothing_to_collect_is_accepted_with_an_empty_list() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let commander = cluster.commander();
     let content = RequestContent::Logs(request(&[instance("zz", "agent_A")]));
-    assert_eq!(cluster.request(commander, content), ResponseContent::LogsAccepted(vec![]));
+    assert_eq!(
+        cluster.request(commander, content),
+        ResponseContent::LogsAccepted(vec![])
+    );
     assert!(cluster.server.lasting.has_no(Kind::Logs));
 }
 
@@ -123,18 +173,37 @@ fn lines_and_stops_reach_the_requester_and_end_the_campaign() {
     let (a, b) = (instance("a", "agent_A"), instance("b", "agent_B"));
     let entries = vec![LogEntry::line(a.clone(), "line")];
     let request_id = fixture.full_id.clone();
-    fixture
-        .cluster
-        .send(fixture.agent_a, ToServer::LogEntries { request_id: request_id.clone(), entries: entries.clone() });
-    assert_eq!(fixture.answers(), [ResponseContent::LogEntries(entries.clone())]);
+    fixture.cluster.send(
+        fixture.agent_a,
+        ToServer::LogEntries {
+            request_id: request_id.clone(),
+            entries: entries.clone(),
+        },
+    );
+    assert_eq!(
+        fixture.answers(),
+        [ResponseContent::LogEntries(entries.clone())]
+    );
     for (agent, instance) in [(fixture.agent_a, a), (fixture.agent_b, b)] {
         assert!(!fixture.cluster.server.lasting.has_no(Kind::Logs));
-        fixture.cluster.send(agent, ToServer::LogsStop { request_id: request_id.clone(), instance: instance.clone() });
+        fixture.cluster.send(
+            agent,
+            ToServer::LogsStop {
+                request_id: request_id.clone(),
+                instance: instance.clone(),
+            },
+        );
         assert_eq!(fixture.answers(), [ResponseContent::LogsStop(instance)]);
     }
     assert!(fixture.cluster.server.lasting.has_no(Kind::Logs));
     // Nobody is asked for lines any more, and agents that end send no second stop.
-    fixture.cluster.send(fixture.agent_a, ToServer::LogEntries { request_id, entries });
+    fixture.cluster.send(
+        fixture.agent_a,
+        ToServer::LogEntries {
+            request_id,
+            entries,
+        },
+    );
     assert_eq!(fixture.answers(), []);
     fixture.cluster.close(fixture.agent_a);
     assert_eq!(fixture.answers(), []);
@@ -144,7 +213,10 @@ fn lines_and_stops_reach_the_requester_and_end_the_campaign() {
 fn a_message_with_too_many_lines_is_split() {
     let mut fixture = Fixture::commander();
     let line = LogEntry::line(instance("a", "agent_A"), "x".repeat(1_500_000));
-    let message = ToServer::LogEntries { request_id: fixture.full_id.clone(), entries: vec![line.clone(), line] };
+    let message = ToServer::LogEntries {
+        request_id: fixture.full_id.clone(),
+        entries: vec![line.clone(), line],
+    };
     fixture.cluster.send(fixture.agent_a, message);
     assert_eq!(fixture.answers().len(), 2);
 }
@@ -155,11 +227,22 @@ fn a_cancel_reaches_the_agents_that_take_part_and_is_always_accepted() {
     let bystander = fixture.cluster.settled_agent("agent_C");
     fixture.cluster.take_all();
     for round in 0..2 {
-        let cancel = Request { id: "logs".into(), content: RequestContent::LogsCancel };
-        fixture.cluster.send(fixture.requester, ToServer::Request(cancel));
+        let cancel = Request {
+            id: "logs".into(),
+            content: RequestContent::LogsCancel,
+        };
+        fixture
+            .cluster
+            .send(fixture.requester, ToServer::Request(cancel));
         assert_eq!(fixture.answers(), [ResponseContent::LogsCancelAccepted]);
         let expected = usize::from(round == 0);
-        assert_eq!((fixture.cancels(fixture.agent_a), fixture.cancels(fixture.agent_b)), (expected, expected));
+        assert_eq!(
+            (
+                fixture.cancels(fixture.agent_a),
+                fixture.cancels(fixture.agent_b)
+            ),
+            (expected, expected)
+        );
         assert_eq!(fixture.cluster.take(bystander), []);
     }
     assert!(fixture.cluster.server.lasting.has_no(Kind::Logs));
@@ -168,14 +251,26 @@ fn a_cancel_reaches_the_agents_that_take_part_and_is_always_accepted() {
 #[test]
 fn a_requester_that_disappears_ends_its_campaigns() {
     type End = fn(&mut Cluster, PeerId);
-    let ends: [End; 2] = [|cluster, peer| cluster.send(peer, ToServer::Goodbye), |cluster, peer| cluster.close(peer)];
+    let ends: [End; 2] = [
+        |cluster, peer| cluster.send(peer, ToServer::Goodbye),
+        |cluster, peer| cluster.close(peer),
+    ];
     for end in ends {
         let mut fixture = Fixture::commander();
         end(&mut fixture.cluster, fixture.requester);
-        assert_eq!((fixture.cancels(fixture.agent_a), fixture.cancels(fixture.agent_b)), (1, 1));
+        assert_eq!(
+            (
+                fixture.cancels(fixture.agent_a),
+                fixture.cancels(fixture.agent_b)
+            ),
+            (1, 1)
+        );
         assert!(fixture.cluster.server.lasting.has_no(Kind::Logs));
         // What comes late has no receiver any more.
-        let message = ToServer::LogsStop { request_id: fixture.full_id.clone(), instance: instance("a", "agent_A") };
+        let message = ToServer::LogsStop {
+            request_id: fixture.full_id.clone(),
+            instance: instance("a", "agent_A"),
+        };
         fixture.cluster.send(fixture.agent_a, message);
     }
 }
@@ -186,7 +281,8 @@ fn a_provider_that_disappears_is_reported_as_stopped() {
     fixture.cluster.close(fixture.agent_b);
     let ended = |name: &str, agent: &str| {
         let why = format!("agent '{agent}' is not connected any more");
-        let reason = ResponseContent::LogEntries(vec![log_entries::no_log(instance(name, agent), &why)]);
+        let reason =
+            ResponseContent::LogEntries(vec![log_entries::no_log(instance(name, agent), &why)]);
         [reason, ResponseContent::LogsStop(instance(name, agent))]
     };
     assert_eq!(fixture.answers(), ended("b", "agent_B"));
@@ -200,17 +296,34 @@ fn a_provider_that_disappears_is_reported_as_stopped() {
 fn a_workload_that_collects_ends_with_itself_with_its_update_and_with_its_agent() {
     type End = fn(&mut Cluster, PeerId);
     let deleted: End = |cluster, _| {
-        cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.a"]).unwrap();
+        cluster
+            .update(
+                "{desiredState: {apiVersion: v1}}",
+                &["desiredState.workloads.a"],
+            )
+            .unwrap();
     };
     let updated: End = |cluster, _| {
         let tag = "{desiredState: {apiVersion: v1, workloads: {a: {tags: {k: v}}}}}";
-        cluster.update(tag, &["desiredState.workloads.a.tags"]).unwrap();
+        cluster
+            .update(tag, &["desiredState.workloads.a.tags"])
+            .unwrap();
     };
     let agent_gone: End = |cluster, agent| cluster.close(agent);
     let another_deleted: End = |cluster, _| {
-        cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.away"]).unwrap();
+        cluster
+            .update(
+                "{desiredState: {apiVersion: v1}}",
+                &["desiredState.workloads.away"],
+            )
+            .unwrap();
     };
-    for (end, over) in [(deleted, true), (updated, true), (agent_gone, true), (another_deleted, false)] {
+    for (end, over) in [
+        (deleted, true),
+        (updated, true),
+        (agent_gone, true),
+        (another_deleted, false),
+    ] {
         let mut fixture = Fixture::new(|_, agent_a| agent_a, "a@logs");
         assert_eq!(fixture.full_id, format!("{}@a@logs", fixture.agent_a.0));
         end(&mut fixture.cluster, fixture.agent_a);
@@ -220,12 +333,29 @@ fn a_workload_that_collects_ends_with_itself_with_its_update_and_with_its_agent(
     // A workload of the same name on another agent is another collector.
     let mut fixture = Fixture::new(|_, agent_a| agent_a, "c@logs");
     let moved = "{desiredState: {apiVersion: v1, workloads: {c: {agent: agent_C}}}}";
-    fixture.cluster.update(moved, &["desiredState.workloads.c.agent"]).unwrap();
-    assert!(fixture.cluster.server.lasting.has_no(Kind::Logs), "it was moved");
+    fixture
+        .cluster
+        .update(moved, &["desiredState.workloads.c.agent"])
+        .unwrap();
+    assert!(
+        fixture.cluster.server.lasting.has_no(Kind::Logs),
+        "it was moved"
+    );
     let content = RequestContent::Logs(request(&[instance("b", "agent_B")]));
-    fixture.cluster.send_request(fixture.agent_a, "c@logs", content);
-    fixture.cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.c"]).unwrap();
-    assert!(!fixture.cluster.server.lasting.has_no(Kind::Logs), "the older one has not stopped yet");
+    fixture
+        .cluster
+        .send_request(fixture.agent_a, "c@logs", content);
+    fixture
+        .cluster
+        .update(
+            "{desiredState: {apiVersion: v1}}",
+            &["desiredState.workloads.c"],
+        )
+        .unwrap();
+    assert!(
+        !fixture.cluster.server.lasting.has_no(Kind::Logs),
+        "the older one has not stopped yet"
+    );
 }
 
 #[test]
@@ -233,12 +363,18 @@ fn requests_without_a_usable_id_are_refused_and_one_stream_cannot_collect_withou
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let agent = cluster.settled_agent("agent_A");
     let content = || RequestContent::Logs(request(&[instance("a", "agent_A")]));
-    for content in [content(), RequestContent::LogsCancel, RequestContent::EventsCancel] {
+    for content in [
+        content(),
+        RequestContent::LogsCancel,
+        RequestContent::EventsCancel,
+    ] {
         cluster.send_request(agent, String::new(), content.clone());
         assert_eq!(cluster.take(agent), []);
         cluster.send_request(agent, "no-workload", content);
         let messages = cluster.take(agent);
-        assert!(matches!(&messages[..], [FromServer::Response(r)] if matches!(r.content, ResponseContent::Error(_))));
+        assert!(
+            matches!(&messages[..], [FromServer::Response(r)] if matches!(r.content, ResponseContent::Error(_)))
+        );
     }
     let commander = cluster.commander();
     let mut last = None;
@@ -246,7 +382,9 @@ fn requests_without_a_usable_id_are_refused_and_one_stream_cannot_collect_withou
         cluster.send_request(commander, index.to_string(), content());
         last = cluster.take(commander).pop();
     }
-    assert!(matches!(last, Some(FromServer::Response(r)) if matches!(r.content, ResponseContent::Error(_))));
+    assert!(
+        matches!(last, Some(FromServer::Response(r)) if matches!(r.content, ResponseContent::Error(_)))
+    );
 }
 
 #[test]
@@ -256,9 +394,19 @@ fn a_request_for_logs_cannot_be_too_large_for_the_agents_that_it_reaches() {
     let commander = cluster.commander();
     let a = instance("a", "agent_A");
     let long = "9".repeat(4_200_000);
-    let since = LogsRequest { since: Some(long.clone()), ..request(std::slice::from_ref(&a)) };
-    let until = LogsRequest { until: Some(long.clone()), ..request(std::slice::from_ref(&a)) };
-    for (id, request) in [("since", since), ("until", until), (&*long, request(std::slice::from_ref(&a)))] {
+    let since = LogsRequest {
+        since: Some(long.clone()),
+        ..request(std::slice::from_ref(&a))
+    };
+    let until = LogsRequest {
+        until: Some(long.clone()),
+        ..request(std::slice::from_ref(&a))
+    };
+    for (id, request) in [
+        ("since", since),
+        ("until", until),
+        (&*long, request(std::slice::from_ref(&a))),
+    ] {
         cluster.send_request(commander, id, RequestContent::Logs(request));
         let answer = cluster.take(commander).pop();
         let refused = matches!(&answer, Some(FromServer::Response(Response { content: ResponseContent::Error(text), .. }))
@@ -267,25 +415,37 @@ fn a_request_for_logs_cannot_be_too_large_for_the_agents_that_it_reaches() {
         assert_eq!(cluster.take(agent), [], "{id:.9}");
     }
     let answer = cluster.request(commander, RequestContent::Logs(request(&vec![a; 60_000])));
-    assert!(matches!(&answer, ResponseContent::Error(text) if text.contains("each once")), "{answer:?}");
+    assert!(
+        matches!(&answer, ResponseContent::Error(text) if text.contains("each once")),
+        "{answer:?}"
+    );
     assert_eq!(cluster.take(agent), []);
 }
 
 #[test]
 fn collections_of_the_logs_of_many_workloads_are_bounded_by_their_names() {
-    let workloads: String =
-        (0..2_000).map(|number| format!("  w{number}: {{agent: A, runtime: podman, runtimeConfig: x}}\n")).collect();
+    let workloads: String = (0..2_000)
+        .map(|number| format!("  w{number}: {{agent: A, runtime: podman, runtimeConfig: x}}\n"))
+        .collect();
     let mut cluster = Cluster::with_manifest(&format!("apiVersion: v1\nworkloads:\n{workloads}"));
     cluster.settled_agent("A");
     let commander = cluster.commander();
-    let all: Vec<InstanceName> = (0..2_000).map(|number| instance(&format!("w{number}"), "A")).collect();
+    let all: Vec<InstanceName> = (0..2_000)
+        .map(|number| instance(&format!("w{number}"), "A"))
+        .collect();
     let mut refused = None;
     for number in 0..200 {
         let content = RequestContent::Logs(request(&all));
         cluster.send_request(commander, number.to_string(), content);
         let answer = cluster.take(commander).pop();
         cluster.take_all();
-        if matches!(answer, Some(FromServer::Response(Response { content: ResponseContent::Error(_), .. }))) {
+        if matches!(
+            answer,
+            Some(FromServer::Response(Response {
+                content: ResponseContent::Error(_),
+                ..
+            }))
+        ) {
             refused = Some(number);
             break;
         }

@@ -1,5 +1,6 @@
-//! Requests with very many masks: what they ask for is answered or refused, and others never wait for them. The time is
-//! counted in keys that are looked up, so that a slow machine proves the same.
+//! Requests with very many masks: what they ask for is answered or refused, and others never wait
+//! for them. The time is counted in keys that are looked up, so that a slow machine proves the
+//! same.
 
 use super::*;
 use crate::limits::MASKS_PARTS_MAX;
@@ -11,24 +12,44 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Keys that are looked up within a second, even by a slow processor.
 const LOOKUPS_MAX: usize = 5_000_000;
 
-fn read_as_new(cluster: &mut Cluster, masks: &[String], subscribe: bool) -> (PeerId, ResponseContent) {
+fn read_as_new(
+    cluster: &mut Cluster,
+    masks: &[String],
+    subscribe: bool,
+) -> (PeerId, ResponseContent) {
     let peer = cluster.commander();
-    let read = ReadState { masks: masks.to_vec(), subscribe };
-    (peer, cluster.request(peer, RequestContent::CompleteState(read)))
+    let read = ReadState {
+        masks: masks.to_vec(),
+        subscribe,
+    };
+    (
+        peer,
+        cluster.request(peer, RequestContent::CompleteState(read)),
+    )
 }
 
 /// A config with `levels` maps of one entry each and one with `leaves` entries below them.
 fn deep(levels: usize, leaves: usize) -> DesiredState {
-    let leaf = |number: usize| (format!("k{number}"), crate::model::workload::ConfigItem::Text("v".to_owned()));
+    let leaf = |number: usize| {
+        (
+            format!("k{number}"),
+            crate::model::workload::ConfigItem::Text("v".to_owned()),
+        )
+    };
     let wide = crate::model::workload::ConfigItem::Map((0..leaves).map(leaf).collect());
-    let below =
-        (1..levels).fold(wide, |below, _| crate::model::workload::ConfigItem::Map([("a".to_owned(), below)].into()));
-    DesiredState { configs: [("a".to_owned(), below)].into(), ..DesiredState::default() }
+    let below = (1..levels).fold(wide, |below, _| {
+        crate::model::workload::ConfigItem::Map([("a".to_owned(), below)].into())
+    });
+    DesiredState {
+        configs: [("a".to_owned(), below)].into(),
+        ..DesiredState::default()
+    }
 }
 
 /// A state with these workloads.
 fn workloads(numbers: Range<usize>) -> String {
-    let workload = |number: usize| format!("w{number}: {{agent: A, runtime: podman, runtimeConfig: x}}");
+    let workload =
+        |number: usize| format!("w{number}: {{agent: A, runtime: podman, runtimeConfig: x}}");
     let workloads = numbers.map(workload).collect::<Vec<_>>().join(", ");
     format!("{{desiredState: {{apiVersion: v1, workloads: {{{workloads}}}}}}}")
 }
@@ -37,22 +58,38 @@ fn workloads(numbers: Range<usize>) -> String {
 fn wide(value: &str, leaves: usize) -> Node {
     let wide = Node::map((0..leaves).map(|number| (format!("k{number}"), Node::text(value))));
     let deep = (0..30).fold(wide, |below, _| Node::map([("a", below)]));
-    Node::map([("desiredState", Node::map([("configs", Node::map([("c", deep)]))]))])
+    Node::map([(
+        "desiredState",
+        Node::map([("configs", Node::map([("c", deep)]))]),
+    )])
 }
 
 /// The fields that the one event for `peer` added.
 fn added_by_one_event(cluster: &Cluster, peer: PeerId) -> Vec<String> {
     match cluster.responses(peer).as_slice() {
-        [ResponseContent::CompleteState { altered: Some(altered), .. }] => altered.added.clone(),
+        [
+            ResponseContent::CompleteState {
+                altered: Some(altered),
+                ..
+            },
+        ] => altered.added.clone(),
         other => panic!("{other:?}"),
     }
 }
 
-/// All ways to write the path of `levels` keys with a wildcard or the key at each of the first `free` of them.
+/// All ways to write the path of `levels` keys with a wildcard or the key at each of the first
+/// `free` of them.
 fn ways(levels: usize, free: u32, last: &str) -> Vec<String> {
     let key = |way: usize, level: usize| if way >> level & 1 == 1 { "*" } else { "a" };
-    let path = |way: usize| (0..levels).map(|level| key(way, level)).collect::<Vec<_>>().join(".");
-    (0..1 << free).map(|way| format!("desiredState.configs.{}.{last}{way}", path(way))).collect()
+    let path = |way: usize| {
+        (0..levels)
+            .map(|level| key(way, level))
+            .collect::<Vec<_>>()
+            .join(".")
+    };
+    (0..1 << free)
+        .map(|way| format!("desiredState.configs.{}.{last}{way}", path(way)))
+        .collect()
 }
 
 #[test]
@@ -65,8 +102,13 @@ fn masks_that_lead_to_each_of_many_fields_in_thousands_of_ways_are_refused() {
     for subscribe in [false, true] {
         let mut answer = None;
         let work = lookups(|| answer = Some(read_as_new(&mut cluster, &masks, subscribe)));
-        let Some((_, ResponseContent::Error(text))) = answer else { panic!("{answer:?}") };
-        assert!(text.contains("4096 of the field masks") && text.contains("use fewer"), "{text}");
+        let Some((_, ResponseContent::Error(text))) = answer else {
+            panic!("{answer:?}")
+        };
+        assert!(
+            text.contains("4096 of the field masks") && text.contains("use fewer"),
+            "{text}"
+        );
         assert!(work < LOOKUPS_MAX, "{work}");
     }
     assert!(cluster.server.lasting.has_no(Kind::Events));
@@ -74,8 +116,15 @@ fn masks_that_lead_to_each_of_many_fields_in_thousands_of_ways_are_refused() {
     let masks = ways(12, MASKS_OVERLAP_MAX.ilog2(), "k");
     let mut answer = None;
     let work = lookups(|| answer = Some(read_as_new(&mut cluster, &masks, false)));
-    let Some((_, ResponseContent::CompleteState { state, .. })) = answer else { panic!("{answer:?}") };
-    assert!(serde_json::to_string(&state).unwrap().contains(r#""k0":"v""#), "{state:?}");
+    let Some((_, ResponseContent::CompleteState { state, .. })) = answer else {
+        panic!("{answer:?}")
+    };
+    assert!(
+        serde_json::to_string(&state)
+            .unwrap()
+            .contains(r#""k0":"v""#),
+        "{state:?}"
+    );
     assert!(work < LOOKUPS_MAX, "{work}");
 }
 
@@ -84,9 +133,14 @@ fn equal_masks_count_once_in_reads_subscriptions_and_updates() {
     let mut cluster = Cluster::default();
     let masks = vec!["desiredState.workloads.*.agent".to_owned(); 100_000];
     let (peer, answer) = read_as_new(&mut cluster, &masks, true);
-    assert!(matches!(answer, ResponseContent::CompleteState { .. }), "{answer:?}");
+    assert!(
+        matches!(answer, ResponseContent::CompleteState { .. }),
+        "{answer:?}"
+    );
     let work = lookups(|| {
-        cluster.update(&workloads(0..300), &["desiredState.workloads"; 100_000]).unwrap();
+        cluster
+            .update(&workloads(0..300), &["desiredState.workloads"; 100_000])
+            .unwrap();
     });
     assert!(work < 100_000, "{work}");
     let added = added_by_one_event(&cluster, peer);
@@ -97,15 +151,37 @@ fn equal_masks_count_once_in_reads_subscriptions_and_updates() {
 #[test]
 fn a_dozen_masks_for_each_of_five_thousand_workloads_are_room_enough_and_cost_little() {
     let mut cluster = Cluster::default();
-    let fields = ["agent", "runtime", "runtimeConfig", "restartPolicy", "tags", "configs", "files", "dependencies"];
-    let fields = [&fields[..], &["controlInterfaceAccess", "one", "two", "three"]].concat();
+    let fields = [
+        "agent",
+        "runtime",
+        "runtimeConfig",
+        "restartPolicy",
+        "tags",
+        "configs",
+        "files",
+        "dependencies",
+    ];
+    let fields = [
+        &fields[..],
+        &["controlInterfaceAccess", "one", "two", "three"],
+    ]
+    .concat();
     let masks: Vec<String> = (0..5_000)
-        .flat_map(|number| fields.iter().map(move |field| format!("desiredState.workloads.w{number}.{field}")))
+        .flat_map(|number| {
+            fields
+                .iter()
+                .map(move |field| format!("desiredState.workloads.w{number}.{field}"))
+        })
         .collect();
     let (peer, answer) = read_as_new(&mut cluster, &masks, true);
-    assert!(matches!(answer, ResponseContent::CompleteState { .. }), "{answer:?}");
+    assert!(
+        matches!(answer, ResponseContent::CompleteState { .. }),
+        "{answer:?}"
+    );
     let work = lookups(|| {
-        cluster.update(&workloads(4_900..5_100), &["desiredState.workloads"]).unwrap();
+        cluster
+            .update(&workloads(4_900..5_100), &["desiredState.workloads"])
+            .unwrap();
     });
     assert!(work < 100_000, "{work}");
     assert_eq!(added_by_one_event(&cluster, peer).len(), 100 * 4);
@@ -116,11 +192,17 @@ fn an_update_of_very_many_deep_fields_ends_subscriptions_and_not_the_server() {
     let mut cluster = Cluster::default();
     let masks = vec!["desiredState.configs".to_owned()];
     let put = |cluster: &mut Cluster, value: &str, leaves: usize| {
-        let update =
-            UpdateState { new_state: Some(Ok(wide(value, leaves))), masks: masks.clone(), ..Default::default() };
+        let update = UpdateState {
+            new_state: Some(Ok(wide(value, leaves))),
+            masks: masks.clone(),
+            ..Default::default()
+        };
         let peer = cluster.commander();
         let answer = cluster.request(peer, RequestContent::UpdateState(update));
-        assert!(matches!(answer, ResponseContent::UpdateStateSuccess { .. }), "{answer:?}");
+        assert!(
+            matches!(answer, ResponseContent::UpdateStateSuccess { .. }),
+            "{answer:?}"
+        );
     };
     put(&mut cluster, "old", 1_000);
     let (peer, _) = read_as_new(&mut cluster, &["desiredState".to_owned()], true);
@@ -131,7 +213,9 @@ fn an_update_of_very_many_deep_fields_ends_subscriptions_and_not_the_server() {
         "{event:?}"
     );
     put(&mut cluster, "newer", 10_000);
-    let [ResponseContent::Error(text)] = &cluster.responses(peer)[..] else { panic!("the subscriber gets an error") };
+    let [ResponseContent::Error(text)] = &cluster.responses(peer)[..] else {
+        panic!("the subscriber gets an error")
+    };
     assert!(text.contains("subscribe again"), "{text}");
     assert!(cluster.server.lasting.has_no(Kind::Events));
 }
@@ -145,30 +229,65 @@ fn masks_to_each_of_very_many_new_fields_end_their_subscription_and_no_other() {
         let (greedy, _) = read_as_new(&mut cluster, std::slice::from_ref(&each), true);
         let (modest, _) = read_as_new(&mut cluster, &["desiredState.configs".to_owned()], true);
         let new_state = Some(Ok(wide("v", leaves)));
-        let update = UpdateState { new_state, masks: vec!["desiredState.configs".to_owned()], ..Default::default() };
+        let update = UpdateState {
+            new_state,
+            masks: vec!["desiredState.configs".to_owned()],
+            ..Default::default()
+        };
         let peer = cluster.commander();
         let mut answer = None;
-        let work = lookups(|| answer = Some(cluster.request(peer, RequestContent::UpdateState(update))));
-        assert!(matches!(answer, Some(ResponseContent::UpdateStateSuccess { .. })), "{answer:?}");
+        let work =
+            lookups(|| answer = Some(cluster.request(peer, RequestContent::UpdateState(update))));
+        assert!(
+            matches!(answer, Some(ResponseContent::UpdateStateSuccess { .. })),
+            "{answer:?}"
+        );
         assert!(work < LOOKUPS_MAX, "{work}");
         let event = |peer: PeerId| cluster.responses(peer).pop().unwrap();
         match (event(greedy), told) {
-            (ResponseContent::CompleteState { altered: Some(altered), .. }, Some(told)) => {
+            (
+                ResponseContent::CompleteState {
+                    altered: Some(altered),
+                    ..
+                },
+                Some(told),
+            ) => {
                 assert_eq!(altered.added.len(), told);
             }
-            (ResponseContent::Error(text), None) => assert!(text.contains("subscribe again"), "{text}"),
+            (ResponseContent::Error(text), None) => {
+                assert!(text.contains("subscribe again"), "{text}")
+            }
             (other, _) => panic!("{leaves}: {other:?}"),
         }
-        assert!(matches!(event(modest), ResponseContent::CompleteState { altered: Some(_), .. }), "{leaves}");
-        assert_eq!(cluster.server.subscribed().len(), if told.is_some() { 2 } else { 1 });
+        assert!(
+            matches!(
+                event(modest),
+                ResponseContent::CompleteState {
+                    altered: Some(_),
+                    ..
+                }
+            ),
+            "{leaves}"
+        );
+        assert_eq!(
+            cluster.server.subscribed().len(),
+            if told.is_some() { 2 } else { 1 }
+        );
     }
 }
 
 /// Subscribes under many ids on one stream, each time with these masks.
-fn subscribe_often(cluster: &mut Cluster, masks: impl Fn(usize) -> Vec<String>, count: usize) -> PeerId {
+fn subscribe_often(
+    cluster: &mut Cluster,
+    masks: impl Fn(usize) -> Vec<String>,
+    count: usize,
+) -> PeerId {
     let peer = cluster.commander();
     for number in 0..count {
-        let content = RequestContent::CompleteState(ReadState { masks: masks(number), subscribe: true });
+        let content = RequestContent::CompleteState(ReadState {
+            masks: masks(number),
+            subscribe: true,
+        });
         cluster.send_request(peer, format!("s{number:03}"), content);
         cluster.take(peer);
     }
@@ -189,39 +308,69 @@ fn events(cluster: &Cluster, peer: PeerId) -> (Vec<ResponseContent>, Vec<String>
 
 #[test]
 fn what_many_subscriptions_with_equal_masks_are_told_is_found_out_and_read_once() {
-    for masks in [vec![], vec!["*.*.*".to_owned(), "workloadStates".to_owned()]] {
+    for masks in [
+        vec![],
+        vec!["*.*.*".to_owned(), "workloadStates".to_owned()],
+    ] {
         let mut works = Vec::new();
         for count in [1, 64] {
             let mut cluster = Cluster::default();
             let peer = subscribe_often(&mut cluster, |_| masks.clone(), count);
             let other = subscribe_often(&mut cluster, |_| masks.clone(), 1);
-            works.push(lookups(|| drop(cluster.update(&workloads(0..100), &["desiredState.workloads"]).unwrap())));
+            works.push(lookups(|| {
+                drop(
+                    cluster
+                        .update(&workloads(0..100), &["desiredState.workloads"])
+                        .unwrap(),
+                )
+            }));
             let (own, errors) = events(&cluster, peer);
             assert_eq!((own.len(), errors.len()), (count, 0));
             let others = events(&cluster, other).0;
-            assert!(own.iter().all(|event| *event == others[0]), "they get the same");
+            assert!(
+                own.iter().all(|event| *event == others[0]),
+                "they get the same"
+            );
         }
         assert!(works[0] == works[1] && works[0] > 0, "{masks:?}: {works:?}");
     }
 }
 
 #[test]
-fn subscriptions_to_everything_of_one_who_has_many_end_when_telling_them_takes_too_long_and_no_others() {
+fn subscriptions_to_everything_of_one_who_has_many_end_when_telling_them_takes_too_long_and_no_others()
+ {
     let mut cluster = Cluster::default();
     // Each asks for everything in another way.
     let everything = |number: usize| vec!["*".to_owned(), format!("x{number}")];
     let greedy = subscribe_often(&mut cluster, everything, 64);
     let modest = subscribe_often(&mut cluster, everything, 1);
-    let own = subscribe_often(&mut cluster, |_| vec!["desiredState.workloads.w1".to_owned()], 1);
+    let own = subscribe_often(
+        &mut cluster,
+        |_| vec!["desiredState.workloads.w1".to_owned()],
+        1,
+    );
     // Each look at the time that the thread has used finds half a millisecond more.
     let looks = AtomicU32::new(0);
     let time = move || Duration::from_micros(500) * looks.fetch_add(1, Ordering::Relaxed);
     cluster.server.set_cpu_time(CpuTime(Box::new(time)));
-    let work = lookups(|| drop(cluster.update(&workloads(0..1_000), &["desiredState.workloads"]).unwrap()));
+    let work = lookups(|| {
+        drop(
+            cluster
+                .update(&workloads(0..1_000), &["desiredState.workloads"])
+                .unwrap(),
+        )
+    });
     assert!(work < LOOKUPS_MAX, "{work}");
     let (sent, errors) = events(&cluster, greedy);
-    assert!(sent.len() >= 5 && errors.len() >= 32 && sent.len() + errors.len() == 64, "{} events", sent.len());
-    assert!(errors.iter().all(|text| text.contains("Too many fields")), "{errors:?}");
+    assert!(
+        sent.len() >= 5 && errors.len() >= 32 && sent.len() + errors.len() == 64,
+        "{} events",
+        sent.len()
+    );
+    assert!(
+        errors.iter().all(|text| text.contains("Too many fields")),
+        "{errors:?}"
+    );
     for peer in [modest, own] {
         let (own, errors) = events(&cluster, peer);
         assert_eq!((own.len(), errors.len()), (1, 0));
@@ -231,9 +380,16 @@ fn subscriptions_to_everything_of_one_who_has_many_end_when_telling_them_takes_t
 #[test]
 fn who_subscribes_to_everything_without_masks_is_told_of_five_thousand_new_workloads() {
     let mut cluster = Cluster::default();
-    let masks = [vec![], vec!["desiredState".to_owned()], vec!["*".to_owned()], vec!["workloadStates".to_owned()]];
+    let masks = [
+        vec![],
+        vec!["desiredState".to_owned()],
+        vec!["*".to_owned()],
+        vec!["workloadStates".to_owned()],
+    ];
     let peer = subscribe_often(&mut cluster, |number| masks[number].clone(), masks.len());
-    cluster.update(&workloads(0..5_000), &["desiredState.workloads"]).unwrap();
+    cluster
+        .update(&workloads(0..5_000), &["desiredState.workloads"])
+        .unwrap();
     let (own, errors) = events(&cluster, peer);
     assert_eq!((own.len(), errors.len()), (masks.len(), 0));
 }

@@ -16,21 +16,35 @@ workloads:
 configs: {k: v}
 ";
 
-/// One row: new state, masks, and either what a read of the desired state contains afterwards or the error.
+/// One row: new state, masks, and either what a read of the desired state contains afterwards or
+/// the error.
 struct Row {
     new_state: &'static str,
     masks: &'static [&'static str],
     outcome: Result<&'static str, &'static str>,
 }
 
-fn row(masks: &'static [&'static str], new_state: &'static str, outcome: Result<&'static str, &'static str>) -> Row {
-    Row { new_state, masks, outcome }
+fn row(
+    masks: &'static [&'static str],
+    new_state: &'static str,
+    outcome: Result<&'static str, &'static str>,
+) -> Row {
+    Row {
+        new_state,
+        masks,
+        outcome,
+    }
 }
 
 const UNCHANGED: &str = r#"{"desiredState":{"apiVersion":"v1","configs":{"k":"v"},"workloads":{"a":{"agent":"A","files":[{"data":"d","mountPoint":"/a"}],"restartPolicy":"ALWAYS","runtime":"podman","runtimeConfig":"x","tags":{"t0":"0"}},"b":{"agent":"A","restartPolicy":"NEVER","runtime":"podman","runtimeConfig":"y"}}}}"#;
 
 fn check(rows: &[Row]) {
-    for Row { new_state, masks, outcome } in rows {
+    for Row {
+        new_state,
+        masks,
+        outcome,
+    } in rows
+    {
         let mut cluster = Cluster::with_manifest(MANIFEST);
         assert_eq!(cluster.read(&["desiredState"]), UNCHANGED);
         let result = cluster.update(new_state, masks);
@@ -39,7 +53,10 @@ fn check(rows: &[Row]) {
             (Ok(part), Ok(_)) => assert!(after.contains(part), "{masks:?}: {after}"),
             (Err(text), Err(error)) => {
                 assert_eq!(error, *text, "{masks:?}");
-                assert_eq!(after, UNCHANGED, "{masks:?}: a refused update changes nothing");
+                assert_eq!(
+                    after, UNCHANGED,
+                    "{masks:?}: a refused update changes nothing"
+                );
             }
             (_, result) => panic!("{masks:?}: {result:?}"),
         }
@@ -53,14 +70,38 @@ fn masks_about_tags_and_fields() {
     let no_tags = "{desiredState: {apiVersion: v1, workloads: {a: {tags: {}}}}}";
     let empty = "{desiredState: {apiVersion: v1, workloads: {}}}";
     check(&[
-        row(&["desiredState.workloads.a.tags.t1"], tags, Ok(r#""tags":{"t0":"0","t1":"1"}"#)),
-        row(&["desiredState.workloads.a.tags"], tags, Ok(r#""tags":{"t1":"1"}"#)),
-        row(&["desiredState.workloads.a.tags"], empty, Ok(r#""runtimeConfig":"x"},"b""#)),
-        row(&["desiredState.workloads.a.tags"], no_tags, Ok(r#""runtimeConfig":"x"},"b""#)),
-        row(&["desiredState.workloads.a.tags.t0"], empty, Ok(r#""runtimeConfig":"x"},"b""#)),
+        row(
+            &["desiredState.workloads.a.tags.t1"],
+            tags,
+            Ok(r#""tags":{"t0":"0","t1":"1"}"#),
+        ),
+        row(
+            &["desiredState.workloads.a.tags"],
+            tags,
+            Ok(r#""tags":{"t1":"1"}"#),
+        ),
+        row(
+            &["desiredState.workloads.a.tags"],
+            empty,
+            Ok(r#""runtimeConfig":"x"},"b""#),
+        ),
+        row(
+            &["desiredState.workloads.a.tags"],
+            no_tags,
+            Ok(r#""runtimeConfig":"x"},"b""#),
+        ),
+        row(
+            &["desiredState.workloads.a.tags.t0"],
+            empty,
+            Ok(r#""runtimeConfig":"x"},"b""#),
+        ),
         row(&["desiredState.workloads.a.tags.zz"], empty, Ok(UNCHANGED)),
         row(&["desiredState.workloads.b.tags.t1"], empty, Ok(UNCHANGED)),
-        row(&["desiredState.workloads.a.files"], empty, Ok(r#"{"a":{"agent":"A","restartPolicy""#)),
+        row(
+            &["desiredState.workloads.a.files"],
+            empty,
+            Ok(r#"{"a":{"agent":"A","restartPolicy""#),
+        ),
         row(
             &["desiredState.workloads.a.restartPolicy"],
             empty,
@@ -109,10 +150,20 @@ fn masks_about_workloads_that_exist_or_not() {
         row(
             &["desiredState.workloads.n"],
             whole,
-            Ok(r#""n":{"agent":"A","restartPolicy":"NEVER","runtime":"podman","runtimeConfig":"z"}"#),
+            Ok(
+                r#""n":{"agent":"A","restartPolicy":"NEVER","runtime":"podman","runtimeConfig":"z"}"#,
+            ),
         ),
-        row(&["desiredState.workloads.a"], empty, Ok(r#""workloads":{"b":"#)),
-        row(&["desiredState.workloads"], whole, Ok(r#""configs":{"k":"v"},"workloads":{"n":"#)),
+        row(
+            &["desiredState.workloads.a"],
+            empty,
+            Ok(r#""workloads":{"b":"#),
+        ),
+        row(
+            &["desiredState.workloads"],
+            whole,
+            Ok(r#""configs":{"k":"v"},"workloads":{"n":"#),
+        ),
         row(
             &["desiredState.workloads", "desiredState.workloads.n"],
             empty,
@@ -121,7 +172,9 @@ fn masks_about_workloads_that_exist_or_not() {
         row(
             &["desiredState.workloads.a", "desiredState.workloads.n"],
             whole,
-            Ok(r#""workloads":{"b":{"agent":"A","restartPolicy":"NEVER","runtime":"podman","runtimeConfig":"y"},"n":"#),
+            Ok(
+                r#""workloads":{"b":{"agent":"A","restartPolicy":"NEVER","runtime":"podman","runtimeConfig":"y"},"n":"#,
+            ),
         ),
     ]);
 }
@@ -133,14 +186,46 @@ fn masks_about_the_whole_state_the_version_and_configs() {
     let no_version = "{desiredState: {apiVersion: '', workloads: {}}}";
     let configs = "{desiredState: {apiVersion: v1, configs: {k: [x], n: {m: o}}}}";
     check(&[
-        row(&["desiredState.apiVersion"], version, Ok(r#""apiVersion":"v0.1","configs":{"k":"v"}"#)),
-        row(&["desiredState"], "{agents: {}}", Ok(r#"{"desiredState":{"apiVersion":"v1","workloads":{}}}"#)),
-        row(&["desiredState"], empty, Ok(r#"{"desiredState":{"apiVersion":"v1","workloads":{}}}"#)),
-        row(&["desiredState"], no_version, Err("Unsupported API version. Received '', expected 'v1'")),
-        row(&["desiredState.configs.k"], configs, Ok(r#""configs":{"k":["x"]},"#)),
-        row(&["desiredState.configs.n.m"], configs, Ok(r#""configs":{"k":"v","n":{"m":"o"}},"#)),
-        row(&["desiredState.configs"], configs, Ok(r#""configs":{"k":["x"],"n":{"m":"o"}},"#)),
-        row(&["desiredState.configs.k"], empty, Ok(r#"{"desiredState":{"apiVersion":"v1","workloads""#)),
+        row(
+            &["desiredState.apiVersion"],
+            version,
+            Ok(r#""apiVersion":"v0.1","configs":{"k":"v"}"#),
+        ),
+        row(
+            &["desiredState"],
+            "{agents: {}}",
+            Ok(r#"{"desiredState":{"apiVersion":"v1","workloads":{}}}"#),
+        ),
+        row(
+            &["desiredState"],
+            empty,
+            Ok(r#"{"desiredState":{"apiVersion":"v1","workloads":{}}}"#),
+        ),
+        row(
+            &["desiredState"],
+            no_version,
+            Err("Unsupported API version. Received '', expected 'v1'"),
+        ),
+        row(
+            &["desiredState.configs.k"],
+            configs,
+            Ok(r#""configs":{"k":["x"]},"#),
+        ),
+        row(
+            &["desiredState.configs.n.m"],
+            configs,
+            Ok(r#""configs":{"k":"v","n":{"m":"o"}},"#),
+        ),
+        row(
+            &["desiredState.configs"],
+            configs,
+            Ok(r#""configs":{"k":["x"],"n":{"m":"o"}},"#),
+        ),
+        row(
+            &["desiredState.configs.k"],
+            empty,
+            Ok(r#"{"desiredState":{"apiVersion":"v1","workloads""#),
+        ),
         row(
             &["desiredState.configs.n.m"],
             empty,
@@ -166,26 +251,46 @@ fn masks_that_mean_nothing_do_nothing_or_are_refused() {
         row(&["workloadStates"], empty, Ok(UNCHANGED)),
         row(&["agents"], empty, Ok(UNCHANGED)),
         row(&["agents.zz"], empty, Ok(UNCHANGED)),
-        row(&["foo.bar"], empty, Err("Update rejected: 'Could not find field foo.bar'")),
-        row(&[""], empty, Err("Update rejected: 'Could not find field '")),
+        row(
+            &["foo.bar"],
+            empty,
+            Err("Update rejected: 'Could not find field foo.bar'"),
+        ),
+        row(
+            &[""],
+            empty,
+            Err("Update rejected: 'Could not find field '"),
+        ),
         row(
             &["effectiveState.workloads.n.agent"],
             empty,
             Err("Update rejected: 'Could not find field effectiveState.workloads.n.agent'"),
         ),
-        row(&["workloadStates.a.b.c"], empty, Err("Update rejected: 'Could not find field workloadStates.a.b.c'")),
+        row(
+            &["workloadStates.a.b.c"],
+            empty,
+            Err("Update rejected: 'Could not find field workloadStates.a.b.c'"),
+        ),
     ]);
 }
 
 #[test]
 fn without_masks_the_desired_state_is_replaced_and_read_only_parts_are_ignored() {
     let whole = "{desiredState: {apiVersion: v1, workloads: {n: {agent: A, runtime: podman, runtimeConfig: z}}}}";
-    let read_only =
-        "{desiredState: {apiVersion: v1, workloads: {}}, workloadStates: {x: {}}, effectiveState: {apiVersion: v9}}";
-    let incomplete = "{desiredState: {apiVersion: v1, workloads: {n: {runtime: podman, runtimeConfig: z}}}}";
+    let read_only = "{desiredState: {apiVersion: v1, workloads: {}}, workloadStates: {x: {}}, effectiveState: {apiVersion: v9}}";
+    let incomplete =
+        "{desiredState: {apiVersion: v1, workloads: {n: {runtime: podman, runtimeConfig: z}}}}";
     check(&[
-        row(&[], whole, Ok(r#"{"desiredState":{"apiVersion":"v1","workloads":{"n":{"agent":"A","#)),
-        row(&[], read_only, Ok(r#"{"desiredState":{"apiVersion":"v1","workloads":{}}}"#)),
+        row(
+            &[],
+            whole,
+            Ok(r#"{"desiredState":{"apiVersion":"v1","workloads":{"n":{"agent":"A","#),
+        ),
+        row(
+            &[],
+            read_only,
+            Ok(r#"{"desiredState":{"apiVersion":"v1","workloads":{}}}"#),
+        ),
         row(
             &[],
             incomplete,
@@ -237,8 +342,14 @@ fn a_new_state_that_cannot_be_read_is_refused() {
         let mut cluster = Cluster::with_manifest(MANIFEST);
         let commander = cluster.commander();
         let new_state = Some(Err("unknown enumeration value 9".to_owned()));
-        let answer = cluster
-            .request(commander, RequestContent::UpdateState(UpdateState { new_state, masks, ..Default::default() }));
+        let answer = cluster.request(
+            commander,
+            RequestContent::UpdateState(UpdateState {
+                new_state,
+                masks,
+                ..Default::default()
+            }),
+        );
         assert_eq!(answer, ResponseContent::Error(expected.to_owned()));
     }
 }
@@ -256,9 +367,21 @@ fn tags_of_connected_agents_are_set_and_removed_one_by_one() {
         ("{}", vec!["agents.A.tags"], "{}"),
         ("{}", vec!["agents.A"], r#"{"old":"1"}"#),
         ("{}", vec!["agents"], r#"{"old":"1"}"#),
-        ("{agents: {A: {status: {cpuUsage: 1}}}}", vec!["agents.A.status"], r#"{"old":"1"}"#),
-        ("{desiredState: {apiVersion: v1, workloads: {}}, agents: {A: {tags: {k: v}}}}", vec![], r#"{"k":"v"}"#),
-        ("{desiredState: {apiVersion: v1, workloads: {}}}", vec![], r#"{"old":"1"}"#),
+        (
+            "{agents: {A: {status: {cpuUsage: 1}}}}",
+            vec!["agents.A.status"],
+            r#"{"old":"1"}"#,
+        ),
+        (
+            "{desiredState: {apiVersion: v1, workloads: {}}, agents: {A: {tags: {k: v}}}}",
+            vec![],
+            r#"{"k":"v"}"#,
+        ),
+        (
+            "{desiredState: {apiVersion: v1, workloads: {}}}",
+            vec![],
+            r#"{"old":"1"}"#,
+        ),
     ] {
         let mut cluster = Cluster::with_manifest(MANIFEST);
         cluster.open(PeerHello::Agent(crate::model::messages::AgentHello {
@@ -268,14 +391,24 @@ fn tags_of_connected_agents_are_set_and_removed_one_by_one() {
             version: String::new(),
         }));
         cluster.update(new_state, &masks).unwrap();
-        let tags = &cluster.server.peers.agents.get("A").unwrap().attributes.tags;
+        let tags = &cluster
+            .server
+            .peers
+            .agents
+            .get("A")
+            .unwrap()
+            .attributes
+            .tags;
         let expected: BTreeMap<String, String> = serde_json::from_str(expected).unwrap();
         assert_eq!(*tags, expected, "{masks:?} of {new_state}");
         assert!(!cluster.server.peers.agents.contains_key("B"));
     }
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let result = cluster.update("{}", &["agents.A.tags.k"]);
-    assert_eq!(result, Err("Update rejected: 'Could not find field agents.A.tags.k'".to_owned()));
+    assert_eq!(
+        result,
+        Err("Update rejected: 'Could not find field agents.A.tags.k'".to_owned())
+    );
 }
 
 #[test]
@@ -296,18 +429,43 @@ fn runtime_configs_are_stripped_by_every_kind_of_update_and_by_a_manifest() {
         ],
     ] {
         let mut cluster = Cluster::default();
-        assert_eq!(cluster.update(&whole, &masks), Ok((vec![stripped.clone()], vec![])), "{masks:?}");
+        assert_eq!(
+            cluster.update(&whole, &masks),
+            Ok((vec![stripped.clone()], vec![])),
+            "{masks:?}"
+        );
         let read = cluster.read(&["*.workloads.n.runtimeConfig"]);
-        assert_eq!(read.matches(r#""runtimeConfig":"image: x""#).count(), 2, "{masks:?}: {read}");
+        assert_eq!(
+            read.matches(r#""runtimeConfig":"image: x""#).count(),
+            2,
+            "{masks:?}: {read}"
+        );
         // So nothing is left that a later update of something else could strip and thereby restart.
         let tag = "{desiredState: {apiVersion: v1, workloads: {n: {tags: {k: v}}}}}";
-        let (added, deleted) = cluster.update(tag, &["desiredState.workloads.n.tags"]).unwrap();
-        assert_eq!((&added, &deleted), (&vec![stripped.clone()], &vec![stripped.clone()]), "{masks:?}");
-        assert_eq!(cluster.update(&whole, &["desiredState.workloads.n.runtimeConfig"]), Ok((vec![], vec![])));
+        let (added, deleted) = cluster
+            .update(tag, &["desiredState.workloads.n.tags"])
+            .unwrap();
+        assert_eq!(
+            (&added, &deleted),
+            (&vec![stripped.clone()], &vec![stripped.clone()]),
+            "{masks:?}"
+        );
+        assert_eq!(
+            cluster.update(&whole, &["desiredState.workloads.n.runtimeConfig"]),
+            Ok((vec![], vec![]))
+        );
     }
-    let mut cluster = Cluster::with_manifest(&format!("{{apiVersion: v1, workloads: {{n: {workload}}}}}"));
-    assert_eq!(cluster.phase(&InstanceName::new("n", "image: x", "A")), Some(Phase::PendingInitial));
-    assert!(cluster.read(&["desiredState"]).contains(r#""runtimeConfig":"image: x""#));
+    let mut cluster =
+        Cluster::with_manifest(&format!("{{apiVersion: v1, workloads: {{n: {workload}}}}}"));
+    assert_eq!(
+        cluster.phase(&InstanceName::new("n", "image: x", "A")),
+        Some(Phase::PendingInitial)
+    );
+    assert!(
+        cluster
+            .read(&["desiredState"])
+            .contains(r#""runtimeConfig":"image: x""#)
+    );
 }
 
 #[test]
@@ -315,20 +473,32 @@ fn workloads_that_an_update_does_not_touch_stay_the_same_objects() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let before = cluster.server.workloads.desired.workloads["b"].clone();
     let new_state = "{desiredState: {apiVersion: v1, workloads: {a: {runtimeConfig: new}}}}";
-    cluster.update(new_state, &["desiredState.workloads.a.runtimeConfig"]).unwrap();
-    assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.workloads.desired.workloads["b"]));
+    cluster
+        .update(new_state, &["desiredState.workloads.a.runtimeConfig"])
+        .unwrap();
+    assert!(std::sync::Arc::ptr_eq(
+        &before,
+        &cluster.server.workloads.desired.workloads["b"]
+    ));
     // The same holds when the whole state is sent again, and for what agents are told.
     let whole = "{desiredState: {apiVersion: v1, workloads: {b: {agent: A, runtime: podman, runtimeConfig: y}}}}";
     let (added, deleted) = cluster.update(whole, &[]).unwrap();
     assert_eq!((added.len(), deleted.len()), (0, 1));
-    assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.workloads.desired.workloads["b"]));
-    assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.workloads.effective["b"].workload));
+    assert!(std::sync::Arc::ptr_eq(
+        &before,
+        &cluster.server.workloads.desired.workloads["b"]
+    ));
+    assert!(std::sync::Arc::ptr_eq(
+        &before,
+        &cluster.server.workloads.effective["b"].workload
+    ));
 }
 
 #[test]
 fn masks_that_say_the_same_again_cost_nothing_and_mean_the_same() {
-    let workloads: String =
-        (0..500).map(|number| format!("    w{number}: {{agent: A, runtime: podman, runtimeConfig: x}}\n")).collect();
+    let workloads: String = (0..500)
+        .map(|number| format!("    w{number}: {{agent: A, runtime: podman, runtimeConfig: x}}\n"))
+        .collect();
     let state = format!("desiredState:\n  apiVersion: v1\n  workloads:\n{workloads}");
     let mut cluster = Cluster::default();
     let masks = vec!["desiredState"; 20_000];
@@ -337,10 +507,17 @@ fn masks_that_say_the_same_again_cost_nothing_and_mean_the_same() {
     // What is not there leads nowhere the second time as well as the first.
     let mut with_absent = vec!["desiredState.workloads.w1"; 3];
     with_absent.extend(["desiredState.workloads", "desiredState.workloads.w1.tags"]);
-    let (_, deleted) = cluster.update("{desiredState: {apiVersion: v1}}", &with_absent[..3]).unwrap();
+    let (_, deleted) = cluster
+        .update("{desiredState: {apiVersion: v1}}", &with_absent[..3])
+        .unwrap();
     assert_eq!(deleted.len(), 1);
-    let error = cluster.update("{desiredState: {apiVersion: v1}}", &with_absent).unwrap_err();
-    assert_eq!(error, "Update rejected: 'Could not find field desiredState.workloads.w1.tags'");
+    let error = cluster
+        .update("{desiredState: {apiVersion: v1}}", &with_absent)
+        .unwrap_err();
+    assert_eq!(
+        error,
+        "Update rejected: 'Could not find field desiredState.workloads.w1.tags'"
+    );
 }
 
 #[test]
@@ -348,11 +525,22 @@ fn updates_with_endless_masks_are_refused_before_they_take_memory() {
     let mut cluster = Cluster::default();
     let commander = cluster.commander();
     let deep = vec!["x"; 200].join(".");
-    let masks: Vec<String> = (0..1_300).map(|number| format!("{number}.{deep}")).collect();
+    let masks: Vec<String> = (0..1_300)
+        .map(|number| format!("{number}.{deep}"))
+        .collect();
     let texts: Vec<&str> = masks.iter().map(String::as_str).collect();
     let answer = cluster.request(commander, update("{}", &texts));
-    assert!(matches!(&answer, ResponseContent::Error(text) if text.contains("field masks")), "{answer:?}");
+    assert!(
+        matches!(&answer, ResponseContent::Error(text) if text.contains("field masks")),
+        "{answer:?}"
+    );
     // Of reads fewer are decoded.
-    let few = RequestContent::CompleteState(ReadState { masks: masks[..1_000].to_vec(), subscribe: false });
-    assert!(matches!(cluster.request(commander, few), ResponseContent::CompleteState { .. }));
+    let few = RequestContent::CompleteState(ReadState {
+        masks: masks[..1_000].to_vec(),
+        subscribe: false,
+    });
+    assert!(matches!(
+        cluster.request(commander, few),
+        ResponseContent::CompleteState { .. }
+    ));
 }

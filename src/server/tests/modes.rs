@@ -1,4 +1,5 @@
-//! Modes of the vehicle: which workloads run, what a switch sends, and what the failure of an essential workload does.
+//! Modes of the vehicle: which workloads run, what a switch sends, and what the failure of an
+//! essential workload does.
 
 use super::hooks::move_to;
 use super::*;
@@ -19,7 +20,10 @@ impl Cluster {
     fn with_modes(on_failure: Option<&str>) -> Self {
         let mut cluster = Self::default();
         let on_failure = on_failure.map(str::to_owned);
-        cluster.server.set_modes(ModeSettings { config_item: "mode".to_owned(), on_failure });
+        cluster.server.set_modes(ModeSettings {
+            config_item: "mode".to_owned(),
+            on_failure,
+        });
         cluster
     }
 
@@ -30,23 +34,37 @@ impl Cluster {
     }
 
     fn switch(&mut self, mode: &str) -> Result<(Vec<String>, Vec<String>), String> {
-        self.update(&format!("{{desiredState: {{configs: {{mode: {mode}}}}}}}"), &["desiredState.configs.mode"])
+        self.update(
+            &format!("{{desiredState: {{configs: {{mode: {mode}}}}}}}"),
+            &["desiredState.configs.mode"],
+        )
     }
 
     /// The text of the config item.
     fn mode(&mut self) -> String {
         let state = self.read(&["desiredState.configs.mode"]);
         let json: serde_json::Value = serde_json::from_str(&state).unwrap();
-        json["desiredState"]["configs"]["mode"].as_str().unwrap_or_default().to_owned()
+        json["desiredState"]["configs"]["mode"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
     }
 
     /// The effective agent of a workload.
     fn effective_agent(&self, workload: &str) -> Option<&str> {
-        self.server.workloads.effective.get(workload).map(|added| &*added.instance.agent)
+        self.server
+            .workloads
+            .effective
+            .get(workload)
+            .map(|added| &*added.instance.agent)
     }
 
     fn shown(&self, workload: &str, agent: &str) -> Option<String> {
-        let state = self.server.workloads.states.get(&instance(workload, agent))?;
+        let state = self
+            .server
+            .workloads
+            .states
+            .get(&instance(workload, agent))?;
         Some(state.to_string())
     }
 
@@ -60,21 +78,39 @@ fn instance(workload: &str, agent: &str) -> InstanceName {
 }
 
 fn texts(names: &[(&str, &str)]) -> Vec<String> {
-    names.iter().map(|(workload, agent)| instance(workload, agent).to_string()).collect()
+    names
+        .iter()
+        .map(|(workload, agent)| instance(workload, agent).to_string())
+        .collect()
 }
 
 /// The paths of the events that were sent, with `+`, `~` or `-` for added, updated and removed.
 fn events(cluster: &Cluster, peer: PeerId) -> Vec<String> {
     let altered = |content| match content {
-        ResponseContent::CompleteState { altered: Some(altered), .. } => {
+        ResponseContent::CompleteState {
+            altered: Some(altered),
+            ..
+        } => {
             let signed = |sign: &str, fields: &[String]| -> Vec<String> {
-                fields.iter().map(|field| format!("{sign}{field}")).collect()
+                fields
+                    .iter()
+                    .map(|field| format!("{sign}{field}"))
+                    .collect()
             };
-            [signed("+", &altered.added), signed("~", &altered.updated), signed("-", &altered.removed)].concat()
+            [
+                signed("+", &altered.added),
+                signed("~", &altered.updated),
+                signed("-", &altered.removed),
+            ]
+            .concat()
         }
         other => panic!("{other:?}"),
     };
-    cluster.responses(peer).into_iter().flat_map(altered).collect()
+    cluster
+        .responses(peer)
+        .into_iter()
+        .flat_map(altered)
+        .collect()
 }
 
 // [utest->swdd~server-modes-outside-is-not-scheduled~1]
@@ -82,16 +118,28 @@ fn events(cluster: &Cluster, peer: PeerId) -> Vec<String> {
 fn what_is_outside_of_the_mode_has_no_agent_and_says_why() {
     let mut cluster = Cluster::started_with(None, MANIFEST);
     let agent = cluster.agent("A");
-    let hello = cluster.take(agent).into_iter().find_map(|message| match message {
-        FromServer::ServerHello(added) => Some(names(&added)),
-        _ => None,
-    });
+    let hello = cluster
+        .take(agent)
+        .into_iter()
+        .find_map(|message| match message {
+            FromServer::ServerHello(added) => Some(names(&added)),
+            _ => None,
+        });
     assert_eq!(hello.unwrap(), ["base", "guard"]);
     assert_eq!(cluster.effective_agent("nav"), Some(""));
-    assert_eq!(cluster.shown("nav", "").as_deref(), Some("NotScheduled: 'not in mode 'park''"));
-    assert_eq!(cluster.shown("guard", "A").as_deref(), Some("Pending(Initial)"));
+    assert_eq!(
+        cluster.shown("nav", "").as_deref(),
+        Some("NotScheduled: 'not in mode 'park''")
+    );
+    assert_eq!(
+        cluster.shown("guard", "A").as_deref(),
+        Some("Pending(Initial)")
+    );
     let desired = cluster.read(&["desiredState.workloads.nav.agent"]);
-    assert_eq!(desired, r#"{"desiredState":{"apiVersion":"v1","workloads":{"nav":{"agent":"A"}}}}"#);
+    assert_eq!(
+        desired,
+        r#"{"desiredState":{"apiVersion":"v1","workloads":{"nav":{"agent":"A"}}}}"#
+    );
 }
 
 #[test]
@@ -104,16 +152,24 @@ workloads:
   nav: {agent: A, runtime: podman, runtimeConfig: '{{m}}', tags: {modes: 'a,b'}, configs: {m: mode}}
 ";
     let mut cluster = Cluster::with_manifest(odd);
-    assert_eq!((cluster.effective_agent("base"), cluster.effective_agent("nav")), (Some("A"), Some("A")));
+    assert_eq!(
+        (
+            cluster.effective_agent("base"),
+            cluster.effective_agent("nav")
+        ),
+        (Some("A"), Some("A"))
+    );
     let agent = cluster.settled_agent("A");
     cluster.report(agent, &[(&instance("base", "A"), Phase::FailedLost)]);
     let item = "{desiredState: {configs: {mode: drive}}}";
-    let (added, _) = cluster.update(item, &["desiredState.configs.mode"]).unwrap();
+    let (added, _) = cluster
+        .update(item, &["desiredState.configs.mode"])
+        .unwrap();
     assert_eq!(added.len(), 1, "templates may use it");
 }
 
-/// Everything that a subscriber, a reader and an agent get while much happens, with the two tags called `modes` and
-/// `essential` as given.
+/// Everything that a subscriber, a reader and an agent get while much happens, with the two tags
+/// called `modes` and `essential` as given.
 fn messages(modes: &str, essential: &str) -> String {
     let mut cluster = Cluster::default();
     let manifest = MANIFEST.replace("modes:", &format!("{essential}: 'true', {modes}:"));
@@ -121,24 +177,46 @@ fn messages(modes: &str, essential: &str) -> String {
     let (agent, commander) = (cluster.agent("A"), cluster.commander());
     let mut all = Vec::new();
     cluster.send_request(commander, "events", read(&[], true));
-    cluster.report(agent, &[(&instance("nav", "A"), Phase::FailedLost), (&instance("guard", "A"), Phase::Running)]);
+    cluster.report(
+        agent,
+        &[
+            (&instance("nav", "A"), Phase::FailedLost),
+            (&instance("guard", "A"), Phase::Running),
+        ],
+    );
     cluster.send_request(
         commander,
         "switch",
-        update("{desiredState: {configs: {mode: drive}}}", &["desiredState.configs.mode"]),
+        update(
+            "{desiredState: {configs: {mode: drive}}}",
+            &["desiredState.configs.mode"],
+        ),
     );
     let moved = "{desiredState: {workloads: {nav: {agent: B}}}}";
-    cluster.send_request(commander, "move", update(moved, &["desiredState.workloads.nav.agent"]));
-    cluster.send_request(commander, "delete", update("{desiredState: {}}", &["desiredState.configs.mode"]));
+    cluster.send_request(
+        commander,
+        "move",
+        update(moved, &["desiredState.workloads.nav.agent"]),
+    );
+    cluster.send_request(
+        commander,
+        "delete",
+        update("{desiredState: {}}", &["desiredState.configs.mode"]),
+    );
     all.extend(cluster.take(agent));
     all.extend(cluster.take(commander));
     assert!(all.len() > 8, "{all:?}");
-    format!("{all:?}").replace(&format!("\"{modes}\""), "TAG").replace(&format!("\"{essential}\""), "OTHER")
+    format!("{all:?}")
+        .replace(&format!("\"{modes}\""), "TAG")
+        .replace(&format!("\"{essential}\""), "OTHER")
 }
 
 #[test]
 fn without_the_setting_messages_are_those_of_any_other_tags() {
-    assert_eq!(messages("modes", "essential"), messages("m0des", "essent1al"));
+    assert_eq!(
+        messages("modes", "essential"),
+        messages("m0des", "essent1al")
+    );
 }
 
 // [utest->swdd~server-modes-switch~1]
@@ -149,26 +227,61 @@ fn a_switch_sends_what_leaves_and_what_enters_and_nothing_else() {
     let (base, guard) = (instance("base", "A"), instance("guard", "A"));
     cluster.report(agent, &[(&base, Phase::Running), (&guard, Phase::Running)]);
     let answer = cluster.switch("drive").unwrap();
-    let expected =
-        (texts(&[("guard", ""), ("map", "A"), ("nav", "A")]), texts(&[("guard", "A"), ("map", ""), ("nav", "")]));
+    let expected = (
+        texts(&[("guard", ""), ("map", "A"), ("nav", "A")]),
+        texts(&[("guard", "A"), ("map", ""), ("nav", "")]),
+    );
     assert_eq!(answer, expected);
     let plan = cluster.one_plan(agent);
     assert_eq!(names(&plan.added), ["map", "nav"]);
-    assert_eq!(plan.deleted.iter().map(|deleted| &deleted.instance).collect::<Vec<_>>(), [&guard]);
-    assert_eq!(cluster.shown("guard", "").as_deref(), Some("NotScheduled: 'not in mode 'drive''"));
+    assert_eq!(
+        plan.deleted
+            .iter()
+            .map(|deleted| &deleted.instance)
+            .collect::<Vec<_>>(),
+        [&guard]
+    );
+    assert_eq!(
+        cluster.shown("guard", "").as_deref(),
+        Some("NotScheduled: 'not in mode 'drive''")
+    );
     assert_eq!(cluster.shown("nav", ""), None);
-    assert_eq!(cluster.shown("nav", "A").as_deref(), Some("Pending(Initial)"));
+    assert_eq!(
+        cluster.shown("nav", "A").as_deref(),
+        Some("Pending(Initial)")
+    );
     assert_eq!(cluster.shown("base", "A").as_deref(), Some("Running(Ok)"));
     // Back before the end of the old instance: what needs others stops before them.
-    cluster.report(agent, &[(&instance("map", "A"), Phase::Running), (&instance("nav", "A"), Phase::Running)]);
+    cluster.report(
+        agent,
+        &[
+            (&instance("map", "A"), Phase::Running),
+            (&instance("nav", "A"), Phase::Running),
+        ],
+    );
     cluster.switch("park").unwrap();
     let plan = cluster.one_plan(agent);
     let waits: Vec<(String, Vec<&String>)> = (plan.deleted.iter())
-        .map(|deleted| (deleted.instance.workload.to_string(), deleted.dependencies.keys().collect()))
+        .map(|deleted| {
+            (
+                deleted.instance.workload.to_string(),
+                deleted.dependencies.keys().collect(),
+            )
+        })
         .collect();
-    assert_eq!(waits, [("map".to_owned(), vec![]), ("nav".to_owned(), vec![&"map".to_owned()])]);
+    assert_eq!(
+        waits,
+        [
+            ("map".to_owned(), vec![]),
+            ("nav".to_owned(), vec![&"map".to_owned()])
+        ]
+    );
     assert_eq!(names(&plan.added), ["guard"]);
-    assert_eq!(cluster.phase(&guard), Some(Phase::Running), "its end was not reported");
+    assert_eq!(
+        cluster.phase(&guard),
+        Some(Phase::Running),
+        "its end was not reported"
+    );
 }
 
 #[test]
@@ -179,8 +292,16 @@ fn the_same_mode_and_changes_outside_of_it_change_nothing() {
     let nothing = (vec![], vec![]);
     assert_eq!(cluster.switch("park").unwrap(), nothing);
     let moved = "{desiredState: {workloads: {nav: {agent: B}}}}";
-    assert_eq!(cluster.update(moved, &["desiredState.workloads.nav.agent"]).unwrap(), nothing);
-    assert_eq!((cluster.take(agent), events(&cluster, commander)), (vec![], vec![]));
+    assert_eq!(
+        cluster
+            .update(moved, &["desiredState.workloads.nav.agent"])
+            .unwrap(),
+        nothing
+    );
+    assert_eq!(
+        (cluster.take(agent), events(&cluster, commander)),
+        (vec![], vec![])
+    );
     // It is known all the same.
     cluster.switch("drive").unwrap();
     assert_eq!(cluster.effective_agent("nav"), Some("B"));
@@ -191,33 +312,60 @@ fn a_switch_tells_subscribers_the_new_reason_of_what_stays_outside() {
     let mut cluster = Cluster::started_with(None, MANIFEST);
     cluster.settled_agent("A");
     let commander = cluster.commander();
-    cluster.request(commander, read(&["workloadStates", "desiredState.configs"], true));
+    cluster.request(
+        commander,
+        read(&["workloadStates", "desiredState.configs"], true),
+    );
     let id = instance("nav", "").id;
     cluster.switch("flash").unwrap();
     let guard = "+workloadStates..guard".to_owned();
     let info = |name: &str| format!("~workloadStates..{name}.{id}.additionalInfo");
     let seen = events(&cluster, commander);
-    for path in ["~desiredState.configs.mode", &guard, &info("map"), &info("nav")] {
+    for path in [
+        "~desiredState.configs.mode",
+        &guard,
+        &info("map"),
+        &info("nav"),
+    ] {
         assert!(seen.iter().any(|seen| seen == path), "{path}: {seen:?}");
     }
     // Nothing runs in either: only reasons change.
     cluster.switch("off").unwrap();
     let mut seen = events(&cluster, commander);
     seen.sort();
-    assert_eq!(seen, ["~desiredState.configs.mode".to_owned(), info("guard"), info("map"), info("nav")]);
+    assert_eq!(
+        seen,
+        [
+            "~desiredState.configs.mode".to_owned(),
+            info("guard"),
+            info("map"),
+            info("nav")
+        ]
+    );
 }
 
 #[test]
 fn a_workload_without_agent_loses_its_reason_inside_of_the_mode() {
     let manifest = MANIFEST.replace("nav: {agent: A", "nav: {agent: ''");
     let mut cluster = Cluster::started_with(None, &manifest);
-    assert_eq!(cluster.shown("nav", "").as_deref(), Some("NotScheduled: 'not in mode 'park''"));
+    assert_eq!(
+        cluster.shown("nav", "").as_deref(),
+        Some("NotScheduled: 'not in mode 'park''")
+    );
     let (added, deleted) = cluster.switch("drive").unwrap();
-    assert!(![added, deleted].concat().iter().any(|name| name.starts_with("nav")), "it has not changed");
+    assert!(
+        ![added, deleted]
+            .concat()
+            .iter()
+            .any(|name| name.starts_with("nav")),
+        "it has not changed"
+    );
     assert_eq!(cluster.shown("nav", "").as_deref(), Some("NotScheduled"));
     let untagged = "{desiredState: {workloads: {nav: {}}}}";
     cluster.switch("park").unwrap();
-    cluster.update(untagged, &["desiredState.workloads.nav.tags"]).unwrap();
+    cluster
+        .update(untagged, &["desiredState.workloads.nav.tags"])
+        .unwrap();
     assert_eq!(cluster.shown("nav", "").as_deref(), Some("NotScheduled"));
 }
 
@@ -233,10 +381,16 @@ fn workloads_and_mode_of_one_update_take_effect_together_or_not_at_all() {
     };
     let masks = ["desiredState.configs.mode", "desiredState.workloads.writer"];
     cluster.update(&both("a,b"), &masks).unwrap_err();
-    assert_eq!((cluster.mode().as_str(), cluster.take(agent)), ("park", vec![]));
+    assert_eq!(
+        (cluster.mode().as_str(), cluster.take(agent)),
+        ("park", vec![])
+    );
     cluster.update(&both("flash"), &masks).unwrap();
     let plan = cluster.one_plan(agent);
-    assert_eq!((names(&plan.added), plan.deleted.len()), (vec!["writer".to_owned()], 1));
+    assert_eq!(
+        (names(&plan.added), plan.deleted.len()),
+        (vec!["writer".to_owned()], 1)
+    );
 }
 
 #[test]
@@ -246,8 +400,10 @@ fn the_last_of_several_switches_wins() {
     for mode in ["drive", "off", "limp"] {
         cluster.switch(mode).unwrap();
     }
-    let running: Vec<&str> =
-        ["base", "guard", "map", "nav"].into_iter().filter(|name| cluster.effective_agent(name) == Some("A")).collect();
+    let running: Vec<&str> = ["base", "guard", "map", "nav"]
+        .into_iter()
+        .filter(|name| cluster.effective_agent(name) == Some("A"))
+        .collect();
     assert_eq!(running, ["base", "nav"]);
     let messages = cluster.take(agent);
     assert_eq!(plans(&messages).len(), 3);
@@ -260,8 +416,11 @@ fn another_tag_is_an_update_inside_and_a_move_across_the_border() {
     let guard = instance("guard", "A");
     cluster.report(agent, &[(&guard, Phase::Running)]);
     let mut tag = |modes: &str| {
-        let state = format!("{{desiredState: {{workloads: {{guard: {{tags: {{modes: {modes}}}}}}}}}}}");
-        cluster.update(&state, &["desiredState.workloads.guard.tags"]).unwrap();
+        let state =
+            format!("{{desiredState: {{workloads: {{guard: {{tags: {{modes: {modes}}}}}}}}}}}");
+        cluster
+            .update(&state, &["desiredState.workloads.guard.tags"])
+            .unwrap();
         let plan = cluster.one_plan(agent);
         (plan.added.len(), plan.deleted.len())
     };
@@ -277,23 +436,41 @@ fn clients_read_the_modes_by_name_and_only_where_there_are_some() {
         cluster.read(&["modes"]),
         r#"{"modes":{"configItem":"mode","current":"park","known":["drive","limp","park"],"onFailure":"limp"}}"#
     );
-    assert_eq!(cluster.read(&["modes.current"]), r#"{"modes":{"current":"park"}}"#);
+    assert_eq!(
+        cluster.read(&["modes.current"]),
+        r#"{"modes":{"current":"park"}}"#
+    );
     for masks in [&[][..], &["*"], &["*.current"], &["desiredState"]] {
         assert!(!cluster.read(masks).contains("configItem"), "{masks:?}");
     }
     cluster.switch("off").unwrap();
-    assert!(cluster.read(&["modes"]).contains(r#""known":["drive","limp","off","park"]"#));
+    assert!(
+        cluster
+            .read(&["modes"])
+            .contains(r#""known":["drive","limp","off","park"]"#)
+    );
     let before = cluster.read(&[]);
-    cluster.update("{desiredState: {}, modes: {current: drive}}", &["modes"]).unwrap();
-    assert_eq!(cluster.read(&[]), before, "it is no part of what can be changed");
+    cluster
+        .update("{desiredState: {}, modes: {current: drive}}", &["modes"])
+        .unwrap();
+    assert_eq!(
+        cluster.read(&[]),
+        before,
+        "it is no part of what can be changed"
+    );
     assert_eq!(Cluster::with_manifest(MANIFEST).read(&["modes"]), "{}");
 }
 
 #[test]
 fn a_workload_reads_and_switches_with_the_rules_for_these_masks() {
-    let rule =
-        |operation: &str, mask: &str| format!("{{type: StateRule, operation: {operation}, filterMasks: ['{mask}']}}");
-    let rules = format!("[{}, {}]", rule("Write", "desiredState.configs.mode"), rule("Read", "modes"));
+    let rule = |operation: &str, mask: &str| {
+        format!("{{type: StateRule, operation: {operation}, filterMasks: ['{mask}']}}")
+    };
+    let rules = format!(
+        "[{}, {}]",
+        rule("Write", "desiredState.configs.mode"),
+        rule("Read", "modes")
+    );
     let manifest = format!(
         "{MANIFEST}  keeper: {{agent: A, runtime: podman, runtimeConfig: x, controlInterfaceAccess: {{allowRules: {rules}}}}}\n"
     );
@@ -301,10 +478,13 @@ fn a_workload_reads_and_switches_with_the_rules_for_these_masks() {
     let agent = cluster.settled_agent("A");
     let mut ask = |content| {
         cluster.send_request(agent, "keeper@1", content);
-        let responses = cluster.take(agent).into_iter().filter_map(|message| match message {
-            FromServer::Response(Response { content, .. }) => Some(content),
-            _ => None,
-        });
+        let responses = cluster
+            .take(agent)
+            .into_iter()
+            .filter_map(|message| match message {
+                FromServer::Response(Response { content, .. }) => Some(content),
+                _ => None,
+            });
         responses.last().unwrap()
     };
     let modes = ask(read(&["modes"], false));
@@ -312,7 +492,10 @@ fn a_workload_reads_and_switches_with_the_rules_for_these_masks() {
         matches!(&modes, ResponseContent::CompleteState { state, .. } if state.get("modes").is_some()),
         "{modes:?}"
     );
-    assert!(matches!(ask(read(&["desiredState.configs.mode"], false)), ResponseContent::Error(_)));
+    assert!(matches!(
+        ask(read(&["desiredState.configs.mode"], false)),
+        ResponseContent::Error(_)
+    ));
     let item = |key: &str| format!("{{desiredState: {{configs: {{{key}: drive}}}}}}");
     outcome(ask(update(&item("other"), &["desiredState.configs.other"]))).unwrap_err();
     let (added, _) = outcome(ask(update(&item("mode"), &["desiredState.configs.mode"]))).unwrap();
@@ -321,9 +504,14 @@ fn a_workload_reads_and_switches_with_the_rules_for_these_masks() {
 
 // ------------------------------------------------------------------- refusals
 
-/// What is refused: tags and config references of a workload, the configs, and the core of the error.
+/// What is refused: tags and config references of a workload, the configs, and the core of the
+/// error.
 const REFUSED: [(&str, &str, &str); 13] = [
-    ("tags: {modes: ''}", "mode: park", "Tag 'modes' of workload 'w' names no mode; leave it out for every mode"),
+    (
+        "tags: {modes: ''}",
+        "mode: park",
+        "Tag 'modes' of workload 'w' names no mode; leave it out for every mode",
+    ),
     (
         "tags: {modes: \" \\t\\n\"}",
         "mode: park",
@@ -349,55 +537,108 @@ const REFUSED: [(&str, &str, &str); 13] = [
         "mode: park",
         "Tag 'modes' of workload 'w' names more than 64 modes; leave it out for every mode",
     ),
-    ("tags: {modes: drive}", "", "Workload 'w' has the tag 'modes', but config item 'mode' does not exist"),
-    ("tags: {}", "mode: [park]", "Config item 'mode' must be the name of a mode. <C>"),
-    ("tags: {}", "mode: {park: x}", "Config item 'mode' must be the name of a mode. <C>"),
-    ("tags: {}", "mode: ''", "Config item 'mode' must be the name of a mode. <C>"),
-    ("tags: {}", "mode: limp home", "Config item 'mode' must be the name of a mode. <C>"),
+    (
+        "tags: {modes: drive}",
+        "",
+        "Workload 'w' has the tag 'modes', but config item 'mode' does not exist",
+    ),
+    (
+        "tags: {}",
+        "mode: [park]",
+        "Config item 'mode' must be the name of a mode. <C>",
+    ),
+    (
+        "tags: {}",
+        "mode: {park: x}",
+        "Config item 'mode' must be the name of a mode. <C>",
+    ),
+    (
+        "tags: {}",
+        "mode: ''",
+        "Config item 'mode' must be the name of a mode. <C>",
+    ),
+    (
+        "tags: {}",
+        "mode: limp home",
+        "Config item 'mode' must be the name of a mode. <C>",
+    ),
     (
         "configs: {m: mode}",
         "mode: park",
         "Workload 'w' refers to config item 'mode'; no template may depend on the mode",
     ),
-    ("tags: {essential: 'yes'}", "mode: park", "Tag 'essential' of workload 'w' must be 'true' or 'false'"),
+    (
+        "tags: {essential: 'yes'}",
+        "mode: park",
+        "Tag 'essential' of workload 'w' must be 'true' or 'false'",
+    ),
 ];
 
-const NAME_RULE: &str =
-    "Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) allowed. Maximum length is 63 characters.";
+const NAME_RULE: &str = "Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) allowed. Maximum length is 63 characters.";
 
 // [utest->swdd~server-modes-are-checked~1]
 #[test]
 fn what_modes_do_not_allow_is_refused_in_updates_manifests_and_stored_states() {
     let (long, many) = ("m".repeat(64), "m ".repeat(65));
     for (fields, configs, core) in REFUSED {
-        let [fields, core] = [fields, core].map(|text| text.replace("LONG", &long).replace("MANY", &many));
-        let core = format!("Resulting State is invalid, reason: '{}'", core.replace("<C>", NAME_RULE));
+        let [fields, core] =
+            [fields, core].map(|text| text.replace("LONG", &long).replace("MANY", &many));
+        let core = format!(
+            "Resulting State is invalid, reason: '{}'",
+            core.replace("<C>", NAME_RULE)
+        );
         let workload = format!("w: {{agent: A, runtime: podman, runtimeConfig: x, {fields}}}");
         let state = format!("apiVersion: v1\nworkloads: {{{workload}}}\nconfigs: {{{configs}}}");
         let mut cluster = Cluster::started_with(Some("limp"), MANIFEST);
-        let update = format!("{{desiredState: {{apiVersion: v1, workloads: {{{workload}}}, configs: {{{configs}}}}}}}");
+        let update = format!(
+            "{{desiredState: {{apiVersion: v1, workloads: {{{workload}}}, configs: {{{configs}}}}}}}"
+        );
         let error = cluster.update(&update, &[]).unwrap_err();
-        assert_eq!(error, format!("Update rejected: '{core}'"), "{fields} {configs}");
+        assert_eq!(
+            error,
+            format!("Update rejected: '{core}'"),
+            "{fields} {configs}"
+        );
         assert_eq!(cluster.mode(), "park", "nothing has changed");
         let start = |start: fn(&mut ServerLoop, DesiredState) -> Result<(), UpdateError>| {
-            start(&mut Cluster::with_modes(Some("limp")).server, desired(&state)).unwrap_err().to_string()
+            start(
+                &mut Cluster::with_modes(Some("limp")).server,
+                desired(&state),
+            )
+            .unwrap_err()
+            .to_string()
         };
         assert_eq!(start(ServerLoop::start_with), core, "manifest");
-        assert_eq!(start(|server, state| server.start_again_with(state.into())), core, "stored state");
+        assert_eq!(
+            start(|server, state| server.start_again_with(state.into())),
+            core,
+            "stored state"
+        );
     }
 }
 
 #[test]
 fn the_config_item_stays_while_a_workload_has_the_tag() {
     let mut cluster = Cluster::started_with(None, MANIFEST);
-    let error = cluster.update("{desiredState: {}}", &["desiredState.configs.mode"]).unwrap_err();
-    assert!(error.contains("Workload 'guard' has the tag 'modes', but config item 'mode' does not exist"), "{error}");
+    let error = cluster
+        .update("{desiredState: {}}", &["desiredState.configs.mode"])
+        .unwrap_err();
+    assert!(
+        error.contains(
+            "Workload 'guard' has the tag 'modes', but config item 'mode' does not exist"
+        ),
+        "{error}"
+    );
     let essential = "{desiredState: {workloads: {base: {tags: {essential: maybe}}}}}";
-    cluster.update(essential, &["desiredState.workloads.base.tags"]).expect("failures lead to no mode");
-    let only_base =
-        "{desiredState: {apiVersion: v1, workloads: {base: {agent: A, runtime: podman, runtimeConfig: x}}}}";
+    cluster
+        .update(essential, &["desiredState.workloads.base.tags"])
+        .expect("failures lead to no mode");
+    let only_base = "{desiredState: {apiVersion: v1, workloads: {base: {agent: A, runtime: podman, runtimeConfig: x}}}}";
     cluster.update(only_base, &[]).unwrap();
-    assert_eq!((cluster.mode().as_str(), cluster.effective_agent("base")), ("", Some("A")));
+    assert_eq!(
+        (cluster.mode().as_str(), cluster.effective_agent("base")),
+        ("", Some("A"))
+    );
 }
 
 // ---------------------------------------------------------------------- start
@@ -409,7 +650,10 @@ fn a_stored_mode_counts_and_what_fails_at_the_start_stays_failed() {
          tags: {{modes: park}}}}\n"
     );
     let mut cluster = Cluster::with_modes(None);
-    cluster.server.start_again_with(desired(&manifest.replace("mode: park", "mode: limp")).into()).unwrap();
+    cluster
+        .server
+        .start_again_with(desired(&manifest.replace("mode: park", "mode: limp")).into())
+        .unwrap();
     assert_eq!(cluster.effective_agent("nav"), Some("A"));
     for mode in ["park", "drive"] {
         cluster.switch(mode).unwrap();
@@ -421,7 +665,8 @@ fn a_stored_mode_counts_and_what_fails_at_the_start_stays_failed() {
 
 // ---------------------------------------------------------------------- hooks
 
-/// A server with modes and hooks, whose state has gone through them: `nav` on another agent than it is desired on.
+/// A server with modes and hooks, whose state has gone through them: `nav` on another agent than it
+/// is desired on.
 fn hooked() -> (Cluster, PeerId) {
     let mut cluster = Cluster::with_modes(Some("limp"));
     cluster.hook();
@@ -432,11 +677,25 @@ fn hooked() -> (Cluster, PeerId) {
                  tags: {essential: 'true'}}}}}";
     cluster.send_request(commander, "whole", update(state, &[]));
     let mut plan = cluster.asked().unwrap();
-    let agents: Vec<&str> = plan.added.iter().map(|added| &*added.instance.agent).collect();
-    assert_eq!(agents, ["A", "A"], "hooks see each workload with its own agent");
+    let agents: Vec<&str> = plan
+        .added
+        .iter()
+        .map(|added| &*added.instance.agent)
+        .collect();
+    assert_eq!(
+        agents,
+        ["A", "A"],
+        "hooks see each workload with its own agent"
+    );
     move_to(&mut plan, "nav", "B");
     cluster.answer(Ok(Some(plan)));
-    assert_eq!(outcome(cluster.responses(commander).pop().unwrap()).unwrap().0.len(), 2);
+    assert_eq!(
+        outcome(cluster.responses(commander).pop().unwrap())
+            .unwrap()
+            .0
+            .len(),
+        2
+    );
     cluster.take_all();
     (cluster, agent)
 }
@@ -446,17 +705,32 @@ fn hooks_decide_where_a_workload_runs_but_not_whether_the_mode_has_it() {
     let (mut cluster, _) = hooked();
     assert_eq!(cluster.effective_agent("nav"), Some(""));
     cluster.switch("drive").unwrap();
-    assert_eq!((cluster.asked(), cluster.effective_agent("nav")), (None, Some("B")), "no hook is asked for a switch");
+    assert_eq!(
+        (cluster.asked(), cluster.effective_agent("nav")),
+        (None, Some("B")),
+        "no hook is asked for a switch"
+    );
     cluster.switch("park").unwrap();
     let commander = cluster.commander();
     let config = "{desiredState: {workloads: {nav: {runtimeConfig: y}}}}";
-    cluster.send_request(commander, "config", update(config, &["desiredState.workloads.nav.runtimeConfig"]));
+    cluster.send_request(
+        commander,
+        "config",
+        update(config, &["desiredState.workloads.nav.runtimeConfig"]),
+    );
     let plan = cluster.asked().unwrap();
-    assert_eq!(plan.deleted[0].instance, instance("nav", "B"), "as it is in its mode");
+    assert_eq!(
+        plan.deleted[0].instance,
+        instance("nav", "B"),
+        "as it is in its mode"
+    );
     cluster.answer(Ok(None));
     let id = InstanceName::new("nav", "y", "");
     let expected = (vec![id.to_string()], texts(&[("nav", "")]));
-    assert_eq!(outcome(cluster.responses(commander).pop().unwrap()), Ok(expected));
+    assert_eq!(
+        outcome(cluster.responses(commander).pop().unwrap()),
+        Ok(expected)
+    );
 }
 
 #[test]
@@ -484,12 +758,23 @@ fn tags_count_as_hooks_left_them_and_are_checked_again() {
     }
     // What a hook has written keeps the config item, too.
     let untagged = "{desiredState: {workloads: {nav: {}}}}";
-    cluster.send_request(commander, "tags", update(untagged, &["desiredState.workloads.nav.tags"]));
+    cluster.send_request(
+        commander,
+        "tags",
+        update(untagged, &["desiredState.workloads.nav.tags"]),
+    );
     let mut plan = cluster.asked().unwrap();
-    Arc::make_mut(&mut plan.added[0].workload).tags.insert("modes".to_owned(), "park".to_owned());
+    Arc::make_mut(&mut plan.added[0].workload)
+        .tags
+        .insert("modes".to_owned(), "park".to_owned());
     cluster.answer(Ok(Some(plan)));
-    let error = cluster.update("{desiredState: {}}", &["desiredState.configs.mode"]).unwrap_err();
-    assert!(error.contains("Workload 'nav' has the tag 'modes'"), "{error}");
+    let error = cluster
+        .update("{desiredState: {}}", &["desiredState.configs.mode"])
+        .unwrap_err();
+    assert!(
+        error.contains("Workload 'nav' has the tag 'modes'"),
+        "{error}"
+    );
 }
 
 // ------------------------------------------------------------------- failures
@@ -510,9 +795,15 @@ workloads:
 
 fn report(cluster: &mut Cluster, agent: PeerId, reports: &[(&str, Phase, &str)]) {
     let state = |(name, phase, info): &(&str, Phase, &str)| {
-        WorkloadState::new(instance(name, "A"), ExecutionState::with_info(*phase, *info))
+        WorkloadState::new(
+            instance(name, "A"),
+            ExecutionState::with_info(*phase, *info),
+        )
     };
-    cluster.send(agent, ToServer::WorkloadStates(reports.iter().map(state).collect()));
+    cluster.send(
+        agent,
+        ToServer::WorkloadStates(reports.iter().map(state).collect()),
+    );
 }
 
 // [utest->swdd~server-modes-failure~1]
@@ -521,23 +812,54 @@ fn only_final_failures_of_essential_workloads_change_the_mode() {
     use Phase::*;
     let mut rows = vec![
         ("brake", "NEVER", FailedExecFailed, "Exit code: '1'", true),
-        ("brake", "ON_FAILURE", FailedExecFailed, "Exit code: '1'", false),
+        (
+            "brake",
+            "ON_FAILURE",
+            FailedExecFailed,
+            "Exit code: '1'",
+            false,
+        ),
         ("brake", "ALWAYS", FailedExecFailed, "Exit code: '1'", false),
-        ("brake", "ALWAYS", FailedExecFailed, "No more restarts: Exit code: '1'", true),
-        ("brake", "ALWAYS", FailedExecFailed, "alive: No more restarts: ", false),
+        (
+            "brake",
+            "ALWAYS",
+            FailedExecFailed,
+            "No more restarts: Exit code: '1'",
+            true,
+        ),
+        (
+            "brake",
+            "ALWAYS",
+            FailedExecFailed,
+            "alive: No more restarts: ",
+            false,
+        ),
         ("brake", "ALWAYS", FailedLost, "", true),
-        ("brake", "ALWAYS", PendingStartingFailed, "No more retries: x", true),
+        (
+            "brake",
+            "ALWAYS",
+            PendingStartingFailed,
+            "No more retries: x",
+            true,
+        ),
         ("radio", "NEVER", FailedLost, "", false),
     ];
     let finally = [FailedExecFailed, FailedLost, PendingStartingFailed];
-    let others = Phase::ALL.iter().map(|(phase, ..)| *phase).filter(|phase| !finally.contains(phase));
+    let others = Phase::ALL
+        .iter()
+        .map(|(phase, ..)| *phase)
+        .filter(|phase| !finally.contains(phase));
     rows.extend(others.map(|phase| ("brake", "NEVER", phase, "No more restarts: ", false)));
     for (workload, policy, phase, info, switches) in rows {
         let mut cluster = Cluster::started_with(Some("limp"), &essential(policy));
         let agent = cluster.settled_agent("A");
         report(&mut cluster, agent, &[(workload, phase, info)]);
         let expected = if switches { "limp" } else { "drive" };
-        assert_eq!(cluster.mode(), expected, "{workload} {policy} {phase} {info}");
+        assert_eq!(
+            cluster.mode(),
+            expected,
+            "{workload} {policy} {phase} {info}"
+        );
     }
 }
 
@@ -546,19 +868,33 @@ fn a_failure_is_stored_sent_to_agents_and_explained_until_a_client_switches() {
     let mut cluster = Cluster::started_with(Some("limp"), &essential("NEVER"));
     let (agent, commander) = (cluster.settled_agent("A"), cluster.commander());
     cluster.request(commander, read(&["desiredState.configs"], true));
-    report(&mut cluster, agent, &[("brake", Phase::FailedExecFailed, "Exit code: '1'")]);
+    report(
+        &mut cluster,
+        agent,
+        &[("brake", Phase::FailedExecFailed, "Exit code: '1'")],
+    );
     let cause = "Essential workload 'brake' failed: 'Failed(ExecFailed): 'Exit code: '1'''; switched from mode \
                  'drive' to 'limp'.";
     assert_eq!(cluster.cause(), Some(cause));
     assert_eq!(events(&cluster, commander), ["~desiredState.configs.mode"]);
     let plan = cluster.one_plan(agent);
-    let ended: Vec<&str> = plan.deleted.iter().map(|deleted| &*deleted.instance.workload).collect();
+    let ended: Vec<&str> = plan
+        .deleted
+        .iter()
+        .map(|deleted| &*deleted.instance.workload)
+        .collect();
     assert_eq!((ended, plan.added.len()), (vec!["nav", "radio"], 0));
     let other = "{desiredState: {configs: {other: x}}}";
-    cluster.update(other, &["desiredState.configs.other"]).unwrap();
+    cluster
+        .update(other, &["desiredState.configs.other"])
+        .unwrap();
     assert_eq!(cluster.cause(), Some(cause));
     cluster.switch("limp").unwrap();
-    assert_eq!(cluster.cause(), None, "written by a client, although it is the same");
+    assert_eq!(
+        cluster.cause(),
+        None,
+        "written by a client, although it is the same"
+    );
     cluster.switch("drive").unwrap();
     let text = cluster.server.numbers();
     for line in [
@@ -595,7 +931,11 @@ fn a_failure_counts_once_until_the_workload_has_recovered() {
     cluster.close(agent);
     let agent = cluster.settled_agent("A");
     report(&mut cluster, agent, &failed);
-    assert_eq!(cluster.mode(), "drive", "it was known before the client switched");
+    assert_eq!(
+        cluster.mode(),
+        "drive",
+        "it was known before the client switched"
+    );
     report(&mut cluster, agent, &[("brake", Phase::Running, "")]);
     report(&mut cluster, agent, &failed);
     assert_eq!(cluster.mode(), "limp");
@@ -619,28 +959,61 @@ fn in_the_mode_for_failures_and_outside_of_its_modes_a_failure_switches_nothing(
     let manifest = essential("NEVER").replace("mode: drive", "mode: limp");
     let mut cluster = Cluster::started_with(Some("limp"), &manifest);
     let agent = cluster.settled_agent("A");
-    report(&mut cluster, agent, &[("brake", Phase::FailedLost, ""), ("nav", Phase::FailedLost, "")]);
+    report(
+        &mut cluster,
+        agent,
+        &[
+            ("brake", Phase::FailedLost, ""),
+            ("nav", Phase::FailedLost, ""),
+        ],
+    );
     assert_eq!((cluster.mode().as_str(), cluster.cause()), ("limp", None));
     // Two in one report: one switch, to which the first of them led.
     let mut cluster = Cluster::started_with(Some("limp"), &essential("NEVER"));
     let agent = cluster.settled_agent("A");
-    report(&mut cluster, agent, &[("nav", Phase::FailedLost, ""), ("brake", Phase::FailedLost, "")]);
-    assert!(cluster.cause().unwrap().contains("'nav'"), "{:?}", cluster.cause());
+    report(
+        &mut cluster,
+        agent,
+        &[
+            ("nav", Phase::FailedLost, ""),
+            ("brake", Phase::FailedLost, ""),
+        ],
+    );
+    assert!(
+        cluster.cause().unwrap().contains("'nav'"),
+        "{:?}",
+        cluster.cause()
+    );
 }
 
 #[test]
 fn updates_that_waited_for_hooks_during_a_failure_do_not_undo_its_switch() {
     let (mut cluster, agent) = hooked();
-    let commanders = [cluster.commander(), cluster.commander(), cluster.commander()];
+    let commanders = [
+        cluster.commander(),
+        cluster.commander(),
+        cluster.commander(),
+    ];
     let both = "{desiredState: {configs: {mode: drive}, workloads: {nav: {runtimeConfig: y}}}}";
-    let masks = ["desiredState.configs.mode", "desiredState.workloads.nav.runtimeConfig"];
+    let masks = [
+        "desiredState.configs.mode",
+        "desiredState.workloads.nav.runtimeConfig",
+    ];
     cluster.send_request(commanders[0], "u", update(both, &masks));
     let item = |mode: &str| format!("{{desiredState: {{configs: {{mode: {mode}}}}}}}");
-    cluster.send_request(commanders[1], "u", update(&item("flash"), &["desiredState.configs.mode"]));
+    cluster.send_request(
+        commanders[1],
+        "u",
+        update(&item("flash"), &["desiredState.configs.mode"]),
+    );
     report(&mut cluster, agent, &[("base", Phase::FailedLost, "")]);
     assert_eq!(cluster.mode(), "limp", "at once");
     let cause = cluster.cause().unwrap().to_owned();
-    cluster.send_request(commanders[2], "u", update(&item("drive"), &["desiredState.configs.mode"]));
+    cluster.send_request(
+        commanders[2],
+        "u",
+        update(&item("drive"), &["desiredState.configs.mode"]),
+    );
     for _ in ["before the switch", "after it"] {
         cluster.asked().unwrap();
         cluster.answer(Ok(None));
@@ -654,8 +1027,16 @@ fn updates_that_waited_for_hooks_during_a_failure_do_not_undo_its_switch() {
     assert!(cause.contains("'base'"));
     // The same without the third.
     cluster.report(agent, &[(&instance("base", "A"), Phase::Running)]);
-    cluster.send_request(commanders[0], "u", update(&both.replace(": y", ": z"), &masks));
-    cluster.send_request(commanders[1], "u", update(&item("flash"), &["desiredState.configs.mode"]));
+    cluster.send_request(
+        commanders[0],
+        "u",
+        update(&both.replace(": y", ": z"), &masks),
+    );
+    cluster.send_request(
+        commanders[1],
+        "u",
+        update(&item("flash"), &["desiredState.configs.mode"]),
+    );
     report(&mut cluster, agent, &[("base", Phase::FailedLost, "")]);
     for _ in ["before the switch", "after it"] {
         cluster.asked().unwrap();
@@ -663,7 +1044,11 @@ fn updates_that_waited_for_hooks_during_a_failure_do_not_undo_its_switch() {
     }
     cluster.server.serve_all_waiting();
     assert_eq!(cluster.mode(), "limp");
-    assert!(cluster.cause().is_some_and(|cause| cause.contains("'base'")));
+    assert!(
+        cluster
+            .cause()
+            .is_some_and(|cause| cause.contains("'base'"))
+    );
     cluster.switch("park").unwrap();
     assert_eq!(cluster.mode(), "park");
 }

@@ -1,4 +1,5 @@
-//! Restarts of workloads with all that need them: what agents are sent, and what may come meanwhile.
+//! Restarts of workloads with all that need them: what agents are sent, and what may come
+//! meanwhile.
 
 use super::*;
 use crate::server::settings::ModeSettings;
@@ -16,7 +17,8 @@ workloads:
   free: {agent: '', runtime: podman, runtimeConfig: x, dependencies: {storage: ADD_COND_RUNNING}}
 ";
 
-const NEW_STORAGE: &str = "{desiredState: {workloads: {storage: {agent: B, runtime: podman, runtimeConfig: y}}}}";
+const NEW_STORAGE: &str =
+    "{desiredState: {workloads: {storage: {agent: B, runtime: podman, runtimeConfig: y}}}}";
 const STORAGE: &str = "desiredState.workloads.storage";
 
 fn instance(workload: &str) -> InstanceName {
@@ -34,8 +36,16 @@ fn texts(instances: &[&InstanceName]) -> Vec<String> {
 fn request(names: &[&str], update: Option<(&str, &[&str])>) -> RequestContent {
     let restart = names.iter().map(ToString::to_string).collect();
     let (new_state, masks) = update.unzip();
-    let masks = masks.unwrap_or_default().iter().map(ToString::to_string).collect();
-    RequestContent::UpdateState(UpdateState { new_state: new_state.map(|state| Ok(tree(state))), masks, restart })
+    let masks = masks
+        .unwrap_or_default()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    RequestContent::UpdateState(UpdateState {
+        new_state: new_state.map(|state| Ok(tree(state))),
+        masks,
+        restart,
+    })
 }
 
 /// All workloads run on both agents.
@@ -53,7 +63,9 @@ impl Rig {
     fn of(mut cluster: Cluster) -> Self {
         let (a, b) = (cluster.agent("A"), cluster.agent("B"));
         let running = |cluster: &mut Cluster, peer, names: &[&str]| {
-            names.iter().for_each(|name| cluster.report(peer, &[(&instance(name), Phase::Running)]));
+            names
+                .iter()
+                .for_each(|name| cluster.report(peer, &[(&instance(name), Phase::Running)]));
         };
         running(&mut cluster, a, &["web", "nav", "log"]);
         running(&mut cluster, b, &["storage"]);
@@ -80,14 +92,22 @@ impl Rig {
     fn plan(&self, peer: PeerId) -> (String, String) {
         let messages = self.cluster.take(peer);
         let plans = plans(&messages);
-        let deleted = plans.iter().flat_map(|plan| &plan.deleted).map(|deleted| deleted.instance.workload.to_string());
+        let deleted = plans
+            .iter()
+            .flat_map(|plan| &plan.deleted)
+            .map(|deleted| deleted.instance.workload.to_string());
         let added: Vec<String> = plans.iter().flat_map(|plan| names(&plan.added)).collect();
         (added.join(" "), deleted.collect::<Vec<_>>().join(" "))
     }
 
     fn removed(&mut self, workload: &str) {
-        let peer = if workload == "storage" { self.b } else { self.a };
-        self.cluster.report(peer, &[(&instance(workload), Phase::Removed)]);
+        let peer = if workload == "storage" {
+            self.b
+        } else {
+            self.a
+        };
+        self.cluster
+            .report(peer, &[(&instance(workload), Phase::Removed)]);
     }
 
     fn all_removed(&mut self, workloads: &[&str]) {
@@ -95,7 +115,9 @@ impl Rig {
     }
 
     fn effective_agent(&self, workload: &str) -> &str {
-        &self.cluster.server.workloads.effective[workload].instance.agent
+        &self.cluster.server.workloads.effective[workload]
+            .instance
+            .agent
     }
 
     /// Nothing is left of a restart.
@@ -114,21 +136,51 @@ fn plan(added: &str, deleted: &str) -> (String, String) {
 fn what_needs_a_restarted_workload_is_out_with_it_until_all_have_ended() {
     let mut rig = Rig::new();
     let back = rig.restart(&["storage"]).unwrap();
-    assert_eq!(back, texts(&[&instance("nav"), &instance("storage"), &instance("web")]));
-    let conditions = rig.cluster.one_plan(rig.b).deleted[0].dependencies.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(
+        back,
+        texts(&[&instance("nav"), &instance("storage"), &instance("web")])
+    );
+    let conditions = rig.cluster.one_plan(rig.b).deleted[0]
+        .dependencies
+        .keys()
+        .cloned()
+        .collect::<Vec<_>>();
     assert_eq!(conditions, ["free", "web"]);
     assert_eq!(rig.plan(rig.a), plan("", "nav web"));
-    let out = rig.cluster.server.workloads.states.get(&InstanceName::new("web", "x", "")).unwrap().to_string();
-    assert_eq!((rig.effective_agent("web"), &*out), ("", "NotScheduled: 'being restarted'"));
+    let out = rig
+        .cluster
+        .server
+        .workloads
+        .states
+        .get(&InstanceName::new("web", "x", ""))
+        .unwrap()
+        .to_string();
+    assert_eq!(
+        (rig.effective_agent("web"), &*out),
+        ("", "NotScheduled: 'being restarted'")
+    );
     for name in ["nav", "web"] {
-        rig.cluster.report(rig.a, &[(&instance(name), Phase::StoppingRequestedAtRuntime)]);
+        rig.cluster.report(
+            rig.a,
+            &[(&instance(name), Phase::StoppingRequestedAtRuntime)],
+        );
         rig.removed(name);
-        assert_eq!((rig.plan(rig.a), rig.plan(rig.b)), (plan("", ""), plan("", "")), "{name}");
+        assert_eq!(
+            (rig.plan(rig.a), rig.plan(rig.b)),
+            (plan("", ""), plan("", "")),
+            "{name}"
+        );
     }
     rig.removed("storage");
-    assert_eq!((rig.plan(rig.a), rig.plan(rig.b)), (plan("nav web", ""), plan("storage", "")));
+    assert_eq!(
+        (rig.plan(rig.a), rig.plan(rig.b)),
+        (plan("nav web", ""), plan("storage", ""))
+    );
     assert_eq!((rig.effective_agent("web"), rig.is_over()), ("A", true));
-    assert_eq!(rig.cluster.phase(&instance("web")), Some(Phase::PendingInitial));
+    assert_eq!(
+        rig.cluster.phase(&instance("web")),
+        Some(Phase::PendingInitial)
+    );
     assert_eq!(rig.cluster.phase(&InstanceName::new("web", "x", "")), None);
 }
 
@@ -152,13 +204,27 @@ fn with_an_update_only_what_it_changes_is_restarted_with_what_needs_that() {
     let mut rig = Rig::new();
     let all = ["storage", "log", "unknown"];
     assert_eq!(
-        rig.send(request(&all, Some(("{desiredState: {configs: {c: d}}}", &["desiredState.configs.c"])))),
+        rig.send(request(
+            &all,
+            Some((
+                "{desiredState: {configs: {c: d}}}",
+                &["desiredState.configs.c"]
+            ))
+        )),
         Ok(vec![])
     );
     assert!(rig.is_over());
-    let back = rig.send(request(&all, Some((NEW_STORAGE, &[STORAGE])))).unwrap();
-    assert_eq!(back, texts(&[&instance("nav"), &new_storage(), &instance("web")]));
-    assert_eq!((rig.plan(rig.a), rig.plan(rig.b)), (plan("", "nav web"), plan("", "storage")));
+    let back = rig
+        .send(request(&all, Some((NEW_STORAGE, &[STORAGE]))))
+        .unwrap();
+    assert_eq!(
+        back,
+        texts(&[&instance("nav"), &new_storage(), &instance("web")])
+    );
+    assert_eq!(
+        (rig.plan(rig.a), rig.plan(rig.b)),
+        (plan("", "nav web"), plan("", "storage"))
+    );
     rig.all_removed(&["nav", "web", "storage"]);
     assert_eq!(rig.cluster.one_plan(rig.b).added[0].instance, new_storage());
     assert_eq!(rig.plan(rig.a), plan("nav web", ""));
@@ -167,14 +233,23 @@ fn with_an_update_only_what_it_changes_is_restarted_with_what_needs_that() {
 #[test]
 fn what_cannot_be_restarted_is_refused_with_the_reason_and_nothing_changes() {
     let mut cluster = Cluster::default();
-    cluster.server.set_modes(ModeSettings { config_item: "mode".to_owned(), on_failure: None });
-    cluster.server.start_with(desired(&MANIFEST.replace("mode: drive", "mode: park"))).unwrap();
+    cluster.server.set_modes(ModeSettings {
+        config_item: "mode".to_owned(),
+        on_failure: None,
+    });
+    cluster
+        .server
+        .start_with(desired(&MANIFEST.replace("mode: drive", "mode: park")))
+        .unwrap();
     let mut rig = Rig::of(cluster);
     let rejected = |reason: &str| Err(format!("Update rejected: '{reason}'"));
     for (name, reason) in [
         ("wbe", "workload 'wbe' does not exist"),
         ("free", "workload 'free' does not run: it has no agent"),
-        ("nav", "workload 'nav' does not run: it is outside of the current mode"),
+        (
+            "nav",
+            "workload 'nav' does not run: it is outside of the current mode",
+        ),
     ] {
         assert_eq!(rig.restart(&["log", name]), rejected(reason));
     }
@@ -182,16 +257,22 @@ fn what_cannot_be_restarted_is_refused_with_the_reason_and_nothing_changes() {
     let reason = "agent 'B' is not connected, so 'storage' cannot be restarted; try again when it is connected";
     assert_eq!(rig.restart(&["storage"]), rejected(reason));
     assert_eq!((rig.plan(rig.a), rig.is_over()), (plan("", ""), true));
-    assert_eq!(rig.send(request(&[], None)), Err("The UpdateStateRequest does not contain a new state".to_owned()));
+    assert_eq!(
+        rig.send(request(&[], None)),
+        Err("The UpdateStateRequest does not contain a new state".to_owned())
+    );
 }
 
 #[test]
 fn a_workload_needs_the_right_to_write_all_that_is_restarted() {
-    let rule = |masks: &str| format!("allowRules: [{{type: StateRule, operation: Write, filterMasks: [{masks}]}}]");
+    let rule = |masks: &str| {
+        format!("allowRules: [{{type: StateRule, operation: Write, filterMasks: [{masks}]}}]")
+    };
     let outcome = |masks: &str| {
         let access = format!("log: {{controlInterfaceAccess: {{{}}}, ", rule(masks));
         let mut rig = Rig::of(Cluster::with_manifest(&MANIFEST.replace("log: {", &access)));
-        rig.cluster.send_request(rig.a, "log@1", request(&["web"], None));
+        rig.cluster
+            .send_request(rig.a, "log@1", request(&["web"], None));
         let responses = rig.cluster.take(rig.a);
         responses.into_iter().find_map(|message| match message {
             FromServer::Response(Response { content, .. }) => {
@@ -203,8 +284,12 @@ fn a_workload_needs_the_right_to_write_all_that_is_restarted() {
     let [web, nav] = ["desiredState.workloads.web", "desiredState.workloads.nav"];
     assert_eq!(outcome(&format!("{web}, {nav}")), Some(Ok(2)));
     let denied = outcome(nav).unwrap().unwrap_err();
-    assert!(denied.starts_with("Access denied: ") && denied.contains(web), "{denied}");
-    let reason = "Update rejected: 'it would restart 'nav', too, which this workload may not write'";
+    assert!(
+        denied.starts_with("Access denied: ") && denied.contains(web),
+        "{denied}"
+    );
+    let reason =
+        "Update rejected: 'it would restart 'nav', too, which this workload may not write'";
     assert_eq!(outcome(web), Some(Err(reason.to_owned())));
 }
 
@@ -216,13 +301,22 @@ fn a_second_restart_of_the_same_joins_and_of_others_does_not() {
     assert_eq!(rig.plan(rig.a), plan("", "nav web log"));
     rig.removed("web");
     let back = rig.restart(&["storage"]).unwrap();
-    assert_eq!(back, texts(&[&instance("nav"), &instance("storage"), &instance("web")]));
-    assert_eq!((rig.plan(rig.a), rig.plan(rig.b)), (plan("", ""), plan("", "storage")));
+    assert_eq!(
+        back,
+        texts(&[&instance("nav"), &instance("storage"), &instance("web")])
+    );
+    assert_eq!(
+        (rig.plan(rig.a), rig.plan(rig.b)),
+        (plan("", ""), plan("", "storage"))
+    );
     rig.removed("log");
     rig.removed("nav");
     assert_eq!(rig.plan(rig.a), plan("log", ""));
     rig.removed("storage");
-    assert_eq!((rig.plan(rig.a), rig.plan(rig.b), rig.is_over()), (plan("nav web", ""), plan("storage", ""), true));
+    assert_eq!(
+        (rig.plan(rig.a), rig.plan(rig.b), rig.is_over()),
+        (plan("nav web", ""), plan("storage", ""), true)
+    );
 }
 
 #[test]
@@ -230,12 +324,23 @@ fn what_is_changed_meanwhile_comes_back_in_its_new_form_and_what_is_deleted_does
     let mut rig = Rig::new();
     rig.restart(&["storage"]).unwrap();
     rig.cluster.take_all();
-    assert_eq!(rig.cluster.update(NEW_STORAGE, &[STORAGE]).unwrap().0, texts(&[&new_storage()]));
-    rig.cluster.update("{desiredState: {}}", &["desiredState.workloads.nav"]).unwrap();
+    assert_eq!(
+        rig.cluster.update(NEW_STORAGE, &[STORAGE]).unwrap().0,
+        texts(&[&new_storage()])
+    );
+    rig.cluster
+        .update("{desiredState: {}}", &["desiredState.workloads.nav"])
+        .unwrap();
     let same = "{desiredState: {workloads: {web: {agent: A, runtime: podman, runtimeConfig: x, dependencies: {storage: \
                 ADD_COND_RUNNING}}}}}";
-    assert_eq!(rig.cluster.update(same, &["desiredState.workloads.web"]), Ok((vec![], vec![])));
-    assert_eq!((rig.plan(rig.a), rig.plan(rig.b)), (plan("", ""), plan("", "")));
+    assert_eq!(
+        rig.cluster.update(same, &["desiredState.workloads.web"]),
+        Ok((vec![], vec![]))
+    );
+    assert_eq!(
+        (rig.plan(rig.a), rig.plan(rig.b)),
+        (plan("", ""), plan("", ""))
+    );
     rig.all_removed(&["nav", "web", "storage"]);
     assert_eq!(rig.cluster.one_plan(rig.b).added[0].instance, new_storage());
     assert_eq!((rig.plan(rig.a), rig.is_over()), (plan("web", ""), true));
@@ -249,8 +354,18 @@ fn an_agent_that_is_lost_is_not_waited_for() {
     rig.all_removed(&["nav", "web"]);
     rig.cluster.take_all();
     rig.cluster.close(rig.b);
-    assert_eq!((rig.plan(rig.a), rig.effective_agent("storage"), rig.is_over()), (plan("nav web", ""), "B", true));
-    assert_eq!(rig.cluster.phase(&instance("storage")), Some(Phase::AgentDisconnected));
+    assert_eq!(
+        (
+            rig.plan(rig.a),
+            rig.effective_agent("storage"),
+            rig.is_over()
+        ),
+        (plan("nav web", ""), "B", true)
+    );
+    assert_eq!(
+        rig.cluster.phase(&instance("storage")),
+        Some(Phase::AgentDisconnected)
+    );
 }
 
 #[test]
@@ -260,30 +375,51 @@ fn a_lost_agent_that_comes_back_meanwhile_stops_what_is_out_and_then_starts_it()
     rig.cluster.close(rig.b);
     rig.cluster.take_all();
     rig.b = rig.cluster.agent("B");
-    let hello = rig.cluster.take(rig.b).into_iter().find_map(|message| match message {
-        FromServer::ServerHello(added) => Some(names(&added)),
-        _ => None,
-    });
+    let hello = rig
+        .cluster
+        .take(rig.b)
+        .into_iter()
+        .find_map(|message| match message {
+            FromServer::ServerHello(added) => Some(names(&added)),
+            _ => None,
+        });
     assert_eq!(hello, Some(vec![]));
-    rig.cluster.report(rig.b, &[(&instance("storage"), Phase::StoppingRequestedAtRuntime)]);
+    rig.cluster.report(
+        rig.b,
+        &[(&instance("storage"), Phase::StoppingRequestedAtRuntime)],
+    );
     rig.cluster.take_all();
     rig.all_removed(&["nav", "web"]);
-    assert_eq!((rig.plan(rig.a), rig.plan(rig.b), rig.is_over()), (plan("nav web", ""), plan("storage", ""), true));
+    assert_eq!(
+        (rig.plan(rig.a), rig.plan(rig.b), rig.is_over()),
+        (plan("nav web", ""), plan("storage", ""), true)
+    );
 }
 
 #[test]
 fn what_leaves_or_enters_the_mode_meanwhile_is_as_the_mode_says_afterwards() {
     let mut cluster = Cluster::default();
-    cluster.server.set_modes(ModeSettings { config_item: "mode".to_owned(), on_failure: None });
+    cluster.server.set_modes(ModeSettings {
+        config_item: "mode".to_owned(),
+        on_failure: None,
+    });
     cluster.server.start_with(desired(MANIFEST)).unwrap();
     let mut rig = Rig::of(cluster);
     let info = |rig: &Rig| {
-        let state =
-            rig.cluster.server.workloads.states.get(&InstanceName::new("nav", "x", "")).map(ToString::to_string);
+        let state = rig
+            .cluster
+            .server
+            .workloads
+            .states
+            .get(&InstanceName::new("nav", "x", ""))
+            .map(ToString::to_string);
         state.unwrap_or_default()
     };
     let switch = |rig: &mut Rig, mode: &str| {
-        rig.cluster.update(&format!("{{desiredState: {{configs: {{mode: {mode}}}}}}}"), &["desiredState.configs.mode"])
+        rig.cluster.update(
+            &format!("{{desiredState: {{configs: {{mode: {mode}}}}}}}"),
+            &["desiredState.configs.mode"],
+        )
     };
     rig.restart(&["web"]).unwrap();
     assert_eq!(info(&rig), "NotScheduled: 'being restarted'");
@@ -291,14 +427,25 @@ fn what_leaves_or_enters_the_mode_meanwhile_is_as_the_mode_says_afterwards() {
     assert_eq!(info(&rig), "NotScheduled: 'not in mode 'park''");
     rig.cluster.take_all();
     rig.all_removed(&["nav", "web"]);
-    assert_eq!((rig.plan(rig.a), rig.effective_agent("nav"), rig.is_over()), (plan("web", ""), "", true));
-    rig.cluster.report(rig.a, &[(&instance("web"), Phase::Running)]);
+    assert_eq!(
+        (rig.plan(rig.a), rig.effective_agent("nav"), rig.is_over()),
+        (plan("web", ""), "", true)
+    );
+    rig.cluster
+        .report(rig.a, &[(&instance("web"), Phase::Running)]);
     rig.restart(&["web"]).unwrap();
     switch(&mut rig, "drive").unwrap();
     rig.cluster.take_all();
     rig.removed("web");
     let started = rig.plan(rig.a);
-    assert_eq!((started.0.contains("web"), rig.effective_agent("nav"), rig.is_over()), (true, "A", true));
+    assert_eq!(
+        (
+            started.0.contains("web"),
+            rig.effective_agent("nav"),
+            rig.is_over()
+        ),
+        (true, "A", true)
+    );
 }
 
 /// It would be started before the end of what waits for its own end, which then waits for ever.
@@ -306,13 +453,19 @@ fn what_leaves_or_enters_the_mode_meanwhile_is_as_the_mode_says_afterwards() {
 fn a_restart_of_a_dependent_lets_what_waits_for_it_end_first() {
     let mut rig = Rig::new();
     rig.cluster.update(NEW_STORAGE, &[STORAGE]).unwrap();
-    rig.cluster.report(rig.b, &[(&instance("storage"), Phase::StoppingWaitingToStop)]);
+    rig.cluster.report(
+        rig.b,
+        &[(&instance("storage"), Phase::StoppingWaitingToStop)],
+    );
     rig.cluster.take_all();
     rig.restart(&["web"]).unwrap();
     rig.all_removed(&["nav", "web"]);
     assert_eq!(rig.plan(rig.a), plan("", "nav web"));
     rig.removed("storage");
-    assert_eq!((rig.plan(rig.a), rig.is_over()), (plan("nav web", ""), true));
+    assert_eq!(
+        (rig.plan(rig.a), rig.is_over()),
+        (plan("nav web", ""), true)
+    );
 }
 
 /// It would stay away as long as they run.
@@ -321,32 +474,58 @@ fn a_restart_of_a_dependent_does_not_wait_for_what_others_keep_from_ending() {
     let mut rig = Rig::new();
     let maps = "{desiredState: {apiVersion: v1, workloads: {maps: {agent: A, runtime: podman, runtimeConfig: x, \
                 dependencies: {storage: ADD_COND_RUNNING}}}}}";
-    rig.cluster.update(maps, &["desiredState.workloads.maps"]).unwrap();
-    rig.cluster.report(rig.a, &[(&instance("maps"), Phase::Running)]);
+    rig.cluster
+        .update(maps, &["desiredState.workloads.maps"])
+        .unwrap();
+    rig.cluster
+        .report(rig.a, &[(&instance("maps"), Phase::Running)]);
     rig.cluster.update(NEW_STORAGE, &[STORAGE]).unwrap();
-    rig.cluster.report(rig.b, &[(&instance("storage"), Phase::StoppingWaitingToStop)]);
+    rig.cluster.report(
+        rig.b,
+        &[(&instance("storage"), Phase::StoppingWaitingToStop)],
+    );
     rig.cluster.take_all();
     rig.restart(&["web"]).unwrap();
     assert_eq!(rig.plan(rig.a), plan("", "nav web"));
     rig.all_removed(&["nav", "web"]);
-    assert_eq!((rig.plan(rig.a), rig.is_over()), (plan("nav web", ""), true));
+    assert_eq!(
+        (rig.plan(rig.a), rig.is_over()),
+        (plan("nav web", ""), true)
+    );
 }
 
-/// Agents of Eclipse Ankaios never report the end of an instance that was deleted before it was created.
+/// Agents of Eclipse Ankaios never report the end of an instance that was deleted before it was
+/// created.
 #[test]
 fn what_waits_to_start_is_not_deleted_and_its_old_instance_is_waited_for() {
     let mut rig = Rig::new();
     rig.cluster.update(NEW_STORAGE, &[STORAGE]).unwrap();
-    rig.cluster.report(rig.b, &[(&instance("storage"), Phase::StoppingWaitingToStop)]);
+    rig.cluster.report(
+        rig.b,
+        &[(&instance("storage"), Phase::StoppingWaitingToStop)],
+    );
     rig.cluster.take_all();
     let back = rig.restart(&["storage"]).unwrap();
-    assert_eq!(back, texts(&[&instance("nav"), &new_storage(), &instance("web")]));
-    assert_eq!((rig.plan(rig.a), rig.plan(rig.b)), (plan("", "nav web"), plan("", "")));
+    assert_eq!(
+        back,
+        texts(&[&instance("nav"), &new_storage(), &instance("web")])
+    );
+    assert_eq!(
+        (rig.plan(rig.a), rig.plan(rig.b)),
+        (plan("", "nav web"), plan("", ""))
+    );
     rig.all_removed(&["nav", "web"]);
     assert_eq!(rig.plan(rig.a), plan("", ""));
     rig.removed("storage");
-    assert_eq!((rig.plan(rig.a), rig.plan(rig.b), rig.is_over()), (plan("nav web", ""), plan("", ""), true));
-    assert_eq!(rig.restart(&["late"]), Ok(texts(&[&instance("late")])), "it waits for 'storage'");
+    assert_eq!(
+        (rig.plan(rig.a), rig.plan(rig.b), rig.is_over()),
+        (plan("nav web", ""), plan("", ""), true)
+    );
+    assert_eq!(
+        rig.restart(&["late"]),
+        Ok(texts(&[&instance("late")])),
+        "it waits for 'storage'"
+    );
     assert_eq!((rig.plan(rig.a), rig.is_over()), (plan("", ""), true));
 }
 
@@ -354,15 +533,25 @@ fn what_waits_to_start_is_not_deleted_and_its_old_instance_is_waited_for() {
 fn a_newer_form_of_what_waits_to_start_is_sent_at_once_and_its_end_is_not_waited_for() {
     let mut rig = Rig::new();
     rig.cluster.update(NEW_STORAGE, &[STORAGE]).unwrap();
-    rig.cluster.report(rig.b, &[(&instance("storage"), Phase::StoppingWaitingToStop)]);
+    rig.cluster.report(
+        rig.b,
+        &[(&instance("storage"), Phase::StoppingWaitingToStop)],
+    );
     rig.cluster.take_all();
     let newer = NEW_STORAGE.replace("runtimeConfig: y", "runtimeConfig: z");
-    rig.send(request(&["storage"], Some((&newer, &[STORAGE])))).unwrap();
-    assert_eq!((rig.plan(rig.a), rig.plan(rig.b)), (plan("", "nav web"), plan("storage", "storage")));
+    rig.send(request(&["storage"], Some((&newer, &[STORAGE]))))
+        .unwrap();
+    assert_eq!(
+        (rig.plan(rig.a), rig.plan(rig.b)),
+        (plan("", "nav web"), plan("storage", "storage"))
+    );
     rig.all_removed(&["nav", "web"]);
     assert_eq!(rig.plan(rig.a), plan("", ""));
     rig.removed("storage");
-    assert_eq!((rig.plan(rig.a), rig.is_over()), (plan("nav web", ""), true));
+    assert_eq!(
+        (rig.plan(rig.a), rig.is_over()),
+        (plan("nav web", ""), true)
+    );
 }
 
 #[test]
@@ -370,8 +559,16 @@ fn a_restart_of_the_server_ends_it() {
     let mut rig = Rig::new();
     rig.restart(&["storage"]).unwrap();
     let mut server = ServerLoop::new();
-    server.start_again_with(rig.cluster.server.stored()).unwrap();
-    assert!(server.workloads.effective.values().all(|added| added.instance.agent == added.workload.agent));
+    server
+        .start_again_with(rig.cluster.server.stored())
+        .unwrap();
+    assert!(
+        server
+            .workloads
+            .effective
+            .values()
+            .all(|added| added.instance.agent == added.workload.agent)
+    );
     assert_eq!(&*server.workloads.effective["web"].instance.agent, "A");
 }
 
@@ -394,12 +591,19 @@ fn what_starts_before_its_agent_knows_of_the_restart_becomes_a_part_of_it() {
     rig.all_removed(&["nav", "web"]);
     rig.cluster.take_all();
     assert_eq!(rig.restart(&["storage"]).unwrap().len(), 3);
-    assert_eq!((rig.plan(rig.a), rig.plan(rig.b)), (plan("", ""), plan("", "storage")));
-    rig.cluster.report(rig.a, &[(&instance("web"), Phase::PendingStarting)]);
+    assert_eq!(
+        (rig.plan(rig.a), rig.plan(rig.b)),
+        (plan("", ""), plan("", "storage"))
+    );
+    rig.cluster
+        .report(rig.a, &[(&instance("web"), Phase::PendingStarting)]);
     assert_eq!(rig.plan(rig.a), plan("", "web"));
     rig.removed("storage");
     assert!(!rig.is_over(), "web has not ended");
     rig.removed("web");
     assert!(rig.is_over());
-    assert_eq!((rig.plan(rig.a), rig.plan(rig.b)), (plan("web", ""), plan("storage", "")));
+    assert_eq!(
+        (rig.plan(rig.a), rig.plan(rig.b)),
+        (plan("web", ""), plan("storage", ""))
+    );
 }

@@ -24,33 +24,69 @@ fn form(config: &str) -> String {
 }
 
 fn told(instance: &InstanceName, bytes: usize) -> WorkloadState {
-    WorkloadState::new(instance.clone(), ExecutionState::with_info(Phase::FailedExecFailed, "\u{fc}".repeat(bytes / 2)))
+    WorkloadState::new(
+        instance.clone(),
+        ExecutionState::with_info(Phase::FailedExecFailed, "\u{fc}".repeat(bytes / 2)),
+    )
 }
 
 fn info(cluster: &Cluster, instance: &InstanceName) -> usize {
-    cluster.server.workloads.states.get(instance).unwrap().additional_info.len()
+    cluster
+        .server
+        .workloads
+        .states
+        .get(instance)
+        .unwrap()
+        .additional_info
+        .len()
 }
 
 #[test]
 fn of_workloads_that_nobody_wants_only_short_texts_are_kept_and_told() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
-    let (agent, witness) = (cluster.settled_agent("agent_A"), cluster.settled_agent("agent_B"));
+    let (agent, witness) = (
+        cluster.settled_agent("agent_A"),
+        cluster.settled_agent("agent_B"),
+    );
     let stray = InstanceName::with_id("stray", "id", "agent_A");
     cluster.send(
         agent,
-        ToServer::WorkloadStates(vec![told(&stray, ADDITIONAL_INFO_MAX), told(&a(), ADDITIONAL_INFO_MAX)]),
+        ToServer::WorkloadStates(vec![
+            told(&stray, ADDITIONAL_INFO_MAX),
+            told(&a(), ADDITIONAL_INFO_MAX),
+        ]),
     );
-    assert_eq!((info(&cluster, &stray), info(&cluster, &a())), (UNWANTED_INFO_MAX, ADDITIONAL_INFO_MAX));
+    assert_eq!(
+        (info(&cluster, &stray), info(&cluster, &a())),
+        (UNWANTED_INFO_MAX, ADDITIONAL_INFO_MAX)
+    );
     assert_eq!(
         cluster.take(witness),
-        [FromServer::WorkloadStates(vec![told(&stray, UNWANTED_INFO_MAX), told(&a(), ADDITIONAL_INFO_MAX)])]
+        [FromServer::WorkloadStates(vec![
+            told(&stray, UNWANTED_INFO_MAX),
+            told(&a(), ADDITIONAL_INFO_MAX)
+        ])]
     );
-    // A workload that is not wanted any more is no exception, and one that is wanted again is none either.
-    cluster.update("desiredState: {apiVersion: v1}", &["desiredState.workloads.a"]).unwrap();
-    cluster.send(agent, ToServer::WorkloadStates(vec![told(&a(), ADDITIONAL_INFO_MAX)]));
+    // A workload that is not wanted any more is no exception, and one that is wanted again is none
+    // either.
+    cluster
+        .update(
+            "desiredState: {apiVersion: v1}",
+            &["desiredState.workloads.a"],
+        )
+        .unwrap();
+    cluster.send(
+        agent,
+        ToServer::WorkloadStates(vec![told(&a(), ADDITIONAL_INFO_MAX)]),
+    );
     assert_eq!(info(&cluster, &a()), UNWANTED_INFO_MAX);
-    cluster.update(&form("x"), &["desiredState.workloads.a"]).unwrap();
-    cluster.send(agent, ToServer::WorkloadStates(vec![told(&a(), ADDITIONAL_INFO_MAX)]));
+    cluster
+        .update(&form("x"), &["desiredState.workloads.a"])
+        .unwrap();
+    cluster.send(
+        agent,
+        ToServer::WorkloadStates(vec![told(&a(), ADDITIONAL_INFO_MAX)]),
+    );
     assert_eq!(info(&cluster, &a()), ADDITIONAL_INFO_MAX);
 }
 
@@ -58,15 +94,34 @@ fn of_workloads_that_nobody_wants_only_short_texts_are_kept_and_told() {
 #[test]
 fn the_end_of_what_nobody_knows_is_told_to_nobody() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
-    let (agent, witness) = (cluster.settled_agent("agent_A"), cluster.settled_agent("agent_B"));
-    let [stray, other] = ["stray", "other"].map(|name| InstanceName::with_id(name, "id", "agent_A"));
-    let ended = |instance: &InstanceName| WorkloadState::new(instance.clone(), ExecutionState::plain(Phase::Removed));
+    let (agent, witness) = (
+        cluster.settled_agent("agent_A"),
+        cluster.settled_agent("agent_B"),
+    );
+    let [stray, other] =
+        ["stray", "other"].map(|name| InstanceName::with_id(name, "id", "agent_A"));
+    let ended = |instance: &InstanceName| {
+        WorkloadState::new(instance.clone(), ExecutionState::plain(Phase::Removed))
+    };
     cluster.send(agent, ToServer::WorkloadStates(vec![told(&stray, 10)]));
     cluster.take(witness);
-    cluster.send(agent, ToServer::WorkloadStates(vec![ended(&other), ended(&stray), ended(&stray)]));
-    assert_eq!(cluster.take(witness), [FromServer::WorkloadStates(vec![ended(&stray), ended(&stray)])]);
+    cluster.send(
+        agent,
+        ToServer::WorkloadStates(vec![ended(&other), ended(&stray), ended(&stray)]),
+    );
+    assert_eq!(
+        cluster.take(witness),
+        [FromServer::WorkloadStates(vec![
+            ended(&stray),
+            ended(&stray)
+        ])]
+    );
     let lines = lines_of(|| cluster.send(agent, ToServer::WorkloadStates(vec![ended(&stray)])));
-    assert_eq!((cluster.take(witness), lines), (vec![], vec![]), "nor is it in the log as one of too many");
+    assert_eq!(
+        (cluster.take(witness), lines),
+        (vec![], vec![]),
+        "nor is it in the log as one of too many"
+    );
 }
 
 #[test]
@@ -74,38 +129,71 @@ fn many_instances_of_one_workload_are_not_kept_whether_it_is_wanted_or_not() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let agent = cluster.settled_agent("agent_A");
     for workload in ["a", "stray"] {
-        let names: Vec<InstanceName> =
-            (0..1_000).map(|id| InstanceName::with_id(workload, &format!("id{id}"), "agent_A")).collect();
+        let names: Vec<InstanceName> = (0..1_000)
+            .map(|id| InstanceName::with_id(workload, &format!("id{id}"), "agent_A"))
+            .collect();
         for phase in [Phase::Running, Phase::StoppingWaitingToStop] {
-            cluster.report(agent, &names.iter().map(|name| (name, phase)).collect::<Vec<_>>());
+            cluster.report(
+                agent,
+                &names.iter().map(|name| (name, phase)).collect::<Vec<_>>(),
+            );
         }
-        let kept = names.iter().filter(|name| cluster.phase(name) == Some(Phase::StoppingWaitingToStop)).count();
+        let kept = names
+            .iter()
+            .filter(|name| cluster.phase(name) == Some(Phase::StoppingWaitingToStop))
+            .count();
         assert_eq!(kept, NEVER_WANTED_OF_WORKLOAD, "{workload}");
     }
     cluster.report(agent, &[(&a(), Phase::Running)]);
-    assert_eq!(cluster.phase(&a()), Some(Phase::Running), "the wanted instance has its place");
+    assert_eq!(
+        cluster.phase(&a()),
+        Some(Phase::Running),
+        "the wanted instance has its place"
+    );
 }
 
 #[test]
 fn of_agents_that_are_gone_nothing_is_kept_that_was_never_wanted_and_all_hear_that() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
-    let (agent, witness) = (cluster.settled_agent("agent_A"), cluster.settled_agent("agent_B"));
+    let (agent, witness) = (
+        cluster.settled_agent("agent_A"),
+        cluster.settled_agent("agent_B"),
+    );
     let strange = InstanceName::with_id("strange", "id", "agent_A");
     cluster.report(agent, &[(&strange, Phase::Running), (&a(), Phase::Running)]);
-    cluster.update(&form("y"), &["desiredState.workloads.a"]).unwrap();
+    cluster
+        .update(&form("y"), &["desiredState.workloads.a"])
+        .unwrap();
     cluster.take_all();
     cluster.close(agent);
     let told = cluster.take(witness);
-    let [FromServer::WorkloadStates(states)] = &told[..] else { panic!("one list of states: {told:?}") };
-    assert!(states.contains(&state(&strange, Phase::Removed)), "{states:?}");
+    let [FromServer::WorkloadStates(states)] = &told[..] else {
+        panic!("one list of states: {told:?}")
+    };
+    assert!(
+        states.contains(&state(&strange, Phase::Removed)),
+        "{states:?}"
+    );
     let deleted = state(&a(), Phase::AgentDisconnected);
-    assert!(states.contains(&deleted), "what is being deleted is not known to have ended: {states:?}");
-    assert_eq!((cluster.phase(&strange), cluster.phase(&a())), (None, Some(Phase::AgentDisconnected)));
+    assert!(
+        states.contains(&deleted),
+        "what is being deleted is not known to have ended: {states:?}"
+    );
+    assert_eq!(
+        (cluster.phase(&strange), cluster.phase(&a())),
+        (None, Some(Phase::AgentDisconnected))
+    );
     // When its agent comes back without it, it is gone.
     let agent = cluster.settled_agent("agent_A");
     cluster.take_all();
     cluster.send(agent, ToServer::StatesComplete);
-    assert_eq!(cluster.take(witness), [FromServer::WorkloadStates(vec![state(&a(), Phase::Removed)])]);
+    assert_eq!(
+        cluster.take(witness),
+        [FromServer::WorkloadStates(vec![state(
+            &a(),
+            Phase::Removed
+        )])]
+    );
     assert_eq!(cluster.phase(&a()), None);
 }
 
@@ -121,16 +209,33 @@ fn very_long_names_are_not_kept() {
 #[test]
 fn an_agent_that_reports_no_ends_cannot_fill_the_memory_with_earlier_forms_of_a_workload() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
-    let (agent, witness) = (cluster.settled_agent("agent_A"), cluster.settled_agent("agent_B"));
+    let (agent, witness) = (
+        cluster.settled_agent("agent_A"),
+        cluster.settled_agent("agent_B"),
+    );
     let instance = |number: usize| InstanceName::new("a", &number.to_string(), "agent_A");
     let count = DELETED_OF_WORKLOAD + 10;
     for number in 0..count {
         cluster.take_all();
-        cluster.update(&form(&number.to_string()), &["desiredState.workloads.a"]).unwrap();
-        cluster.send(agent, ToServer::WorkloadStates(vec![told(&instance(number), ADDITIONAL_INFO_MAX)]));
+        cluster
+            .update(&form(&number.to_string()), &["desiredState.workloads.a"])
+            .unwrap();
+        cluster.send(
+            agent,
+            ToServer::WorkloadStates(vec![told(&instance(number), ADDITIONAL_INFO_MAX)]),
+        );
     }
-    assert_eq!(cluster.server.workloads.states.of_agent_workload("agent_A", "a").count(), DELETED_OF_WORKLOAD + 1);
-    // The last update was one too many: everybody hears that the earlier form is gone, and its agent still deletes it.
+    assert_eq!(
+        cluster
+            .server
+            .workloads
+            .states
+            .of_agent_workload("agent_A", "a")
+            .count(),
+        DELETED_OF_WORKLOAD + 1
+    );
+    // The last update was one too many: everybody hears that the earlier form is gone, and its
+    // agent still deletes it.
     let last = instance(count - 2);
     assert_eq!(cluster.phase(&last), None);
     let told_removed = cluster.take(witness).into_iter().any(
@@ -141,19 +246,36 @@ fn an_agent_that_reports_no_ends_cannot_fill_the_memory_with_earlier_forms_of_a_
     assert!(cluster.take(agent).iter().any(deletes));
     // Ends that are reported make room again.
     cluster.report(agent, &[(&instance(0), Phase::Removed)]);
-    cluster.update(&form("new"), &["desiredState.workloads.a"]).unwrap();
-    assert_eq!(cluster.phase(&instance(count - 1)), Some(Phase::FailedExecFailed));
+    cluster
+        .update(&form("new"), &["desiredState.workloads.a"])
+        .unwrap();
+    assert_eq!(
+        cluster.phase(&instance(count - 1)),
+        Some(Phase::FailedExecFailed)
+    );
 }
 
 #[test]
 fn tags_that_an_update_gives_to_an_agent_are_bounded_like_those_of_its_hello() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     cluster.agent("agent_A");
-    let tags = |bytes: usize| format!("agents: {{agent_A: {{tags: {{key: {}}}}}}}", "x".repeat(bytes));
-    cluster.update(&tags(AGENT_TAGS_BYTES / 2), &["agents.agent_A.tags"]).unwrap();
+    let tags = |bytes: usize| {
+        format!(
+            "agents: {{agent_A: {{tags: {{key: {}}}}}}}",
+            "x".repeat(bytes)
+        )
+    };
+    cluster
+        .update(&tags(AGENT_TAGS_BYTES / 2), &["agents.agent_A.tags"])
+        .unwrap();
     let before = cluster.read(&["agents"]);
-    let refused = cluster.update(&tags(AGENT_TAGS_BYTES), &["agents.agent_A.tags"]).unwrap_err();
-    assert!(refused.contains("The tags of agent 'agent_A' take 16451 bytes, at most 16384 are allowed"), "{refused}");
+    let refused = cluster
+        .update(&tags(AGENT_TAGS_BYTES), &["agents.agent_A.tags"])
+        .unwrap_err();
+    assert!(
+        refused.contains("The tags of agent 'agent_A' take 16451 bytes, at most 16384 are allowed"),
+        "{refused}"
+    );
     assert_eq!(cluster.read(&["agents"]), before);
 }
 
@@ -166,7 +288,10 @@ fn all_agents_together_leave_no_more_than_any_client_can_read() {
         let peer = cluster.settled_agent(&name);
         let states = (0..1_000).map(|number| {
             let workload = format!("{number:04}{}", "w".repeat(50));
-            told(&InstanceName::with_id(&workload, &"i".repeat(64), &name), ADDITIONAL_INFO_MAX)
+            told(
+                &InstanceName::with_id(&workload, &"i".repeat(64), &name),
+                ADDITIONAL_INFO_MAX,
+            )
         });
         cluster.send(peer, ToServer::WorkloadStates(states.collect()));
     }
@@ -178,9 +303,16 @@ fn all_agents_together_leave_no_more_than_any_client_can_read() {
     for agent in 0..16 {
         let name = format!("h{agent}");
         peers.push(cluster.settled_agent(&name));
-        let names: Vec<InstanceName> =
-            (0..1_000).map(|number| InstanceName::with_id(&number.to_string(), "i", &name)).collect();
-        cluster.report(peers[agent], &names.iter().map(|name| (name, Phase::Running)).collect::<Vec<_>>());
+        let names: Vec<InstanceName> = (0..1_000)
+            .map(|number| InstanceName::with_id(&number.to_string(), "i", &name))
+            .collect();
+        cluster.report(
+            peers[agent],
+            &names
+                .iter()
+                .map(|name| (name, Phase::Running))
+                .collect::<Vec<_>>(),
+        );
     }
     let kept = cluster.server.workloads.unwanted.instances().len();
     assert!((2_000..=4_000).contains(&kept), "{kept}");
@@ -188,5 +320,9 @@ fn all_agents_together_leave_no_more_than_any_client_can_read() {
     let agent = cluster.settled_agent("agent_A");
     let strange = InstanceName::with_id("strange", "id", "agent_A");
     cluster.report(agent, &[(&strange, Phase::Running)]);
-    assert_eq!(cluster.phase(&strange), Some(Phase::Running), "there is room again");
+    assert_eq!(
+        cluster.phase(&strange),
+        Some(Phase::Running),
+        "there is room again"
+    );
 }

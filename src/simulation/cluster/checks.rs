@@ -7,8 +7,8 @@ use crate::model::messages::Request;
 use crate::wire::peer::PeerId;
 
 impl Node {
-    /// What its agent keeps although nothing explains it: each waiting operation and reason to wait belongs to
-    /// a workload that it has.
+    /// What its agent keeps although nothing explains it: each waiting operation and reason to wait
+    /// belongs to a workload that it has.
     fn leaks(&self) -> Option<String> {
         let manager = &self.life.as_ref()?.manager;
         let [records, waiting, conditions] = manager.sizes();
@@ -25,9 +25,16 @@ impl Cluster {
     /// Answers what is larger than anything explains: nothing may be left of what is gone.
     pub fn leaks(&self) -> Option<String> {
         let [peers, stopping, waiting, states, rights] = self.server.as_ref()?.sizes();
-        let streams = self.nodes.iter().filter(|node| node.stream.is_some()).count() + self.subscribers.len();
+        let streams = self
+            .nodes
+            .iter()
+            .filter(|node| node.stream.is_some())
+            .count()
+            + self.subscribers.len();
         if peers != streams {
-            return Some(format!("the server knows {peers} streams, there are {streams}"));
+            return Some(format!(
+                "the server knows {peers} streams, there are {streams}"
+            ));
         }
         if stopping > states || waiting > states || rights > states {
             return Some(format!(
@@ -36,22 +43,32 @@ impl Cluster {
         }
         let wrong = self.server.as_ref()?.wrong_unwanted();
         if !wrong.is_empty() {
-            return Some(format!("the server counts other states as unwanted than there are: {wrong:?}"));
+            return Some(format!(
+                "the server counts other states as unwanted than there are: {wrong:?}"
+            ));
         }
         if !self.server.as_ref()?.timings_agree() {
             return Some("the server keeps start times of instances that are gone".to_owned());
         }
-        self.forgotten_subscriptions().or_else(|| self.nodes.iter().find_map(Node::leaks))
+        self.forgotten_subscriptions()
+            .or_else(|| self.nodes.iter().find_map(Node::leaks))
     }
 
-    /// Each subscriber has one subscription; streams of agents have those that workloads asked for and did not end.
+    /// Each subscriber has one subscription; streams of agents have those that workloads asked for
+    /// and did not end.
     fn forgotten_subscriptions(&self) -> Option<String> {
         let mut subscribed = self.server.as_ref()?.subscribed();
         for node in &self.nodes {
-            let count = node.stream.and_then(|stream| subscribed.remove(&PeerId(stream.0))).unwrap_or(0);
+            let count = node
+                .stream
+                .and_then(|stream| subscribed.remove(&PeerId(stream.0)))
+                .unwrap_or(0);
             let following = node.asked.following();
             if count > following {
-                return Some(format!("{} has {count} subscriptions, its workloads follow {following}", node.name));
+                return Some(format!(
+                    "{} has {count} subscriptions, its workloads follow {following}",
+                    node.name
+                ));
             }
         }
         let (others, there_are) = (subscribed.values().sum::<usize>(), self.subscribers.len());
@@ -63,8 +80,11 @@ impl Cluster {
         let server = self.server.as_ref()?;
         self.nodes.iter().find_map(|node| {
             let peer = PeerId(node.stream?.0);
-            let forbidden = |request: &Request| self.wishes.may_ask(server, &node.name, request) == Some(false);
-            let told = node.asked.first_of(|request| server.is_subscribed(peer, &request.id) && forbidden(request));
+            let forbidden =
+                |request: &Request| self.wishes.may_ask(server, &node.name, request) == Some(false);
+            let told = node
+                .asked
+                .first_of(|request| server.is_subscribed(peer, &request.id) && forbidden(request));
             told.map(|id| format!("'{id}' of {} follows what it may not read", node.name))
         })
     }
@@ -74,13 +94,15 @@ impl Cluster {
         self.disk.as_ref()?.lost_state(self.server.as_ref()?)
     }
 
-    /// Answers which workload that follows events, as the server remembers too, knows something else than a fresh read.
+    /// Answers which workload that follows events, as the server remembers too, knows something
+    /// else than a fresh read.
     pub fn misled_workload(&self) -> Option<String> {
         let server = self.server.as_ref()?;
         let fresh = |masks: &[String]| server.view().read(masks);
         self.nodes.iter().find_map(|node| {
             let peer = PeerId(node.stream?.0);
-            node.asked.differs(|id| server.is_subscribed(peer, id), fresh)
+            node.asked
+                .differs(|id| server.is_subscribed(peer, id), fresh)
         })
     }
 
@@ -96,8 +118,12 @@ impl Cluster {
             }
         };
         let node = self.nodes.iter().find_map(busy);
-        let network = || (!self.network.is_settled()).then(|| "messages are on their way".to_owned());
-        let server = self.server.is_none().then(|| "the server is away".to_owned());
+        let network =
+            || (!self.network.is_settled()).then(|| "messages are on their way".to_owned());
+        let server = self
+            .server
+            .is_none()
+            .then(|| "the server is away".to_owned());
         server.or(node).or_else(network)
     }
 

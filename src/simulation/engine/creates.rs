@@ -9,7 +9,12 @@ use crate::runtime::{ContainerId, NewContainer, RuntimeError};
 use std::time::Duration;
 
 impl World {
-    pub(super) fn run(&mut self, caller: &Caller, new: &NewContainer, half_done: bool) -> Result<Answer, RuntimeError> {
+    pub(super) fn run(
+        &mut self,
+        caller: &Caller,
+        new: &NewContainer,
+        half_done: bool,
+    ) -> Result<Answer, RuntimeError> {
         self.check_name(caller, new)?;
         self.check_alone(caller, None, new);
         let id = self.add(caller, new, half_done);
@@ -18,7 +23,10 @@ impl World {
             return Err(failed("the engine stopped in the middle"));
         }
         let doing = self.running(&new.workload);
-        self.containers.get_mut(&id).into_iter().for_each(|container| container.doing = doing.clone());
+        self.containers
+            .get_mut(&id)
+            .into_iter()
+            .for_each(|container| container.doing = doing.clone());
         Ok(Answer::Id(id))
     }
 
@@ -30,19 +38,29 @@ impl World {
     ) -> Result<Answer, RuntimeError> {
         self.check_name(caller, new)?;
         let id = self.add(caller, new, half_done);
-        self.containers.get_mut(&id).into_iter().for_each(|created| created.prepared = true);
-        if half_done { Err(failed("the engine stopped in the middle")) } else { Ok(Answer::Id(id)) }
+        self.containers
+            .get_mut(&id)
+            .into_iter()
+            .for_each(|created| created.prepared = true);
+        if half_done {
+            Err(failed("the engine stopped in the middle"))
+        } else {
+            Ok(Answer::Id(id))
+        }
     }
 
     pub(super) fn init(&mut self, id: &ContainerId) -> Result<Answer, RuntimeError> {
-        let Some(container) = self.containers.get_mut(id) else { return Err(failed("no such container")) };
+        let Some(container) = self.containers.get_mut(id) else {
+            return Err(failed("no such container"));
+        };
         container.doing = Doing::Created { initialised: true };
         Ok(Answer::Id(id.clone()))
     }
 
     fn check_name(&self, caller: &Caller, new: &NewContainer) -> Result<(), RuntimeError> {
         let name = new.instance.short();
-        let is_named = |other: &Container| other.runtime == caller.runtime && other.instance.short() == name;
+        let is_named =
+            |other: &Container| other.runtime == caller.runtime && other.instance.short() == name;
         if self.containers.values().any(is_named) {
             return Err(failed("the name is already in use"));
         }
@@ -54,7 +72,12 @@ impl World {
         self.created += 1;
         let id = ContainerId(format!("{:064x}", self.created).into());
         let missed = self.happens(self.faults.list_misses) && !half_done;
-        let listed_from = self.clock.now() + if missed { self.millis(0..90) } else { Duration::ZERO };
+        let listed_from = self.clock.now()
+            + if missed {
+                self.millis(0..90)
+            } else {
+                Duration::ZERO
+            };
         let container = Container {
             runtime: caller.runtime.clone(),
             instance: new.instance.clone(),
@@ -78,9 +101,14 @@ impl World {
 
     /// From now on it may run at any time.
     pub(super) fn begin_start(&mut self, id: &ContainerId) {
-        let Some(container) = self.containers.get_mut(id) else { return };
+        let Some(container) = self.containers.get_mut(id) else {
+            return;
+        };
         if std::mem::take(&mut container.prepared) && container.boot != self.boots {
-            self.violations.push(format!("'{}' was prepared before the boot and is started", container.instance));
+            self.violations.push(format!(
+                "'{}' was prepared before the boot and is started",
+                container.instance
+            ));
         }
     }
 
@@ -94,7 +122,9 @@ impl World {
         let doing = self.running(&new.workload);
         self.created += 1;
         let pid = self.created;
-        let Some(container) = self.containers.get_mut(id) else { return Err(failed("no such container")) };
+        let Some(container) = self.containers.get_mut(id) else {
+            return Err(failed("no such container"));
+        };
         if fails {
             container.leftover = true;
             return Err(failed("the container does not start"));
@@ -103,7 +133,11 @@ impl World {
             return Ok(Answer::Id(id.clone())); // A listing may have said that it does not.
         }
         (container.doing, container.pid, container.started_by) = (doing, pid, caller.life);
-        (container.stopped_by, container.vanishes_at, container.strange_until) = (None, None, None);
+        (
+            container.stopped_by,
+            container.vanishes_at,
+            container.strange_until,
+        ) = (None, None, None);
         self.check_alone(caller, Some(id), new);
         self.ready.starts_anew(new);
         Ok(Answer::Id(id.clone()))

@@ -1,5 +1,5 @@
-//! How containers end: by themselves, because somebody stops them, and what listings say of it. One that was started
-//! with `--rm` removes itself soon after.
+//! How containers end: by themselves, because somebody stops them, and what listings say of it. One
+//! that was started with `--rm` removes itself soon after.
 //!
 //! Thread: the one of the test.
 
@@ -16,12 +16,16 @@ const REMOVES_ITSELF: &str = " rm";
 /// Longest time until a container that removes itself is gone, in milliseconds.
 const VANISHES_AFTER_MS: u64 = 600;
 
-/// Longest time in which an engine says nothing that anybody understands of a container that ended, in milliseconds.
+/// Longest time in which an engine says nothing that anybody understands of a container that ended,
+/// in milliseconds.
 const STRANGE_MS: u64 = 20_000;
 
 /// Whether a workload is started with `--rm`.
 pub fn removes_itself(runtime_config: &str) -> bool {
-    runtime_config.lines().next().is_some_and(|line| line.ends_with(REMOVES_ITSELF))
+    runtime_config
+        .lines()
+        .next()
+        .is_some_and(|line| line.ends_with(REMOVES_ITSELF))
 }
 
 impl World {
@@ -30,51 +34,85 @@ impl World {
         if self.lose_process(id) {
             return;
         }
-        if self.containers.get(id).is_none_or(|container| container.phase() != Phase::Running) {
+        if self
+            .containers
+            .get(id)
+            .is_none_or(|container| container.phase() != Phase::Running)
+        {
             return;
         }
         let now = self.clock.now();
-        let strange = self.happens(self.faults.strange_ends).then(|| now + self.millis(0..STRANGE_MS));
+        let strange = self
+            .happens(self.faults.strange_ends)
+            .then(|| now + self.millis(0..STRANGE_MS));
         let vanishes = self
             .containers
             .get(id)
             .is_some_and(|it| it.removes_itself)
             .then(|| now + self.millis(0..VANISHES_AFTER_MS));
-        let Some(container) = self.containers.get_mut(id) else { return };
+        let Some(container) = self.containers.get_mut(id) else {
+            return;
+        };
         let (short, pid) = (container.instance.short(), container.pid);
-        container.doing = Doing::Ended { code, shown_from: now + lag };
+        container.doing = Doing::Ended {
+            code,
+            shown_from: now + lag,
+        };
         (container.strange_until, container.vanishes_at) = (strange, vanishes);
-        self.trace.line(|| format!("engine: '{short}' ends with {code}"));
-        let ended = self.watches.extract_if(.., |watch| watch.pid == pid).map(|watch| (watch.caller, watch.key));
+        self.trace
+            .line(|| format!("engine: '{short}' ends with {code}"));
+        let ended = self
+            .watches
+            .extract_if(.., |watch| watch.pid == pid)
+            .map(|watch| (watch.caller, watch.key));
         self.ended.extend(ended);
     }
 
-    /// An initialised container has lost its process: it is only created then, or removes itself. Returns whether the
-    /// container was never started, so that no start of it has ended.
+    /// An initialised container has lost its process: it is only created then, or removes itself.
+    /// Returns whether the container was never started, so that no start of it has ended.
     fn lose_process(&mut self, id: &ContainerId) -> bool {
         let now = self.clock.now();
-        let Some(container) = self.containers.get_mut(id) else { return false };
-        let Doing::Created { initialised } = &mut container.doing else { return false };
+        let Some(container) = self.containers.get_mut(id) else {
+            return false;
+        };
+        let Doing::Created { initialised } = &mut container.doing else {
+            return false;
+        };
         if std::mem::take(initialised) {
             container.vanishes_at = container.removes_itself.then_some(now);
-            self.trace.line(|| format!("engine: '{}' is not initialised any more", container.instance.short()));
+            self.trace.line(|| {
+                format!(
+                    "engine: '{}' is not initialised any more",
+                    container.instance.short()
+                )
+            });
         }
         true
     }
 
     /// Whether a container that removes itself has done so now.
     pub(super) fn take_vanished(&mut self, at: Instant) -> bool {
-        let vanished = self.containers.iter().find(|(_, container)| container.vanishes_at == Some(at));
-        let Some((id, short)) = vanished.map(|(id, container)| (id.clone(), container.instance.short())) else {
+        let vanished = self
+            .containers
+            .iter()
+            .find(|(_, container)| container.vanishes_at == Some(at));
+        let Some((id, short)) =
+            vanished.map(|(id, container)| (id.clone(), container.instance.short()))
+        else {
             return false;
         };
-        self.trace.line(|| format!("engine: '{short}' removes itself"));
+        self.trace
+            .line(|| format!("engine: '{short}' removes itself"));
         self.take_away(&id);
         true
     }
 
     pub(super) fn remove(&mut self, id: &ContainerId) -> Result<Answer, RuntimeError> {
-        if self.containers.get(id).is_some_and(|container| container.phase() == Phase::Running) {
+        if self
+            .containers
+            .get(id)
+            .is_some_and(|container| container.phase() == Phase::Running)
+        {
             return Err(super::failed("the container is running"));
         }
         self.take_away(id);
@@ -83,8 +121,13 @@ impl World {
 
     fn take_away(&mut self, id: &ContainerId) {
         if let Some(container) = self.containers.remove(id) {
-            let lingers = if self.calm { Duration::ZERO } else { self.millis(0..3_000) };
-            self.lingers.insert(container.instance, self.clock.now() + lingers);
+            let lingers = if self.calm {
+                Duration::ZERO
+            } else {
+                self.millis(0..3_000)
+            };
+            self.lingers
+                .insert(container.instance, self.clock.now() + lingers);
         }
     }
 
@@ -106,7 +149,10 @@ impl World {
             return Doing::Running { since, until: None };
         }
         let runs_for = self.millis(0..8_000);
-        Doing::Running { since, until: Some((since + runs_for, code)) }
+        Doing::Running {
+            since,
+            until: Some((since + runs_for, code)),
+        }
     }
 }
 
@@ -114,10 +160,17 @@ impl Container {
     /// What a listing says.
     pub(super) fn shown(&self, now: Instant) -> ExecutionState {
         match self.doing {
-            Doing::Created { initialised } => {
-                ExecutionState::with_info(Phase::PendingStarting, if initialised { "initialized" } else { "created" })
+            Doing::Created { initialised } => ExecutionState::with_info(
+                Phase::PendingStarting,
+                if initialised {
+                    "initialized"
+                } else {
+                    "created"
+                },
+            ),
+            Doing::Ended { shown_from, .. } if shown_from > now => {
+                ExecutionState::plain(Phase::Running)
             }
-            Doing::Ended { shown_from, .. } if shown_from > now => ExecutionState::plain(Phase::Running),
             Doing::Ended { .. } if self.strange_until.is_some_and(|until| until > now) => {
                 ExecutionState::with_info(Phase::FailedUnknown, "stopped")
             }
@@ -128,6 +181,10 @@ impl Container {
 
     /// Who removes itself is lost whenever it is looked at.
     pub(super) fn exited(&self, code: i64) -> ExecutionState {
-        if self.removes_itself { ExecutionState::plain(Phase::FailedLost) } else { ExecutionState::exited(code) }
+        if self.removes_itself {
+            ExecutionState::plain(Phase::FailedLost)
+        } else {
+            ExecutionState::exited(code)
+        }
     }
 }

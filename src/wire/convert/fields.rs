@@ -36,7 +36,8 @@ impl<'b> Fields<'b> {
     /// Those of the message that `bytes` are.
     pub fn of(bytes: &'b [u8]) -> Self {
         let mut stream = CodedInputStream::from_bytes(bytes);
-        // Without the end as a limit the library panics when it skips more than there is. It fails only within another one.
+        // Without the end as a limit the library panics when it skips more than there is. It fails
+        // only within another one.
         let _ = stream.push_limit(bytes.len() as u64);
         Self { bytes, stream }
     }
@@ -54,7 +55,11 @@ impl<'b> Fields<'b> {
             }
             other => self.stream.skip_field(other).map(|()| Value::Other).ok()?,
         };
-        Some(Field { number: tag >> 3, value }).filter(|field| field.number > 0)
+        Some(Field {
+            number: tag >> 3,
+            value,
+        })
+        .filter(|field| field.number > 0)
     }
 }
 

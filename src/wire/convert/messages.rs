@@ -1,6 +1,6 @@
-//! Messages of ours and those of the schema, which the library reads and writes. One list says which part of ours is which
-//! part of theirs. Complete states, workloads and execution states are bytes in these (proto/build.rs), which tree.rs reads
-//! and writes.
+//! Messages of ours and those of the schema, which the library reads and writes. One list says
+//! which part of ours is which part of theirs. Complete states, workloads and execution states are
+//! bytes in these (proto/build.rs), which tree.rs reads and writes.
 //!
 //! Thread: whichever reads or writes the stream.
 
@@ -10,12 +10,14 @@ use super::tree::reader::last_of;
 use super::tree::writer::Writer;
 use super::tree::{self, Parts};
 use super::{ConvertError, Decoded, LIBRARY_DEPTH, Left, MALFORMED, PART};
-use crate::limits::{ADDITIONAL_INFO_MAX, CONDITION_INFO_MAX, FOREIGN_MESSAGE_MAX, READ_MASKS_PARTS_MAX};
+use crate::limits::{
+    ADDITIONAL_INFO_MAX, CONDITION_INFO_MAX, FOREIGN_MESSAGE_MAX, READ_MASKS_PARTS_MAX,
+};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
-    AddedWorkload, AgentHello, AgentLoad, AlteredFields, DeletedWorkload, FromServer, FromWorkload, LogEntry,
-    LogsRequest, PreparedInstance, ReadState, Request, RequestContent, Response, ResponseContent, ToServer, ToWorkload,
-    UpdateState, WorkloadPlan,
+    AddedWorkload, AgentHello, AgentLoad, AlteredFields, DeletedWorkload, FromServer, FromWorkload,
+    LogEntry, LogsRequest, PreparedInstance, ReadState, Request, RequestContent, Response,
+    ResponseContent, ToServer, ToWorkload, UpdateState, WorkloadPlan,
 };
 use crate::model::names::{InstanceName, Name, excerpt};
 use crate::model::node::Node;
@@ -46,8 +48,11 @@ fn parse<M: Message>(bytes: impl AsRef<[u8]>) -> Decoded<M> {
     let bytes = bytes.as_ref();
     let (mut message, mut stream) = (M::new(), CodedInputStream::from_bytes(bytes));
     // Without the end as a limit it takes what is cut short for complete.
-    let read = stream.push_limit(bytes.len() as u64).and_then(|_| message.merge_from(&mut stream));
-    read.map(|()| message).map_err(|_| ConvertError(MALFORMED.to_owned()))
+    let read = stream
+        .push_limit(bytes.len() as u64)
+        .and_then(|_| message.merge_from(&mut stream));
+    read.map(|()| message)
+        .map_err(|_| ConvertError(MALFORMED.to_owned()))
 }
 
 fn parse_within<M: Message>(bytes: &[u8], left: &mut Left) -> Decoded<M> {
@@ -57,7 +62,9 @@ fn parse_within<M: Message>(bytes: &[u8], left: &mut Left) -> Decoded<M> {
 }
 
 fn bytes_of(message: &impl Message) -> Vec<u8> {
-    message.write_to_bytes().expect("no field is required, and a vector takes all bytes")
+    message
+        .write_to_bytes()
+        .expect("no field is required, and a vector takes all bytes")
 }
 
 fn without_content() -> ConvertError {
@@ -70,8 +77,8 @@ fn without_content() -> ConvertError {
 trait Wire<M>: Sized {
     fn write(&self) -> M;
 
-    /// A part that was left out is read as an empty one, unless it is one that can be missing here as well. What it takes
-    /// in memory was counted when the library read it.
+    /// A part that was left out is read as an empty one, unless it is one that can be missing here
+    /// as well. What it takes in memory was counted when the library read it.
     fn read(message: M) -> Decoded<Self>;
 }
 
@@ -126,7 +133,8 @@ macro_rules! only {
     )* };
 }
 
-/// One of several messages: our name of each, what it holds, and their name of it. Others become the one after `or`.
+/// One of several messages: our name of each, what it holds, and their name of it. Others become
+/// the one after `or`.
 macro_rules! choices {
     ($($type:ident as $choice:ident or $other:expr => {
         $($kind:ident $(($value:ident))? $({ $($field:ident: $theirs:ident),* })? = $module:ident $message:ident)*
@@ -161,7 +169,15 @@ macro_rules! choices {
     )* };
 }
 
-same!(String, bool, u32, u64, Option<bool>, Option<i32>, Option<String>);
+same!(
+    String,
+    bool,
+    u32,
+    u64,
+    Option<bool>,
+    Option<i32>,
+    Option<String>
+);
 
 messages! {
     InstanceName as base::WorkloadInstanceName { workload: workloadName, agent: agentName, id: id }
@@ -270,11 +286,16 @@ impl<T: Wire<M>, M> Wire<Vec<M>> for Vec<T> {
 
 impl<T: Wire<M>, M> Wire<HashMap<String, M>> for BTreeMap<String, T> {
     fn write(&self) -> HashMap<String, M> {
-        self.iter().map(|(key, value)| (key.clone(), value.write())).collect()
+        self.iter()
+            .map(|(key, value)| (key.clone(), value.write()))
+            .collect()
     }
 
     fn read(message: HashMap<String, M>) -> Decoded<Self> {
-        message.into_iter().map(|(key, value)| Ok((key, Wire::read(value)?))).collect()
+        message
+            .into_iter()
+            .map(|(key, value)| Ok((key, Wire::read(value)?)))
+            .collect()
     }
 }
 
@@ -316,7 +337,11 @@ impl Wire<Option<Vec<u8>>> for Node {
     }
 
     fn read(message: Option<Vec<u8>>) -> Decoded<Self> {
-        tree::read_state(&message.unwrap_or_default(), Parts::Sent, &mut Left::unbounded())
+        tree::read_state(
+            &message.unwrap_or_default(),
+            Parts::Sent,
+            &mut Left::unbounded(),
+        )
     }
 }
 
@@ -341,7 +366,9 @@ impl Wire<EnumOrUnknown<api::DeleteCondition>> for DeleteCondition {
     fn read(message: EnumOrUnknown<api::DeleteCondition>) -> Decoded<Self> {
         match message.enum_value() {
             Ok(api::DeleteCondition::DEL_COND_RUNNING) => Ok(Self::Running),
-            Ok(api::DeleteCondition::DEL_COND_NOT_PENDING_NOR_RUNNING) => Ok(Self::NotPendingNorRunning),
+            Ok(api::DeleteCondition::DEL_COND_NOT_PENDING_NOR_RUNNING) => {
+                Ok(Self::NotPendingNorRunning)
+            }
             Err(number) => {
                 log::warn!(
                     "The server is probably newer: waiting for a workload to end instead of for condition {number}."
@@ -353,7 +380,9 @@ impl Wire<EnumOrUnknown<api::DeleteCondition>> for DeleteCondition {
 }
 
 fn required_instance(name: MessageField<base::WorkloadInstanceName>) -> Decoded<InstanceName> {
-    let name = name.into_option().ok_or_else(|| ConvertError("No instance name".to_owned()))?;
+    let name = name
+        .into_option()
+        .ok_or_else(|| ConvertError("No instance name".to_owned()))?;
     Wire::read(name)
 }
 
@@ -368,7 +397,10 @@ impl Wire<api::DeletedWorkload> for DeletedWorkload {
 
     fn read(message: api::DeletedWorkload) -> Decoded<Self> {
         let instance = required_instance(message.instanceName)?;
-        Ok(Self { instance, dependencies: Wire::read(message.dependencies)? })
+        Ok(Self {
+            instance,
+            dependencies: Wire::read(message.dependencies)?,
+        })
     }
 }
 
@@ -383,22 +415,36 @@ impl Wire<api::AddedWorkload> for AddedWorkload {
 
     fn read(message: api::AddedWorkload) -> Decoded<Self> {
         let instance = required_instance(message.instanceName)?;
-        let workload = message.workload.ok_or_else(|| ConvertError("No workload".to_owned()))?;
+        let workload = message
+            .workload
+            .ok_or_else(|| ConvertError("No workload".to_owned()))?;
         let read = tree::read_workload(&workload, &mut Left::unbounded()).unwrap_or_else(|error| {
-            log::warn!("Workload '{}' is refused: {error}", excerpt(&instance.workload));
+            log::warn!(
+                "Workload '{}' is refused: {error}",
+                excerpt(&instance.workload)
+            );
             tree::unreadable_workload(&workload, &error)
         });
-        Ok(Self { instance, workload: Arc::new(read) })
+        Ok(Self {
+            instance,
+            workload: Arc::new(read),
+        })
     }
 }
 
 fn write_states(states: &[WorkloadState]) -> api::UpdateWorkloadState {
     let entry = |WorkloadState { instance, state }: &WorkloadState| base::WorkloadState {
         instanceName: instance.write(),
-        executionState: Some(tree::write_phase(Some(&state.additional_info), Some(state.phase))),
+        executionState: Some(tree::write_phase(
+            Some(&state.additional_info),
+            Some(state.phase),
+        )),
         ..Default::default()
     };
-    api::UpdateWorkloadState { workloadStates: states.iter().map(entry).collect(), ..Default::default() }
+    api::UpdateWorkloadState {
+        workloadStates: states.iter().map(entry).collect(),
+        ..Default::default()
+    }
 }
 
 impl Wire<api::UpdateWorkloadState> for Vec<WorkloadState> {
@@ -406,7 +452,8 @@ impl Wire<api::UpdateWorkloadState> for Vec<WorkloadState> {
         write_states(self)
     }
 
-    /// An incomplete or malformed one is left out. One that only a newer program knows is one that nobody knows.
+    /// An incomplete or malformed one is left out. One that only a newer program knows is one that
+    /// nobody knows.
     fn read(message: api::UpdateWorkloadState) -> Decoded<Self> {
         let mut read = Vec::new();
         for state in message.workloadStates {
@@ -427,16 +474,21 @@ impl Wire<api::UpdateWorkloadState> for Vec<WorkloadState> {
                     (Some(&*unknown), Some(Phase::FailedUnknown))
                 }
             };
-            let (Some(instance), (info, Some(phase))) = (state.instanceName.into_option(), execution) else {
+            let (Some(instance), (info, Some(phase))) =
+                (state.instanceName.into_option(), execution)
+            else {
                 log::debug!("Skipping an incomplete workload state.");
                 continue;
             };
             let info = info.unwrap_or_default();
-            // Additional info of a state that a program stores, in bytes. Agents of other implementations send all that
-            // their engine writes.
+            // Additional info of a state that a program stores, in bytes. Agents of other
+            // implementations send all that their engine writes.
             let info = &info[..info.floor_char_boundary(ADDITIONAL_INFO_MAX)];
-            let state =
-                if info.is_empty() { ExecutionState::plain(phase) } else { ExecutionState::with_info(phase, info) };
+            let state = if info.is_empty() {
+                ExecutionState::plain(phase)
+            } else {
+                ExecutionState::with_info(phase, info)
+            };
             read.push(WorkloadState::new(Wire::read(instance)?, state));
         }
         Ok(read)
@@ -447,7 +499,11 @@ impl Wire<base::Request> for Request {
     fn write(&self) -> base::Request {
         let update = |update| Some(RequestEnum::UpdateStateRequest(update));
         let content = match &self.content {
-            RequestContent::UpdateState(UpdateState { new_state, masks, restart }) => {
+            RequestContent::UpdateState(UpdateState {
+                new_state,
+                masks,
+                restart,
+            }) => {
                 update(base::UpdateStateRequest {
                     // A state that could not be read never leaves this program again.
                     newState: new_state.iter().flatten().next().map(tree::write_state),
@@ -456,16 +512,24 @@ impl Wire<base::Request> for Request {
                     ..Default::default()
                 })
             }
-            RequestContent::RollBack(number) => {
-                update(base::UpdateStateRequest { rollbackOf: Some(*number), ..Default::default() })
-            }
+            RequestContent::RollBack(number) => update(base::UpdateStateRequest {
+                rollbackOf: Some(*number),
+                ..Default::default()
+            }),
             content => content.write(),
         };
-        base::Request { requestId: self.id.clone(), RequestContent: content, ..Default::default() }
+        base::Request {
+            requestId: self.id.clone(),
+            RequestContent: content,
+            ..Default::default()
+        }
     }
 
     fn read(message: base::Request) -> Decoded<Self> {
-        Ok(Self { id: message.requestId, content: Wire::read(message.RequestContent)? })
+        Ok(Self {
+            id: message.requestId,
+            content: Wire::read(message.RequestContent)?,
+        })
     }
 }
 
@@ -476,11 +540,14 @@ pub fn write_to_server(message: &ToServer) -> Vec<u8> {
         ToServer::StatesComplete => Some(ToServerEnum::UpdateWorkloadState(write_states(&[]))),
         message => message.write(),
     };
-    bytes_of(&api::ToServer { ToServerEnum: content, ..Default::default() })
+    bytes_of(&api::ToServer {
+        ToServerEnum: content,
+        ..Default::default()
+    })
 }
 
-/// Reads any message; one without content becomes [`ToServer::Empty`]. A request that may not be decoded becomes one that
-/// cannot be understood, so that its sender gets a response.
+/// Reads any message; one without content becomes [`ToServer::Empty`]. A request that may not be
+/// decoded becomes one that cannot be understood, so that its sender gets a response.
 ///
 /// # Errors
 /// Bytes that are no message.
@@ -488,24 +555,39 @@ pub fn read_to_server(bytes: &[u8], left: &mut Left) -> Decoded<ToServer> {
     // Of several parts the last one counts.
     if let Some((REQUEST, request)) = last_of(bytes, ANY)? {
         let read = read_request(request, left);
-        return match left.refused().filter(|_| read.is_err()).cloned().zip(request_id(request)) {
+        return match left
+            .refused()
+            .filter(|_| read.is_err())
+            .cloned()
+            .zip(request_id(request))
+        {
             Some((reason, id)) => Ok(refused_request(id, reason)),
             None => read.map(ToServer::Request),
         };
     }
     if bytes.len() > FOREIGN_MESSAGE_MAX {
-        // States, logs and loads go on to others, and all agents send these in pieces that everybody takes.
-        let text = format!("{} bytes that are no request, at most {FOREIGN_MESSAGE_MAX} are taken", bytes.len());
+        // States, logs and loads go on to others, and all agents send these in pieces that
+        // everybody takes.
+        let text = format!(
+            "{} bytes that are no request, at most {FOREIGN_MESSAGE_MAX} are taken",
+            bytes.len()
+        );
         return Err(left.refuse(text));
     }
     let message: api::ToServer = parse_within(bytes, left)?;
     let mut message = match message.ToServerEnum {
-        Some(ToServerEnum::UpdateWorkloadState(states)) if states.workloadStates.is_empty() => ToServer::StatesComplete,
+        Some(ToServerEnum::UpdateWorkloadState(states)) if states.workloadStates.is_empty() => {
+            ToServer::StatesComplete
+        }
         content => Wire::read(content)?,
     };
     if let ToServer::Prepared(instances) = &mut message {
         // Our agents send no more; the server keeps it and shows it to everybody.
-        for text in instances.iter_mut().flat_map(|it| [&mut it.reason, &mut it.unmet]).flatten() {
+        for text in instances
+            .iter_mut()
+            .flat_map(|it| [&mut it.reason, &mut it.unmet])
+            .flatten()
+        {
             text.truncate(text.floor_char_boundary(CONDITION_INFO_MAX));
             text.shrink_to_fit();
         }
@@ -515,8 +597,14 @@ pub fn read_to_server(bytes: &[u8], left: &mut Left) -> Decoded<ToServer> {
 
 /// A request that was not decoded, for the reason that its sender is told.
 pub fn refused_request(id: String, reason: String) -> ToServer {
-    let update = UpdateState { new_state: Some(Err(reason)), ..UpdateState::default() };
-    ToServer::Request(Request { id, content: RequestContent::UpdateState(update) })
+    let update = UpdateState {
+        new_state: Some(Err(reason)),
+        ..UpdateState::default()
+    };
+    ToServer::Request(Request {
+        id,
+        content: RequestContent::UpdateState(update),
+    })
 }
 
 /// The id of a request, if it can be read.
@@ -534,7 +622,10 @@ pub fn request_id_of_begin(begin: &[u8]) -> Option<String> {
     stream.read_raw_varint32().ok()?; // Its length, of which only the beginning is there.
     let request = begin.get(usize::try_from(stream.pos()).ok()?..)?;
     match Fields::of(request).next()?.ok()? {
-        Field { number: REQUEST_ID, value: Value::Bytes(id) } => String::from_utf8(id.to_vec()).ok(),
+        Field {
+            number: REQUEST_ID,
+            value: Value::Bytes(id),
+        } => String::from_utf8(id.to_vec()).ok(),
         _ => None,
     }
 }
@@ -542,8 +633,13 @@ pub fn request_id_of_begin(begin: &[u8]) -> Option<String> {
 fn read_request(bytes: &[u8], left: &mut Left) -> Decoded<Request> {
     match last_of(bytes, 2..=6)? {
         Some((2, update)) => {
-            let id = last_of(bytes, REQUEST_ID..=REQUEST_ID)?.map(|(_, id)| left.text(id)).transpose()?;
-            return Ok(Request { id: id.unwrap_or_default().to_owned(), content: read_update(update, left)? });
+            let id = last_of(bytes, REQUEST_ID..=REQUEST_ID)?
+                .map(|(_, id)| left.text(id))
+                .transpose()?;
+            return Ok(Request {
+                id: id.unwrap_or_default().to_owned(),
+                content: read_update(update, left)?,
+            });
         }
         Some((3, read)) => check_masks(read, left)?,
         _ => {}
@@ -552,32 +648,60 @@ fn read_request(bytes: &[u8], left: &mut Left) -> Decoded<Request> {
     Wire::read(request)
 }
 
-/// Without masks fewer parts of the state count. A state that cannot be read is refused by the server, with its reason.
+/// Without masks fewer parts of the state count. A state that cannot be read is refused by the
+/// server, with its reason.
 fn read_update(bytes: &[u8], left: &mut Left) -> Decoded<RequestContent> {
     let (mut masks, mut restart, mut state, mut rollback_of) = (Vec::new(), Vec::new(), None, None);
     for field in Fields::of(bytes) {
         match field? {
-            Field { number: 1, value: Value::Bytes(bytes) } => state = Some(bytes),
-            Field { number: number @ (2 | RESTART_WORKLOADS), value: Value::Bytes(text) } => {
+            Field {
+                number: 1,
+                value: Value::Bytes(bytes),
+            } => state = Some(bytes),
+            Field {
+                number: number @ (2 | RESTART_WORKLOADS),
+                value: Value::Bytes(text),
+            } => {
                 left.take(PART)?;
-                (if number == 2 { &mut masks } else { &mut restart }).push(left.text(text)?.to_owned());
+                (if number == 2 {
+                    &mut masks
+                } else {
+                    &mut restart
+                })
+                .push(left.text(text)?.to_owned());
             }
-            Field { number: ROLLBACK_OF, value: Value::Varint(number) } => rollback_of = Some(number),
+            Field {
+                number: ROLLBACK_OF,
+                value: Value::Varint(number),
+            } => rollback_of = Some(number),
             _ => {}
         }
     }
     if let Some(number) = rollback_of {
-        return Ok(RequestContent::RollBack(number)); // Whatever else it has: its sender needs the rights for this only.
+        // Whatever else it has: its sender needs the rights for this only.
+        return Ok(RequestContent::RollBack(number));
     }
-    let parts = if masks.is_empty() { Parts::NewWhole } else { Parts::New };
-    let new_state = state.map(|state| tree::read_state(state, parts, left).map_err(|error| error.to_string()));
-    Ok(RequestContent::UpdateState(UpdateState { new_state, masks, restart }))
+    let parts = if masks.is_empty() {
+        Parts::NewWhole
+    } else {
+        Parts::New
+    };
+    let new_state =
+        state.map(|state| tree::read_state(state, parts, left).map_err(|error| error.to_string()));
+    Ok(RequestContent::UpdateState(UpdateState {
+        new_state,
+        masks,
+        restart,
+    }))
 }
 
 /// Parts of all masks of a read or subscription.
 fn check_masks(bytes: &[u8], left: &mut Left) -> Decoded<()> {
     let parts = |field: Field<'_>| match field {
-        Field { number: 1, value: Value::Bytes(mask) } => 1 + mask.iter().filter(|byte| **byte == b'.').count(),
+        Field {
+            number: 1,
+            value: Value::Bytes(mask),
+        } => 1 + mask.iter().filter(|byte| **byte == b'.').count(),
         _ => 0,
     };
     let parts: usize = Fields::of(bytes).map_while(Result::ok).map(parts).sum();
@@ -592,7 +716,10 @@ fn check_masks(bytes: &[u8], left: &mut Left) -> Decoded<()> {
 // ------------------------------------------------------------- from the server
 
 pub fn write_from_server(message: &FromServer) -> Vec<u8> {
-    bytes_of(&api::FromServer { FromServerEnum: message.write(), ..Default::default() })
+    bytes_of(&api::FromServer {
+        FromServerEnum: message.write(),
+        ..Default::default()
+    })
 }
 
 /// Reads a message of the server.
@@ -617,9 +744,15 @@ pub fn write_plan(plan: &WorkloadPlan) -> Vec<u8> {
 #[cfg(feature = "server")]
 pub fn read_plan(bytes: &[u8]) -> Decoded<WorkloadPlan> {
     let plan = parse::<api::UpdateWorkload>(bytes)?;
-    for condition in plan.deletedWorkloads.iter().flat_map(|deleted| deleted.dependencies.values()) {
+    for condition in plan
+        .deletedWorkloads
+        .iter()
+        .flat_map(|deleted| deleted.dependencies.values())
+    {
         if let Err(number) = condition.enum_value() {
-            return Err(ConvertError::unknown_enum(i64::from(number).cast_unsigned()));
+            return Err(ConvertError::unknown_enum(
+                i64::from(number).cast_unsigned(),
+            ));
         }
     }
     for added in &plan.addedWorkloads {
@@ -637,7 +770,9 @@ pub fn encode_state(state: &Node, altered: Option<&AlteredFields>) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.nested(1, |writer| tree::add_state(writer, state));
     let altered: Option<base::AlteredFields> = altered.map(Wire::write);
-    altered.iter().for_each(|altered| writer.bytes(2, &bytes_of(altered)));
+    altered
+        .iter()
+        .for_each(|altered| writer.bytes(2, &bytes_of(altered)));
     writer.bytes
 }
 
@@ -670,7 +805,9 @@ pub fn before_state_entries(bytes: usize) -> Vec<u8> {
 // -------------------------------------------------------- the control interface
 
 fn delimited(message: &impl Message) -> Vec<u8> {
-    message.write_length_delimited_to_bytes().expect("no field is required, and a vector takes all bytes")
+    message
+        .write_length_delimited_to_bytes()
+        .expect("no field is required, and a vector takes all bytes")
 }
 
 /// Reads a message of a workload. A request that may not be decoded is refused with its id.
@@ -693,7 +830,10 @@ pub fn read_from_workload(bytes: &[u8]) -> Decoded<FromWorkload> {
 
 /// With its length.
 pub fn write_from_workload(message: FromWorkload) -> Vec<u8> {
-    delimited(&control::ToAnkaios { ToAnkaiosEnum: message.write(), ..Default::default() })
+    delimited(&control::ToAnkaios {
+        ToAnkaiosEnum: message.write(),
+        ..Default::default()
+    })
 }
 
 /// Reads a message of the agent.
@@ -706,5 +846,8 @@ pub fn read_to_workload(bytes: &[u8]) -> Decoded<ToWorkload> {
 
 /// With its length.
 pub fn write_to_workload(message: ToWorkload) -> Vec<u8> {
-    delimited(&control::FromAnkaios { FromAnkaiosEnum: message.write(), ..Default::default() })
+    delimited(&control::FromAnkaios {
+        FromAnkaiosEnum: message.write(),
+        ..Default::default()
+    })
 }

@@ -2,12 +2,13 @@
 //!
 //! Thread: whichever reads or writes the stream.
 //!
-//! Receivers are lenient where that is safe: a state without additional info has an empty one, an incomplete
-//! entry of a list of states is left out. What cannot be read at all is an error with the reason.
+//! Receivers are lenient where that is safe: a state without additional info has an empty one, an
+//! incomplete entry of a list of states is left out. What cannot be read at all is an error with
+//! the reason.
 //!
-//! What is read has a bound in memory, since a message of tiny parts takes many times its bytes: two bytes are enough for an
-//! empty workload. Our own reader counts what it makes of complete states; of what the library reads, the parts are
-//! counted before.
+//! What is read has a bound in memory, since a message of tiny parts takes many times its bytes:
+//! two bytes are enough for an empty workload. Our own reader counts what it makes of complete
+//! states; of what the library reads, the parts are counted before.
 
 mod fields;
 pub mod messages;
@@ -43,17 +44,19 @@ impl ConvertError {
     }
 }
 
-/// What a part of a state takes beside its content, in bytes: itself, and its place in a map or list that has grown.
+/// What a part of a state takes beside its content, in bytes: itself, and its place in a map or
+/// list that has grown.
 const PART: usize = 96;
-/// What any part takes that the library reads, in bytes: a place in a map or list of messages that has grown, the message, and
-/// what we make of it. One that the schema does not know has a table entry of its own and takes twice as much.
+/// What any part takes that the library reads, in bytes: a place in a map or list of messages that
+/// has grown, the message, and what we make of it. One that the schema does not know has a table
+/// entry of its own and takes twice as much.
 const LIBRARY_PART: usize = 256;
 /// Messages of the library that have such parts nest at most so deep.
 const LIBRARY_DEPTH: usize = 8;
 /// Memory that any message may take when it is decoded, in bytes: some 100,000 small parts.
 const DECODED_ALWAYS: usize = 16 * 1024 * 1024;
-/// Further memory, as a multiple of the message's own bytes. States of people take three to five times their bytes; a
-/// message of tiny parts would take a hundred times.
+/// Further memory, as a multiple of the message's own bytes. States of people take three to five
+/// times their bytes; a message of tiny parts would take a hundred times.
 const DECODED_FACTOR: usize = 8;
 
 /// What a message may still take in memory when it is decoded.
@@ -72,11 +75,20 @@ pub struct Left {
 impl Left {
     /// For a message from outside.
     pub fn of(bytes: &[u8]) -> Self {
-        Self::at_most(DECODED_ALWAYS.saturating_add(bytes.len().saturating_mul(DECODED_FACTOR)), bytes)
+        Self::at_most(
+            DECODED_ALWAYS.saturating_add(bytes.len().saturating_mul(DECODED_FACTOR)),
+            bytes,
+        )
     }
 
     pub fn at_most(max: usize, bytes: &[u8]) -> Self {
-        Self { length: bytes.len(), max, left: max, refused: None, shows_unknown: false }
+        Self {
+            length: bytes.len(),
+            max,
+            left: max,
+            refused: None,
+            shows_unknown: false,
+        }
     }
 
     /// For a message of the server, which is trusted.
@@ -101,15 +113,23 @@ impl Left {
         Ok(())
     }
 
-    /// Takes what the library needs for a message. Text of printable characters, with tabs and colours, is passed over: as a
-    /// message it could only have a few numbers of fields, all of them small.
+    /// Takes what the library needs for a message. Text of printable characters, with tabs and
+    /// colours, is passed over: as a message it could only have a few numbers of fields, all of
+    /// them small.
     fn take_for_library(&mut self, bytes: &[u8], depth: usize) -> Decoded<()> {
         for field in Fields::of(bytes).map_while(Result::ok) {
             let is_known = matches!(field.number, ..16 | 1000..1006);
-            self.take(if is_known { LIBRARY_PART } else { 2 * LIBRARY_PART })?;
+            self.take(if is_known {
+                LIBRARY_PART
+            } else {
+                2 * LIBRARY_PART
+            })?;
             match field.value {
                 Value::Bytes(part)
-                    if depth > 0 && !part.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\t' | b'\r' | 0x1b)) =>
+                    if depth > 0
+                        && !part
+                            .iter()
+                            .all(|byte| matches!(byte, b' '..=b'~' | b'\t' | b'\r' | 0x1b)) =>
                 {
                     self.take_for_library(part, depth - 1)?;
                 }

@@ -3,8 +3,8 @@
 //! Thread: the test's.
 
 use super::messages::{
-    encode_states, read_from_server, read_from_workload, read_plan, read_to_server, request_id_of_begin,
-    write_from_server, write_plan, write_to_server,
+    encode_states, read_from_server, read_from_workload, read_plan, read_to_server,
+    request_id_of_begin, write_from_server, write_plan, write_to_server,
 };
 use super::schema::{ank_base as base, grpc_api, grpc_api as api};
 use super::tree::Parts;
@@ -32,8 +32,18 @@ fn through_server(message: ToServer) -> ToServer {
     let bytes = write_to_server(&message);
     // The library skips nothing of it.
     let theirs = grpc_api::ToServer::parse_from_bytes(&bytes).unwrap();
-    assert_eq!(read_to_server(&theirs.write_to_bytes().unwrap(), &mut Left::of(&bytes)), read(&bytes));
-    assert!(theirs.special_fields.unknown_fields().iter().next().is_none());
+    assert_eq!(
+        read_to_server(&theirs.write_to_bytes().unwrap(), &mut Left::of(&bytes)),
+        read(&bytes)
+    );
+    assert!(
+        theirs
+            .special_fields
+            .unknown_fields()
+            .iter()
+            .next()
+            .is_none()
+    );
     read(&bytes).unwrap()
 }
 
@@ -44,8 +54,18 @@ fn read(bytes: &[u8]) -> Decoded<ToServer> {
 fn through_client(message: FromServer) -> FromServer {
     let bytes = write_from_server(&message);
     let theirs = grpc_api::FromServer::parse_from_bytes(&bytes).unwrap();
-    assert_eq!(read_from_server(theirs.write_to_bytes().unwrap()), read_from_server(&bytes));
-    assert!(theirs.special_fields.unknown_fields().iter().next().is_none());
+    assert_eq!(
+        read_from_server(theirs.write_to_bytes().unwrap()),
+        read_from_server(&bytes)
+    );
+    assert!(
+        theirs
+            .special_fields
+            .unknown_fields()
+            .iter()
+            .next()
+            .is_none()
+    );
     read_from_server(&bytes).unwrap()
 }
 
@@ -54,7 +74,11 @@ fn written(tree: &Node) -> base::CompleteState {
 }
 
 fn read_tree(state: &base::CompleteState, parts: Parts) -> Decoded<Node> {
-    tree::read_state(&state.write_to_bytes().unwrap(), parts, &mut Left::unbounded())
+    tree::read_state(
+        &state.write_to_bytes().unwrap(),
+        parts,
+        &mut Left::unbounded(),
+    )
 }
 
 /// A sample with every value that can be known, and one without any.
@@ -69,21 +93,35 @@ fn usage() -> AgentUsage {
         restarts: Some(7),
         missing: None,
     };
-    let missing = WorkloadUsage { missing: Some("why".to_owned()), ..WorkloadUsage::default() };
+    let missing = WorkloadUsage {
+        missing: Some("why".to_owned()),
+        ..WorkloadUsage::default()
+    };
     let node = NodeUsage {
         cores: Some(2),
         cpu_busy_usec: Some(3),
         memory_total_bytes: Some(4),
         memory_available_bytes: Some(0),
     };
-    let ids = [("1".into(), all), ("2".into(), missing), ("3".into(), WorkloadUsage::default())];
-    AgentUsage { sampled_usec: Some(9), node, workloads: [("web".into(), ids.into())].into(), missing: None }
+    let ids = [
+        ("1".into(), all),
+        ("2".into(), missing),
+        ("3".into(), WorkloadUsage::default()),
+    ];
+    AgentUsage {
+        sampled_usec: Some(9),
+        node,
+        workloads: [("web".into(), ids.into())].into(),
+        missing: None,
+    }
 }
 
 fn states() -> Vec<WorkloadState> {
     Phase::ALL
         .iter()
-        .map(|(phase, ..)| WorkloadState::new(instance(), ExecutionState::with_info(*phase, "info")))
+        .map(|(phase, ..)| {
+            WorkloadState::new(instance(), ExecutionState::with_info(*phase, "info"))
+        })
         .collect()
 }
 
@@ -91,17 +129,34 @@ fn prepared(level: Option<PrepareLevel>, tries: u32) -> PreparedInstance {
     let reason = (tries > 0).then(|| "no such image".to_owned());
     let unmet = level.map(|_| "/run/nav/lock exists".to_owned());
     let is_final = tries > 2;
-    PreparedInstance { instance: instance(), level, reason, tries, is_final, unmet }
+    PreparedInstance {
+        instance: instance(),
+        level,
+        reason,
+        tries,
+        is_final,
+        unmet,
+    }
 }
 
 /// The server keeps them and shows them to everybody, whoever sends them.
 #[test]
 fn texts_about_preparations_are_cut() {
     let long = Some("ä".repeat(CONDITION_INFO_MAX));
-    let sent = PreparedInstance { reason: long.clone(), unmet: long, ..prepared(None, 1) };
-    let ToServer::Prepared(read) = through_server(ToServer::Prepared(vec![sent])) else { panic!() };
+    let sent = PreparedInstance {
+        reason: long.clone(),
+        unmet: long,
+        ..prepared(None, 1)
+    };
+    let ToServer::Prepared(read) = through_server(ToServer::Prepared(vec![sent])) else {
+        panic!()
+    };
     for text in [&read[0].reason, &read[0].unmet] {
-        assert!(text.as_ref().is_some_and(|text| text.len() <= CONDITION_INFO_MAX), "{text:?}");
+        assert!(
+            text.as_ref()
+                .is_some_and(|text| text.len() <= CONDITION_INFO_MAX),
+            "{text:?}"
+        );
     }
 }
 
@@ -111,11 +166,28 @@ fn messages_to_the_server_arrive_unchanged() {
         "desiredState",
         Node::map([
             ("apiVersion", Node::text("v1")),
-            ("workloads", Node::map([("web", workload_node(&workload_with_everything(), Rendering::Full))])),
-            ("configs", Node::map([("c", Node::List(vec![Node::text("x"), Node::map([("k", Node::text("v"))])]))])),
+            (
+                "workloads",
+                Node::map([(
+                    "web",
+                    workload_node(&workload_with_everything(), Rendering::Full),
+                )]),
+            ),
+            (
+                "configs",
+                Node::map([(
+                    "c",
+                    Node::List(vec![Node::text("x"), Node::map([("k", Node::text("v"))])]),
+                )]),
+            ),
         ]),
     )]);
-    let request = |content| ToServer::Request(Request { id: "a@b".into(), content });
+    let request = |content| {
+        ToServer::Request(Request {
+            id: "a@b".into(),
+            content,
+        })
+    };
     let logs = LogsRequest {
         instances: vec![instance()],
         follow: Some(false),
@@ -128,29 +200,60 @@ fn messages_to_the_server_arrive_unchanged() {
             agent: "A".into(),
             version: "1.1.0".into(),
             tags: [("k".into(), "v".into())].into(),
-            capabilities: AgentCapabilities { tells_usage: true, prepares: true },
+            capabilities: AgentCapabilities {
+                tells_usage: true,
+                prepares: true,
+            },
         }),
-        ToServer::CommanderHello { version: "1.1.0".into() },
+        ToServer::CommanderHello {
+            version: "1.1.0".into(),
+        },
         ToServer::WorkloadStates(states()),
         ToServer::StatesComplete,
-        ToServer::Prepared(vec![prepared(Some(PrepareLevel::Create), 0), prepared(None, 3)]),
-        ToServer::AgentLoad(AgentLoad { agent: "A".into(), cpu_usage: 42, free_memory: u64::MAX }),
+        ToServer::Prepared(vec![
+            prepared(Some(PrepareLevel::Create), 0),
+            prepared(None, 3),
+        ]),
+        ToServer::AgentLoad(AgentLoad {
+            agent: "A".into(),
+            cpu_usage: 42,
+            free_memory: u64::MAX,
+        }),
         request(RequestContent::UpdateState(UpdateState {
             new_state: Some(Ok(tree)),
             masks: vec!["m".into()],
             restart: vec!["a".into(), "b".into()],
         })),
-        request(RequestContent::UpdateState(UpdateState { new_state: None, masks: vec![], ..Default::default() })),
+        request(RequestContent::UpdateState(UpdateState {
+            new_state: None,
+            masks: vec![],
+            ..Default::default()
+        })),
         request(RequestContent::RollBack(7)),
-        request(RequestContent::CompleteState(ReadState { masks: vec!["m".into()], subscribe: true })),
+        request(RequestContent::CompleteState(ReadState {
+            masks: vec!["m".into()],
+            subscribe: true,
+        })),
         request(RequestContent::Logs(logs)),
         request(RequestContent::LogsCancel),
         request(RequestContent::EventsCancel),
         request(RequestContent::Missing),
-        ToServer::LogEntries { request_id: "r".into(), entries: vec![LogEntry::line(instance(), "line")] },
-        ToServer::LogsStop { request_id: "r".into(), instance: instance() },
-        ToServer::UsageResponse { number: u64::MAX, usage: usage() },
-        ToServer::UsageResponse { number: 0, usage: AgentUsage::missing("x") },
+        ToServer::LogEntries {
+            request_id: "r".into(),
+            entries: vec![LogEntry::line(instance(), "line")],
+        },
+        ToServer::LogsStop {
+            request_id: "r".into(),
+            instance: instance(),
+        },
+        ToServer::UsageResponse {
+            number: u64::MAX,
+            usage: usage(),
+        },
+        ToServer::UsageResponse {
+            number: 0,
+            usage: AgentUsage::missing("x"),
+        },
         ToServer::Goodbye,
         ToServer::Empty,
     ] {
@@ -161,51 +264,119 @@ fn messages_to_the_server_arrive_unchanged() {
 /// A guarded update with all its fields.
 fn guarded_update() -> Node {
     let texts = |keys: &[&'static str]| Node::map(keys.iter().map(|key| (*key, Node::text(*key))));
-    let mut update = texts(&["phase", "reason", "accepted", "ended", "replacedBy", "keptIn"]);
+    let mut update = texts(&[
+        "phase",
+        "reason",
+        "accepted",
+        "ended",
+        "replacedBy",
+        "keptIn",
+    ]);
     update.as_map_mut().unwrap().extend([
         ("losses".into(), Node::Number(2)),
-        ("waitsFor".into(), Node::List(vec![Node::text("web"), Node::text("agent B")])),
-        ("before".into(), Node::map([("apiVersion", Node::text("v1")), ("configs", texts(&["k"]))])),
-        ("workloads".into(), Node::map([("web", texts(&["old", "new", "after"])), ("gone", Node::empty())])),
-        ("configs".into(), Node::map([("k", texts(&["after"])), ("gone", Node::empty())])),
+        (
+            "waitsFor".into(),
+            Node::List(vec![Node::text("web"), Node::text("agent B")]),
+        ),
+        (
+            "before".into(),
+            Node::map([("apiVersion", Node::text("v1")), ("configs", texts(&["k"]))]),
+        ),
+        (
+            "workloads".into(),
+            Node::map([
+                ("web", texts(&["old", "new", "after"])),
+                ("gone", Node::empty()),
+            ]),
+        ),
+        (
+            "configs".into(),
+            Node::map([("k", texts(&["after"])), ("gone", Node::empty())]),
+        ),
     ]);
     update
 }
 
 #[test]
 fn messages_from_the_server_arrive_unchanged() {
-    let added = AddedWorkload { instance: instance(), workload: Arc::new(workload_with_everything()) };
+    let added = AddedWorkload {
+        instance: instance(),
+        workload: Arc::new(workload_with_everything()),
+    };
     let deleted = DeletedWorkload {
         instance: instance(),
-        dependencies: [("a".into(), DeleteCondition::NotPendingNorRunning), ("b".into(), DeleteCondition::Running)]
-            .into(),
+        dependencies: [
+            ("a".into(), DeleteCondition::NotPendingNorRunning),
+            ("b".into(), DeleteCondition::Running),
+        ]
+        .into(),
     };
     let state = Node::map([
         (
             "workloadStates",
-            Node::map([("", Node::map([("w", Node::map([("id", Node::map([("additionalInfo", Node::text(""))]))]))]))]),
+            Node::map([(
+                "",
+                Node::map([(
+                    "w",
+                    Node::map([("id", Node::map([("additionalInfo", Node::text(""))]))]),
+                )]),
+            )]),
         ),
-        ("agents", Node::map([("A", Node::map([("status", Node::map([("cpuUsage", Node::Number(1))]))]))])),
-        ("updates", Node::map([("1", guarded_update()), ("2", Node::empty())])),
-        ("usage", Node::map([("A", usage().node()), ("B", AgentUsage::missing("late").node())])),
+        (
+            "agents",
+            Node::map([(
+                "A",
+                Node::map([("status", Node::map([("cpuUsage", Node::Number(1))]))]),
+            )]),
+        ),
+        (
+            "updates",
+            Node::map([("1", guarded_update()), ("2", Node::empty())]),
+        ),
+        (
+            "usage",
+            Node::map([
+                ("A", usage().node()),
+                ("B", AgentUsage::missing("late").node()),
+            ]),
+        ),
         ("modes", modes()),
         ("timings", timings()),
         ("warning", Node::text("of the start")),
     ]);
-    let response = |content| FromServer::Response(Response { id: "id".into(), content });
+    let response = |content| {
+        FromServer::Response(Response {
+            id: "id".into(),
+            content,
+        })
+    };
     for message in [
         FromServer::ServerHello(vec![added.clone()]),
         FromServer::Prepare(vec![added.clone()]),
-        FromServer::UpdateWorkload(WorkloadPlan { added: vec![added], deleted: vec![deleted] }),
+        FromServer::UpdateWorkload(WorkloadPlan {
+            added: vec![added],
+            deleted: vec![deleted],
+        }),
         FromServer::WorkloadStates(states()),
-        FromServer::LogsRequest { request_id: "r".into(), request: LogsRequest::default() },
-        FromServer::LogsCancel { request_id: "r".into() },
+        FromServer::LogsRequest {
+            request_id: "r".into(),
+            request: LogsRequest::default(),
+        },
+        FromServer::LogsCancel {
+            request_id: "r".into(),
+        },
         FromServer::UsageRequest { number: 7 },
         response(ResponseContent::Error("no".into())),
-        response(ResponseContent::CompleteState { state: state.clone(), altered: None }),
+        response(ResponseContent::CompleteState {
+            state: state.clone(),
+            altered: None,
+        }),
         response(ResponseContent::CompleteState {
             state,
-            altered: Some(AlteredFields { added: vec!["a".into()], ..Default::default() }),
+            altered: Some(AlteredFields {
+                added: vec!["a".into()],
+                ..Default::default()
+            }),
         }),
         response(ResponseContent::UpdateStateSuccess {
             added: vec!["a".into()],
@@ -214,8 +385,14 @@ fn messages_from_the_server_arrive_unchanged() {
             warning: Some("w".into()),
         }),
         response(ResponseContent::LogsAccepted(vec![instance()])),
-        response(ResponseContent::LogEntries(vec![LogEntry::line(instance(), "x")])),
-        response(ResponseContent::LogEntries(vec![log_entries::no_log(instance(), "x")])),
+        response(ResponseContent::LogEntries(vec![LogEntry::line(
+            instance(),
+            "x",
+        )])),
+        response(ResponseContent::LogEntries(vec![log_entries::no_log(
+            instance(),
+            "x",
+        )])),
         response(ResponseContent::LogsStop(instance())),
         response(ResponseContent::LogsCancelAccepted),
         response(ResponseContent::EventsCancelAccepted),
@@ -233,36 +410,65 @@ fn modes() -> Node {
 
 /// Times of one instance, with each of them.
 fn timings() -> Node {
-    let keys = ["desired", "waiting", "starting", "started", "running", "ended", "starts"];
-    let mut times: Vec<(&str, Node)> = keys.into_iter().zip(0..).map(|(key, at)| (key, Node::Number(at))).collect();
+    let keys = [
+        "desired", "waiting", "starting", "started", "running", "ended", "starts",
+    ];
+    let mut times: Vec<(&str, Node)> = keys
+        .into_iter()
+        .zip(0..)
+        .map(|(key, at)| (key, Node::Number(at)))
+        .collect();
     times.push(("prepared", Node::text("INIT")));
-    let workloads = Node::map([("w", Node::map([("id", Node::map(times)), ("new", Node::empty())]))]);
+    let workloads = Node::map([(
+        "w",
+        Node::map([("id", Node::map(times)), ("new", Node::empty())]),
+    )]);
     let instances = Node::map([("A", workloads), ("", Node::empty())]);
-    Node::map([("now", Node::Number(u64::MAX)), ("boot", Node::Number(0)), ("instances", instances)])
+    Node::map([
+        ("now", Node::Number(u64::MAX)),
+        ("boot", Node::Number(0)),
+        ("instances", instances),
+    ])
 }
 
 #[test]
 fn parts_on_request_are_unknown_in_new_states() {
-    let sent = Node::map([("modes", modes()), ("timings", timings()), ("agents", Node::empty())]);
+    let sent = Node::map([
+        ("modes", modes()),
+        ("timings", timings()),
+        ("agents", Node::empty()),
+    ]);
     let message = written(&sent);
     assert_eq!(read_tree(&message, Parts::Sent), Ok(sent));
-    assert_eq!(read_tree(&message, Parts::New), Ok(Node::map([("agents", Node::empty())])));
+    assert_eq!(
+        read_tree(&message, Parts::New),
+        Ok(Node::map([("agents", Node::empty())]))
+    );
 }
 
 #[test]
 fn a_zero_sub_state_is_on_the_wire() {
     // Field 1 (text, present though empty), then field 4 as a varint 0.
-    assert_eq!(tree::write_phase(Some(""), Some(Phase::Running)), [0x0a, 0x00, 0x20, 0x00]);
+    assert_eq!(
+        tree::write_phase(Some(""), Some(Phase::Running)),
+        [0x0a, 0x00, 0x20, 0x00]
+    );
 }
 
 #[test]
 fn incomplete_and_malformed_states_are_skipped_one_by_one() {
     let running = WorkloadState::new(instance(), ExecutionState::plain(Phase::Running));
-    let good = base::WorkloadState::parse_from_bytes(&encode_states(std::slice::from_ref(&running))[2..]).unwrap();
+    let good =
+        base::WorkloadState::parse_from_bytes(&encode_states(std::slice::from_ref(&running))[2..])
+            .unwrap();
     let with = |change: &dyn Fn(&mut base::ExecutionState)| {
-        let mut execution = base::ExecutionState::parse_from_bytes(good.executionState.as_ref().unwrap()).unwrap();
+        let mut execution =
+            base::ExecutionState::parse_from_bytes(good.executionState.as_ref().unwrap()).unwrap();
         change(&mut execution);
-        base::WorkloadState { executionState: Some(execution.write_to_bytes().unwrap()), ..good.clone() }
+        base::WorkloadState {
+            executionState: Some(execution.write_to_bytes().unwrap()),
+            ..good.clone()
+        }
     };
     let number = EnumOrUnknown::from_i32(77);
     let unknown = with(&|state| {
@@ -270,15 +476,41 @@ fn incomplete_and_malformed_states_are_skipped_one_by_one() {
     });
     let without_info = with(&|state| state.additionalInfo = None);
     // Field 1 with a byte that is no UTF-8, and one that ends too early; both Running(Ok).
-    let [no_text, cut] = [&[0x0a, 0x01, 0xff, 0x20, 0x00][..], &[0x20, 0x00, 0x0a, 0x09]]
-        .map(|bytes| base::WorkloadState { executionState: Some(bytes.to_vec()), ..good.clone() });
-    let states = vec![good.clone(), unknown, base::WorkloadState::default(), no_text, cut, without_info];
-    let update = grpc_api::UpdateWorkloadState { workloadStates: states, ..Default::default() };
-    let content = Some(grpc_api::to_server::ToServerEnum::UpdateWorkloadState(update));
-    let message = grpc_api::ToServer { ToServerEnum: content, ..Default::default() };
-    let ToServer::WorkloadStates(read) = read(&message.write_to_bytes().unwrap()).unwrap() else { panic!() };
+    let [no_text, cut] = [
+        &[0x0a, 0x01, 0xff, 0x20, 0x00][..],
+        &[0x20, 0x00, 0x0a, 0x09],
+    ]
+    .map(|bytes| base::WorkloadState {
+        executionState: Some(bytes.to_vec()),
+        ..good.clone()
+    });
+    let states = vec![
+        good.clone(),
+        unknown,
+        base::WorkloadState::default(),
+        no_text,
+        cut,
+        without_info,
+    ];
+    let update = grpc_api::UpdateWorkloadState {
+        workloadStates: states,
+        ..Default::default()
+    };
+    let content = Some(grpc_api::to_server::ToServerEnum::UpdateWorkloadState(
+        update,
+    ));
+    let message = grpc_api::ToServer {
+        ToServerEnum: content,
+        ..Default::default()
+    };
+    let ToServer::WorkloadStates(read) = read(&message.write_to_bytes().unwrap()).unwrap() else {
+        panic!()
+    };
     let info = "unknown enumeration value 77, which only a newer program knows";
-    let newer = WorkloadState::new(instance(), ExecutionState::with_info(Phase::FailedUnknown, info));
+    let newer = WorkloadState::new(
+        instance(),
+        ExecutionState::with_info(Phase::FailedUnknown, info),
+    );
     assert_eq!(read, [running.clone(), newer, running]);
 }
 
@@ -287,13 +519,27 @@ fn unknown_numbers_and_open_choices_make_a_new_state_unreadable() {
     let mut bad_enum = base::Workload::new();
     bad_enum.restartPolicy = Some(EnumOrUnknown::from_i32(9));
     let mut bad_file = base::Workload::new();
-    bad_file.files = MessageField::some(base::Files { files: vec![base::File::new()], ..Default::default() });
-    for (workload, message) in [(bad_enum, "unknown enumeration value 9"), (bad_file, "Missing field 'file_content'")] {
+    bad_file.files = MessageField::some(base::Files {
+        files: vec![base::File::new()],
+        ..Default::default()
+    });
+    for (workload, message) in [
+        (bad_enum, "unknown enumeration value 9"),
+        (bad_file, "Missing field 'file_content'"),
+    ] {
         let mut state = base::CompleteState::new();
-        let map = base::WorkloadMap { workloads: [("w".to_owned(), workload)].into(), ..Default::default() };
-        state.desiredState =
-            MessageField::some(base::State { workloads: MessageField::some(map), ..Default::default() });
-        assert_eq!(read_tree(&state, Parts::New).unwrap_err().to_string(), message);
+        let map = base::WorkloadMap {
+            workloads: [("w".to_owned(), workload)].into(),
+            ..Default::default()
+        };
+        state.desiredState = MessageField::some(base::State {
+            workloads: MessageField::some(map),
+            ..Default::default()
+        });
+        assert_eq!(
+            read_tree(&state, Parts::New).unwrap_err().to_string(),
+            message
+        );
     }
 }
 
@@ -301,11 +547,15 @@ fn unknown_numbers_and_open_choices_make_a_new_state_unreadable() {
 fn a_workload_for_an_agent_must_be_complete() {
     let bytes = tree::write_workload(&workload_with_everything());
     let complete = base::Workload::parse_from_bytes(&bytes).unwrap();
-    let read =
-        |workload: &base::Workload| tree::read_workload(&workload.write_to_bytes().unwrap(), &mut Left::unbounded());
+    let read = |workload: &base::Workload| {
+        tree::read_workload(&workload.write_to_bytes().unwrap(), &mut Left::unbounded())
+    };
     assert_eq!(read(&complete).as_ref(), Ok(&workload_with_everything()));
     for (clear, message) in [
-        ((|w: &mut base::Workload| w.agent = None) as fn(&mut base::Workload), "Missing field 'agent'"),
+        (
+            (|w: &mut base::Workload| w.agent = None) as fn(&mut base::Workload),
+            "Missing field 'agent'",
+        ),
         (|w| w.runtime = None, "Missing field 'runtime'"),
         (|w| w.runtimeConfig = None, "Missing field 'runtime_config'"),
     ] {
@@ -325,7 +575,10 @@ fn presence_survives_the_tree() {
         ..Default::default()
     };
     let tree = read_tree(&message, Parts::New).unwrap();
-    assert_eq!(serde_json::to_string(&tree).unwrap(), r#"{"desiredState":{"apiVersion":"","workloads":{}}}"#);
+    assert_eq!(
+        serde_json::to_string(&tree).unwrap(),
+        r#"{"desiredState":{"apiVersion":"","workloads":{}}}"#
+    );
     assert!(written(&tree).desiredState.workloads.is_some());
     assert!(written(&tree).desiredState.configs.is_none());
     assert!(desired_state_from_node(tree.get("desiredState").unwrap()).is_ok());
@@ -334,22 +587,39 @@ fn presence_survives_the_tree() {
 #[test]
 fn what_an_update_without_masks_ignores_cannot_refuse_it() {
     let rule = base::AccessRightsRule {
-        AccessRightsRuleEnum: Some(base::access_rights_rule::AccessRightsRuleEnum::StateRule(base::StateRule {
-            operation: EnumOrUnknown::from_i32(77),
-            ..Default::default()
-        })),
+        AccessRightsRuleEnum: Some(base::access_rights_rule::AccessRightsRuleEnum::StateRule(
+            base::StateRule {
+                operation: EnumOrUnknown::from_i32(77),
+                ..Default::default()
+            },
+        )),
         ..Default::default()
     };
-    let access = base::ControlInterfaceAccess { allowRules: vec![rule], ..Default::default() };
-    let workload = base::Workload { controlInterfaceAccess: MessageField::some(access), ..Default::default() };
-    let workloads = base::WorkloadMap { workloads: [("w".to_owned(), workload)].into(), ..Default::default() };
-    let strange = base::State { workloads: MessageField::some(workloads), ..Default::default() };
+    let access = base::ControlInterfaceAccess {
+        allowRules: vec![rule],
+        ..Default::default()
+    };
+    let workload = base::Workload {
+        controlInterfaceAccess: MessageField::some(access),
+        ..Default::default()
+    };
+    let workloads = base::WorkloadMap {
+        workloads: [("w".to_owned(), workload)].into(),
+        ..Default::default()
+    };
+    let strange = base::State {
+        workloads: MessageField::some(workloads),
+        ..Default::default()
+    };
     let state = |desired: &base::State, effective: &base::State| base::CompleteState {
         desiredState: MessageField::some(desired.clone()),
         effectiveState: MessageField::some(effective.clone()),
         ..Default::default()
     };
-    let plain = base::State { apiVersion: "v1".to_owned(), ..Default::default() };
+    let plain = base::State {
+        apiVersion: "v1".to_owned(),
+        ..Default::default()
+    };
     let read = |state: base::CompleteState, masks: &[&str]| {
         let update = base::UpdateStateRequest {
             newState: Some(state.write_to_bytes().unwrap()),
@@ -357,19 +627,38 @@ fn what_an_update_without_masks_ignores_cannot_refuse_it() {
             ..Default::default()
         };
         let content = Some(base::request::RequestContent::UpdateStateRequest(update));
-        let request = base::Request { RequestContent: content, ..Default::default() };
+        let request = base::Request {
+            RequestContent: content,
+            ..Default::default()
+        };
         let content = Some(grpc_api::to_server::ToServerEnum::Request(request));
-        let message = grpc_api::ToServer { ToServerEnum: content, ..Default::default() };
+        let message = grpc_api::ToServer {
+            ToServerEnum: content,
+            ..Default::default()
+        };
         match self::read(&message.write_to_bytes().unwrap()) {
-            Ok(ToServer::Request(Request { content: RequestContent::UpdateState(update), .. })) => update,
+            Ok(ToServer::Request(Request {
+                content: RequestContent::UpdateState(update),
+                ..
+            })) => update,
             other => panic!("{other:?}"),
         }
     };
     let ignored = read(state(&plain, &strange), &[]);
-    assert!(ignored.new_state.is_some_and(|state| state.is_ok_and(|state| state.get("desiredState").is_some())));
-    assert!(read(state(&strange, &plain), &[]).new_state.is_some_and(|state| state.is_err()));
+    assert!(
+        ignored
+            .new_state
+            .is_some_and(|state| state.is_ok_and(|state| state.get("desiredState").is_some()))
+    );
+    assert!(
+        read(state(&strange, &plain), &[])
+            .new_state
+            .is_some_and(|state| state.is_err())
+    );
     let masked = read(state(&plain, &strange), &["desiredState"]);
-    assert!(masked.new_state.is_some_and(|state| state.is_err()) && masked.masks == ["desiredState"]);
+    assert!(
+        masked.new_state.is_some_and(|state| state.is_err()) && masked.masks == ["desiredState"]
+    );
 }
 
 /// The length of a message stands before it and takes one to five bytes.
@@ -377,21 +666,50 @@ fn what_an_update_without_masks_ignores_cannot_refuse_it() {
 fn messages_of_any_length_arrive_unchanged() {
     for length in [0, 1, 100, 127, 128, 129, 16_383, 16_384, 3_000_000] {
         let text = Node::text("x".repeat(length));
-        let config = |node| Node::map([("configs", Node::map([("c", node)])), ("apiVersion", Node::text("v1"))]);
-        for node in [text.clone(), Node::map([("k", Node::List(vec![text.clone(), text.clone()]))])] {
-            let state = Node::map([("desiredState", config(node.clone())), ("effectiveState", config(node))]);
-            assert_eq!(read_tree(&written(&state), Parts::New), Ok(state), "{length}");
+        let config = |node| {
+            Node::map([
+                ("configs", Node::map([("c", node)])),
+                ("apiVersion", Node::text("v1")),
+            ])
+        };
+        for node in [
+            text.clone(),
+            Node::map([("k", Node::List(vec![text.clone(), text.clone()]))]),
+        ] {
+            let state = Node::map([
+                ("desiredState", config(node.clone())),
+                ("effectiveState", config(node)),
+            ]);
+            assert_eq!(
+                read_tree(&written(&state), Parts::New),
+                Ok(state),
+                "{length}"
+            );
         }
     }
 }
 
 #[test]
 fn what_a_tree_has_in_another_shape_is_left_out() {
-    let agent = |status| Node::map([("agents", Node::map([("A", Node::map([("status", status), ("x", modes())]))]))]);
-    let status = Node::map([("cpuUsage", Node::text("1")), ("freeMemory", Node::Number(5))]);
-    let (written, expected) = (written(&agent(status)), Node::map([("freeMemory", Node::Number(5))]));
+    let agent = |status| {
+        Node::map([(
+            "agents",
+            Node::map([("A", Node::map([("status", status), ("x", modes())]))]),
+        )])
+    };
+    let status = Node::map([
+        ("cpuUsage", Node::text("1")),
+        ("freeMemory", Node::Number(5)),
+    ]);
+    let (written, expected) = (
+        written(&agent(status)),
+        Node::map([("freeMemory", Node::Number(5))]),
+    );
     let read = read_tree(&written, Parts::New).unwrap();
-    assert_eq!(read.at(&["agents", "A", "status", "freeMemory"]), expected.get("freeMemory"));
+    assert_eq!(
+        read.at(&["agents", "A", "status", "freeMemory"]),
+        expected.get("freeMemory")
+    );
     assert!(read.at(&["agents", "A", "x"]).is_none());
 }
 
@@ -405,7 +723,9 @@ fn field(number: u32, content: &[u8]) -> Vec<u8> {
 
 /// Wraps `content` into fields, the last number being the innermost.
 fn within(path: &[u32], content: &[u8]) -> Vec<u8> {
-    path.iter().rev().fold(content.to_vec(), |bytes, number| field(*number, &bytes))
+    path.iter()
+        .rev()
+        .fold(content.to_vec(), |bytes, number| field(*number, &bytes))
 }
 
 /// A message whose `parts` are all tiny, each of them another way to take memory.
@@ -427,8 +747,13 @@ fn dense(kind: usize, parts: usize) -> Vec<u8> {
         7 => within(&[1001], &field(1, &[]).repeat(parts)), // preparations
         _ => {
             // values of workloads
-            let ids = names().flat_map(|id| field(1, &[id, field(2, &[])].concat())).collect::<Vec<u8>>();
-            within(&[1000, 2, 3], &[field(1, b"w"), within(&[2], &ids)].concat())
+            let ids = names()
+                .flat_map(|id| field(1, &[id, field(2, &[])].concat()))
+                .collect::<Vec<u8>>();
+            within(
+                &[1000, 2, 3],
+                &[field(1, b"w"), within(&[2], &ids)].concat(),
+            )
         }
     }
 }
@@ -443,9 +768,14 @@ fn messages_of_tiny_parts_are_refused_before_they_fill_the_memory() {
             (message, left)
         };
         let (message, left) = weight(1_000);
-        assert!(message.is_ok() && left.refused().is_none() && left.taken() >= 1_000 * PART, "kind {kind}: {left:?}");
+        assert!(
+            message.is_ok() && left.refused().is_none() && left.taken() >= 1_000 * PART,
+            "kind {kind}: {left:?}"
+        );
         let (message, left) = weight(if kind < 8 { 800_000 } else { 300_000 });
-        let reason = left.refused().unwrap_or_else(|| panic!("kind {kind}: {left:?}"));
+        let reason = left
+            .refused()
+            .unwrap_or_else(|| panic!("kind {kind}: {left:?}"));
         assert!(reason.contains("bytes of memory"), "{reason}");
         let is_request = kind < 6;
         assert_eq!(message.is_ok(), is_request, "kind {kind}");
@@ -455,8 +785,15 @@ fn messages_of_tiny_parts_are_refused_before_they_fill_the_memory() {
 /// The library keeps it, our reader does not.
 #[test]
 fn what_is_unknown_counts_where_the_library_reads_it() {
-    let unknown: Vec<u8> = (0..1_000_000).flat_map(|number| field(2000 + number, &[])).collect();
-    for (path, is_counted) in [(&[3, 3][..], true), (&[3, 4, 1], true), (&[7, 2, 1, 1], true), (&[3, 2], false)] {
+    let unknown: Vec<u8> = (0..1_000_000)
+        .flat_map(|number| field(2000 + number, &[]))
+        .collect();
+    for (path, is_counted) in [
+        (&[3, 3][..], true),
+        (&[3, 4, 1], true),
+        (&[7, 2, 1, 1], true),
+        (&[3, 2], false),
+    ] {
         let bytes = within(path, &unknown);
         let mut left = Left::of(&bytes);
         let _ = read_to_server(&bytes, &mut left);
@@ -467,12 +804,25 @@ fn what_is_unknown_counts_where_the_library_reads_it() {
 /// Text is no message, whatever its characters would be in one.
 #[test]
 fn log_lines_of_any_text_are_never_too_heavy() {
-    for text in [" ".repeat(200_000), "a1 b2\tc3 ".repeat(20_000), "größer als".repeat(20_000)] {
-        let lines = (0..10).flat_map(|_| within(&[1, 2], text.as_bytes())).collect::<Vec<u8>>();
+    for text in [
+        " ".repeat(200_000),
+        "a1 b2\tc3 ".repeat(20_000),
+        "größer als".repeat(20_000),
+    ] {
+        let lines = (0..10)
+            .flat_map(|_| within(&[1, 2], text.as_bytes()))
+            .collect::<Vec<u8>>();
         assert!(read(&within(&[7, 2], &lines)).is_ok(), "{}", &text[..20]);
     }
     let short = (0..20_000).flat_map(|_| {
-        within(&[1], &[within(&[1], &[field(1, b"w"), field(3, b"id")].concat()), field(2, &[b'x'; 80])].concat())
+        within(
+            &[1],
+            &[
+                within(&[1], &[field(1, b"w"), field(3, b"id")].concat()),
+                field(2, &[b'x'; 80]),
+            ]
+            .concat(),
+        )
     });
     assert!(read(&within(&[7, 2], &short.collect::<Vec<u8>>())).is_ok());
 }
@@ -481,13 +831,23 @@ fn log_lines_of_any_text_are_never_too_heavy() {
 fn messages_of_long_texts_and_usual_states_are_never_too_heavy() {
     let text = within(&[3, 2, 1, 1, 2, 1, 2, 6], &vec![b'x'; 8_000_000]);
     let workload = |number: usize| {
-        let texts =
-            [(1, "agent_A"), (5, "podman"), (6, "image: alpine:latest")].map(|(n, text)| field(n, text.as_bytes()));
+        let texts = [(1, "agent_A"), (5, "podman"), (6, "image: alpine:latest")]
+            .map(|(n, text)| field(n, text.as_bytes()));
         let tags = within(&[4, 1], &[field(1, b"owner"), field(2, b"me")].concat());
         let workload = [&texts.concat(), tags.as_slice()].concat();
-        field(1, &[field(1, format!("workload_{number}").as_bytes()), field(2, &workload)].concat())
+        field(
+            1,
+            &[
+                field(1, format!("workload_{number}").as_bytes()),
+                field(2, &workload),
+            ]
+            .concat(),
+        )
     };
-    let workloads = within(&[3, 2, 1, 1, 2], &(0..20_000).flat_map(workload).collect::<Vec<u8>>());
+    let workloads = within(
+        &[3, 2, 1, 1, 2],
+        &(0..20_000).flat_map(workload).collect::<Vec<u8>>(),
+    );
     for bytes in [text, workloads] {
         let mut left = Left::of(&bytes);
         read_to_server(&bytes, &mut left).unwrap();
@@ -507,14 +867,21 @@ fn who_sent_what_is_too_heavy_is_told_so() {
     let heavy = within(&[4], &field(1, &[]).repeat(1_000_000));
     for (begin, id) in [
         (field(1, b"id"), Some("id")),
-        ([field(1, b"first"), field(3, b""), field(1, b"last")].concat(), Some("last")),
+        (
+            [field(1, b"first"), field(3, b""), field(1, b"last")].concat(),
+            Some("last"),
+        ),
         (vec![], Some("")),
         (field(1, &[0xff]), None),
     ] {
         let bytes = field(3, &[begin, heavy.clone()].concat());
         let message = read(&bytes);
         if let Ok(ToServer::Request(Request { content, .. })) = &message {
-            let RequestContent::UpdateState(UpdateState { new_state: Some(Err(reason)), .. }) = content else {
+            let RequestContent::UpdateState(UpdateState {
+                new_state: Some(Err(reason)),
+                ..
+            }) = content
+            else {
                 panic!("{content:?}")
             };
             assert!(reason.contains("bytes of memory"), "{reason}");
@@ -535,23 +902,40 @@ fn what_is_no_request_may_not_be_too_large_for_others() {
     let request = within(&[3, 1], info.as_bytes());
     assert!(read(&log).is_err() && read(&request).is_ok());
     // Of several parts the last one counts.
-    assert!(read(&[request.clone(), log.clone()].concat()).is_err() && read(&[log, request].concat()).is_ok());
+    assert!(
+        read(&[request.clone(), log.clone()].concat()).is_err()
+            && read(&[log, request].concat()).is_ok()
+    );
 }
 
 #[test]
 fn what_is_malformed_is_refused_however_deep_it_nests() {
-    for bytes in
-        [&[0xff; 20][..], &[0x1a], &[0x1a, 5, 0x12], &[0x1a, 0xff, 0xff, 0xff, 0xff, 0x0f], &[0x0b, 0x0c, 9, 1]]
-    {
-        assert!(read(bytes).is_err_and(|error| error.is_malformed()), "{bytes:?}");
+    for bytes in [
+        &[0xff; 20][..],
+        &[0x1a],
+        &[0x1a, 5, 0x12],
+        &[0x1a, 0xff, 0xff, 0xff, 0xff, 0x0f],
+        &[0x0b, 0x0c, 9, 1],
+    ] {
+        assert!(
+            read(bytes).is_err_and(|error| error.is_malformed()),
+            "{bytes:?}"
+        );
     }
     // Config items within config items.
     let nested = (0..5_000).fold(vec![], |inner, _| within(&[2, 1], &inner));
     let deep = within(&[3, 2, 1, 1, 3, 1, 2], &nested);
-    let Ok(ToServer::Request(Request { content: RequestContent::UpdateState(update), .. })) = read(&deep) else {
+    let Ok(ToServer::Request(Request {
+        content: RequestContent::UpdateState(update),
+        ..
+    })) = read(&deep)
+    else {
         panic!()
     };
-    assert_eq!(update.new_state, Some(Err("messages that nest too deep".to_owned())));
+    assert_eq!(
+        update.new_state,
+        Some(Err("messages that nest too deep".to_owned()))
+    );
 }
 
 #[test]
@@ -562,14 +946,20 @@ fn masks_of_a_read_are_counted_before_they_are_decoded_and_those_of_an_update_ar
     let most = READ_MASKS_PARTS_MAX / 2;
     let refusal = |bytes: &[u8]| match read(bytes) {
         Ok(ToServer::Request(Request { content, .. })) => match content {
-            RequestContent::UpdateState(UpdateState { new_state: Some(Err(reason)), .. }) => Some(reason),
+            RequestContent::UpdateState(UpdateState {
+                new_state: Some(Err(reason)),
+                ..
+            }) => Some(reason),
             _ => None,
         },
         other => panic!("{other:?}"),
     };
     assert_eq!(refusal(&read_of(most)), None);
     let reason = refusal(&read_of(most + 1)).unwrap();
-    assert!(reason.contains(&format!("have {} parts", 2 * most + 2)), "{reason}");
+    assert!(
+        reason.contains(&format!("have {} parts", 2 * most + 2)),
+        "{reason}"
+    );
     assert_eq!(refusal(&request(field(2, &masks(2, most + 1)))), None);
 }
 
@@ -588,11 +978,24 @@ fn the_id_of_a_request_is_found_in_its_first_bytes() {
 #[test]
 fn a_plan_that_is_cut_short_is_refused_wherever_it_ends() {
     let workload = Arc::new(workload_with_everything());
-    let plan = WorkloadPlan { added: vec![AddedWorkload { instance: instance(), workload }], deleted: vec![] };
+    let plan = WorkloadPlan {
+        added: vec![AddedWorkload {
+            instance: instance(),
+            workload,
+        }],
+        deleted: vec![],
+    };
     let bytes = write_plan(&plan);
-    assert_eq!((read_plan(&bytes), read_plan(&[])), (Ok(plan), Ok(WorkloadPlan::default())));
+    assert_eq!(
+        (read_plan(&bytes), read_plan(&[])),
+        (Ok(plan), Ok(WorkloadPlan::default()))
+    );
     for end in 1..bytes.len() {
-        assert!(read_plan(&bytes[..end]).is_err(), "{end} of {} bytes", bytes.len());
+        assert!(
+            read_plan(&bytes[..end]).is_err(),
+            "{end} of {} bytes",
+            bytes.len()
+        );
     }
 }
 
@@ -606,7 +1009,10 @@ fn a_plan_that_cannot_be_used_says_why() {
         writer.bytes
     };
     for (bytes, reason) in [
-        (added(&|writer| writer.bytes(2, &tree::write_workload(&workload_with_everything()))), "No instance name"),
+        (
+            added(&|writer| writer.bytes(2, &tree::write_workload(&workload_with_everything()))),
+            "No instance name",
+        ),
         (added(&name), "No workload"),
         // A name of another type is none.
         (added(&|writer| writer.number(1, 0)), "No instance name"),
@@ -627,13 +1033,20 @@ fn a_plan_that_cannot_be_used_says_why() {
 const NEWER_POLICY: [u8; 2] = [0x10, 9];
 
 fn newer_workload() -> Vec<u8> {
-    [tree::write_workload(&workload_with_everything()), NEWER_POLICY.to_vec()].concat()
+    [
+        tree::write_workload(&workload_with_everything()),
+        NEWER_POLICY.to_vec(),
+    ]
+    .concat()
 }
 
 // [utest->swdd~agent-refuses-unreadable-workload~1]
 #[test]
 fn newer_value_in_a_workload_refuses_it_alone() {
-    let named = |name: &str| base::WorkloadInstanceName { workloadName: name.to_owned(), ..Default::default() };
+    let named = |name: &str| base::WorkloadInstanceName {
+        workloadName: name.to_owned(),
+        ..Default::default()
+    };
     let added = |name: &str, workload: Vec<u8>| api::AddedWorkload {
         instanceName: MessageField::some(named(name)),
         workload: Some(workload),
@@ -657,13 +1070,23 @@ fn newer_value_in_a_workload_refuses_it_alone() {
         ..Default::default()
     };
     let read = read_from_server(message.write_to_bytes().unwrap());
-    let Ok(FromServer::UpdateWorkload(plan)) = read else { panic!("{read:?}") };
-    let [newer, good] = &plan.added[..] else { panic!("{plan:?}") };
+    let Ok(FromServer::UpdateWorkload(plan)) = read else {
+        panic!("{read:?}")
+    };
+    let [newer, good] = &plan.added[..] else {
+        panic!("{plan:?}")
+    };
     let why = newer.workload.unreadable.as_deref().unwrap_or_default();
-    assert!(why.contains("unknown enumeration value 9. The server is probably newer"), "{why}");
+    assert!(
+        why.contains("unknown enumeration value 9. The server is probably newer"),
+        "{why}"
+    );
     assert_eq!(newer.workload.runtime, workload_with_everything().runtime);
     assert_eq!(*good.workload, workload_with_everything());
-    assert_eq!(plan.deleted[0].dependencies["user"], DeleteCondition::NotPendingNorRunning);
+    assert_eq!(
+        plan.deleted[0].dependencies["user"],
+        DeleteCondition::NotPendingNorRunning
+    );
     // A hook of ours has to write what the server knows.
     assert!(read_plan(&bytes).is_err());
 }
@@ -680,24 +1103,46 @@ fn newer_state_of_a_workload_is_unknown_and_the_others_are_read() {
     };
     // Running with a sub-state that nobody knows yet.
     let states = vec![state("newer", vec![0x20, 9]), state("good", vec![0x20, 0])];
-    let states = api::UpdateWorkloadState { workloadStates: states, ..Default::default() };
+    let states = api::UpdateWorkloadState {
+        workloadStates: states,
+        ..Default::default()
+    };
     let message = api::FromServer {
-        FromServerEnum: Some(api::from_server::FromServerEnum::UpdateWorkloadState(states)),
+        FromServerEnum: Some(api::from_server::FromServerEnum::UpdateWorkloadState(
+            states,
+        )),
         ..Default::default()
     };
     let read = read_from_server(message.write_to_bytes().unwrap());
-    let Ok(FromServer::WorkloadStates(read)) = read else { panic!("{read:?}") };
+    let Ok(FromServer::WorkloadStates(read)) = read else {
+        panic!("{read:?}")
+    };
     let phases: Vec<Phase> = read.iter().map(|state| state.state.phase).collect();
     assert_eq!(phases, [Phase::FailedUnknown, Phase::Running]);
-    assert!(read[0].state.additional_info.contains("unknown enumeration value 9"), "{read:?}");
+    assert!(
+        read[0]
+            .state
+            .additional_info
+            .contains("unknown enumeration value 9"),
+        "{read:?}"
+    );
 }
 
 #[test]
 fn newer_values_in_a_state_that_was_sent_are_shown_and_passed_on() {
     let mut state = base::CompleteState::new();
-    let newer = base::Workload { restartPolicy: Some(EnumOrUnknown::from_i32(9)), ..Default::default() };
-    let map = base::WorkloadMap { workloads: [("w".to_owned(), newer)].into(), ..Default::default() };
-    state.desiredState = MessageField::some(base::State { workloads: MessageField::some(map), ..Default::default() });
+    let newer = base::Workload {
+        restartPolicy: Some(EnumOrUnknown::from_i32(9)),
+        ..Default::default()
+    };
+    let map = base::WorkloadMap {
+        workloads: [("w".to_owned(), newer)].into(),
+        ..Default::default()
+    };
+    state.desiredState = MessageField::some(base::State {
+        workloads: MessageField::some(map),
+        ..Default::default()
+    });
     let tree = read_tree(&state, Parts::Sent).unwrap();
     let policy = tree.at(&["desiredState", "workloads", "w", "restartPolicy"]);
     assert_eq!(policy.and_then(Node::as_text), Some("9"));

@@ -1,18 +1,21 @@
-//! States between field trees and the bytes of their messages, directly: a message of the library for each node of a large
-//! state would take many times the memory and the time.
+//! States between field trees and the bytes of their messages, directly: a message of the library
+//! for each node of a large state would take many times the memory and the time.
 //!
 //! Thread: whichever reads or writes the stream.
 //!
-//! A table says for each message which key of the tree is which field; writer.rs and reader.rs follow it. Presence is
-//! kept: what a message leaves out is not in the tree, what it sends empty is there and empty. The wire cannot tell an empty
-//! map or list from none; which of them is in the tree stands in the table.
+//! A table says for each message which key of the tree is which field; writer.rs and reader.rs
+//! follow it. Presence is kept: what a message leaves out is not in the tree, what it sends empty
+//! is there and empty. The wire cannot tell an empty map or list from none; which of them is in the
+//! tree stands in the table.
 
 pub(super) mod reader;
 pub(super) mod writer;
 
 use super::fields::{Fields, Value};
 use super::{ConvertError, Decoded, Left};
-use crate::model::access_rules::{LOG_RULE as LOG_RULE_TYPE, Operation, STATE_RULE as STATE_RULE_TYPE};
+use crate::model::access_rules::{
+    LOG_RULE as LOG_RULE_TYPE, Operation, STATE_RULE as STATE_RULE_TYPE,
+};
 use crate::model::complete_state::{Rendering, workload_node};
 use crate::model::execution_state::Phase;
 use crate::model::fields::TYPE;
@@ -68,18 +71,32 @@ pub struct Codec {
 use Kind::{Choice, List, Map, Number, Only, Own, Short, Text};
 
 const fn field(number: u32, key: &'static str, kind: Kind) -> Field {
-    Field { number, key, kind, always: false }
+    Field {
+        number,
+        key,
+        kind,
+        always: false,
+    }
 }
 
 const fn always(number: u32, key: &'static str, kind: Kind) -> Field {
-    Field { number, key, kind, always: true }
+    Field {
+        number,
+        key,
+        kind,
+        always: true,
+    }
 }
 
 // ------------------------------------------------------------- the messages
 
 const COMPLETE_STATE: &[Field] = &[
     field(1, "desiredState", Kind::Message(STATE)),
-    field(2, "workloadStates", Only(&Map(&Only(&Map(&Only(&Map(&EXECUTION_STATE))))))),
+    field(
+        2,
+        "workloadStates",
+        Only(&Map(&Only(&Map(&Only(&Map(&EXECUTION_STATE)))))),
+    ),
     field(3, "agents", Only(&Map(&Kind::Message(AGENT)))),
     field(4, "effectiveState", Kind::Message(STATE)),
     field(1000, "usage", Only(&Map(&Kind::Message(AGENT_USAGE)))),
@@ -107,16 +124,36 @@ const WORKLOAD: &[Field] = &[
     field(9, "files", Only(&List(&FILE))),
 ];
 const TEXTS: Kind = Only(&Map(&Text));
-const FILE_FIELDS: &[Field] = &[always(1, "mountPoint", Text), field(2, "data", Text), field(3, "binaryData", Text)];
-const ACCESS: &[Field] = &[always(1, "allowRules", List(&RULE)), always(2, "denyRules", List(&RULE))];
-const STATE_RULE: &[Field] = &[always(1, "operation", OPERATION), always(2, "filterMasks", List(&Text))];
+const FILE_FIELDS: &[Field] = &[
+    always(1, "mountPoint", Text),
+    field(2, "data", Text),
+    field(3, "binaryData", Text),
+];
+const ACCESS: &[Field] = &[
+    always(1, "allowRules", List(&RULE)),
+    always(2, "denyRules", List(&RULE)),
+];
+const STATE_RULE: &[Field] = &[
+    always(1, "operation", OPERATION),
+    always(2, "filterMasks", List(&Text)),
+];
 const LOG_RULE: &[Field] = &[always(1, "workloadNames", List(&Text))];
-const AGENT: &[Field] = &[field(1, "status", Kind::Message(STATUS)), field(2, "tags", TEXTS)];
-const STATUS: &[Field] = &[field(1, "cpuUsage", Only(&Short)), field(2, "freeMemory", Only(&Number))];
+const AGENT: &[Field] = &[
+    field(1, "status", Kind::Message(STATUS)),
+    field(2, "tags", TEXTS),
+];
+const STATUS: &[Field] = &[
+    field(1, "cpuUsage", Only(&Short)),
+    field(2, "freeMemory", Only(&Number)),
+];
 const AGENT_USAGE: &[Field] = &[
     field(1, "sampledUsec", Number),
     field(2, "node", Kind::Message(NODE_USAGE)),
-    field(3, "workloads", Map(&Only(&Map(&Kind::Message(WORKLOAD_USAGE))))),
+    field(
+        3,
+        "workloads",
+        Map(&Only(&Map(&Kind::Message(WORKLOAD_USAGE)))),
+    ),
     field(4, "missing", Text),
 ];
 const NODE_USAGE: &[Field] = &[
@@ -145,7 +182,11 @@ const MODES: &[Field] = &[
 const TIMINGS: &[Field] = &[
     field(1, "now", Number),
     field(2, "boot", Number),
-    field(3, "instances", Map(&Only(&Map(&Only(&Map(&Kind::Message(INSTANCE_TIMINGS))))))),
+    field(
+        3,
+        "instances",
+        Map(&Only(&Map(&Only(&Map(&Kind::Message(INSTANCE_TIMINGS)))))),
+    ),
 ];
 const INSTANCE_TIMINGS: &[Field] = &[
     field(1, "desired", Number),
@@ -171,14 +212,21 @@ const UPDATE: &[Field] = &[
     field(10, "replacedBy", Text),
     field(11, "keptIn", Text),
 ];
-const UPDATED_WORKLOAD: &[Field] = &[field(1, "old", Text), field(2, "new", Text), field(3, "after", Text)];
+const UPDATED_WORKLOAD: &[Field] = &[
+    field(1, "old", Text),
+    field(2, "new", Text),
+    field(3, "after", Text),
+];
 const UPDATED_CONFIG: &[Field] = &[field(1, "after", Text)];
 
 const RESTART_POLICY: Kind = Choice(RestartPolicy::TEXTS, &[0, 1, 2]);
 const ADD_CONDITION: Kind = Choice(AddCondition::TEXTS, &[0, 1, 2]);
 const OPERATION: Kind = Choice(Operation::TEXTS, &[0, 1, 2, 5]);
 
-const CONFIG: Kind = Own(Codec { write: write_config, read: read_config });
+const CONFIG: Kind = Own(Codec {
+    write: write_config,
+    read: read_config,
+});
 const CONFIG_LIST: Kind = List(&CONFIG);
 const CONFIG_MAP: Kind = Map(&CONFIG);
 
@@ -200,20 +248,32 @@ fn read_config(bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
     }
 }
 
-const FILE: Kind = Own(Codec { write: write_file, read: read_file });
+const FILE: Kind = Own(Codec {
+    write: write_file,
+    read: read_file,
+});
 
 /// One without content or place is left out.
 fn write_file(writer: &mut Writer, number: u32, node: &Node) {
-    let content = if node.get("data").is_some() { (2, "data") } else { (3, "binaryData") };
-    let texts = [(1, "mountPoint"), content].map(|(number, key)| Some((number, node.get(key)?.as_text()?)));
+    let content = if node.get("data").is_some() {
+        (2, "data")
+    } else {
+        (3, "binaryData")
+    };
+    let texts =
+        [(1, "mountPoint"), content].map(|(number, key)| Some((number, node.get(key)?.as_text()?)));
     if let [Some(place), Some(content)] = texts {
-        writer
-            .nested(number, |writer| [place, content].into_iter().for_each(|(number, text)| writer.text(number, text)));
+        writer.nested(number, |writer| {
+            [place, content]
+                .into_iter()
+                .for_each(|(number, text)| writer.text(number, text))
+        });
     }
 }
 
 fn read_file(bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
-    let (content, _) = last_of(bytes, 2..=3)?.ok_or_else(|| ConvertError::missing("file_content"))?;
+    let (content, _) =
+        last_of(bytes, 2..=3)?.ok_or_else(|| ConvertError::missing("file_content"))?;
     let mut file = message(FILE_FIELDS, bytes, depth, left)?;
     if let Node::Map(fields) = &mut file {
         fields.remove(if content == 2 { "binaryData" } else { "data" });
@@ -221,17 +281,24 @@ fn read_file(bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
     Ok(file)
 }
 
-const RULE: Kind = Own(Codec { write: write_rule, read: read_rule });
+const RULE: Kind = Own(Codec {
+    write: write_rule,
+    read: read_rule,
+});
 
 /// One of an unknown type or operation is left out.
 fn write_rule(writer: &mut Writer, number: u32, node: &Node) {
     let value = |key: &str| node.get(key).and_then(Node::as_text);
     let (kind, fields) = match value(TYPE) {
-        Some(STATE_RULE_TYPE) if value("operation").and_then(Operation::parse).is_some() => (1, STATE_RULE),
+        Some(STATE_RULE_TYPE) if value("operation").and_then(Operation::parse).is_some() => {
+            (1, STATE_RULE)
+        }
         Some(LOG_RULE_TYPE) => (2, LOG_RULE),
         _ => return,
     };
-    writer.nested(number, |writer| writer.node(kind, Kind::Message(fields), node));
+    writer.nested(number, |writer| {
+        writer.node(kind, Kind::Message(fields), node)
+    });
 }
 
 fn read_rule(bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
@@ -247,7 +314,10 @@ fn read_rule(bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
     Ok(rule)
 }
 
-const EXECUTION_STATE: Kind = Own(Codec { write: write_execution_state, read: read_execution_state });
+const EXECUTION_STATE: Kind = Own(Codec {
+    write: write_execution_state,
+    read: read_execution_state,
+});
 
 /// Field and number of each phase, in their order.
 const PHASES: [(u32, u64); Phase::ALL.len()] = [
@@ -271,7 +341,9 @@ const PHASES: [(u32, u64); Phase::ALL.len()] = [
 
 fn write_execution_state(writer: &mut Writer, number: u32, node: &Node) {
     let text = |key: &str| node.get(key).and_then(Node::as_text);
-    let phase = text("state").zip(text("subState")).and_then(|(state, sub)| Phase::parse(state, sub));
+    let phase = text("state")
+        .zip(text("subState"))
+        .and_then(|(state, sub)| Phase::parse(state, sub));
     writer.bytes(number, &write_phase(text("additionalInfo"), phase));
 }
 
@@ -283,23 +355,39 @@ fn read_execution_state(bytes: &[u8], _: usize, left: &mut Left) -> Decoded<Node
     };
     let phase = match phase {
         Ok(phase) => phase,
-        Err(error) => return Ok(Node::object([("state", Node::text("Unknown")), ("subState", Node::text(error.0))])),
+        Err(error) => {
+            return Ok(Node::object([
+                ("state", Node::text("Unknown")),
+                ("subState", Node::text(error.0)),
+            ]));
+        }
     };
     let names = phase.map(|phase| [("state", phase.state()), ("subState", phase.sub_state())]);
-    let names = names.into_iter().flatten().map(|(key, name)| (key, Node::text(name)));
-    Ok(Node::object(names.chain(info.map(|info| ("additionalInfo", Node::text(info))))))
+    let names = names
+        .into_iter()
+        .flatten()
+        .map(|(key, name)| (key, Node::text(name)));
+    Ok(Node::object(names.chain(
+        info.map(|info| ("additionalInfo", Node::text(info))),
+    )))
 }
 
 /// The bytes of an execution state.
 pub fn write_phase(info: Option<&str>, phase: Option<Phase>) -> Vec<u8> {
     let mut writer = Writer::default();
     info.into_iter().for_each(|info| writer.text(1, info));
-    phase.map(|phase| PHASES[phase as usize]).into_iter().for_each(|(field, number)| writer.number(field, number));
+    phase
+        .map(|phase| PHASES[phase as usize])
+        .into_iter()
+        .for_each(|(field, number)| writer.number(field, number));
     writer.bytes
 }
 
 /// Info and phase of an execution state, as far as it has them.
-pub fn read_phase<'b>(bytes: &'b [u8], left: &mut Left) -> Decoded<(Option<&'b str>, Option<Phase>)> {
+pub fn read_phase<'b>(
+    bytes: &'b [u8],
+    left: &mut Left,
+) -> Decoded<(Option<&'b str>, Option<Phase>)> {
     let (mut info, mut found) = (None, None);
     for field in Fields::of(bytes) {
         let field = field?;
@@ -311,14 +399,17 @@ pub fn read_phase<'b>(bytes: &'b [u8], left: &mut Left) -> Decoded<(Option<&'b s
     }
     let known = |found: (u32, u64)| {
         let index = PHASES.iter().position(|phase| *phase == found);
-        index.map(|index| Phase::ALL[index].0).ok_or_else(|| ConvertError::unknown_enum(found.1))
+        index
+            .map(|index| Phase::ALL[index].0)
+            .ok_or_else(|| ConvertError::unknown_enum(found.1))
     };
     Ok((info, found.map(known).transpose()?))
 }
 
 // ---------------------------------------------------------------- the states
 
-/// The bytes of a `CompleteState`, of which parts may be missing. What has no place in it is left out.
+/// The bytes of a `CompleteState`, of which parts may be missing. What has no place in it is left
+/// out.
 // [impl->swdd~api-conversions-between-ank-base-and-spec~1]
 pub fn write_state(tree: &Node) -> Vec<u8> {
     Writer::tree(COMPLETE_STATE, tree)
@@ -336,7 +427,9 @@ pub fn write_usage(tree: &Node) -> Vec<u8> {
 
 /// Reads an `AgentUsage`.
 pub fn read_usage(bytes: &[u8], left: &mut Left) -> Decoded<AgentUsage> {
-    message(AGENT_USAGE, bytes, 0, left)?.read("usage").map_err(|error| ConvertError(error.to_string()))
+    message(AGENT_USAGE, bytes, 0, left)?
+        .read("usage")
+        .map_err(|error| ConvertError(error.to_string()))
 }
 
 /// Which parts of a `CompleteState` are read.
@@ -346,14 +439,16 @@ pub enum Parts {
     Sent,
     /// Those of a new state: parts on request are unknown there.
     New,
-    /// Those of a new state without masks: only the desired state and the agents count, so nothing else can be wrong.
+    /// Those of a new state without masks: only the desired state and the agents count, so nothing
+    /// else can be wrong.
     NewWhole,
 }
 
 /// The tree of a `CompleteState`.
 ///
 /// # Errors
-/// An enumeration number without meaning, a choice that is left open or bytes that are no message, anywhere in these parts.
+/// An enumeration number without meaning, a choice that is left open or bytes that are no message,
+/// anywhere in these parts.
 // [impl->swdd~api-conversions-between-ank-base-and-spec~1]
 pub fn read_state(bytes: &[u8], parts: Parts, left: &mut Left) -> Decoded<Node> {
     let is_read = |field: &&Field| match parts {
@@ -377,21 +472,34 @@ pub fn write_workload(workload: &Workload) -> Vec<u8> {
 /// What is missing or unknown.
 pub fn read_workload(bytes: &[u8], left: &mut Left) -> Decoded<Workload> {
     let tree = message(WORKLOAD, bytes, 0, left)?;
-    for (key, name) in [("agent", "agent"), ("runtime", "runtime"), ("runtimeConfig", "runtime_config")] {
+    for (key, name) in [
+        ("agent", "agent"),
+        ("runtime", "runtime"),
+        ("runtimeConfig", "runtime_config"),
+    ] {
         tree.get(key).ok_or_else(|| ConvertError::missing(name))?;
     }
-    tree.read("workload").map_err(|error| ConvertError(error.to_string()))
+    tree.read("workload")
+        .map_err(|error| ConvertError(error.to_string()))
 }
 
-/// What stands for a workload that cannot be read for the reason `error`: its agent refuses it by name.
+/// What stands for a workload that cannot be read for the reason `error`: its agent refuses it by
+/// name.
 pub fn unreadable_workload(bytes: &[u8], error: &ConvertError) -> Workload {
     let text = |number| {
         let found = last_of(bytes, number..=number).ok().flatten();
-        found.and_then(|(_, bytes)| std::str::from_utf8(bytes).ok()).unwrap_or_default()
+        found
+            .and_then(|(_, bytes)| std::str::from_utf8(bytes).ok())
+            .unwrap_or_default()
     };
     let [agent, runtime, config] = [1, 5, 6].map(text);
-    let why = format!("This agent cannot read the workload: {error}. The server is probably newer; update the agent");
-    Workload { unreadable: Some(why.into()), ..Workload::new(agent, runtime, config) }
+    let why = format!(
+        "This agent cannot read the workload: {error}. The server is probably newer; update the agent"
+    );
+    Workload {
+        unreadable: Some(why.into()),
+        ..Workload::new(agent, runtime, config)
+    }
 }
 
 #[cfg(test)]

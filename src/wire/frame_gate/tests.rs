@@ -34,7 +34,10 @@ fn announced(length: usize) -> Vec<u8> {
 
 /// A message in frames as clients send them.
 fn frames(stream: u32, length: usize) -> Vec<u8> {
-    message(length).chunks(16 * 1024).flat_map(|part| frame(DATA, 0, stream, part)).collect()
+    message(length)
+        .chunks(16 * 1024)
+        .flat_map(|part| frame(DATA, 0, stream, part))
+        .collect()
 }
 
 struct Peer {
@@ -49,8 +52,15 @@ impl Peer {
         let account = Account::new(intake.clone(), MESSAGE_MAX);
         let clock = ManualClock::new();
         let mut gate = FrameGate::new(account.clone(), clock.now());
-        assert_eq!(gate.admit(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", clock.now()), Ok(PREFACE));
-        Self { gate, account, clock }
+        assert_eq!(
+            gate.admit(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", clock.now()),
+            Ok(PREFACE)
+        );
+        Self {
+            gate,
+            account,
+            clock,
+        }
     }
 
     /// After a hello on stream 1.
@@ -96,18 +106,31 @@ fn frames_pass_however_they_are_cut() {
 }
 
 #[test]
-fn a_first_message_that_is_no_hello_and_one_that_is_too_large_end_the_connection_before_they_come() {
+fn a_first_message_that_is_no_hello_and_one_that_is_too_large_end_the_connection_before_they_come()
+{
     let intake = room();
     let mut peer = Peer::new(&intake);
     let first = FIRST_MESSAGE_MAX + 1;
-    assert_eq!(peer.send(&frame(DATA, 0, 1, &announced(first))), Err(Refused::First(first)));
+    assert_eq!(
+        peer.send(&frame(DATA, 0, 1, &announced(first))),
+        Err(Refused::First(first))
+    );
     let mut peer = Peer::greeted(&intake);
     let length = MESSAGE_MAX + 1;
     let mut announced_only = vec![0];
     announced_only.extend(u32::try_from(length).unwrap().to_be_bytes());
     let refused = peer.send(&frame(DATA, 0, 1, &announced_only));
-    assert_eq!(refused, Err(Refused::TooLarge { length, max: MESSAGE_MAX }));
-    assert_eq!(Peer::greeted(&intake).send(&frame(DATA, 0, 3, &announced(first))), Err(Refused::First(first)));
+    assert_eq!(
+        refused,
+        Err(Refused::TooLarge {
+            length,
+            max: MESSAGE_MAX
+        })
+    );
+    assert_eq!(
+        Peer::greeted(&intake).send(&frame(DATA, 0, 3, &announced(first))),
+        Err(Refused::First(first))
+    );
 }
 
 #[test]
@@ -129,7 +152,10 @@ fn what_comes_right_behind_a_hello_waits_until_that_is_accepted() {
 fn a_connection_without_an_accepted_hello_ends_whatever_it_sends() {
     let (silent, greeted) = (Peer::new(&room()), Peer::greeted(&room()));
     for (peer, expected) in [(silent, Err(Refused::NoHello)), (greeted, Ok(()))] {
-        assert_eq!(peer.gate.check_again_at(peer.clock.now()).is_some(), expected.is_err());
+        assert_eq!(
+            peer.gate.check_again_at(peer.clock.now()).is_some(),
+            expected.is_err()
+        );
         peer.clock.advance(NO_HELLO_MAX - CHECK);
         assert_eq!(peer.gate.check(peer.clock.now()), Ok(()));
         peer.clock.advance(CHECK);
@@ -153,7 +179,11 @@ fn a_connection_whose_streams_have_ended_is_served_no_more_and_may_stay() {
 #[test]
 fn large_messages_of_all_connections_come_one_after_the_other_and_small_ones_pass() {
     let intake = room();
-    let (mut first, mut second, mut third) = (Peer::greeted(&intake), Peer::greeted(&intake), Peer::greeted(&intake));
+    let (mut first, mut second, mut third) = (
+        Peer::greeted(&intake),
+        Peer::greeted(&intake),
+        Peer::greeted(&intake),
+    );
     let large = frames(1, LARGE);
     assert!(first.passes(&large));
     let before = second.send(&large).unwrap();
@@ -164,7 +194,11 @@ fn large_messages_of_all_connections_come_one_after_the_other_and_small_ones_pas
     );
     drop(third);
     let room = first.account.arrived(LARGE);
-    assert_eq!(second.send(&large[before..]), Ok(0), "its bytes are still there");
+    assert_eq!(
+        second.send(&large[before..]),
+        Ok(0),
+        "its bytes are still there"
+    );
     drop(room);
     assert!(second.passes(&large[before..]));
     // A connection that ends takes nothing with it.
@@ -194,7 +228,10 @@ fn two_streams_of_a_connection_cannot_wait_for_each_other() {
     let mut peer = Peer::greeted(&room());
     assert!(peer.passes(&frames(3, 50)));
     let part = |stream| frame(DATA, 0, stream, &message(SMALL_MESSAGE + 1)[..1000]);
-    assert!(peer.passes(&part(1)) && peer.passes(&part(3)), "there is room for both");
+    assert!(
+        peer.passes(&part(1)) && peer.passes(&part(3)),
+        "there is room for both"
+    );
 }
 
 #[test]
@@ -207,7 +244,10 @@ fn who_takes_room_and_does_not_send_loses_the_connection_when_others_wait() {
     assert!(!waits.passes(&frames(1, LARGE)));
     assert_eq!(slow.gate.check(slow.clock.now()), Err(Refused::Slow));
     drop(slow);
-    assert_eq!(waits.gate.check_again_at(waits.clock.now()), Some(waits.clock.now() + RETRY));
+    assert_eq!(
+        waits.gate.check_again_at(waits.clock.now()),
+        Some(waits.clock.now() + RETRY)
+    );
 }
 
 #[test]
@@ -227,12 +267,22 @@ fn a_message_that_stops_coming_is_slow_whatever_came_before() {
 fn streams_of_a_connection_that_are_reset_at_once_begin_one_after_the_other() {
     let room = room();
     let mut peer = Peer::greeted(&room);
-    let begun_and_reset = |stream| [frame(HEADERS, 4, stream, &[0x88]), frame(RST_STREAM, 0, stream, &[0; 4])].concat();
+    let begun_and_reset = |stream| {
+        [
+            frame(HEADERS, 4, stream, &[0x88]),
+            frame(RST_STREAM, 0, stream, &[0; 4]),
+        ]
+        .concat()
+    };
     assert!(peer.passes(&begun_and_reset(3)), "the first one");
     let next = begun_and_reset(5);
     let passed = peer.send(&next).unwrap();
     assert!(passed < FRAME_HEADER, "not even its header: {passed}");
-    assert!(peer.gate.check_again_at(peer.clock.now()).is_some_and(|at| at <= peer.clock.now() + STREAM_INTERVAL));
+    assert!(
+        peer.gate
+            .check_again_at(peer.clock.now())
+            .is_some_and(|at| at <= peer.clock.now() + STREAM_INTERVAL)
+    );
     peer.clock.advance(STREAM_INTERVAL);
     assert_eq!(peer.send(&next[passed..]), Ok(next.len() - passed));
     // What its streams send meanwhile is not held up.
@@ -252,19 +302,31 @@ fn room_of_a_stream_that_ended_comes_back() {
     assert!(other.account.state.lock().in_flight.is_empty());
     assert!(peer.passes(&frames(3, 50)) && peer.passes(&frames(3, LARGE)));
     peer.clock.advance(TAKEN_MAX);
-    assert_eq!(peer.gate.check(peer.clock.now()), Ok(()), "its reader may be busy");
+    assert_eq!(
+        peer.gate.check(peer.clock.now()),
+        Ok(()),
+        "its reader may be busy"
+    );
     peer.clock.advance(CHECK);
-    assert_eq!(peer.gate.check(peer.clock.now()), Err(Refused::NotTaken), "gRPC drops what still comes");
+    assert_eq!(
+        peer.gate.check(peer.clock.now()),
+        Err(Refused::NotTaken),
+        "gRPC drops what still comes"
+    );
 }
 
 #[test]
 fn a_message_in_frames_of_one_byte_ends_the_connection() {
     let mut peer = Peer::greeted(&room());
     assert!(peer.passes(&frame(DATA, 0, 1, &announced(LARGE))));
-    let tiny: Vec<u8> = (0..2 * FRAMES_ALWAYS).flat_map(|_| frame(DATA, 0, 1, &[7])).collect();
+    let tiny: Vec<u8> = (0..2 * FRAMES_ALWAYS)
+        .flat_map(|_| frame(DATA, 0, 1, &[7]))
+        .collect();
     assert_eq!(peer.send(&tiny), Err(Refused::TinyFrames));
     let mut peer = Peer::greeted(&room());
-    let empty: Vec<u8> = (0..2 * FRAMES_ALWAYS).flat_map(|_| frame(DATA, 0, 1, &[])).collect();
+    let empty: Vec<u8> = (0..2 * FRAMES_ALWAYS)
+        .flat_map(|_| frame(DATA, 0, 1, &[]))
+        .collect();
     assert_eq!(peer.send(&empty), Err(Refused::TinyFrames));
     let mut peer = Peer::greeted(&room());
     for _ in 0..10 * FRAMES_ALWAYS {
@@ -280,6 +342,8 @@ fn streams_without_an_end_are_forgotten_unless_a_message_is_on_its_way() {
         assert!(peer.gate.streams.len() <= GATED_STREAMS);
     }
     let mut begin = |stream| peer.send(&frame(DATA, 0, stream, &announced(100)));
-    let refused = (1..1000).map(|number| begin(2 * number)).find_map(Result::err);
+    let refused = (1..1000)
+        .map(|number| begin(2 * number))
+        .find_map(Result::err);
     assert_eq!(refused, Some(Refused::Streams));
 }

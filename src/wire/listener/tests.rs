@@ -20,12 +20,21 @@ fn a_socket_has_the_wanted_permissions_tells_the_user_and_is_removed_at_the_end(
     for wanted in [0o600, 0o660, 0o666] {
         let listener = bind(&path, wanted).unwrap();
         assert_eq!(mode(&path), wanted);
-        assert_eq!(listener.address().unwrap().to_string(), format!("unix://{}", path.display()));
-        assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(
+            listener.address().unwrap().to_string(),
+            format!("unix://{}", path.display())
+        );
+        assert_eq!(
+            listener.accept().unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
         let _client = UnixStream::connect(&path).unwrap();
         let (_, peer) = listener.accept().unwrap();
         let uid = rustix::process::geteuid().as_raw();
-        assert_eq!(peer.to_string(), format!("unix://{} (uid {uid})", path.display()));
+        assert_eq!(
+            peer.to_string(),
+            format!("unix://{} (uid {uid})", path.display())
+        );
         drop(listener);
         assert!(!path.exists() && path.parent().unwrap().exists());
     }
@@ -45,13 +54,21 @@ fn the_file_of_a_dead_server_is_replaced_and_one_in_use_is_not() {
     let waiting: Vec<OwnedFd> = (0..2 * 128)
         .map_while(|_| {
             let socket = stream_socket().unwrap();
-            rustix::net::connect(&socket, &SocketAddrUnix::new(&path).unwrap()).ok().map(|()| socket)
+            rustix::net::connect(&socket, &SocketAddrUnix::new(&path).unwrap())
+                .ok()
+                .map(|()| socket)
         })
         .collect();
     assert!(waiting.len() < 2 * 128);
-    assert_eq!(bind(&path, 0o660).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    assert_eq!(
+        bind(&path, 0o660).unwrap_err().kind(),
+        io::ErrorKind::AddrInUse
+    );
     drop(waiting);
-    assert!(listener.accept().is_ok() && path.exists(), "it still listens");
+    assert!(
+        listener.accept().is_ok() && path.exists(),
+        "it still listens"
+    );
 }
 
 #[test]
@@ -60,9 +77,17 @@ fn a_port_that_cannot_be_had_is_refused_with_a_way_out() {
     let first = bind("127.0.0.1:0").unwrap();
     let error = bind(&first.address().unwrap().to_string()).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
-    assert!(error.to_string().ends_with("end it or take another port"), "{error}");
+    assert!(
+        error.to_string().ends_with("end it or take another port"),
+        "{error}"
+    );
     let error = bind("192.0.2.1:0").unwrap_err(); // Reserved for documentation (RFC 5737).
-    assert!(error.to_string().contains("this machine has no such address"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("this machine has no such address"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -74,7 +99,10 @@ fn what_is_no_socket_and_what_another_server_put_there_is_never_removed() {
     assert!(error.to_string().contains("no socket"), "{error}");
     assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
     let error = bind(folder.path(), 0o660).unwrap_err();
-    assert!(error.to_string().contains("a folder; name a file in it"), "{error}");
+    assert!(
+        error.to_string().contains("a folder; name a file in it"),
+        "{error}"
+    );
 
     let path = folder.path().join("ank.sock");
     let first = bind(&path, 0o660).unwrap();
@@ -89,7 +117,12 @@ fn what_is_no_socket_and_what_another_server_put_there_is_never_removed() {
 #[test]
 fn a_folder_that_cannot_be_had_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
-    assert_eq!(bind(&folder.path().join("a/b/ank.sock"), 0o660).unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert_eq!(
+        bind(&folder.path().join("a/b/ank.sock"), 0o660)
+            .unwrap_err()
+            .kind(),
+        io::ErrorKind::NotFound
+    );
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
     assert!(bind(&file.join("ank.sock"), 0o660).is_err());

@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// From this size on, in bytes, a message is large, of which one may wait beside the others: the hello of an agent with
-/// thousands of workloads, or the state of all of them.
+/// From this size on, in bytes, a message is large, of which one may wait beside the others: the
+/// hello of an agent with thousands of workloads, or the state of all of them.
 pub const LARGE: usize = PEER_OUTBOX_BYTES / 4;
-/// While responses of this many bytes wait for one peer, no further request of it is processed. Room for many small
-/// ones at once, and no large one is built before the one before it is sent.
+/// While responses of this many bytes wait for one peer, no further request of it is processed.
+/// Room for many small ones at once, and no large one is built before the one before it is sent.
 pub const PEER_ANSWERS_BYTES: usize = 128 * 1024;
 /// Bytes of log lines that wait for one peer. More are dropped.
 pub const LOGS: usize = 3 * LOG_MESSAGE_MAX;
@@ -25,15 +25,17 @@ pub const LOGS: usize = 3 * LOG_MESSAGE_MAX;
 const _: () = assert!(LOGS + LOG_MESSAGE_MAX < OTHERS_BYTES);
 /// When so many bytes wait for one peer, only the newest state of each instance is kept.
 pub const STATES: usize = 512 * 1024;
-/// Bytes of states in one message, about. Each receiver has a copy while it is being sent, and all of them may be sent one at
-/// the same time; a smaller one would count as sent at once, and the next one follow it.
+/// Bytes of states in one message, about. Each receiver has a copy while it is being sent, and all
+/// of them may be sent one at the same time; a smaller one would count as sent at once, and the
+/// next one follow it.
 pub const STATES_MESSAGE_BYTES: usize = 2 * PEER_SMALL_MESSAGE;
 /// What a waiting message counts beside its own bytes: about its entry in the queue.
 pub const ENTRY: usize = 256;
 /// Log collections of one peer whose dropped lines are counted and reported.
 const DROPPED_LOGS: usize = 1024;
 
-/// Why a message was not taken: the connection must be closed, the peer resynchronises when it comes back.
+/// Why a message was not taken: the connection must be closed, the peer resynchronises when it
+/// comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OutboxError {
     /// More bytes wait than the peer may have waiting.
@@ -54,7 +56,10 @@ pub struct Outgoing {
 impl Outgoing {
     /// A message that tells nobody anything: an empty list of states.
     pub fn no_states() -> Self {
-        Self { head: before_state_entries(0), rest: Vec::new() }
+        Self {
+            head: before_state_entries(0),
+            rest: Vec::new(),
+        }
     }
 
     pub fn size(&self) -> usize {
@@ -65,7 +70,9 @@ impl Outgoing {
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.size());
         bytes.extend_from_slice(&self.head);
-        self.rest.iter().for_each(|piece| bytes.extend_from_slice(&piece.bytes));
+        self.rest
+            .iter()
+            .for_each(|piece| bytes.extend_from_slice(&piece.bytes));
         bytes
     }
 }
@@ -74,12 +81,14 @@ impl Outgoing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Log,
-    /// Any other response that is no refusal: those are small, and of little use to a flood of requests.
+    /// Any other response that is no refusal: those are small, and of little use to a flood of
+    /// requests.
     Answer,
     Refusal,
     /// Workloads and log requests for an agent.
     Command,
-    /// States of others, of which several are sent in one message: one of an instance, or some that came together.
+    /// States of others, of which several are sent in one message: one of an instance, or some that
+    /// came together.
     States,
     /// States with which a newcomer begins.
     FirstStates,
@@ -100,7 +109,8 @@ impl Kind {
     }
 }
 
-/// The rooms that all peers share: that of responses, and that of commands, first states and log lines.
+/// The rooms that all peers share: that of responses, and that of commands, first states and log
+/// lines.
 pub const ANSWERS: usize = 0;
 pub const OTHERS: usize = 1;
 
@@ -151,10 +161,15 @@ struct Entry {
 impl Queue {
     /// With nothing in it.
     pub fn new(rooms: [Arc<Budget>; 2]) -> Self {
-        Self { states_max: STATES_MESSAGE_BYTES, rooms, ..Self::default() }
+        Self {
+            states_max: STATES_MESSAGE_BYTES,
+            rooms,
+            ..Self::default()
+        }
     }
 
-    /// Whether `bytes` of states would leave it one of a peer that keeps up, and fit into one message.
+    /// Whether `bytes` of states would leave it one of a peer that keeps up, and fit into one
+    /// message.
     pub fn keeps_up(&self, bytes: usize) -> bool {
         // With tag and length around them.
         self.bytes + bytes <= STATES && bytes + 6 <= self.states_max
@@ -175,18 +190,35 @@ impl Queue {
     /// # Errors
     /// [`OutboxError::Overflow`].
     pub fn push_bytes(&mut self, kind: Kind, bytes: Vec<u8>) -> Result<(), OutboxError> {
-        let _room = kind.room().map(|room| self.rooms[room].overdraw(bytes.len())).unwrap_or_default();
-        self.push(kind, Vec::new(), Arc::new(Encoded { bytes, instance: None, _room }))
+        let _room = kind
+            .room()
+            .map(|room| self.rooms[room].overdraw(bytes.len()))
+            .unwrap_or_default();
+        self.push(
+            kind,
+            Vec::new(),
+            Arc::new(Encoded {
+                bytes,
+                instance: None,
+                _room,
+            }),
+        )
     }
 
-    /// Puts a message that others may be sent as well, behind a `head` of its own. Of the states of an instance a peer that
-    /// keeps up gets every one; for one that does not only the newest is kept.
+    /// Puts a message that others may be sent as well, behind a `head` of its own. Of the states of
+    /// an instance a peer that keeps up gets every one; for one that does not only the newest is
+    /// kept.
     ///
     /// One large message always finds room: the hello of an agent, or the state that was requested.
     ///
     /// # Errors
     /// [`OutboxError::Overflow`].
-    pub fn push(&mut self, kind: Kind, head: Vec<u8>, bytes: Arc<Encoded>) -> Result<(), OutboxError> {
+    pub fn push(
+        &mut self,
+        kind: Kind,
+        head: Vec<u8>,
+        bytes: Arc<Encoded>,
+    ) -> Result<(), OutboxError> {
         let is_behind = self.bytes > STATES;
         // A copy of a name that two threads use costs more than all the rest.
         let instance = bytes.instance.as_ref().filter(|_| is_behind).cloned();
@@ -195,15 +227,26 @@ impl Queue {
             None if is_behind => {}
             None => self.newest.clear(),
         }
-        let counts = if kind == Kind::FirstStates { ENTRY } else { head.len() + bytes.bytes() + ENTRY };
+        let counts = if kind == Kind::FirstStates {
+            ENTRY
+        } else {
+            head.len() + bytes.bytes() + ENTRY
+        };
         let is_large = counts >= LARGE && !self.has_large && !kind.has_states();
         if !is_large && self.bytes + counts > PEER_OUTBOX_BYTES {
             return Err(OutboxError::Overflow);
         }
-        let entry = Entry { kind, head, bytes, counts, is_large };
+        let entry = Entry {
+            kind,
+            head,
+            bytes,
+            counts,
+            is_large,
+        };
         self.count(&entry, usize::wrapping_add);
         self.has_large |= is_large;
-        self.newest.extend(instance.map(|instance| (instance, self.next)));
+        self.newest
+            .extend(instance.map(|instance| (instance, self.next)));
         self.entries.insert(self.next, entry);
         self.next += 1;
         Ok(())
@@ -212,7 +255,8 @@ impl Queue {
     /// Removes the state of `instance` that waits.
     fn remove_older(&mut self, instance: &InstanceName) {
         if self.newest.is_empty() {
-            let state = |(number, entry): (&u64, &Entry)| Some((entry.bytes.instance.clone()?, *number));
+            let state =
+                |(number, entry): (&u64, &Entry)| Some((entry.bytes.instance.clone()?, *number));
             self.newest = self.entries.iter().filter_map(state).collect();
         }
         if let Some(number) = self.newest.get(instance).copied() {
@@ -239,8 +283,11 @@ impl Queue {
         let entry = self.entries.remove(&number)?;
         self.count(&entry, usize::wrapping_sub);
         self.has_large &= !entry.is_large;
-        if let Some(instance) =
-            entry.bytes.instance.as_ref().filter(|instance| self.newest.get(*instance) == Some(&number))
+        if let Some(instance) = entry
+            .bytes
+            .instance
+            .as_ref()
+            .filter(|instance| self.newest.get(*instance) == Some(&number))
         {
             self.newest.remove(instance);
         }
@@ -249,15 +296,29 @@ impl Queue {
 
     /// The next message, and of which kind it is. States that follow each other are sent together.
     pub fn take(&mut self) -> Option<(Outgoing, Kind)> {
-        let (first, entry) = self.entries.first_key_value().map(|(number, entry)| (*number, entry))?;
+        let (first, entry) = self
+            .entries
+            .first_key_value()
+            .map(|(number, entry)| (*number, entry))?;
         if !entry.kind.has_states() {
             let entry = self.remove(first)?;
-            return Some((Outgoing { head: entry.head, rest: vec![entry.bytes] }, entry.kind));
+            return Some((
+                Outgoing {
+                    head: entry.head,
+                    rest: vec![entry.bytes],
+                },
+                entry.kind,
+            ));
         }
         let kind = entry.kind;
         let mut message = Outgoing::default();
         let mut bytes = 0;
-        while let Some((number, Entry { kind, bytes: entry, .. })) = self.entries.first_key_value()
+        while let Some((
+            number,
+            Entry {
+                kind, bytes: entry, ..
+            },
+        )) = self.entries.first_key_value()
             && kind.has_states()
         {
             // With tag and length around them.
@@ -266,7 +327,9 @@ impl Queue {
             }
             bytes += entry.bytes();
             let number = *number;
-            message.rest.extend(self.remove(number).map(|entry| entry.bytes));
+            message
+                .rest
+                .extend(self.remove(number).map(|entry| entry.bytes));
         }
         message.head = before_state_entries(bytes);
         Some((message, kind))
@@ -279,11 +342,17 @@ impl Queue {
         }
     }
 
-    /// Puts log lines. Those that find no room are dropped and counted; the next ones that find some come after a line with
-    /// the number of missing ones.
+    /// Puts log lines. Those that find no room are dropped and counted; the next ones that find
+    /// some come after a line with the number of missing ones.
     pub fn push_logs(&mut self, id: &str, instances: &[InstanceName], pieces: Vec<Vec<u8>>) {
-        let bytes = pieces.iter().map(|piece| piece.len() + ENTRY).sum::<usize>();
-        if self.log_bytes + bytes > LOGS || self.bytes + bytes > PEER_OUTBOX_BYTES || !self.rooms[OTHERS].has_room() {
+        let bytes = pieces
+            .iter()
+            .map(|piece| piece.len() + ENTRY)
+            .sum::<usize>();
+        if self.log_bytes + bytes > LOGS
+            || self.bytes + bytes > PEER_OUTBOX_BYTES
+            || !self.rooms[OTHERS].has_room()
+        {
             for instance in instances {
                 let key = (id.to_owned(), instance.clone());
                 if let Some(lines) = self.dropped.get_mut(&key) {
@@ -295,8 +364,12 @@ impl Queue {
             return;
         }
         // Notes are short and few, and what follows them has been given room already.
-        let missing: Vec<(String, InstanceName)> =
-            self.dropped.keys().filter(|(request, _)| request == id).cloned().collect();
+        let missing: Vec<(String, InstanceName)> = self
+            .dropped
+            .keys()
+            .filter(|(request, _)| request == id)
+            .cloned()
+            .collect();
         for stream in missing {
             let _ = self.push_missing(stream);
         }
@@ -310,7 +383,9 @@ impl Queue {
     /// # Errors
     /// [`OutboxError::Overflow`].
     pub fn push_missing(&mut self, stream: (String, InstanceName)) -> Result<(), OutboxError> {
-        let Some(lines) = self.dropped.remove(&stream) else { return Ok(()) };
+        let Some(lines) = self.dropped.remove(&stream) else {
+            return Ok(());
+        };
         let (id, instance) = stream;
         let content = ResponseContent::LogEntries(vec![log_entries::dropped(instance, lines)]);
         let note = write_from_server(&FromServer::Response(Response { id, content }));

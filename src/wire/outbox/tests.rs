@@ -8,7 +8,10 @@ use crate::model::names::InstanceName;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn state(workload: &str, phase: Phase) -> WorkloadState {
-    WorkloadState::new(InstanceName::with_id(workload, "id", "A"), ExecutionState::plain(phase))
+    WorkloadState::new(
+        InstanceName::with_id(workload, "id", "A"),
+        ExecutionState::plain(phase),
+    )
 }
 
 fn states(states: &[WorkloadState]) -> FromServer {
@@ -22,20 +25,34 @@ fn response(bytes: usize) -> FromServer {
         restarted: vec![],
         warning: None,
     };
-    FromServer::Response(Response { id: String::new(), content })
+    FromServer::Response(Response {
+        id: String::new(),
+        content,
+    })
 }
 
 fn refusal() -> FromServer {
-    FromServer::Response(Response { id: String::new(), content: ResponseContent::Error("no".to_owned()) })
+    FromServer::Response(Response {
+        id: String::new(),
+        content: ResponseContent::Error("no".to_owned()),
+    })
 }
 
 #[test]
 fn waiting_states_travel_together_and_none_is_left_out() {
     let (outbox, reader) = outbox();
-    let (first, second) = (state("a", Phase::PendingStarting), state("a", Phase::Running));
-    outbox.put(states(&[first.clone(), state("b", Phase::Running)])).unwrap();
+    let (first, second) = (
+        state("a", Phase::PendingStarting),
+        state("a", Phase::Running),
+    );
+    outbox
+        .put(states(&[first.clone(), state("b", Phase::Running)]))
+        .unwrap();
     outbox.put(states(std::slice::from_ref(&second))).unwrap();
-    assert_eq!(reader.try_next(), Some(states(&[first, state("b", Phase::Running), second])));
+    assert_eq!(
+        reader.try_next(),
+        Some(states(&[first, state("b", Phase::Running), second]))
+    );
     assert_eq!(reader.try_next(), None);
 }
 
@@ -50,20 +67,37 @@ fn of_a_peer_that_is_behind_only_the_newest_state_of_each_instance_waits() {
         outbox.put(response(1)).unwrap(); // Nothing is moved before it.
     }
     let told: Vec<FromServer> = std::iter::from_fn(|| reader.try_next()).skip(1).collect();
-    assert_eq!(told, [response(1), states(&[other]), response(1), states(&[new]), response(1)]);
+    assert_eq!(
+        told,
+        [
+            response(1),
+            states(&[other]),
+            response(1),
+            states(&[new]),
+            response(1)
+        ]
+    );
     assert!(reader.queue.lock().bytes == 0);
 }
 
 #[test]
 fn states_are_not_moved_before_another_message() {
     let (outbox, reader) = outbox();
-    outbox.put(states(&[state("a", Phase::PendingStarting)])).unwrap();
+    outbox
+        .put(states(&[state("a", Phase::PendingStarting)]))
+        .unwrap();
     outbox.put(response(1)).unwrap();
     outbox.put(states(&[state("a", Phase::Running)])).unwrap();
     drop(outbox);
-    assert_eq!(reader.try_next(), Some(states(&[state("a", Phase::PendingStarting)])));
+    assert_eq!(
+        reader.try_next(),
+        Some(states(&[state("a", Phase::PendingStarting)]))
+    );
     assert_eq!(reader.try_next(), Some(response(1)));
-    assert_eq!(reader.try_next(), Some(states(&[state("a", Phase::Running)])));
+    assert_eq!(
+        reader.try_next(),
+        Some(states(&[state("a", Phase::Running)]))
+    );
     assert_eq!(reader.try_next(), None);
 }
 
@@ -82,7 +116,9 @@ fn a_flood_of_states_for_a_slow_peer_takes_bounded_room() {
 #[test]
 fn the_states_that_a_newcomer_begins_with_come_first_and_do_not_count() {
     let (outbox, reader) = outbox();
-    let all: Vec<_> = (0..20_000).map(|workload| long_state(workload, ADDITIONAL_INFO_MAX)).collect();
+    let all: Vec<_> = (0..20_000)
+        .map(|workload| long_state(workload, ADDITIONAL_INFO_MAX))
+        .collect();
     outbox.put_first_states(&all).unwrap();
     outbox.put(states(&all[..1])).unwrap();
     assert!(outbox.is_half_empty());
@@ -95,12 +131,18 @@ fn the_states_that_a_newcomer_begins_with_come_first_and_do_not_count() {
 fn line(id: &str, workload: &str, text: &str) -> FromServer {
     let instance = InstanceName::with_id(workload, "id", "A");
     let entries = vec![LogEntry::line(instance, text.to_owned())];
-    FromServer::Response(Response { id: id.to_owned(), content: ResponseContent::LogEntries(entries) })
+    FromServer::Response(Response {
+        id: id.to_owned(),
+        content: ResponseContent::LogEntries(entries),
+    })
 }
 
 fn stop(id: &str, workload: &str) -> FromServer {
     let instance = InstanceName::with_id(workload, "id", "A");
-    FromServer::Response(Response { id: id.to_owned(), content: ResponseContent::LogsStop(instance) })
+    FromServer::Response(Response {
+        id: id.to_owned(),
+        content: ResponseContent::LogsStop(instance),
+    })
 }
 
 #[test]
@@ -118,7 +160,10 @@ fn log_lines_without_room_are_dropped_and_the_stream_says_how_many() {
     for _ in 0..31 {
         assert_eq!(reader.try_next(), Some(line("r", "a", &long)));
     }
-    assert_eq!((reader.try_next(), reader.try_next().is_some()), (Some(response(1)), true));
+    assert_eq!(
+        (reader.try_next(), reader.try_next().is_some()),
+        (Some(response(1)), true)
+    );
     outbox.put(line("r", "c", "new")).unwrap();
     let text = |lines: &str| format!("[{lines} not shown: they came faster than they were read]");
     assert_eq!(reader.try_next(), Some(line("r", "a", &text("3 lines"))));
@@ -129,7 +174,10 @@ fn log_lines_without_room_are_dropped_and_the_stream_says_how_many() {
     outbox.put(stop("other", "a")).unwrap();
     assert_eq!(reader.try_next(), Some(stop("r", "a")));
     assert_eq!(reader.try_next(), Some(line("other", "a", &text("1 line"))));
-    assert_eq!((reader.try_next(), reader.try_next()), (Some(stop("other", "a")), None));
+    assert_eq!(
+        (reader.try_next(), reader.try_next()),
+        (Some(stop("other", "a")), None)
+    );
     assert_eq!(reader.queue.lock().bytes, 0);
 }
 
@@ -140,11 +188,17 @@ fn log_lines_have_a_share_of_the_bytes_that_comes_back_when_they_are_read() {
     for _ in 0..100 {
         outbox.put(line("r", "a", &long)).unwrap();
     }
-    let waiting = std::iter::from_fn(|| reader.try_next()).filter(|message| *message == line("r", "a", &long)).count();
+    let waiting = std::iter::from_fn(|| reader.try_next())
+        .filter(|message| *message == line("r", "a", &long))
+        .count();
     assert_eq!(waiting, LOGS / long.len() - 1);
     assert_eq!(reader.queue.lock().log_bytes, 0);
     outbox.put(line("r", "a", &long)).unwrap();
-    assert_eq!(std::iter::from_fn(|| reader.try_next()).count(), 2, "the note and the line");
+    assert_eq!(
+        std::iter::from_fn(|| reader.try_next()).count(),
+        2,
+        "the note and the line"
+    );
 }
 
 #[test]
@@ -154,13 +208,18 @@ fn a_burst_of_small_messages_does_not_drop_a_peer() {
         outbox.put(response(10)).unwrap();
     }
     assert_eq!(std::iter::from_fn(|| reader.try_next()).count(), 50_000);
-    let flood = (0..2_000_000).map(|_| outbox.put(response(10))).find(Result::is_err);
+    let flood = (0..2_000_000)
+        .map(|_| outbox.put(response(10)))
+        .find(Result::is_err);
     assert_eq!(flood, Some(Err(OutboxError::Overflow)), "but a flood does");
     while reader.try_next().is_some() {}
     for _ in 0..1_000_000 {
         outbox.put_or_drop(refusal()).unwrap();
     }
-    assert!(outbox.is_half_empty() && outbox.has_room_for_answer(ANSWERS_BYTES, Waker::noop()), "and refusals do not");
+    assert!(
+        outbox.is_half_empty() && outbox.has_room_for_answer(ANSWERS_BYTES, Waker::noop()),
+        "and refusals do not"
+    );
     let put = std::iter::from_fn(|| reader.try_next()).count();
     assert!((1_000..100_000).contains(&put), "{put}");
 }
@@ -178,7 +237,10 @@ fn one_large_message_waits_beside_the_others() {
     outbox.put(response(2 * PEER_OUTBOX_BYTES)).unwrap();
     while reader.try_next().is_some() {}
     let queue = reader.queue.lock();
-    assert_eq!((queue.bytes, queue.takes(ANSWERS), queue.has_large), (0, 0, false));
+    assert_eq!(
+        (queue.bytes, queue.takes(ANSWERS), queue.has_large),
+        (0, 0, false)
+    );
 }
 
 #[test]
@@ -191,7 +253,10 @@ fn too_many_bytes_are_refused_and_a_gone_reader_is_noticed() {
     assert!(!outbox.has_room_for_answer(ANSWERS_BYTES, Waker::noop()));
     drop(reader);
     assert_eq!(outbox.put(response(1)), Err(OutboxError::Closed));
-    assert!(outbox.has_room_for_answer(ANSWERS_BYTES, Waker::noop()), "nobody has to wait for it");
+    assert!(
+        outbox.has_room_for_answer(ANSWERS_BYTES, Waker::noop()),
+        "nobody has to wait for it"
+    );
 }
 
 #[derive(Default)]
@@ -215,9 +280,16 @@ fn the_next_large_answer_has_room_once_the_one_before_it_is_sent() {
     let count = Arc::new(Count::default());
     let wake = Waker::from(count.clone());
     let (outbox, reader) = outbox();
-    outbox.put(states(&vec![state("a", Phase::Running); 2000])).unwrap();
-    outbox.put(line("r", "a", &"x".repeat(2 * PEER_ANSWERS_BYTES))).unwrap();
-    assert!(outbox.has_room_for_answer(ANSWERS_BYTES, &wake), "nothing that waits is an answer");
+    outbox
+        .put(states(&vec![state("a", Phase::Running); 2000]))
+        .unwrap();
+    outbox
+        .put(line("r", "a", &"x".repeat(2 * PEER_ANSWERS_BYTES)))
+        .unwrap();
+    assert!(
+        outbox.has_room_for_answer(ANSWERS_BYTES, &wake),
+        "nothing that waits is an answer"
+    );
     outbox.put(response(PEER_ANSWERS_BYTES)).unwrap();
     assert!(!outbox.has_room_for_answer(ANSWERS_BYTES, &wake));
     for _ in 0..2 {
@@ -225,10 +297,27 @@ fn the_next_large_answer_has_room_once_the_one_before_it_is_sent() {
         reader.sent();
     }
     assert_eq!(count.woken(), 0);
-    assert!(reader.next_to_send().is_some_and(|message| message.size() > PEER_ANSWERS_BYTES));
-    assert_eq!((count.woken(), outbox.has_room_for_answer(ANSWERS_BYTES, &wake)), (0, false), "it is being sent");
+    assert!(
+        reader
+            .next_to_send()
+            .is_some_and(|message| message.size() > PEER_ANSWERS_BYTES)
+    );
+    assert_eq!(
+        (
+            count.woken(),
+            outbox.has_room_for_answer(ANSWERS_BYTES, &wake)
+        ),
+        (0, false),
+        "it is being sent"
+    );
     reader.sent();
-    assert_eq!((count.woken(), outbox.has_room_for_answer(ANSWERS_BYTES, &wake)), (1, true));
+    assert_eq!(
+        (
+            count.woken(),
+            outbox.has_room_for_answer(ANSWERS_BYTES, &wake)
+        ),
+        (1, true)
+    );
     reader.sent();
     assert_eq!(count.woken(), 0, "only who waits is woken");
 }
@@ -255,7 +344,9 @@ fn long_texts_of_states_cut_nobody_off() {
     let peers: Vec<_> = (0..10).map(|_| outbox()).collect();
     let mut newest = Vec::new();
     for _ in 0..30 {
-        newest = (0..1_000).map(|workload| long_state(workload, LONG)).collect();
+        newest = (0..1_000)
+            .map(|workload| long_state(workload, LONG))
+            .collect();
         for (outbox, _) in &peers {
             outbox.put(states(&newest)).unwrap();
             outbox.put(response(1)).unwrap(); // Nothing is merged across it.
@@ -263,9 +354,16 @@ fn long_texts_of_states_cut_nobody_off() {
     }
     for (_, reader) in &peers {
         let held: Vec<_> = all_states(reader).concat();
-        assert!(held.len() * LONG <= STATES + LONG + newest.len() * LONG, "{} states", held.len());
+        assert!(
+            held.len() * LONG <= STATES + LONG + newest.len() * LONG,
+            "{} states",
+            held.len()
+        );
         for state in &newest {
-            assert_eq!(held.iter().rfind(|held| held.instance == state.instance), Some(state));
+            assert_eq!(
+                held.iter().rfind(|held| held.instance == state.instance),
+                Some(state)
+            );
         }
         assert_eq!(reader.queue.lock().bytes, 0);
     }
@@ -274,7 +372,9 @@ fn long_texts_of_states_cut_nobody_off() {
 #[test]
 fn states_are_sent_in_messages_of_bounded_size_and_none_is_lost() {
     const LONG: usize = 2 * 1024;
-    let all: Vec<_> = (0..3_000).map(|workload| long_state(workload, LONG)).collect();
+    let all: Vec<_> = (0..3_000)
+        .map(|workload| long_state(workload, LONG))
+        .collect();
     for max in [usize::MAX, 4096] {
         let (outbox, reader) = outbox();
         let outbox = outbox.limited_to(max, "B");
@@ -284,14 +384,23 @@ fn states_are_sent_in_messages_of_bounded_size_and_none_is_lost() {
         outbox.put(states(&all[..10])).unwrap();
         let (mut told, mut messages) = (Vec::new(), 0);
         while let Some(message) = reader.next_to_send() {
-            assert!(message.size() <= max.min(STATES_MESSAGE_BYTES + 6), "{}", message.size());
-            let Ok(FromServer::WorkloadStates(states)) = read_from_server(message.bytes()) else { panic!() };
+            assert!(
+                message.size() <= max.min(STATES_MESSAGE_BYTES + 6),
+                "{}",
+                message.size()
+            );
+            let Ok(FromServer::WorkloadStates(states)) = read_from_server(message.bytes()) else {
+                panic!()
+            };
             told.extend(states);
             messages += 1;
         }
         let first = if max == usize::MAX { &all[..] } else { &[] };
         assert_eq!(told, [first, &all[..10]].concat());
-        assert!(messages >= told.len() * LONG / max.min(STATES_MESSAGE_BYTES), "{messages}");
+        assert!(
+            messages >= told.len() * LONG / max.min(STATES_MESSAGE_BYTES),
+            "{messages}"
+        );
         assert_eq!(reader.queue.lock().bytes, 0);
     }
 }
@@ -303,19 +412,32 @@ fn states_fill_a_message_up_to_the_limit_and_one_that_fits_in_none_costs_no_othe
         let (outbox, reader) = outbox();
         outbox.limited_to(LIMIT, "A").put(states(all)).unwrap();
         let told = all_states(&reader);
-        told.iter().map(|states| states.iter().map(|state| state.instance.workload.to_string()).collect()).collect()
+        told.iter()
+            .map(|states| {
+                states
+                    .iter()
+                    .map(|state| state.instance.workload.to_string())
+                    .collect()
+            })
+            .collect()
     };
     let all = [long_state(0, 0), long_state(1, LIMIT), long_state(2, 0)];
     assert_eq!(names(&all), [["w0", "w2"]]);
     let alone = encode_states(&[long_state(0, 1000)]).len();
     for (info, expected) in [(LIMIT - alone - 1000, 1), (LIMIT - alone, 2)] {
-        assert_eq!(names(&[long_state(0, 1000), long_state(1, info)]).len(), expected, "{info}");
+        assert_eq!(
+            names(&[long_state(0, 1000), long_state(1, info)]).len(),
+            expected,
+            "{info}"
+        );
     }
 }
 
 #[test]
 fn a_message_with_states_is_what_it_would_be_if_it_was_written_as_a_whole() {
-    let all: Vec<WorkloadState> = (0..3).map(|number| long_state(number, 100 * number)).collect();
+    let all: Vec<WorkloadState> = (0..3)
+        .map(|number| long_state(number, 100 * number))
+        .collect();
     let (outbox, reader) = outbox();
     outbox.put(states(&all)).unwrap();
     let whole = crate::wire::convert::messages::write_from_server(&states(&all));
@@ -324,21 +446,34 @@ fn a_message_with_states_is_what_it_would_be_if_it_was_written_as_a_whole() {
 
 #[test]
 fn a_state_that_others_are_sent_as_well_is_the_answer_that_it_would_be_alone() {
-    let altered = AlteredFields { added: vec!["agents.A".to_owned()], updated: vec![], removed: vec!["x".to_owned()] };
+    let altered = AlteredFields {
+        added: vec!["agents.A".to_owned()],
+        updated: vec![],
+        removed: vec!["x".to_owned()],
+    };
     for altered in [None, Some(altered)] {
         let (outbox, reader) = outbox();
         let state = Arc::new(outbox.encode(&tree(10), altered.clone()));
         outbox.put_state("r".to_owned(), &state).unwrap();
-        let content = ResponseContent::CompleteState { state: tree(10), altered };
-        let whole = crate::wire::convert::messages::write_from_server(&FromServer::Response(Response {
-            id: "r".to_owned(),
-            content,
-        }));
+        let content = ResponseContent::CompleteState {
+            state: tree(10),
+            altered,
+        };
+        let whole =
+            crate::wire::convert::messages::write_from_server(&FromServer::Response(Response {
+                id: "r".to_owned(),
+                content,
+            }));
         assert_eq!(reader.next_to_send().unwrap().bytes(), whole);
         // What is too large for the peer is refused.
         let outbox = outbox.limited_to(state.bytes(), "A");
-        outbox.put_state("r".repeat(3), &Arc::new(outbox.encode(&tree(1000), None))).unwrap();
-        let Some(FromServer::Response(Response { content: ResponseContent::Error(text), .. })) = reader.try_next()
+        outbox
+            .put_state("r".repeat(3), &Arc::new(outbox.encode(&tree(1000), None)))
+            .unwrap();
+        let Some(FromServer::Response(Response {
+            content: ResponseContent::Error(text),
+            ..
+        })) = reader.try_next()
         else {
             continue; // Nor does the refusal find room.
         };
@@ -347,20 +482,40 @@ fn a_state_that_others_are_sent_as_well_is_the_answer_that_it_would_be_alone() {
 }
 
 fn tree(bytes: usize) -> Node {
-    Node::map([("desiredState", Node::map([("apiVersion", Node::text("x".repeat(bytes)))]))])
+    Node::map([(
+        "desiredState",
+        Node::map([("apiVersion", Node::text("x".repeat(bytes)))]),
+    )])
 }
 
 fn tree_answer(bytes: usize) -> FromServer {
-    let content = ResponseContent::CompleteState { state: tree(bytes), altered: None };
-    FromServer::Response(Response { id: "r".to_owned(), content })
+    let content = ResponseContent::CompleteState {
+        state: tree(bytes),
+        altered: None,
+    };
+    FromServer::Response(Response {
+        id: "r".to_owned(),
+        content,
+    })
 }
 
 #[test]
 fn a_state_for_many_counts_once_for_all_and_for_each_who_is_sent_it() {
     let answers = Budget::new(ANSWERS_BYTES);
-    let peers: Vec<_> =
-        (0..10).map(|_| outbox_waking(Waker::noop().clone(), answers.clone(), Budget::new(OTHERS_BYTES))).collect();
-    let event = Arc::new(peers[0].0.encode(&tree(ANSWERS_BYTES / 4), Some(AlteredFields::default())));
+    let peers: Vec<_> = (0..10)
+        .map(|_| {
+            outbox_waking(
+                Waker::noop().clone(),
+                answers.clone(),
+                Budget::new(OTHERS_BYTES),
+            )
+        })
+        .collect();
+    let event = Arc::new(
+        peers[0]
+            .0
+            .encode(&tree(ANSWERS_BYTES / 4), Some(AlteredFields::default())),
+    );
     for (outbox, _) in &peers {
         outbox.put_state("r".to_owned(), &event).unwrap();
     }
@@ -388,7 +543,13 @@ fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_bac
     let count = Arc::new(Count::default());
     let wake = Waker::from(count.clone());
     let answers = Budget::new(ANSWERS_BYTES);
-    let peer = || outbox_waking(Waker::noop().clone(), answers.clone(), Budget::new(OTHERS_BYTES));
+    let peer = || {
+        outbox_waking(
+            Waker::noop().clone(),
+            answers.clone(),
+            Budget::new(OTHERS_BYTES),
+        )
+    };
     let (asking, _reader) = peer();
     let mut silent = Vec::new();
     while asking.has_room_for_answer(ANSWERS_BYTES, &wake) {
@@ -397,12 +558,18 @@ fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_bac
         silent.push((outbox, reader));
     }
     assert_eq!(silent.len(), 8);
-    assert!(silent.iter().all(|(_, reader)| reader.takes_wanted_room()), "somebody waits");
+    assert!(
+        silent.iter().all(|(_, reader)| reader.takes_wanted_room()),
+        "somebody waits"
+    );
     for (outbox, _) in &silent {
         while outbox.has_room_for_event() {
             outbox.put(response(PEER_EVENTS_BYTES / 4)).unwrap();
         }
-        assert!(outbox.queue.lock().bytes < 2 * PEER_EVENTS_BYTES + ANSWERS_BYTES / 8, "who does not read has an end");
+        assert!(
+            outbox.queue.lock().bytes < 2 * PEER_EVENTS_BYTES + ANSWERS_BYTES / 8,
+            "who does not read has an end"
+        );
     }
     assert!(asking.has_room_for_event(), "who reads goes on");
     assert_eq!(count.woken(), 0);
@@ -414,16 +581,34 @@ fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_bac
 #[test]
 fn what_peers_that_read_nothing_were_not_asked_for_has_one_bound_for_all() {
     let others = Budget::new(OTHERS_BYTES);
-    let peer = || outbox_waking(Waker::noop().clone(), Budget::new(ANSWERS_BYTES), others.clone());
+    let peer = || {
+        outbox_waking(
+            Waker::noop().clone(),
+            Budget::new(ANSWERS_BYTES),
+            others.clone(),
+        )
+    };
     let peers: Vec<_> = (0..48).map(|_| peer()).collect();
     let text = "x".repeat(LOGS / 8);
     for _ in 0..8 {
-        peers.iter().for_each(|(outbox, _)| outbox.put(line("r", "a", &text)).unwrap());
+        peers
+            .iter()
+            .for_each(|(outbox, _)| outbox.put(line("r", "a", &text)).unwrap());
     }
-    assert!((OTHERS_BYTES..OTHERS_BYTES + LOGS).contains(&others.taken()), "{}", others.taken());
+    assert!(
+        (OTHERS_BYTES..OTHERS_BYTES + LOGS).contains(&others.taken()),
+        "{}",
+        others.taken()
+    );
     let (outbox, reader) = peer();
-    assert!(!outbox.has_room_for_agent() && outbox.has_room_for_answer(FIRST_ANSWERS_BYTES, Waker::noop()));
-    assert!(peers[0].1.takes_wanted_room() && !reader.takes_wanted_room(), "whoever has nothing waiting stays");
+    assert!(
+        !outbox.has_room_for_agent()
+            && outbox.has_room_for_answer(FIRST_ANSWERS_BYTES, Waker::noop())
+    );
+    assert!(
+        peers[0].1.takes_wanted_room() && !reader.takes_wanted_room(),
+        "whoever has nothing waiting stays"
+    );
     for (_, reader) in &peers[1..] {
         while reader.try_next().is_some() {}
     }
@@ -433,14 +618,24 @@ fn what_peers_that_read_nothing_were_not_asked_for_has_one_bound_for_all() {
 #[test]
 fn states_that_come_together_are_one_entry_of_a_peer_that_keeps_up() {
     let (outbox, reader) = outbox();
-    let all: Vec<WorkloadState> = (0..100).map(|number| state(&format!("w{number}"), Phase::Running)).collect();
+    let all: Vec<WorkloadState> = (0..100)
+        .map(|number| state(&format!("w{number}"), Phase::Running))
+        .collect();
     let each: Vec<_> = all.iter().map(Encoded::of_state).collect();
     let together = Encoded::together(&each);
-    outbox.put_states(Some(&together), each.iter().cloned()).unwrap();
+    outbox
+        .put_states(Some(&together), each.iter().cloned())
+        .unwrap();
     assert_eq!(Arc::strong_count(&each[0]), 1, "it shares the one entry");
     assert!(reader.has_only_states());
     assert_eq!(reader.try_next(), Some(states(&all)));
     outbox.put(line("r", "a", &"x".repeat(STATES))).unwrap();
-    outbox.put_states(Some(&together), each.iter().cloned()).unwrap();
-    assert_eq!(Arc::strong_count(&each[0]), 2, "of one that is behind each can be replaced");
+    outbox
+        .put_states(Some(&together), each.iter().cloned())
+        .unwrap();
+    assert_eq!(
+        Arc::strong_count(&each[0]),
+        2,
+        "of one that is behind each can be replaced"
+    );
 }

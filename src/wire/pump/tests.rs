@@ -42,8 +42,17 @@ struct Client {
 
 fn client(pump: &mut Pump, begin: Instant) -> Client {
     let (end, ours) = pair().unwrap();
-    let client = Client { end, grpc: Arc::default(), is_closed: Arc::default(), refused: Arc::default() };
-    let (grpc, is_closed, refused) = (client.grpc.clone(), client.is_closed.clone(), client.refused.clone());
+    let client = Client {
+        end,
+        grpc: Arc::default(),
+        is_closed: Arc::default(),
+        refused: Arc::default(),
+    };
+    let (grpc, is_closed, refused) = (
+        client.grpc.clone(),
+        client.is_closed.clone(),
+        client.refused.clone(),
+    );
     let open = Box::new(move |_: &Link| {
         let (plain, endpoint) = pair()?;
         *grpc.lock().unwrap() = Some(endpoint);
@@ -61,7 +70,10 @@ fn client(pump: &mut Pump, begin: Instant) -> Client {
 /// Lets the pump work until nothing comes for a moment.
 fn run(pump: &mut Pump, now: Instant) {
     for _ in 0..20 {
-        assert_eq!(pump.wait(Some(Duration::from_millis(2)), || now).unwrap(), [0; 0]);
+        assert_eq!(
+            pump.wait(Some(Duration::from_millis(2)), || now).unwrap(),
+            [0; 0]
+        );
     }
 }
 
@@ -88,7 +100,10 @@ fn who_sends_nothing_has_no_connection_of_grpc_and_is_refused_in_the_end() {
     assert!(silent.grpc.lock().unwrap().is_none());
     assert_eq!(other.at_grpc(|grpc| take(grpc)), b"hello");
     run(&mut pump, begin + HELLO_MAX);
-    assert_eq!(silent.refused.lock().unwrap().as_deref(), Some("it sent nothing within 10s"));
+    assert_eq!(
+        silent.refused.lock().unwrap().as_deref(),
+        Some("it sent nothing within 10s")
+    );
     assert_eq!(take(&silent.end), b"");
     other.at_grpc(|mut grpc| grpc.write_all(b"answer")).unwrap();
     run(&mut pump, begin + HELLO_MAX);
@@ -124,7 +139,9 @@ fn more_than_fits_comes_in_order_and_the_last_words_of_grpc_reach_a_client_that_
     let (mut written, mut received) = (0, Vec::new());
     while received.len() < sent.len() {
         if written < sent.len() {
-            written += client.at_grpc(|mut grpc| grpc.write(&sent[written..])).unwrap_or(0);
+            written += client
+                .at_grpc(|mut grpc| grpc.write(&sent[written..]))
+                .unwrap_or(0);
         } else {
             *client.grpc.lock().unwrap() = None;
         }

@@ -6,14 +6,16 @@ use super::*;
 use crate::limits::{AGENT_REQUEST_MAX, AGENT_TAGS_BYTES, FIRST_MESSAGE_MAX, MESSAGE_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
-    AgentHello, FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
+    AgentHello, FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent,
+    ToServer, UpdateState,
 };
 use crate::model::names::InstanceName;
 use crate::model::version::VERSION;
 use crate::wire::address::ServerUrl;
 use crate::wire::budget::Share;
 use crate::wire::client::{
-    ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, channel_over, connect, connect_with,
+    ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, channel_over, connect,
+    connect_with,
 };
 use crate::wire::convert::messages::{read_from_server, write_to_server};
 use crate::wire::grpc::Received;
@@ -36,7 +38,10 @@ const LIMIT: Duration = Duration::from_secs(180);
 impl Room {
     /// Of a small message.
     pub fn of_place(place: Share) -> Self {
-        Self { bytes: Share::default(), _place: place }
+        Self {
+            bytes: Share::default(),
+            _place: place,
+        }
     }
 }
 
@@ -73,28 +78,48 @@ pub(in crate::wire) fn start(
     let (inbox, events) = bounded(64);
     let options = EndpointOptions::tcp("127.0.0.1:0".parse().unwrap(), security, message_max);
     let watched = &mut WatchedThreads::unattended();
-    (ServerEndpoint::start_with(&options, inbox, watched, keepalive, waiting_max).unwrap(), events)
+    (
+        ServerEndpoint::start_with(&options, inbox, watched, keepalive, waiting_max).unwrap(),
+        events,
+    )
 }
 
 fn endpoint(message_max: usize) -> (ServerEndpoint, Receiver<PeerEvent>) {
-    start(Security::Insecure, message_max, Keepalive::default(), LARGE_MESSAGES)
+    start(
+        Security::Insecure,
+        message_max,
+        Keepalive::default(),
+        LARGE_MESSAGES,
+    )
 }
 
 pub(in crate::wire) fn client(url: &str, security: Security, service: Service) -> ClientOptions {
     let url = ServerUrl::parse(url).unwrap();
-    ClientOptions { url, security, service, connect_limit: LIMIT, message_max: MESSAGE_MAX }
+    ClientOptions {
+        url,
+        security,
+        service,
+        connect_limit: LIMIT,
+        message_max: MESSAGE_MAX,
+    }
 }
 
 fn insecure(address: impl std::fmt::Display, service: Service) -> ClientOptions {
     client(&format!("http://{address}"), Security::Insecure, service)
 }
 
-fn dial(endpoint: &ServerEndpoint, service: Service, hello: ToServer) -> (ClientSender, ClientReceiver, Hangup) {
+fn dial(
+    endpoint: &ServerEndpoint,
+    service: Service,
+    hello: ToServer,
+) -> (ClientSender, ClientReceiver, Hangup) {
     connect(&insecure(endpoint.address(), service), hello).unwrap()
 }
 
 fn commander(version: &str) -> ToServer {
-    ToServer::CommanderHello { version: version.to_owned() }
+    ToServer::CommanderHello {
+        version: version.to_owned(),
+    }
 }
 
 fn agent(name: &str) -> ToServer {
@@ -108,7 +133,12 @@ fn agent(name: &str) -> ToServer {
 
 fn opened(events: &Receiver<PeerEvent>) -> (PeerId, PeerHello, Outbox) {
     match events.recv_timeout(LIMIT).unwrap() {
-        PeerEvent::Opened { peer, hello, outbox, .. } => (peer, hello, outbox),
+        PeerEvent::Opened {
+            peer,
+            hello,
+            outbox,
+            ..
+        } => (peer, hello, outbox),
         other => panic!("{other:?}"),
     }
 }
@@ -128,20 +158,29 @@ fn closed(events: &Receiver<PeerEvent>) -> PeerId {
 }
 
 fn answer(bytes: usize) -> FromServer {
-    FromServer::Response(Response { id: "id".into(), content: ResponseContent::Error("x".repeat(bytes)) })
+    FromServer::Response(Response {
+        id: "id".into(),
+        content: ResponseContent::Error("x".repeat(bytes)),
+    })
 }
 
 #[test]
 fn a_client_that_takes_less_than_the_server_sends_is_told_instead_of_cut_off() {
     let (endpoint, events) = endpoint(MESSAGE_MAX);
-    let options = ClientOptions { message_max: 5_000_000, ..insecure(endpoint.address(), Service::Cli) };
+    let options = ClientOptions {
+        message_max: 5_000_000,
+        ..insecure(endpoint.address(), Service::Cli)
+    };
     let (_sender, mut receiver, _hangup) = connect(&options, commander(VERSION)).unwrap();
     let (_, _, outbox) = opened(&events);
     outbox.put(answer(4_900_000)).unwrap();
     assert_eq!(receiver.receive(), Ok(answer(4_900_000)));
     outbox.put(answer(5_000_000)).unwrap();
     match receiver.receive() {
-        Ok(FromServer::Response(Response { content: ResponseContent::Error(text), .. })) => {
+        Ok(FromServer::Response(Response {
+            content: ResponseContent::Error(text),
+            ..
+        })) => {
             assert!(text.contains("takes at most 5000000"), "{text}");
         }
         other => panic!("{other:?}"),
@@ -153,11 +192,17 @@ fn a_client_that_takes_less_than_the_server_sends_is_told_instead_of_cut_off() {
 #[test]
 fn messages_travel_both_ways_and_goodbye_closes_in_order() {
     let (endpoint, events) = endpoint(MESSAGE_MAX);
-    for (service, expected) in [(Service::Cli, PeerHello::Cli), (Service::Command, PeerHello::Commander)] {
+    for (service, expected) in [
+        (Service::Cli, PeerHello::Cli),
+        (Service::Command, PeerHello::Commander),
+    ] {
         let (mut sender, mut receiver, _hangup) = dial(&endpoint, service, commander(VERSION));
         let (peer, hello, outbox) = opened(&events);
         assert_eq!(hello, expected);
-        let request = ToServer::Request(Request { id: "r".into(), content: RequestContent::EventsCancel });
+        let request = ToServer::Request(Request {
+            id: "r".into(),
+            content: RequestContent::EventsCancel,
+        });
         sender.send(request.clone()).unwrap();
         assert_eq!(message(&events), (peer, request));
         // Larger than the 4 MiB that gRPC takes by default.
@@ -191,29 +236,69 @@ fn what_is_still_in_the_outbox_arrives_before_the_end() {
 #[test]
 fn a_wrong_hello_is_refused_with_the_documented_status() {
     let (endpoint, events) = endpoint(MESSAGE_MAX);
-    let refused = |code: &str, message: &str| StreamEnd::Refused { code: code.into(), message: message.into() };
+    let refused = |code: &str, message: &str| StreamEnd::Refused {
+        code: code.into(),
+        message: message.into(),
+    };
     let old = "Unsupported protocol version '2.0.0'. Currently supported '1'";
     for (service, hello, end) in [
-        (Service::Agent, commander(VERSION), refused("INVALID_ARGUMENT", "No AgentHello received.")),
-        (Service::Cli, agent("A"), refused("INVALID_ARGUMENT", "No CommanderHello received.")),
-        (Service::Command, ToServer::Goodbye, refused("INVALID_ARGUMENT", "No CommanderHello received.")),
-        (Service::Agent, ToServer::Empty, refused("INVALID_ARGUMENT", "Empty")),
-        (Service::Cli, commander("2.0.0"), StreamEnd::VersionMismatch(old.into())),
+        (
+            Service::Agent,
+            commander(VERSION),
+            refused("INVALID_ARGUMENT", "No AgentHello received."),
+        ),
+        (
+            Service::Cli,
+            agent("A"),
+            refused("INVALID_ARGUMENT", "No CommanderHello received."),
+        ),
+        (
+            Service::Command,
+            ToServer::Goodbye,
+            refused("INVALID_ARGUMENT", "No CommanderHello received."),
+        ),
+        (
+            Service::Agent,
+            ToServer::Empty,
+            refused("INVALID_ARGUMENT", "Empty"),
+        ),
+        (
+            Service::Cli,
+            commander("2.0.0"),
+            StreamEnd::VersionMismatch(old.into()),
+        ),
     ] {
         let (_sender, mut receiver, _hangup) = dial(&endpoint, service, hello.clone());
         assert_eq!(receiver.receive(), Err(end), "{service:?} {hello:?}");
     }
-    for name in ["", "a.b", "a@b", "cli-conn-x", "commander-conn", &"a".repeat(64)] {
+    for name in [
+        "",
+        "a.b",
+        "a@b",
+        "cli-conn-x",
+        "commander-conn",
+        &"a".repeat(64),
+    ] {
         let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, agent(name));
         let end = receiver.receive().unwrap_err();
-        let StreamEnd::Refused { code, message } = end else { panic!("{name:?}: {end:?}") };
+        let StreamEnd::Refused { code, message } = end else {
+            panic!("{name:?}: {end:?}")
+        };
         assert_eq!(code, "INVALID_ARGUMENT", "{name:?}");
-        let rule =
-            if name.contains("-conn") { "It must not begin with 'cli-conn'" } else { "Only a-z, A-Z, 0-9 chars" };
-        assert!(message.contains(&format!("'. {rule}")), "{name:?}: {message}");
+        let rule = if name.contains("-conn") {
+            "It must not begin with 'cli-conn'"
+        } else {
+            "Only a-z, A-Z, 0-9 chars"
+        };
+        assert!(
+            message.contains(&format!("'. {rule}")),
+            "{name:?}: {message}"
+        );
     }
     let long = BTreeMap::from([("key".to_owned(), "x".repeat(AGENT_TAGS_BYTES))]);
-    let many: BTreeMap<String, String> = (1_000..2_000).map(|key| (key.to_string(), String::new())).collect();
+    let many: BTreeMap<String, String> = (1_000..2_000)
+        .map(|key| (key.to_string(), String::new()))
+        .collect();
     for (tags, bytes) in [(long, AGENT_TAGS_BYTES + 3 + 64), (many, 1_000 * (4 + 64))] {
         let hello = ToServer::AgentHello(AgentHello {
             agent: "A".to_owned(),
@@ -234,10 +319,24 @@ fn a_message_of_tiny_parts_is_not_decoded_and_a_request_among_such_is_answered()
     let (mut sender, _receiver, _hangup) = dial(&endpoint, Service::Command, commander(VERSION));
     let _opened = opened(&events);
     let instance = InstanceName::with_id("", "", "");
-    let logs = LogsRequest { instances: vec![instance; 500_000], ..LogsRequest::default() };
-    sender.send(ToServer::Request(Request { id: "dense".to_owned(), content: RequestContent::Logs(logs) })).unwrap();
-    let (_, ToServer::Request(request)) = message(&events) else { panic!("no request") };
-    let RequestContent::UpdateState(UpdateState { new_state: Some(Err(reason)), .. }) = request.content else {
+    let logs = LogsRequest {
+        instances: vec![instance; 500_000],
+        ..LogsRequest::default()
+    };
+    sender
+        .send(ToServer::Request(Request {
+            id: "dense".to_owned(),
+            content: RequestContent::Logs(logs),
+        }))
+        .unwrap();
+    let (_, ToServer::Request(request)) = message(&events) else {
+        panic!("no request")
+    };
+    let RequestContent::UpdateState(UpdateState {
+        new_state: Some(Err(reason)),
+        ..
+    }) = request.content
+    else {
         panic!("{request:?}")
     };
     assert_eq!(request.id, "dense");
@@ -258,32 +357,55 @@ fn states_larger_than_any_agent_sends_are_not_decoded() {
     let many = |count: usize| ToServer::WorkloadStates(vec![state(&"x".repeat(8 * 1024)); count]);
     sender.send(many(600)).unwrap();
     sender.send(many(400)).unwrap();
-    assert!(message(&events).1 == ToServer::Empty, "states of unusual size are not decoded");
-    assert!(matches!(message(&events).1, ToServer::WorkloadStates(_)), "states of usual size arrive");
+    assert!(
+        message(&events).1 == ToServer::Empty,
+        "states of unusual size are not decoded"
+    );
+    assert!(
+        matches!(message(&events).1, ToServer::WorkloadStates(_)),
+        "states of usual size arrive"
+    );
 }
 
 #[test]
 fn streams_are_counted_by_certificate_and_else_by_address_or_user() {
     let address = |port| std::net::SocketAddr::from(([10, 0, 0, 1], port));
     let tls = |name: &str, port| {
-        let certificate = PeerCertificate { count: 1, dns_names: vec![name.to_owned()] };
+        let certificate = PeerCertificate {
+            count: 1,
+            dns_names: vec![name.to_owned()],
+        };
         Origin::Tls(address(port), certificate).holder()
     };
     assert_eq!(tls("front", 1), tls("front", 2));
     assert_ne!(tls("front", 1), tls("ank", 1));
-    assert_eq!(Origin::Plain(address(1)).holder(), Origin::Plain(address(2)).holder());
-    assert_eq!(Origin::Tls(address(1), PeerCertificate::default()).holder(), "10.0.0.1");
+    assert_eq!(
+        Origin::Plain(address(1)).holder(),
+        Origin::Plain(address(2)).holder()
+    );
+    assert_eq!(
+        Origin::Tls(address(1), PeerCertificate::default()).holder(),
+        "10.0.0.1"
+    );
 }
 
 #[test]
 fn one_address_cannot_take_the_streams_of_all() {
     let (endpoint, events) = endpoint(MESSAGE_MAX);
     let open: Vec<_> = (0..STREAMS_OF_HOLDER)
-        .map(|_| (dial(&endpoint, Service::Command, commander(VERSION)), opened(&events)))
+        .map(|_| {
+            (
+                dial(&endpoint, Service::Command, commander(VERSION)),
+                opened(&events),
+            )
+        })
         .collect();
     let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Command, commander(VERSION));
     let end = receiver.receive().unwrap_err();
-    assert!(matches!(&end, StreamEnd::Refused { code, .. } if code == "RESOURCE_EXHAUSTED"), "{end:?}");
+    assert!(
+        matches!(&end, StreamEnd::Refused { code, .. } if code == "RESOURCE_EXHAUSTED"),
+        "{end:?}"
+    );
     drop(open);
     let again = (0..100).any(|_| {
         std::thread::sleep(Duration::from_millis(50));
@@ -299,14 +421,29 @@ fn a_request_that_no_workload_could_send_is_refused_by_its_id_and_the_stream_goe
     let (endpoint, events) = endpoint(MESSAGE_MAX);
     let large = |id: &str| {
         let masks = vec!["x".repeat(AGENT_REQUEST_MAX)];
-        let content = RequestContent::UpdateState(UpdateState { new_state: None, masks, ..Default::default() });
-        ToServer::Request(Request { id: id.to_owned(), content })
+        let content = RequestContent::UpdateState(UpdateState {
+            new_state: None,
+            masks,
+            ..Default::default()
+        });
+        ToServer::Request(Request {
+            id: id.to_owned(),
+            content,
+        })
     };
     let (mut of_agent, _receiver, _hangup) = dial(&endpoint, Service::Agent, agent("A"));
     let _opened = opened(&events);
     of_agent.send(large("w@1")).unwrap();
-    let (_, ToServer::Request(Request { id, content })) = message(&events) else { panic!("no request") };
-    let RequestContent::UpdateState(UpdateState { new_state: Some(Err(reason)), .. }) = content else { panic!() };
+    let (_, ToServer::Request(Request { id, content })) = message(&events) else {
+        panic!("no request")
+    };
+    let RequestContent::UpdateState(UpdateState {
+        new_state: Some(Err(reason)),
+        ..
+    }) = content
+    else {
+        panic!()
+    };
     assert!(id == "w@1" && reason.contains("bytes"), "{id} {reason}");
     of_agent.send(ToServer::Goodbye).unwrap();
     assert_eq!(message(&events).1, ToServer::Goodbye);
@@ -314,7 +451,10 @@ fn a_request_that_no_workload_could_send_is_refused_by_its_id_and_the_stream_goe
     let (mut of_commander, _receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
     let _opened = opened(&events);
     of_commander.send(large("1")).unwrap();
-    assert!(message(&events).1 == large("1"), "the request changed on its way");
+    assert!(
+        message(&events).1 == large("1"),
+        "the request changed on its way"
+    );
 }
 
 #[test]
@@ -359,24 +499,34 @@ fn garbage_and_oversize_messages_end_only_their_own_stream() {
     let (mut large, mut receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
     let (large_id, _, _outbox) = opened(&events);
     let id = "x".repeat(100 * 1024);
-    let _ = large.send(ToServer::Request(Request { id, content: RequestContent::LogsCancel }));
+    let _ = large.send(ToServer::Request(Request {
+        id,
+        content: RequestContent::LogsCancel,
+    }));
     assert_eq!(closed(&events), large_id);
     assert!(receiver.receive().is_err());
     witness.send(ToServer::Goodbye).unwrap();
     assert_eq!(message(&events), (witness_id, ToServer::Goodbye));
 }
 
-/// Passes bytes on between one client and `server` until it is told to be silent: then it takes everything and passes
-/// nothing on, like a host that has vanished behind a switch. Ends are not passed on either.
+/// Passes bytes on between one client and `server` until it is told to be silent: then it takes
+/// everything and passes nothing on, like a host that has vanished behind a switch. Ends are not
+/// passed on either.
 fn wire_to(server: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let silent = Arc::new(AtomicBool::new(false));
     let told = silent.clone();
     std::thread::spawn(move || {
-        let ends = [listener.accept().unwrap().0, TcpStream::connect(server).unwrap()];
+        let ends = [
+            listener.accept().unwrap().0,
+            TcpStream::connect(server).unwrap(),
+        ];
         for (from, to) in [(0, 1), (1, 0)] {
-            let (mut from, mut to) = (ends[from].try_clone().unwrap(), ends[to].try_clone().unwrap());
+            let (mut from, mut to) = (
+                ends[from].try_clone().unwrap(),
+                ends[to].try_clone().unwrap(),
+            );
             let silent = told.clone();
             std::thread::spawn(move || {
                 let mut buffer = [0; 4096];
@@ -395,22 +545,33 @@ fn wire_to(server: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
 fn a_peer_that_vanishes_without_a_word_is_noticed_by_either_side() {
     let promised = Keepalive::default();
     let bound = promised.interval + promised.timeout;
-    assert!(bound <= Duration::from_secs(30) && crate::limits::TCP_USER_TIMEOUT <= Duration::from_secs(30));
-    // What is configured is what happens: with these it takes a moment, with the default ones at least the interval.
-    let short = Keepalive { interval: Duration::from_millis(100), timeout: Duration::from_millis(300) };
+    assert!(
+        bound <= Duration::from_secs(30)
+            && crate::limits::TCP_USER_TIMEOUT <= Duration::from_secs(30)
+    );
+    // What is configured is what happens: with these it takes a moment, with the default ones at
+    // least the interval.
+    let short = Keepalive {
+        interval: Duration::from_millis(100),
+        timeout: Duration::from_millis(300),
+    };
     for (server_side, client_side) in [(short, promised), (promised, short)] {
         let server_notices = server_side.interval < client_side.interval;
         let (endpoint, events) = start(Security::Insecure, MESSAGE_MAX, server_side, MESSAGE_MAX);
         let (address, silent) = wire_to(endpoint.address());
         let options = insecure(address, Service::Agent);
-        let (_sender, mut receiver, _hangup) = connect_with(&options, agent("A"), client_side).unwrap();
+        let (_sender, mut receiver, _hangup) =
+            connect_with(&options, agent("A"), client_side).unwrap();
         let (peer, _, outbox) = opened(&events);
         outbox.put(answer(1)).unwrap();
         assert_eq!(receiver.receive(), Ok(answer(1)));
         silent.store(true, Ordering::SeqCst);
         if server_notices {
             let event = events.recv_timeout(promised.interval).unwrap();
-            assert!(matches!(event, PeerEvent::Closed { peer: gone } if gone == peer), "{event:?}");
+            assert!(
+                matches!(event, PeerEvent::Closed { peer: gone } if gone == peer),
+                "{event:?}"
+            );
         } else {
             let (ended, end) = bounded(1);
             std::thread::spawn(move || ended.send(receiver.receive()).unwrap());
@@ -421,10 +582,16 @@ fn a_peer_that_vanishes_without_a_word_is_noticed_by_either_side() {
 
 #[test]
 fn a_sender_whose_connection_was_lost_says_so_whenever_it_is_asked() {
-    // Somebody who never reads: a message that is larger than what may be on its way stays half sent.
+    // Somebody who never reads: a message that is larger than what may be on its way stays half
+    // sent.
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     let options = insecure(mute.local_addr().unwrap(), Service::Agent);
-    let large = || ToServer::Request(Request { id: "x".repeat(1 << 20), content: RequestContent::LogsCancel });
+    let large = || {
+        ToServer::Request(Request {
+            id: "x".repeat(1 << 20),
+            content: RequestContent::LogsCancel,
+        })
+    };
     for finishes in [false, true] {
         let (mut sender, _receiver, hangup) = connect(&options, agent("A")).unwrap();
         sender.start_send(large()).unwrap();
@@ -436,7 +603,10 @@ fn a_sender_whose_connection_was_lost_says_so_whenever_it_is_asked() {
         if finishes {
             sender.finish();
         } else {
-            assert_eq!([sender.start_send(large()), sender.send(large())], [lost.clone(), lost]);
+            assert_eq!(
+                [sender.start_send(large()), sender.send(large())],
+                [lost.clone(), lost]
+            );
         }
     }
 }
@@ -444,14 +614,22 @@ fn a_sender_whose_connection_was_lost_says_so_whenever_it_is_asked() {
 #[test]
 fn large_messages_that_wait_for_the_server_are_bounded_and_small_ones_of_others_pass() {
     const LARGE: usize = 100 * 1024;
-    let (endpoint, events) = start(Security::Insecure, MESSAGE_MAX, Keepalive::default(), 3 * LARGE);
+    let (endpoint, events) = start(
+        Security::Insecure,
+        MESSAGE_MAX,
+        Keepalive::default(),
+        3 * LARGE,
+    );
     let (mut flood, _flood_receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
     let (flooding, _, _flood_outbox) = opened(&events);
     let (mut witness, _receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
     let (witnessing, _, _outbox) = opened(&events);
     let sender = std::thread::spawn(move || {
         for _ in 0..20 {
-            let request = Request { id: "x".repeat(LARGE), content: RequestContent::LogsCancel };
+            let request = Request {
+                id: "x".repeat(LARGE),
+                content: RequestContent::LogsCancel,
+            };
             flood.send(ToServer::Request(request)).unwrap();
         }
         flood
@@ -478,12 +656,18 @@ fn large_messages_that_wait_for_the_server_are_bounded_and_small_ones_of_others_
 fn dial_as_tonic(
     endpoint: &ServerEndpoint,
     service: Service,
-) -> (grpcio::Client, grpcio::ClientDuplexSender<Vec<u8>>, grpcio::ClientDuplexReceiver<Received>) {
+) -> (
+    grpcio::Client,
+    grpcio::ClientDuplexSender<Vec<u8>>,
+    grpcio::ClientDuplexReceiver<Received>,
+) {
     let builder = grpcio::ChannelBuilder::new(grpc::environment()).primary_user_agent("tonic/0.12");
     let socket = TcpStream::connect(endpoint.address()).unwrap();
     grpc::prepare(&socket).unwrap();
     let client = grpcio::Client::new(channel_over(builder, socket.into()));
-    let (sink, stream) = client.duplex_streaming(&grpc::called(service), grpcio::CallOption::default()).unwrap();
+    let (sink, stream) = client
+        .duplex_streaming(&grpc::called(service), grpcio::CallOption::default())
+        .unwrap();
     (client, sink, stream)
 }
 
@@ -493,13 +677,22 @@ fn a_client_that_waits_for_the_headers_before_it_asks_gets_them() {
         let (endpoint, events) = endpoint(MESSAGE_MAX);
         let (_client, mut sink, mut stream) = dial_as_tonic(&endpoint, service);
         block_on(sink.send((write_to_server(&commander(VERSION)), WriteFlags::default()))).unwrap();
-        let first = wait_at_most(stream.next(), LIMIT).expect("headers come before any request").unwrap().unwrap();
+        let first = wait_at_most(stream.next(), LIMIT)
+            .expect("headers come before any request")
+            .unwrap()
+            .unwrap();
         let first = read_from_server(first.unpack(MESSAGE_MAX).ok().unwrap());
         assert_eq!(first.unwrap(), FromServer::WorkloadStates(vec![]));
         let (_, _, outbox) = opened(&events);
         outbox.put(answer(1)).unwrap();
-        let next = wait_at_most(stream.next(), LIMIT).unwrap().unwrap().unwrap();
-        assert_eq!(read_from_server(next.unpack(MESSAGE_MAX).ok().unwrap()).unwrap(), answer(1));
+        let next = wait_at_most(stream.next(), LIMIT)
+            .unwrap()
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            read_from_server(next.unpack(MESSAGE_MAX).ok().unwrap()).unwrap(),
+            answer(1)
+        );
         endpoint.stop(LIMIT);
     }
 }
@@ -534,16 +727,32 @@ fn stopping_ends_all_streams_and_frees_the_address() {
     ));
     endpoint.stop(LIMIT);
     assert!(receiver.receive().is_err());
-    ServerEndpoint::start(&again, inbox, &mut WatchedThreads::unattended()).unwrap().stop(LIMIT);
+    ServerEndpoint::start(&again, inbox, &mut WatchedThreads::unattended())
+        .unwrap()
+        .stop(LIMIT);
 }
 
 #[test]
 fn a_peer_that_cannot_be_reached_is_named() {
-    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let error =
-        |address: &str| connect(&insecure(address, Service::Cli), commander(VERSION)).err().unwrap().to_string();
-    assert_eq!(error(&unused), format!("no connection to 'http://{unused}'"));
-    assert_eq!(error("no such host:1"), "cannot resolve host 'no such host'");
+    let unused = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
+    let error = |address: &str| {
+        connect(&insecure(address, Service::Cli), commander(VERSION))
+            .err()
+            .unwrap()
+            .to_string()
+    };
+    assert_eq!(
+        error(&unused),
+        format!("no connection to 'http://{unused}'")
+    );
+    assert_eq!(
+        error("no such host:1"),
+        "cannot resolve host 'no such host'"
+    );
 }
 
 #[test]
@@ -552,14 +761,20 @@ fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
     let path = folder.path().join("made/ank.sock");
     let (inbox, events) = bounded(64);
     let options = EndpointOptions {
-        addresses: vec!["127.0.0.1:0".parse().unwrap(), ListenAddress::Socket(path.clone())],
+        addresses: vec![
+            "127.0.0.1:0".parse().unwrap(),
+            ListenAddress::Socket(path.clone()),
+        ],
         socket_mode: 0o660,
         security: Security::Insecure,
         message_max: MESSAGE_MAX,
         commander_names: Vec::new(),
     };
-    let endpoint = ServerEndpoint::start(&options, inbox, &mut WatchedThreads::unattended()).unwrap();
-    let [ListenAddress::Tcp(port), socket] = endpoint.addresses() else { panic!("{:?}", endpoint.addresses()) };
+    let endpoint =
+        ServerEndpoint::start(&options, inbox, &mut WatchedThreads::unattended()).unwrap();
+    let [ListenAddress::Tcp(port), socket] = endpoint.addresses() else {
+        panic!("{:?}", endpoint.addresses())
+    };
     for url in [format!("http://{port}"), socket.to_string()] {
         let options = client(&url, Security::Insecure, Service::Agent);
         let (mut sender, mut receiver, _hangup) = connect(&options, agent("A")).unwrap();
@@ -601,10 +816,15 @@ fn over_a_socket_only_root_and_the_user_of_the_server_are_agents() {
         assert!(check_user(&agent, &from(uid), &[]).is_ok(), "{uid}");
     }
     for commander in [PeerHello::Cli, PeerHello::Commander] {
-        assert!(check_user(&commander, &from(stranger), &[]).is_ok(), "the permissions of the file decide");
+        assert!(
+            check_user(&commander, &from(stranger), &[]).is_ok(),
+            "the permissions of the file decide"
+        );
     }
     let refused = check_user(&agent, &from(stranger), &[]).unwrap_err();
     assert_eq!(refused.code(), RpcStatusCode::PERMISSION_DENIED);
-    assert!(refused.message().ends_with(&format!("(uid {own}) may run an agent, not uid {stranger}.")));
+    assert!(refused.message().ends_with(&format!(
+        "(uid {own}) may run an agent, not uid {stranger}."
+    )));
     assert!(check_user(&agent, &Origin::Plain("127.0.0.1:1".parse().unwrap()), &[]).is_ok());
 }

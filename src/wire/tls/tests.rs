@@ -4,7 +4,9 @@
 
 use super::*;
 use crate::limits::{HANDSHAKE_MAX, MESSAGE_MAX, STACK_SMALL};
-use crate::model::messages::{AgentHello, FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
+use crate::model::messages::{
+    AgentHello, FromServer, Request, RequestContent, Response, ResponseContent, ToServer,
+};
 use crate::model::version::VERSION;
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::threads;
@@ -17,7 +19,9 @@ use crate::wire::server_endpoint::LARGE_MESSAGES;
 use crate::wire::server_endpoint::ServerEndpoint;
 use crate::wire::server_endpoint::tests::{client, start};
 use crossbeam_channel::{Receiver, bounded};
-use rcgen::{CertificateParams, ExtendedKeyUsagePurpose as Usage, IsCa, KeyPair, SanType, date_time_ymd};
+use rcgen::{
+    CertificateParams, ExtendedKeyUsagePurpose as Usage, IsCa, KeyPair, SanType, date_time_ymd,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -36,18 +40,30 @@ impl Authority {
     fn new() -> Self {
         let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
-        // Two authorities of one name would differ by their keys only, which shows as a wrong signature.
-        params.distinguished_name.push(rcgen::DnType::CommonName, uuid::Uuid::new_v4().to_string());
+        // Two authorities of one name would differ by their keys only, which shows as a wrong
+        // signature.
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, uuid::Uuid::new_v4().to_string());
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        Self { certificate: params.self_signed(&key).unwrap(), key }
+        Self {
+            certificate: params.self_signed(&key).unwrap(),
+            key,
+        }
     }
 
     fn sign(&self, change: impl FnOnce(&mut CertificateParams)) -> PemTexts {
         let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         change(&mut params);
-        let certificate = params.signed_by(&key, &self.certificate, &self.key).unwrap();
-        PemTexts { ca: self.certificate.pem(), certificate: certificate.pem(), key: key.serialize_pem() }
+        let certificate = params
+            .signed_by(&key, &self.certificate, &self.key)
+            .unwrap();
+        PemTexts {
+            ca: self.certificate.pem(),
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+        }
     }
 
     fn named(&self, name: &str, usage: Usage) -> PemTexts {
@@ -71,7 +87,11 @@ fn endpoint(security: Security) -> (ServerEndpoint, Receiver<PeerEvent>) {
 }
 
 fn options(endpoint: &ServerEndpoint, security: Security, service: Service) -> ClientOptions {
-    client(&format!("https://{}", endpoint.address()), security, service)
+    client(
+        &format!("https://{}", endpoint.address()),
+        security,
+        service,
+    )
 }
 
 fn agent_hello() -> ToServer {
@@ -88,11 +108,15 @@ fn outcome(server: Security, client: Security) -> String {
     let (endpoint, events) = endpoint(server);
     let result = match connect(&options(&endpoint, client, Service::Agent), agent_hello()) {
         Err(error) => {
-            assert_eq!(error.to_string(), format!("no secure connection to 'https://{}'", endpoint.address()));
+            assert_eq!(
+                error.to_string(),
+                format!("no secure connection to 'https://{}'", endpoint.address())
+            );
             error.source().expect("a reason").to_string()
         }
         Ok((_sender, mut receiver, _hangup)) => {
-            // Who is accepted is given up at once, so both outcomes end the stream, however long that takes.
+            // Who is accepted is given up at once, so both outcomes end the stream, however long
+            // that takes.
             let (opened, accepted) = bounded(1);
             let waiting = threads::spawn("test", STACK_SMALL, move || {
                 for event in events {
@@ -123,25 +147,46 @@ fn tls(pem: PemTexts) -> Security {
 fn good_certificates_connect_and_carry_large_messages_both_ways() {
     let authority = Authority::new();
     for name in ["agent_A", "*"] {
-        let certificate =
-            authority.sign(|params| params.subject_alt_names = vec![SanType::DnsName(name.try_into().unwrap())]);
-        assert_eq!(outcome(tls(authority.server()), tls(certificate)), "connected", "{name}");
+        let certificate = authority.sign(|params| {
+            params.subject_alt_names = vec![SanType::DnsName(name.try_into().unwrap())]
+        });
+        assert_eq!(
+            outcome(tls(authority.server()), tls(certificate)),
+            "connected",
+            "{name}"
+        );
     }
     let (endpoint, events) = endpoint(tls(authority.server()));
     // Commanders are not checked for names.
     let client = tls(authority.sign(|_| ()));
-    let hello = ToServer::CommanderHello { version: VERSION.into() };
-    let (mut sender, mut receiver, _hangup) = connect(&options(&endpoint, client, Service::Cli), hello).unwrap();
-    let Ok(PeerEvent::Opened { outbox, .. }) = events.recv_timeout(LIMIT) else { panic!("not opened") };
+    let hello = ToServer::CommanderHello {
+        version: VERSION.into(),
+    };
+    let (mut sender, mut receiver, _hangup) =
+        connect(&options(&endpoint, client, Service::Cli), hello).unwrap();
+    let Ok(PeerEvent::Opened { outbox, .. }) = events.recv_timeout(LIMIT) else {
+        panic!("not opened")
+    };
     for size in [1, BUFFER, 10 * 1024 * 1024] {
         let id = "x".repeat(size);
-        let request = ToServer::Request(Request { id: id.clone(), content: RequestContent::LogsCancel });
+        let request = ToServer::Request(Request {
+            id: id.clone(),
+            content: RequestContent::LogsCancel,
+        });
         sender.send(request.clone()).unwrap();
-        let Ok(PeerEvent::Message { message, .. }) = events.recv_timeout(LIMIT) else { panic!("no message") };
+        let Ok(PeerEvent::Message { message, .. }) = events.recv_timeout(LIMIT) else {
+            panic!("no message")
+        };
         assert!(message == request, "{size} bytes changed on the way");
-        let answer = FromServer::Response(Response { id, content: ResponseContent::EventsCancelAccepted });
+        let answer = FromServer::Response(Response {
+            id,
+            content: ResponseContent::EventsCancelAccepted,
+        });
         outbox.put(answer.clone()).unwrap();
-        assert!(receiver.receive() == Ok(answer), "{size} bytes changed on the way back");
+        assert!(
+            receiver.receive() == Ok(answer),
+            "{size} bytes changed on the way back"
+        );
     }
     drop(outbox);
     assert_eq!(receiver.receive(), Err(StreamEnd::Closed));
@@ -158,10 +203,16 @@ fn each_kind_of_bad_certificate_is_refused_with_its_reason() {
     let server_name = |params: &mut CertificateParams| {
         params.subject_alt_names = vec![SanType::DnsName(SERVER_NAME.try_into().unwrap())];
     };
-    let ca = |pem: PemTexts, authority: &Authority| PemTexts { ca: authority.certificate.pem(), ..pem };
+    let ca = |pem: PemTexts, authority: &Authority| PemTexts {
+        ca: authority.certificate.pem(),
+        ..pem
+    };
     let chain = {
         let (first, second) = (ours.agent("agent_A"), ours.agent("agent_A"));
-        PemTexts { certificate: format!("{}{}", first.certificate, second.certificate), ..first }
+        PemTexts {
+            certificate: format!("{}{}", first.certificate, second.certificate),
+            ..first
+        }
     };
     let unauthenticated = |text: &str| format!("the server refused: {text} (UNAUTHENTICATED)");
     let cases: Vec<(&str, Security, Security, String)> = vec![
@@ -242,24 +293,39 @@ fn each_kind_of_bad_certificate_is_refused_with_its_reason() {
     for (case, server, client, expected) in cases {
         let outcome = outcome(server, client);
         // A refusal by the server arrives while the connection is made, or just after.
-        assert_eq!(outcome.strip_prefix("the connection was lost: ").unwrap_or(&outcome), expected, "{case}");
+        assert_eq!(
+            outcome
+                .strip_prefix("the connection was lost: ")
+                .unwrap_or(&outcome),
+            expected,
+            "{case}"
+        );
     }
     // gRPC may end the connection before it has sent anything.
     let end = outcome(Security::Insecure, tls(ours.agent("agent_A")));
-    assert!(end.starts_with("the server ") && end.ends_with("does not speak TLS"), "{end}");
+    assert!(
+        end.starts_with("the server ") && end.ends_with("does not speak TLS"),
+        "{end}"
+    );
 }
 
 #[test]
 fn a_plain_client_of_a_tls_server_is_cut_off() {
     let authority = Authority::new();
     let end = outcome(tls(authority.server()), Security::Insecure);
-    assert!(end.starts_with("the connection was lost") || end == "the server closed the connection", "{end}");
+    assert!(
+        end.starts_with("the connection was lost") || end == "the server closed the connection",
+        "{end}"
+    );
 }
 
 /// The library signs with shorter keys only, and verifies with these.
 #[test]
 fn authority_with_a_long_rsa_key_is_taken() {
-    let pem = PemTexts { ca: include_str!("rsa-8192-ca.pem").into(), ..Authority::new().server() };
+    let pem = PemTexts {
+        ca: include_str!("rsa-8192-ca.pem").into(),
+        ..Authority::new().server()
+    };
     ServerTls::new(&pem).unwrap();
     ClientTls::new(&pem).unwrap();
 }
@@ -270,18 +336,48 @@ fn unusable_texts_are_named_without_quoting_them() {
     let good = authority.server();
     let other_key = authority.server().key;
     for (case, pem, expected) in [
-        ("no CA", PemTexts { ca: "secret".into(), ..good.clone() }, "the CA certificate cannot be used"),
-        ("no certificate", PemTexts { certificate: "secret".into(), ..good.clone() }, "the certificate cannot be used"),
-        ("no key", PemTexts { key: "secret".into(), ..good.clone() }, "the private key cannot be used"),
+        (
+            "no CA",
+            PemTexts {
+                ca: "secret".into(),
+                ..good.clone()
+            },
+            "the CA certificate cannot be used",
+        ),
+        (
+            "no certificate",
+            PemTexts {
+                certificate: "secret".into(),
+                ..good.clone()
+            },
+            "the certificate cannot be used",
+        ),
+        (
+            "no key",
+            PemTexts {
+                key: "secret".into(),
+                ..good.clone()
+            },
+            "the private key cannot be used",
+        ),
         (
             "other key",
-            PemTexts { key: other_key, ..good.clone() },
+            PemTexts {
+                key: other_key,
+                ..good.clone()
+            },
             "certificate, key and CA do not belong together: the private key is not that of the certificate",
         ),
     ] {
-        for error in [ServerTls::new(&pem).unwrap_err(), ClientTls::new(&pem).unwrap_err()] {
+        for error in [
+            ServerTls::new(&pem).unwrap_err(),
+            ClientTls::new(&pem).unwrap_err(),
+        ] {
             let text = error.to_string();
-            assert!(text.starts_with(expected) && !text.contains("secret"), "{case}: {text}");
+            assert!(
+                text.starts_with(expected) && !text.contains("secret"),
+                "{case}: {text}"
+            );
         }
     }
 }
@@ -292,32 +388,57 @@ fn a_client_gives_up_on_a_server_that_does_not_greet() {
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     stream.set_nonblocking(true).unwrap();
     let client = ClientTls::new(&Authority::new().agent("agent_A")).unwrap();
-    let (mut pump, reason, begin) = (Pump::new().unwrap(), Arc::new(OnceLock::new()), SystemClock.now());
+    let (mut pump, reason, begin) = (
+        Pump::new().unwrap(),
+        Arc::new(OnceLock::new()),
+        SystemClock.now(),
+    );
     let ended = reason.clone();
     let on_end = move |error: &PumpError| drop(ended.set(error.to_string()));
-    pump.add(client.begin(stream).unwrap(), Box::new(|_| unreachable!()), true, Box::new(on_end), begin);
+    pump.add(
+        client.begin(stream).unwrap(),
+        Box::new(|_| unreachable!()),
+        true,
+        Box::new(on_end),
+        begin,
+    );
     for (time, is_shaking) in [(HANDSHAKE_MAX / 2, true), (HANDSHAKE_MAX, false)] {
         pump.wait(Some(Duration::ZERO), || begin + time).unwrap();
-        assert_eq!((pump.is_shaking(), reason.get().is_none()), (is_shaking, is_shaking));
+        assert_eq!(
+            (pump.is_shaking(), reason.get().is_none()),
+            (is_shaking, is_shaking)
+        );
     }
-    assert_eq!(reason.get().unwrap(), "no TLS handshake within the time limit");
+    assert_eq!(
+        reason.get().unwrap(),
+        "no TLS handshake within the time limit"
+    );
 }
 
 #[test]
 fn an_end_without_a_word_may_be_a_server_without_tls() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    listener.accept().unwrap().0.shutdown(std::net::Shutdown::Write).unwrap();
+    listener
+        .accept()
+        .unwrap()
+        .0
+        .shutdown(std::net::Shutdown::Write)
+        .unwrap();
     stream.set_nonblocking(true).unwrap();
     let client = ClientTls::new(&Authority::new().agent("agent_A")).unwrap();
     let error = shake(&mut client.begin(stream).unwrap()).unwrap_err();
-    assert_eq!(error, "the server closed the connection during the TLS handshake, perhaps it does not speak TLS");
+    assert_eq!(
+        error,
+        "the server closed the connection during the TLS handshake, perhaps it does not speak TLS"
+    );
 }
 
 #[test]
 fn the_end_of_a_burst_of_records_is_not_left_behind() {
     let (mut link, mut plain, pump) = pumped();
-    // Many small records in one write: more plain text at once than the pump's buffer holds, and then silence.
+    // Many small records in one write: more plain text at once than the pump's buffer holds, and
+    // then silence.
     let record = [7; 1000];
     let records = 3 * BUFFER / record.len();
     for _ in 0..records {
@@ -335,15 +456,31 @@ fn the_end_of_a_burst_of_records_is_not_left_behind() {
 #[test]
 fn connections_that_never_greet_do_not_keep_others_out() {
     let authority = Authority::new();
-    let secure = (tls(authority.server()), tls(authority.sign(|_| ())), &b""[..]);
+    let secure = (
+        tls(authority.server()),
+        tls(authority.sign(|_| ())),
+        &b""[..],
+    );
     // Those without TLS have a connection of gRPC.
-    let plain = (Security::Insecure, Security::Insecure, &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..]);
+    let plain = (
+        Security::Insecure,
+        Security::Insecure,
+        &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+    );
     for (server, client, begin) in [secure, plain] {
         let (endpoint, events) = endpoint(server);
         let client = options(&endpoint, client, Service::Cli);
         let greet = || {
-            let connected = connect(&client, ToServer::CommanderHello { version: VERSION.into() }).unwrap();
-            let Ok(PeerEvent::Opened { outbox, .. }) = events.recv_timeout(LIMIT) else { panic!("not opened") };
+            let connected = connect(
+                &client,
+                ToServer::CommanderHello {
+                    version: VERSION.into(),
+                },
+            )
+            .unwrap();
+            let Ok(PeerEvent::Opened { outbox, .. }) = events.recv_timeout(LIMIT) else {
+                panic!("not opened")
+            };
             (connected, outbox)
         };
         let mut greeted = greet();
@@ -355,11 +492,20 @@ fn connections_that_never_greet_do_not_keep_others_out() {
         let mut silent: Vec<_> = (0..STRANGERS + 1).map(|_| say_nothing()).collect();
         let late = greet();
         silent[0].set_read_timeout(Some(LIMIT)).unwrap();
-        silent[0].read_to_end(&mut Vec::new()).expect("the oldest is ended");
+        silent[0]
+            .read_to_end(&mut Vec::new())
+            .expect("the oldest is ended");
         silent[STRANGERS].set_nonblocking(true).unwrap();
-        assert!(silent[STRANGERS].read_to_end(&mut Vec::new()).is_err_and(|error| would_block(&error)));
+        assert!(
+            silent[STRANGERS]
+                .read_to_end(&mut Vec::new())
+                .is_err_and(|error| would_block(&error))
+        );
         greeted.0.0.send(ToServer::Goodbye).unwrap();
-        assert!(matches!(events.recv_timeout(LIMIT), Ok(PeerEvent::Message { .. })), "who has greeted stays");
+        assert!(
+            matches!(events.recv_timeout(LIMIT), Ok(PeerEvent::Message { .. })),
+            "who has greeted stays"
+        );
         drop((silent, greeted, late));
         endpoint.stop(LIMIT);
     }
@@ -369,9 +515,14 @@ fn connections_that_never_greet_do_not_keep_others_out() {
 #[test]
 fn handshakes_of_many_at_once_take_no_time_of_the_thread_that_moves_bytes() {
     let authority = Authority::new();
-    let (server, client) =
-        (ServerTls::new(&authority.server()).unwrap(), ClientTls::new(&authority.agent("agent_A")).unwrap());
-    let (mut pump, opened) = (Pump::new().unwrap(), Arc::new(std::sync::atomic::AtomicUsize::new(0)));
+    let (server, client) = (
+        ServerTls::new(&authority.server()).unwrap(),
+        ClientTls::new(&authority.agent("agent_A")).unwrap(),
+    );
+    let (mut pump, opened) = (
+        Pump::new().unwrap(),
+        Arc::new(std::sync::atomic::AtomicUsize::new(0)),
+    );
     pump.start_shakers().unwrap();
     let mut clients = Vec::new();
     for _ in 0..STRANGERS {
@@ -386,21 +537,41 @@ fn handshakes_of_many_at_once_take_no_time_of_the_thread_that_moves_bytes() {
             drop(endpoint);
             Ok((plain, None))
         };
-        pump.add(server.begin(inner).unwrap(), Box::new(open), false, Box::new(|_| {}), SystemClock.now());
+        pump.add(
+            server.begin(inner).unwrap(),
+            Box::new(open),
+            false,
+            Box::new(|_| {}),
+            SystemClock.now(),
+        );
         clients.push(client.begin(outer));
     }
     let shaking = std::thread::spawn(move || {
-        clients.into_iter().map(|link| shake(&mut link.unwrap())).filter(Result::is_ok).count()
+        clients
+            .into_iter()
+            .map(|link| shake(&mut link.unwrap()))
+            .filter(Result::is_ok)
+            .count()
     });
     let cpu = |clock| Duration::try_from(rustix::time::clock_gettime(clock)).unwrap();
-    let [own, all] = [rustix::time::ClockId::ThreadCPUTime, rustix::time::ClockId::ProcessCPUTime];
+    let [own, all] = [
+        rustix::time::ClockId::ThreadCPUTime,
+        rustix::time::ClockId::ProcessCPUTime,
+    ];
     let (before, all_before, deadline) = (cpu(own), cpu(all), SystemClock.now() + LIMIT);
     while opened.load(std::sync::atomic::Ordering::Relaxed) < STRANGERS {
         assert!(!SystemClock.until(deadline).is_zero());
-        assert_eq!(pump.wait(Some(Duration::from_millis(10)), || SystemClock.now()).unwrap(), [0; 0]);
+        assert_eq!(
+            pump.wait(Some(Duration::from_millis(10)), || SystemClock.now())
+                .unwrap(),
+            [0; 0]
+        );
     }
     let (took, of) = (cpu(own) - before, cpu(all) - all_before);
-    assert!(took * 4 < of, "{took:?} of {of:?}; half of it where this thread shakes hands itself");
+    assert!(
+        took * 4 < of,
+        "{took:?} of {of:?}; half of it where this thread shakes hands itself"
+    );
     drop(pump);
     let _ = shaking.join().unwrap();
 }
@@ -420,7 +591,12 @@ fn connected(blocking: bool) -> (TcpStream, TcpStream) {
 /// Waits for the socket; returns whether it is ready.
 fn wait_until(link: &Link, deadline: Instant, wanted: PollFlags) -> bool {
     let left = SystemClock.until(deadline);
-    poll(&mut [PollFd::new(&link.socket(), wanted)], Timespec::try_from(left).ok().as_ref()).unwrap() > 0
+    poll(
+        &mut [PollFd::new(&link.socket(), wanted)],
+        Timespec::try_from(left).ok().as_ref(),
+    )
+    .unwrap()
+        > 0
 }
 
 /// Shakes hands until that is done.
@@ -447,7 +623,13 @@ fn refused(link: Result<Link, rustls::Error>) -> String {
     let (mut pump, reason) = (Pump::new().unwrap(), Arc::new(OnceLock::new()));
     let ended = reason.clone();
     let on_end = move |error: &PumpError| drop(ended.set(error.to_string()));
-    pump.add(link.unwrap(), Box::new(|_| unreachable!()), true, Box::new(on_end), SystemClock.now());
+    pump.add(
+        link.unwrap(),
+        Box::new(|_| unreachable!()),
+        true,
+        Box::new(on_end),
+        SystemClock.now(),
+    );
     pump.run(None);
     reason.get().unwrap().clone()
 }
@@ -467,7 +649,13 @@ fn pumped() -> (Link, UnixStream, std::thread::JoinHandle<()>) {
     let pump = std::thread::spawn(move || {
         let link = shaken(server.begin(inner));
         let mut pump = Pump::new().unwrap();
-        pump.add(link, Box::new(|_| Ok((plain, None))), true, Box::new(|_| {}), SystemClock.now());
+        pump.add(
+            link,
+            Box::new(|_| Ok((plain, None))),
+            true,
+            Box::new(|_| {}),
+            SystemClock.now(),
+        );
         pump.run(None);
     });
     let client = ClientTls::new(&authority.agent("agent_A")).unwrap();
@@ -498,10 +686,15 @@ fn a_client_that_is_refused_after_its_first_bytes_reads_the_reason_and_an_end_in
     let (inner, mut tcp) = connected(false);
     let server = ServerTls::new(&ours.server()).unwrap();
     let served = std::thread::spawn(move || refused(server.begin(inner)));
-    let pem = PemTexts { ca: ours.certificate.pem(), ..theirs.agent("agent_A") };
+    let pem = PemTexts {
+        ca: ours.certificate.pem(),
+        ..theirs.agent("agent_A")
+    };
     let client = ClientTls::new(&pem).unwrap();
     let mut session: Connection =
-        ClientConnection::new(client.0.clone(), ServerName::try_from(SERVER_NAME).unwrap()).unwrap().into();
+        ClientConnection::new(client.0.clone(), ServerName::try_from(SERVER_NAME).unwrap())
+            .unwrap()
+            .into();
     while session.is_handshaking() {
         write_out(&mut session, &mut tcp);
         session.read_tls(&mut tcp).unwrap();
@@ -513,16 +706,26 @@ fn a_client_that_is_refused_after_its_first_bytes_reads_the_reason_and_an_end_in
     write_out(&mut session, &mut together);
     tcp.write_all(&together).unwrap();
     let alert = read_to_end(&mut session, &mut tcp);
-    assert_eq!(alert, rustls::Error::AlertReceived(rustls::AlertDescription::UnknownCA));
+    assert_eq!(
+        alert,
+        rustls::Error::AlertReceived(rustls::AlertDescription::UnknownCA)
+    );
     drop(tcp);
-    assert_eq!(served.join().unwrap(), "the client's certificate was not signed by our CA");
+    assert_eq!(
+        served.join().unwrap(),
+        "the client's certificate was not signed by our CA"
+    );
 }
 
 #[test]
 fn a_server_that_is_refused_while_it_talks_reads_the_reason_and_an_end_in_order() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let (inner, mut tcp) = connected(false);
-    let client = ClientTls::new(&PemTexts { ca: ours.certificate.pem(), ..ours.agent("agent_A") }).unwrap();
+    let client = ClientTls::new(&PemTexts {
+        ca: ours.certificate.pem(),
+        ..ours.agent("agent_A")
+    })
+    .unwrap();
     let connects = std::thread::spawn(move || refused(client.begin(inner)));
     let server = ServerTls::new(&theirs.server()).unwrap();
     let mut session: Connection = ServerConnection::new(server.0.clone()).unwrap().into();
@@ -534,19 +737,27 @@ fn a_server_that_is_refused_while_it_talks_reads_the_reason_and_an_end_in_order(
     write_out(&mut session, &mut together);
     together.extend([7; 32 * 1024]);
     tcp.write_all(&together).unwrap();
-    // The keys of both sides differ already at this point, so the alert cannot be told from garbage.
+    // The keys of both sides differ already at this point, so the alert cannot be told from
+    // garbage.
     let mut received = Vec::new();
-    tcp.read_to_end(&mut received).expect("the connection ends in order");
+    tcp.read_to_end(&mut received)
+        .expect("the connection ends in order");
     assert!(!received.is_empty(), "the alert is missing");
     drop(tcp);
-    assert_eq!(connects.join().unwrap(), "the server's certificate was not signed by our CA");
+    assert_eq!(
+        connects.join().unwrap(),
+        "the server's certificate was not signed by our CA"
+    );
 }
 
 #[test]
 fn a_reason_that_came_before_a_reset_is_read() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let (inner, mut tcp) = connected(true);
-    let pem = PemTexts { ca: ours.certificate.pem(), ..theirs.agent("agent_A") };
+    let pem = PemTexts {
+        ca: ours.certificate.pem(),
+        ..theirs.agent("agent_A")
+    };
     let client = ClientTls::new(&pem).unwrap();
     let connecting = std::thread::spawn(move || shaken(client.begin(inner)));
     let server = ServerTls::new(&ours.server()).unwrap();
@@ -561,15 +772,24 @@ fn a_reason_that_came_before_a_reset_is_read() {
     let mut client = connecting.join().unwrap();
     // The other side says why, does not read what comes, and closes: a reset.
     write_out(&mut session, &mut tcp);
-    session_of(&mut client).writer().write_all(b"first").unwrap();
+    session_of(&mut client)
+        .writer()
+        .write_all(b"first")
+        .unwrap();
     client.flush().unwrap();
     rustix::event::poll(&mut [PollFd::new(&tcp, PollFlags::IN)], None).unwrap();
     drop(tcp);
     let mut reset = [PollFd::new(&client.socket, PollFlags::ERR)];
     rustix::event::poll(&mut reset, None).unwrap();
-    session_of(&mut client).writer().write_all(b"second").unwrap();
+    session_of(&mut client)
+        .writer()
+        .write_all(b"second")
+        .unwrap();
     let error = client.flush().unwrap_err();
-    assert_eq!(error, "the server refused the connection: our certificate was not signed by its CA (UnknownCA)");
+    assert_eq!(
+        error,
+        "the server refused the connection: our certificate was not signed by its CA (UnknownCA)"
+    );
 }
 
 #[test]
@@ -578,8 +798,15 @@ fn what_grpc_wrote_before_it_closed_arrives_although_the_other_side_is_still_tal
     // Nobody reads at the other end, so the pump is stuck with what it has decrypted.
     let deadline = SystemClock.now() + LIMIT;
     for _ in 0..64 {
-        session_of(&mut client).writer().write_all(&[7; BUFFER]).unwrap();
-        if !wait_until(&client, SystemClock.now() + Duration::from_millis(300), PollFlags::OUT) {
+        session_of(&mut client)
+            .writer()
+            .write_all(&[7; BUFFER])
+            .unwrap();
+        if !wait_until(
+            &client,
+            SystemClock.now() + Duration::from_millis(300),
+            PollFlags::OUT,
+        ) {
             break;
         }
         client.flush().unwrap();
@@ -593,12 +820,21 @@ fn what_grpc_wrote_before_it_closed_arrives_although_the_other_side_is_still_tal
     while !has_ended {
         assert!(wait_until(&client, deadline, PollFlags::IN));
         let mut is_ready = true;
-        while let Some(count) = client.read(&mut buffer, is_ready).unwrap().filter(|_| !has_ended) {
+        while let Some(count) = client
+            .read(&mut buffer, is_ready)
+            .unwrap()
+            .filter(|_| !has_ended)
+        {
             received.extend_from_slice(&buffer[..count]);
             (is_ready, has_ended) = (false, count == 0);
         }
     }
-    assert!(received == last_words, "{} of {} bytes came", received.len(), last_words.len());
+    assert!(
+        received == last_words,
+        "{} of {} bytes came",
+        received.len(),
+        last_words.len()
+    );
     drop(client);
     pump.join().unwrap();
 }
@@ -610,10 +846,15 @@ fn who_goes_on_talking_after_a_refused_hello_gets_the_reason() {
     for (server, client) in [secure, (Security::Insecure, Security::Insecure)] {
         let (endpoint, _events) = endpoint(server);
         for _ in 0..10 {
-            let hello = ToServer::CommanderHello { version: "0.0.1".into() };
+            let hello = ToServer::CommanderHello {
+                version: "0.0.1".into(),
+            };
             let client = options(&endpoint, client.clone(), Service::Command);
             let (mut sender, mut receiver, _hangup) = connect(&client, hello).unwrap();
-            let request = Request { id: "x".repeat(1 << 20), content: RequestContent::LogsCancel };
+            let request = Request {
+                id: "x".repeat(1 << 20),
+                content: RequestContent::LogsCancel,
+            };
             while sender.send(ToServer::Request(request.clone())).is_ok() {}
             let end = receiver.receive().unwrap_err();
             assert!(matches!(end, StreamEnd::VersionMismatch(_)), "{end}");

@@ -1,4 +1,5 @@
-//! One stream on one thread with a line that the test controls; the thread with lines that take everything.
+//! One stream on one thread with a line that the test controls; the thread with lines that take
+//! everything.
 
 use super::*;
 use crate::limits::{ANSWERS_BYTES, STOP_DEADLINE};
@@ -40,7 +41,10 @@ impl FakeLine {
 fn text(message: &Outgoing) -> String {
     match read_from_server(message.bytes()).unwrap() {
         FromServer::WorkloadStates(states) => {
-            let names: Vec<&str> = states.iter().map(|state| &*state.instance.workload).collect();
+            let names: Vec<&str> = states
+                .iter()
+                .map(|state| &*state.instance.workload)
+                .collect();
             names.join(" ")
         }
         FromServer::Response(response) => format!("answer {}", response.id),
@@ -64,12 +68,18 @@ impl Sink<(Outgoing, WriteFlags)> for FakeLine {
         Poll::Ready(Ok(()))
     }
 
-    fn start_send(self: Pin<&mut Self>, (message, _): (Outgoing, WriteFlags)) -> Result<(), Self::Error> {
+    fn start_send(
+        self: Pin<&mut Self>,
+        (message, _): (Outgoing, WriteFlags),
+    ) -> Result<(), Self::Error> {
         let mut peer = self.peer();
         assert!(!peer.in_flight, "the one before was not taken yet");
         peer.in_flight = true;
         peer.sent.push(text(&message));
-        peer.told.iter().try_for_each(|told| told.send(text(&message))).map_err(|_| grpcio::Error::RemoteStopped)
+        peer.told
+            .iter()
+            .try_for_each(|told| told.send(text(&message)))
+            .map_err(|_| grpcio::Error::RemoteStopped)
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -97,20 +107,41 @@ struct Bench {
 
 fn state(workload: &str) -> FromServer {
     let instance = InstanceName::with_id(workload, "id", "A");
-    FromServer::WorkloadStates(vec![WorkloadState::new(instance, ExecutionState::plain(Phase::Running))])
+    FromServer::WorkloadStates(vec![WorkloadState::new(
+        instance,
+        ExecutionState::plain(Phase::Running),
+    )])
 }
 
 fn answer(id: &str, bytes: usize) -> FromServer {
-    FromServer::Response(Response { id: id.to_owned(), content: ResponseContent::Error("x".repeat(bytes)) })
+    FromServer::Response(Response {
+        id: id.to_owned(),
+        content: ResponseContent::Error("x".repeat(bytes)),
+    })
 }
 
 impl Bench {
     fn new(bundles_states: bool) -> Self {
         let line = FakeLine::default();
         let answers = Budget::new(ANSWERS_BYTES);
-        let (outbox, reader) = outbox_waking(Waker::noop().clone(), answers.clone(), Budget::new(OTHERS_BYTES));
-        let stream = PeerStream::new("peer".to_owned(), Box::new(line.clone()), reader, bundles_states);
-        Self { line, outbox: Some(outbox), answers, stream, now: SystemClock.now() }
+        let (outbox, reader) = outbox_waking(
+            Waker::noop().clone(),
+            answers.clone(),
+            Budget::new(OTHERS_BYTES),
+        );
+        let stream = PeerStream::new(
+            "peer".to_owned(),
+            Box::new(line.clone()),
+            reader,
+            bundles_states,
+        );
+        Self {
+            line,
+            outbox: Some(outbox),
+            answers,
+            stream,
+            now: SystemClock.now(),
+        }
     }
 
     fn put(&self, message: FromServer) {
@@ -118,7 +149,8 @@ impl Bench {
     }
 
     fn advance(&mut self) -> Next {
-        self.stream.advance(&mut Context::from_waker(Waker::noop()), self.now)
+        self.stream
+            .advance(&mut Context::from_waker(Waker::noop()), self.now)
     }
 
     #[track_caller]
@@ -228,7 +260,10 @@ fn whole_state(id: &str) -> FromServer {
     let state = Node::map([("desiredState", Node::map([("apiVersion", version)]))]);
     FromServer::Response(Response {
         id: id.to_owned(),
-        content: ResponseContent::CompleteState { state, altered: None },
+        content: ResponseContent::CompleteState {
+            state,
+            altered: None,
+        },
     })
 }
 
@@ -263,8 +298,13 @@ fn a_large_message_on_a_slow_link_is_given_the_time_it_takes() {
     let mut bench = Bench::new(false);
     bench.line.peer().stuck = true;
     bench.put(answer("large", 15 * PEER_SLOWEST as usize));
-    let Next::At(until) = bench.advance() else { panic!("it waits") };
-    assert_eq!((until - bench.now).as_secs(), (PEER_STUCK + Duration::from_secs(15)).as_secs());
+    let Next::At(until) = bench.advance() else {
+        panic!("it waits")
+    };
+    assert_eq!(
+        (until - bench.now).as_secs(),
+        (PEER_STUCK + Duration::from_secs(15)).as_secs()
+    );
     bench.now = until - Duration::from_millis(1);
     assert_eq!(bench.advance(), Next::At(until));
     bench.now = until;
@@ -290,7 +330,10 @@ fn a_stream_that_failed_ends_and_its_outbox_says_so() {
     assert_eq!(bench.advance(), Next::Ended);
     let Bench { outbox, stream, .. } = bench;
     drop(stream);
-    assert_eq!(outbox.unwrap().put(answer("2", 1)), Err(OutboxError::Closed));
+    assert_eq!(
+        outbox.unwrap().put(answer("2", 1)),
+        Err(OutboxError::Closed)
+    );
 }
 
 #[test]
@@ -308,15 +351,24 @@ fn open(writer: &Writer, number: u64) -> (Outbox, Receiver<String>) {
     let line = FakeLine::default();
     line.peer().told = Some(told);
     let waker = writer.waker(PeerId(number));
-    let (outbox, reader) = outbox_waking(waker.clone(), Budget::new(ANSWERS_BYTES), Budget::new(OTHERS_BYTES));
-    writer.add(PeerId(number), PeerStream::new(number.to_string(), Box::new(line), reader, true), waker);
+    let (outbox, reader) = outbox_waking(
+        waker.clone(),
+        Budget::new(ANSWERS_BYTES),
+        Budget::new(OTHERS_BYTES),
+    );
+    writer.add(
+        PeerId(number),
+        PeerStream::new(number.to_string(), Box::new(line), reader, true),
+        waker,
+    );
     (outbox, received)
 }
 
 #[test]
 fn one_thread_serves_all_streams_and_ends_each_with_its_outbox() {
     let writer = Writer::start(&mut WatchedThreads::unattended()).unwrap();
-    let streams: Vec<(Outbox, Receiver<String>)> = (0..20).map(|number| open(&writer, number)).collect();
+    let streams: Vec<(Outbox, Receiver<String>)> =
+        (0..20).map(|number| open(&writer, number)).collect();
     for round in 0..50 {
         for (outbox, _) in &streams {
             outbox.put(answer(&round.to_string(), 1)).unwrap();
@@ -325,8 +377,14 @@ fn one_thread_serves_all_streams_and_ends_each_with_its_outbox() {
     drop(writer);
     for (outbox, received) in streams {
         drop(outbox);
-        let all: Vec<String> = std::iter::from_fn(|| received.recv_timeout(STOP_DEADLINE).ok()).collect();
-        assert_eq!(all, (0..50).map(|round| format!("answer {round}")).collect::<Vec<_>>());
+        let all: Vec<String> =
+            std::iter::from_fn(|| received.recv_timeout(STOP_DEADLINE).ok()).collect();
+        assert_eq!(
+            all,
+            (0..50)
+                .map(|round| format!("answer {round}"))
+                .collect::<Vec<_>>()
+        );
     }
 }
 
@@ -339,8 +397,13 @@ fn states_that_rested_are_told_although_nothing_else_happens() {
         outbox.put(state(&format!("w{round}"))).unwrap();
     }
     while names.len() < 10 {
-        let told = received.recv_timeout(STOP_DEADLINE).expect("all states are told");
+        let told = received
+            .recv_timeout(STOP_DEADLINE)
+            .expect("all states are told");
         names.extend(told.split(' ').map(str::to_owned));
     }
-    assert_eq!(names, (0..10).map(|round| format!("w{round}")).collect::<Vec<_>>());
+    assert_eq!(
+        names,
+        (0..10).map(|round| format!("w{round}")).collect::<Vec<_>>()
+    );
 }

@@ -1,4 +1,5 @@
-//! Tests of the loop with real FIFOs and a manual clock, one turn at a time, the test being the workload.
+//! Tests of the loop with real FIFOs and a manual clock, one turn at a time, the test being the
+//! workload.
 
 use super::super::mailbox::{UNREAD_BYTES, WAITING_BYTES};
 use super::super::{ControlHub, ControlInterface, FOLDER};
@@ -40,21 +41,41 @@ impl Rig {
         let clock = ManualClock::new();
         let poller = Poller::new(hub.shared.clone(), clock.clone());
         uplink.connected();
-        Self { poller, clock, hub, uplink, folder: tempfile::tempdir().unwrap() }
+        Self {
+            poller,
+            clock,
+            hub,
+            uplink,
+            folder: tempfile::tempdir().unwrap(),
+        }
     }
 
     fn open(&mut self, workload: &str) -> ControlInterface {
-        let rule = AccessRule::State { operation: Operation::Read, filter_masks: vec!["*".to_owned()] };
-        let access = ControlInterfaceAccess { allow_rules: vec![rule], deny_rules: vec![] };
+        let rule = AccessRule::State {
+            operation: Operation::Read,
+            filter_masks: vec!["*".to_owned()],
+        };
+        let access = ControlInterfaceAccess {
+            allow_rules: vec![rule],
+            deny_rules: vec![],
+        };
         let folder = self.folder.path().join(workload).join(FOLDER);
-        let interface = self.hub.open(&workload.into(), folder, &access, false).unwrap();
+        let interface = self
+            .hub
+            .open(&workload.into(), folder, &access, false)
+            .unwrap();
         self.turns();
         interface
     }
 
     fn client(&self, workload: &str) -> Client {
         let folder = self.folder.path().join(workload).join(FOLDER);
-        let mut client = Client { output: None, input: None, folder, unread: Vec::new() };
+        let mut client = Client {
+            output: None,
+            input: None,
+            folder,
+            unread: Vec::new(),
+        };
         client.open_input();
         client.open_output();
         client
@@ -111,7 +132,8 @@ impl Rig {
     /// Log lines come for `w`, which asked for them under these ids before.
     fn deliver(&mut self, ids: &[&str], bytes: usize) {
         ids.iter().for_each(|id| self.hub.follow("w", id));
-        ids.iter().for_each(|id| self.deliver_to("w", lines(id, bytes)));
+        ids.iter()
+            .for_each(|id| self.deliver_to("w", lines(id, bytes)));
         self.turns();
     }
 
@@ -123,7 +145,10 @@ impl Rig {
 
     /// The ids of all requests that were sent, without the generation.
     fn requests(&self) -> Vec<String> {
-        self.full_requests().iter().map(|id| without_generation(id)).collect()
+        self.full_requests()
+            .iter()
+            .map(|id| without_generation(id))
+            .collect()
     }
 
     fn full_requests(&self) -> Vec<String> {
@@ -149,7 +174,10 @@ impl Client {
 
     fn send(&mut self, message: FromWorkload) {
         let bytes = to_agent(message);
-        assert_eq!(write(self.output.as_ref().unwrap(), &bytes), Ok(bytes.len()));
+        assert_eq!(
+            write(self.output.as_ref().unwrap(), &bytes),
+            Ok(bytes.len())
+        );
     }
 
     fn read(&mut self) {
@@ -164,7 +192,10 @@ impl Client {
         self.read();
         let messages = split(&self.unread);
         self.unread.clear();
-        messages.into_iter().map(|bytes| read_message(&bytes).unwrap()).collect()
+        messages
+            .into_iter()
+            .map(|bytes| read_message(&bytes).unwrap())
+            .collect()
     }
 }
 
@@ -177,8 +208,15 @@ fn split(stream: &[u8]) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     let mut rest = stream;
     while !rest.is_empty() {
-        let prefix = rest.iter().position(|byte| byte & 0x80 == 0).expect("a whole length") + 1;
-        let length = rest[..prefix].iter().rev().fold(0, |length, byte| length << 7 | usize::from(byte & 0x7f));
+        let prefix = rest
+            .iter()
+            .position(|byte| byte & 0x80 == 0)
+            .expect("a whole length")
+            + 1;
+        let length = rest[..prefix]
+            .iter()
+            .rev()
+            .fold(0, |length, byte| length << 7 | usize::from(byte & 0x7f));
         messages.push(rest[prefix..prefix + length].to_vec());
         rest = &rest[prefix + length..];
     }
@@ -186,21 +224,35 @@ fn split(stream: &[u8]) -> Vec<Vec<u8>> {
 }
 
 fn hello() -> FromWorkload {
-    FromWorkload::Hello { version: "1.0.0".to_owned() }
+    FromWorkload::Hello {
+        version: "1.0.0".to_owned(),
+    }
 }
 
 fn ask(id: &str) -> FromWorkload {
-    let content = RequestContent::CompleteState(ReadState { masks: vec!["agents".to_owned()], subscribe: false });
-    FromWorkload::Request(Request { id: id.to_owned(), content })
+    let content = RequestContent::CompleteState(ReadState {
+        masks: vec!["agents".to_owned()],
+        subscribe: false,
+    });
+    FromWorkload::Request(Request {
+        id: id.to_owned(),
+        content,
+    })
 }
 
 fn lines(id: &str, bytes: usize) -> Response {
     let entry = LogEntry::line(InstanceName::with_id("w", "1", "A"), "x".repeat(bytes));
-    Response { id: id.to_owned(), content: ResponseContent::LogEntries(vec![entry]) }
+    Response {
+        id: id.to_owned(),
+        content: ResponseContent::LogEntries(vec![entry]),
+    }
 }
 
 fn answer(id: &str) -> Response {
-    Response { id: id.to_owned(), content: ResponseContent::Error("no".to_owned()) }
+    Response {
+        id: id.to_owned(),
+        content: ResponseContent::Error("no".to_owned()),
+    }
 }
 
 #[test]
@@ -214,7 +266,11 @@ fn a_hello_was_lost_when_the_workload_came_back_before_its_end_was_read() {
         assert!(matches!(client.received()[..], [ToWorkload::Closed { .. }]));
         assert_eq!(write(client.output.as_ref().unwrap(), left), Ok(left.len()));
         client.output = None;
-        let ready = rig.poller.wait(None, Some(Duration::ZERO)).unwrap().unwrap();
+        let ready = rig
+            .poller
+            .wait(None, Some(Duration::ZERO))
+            .unwrap()
+            .unwrap();
         client.open_output();
         if early {
             client.send(hello());
@@ -227,7 +283,11 @@ fn a_hello_was_lost_when_the_workload_came_back_before_its_end_was_read() {
             client.send(hello());
         }
         rig.turns();
-        assert_eq!(client.received(), [ToWorkload::Accepted], "early: {early}, left: {left:?}");
+        assert_eq!(
+            client.received(),
+            [ToWorkload::Accepted],
+            "early: {early}, left: {left:?}"
+        );
     }
 }
 
@@ -247,7 +307,11 @@ fn requests_go_out_and_answers_come_back() {
     rig.turns();
     assert_eq!(client.received(), [ToWorkload::Response(answer("a@b"))]);
     assert_eq!(other.received(), []);
-    assert_eq!(rig.poller.due(rig.clock.now()), None, "an idle interface costs nothing");
+    assert_eq!(
+        rig.poller.due(rig.clock.now()),
+        None,
+        "an idle interface costs nothing"
+    );
 }
 
 // [utest->swdd~agent-handles-control-interface-input-pipe-not-read~1]
@@ -260,7 +324,13 @@ fn a_frame_that_was_cut_is_continued_or_forgotten_but_never_followed_by_another(
     let ids = |messages: Vec<ToWorkload>| -> Vec<String> {
         messages
             .into_iter()
-            .map(|message| if let ToWorkload::Response(answer) = message { answer.id } else { panic!() })
+            .map(|message| {
+                if let ToWorkload::Response(answer) = message {
+                    answer.id
+                } else {
+                    panic!()
+                }
+            })
             .collect()
     };
     // A slow reader gets everything, in order.
@@ -286,11 +356,16 @@ fn requests_are_read_while_the_workload_reads_no_answers() {
     rig.turns();
     write(client.output.as_ref().unwrap(), &bytes[4..]).unwrap();
     rig.turns();
-    assert_eq!(rig.requests(), ["w@half"], "what was read before the answer came is not lost");
+    assert_eq!(
+        rig.requests(),
+        ["w@half"],
+        "what was read before the answer came is not lost"
+    );
     assert_eq!(rig.received(&mut client).len(), 9);
 }
 
-/// Clients may take all that the pipe holds and then wait for the pipe although they have messages left.
+/// Clients may take all that the pipe holds and then wait for the pipe although they have messages
+/// left.
 #[test]
 fn a_second_message_is_not_written_before_the_first_one_was_read() {
     for bytes in [10, 100_000] {
@@ -315,13 +390,22 @@ fn a_reader_that_comes_late_gets_what_waited() {
     rig.deliver_to("w", answer("a"));
     rig.pass(Duration::from_millis(350));
     let due = rig.poller.due(rig.clock.now()).unwrap();
-    assert!(due <= rig.clock.now() + READER_RETRY_MAX, "a reader that blocks in open() waits for this");
+    assert!(
+        due <= rig.clock.now() + READER_RETRY_MAX,
+        "a reader that blocks in open() waits for this"
+    );
     rig.pass(2 * READER_AWAY);
     let due = rig.poller.due(rig.clock.now()).unwrap();
-    assert!(due > rig.clock.now() + READER_RETRY_MAX, "a workload that never reads is tried seldom");
+    assert!(
+        due > rig.clock.now() + READER_RETRY_MAX,
+        "a workload that never reads is tried seldom"
+    );
     client.open_input();
     rig.pass(READER_RETRY_AWAY);
-    assert_eq!(rig.received(&mut client), [ToWorkload::Accepted, ToWorkload::Response(answer("a"))]);
+    assert_eq!(
+        rig.received(&mut client),
+        [ToWorkload::Accepted, ToWorkload::Response(answer("a"))]
+    );
     assert_eq!(rig.poller.due(rig.clock.now()), None);
 }
 
@@ -358,12 +442,21 @@ fn a_restarted_container_finds_clean_pipes_and_has_to_send_a_hello() {
     interface.restart();
     rig.turns();
     let cancelled = ["w@kept", "w@kept", "w@old", "w@old"];
-    assert_eq!(rig.requests(), cancelled, "what the earlier one asked for, logs and events");
+    assert_eq!(
+        rig.requests(),
+        cancelled,
+        "what the earlier one asked for, logs and events"
+    );
     rig.hub.deliver(lines(&stale[0], 10));
     rig.hub.deliver(answer(&stale[1]));
     let mut next = rig.client("w");
     rig.send(&mut next, ask("without hello"));
-    assert_eq!(next.received(), [ToWorkload::Closed { reason: "Initial Hello missing!".to_owned() }]);
+    assert_eq!(
+        next.received(),
+        [ToWorkload::Closed {
+            reason: "Initial Hello missing!".to_owned()
+        }]
+    );
     assert_eq!(rig.requests(), [] as [&str; 0]);
 }
 
@@ -372,13 +465,26 @@ fn garbage_ends_one_session_until_its_user_closes_and_no_other() {
     let mut rig = Rig::new();
     let (_other, mut other) = rig.greeted("other");
     let _interface = rig.open("w");
-    for bytes in [&[0xff; 12][..], &[0x80, 0x80, 0x80, 0x80, 0x80, 2], &[1, 0xff]] {
+    for bytes in [
+        &[0xff; 12][..],
+        &[0x80, 0x80, 0x80, 0x80, 0x80, 2],
+        &[1, 0xff],
+    ] {
         let mut client = rig.client("w");
         write(client.output.as_ref().unwrap(), bytes).unwrap();
         rig.turns();
-        assert_eq!(client.received(), [ToWorkload::Closed { reason: "Could not decode protobuf data".to_owned() }]);
+        assert_eq!(
+            client.received(),
+            [ToWorkload::Closed {
+                reason: "Could not decode protobuf data".to_owned()
+            }]
+        );
         rig.send(&mut client, hello());
-        assert_eq!(client.received(), [], "everything is ignored until the pipe is closed");
+        assert_eq!(
+            client.received(),
+            [],
+            "everything is ignored until the pipe is closed"
+        );
         drop(client);
         rig.turns();
     }
@@ -430,7 +536,10 @@ fn answer_all(rig: &Rig, bytes: usize) -> Vec<String> {
     let requests = rig.full_requests();
     for id in &requests {
         let content = ResponseContent::Error("x".repeat(bytes));
-        rig.hub.deliver(Response { id: id.clone(), content });
+        rig.hub.deliver(Response {
+            id: id.clone(),
+            content,
+        });
     }
     requests.iter().map(|id| without_generation(id)).collect()
 }
@@ -443,7 +552,9 @@ fn the_id_that_the_server_sees_begins_with_the_workload_whatever_the_workload_wr
     for id in ["a", "", "other@a", "@", "agent_A@other@a", "web@web", "1@a"] {
         rig.send(&mut client, ask(id));
         assert_eq!(answer_all(&rig, 1), [format!("web@{id}")]);
-        let [ToWorkload::Response(response)] = &rig.received(&mut client)[..] else { panic!("one is expected") };
+        let [ToWorkload::Response(response)] = &rig.received(&mut client)[..] else {
+            panic!("one is expected")
+        };
         assert_eq!(response.id, id);
     }
 }
@@ -469,12 +580,19 @@ fn a_flood_of_requests_waits_in_the_pipe_for_answers_and_does_not_delay_others()
     rig.deliver_to("greedy", answer("2"));
     rig.deliver_to("greedy", answer("1"));
     rig.turns();
-    assert_eq!(rig.requests(), ["greedy@3"], "what is overdue delays nothing");
+    assert_eq!(
+        rig.requests(),
+        ["greedy@3"],
+        "what is overdue delays nothing"
+    );
     rig.pass(Duration::from_millis(200));
-    let ids = rig.received(&mut greedy).into_iter().map(|message| match message {
-        ToWorkload::Response(response) => response.id,
-        other => panic!("{other:?}"),
-    });
+    let ids = rig
+        .received(&mut greedy)
+        .into_iter()
+        .map(|message| match message {
+            ToWorkload::Response(response) => response.id,
+            other => panic!("{other:?}"),
+        });
     assert_eq!(ids.collect::<Vec<_>>(), ["0", "2", "1"], "and is passed on");
 }
 
@@ -487,20 +605,39 @@ fn without_a_server_one_request_waits_and_the_next_and_a_large_one_are_answered(
     rig.uplink.disconnected();
     rig.hub.connection_lost();
     let text = |message: ToWorkload| match message {
-        ToWorkload::Response(Response { id, content: ResponseContent::Error(text) }) => (id, text),
+        ToWorkload::Response(Response {
+            id,
+            content: ResponseContent::Error(text),
+        }) => (id, text),
         other => panic!("an error is expected, not {other:?}"),
     };
-    let mut errors = |rig: &mut Rig| rig.received(&mut client).into_iter().map(text).collect::<Vec<_>>();
+    let mut errors = |rig: &mut Rig| {
+        rig.received(&mut client)
+            .into_iter()
+            .map(text)
+            .collect::<Vec<_>>()
+    };
     let lost = errors(&mut rig);
-    assert!(lost.len() == 1 && lost[0].0 == "sent" && lost[0].1.contains("was lost before"), "{lost:?}");
+    assert!(
+        lost.len() == 1 && lost[0].0 == "sent" && lost[0].1.contains("was lost before"),
+        "{lost:?}"
+    );
     let mut other = rig.client("w");
     rig.send(&mut other, large("large", LARGE_REQUEST));
     for id in ["waits", "next"] {
         rig.send(&mut other, ask(id));
     }
     let refused = errors(&mut rig);
-    assert_eq!(refused.iter().map(|(id, _)| &**id).collect::<Vec<_>>(), ["large", "next"]);
-    assert!(refused.iter().all(|(_, text)| text.contains("no connection to the server")), "{refused:?}");
+    assert_eq!(
+        refused.iter().map(|(id, _)| &**id).collect::<Vec<_>>(),
+        ["large", "next"]
+    );
+    assert!(
+        refused
+            .iter()
+            .all(|(_, text)| text.contains("no connection to the server")),
+        "{refused:?}"
+    );
     rig.uplink.connected();
     assert_eq!(rig.requests(), ["w@waits"]);
 }
@@ -523,14 +660,29 @@ fn after_a_reconnect_one_subscription_of_a_workload_is_sent_at_a_time() {
         rig.received(&mut client);
         assert_eq!(rig.requests(), [format!("w@{id}")]);
         rig.received(&mut client);
-        assert!(rig.requests().is_empty(), "the next one waits for the response");
-        let content = ResponseContent::CompleteState { state: Node::empty(), altered: None };
-        rig.hub.deliver(Response { id: rig.hub.full_id("w", id), content });
+        assert!(
+            rig.requests().is_empty(),
+            "the next one waits for the response"
+        );
+        let content = ResponseContent::CompleteState {
+            state: Node::empty(),
+            altered: None,
+        };
+        rig.hub.deliver(Response {
+            id: rig.hub.full_id("w", id),
+            content,
+        });
         let events = rig.received(&mut client);
         let is_event = |message: &ToWorkload| {
             matches!(
                 message,
-                ToWorkload::Response(Response { content: ResponseContent::CompleteState { altered: Some(_), .. }, .. })
+                ToWorkload::Response(Response {
+                    content: ResponseContent::CompleteState {
+                        altered: Some(_),
+                        ..
+                    },
+                    ..
+                })
             )
         };
         assert!(events.len() == 1 && is_event(&events[0]), "{events:?}");
@@ -540,8 +692,14 @@ fn after_a_reconnect_one_subscription_of_a_workload_is_sent_at_a_time() {
 }
 
 fn large(id: &str, bytes: usize) -> FromWorkload {
-    let content = RequestContent::CompleteState(ReadState { masks: vec!["x".repeat(bytes)], subscribe: false });
-    FromWorkload::Request(Request { id: id.to_owned(), content })
+    let content = RequestContent::CompleteState(ReadState {
+        masks: vec!["x".repeat(bytes)],
+        subscribe: false,
+    });
+    FromWorkload::Request(Request {
+        id: id.to_owned(),
+        content,
+    })
 }
 
 /// Writes what the pipe takes, and returns the rest.
@@ -572,15 +730,27 @@ fn large_messages_are_read_one_at_a_time_in_turn_and_small_ones_pass() {
     }
     let begun = written.iter().filter(|done| **done > 3 * PIPE_TURN).count();
     assert_eq!(begun, 1, "{written:?}");
-    assert!(rig.hub.shared.uplink.has_large_request(), "until it is taken");
+    assert!(
+        rig.hub.shared.uplink.has_large_request(),
+        "until it is taken"
+    );
     rig.send(&mut small, ask("a"));
     for _ in 0..200 {
         let requests = answer_all(&rig, 1);
-        assert!(requests.iter().filter(|id| !id.starts_with("small")).count() <= 1, "{requests:?}");
+        assert!(
+            requests
+                .iter()
+                .filter(|id| !id.starts_with("small"))
+                .count()
+                <= 1,
+            "{requests:?}"
+        );
         sent.extend(requests);
         step(&mut rig, &mut written);
     }
-    let order = ["one@1", "small@a", "two@1", "three@1", "one@2", "two@2", "three@2"];
+    let order = [
+        "one@1", "small@a", "two@1", "three@1", "one@2", "two@2", "three@2",
+    ];
     assert_eq!(sent, order);
     drop(clients.drain(..));
 }
@@ -600,7 +770,12 @@ fn a_large_message_that_is_not_complete_in_time_ends_its_session_only_while_othe
         rig.turns();
     }
     let reason = "A large message was not complete within 2 s while other workloads waited; write it as a whole";
-    assert_eq!(slow.received(), [ToWorkload::Closed { reason: reason.to_owned() }]);
+    assert_eq!(
+        slow.received(),
+        [ToWorkload::Closed {
+            reason: reason.to_owned()
+        }]
+    );
     while written < bytes.len() {
         written += write_some(&other, &bytes[written..]);
         rig.turns();
@@ -633,7 +808,11 @@ fn requests_of_a_workload_that_does_not_read_wait_until_it_does() {
         ToWorkload::Response(response) => response.id,
         other => panic!("{other:?}"),
     });
-    assert_eq!(ids.collect::<Vec<_>>(), (0..50).map(|number| number.to_string()).collect::<Vec<_>>(), "none is lost");
+    assert_eq!(
+        ids.collect::<Vec<_>>(),
+        (0..50).map(|number| number.to_string()).collect::<Vec<_>>(),
+        "none is lost"
+    );
 }
 
 #[test]
@@ -649,7 +828,12 @@ fn a_workload_that_only_writes_is_slowed_down_and_not_stopped() {
         rig.pass(ANSWER_MAX);
         sent.extend(answer_all(&rig, UNREAD_BYTES));
     }
-    assert_eq!(sent, (0..50).map(|number| format!("w@{number}")).collect::<Vec<_>>());
+    assert_eq!(
+        sent,
+        (0..50)
+            .map(|number| format!("w@{number}"))
+            .collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -670,7 +854,11 @@ fn the_thread_ends_when_the_agent_does() {
     let hub = ControlHub::new(outbox, 1 << 20).unwrap();
     let (stop, running) = rustix::pipe::pipe().unwrap();
     let thread = hub
-        .start(crate::platform::clock::SystemClock, stop, &mut crate::platform::watchdog::WatchedThreads::unattended())
+        .start(
+            crate::platform::clock::SystemClock,
+            stop,
+            &mut crate::platform::watchdog::WatchedThreads::unattended(),
+        )
         .unwrap();
     drop(running);
     assert!(crate::platform::threads::join_all([thread], Duration::from_secs(180)).is_empty());

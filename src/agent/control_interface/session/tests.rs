@@ -35,11 +35,24 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let rule = |operation, mask: &str| AccessRule::State { operation, filter_masks: vec![mask.to_owned()] };
-        let allow_rules = vec![rule(Operation::Read, "agents"), rule(Operation::Write, "desiredState")];
-        let authorizer = Authorizer::new(&ControlInterfaceAccess { allow_rules, deny_rules: vec![] });
+        let rule = |operation, mask: &str| AccessRule::State {
+            operation,
+            filter_masks: vec![mask.to_owned()],
+        };
+        let allow_rules = vec![
+            rule(Operation::Read, "agents"),
+            rule(Operation::Write, "desiredState"),
+        ];
+        let authorizer = Authorizer::new(&ControlInterfaceAccess {
+            allow_rules,
+            deny_rules: vec![],
+        });
         let session = Session::new("web".into(), authorizer, CONTROL_MESSAGE_MAX);
-        Self { session, world: World::default(), clock: ManualClock::new() }
+        Self {
+            session,
+            world: World::default(),
+            clock: ManualClock::new(),
+        }
     }
 
     fn established() -> Self {
@@ -78,7 +91,9 @@ impl Rig {
     }
 
     fn hello(&mut self, version: &str) {
-        self.send(FromWorkload::Hello { version: version.to_owned() });
+        self.send(FromWorkload::Hello {
+            version: version.to_owned(),
+        });
     }
 
     fn did(&mut self) -> Vec<Did> {
@@ -87,29 +102,52 @@ impl Rig {
 }
 
 fn read(id: &str, mask: &str) -> FromWorkload {
-    let content = RequestContent::CompleteState(ReadState { masks: vec![mask.to_owned()], subscribe: false });
-    FromWorkload::Request(Request { id: id.to_owned(), content })
+    let content = RequestContent::CompleteState(ReadState {
+        masks: vec![mask.to_owned()],
+        subscribe: false,
+    });
+    FromWorkload::Request(Request {
+        id: id.to_owned(),
+        content,
+    })
 }
 
 fn forwarded(id: &str) -> Did {
-    let content = RequestContent::CompleteState(ReadState { masks: vec!["agents".to_owned()], subscribe: false });
-    Did::Forwarded(Request { id: id.to_owned(), content })
+    let content = RequestContent::CompleteState(ReadState {
+        masks: vec!["agents".to_owned()],
+        subscribe: false,
+    });
+    Did::Forwarded(Request {
+        id: id.to_owned(),
+        content,
+    })
 }
 
 fn closed(reason: &str) -> Did {
-    Did::Greeted(ToWorkload::Closed { reason: reason.to_owned() })
+    Did::Greeted(ToWorkload::Closed {
+        reason: reason.to_owned(),
+    })
 }
 
 fn error(id: &str, text: &str) -> Did {
-    Did::Answered(Response { id: id.to_owned(), content: ResponseContent::Error(text.to_owned()) })
+    Did::Answered(Response {
+        id: id.to_owned(),
+        content: ResponseContent::Error(text.to_owned()),
+    })
 }
 
 const ACCEPTED: Did = Did::Greeted(ToWorkload::Accepted);
 
 #[test]
 fn the_first_message_must_be_a_hello_that_fits() {
-    let unsupported = |version: &str| format!("Unsupported protocol version '{version}'. Currently supported '1'");
-    let hello = |version: &str| frame(FromWorkload::Hello { version: version.to_owned() });
+    let unsupported = |version: &str| {
+        format!("Unsupported protocol version '{version}'. Currently supported '1'")
+    };
+    let hello = |version: &str| {
+        frame(FromWorkload::Hello {
+            version: version.to_owned(),
+        })
+    };
     for (bytes, expected) in [
         (hello("1.0.0"), ACCEPTED),
         (hello("1.9.0"), ACCEPTED),
@@ -126,7 +164,10 @@ fn the_first_message_must_be_a_hello_that_fits() {
         (vec![2, 0x18, 1], closed("Initial Hello missing!")),
         (vec![1, 0xff], closed("Could not decode protobuf data")),
         (vec![0x80; 10], closed("Could not decode protobuf data")),
-        (vec![0x80, 0x80, 0x80, 0x80, 0x80, 2], closed("Could not decode protobuf data")),
+        (
+            vec![0x80, 0x80, 0x80, 0x80, 0x80, 2],
+            closed("Could not decode protobuf data"),
+        ),
     ] {
         let mut rig = Rig::new();
         rig.bytes(&bytes);
@@ -138,20 +179,32 @@ fn the_first_message_must_be_a_hello_that_fits() {
 fn what_is_not_allowed_is_answered_here() {
     let mut rig = Rig::established();
     let update = |new_state, mask: &str| {
-        let content =
-            RequestContent::UpdateState(UpdateState { new_state, masks: vec![mask.to_owned()], ..Default::default() });
-        FromWorkload::Request(Request { id: "u".to_owned(), content })
+        let content = RequestContent::UpdateState(UpdateState {
+            new_state,
+            masks: vec![mask.to_owned()],
+            ..Default::default()
+        });
+        FromWorkload::Request(Request {
+            id: "u".to_owned(),
+            content,
+        })
     };
     let no_state = "The UpdateStateRequest does not contain a new state";
     for (message, expected) in [
         (read("a@b", "desiredState"), error("a@b", "Access denied")),
         (
-            FromWorkload::Request(Request { id: "m".to_owned(), content: RequestContent::Missing }),
+            FromWorkload::Request(Request {
+                id: "m".to_owned(),
+                content: RequestContent::Missing,
+            }),
             error("m", "Access denied"),
         ),
         (update(None, "desiredState"), error("u", no_state)),
         (update(None, "agents"), error("u", "Access denied")),
-        (update(Some(Ok(Node::empty())), "agents"), error("u", "Access denied")),
+        (
+            update(Some(Ok(Node::empty())), "agents"),
+            error("u", "Access denied"),
+        ),
     ] {
         rig.send(message.clone());
         assert_eq!(rig.did(), [expected], "{message:?}");
@@ -179,7 +232,13 @@ fn a_state_that_cannot_be_read_is_answered_here() {
     let update = [state, wrap(0x12, b"desiredState")].concat();
     let request = [wrap(0x0a, b"id"), wrap(0x12, &update)].concat();
     rig.bytes(&wrap(0, &wrap(0x1a, &request))[1..]);
-    let [Did::Answered(Response { id, content: ResponseContent::Error(text) })] = &rig.did()[..] else {
+    let [
+        Did::Answered(Response {
+            id,
+            content: ResponseContent::Error(text),
+        }),
+    ] = &rig.did()[..]
+    else {
         panic!("an error is expected")
     };
     assert_eq!(id, "id");
@@ -199,16 +258,33 @@ fn an_established_session_survives_what_it_cannot_read() {
 fn a_request_of_tiny_parts_is_answered_and_not_decoded() {
     let instance = crate::model::names::InstanceName::with_id("", "", "");
     let instances = vec![instance; 500_000];
-    let logs = crate::model::messages::LogsRequest { instances, ..Default::default() };
-    let dense =
-        || FromWorkload::Request(Request { id: "dense".to_owned(), content: RequestContent::Logs(logs.clone()) });
+    let logs = crate::model::messages::LogsRequest {
+        instances,
+        ..Default::default()
+    };
+    let dense = || {
+        FromWorkload::Request(Request {
+            id: "dense".to_owned(),
+            content: RequestContent::Logs(logs.clone()),
+        })
+    };
     let mut rig = Rig::established();
     rig.send(dense());
-    let [Did::Answered(Response { id, content: ResponseContent::Error(text) })] = &rig.did()[..] else {
+    let [
+        Did::Answered(Response {
+            id,
+            content: ResponseContent::Error(text),
+        }),
+    ] = &rig.did()[..]
+    else {
         panic!("an error is expected")
     };
     assert_eq!(id, "dense");
-    assert!(text.starts_with("Request refused: a message of 100") && text.ends_with("when it is decoded"), "{text}");
+    assert!(
+        text.starts_with("Request refused: a message of 100")
+            && text.ends_with("when it is decoded"),
+        "{text}"
+    );
     rig.send(read("a", "agents"));
     assert_eq!(rig.did(), [forwarded("a")], "the session goes on");
     let mut rig = Rig::new();
@@ -222,10 +298,19 @@ fn another_hello_is_answered_and_a_wrong_one_ends_the_session() {
     rig.hello("1.5.0");
     assert_eq!(rig.did(), [ACCEPTED]);
     rig.hello("3.0.0");
-    assert_eq!(rig.did(), [closed("Unsupported protocol version '3.0.0'. Currently supported '1'")]);
+    assert_eq!(
+        rig.did(),
+        [closed(
+            "Unsupported protocol version '3.0.0'. Currently supported '1'"
+        )]
+    );
     rig.hello("1.0.0");
     rig.send(read("a", "agents"));
-    assert_eq!(rig.did(), [], "what comes before the pipe is closed is ignored");
+    assert_eq!(
+        rig.did(),
+        [],
+        "what comes before the pipe is closed is ignored"
+    );
     assert!(!rig.session.is_established());
     rig.session.on_close();
     rig.hello("1.0.0");
@@ -242,7 +327,11 @@ fn a_pipe_that_is_closed_and_opened_again_goes_on_without_hello() {
     rig.send(read("a", "agents"));
     assert_eq!(rig.did(), [forwarded("a")]);
     rig.hello("1.0.0");
-    assert_eq!(rig.did(), [Did::Began, ACCEPTED], "it may be another process");
+    assert_eq!(
+        rig.did(),
+        [Did::Began, ACCEPTED],
+        "it may be another process"
+    );
     rig.hello("1.0.0");
     assert_eq!(rig.did(), [ACCEPTED], "the pipe was not closed in between");
 }
@@ -262,18 +351,29 @@ fn a_restarted_container_has_to_send_a_hello() {
 #[test]
 fn a_message_has_to_be_complete_in_time_from_its_first_byte() {
     for established in [false, true] {
-        let mut rig = if established { Rig::established() } else { Rig::new() };
+        let mut rig = if established {
+            Rig::established()
+        } else {
+            Rig::new()
+        };
         let started = rig.clock.now();
         rig.bytes(&[100]);
         for _ in 0..3 {
-            assert_eq!(rig.session.deadline(), Some(started + CONTROL_MESSAGE_TIME), "not from the last byte");
+            assert_eq!(
+                rig.session.deadline(),
+                Some(started + CONTROL_MESSAGE_TIME),
+                "not from the last byte"
+            );
             rig.clock.advance(CONTROL_MESSAGE_TIME / 4);
             rig.bytes(&[0]);
         }
         rig.session.on_late(false);
         rig.act();
-        let reason =
-            if established { "A message was not complete within 30 s" } else { "Could not decode protobuf data" };
+        let reason = if established {
+            "A message was not complete within 30 s"
+        } else {
+            "Could not decode protobuf data"
+        };
         assert_eq!(rig.did(), [closed(reason)]);
         assert_eq!(rig.session.deadline(), None);
     }
@@ -282,7 +382,11 @@ fn a_message_has_to_be_complete_in_time_from_its_first_byte() {
     rig.bytes(&request[..3]);
     rig.clock.advance(CONTROL_MESSAGE_TIME / 2);
     rig.bytes(&[&request[3..], &request[..3]].concat());
-    assert_eq!(rig.session.deadline(), Some(rig.clock.now() + CONTROL_MESSAGE_TIME), "the next message is another one");
+    assert_eq!(
+        rig.session.deadline(),
+        Some(rig.clock.now() + CONTROL_MESSAGE_TIME),
+        "the next message is another one"
+    );
 }
 
 #[test]
@@ -291,7 +395,9 @@ fn lengths_above_the_limit_end_an_established_session_with_a_reason() {
     rig.bytes(&[0x80, 0x80, 0x80, 0x80, 0x80, 2]);
     assert_eq!(
         rig.did(),
-        [closed("Could not decode protobuf data: a message of 68719476736 bytes, at most 4194304 are allowed")]
+        [closed(
+            "Could not decode protobuf data: a message of 68719476736 bytes, at most 4194304 are allowed"
+        )]
     );
 }
 
@@ -299,7 +405,10 @@ fn lengths_above_the_limit_end_an_established_session_with_a_reason() {
 fn requests_without_room_wait_in_order_and_nothing_else_is_read() {
     let mut rig = Rig::established();
     rig.world.full = true;
-    let bytes: Vec<u8> = ["a", "b", "c"].iter().flat_map(|id| frame(read(id, "agents"))).collect();
+    let bytes: Vec<u8> = ["a", "b", "c"]
+        .iter()
+        .flat_map(|id| frame(read(id, "agents")))
+        .collect();
     rig.bytes(&bytes);
     assert!(rig.session.paused_since().is_some());
     for _ in 0..2 {
@@ -308,7 +417,10 @@ fn requests_without_room_wait_in_order_and_nothing_else_is_read() {
         rig.act();
         assert!(rig.session.paused_since().is_some());
     }
-    assert_eq!((rig.did(), rig.world.held), (vec![], Duration::from_secs(2)));
+    assert_eq!(
+        (rig.did(), rig.world.held),
+        (vec![], Duration::from_secs(2))
+    );
     rig.world.full = false;
     rig.session.retry_held();
     rig.act();
@@ -318,20 +430,22 @@ fn requests_without_room_wait_in_order_and_nothing_else_is_read() {
 
 #[test]
 fn deeply_nested_messages_are_no_danger() {
-    let nested = std::thread::Builder::new().stack_size(STACK_LARGE).spawn(|| {
-        // Config items within config items: { array { values { array { values ... } } } }
-        let mut inner = Vec::new();
-        for depth in 0..2_000 {
-            inner = wrap(if depth % 2 == 0 { 0x0a } else { 0x12 }, &inner);
-        }
-        let configs = wrap(0x0a, &[wrap(0x0a, b"k"), wrap(0x12, &inner)].concat());
-        let update = wrap(0x0a, &wrap(0x0a, &wrap(0x1a, &configs)));
-        let message = wrap(0x1a, &wrap(0x12, &update));
-        let mut rig = Rig::established();
-        let bytes = wrap(0, &message);
-        rig.bytes(&bytes[1..]);
-        rig.did()
-    });
+    let nested = std::thread::Builder::new()
+        .stack_size(STACK_LARGE)
+        .spawn(|| {
+            // Config items within config items: { array { values { array { values ... } } } }
+            let mut inner = Vec::new();
+            for depth in 0..2_000 {
+                inner = wrap(if depth % 2 == 0 { 0x0a } else { 0x12 }, &inner);
+            }
+            let configs = wrap(0x0a, &[wrap(0x0a, b"k"), wrap(0x12, &inner)].concat());
+            let update = wrap(0x0a, &wrap(0x0a, &wrap(0x1a, &configs)));
+            let message = wrap(0x1a, &wrap(0x12, &update));
+            let mut rig = Rig::established();
+            let bytes = wrap(0, &message);
+            rig.bytes(&bytes[1..]);
+            rig.did()
+        });
     let _ = nested.unwrap().join().unwrap();
 }
 
@@ -344,7 +458,15 @@ fn an_id_that_fills_a_message_is_refused_here_and_only_its_beginning_comes_back(
     assert_eq!(rig.did(), [forwarded(&longest)]);
     rig.send(read(&"ä".repeat(1_000_000), "agents"));
     let did = rig.did();
-    let [Did::Answered(Response { id, content: ResponseContent::Error(text) })] = did.as_slice() else { panic!() };
+    let [
+        Did::Answered(Response {
+            id,
+            content: ResponseContent::Error(text),
+        }),
+    ] = did.as_slice()
+    else {
+        panic!()
+    };
     assert_eq!(*id, "ä".repeat(REQUEST_ID_MAX / 2));
     assert!(text.contains("the request id has 2000015 bytes"), "{text}");
     rig.send(read("b", "agents"));
@@ -365,12 +487,19 @@ fn a_partial_message_has_another_number_than_the_next_one() {
 #[test]
 fn a_workload_that_writes_whatever_there_is_does_not_fill_the_log_of_its_agent() {
     let kinds = [
-        FromWorkload::Hello { version: "1.0.0".to_owned() },
-        FromWorkload::Hello { version: "0.7.0".to_owned() },
+        FromWorkload::Hello {
+            version: "1.0.0".to_owned(),
+        },
+        FromWorkload::Hello {
+            version: "0.7.0".to_owned(),
+        },
         read("x", "agents"),
         read("x", "desiredState"),
         read(&"x".repeat(REQUEST_ID_MAX), "agents"),
-        FromWorkload::TooHeavy { id: "x".to_owned(), reason: "x".to_owned() },
+        FromWorkload::TooHeavy {
+            id: "x".to_owned(),
+            reason: "x".to_owned(),
+        },
         FromWorkload::Empty,
     ];
     let number_of = |message: &FromWorkload| match message {
@@ -379,13 +508,20 @@ fn a_workload_that_writes_whatever_there_is_does_not_fill_the_log_of_its_agent()
         FromWorkload::TooHeavy { .. } => 2,
         FromWorkload::Empty => 3,
     };
-    assert_eq!(kinds.iter().map(number_of).collect::<std::collections::BTreeSet<_>>(), (0..4).collect());
+    assert_eq!(
+        kinds
+            .iter()
+            .map(number_of)
+            .collect::<std::collections::BTreeSet<_>>(),
+        (0..4).collect()
+    );
     let mut rig = Rig::new();
     let lines = lines_of(|| {
         for message in kinds.iter().cycle().take(100 * kinds.len()) {
             rig.session.on_message(Ok(message.clone()), rig.clock.now());
             rig.act();
-            rig.session.on_message(Err(read_message(&[0xff]).unwrap_err()), rig.clock.now());
+            rig.session
+                .on_message(Err(read_message(&[0xff]).unwrap_err()), rig.clock.now());
             rig.act();
             rig.session.on_close();
             rig.hello("1.0.0");
@@ -399,6 +535,10 @@ fn a_workload_that_writes_whatever_there_is_does_not_fill_the_log_of_its_agent()
             rig.act();
         }
     });
-    assert_eq!(suppressed(&lines), std::collections::BTreeSet::from(["web"]), "{lines:#?}");
+    assert_eq!(
+        suppressed(&lines),
+        std::collections::BTreeSet::from(["web"]),
+        "{lines:#?}"
+    );
     assert_eq!(lines.len(), LOG_SOURCE_LINES as usize + 1, "{lines:#?}");
 }

@@ -15,9 +15,15 @@ use std::time::{Instant, SystemTime};
 const LONG: Duration = Duration::from_secs(60);
 
 fn paths_of(options: &str) -> BTreeSet<String> {
-    let workload = Workload::new("A", "podman", &format!("image: /no/path\n{options}\ncommandArgs: [/bin/sh]"));
+    let workload = Workload::new(
+        "A",
+        "podman",
+        &format!("image: /no/path\n{options}\ncommandArgs: [/bin/sh]"),
+    );
     let read = workload.config();
-    let Ok(EngineConfig::Container(config)) = &read.engine else { panic!("{read:?}") };
+    let Ok(EngineConfig::Container(config)) = &read.engine else {
+        panic!("{read:?}")
+    };
     let new = NewContainer {
         instance: workload.instance_name("w"),
         workload: Arc::new(workload.clone()),
@@ -48,7 +54,13 @@ fn paths_are_the_pieces_of_all_options_and_the_agents_own() {
         "/run/a/files/x",
         "x/y",
     ];
-    assert_eq!(paths_of(options).iter().map(String::as_str).collect::<Vec<_>>(), expected);
+    assert_eq!(
+        paths_of(options)
+            .iter()
+            .map(String::as_str)
+            .collect::<Vec<_>>(),
+        expected
+    );
 }
 
 #[test]
@@ -56,8 +68,12 @@ fn each_change_that_another_container_would_notice_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let make = |name: &str| fs::write(at(name), "content").unwrap();
-    ["file", "old", "touched", "replaced"].into_iter().for_each(make);
-    ["folder", "moved", "other"].into_iter().for_each(|name| fs::create_dir(at(name)).unwrap());
+    ["file", "old", "touched", "replaced"]
+        .into_iter()
+        .for_each(make);
+    ["folder", "moved", "other"]
+        .into_iter()
+        .for_each(|name| fs::create_dir(at(name)).unwrap());
     symlink("/dev/null", at("device")).unwrap();
     symlink(at("moved"), at("link")).unwrap();
     type Change<'c> = &'c dyn Fn(&Path);
@@ -66,7 +82,8 @@ fn each_change_that_another_container_would_notice_is_found() {
         ("old", &|path| fs::remove_file(path).unwrap()),
         ("touched", &|path| {
             let file = fs::File::options().write(true).open(path).unwrap();
-            file.set_modified(SystemTime::now() + Duration::from_secs(5)).unwrap();
+            file.set_modified(SystemTime::now() + Duration::from_secs(5))
+                .unwrap();
         }),
         ("replaced", &|path| {
             fs::rename(path, at("away")).unwrap();
@@ -91,12 +108,19 @@ fn each_change_that_another_container_would_notice_is_found() {
         let before = look(&[path.display().to_string()].into(), LONG).unwrap();
         assert_eq!(compare(&before, LONG), Ok(()), "{name}");
         change(&path);
-        let expected = format!("'{}' has changed since the container was created", path.display());
+        let expected = format!(
+            "'{}' has changed since the container was created",
+            path.display()
+        );
         assert_eq!(compare(&before, LONG), Err(expected), "{name}");
     }
     let before = look(&[folder.path().display().to_string()].into(), LONG).unwrap();
     fs::write(at("one more"), "").unwrap();
-    assert_eq!(compare(&before, LONG), Ok(()), "what a folder holds is looked up by the container");
+    assert_eq!(
+        compare(&before, LONG),
+        Ok(()),
+        "what a folder holds is looked up by the container"
+    );
 }
 
 #[test]
@@ -119,15 +143,26 @@ fn a_path_that_does_not_answer_is_waited_for_once_and_hinders_no_other_path() {
         let paths = paths.iter().map(|&path| path.to_owned()).collect();
         look_by(&mut probes, &paths, limit).map(|found| found.len())
     };
-    let silent = |ms: u128| Err(format!("the host path 'hangs' does not answer within {ms} ms"));
+    let silent = |ms: u128| {
+        Err(format!(
+            "the host path 'hangs' does not answer within {ms} ms"
+        ))
+    };
     let short = Duration::from_millis(50);
     assert_eq!(look(&["hangs", "or", "not"], short), silent(50));
-    assert_eq!(look(&["a", "hangs"], LONG), silent(LONG.as_millis()), "at once");
+    assert_eq!(
+        look(&["a", "hangs"], LONG),
+        silent(LONG.as_millis()),
+        "at once"
+    );
     assert_eq!(look(&["a"], LONG), Ok(1));
     drop(release);
     let end = Instant::now() + LONG;
     while look(&["hangs"], LONG).is_err() {
-        assert!(Instant::now() < end, "a path that answers again is looked at again");
+        assert!(
+            Instant::now() < end,
+            "a path that answers again is looked at again"
+        );
         std::thread::yield_now();
     }
 }

@@ -8,7 +8,11 @@ fn most_of(runtime: &str, options: &str, image: &str, old: Old) -> PrepareLevel 
         "podman-kube" => "manifest: 'kind: Pod'".to_owned(),
         _ => format!("image: {image}\ncommandOptions: [{options}]"),
     };
-    allowed(&Workload::new("A", runtime, &config), PrepareLevel::Init, old)
+    allowed(
+        &Workload::new("A", runtime, &config),
+        PrepareLevel::Init,
+        old,
+    )
 }
 
 fn with(options: &str) -> PrepareLevel {
@@ -21,11 +25,17 @@ fn options_decide_how_far_a_start_may_be_prepared() {
     use PrepareLevel::{Create, Image, Init, None};
     for (options, level) in [
         ("", Init),
-        ("--pull=missing, --rm, -it, -e, A=p, -v, '/a:/b', --network=host, --restart=no", Init),
+        (
+            "--pull=missing, --rm, -it, -e, A=p, -v, '/a:/b', --network=host, --restart=no",
+            Init,
+        ),
         ("--pull, never", Init),
         ("--name, x", Init),
         ("-ePATH=P, -v/p:/d", Init),
-        ("--network, 'bridge:alias=a,interface_name=ip', --userns=keep-id", Init),
+        (
+            "--network, 'bridge:alias=a,interface_name=ip', --userns=keep-id",
+            Init,
+        ),
         ("--pull=always", None),
         ("--pull, newer", None),
         ("--pull=missing, --pull=always", None),
@@ -79,19 +89,46 @@ fn engines_and_images_differ_in_what_they_can() {
     let levels = RUNTIMES.map(|runtime| (runtime, most_of(runtime, "", "x", Old::Nothing)));
     assert_eq!(
         levels,
-        [("podman", PrepareLevel::Init), ("containerd", PrepareLevel::Create), ("podman-kube", PrepareLevel::Image),]
+        [
+            ("podman", PrepareLevel::Init),
+            ("containerd", PrepareLevel::Create),
+            ("podman-kube", PrepareLevel::Image),
+        ]
     );
-    for image in ["'oci-archive:/a.tar'", "'docker-archive:/a.tar'", "'dir:/a'"] {
-        assert_eq!(most_of("podman", "", image, Old::Nothing), PrepareLevel::Init, "{image}");
-        assert_eq!(most_of("podman", "--pod=p", image, Old::Nothing), PrepareLevel::None, "{image}");
+    for image in [
+        "'oci-archive:/a.tar'",
+        "'docker-archive:/a.tar'",
+        "'dir:/a'",
+    ] {
+        assert_eq!(
+            most_of("podman", "", image, Old::Nothing),
+            PrepareLevel::Init,
+            "{image}"
+        );
+        assert_eq!(
+            most_of("podman", "--pod=p", image, Old::Nothing),
+            PrepareLevel::None,
+            "{image}"
+        );
     }
     for (config, level) in [
         ("image: x", PrepareLevel::Image),
         ("image: 'oci-archive:/a.tar'", PrepareLevel::None),
-        ("{image: /a, commandOptions: [--rootfs]}", PrepareLevel::None),
+        (
+            "{image: /a, commandOptions: [--rootfs]}",
+            PrepareLevel::None,
+        ),
     ] {
         let workload = Workload::new("A", "podman", config);
-        assert_eq!(allowed(&workload, PrepareLevel::Image, Old::Nothing), level, "{config}");
-        assert_eq!(allowed(&workload, PrepareLevel::Create, Old::Nothing), PrepareLevel::Create, "{config}");
+        assert_eq!(
+            allowed(&workload, PrepareLevel::Image, Old::Nothing),
+            level,
+            "{config}"
+        );
+        assert_eq!(
+            allowed(&workload, PrepareLevel::Create, Old::Nothing),
+            PrepareLevel::Create,
+            "{config}"
+        );
     }
 }

@@ -9,14 +9,21 @@ use std::time::Duration;
 fn added(change: impl FnOnce(&mut Workload)) -> AddedWorkload {
     let mut workload = Workload::new("agent_A", "podman", "image: x");
     change(&mut workload);
-    AddedWorkload { instance: workload.instance_name("w"), workload: Arc::new(workload) }
+    AddedWorkload {
+        instance: workload.instance_name("w"),
+        workload: Arc::new(workload),
+    }
 }
 
 fn container() -> PreparedContainer {
     let id = ContainerId("1".into());
     let paths = ["/dev/null".to_owned(), "/no/such".to_owned()].into();
     let paths = super::super::host_paths::look(&paths, Duration::from_secs(60)).unwrap();
-    PreparedContainer { id, level: PrepareLevel::Init, paths }
+    PreparedContainer {
+        id,
+        level: PrepareLevel::Init,
+        paths,
+    }
 }
 
 #[test]
@@ -24,22 +31,46 @@ fn a_record_fits_the_same_definition_in_the_same_boot_only() {
     let connector = FakeEngine::new().connector("agent_A");
     let folder = Path::new("/run/a");
     let plain = added(|_| {});
-    let arguments = connector.create_arguments(&new_container(folder, &plain).unwrap()).unwrap();
+    let arguments = connector
+        .create_arguments(&new_container(folder, &plain).unwrap())
+        .unwrap();
     let text = Record::new(&container(), &plain.workload, &arguments, "boot").text();
     let read = || Record::read(&text).unwrap();
-    assert_eq!(read().container(&plain, folder, &connector, "boot"), Some(container()));
+    assert_eq!(
+        read().container(&plain, folder, &connector, "boot"),
+        Some(container())
+    );
     assert!(read().may_be_of(&container().id) && !read().may_be_of(&ContainerId("2".into())));
     assert_eq!(read().container(&plain, folder, &connector, "other"), None);
-    let file = File { mount_point: "/f".to_owned(), content: FileContent::Data("x".to_owned()) };
+    let file = File {
+        mount_point: "/f".to_owned(),
+        content: FileContent::Data("x".to_owned()),
+    };
     for (what, other) in [
-        ("restart", added(|workload| workload.restart_policy = crate::model::workload::RestartPolicy::Always)),
+        (
+            "restart",
+            added(|workload| {
+                workload.restart_policy = crate::model::workload::RestartPolicy::Always
+            }),
+        ),
         ("file", added(|workload| workload.files.push(file))),
-        ("config", added(|workload| workload.runtime_config = "image: y".into())),
+        (
+            "config",
+            added(|workload| workload.runtime_config = "image: y".into()),
+        ),
     ] {
-        assert_eq!(read().container(&other, folder, &connector, "boot"), None, "{what}");
+        assert_eq!(
+            read().container(&other, folder, &connector, "boot"),
+            None,
+            "{what}"
+        );
     }
     let unknown = Record::new(&container(), &plain.workload, &arguments, "");
-    assert_eq!(unknown.container(&plain, folder, &connector, ""), None, "whether the node was booted is not known");
+    assert_eq!(
+        unknown.container(&plain, folder, &connector, ""),
+        None,
+        "whether the node was booted is not known"
+    );
 }
 
 #[test]
@@ -47,6 +78,9 @@ fn a_create_under_way_may_have_made_any_container_and_fits_nothing() {
     let connector = FakeEngine::new().connector("agent_A");
     let record = Record::read(&Record::of_create("boot").text()).unwrap();
     assert!(record.may_be_of(&container().id));
-    assert_eq!(record.container(&added(|_| {}), Path::new("/run/a"), &connector, "boot"), None);
+    assert_eq!(
+        record.container(&added(|_| {}), Path::new("/run/a"), &connector, "boot"),
+        None
+    );
     assert_eq!((Record::read(""), Record::read("{}")), (None, None));
 }

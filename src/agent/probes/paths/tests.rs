@@ -13,9 +13,20 @@ fn hanging() -> (Sender<()>, PathProbes, Receiver<()>) {
         if path.starts_with("/hangs") {
             let _ = released.recv_timeout(PATIENCE);
         }
-        if path.contains("missing") { Err(Errno::NOENT) } else { Ok(facts(&fs::metadata("/").unwrap()).into()) }
+        if path.contains("missing") {
+            Err(Errno::NOENT)
+        } else {
+            Ok(facts(&fs::metadata("/").unwrap()).into())
+        }
     };
-    (release, PathProbes::new(Arc::new(move || wake.send(()).unwrap()), Arc::new(probe_path)), woken)
+    (
+        release,
+        PathProbes::new(
+            Arc::new(move || wake.send(()).unwrap()),
+            Arc::new(probe_path),
+        ),
+        woken,
+    )
 }
 
 fn exists(path: &str) -> PathProbe {
@@ -29,7 +40,9 @@ fn a_path_that_does_not_answer_blocks_one_thread_and_no_other_probe() {
         probes.start(&exists("/hangs/a")).unwrap();
         probes.abandon(&exists("/hangs/a"));
         probes.start(&exists("/up")).unwrap();
-        woken.recv_timeout(PATIENCE).expect("another thread answers");
+        woken
+            .recv_timeout(PATIENCE)
+            .expect("another thread answers");
         assert!(matches!(&probes.take_results()[..], [(up, Ok(Some(_)))] if *up == exists("/up")));
     }
     assert_eq!(probes.threads, 2);
@@ -47,7 +60,10 @@ fn there_are_only_so_many_threads_and_probes() {
         probes.start(&probe).unwrap();
         probes.abandon(&probe);
     }
-    assert_eq!(probes.start(&exists("/up")), Err(format!("{PATH_THREADS} other paths do not answer")));
+    assert_eq!(
+        probes.start(&exists("/up")),
+        Err(format!("{PATH_THREADS} other paths do not answer"))
+    );
     assert_eq!(probes.threads, PATH_THREADS);
 }
 
@@ -56,15 +72,24 @@ fn what_is_known_is_returned_although_another_path_hangs() {
     let (release, mut probes, woken) = hanging();
     let mut look = |paths: &[&str], limit| {
         let found = probes.look(paths.iter().map(|&path| path.to_owned()), limit);
-        found.into_iter().map(|(path, facts)| (path, facts.is_some())).collect::<Vec<_>>()
+        found
+            .into_iter()
+            .map(|(path, facts)| (path, facts.is_some()))
+            .collect::<Vec<_>>()
     };
     let known = |entries: &[(&str, bool)]| -> Vec<(String, bool)> {
-        entries.iter().map(|(path, exists)| ((*path).to_owned(), *exists)).collect()
+        entries
+            .iter()
+            .map(|(path, exists)| ((*path).to_owned(), *exists))
+            .collect()
     };
     look(&["/hangs/b"], Duration::from_millis(50));
     // It is not waited for again.
     for _ in 0..3 {
-        assert_eq!(look(&["/a", "/hangs/b", "/missing"], PATIENCE), known(&[("/a", true), ("/missing", false)]));
+        assert_eq!(
+            look(&["/a", "/hangs/b", "/missing"], PATIENCE),
+            known(&[("/a", true), ("/missing", false)])
+        );
     }
     drop(release);
     // It answers late, and is looked at again the next time.

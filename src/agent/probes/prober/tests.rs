@@ -20,7 +20,11 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        Self { prober: Prober::start(SystemClock).unwrap(), reports: bounded(64), key: 0 }
+        Self {
+            prober: Prober::start(SystemClock).unwrap(),
+            reports: bounded(64),
+            key: 0,
+        }
     }
 
     fn watch(&mut self, purpose: Purpose, check: Check, notify: Option<Arc<OwnedFd>>) {
@@ -28,15 +32,27 @@ impl Rig {
         for _ in self.reports.1.try_iter() {}
         self.key += 1;
         let period = Duration::from_millis(50);
-        let pace = Pace { initial_delay: Duration::ZERO, period, timeout: Duration::from_secs(5) };
+        let pace = Pace {
+            initial_delay: Duration::ZERO,
+            period,
+            timeout: Duration::from_secs(5),
+        };
         let order = probe_order(purpose, check, pace, &self.reports.0);
-        self.prober.watch(ProbeOrder { key: self.key, notify, ..order });
+        self.prober.watch(ProbeOrder {
+            key: self.key,
+            notify,
+            ..order
+        });
     }
 
     /// The next conclusion: `holds`, or why not.
     fn verdict(&self) -> String {
         loop {
-            let report = self.reports.1.recv_timeout(PATIENCE).expect("a report comes");
+            let report = self
+                .reports
+                .1
+                .recv_timeout(PATIENCE)
+                .expect("a report comes");
             if report.key == self.key && report.is_verdict {
                 return match report.outcome {
                     Outcome::Holds => "holds".to_owned(),
@@ -49,7 +65,10 @@ impl Rig {
 
 /// A port of the node.
 fn tcp(port: u16) -> Check {
-    Check::Tcp { host: IpAddr::V4(Ipv4Addr::LOCALHOST), port }
+    Check::Tcp {
+        host: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        port,
+    }
 }
 
 #[test]
@@ -84,16 +103,34 @@ fn an_http_server_is_asked_for_its_path_and_its_status_counts() {
             let mut request = [0; 1024];
             let length = stream.read(&mut request).unwrap();
             let _ = asked.send(String::from_utf8_lossy(&request[..length]).into_owned());
-            let status = if number < 2 { "503 Service Unavailable" } else { "200 OK" };
+            let status = if number < 2 {
+                "503 Service Unavailable"
+            } else {
+                "200 OK"
+            };
             let _ = write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
         }
     });
     let mut rig = Rig::new();
     let host = IpAddr::V4(Ipv4Addr::LOCALHOST);
     // To be gone is asked in the node's own network, and any answer means that it is not.
-    rig.watch(Purpose::Gone, Check::Http { host, port, path: "/ready".to_owned(), status: Some(200) }, None);
+    rig.watch(
+        Purpose::Gone,
+        Check::Http {
+            host,
+            port,
+            path: "/ready".to_owned(),
+            status: Some(200),
+        },
+        None,
+    );
     assert_eq!(rig.verdict(), "holds");
-    assert!(requests.recv_timeout(PATIENCE).unwrap().starts_with("GET /ready HTTP/1.1\r\nHost: 127.0.0.1:"));
+    assert!(
+        requests
+            .recv_timeout(PATIENCE)
+            .unwrap()
+            .starts_with("GET /ready HTTP/1.1\r\nHost: 127.0.0.1:")
+    );
 }
 
 #[test]
@@ -120,7 +157,10 @@ fn a_notification_arrives_and_the_socket_can_be_made_again() {
     for _ in 0..2 {
         let socket = notify_socket(&path).unwrap();
         // What was said before somebody listens is not lost.
-        UnixDatagram::unbound().unwrap().send_to(b"MAINPID=1\nREADY=1", &path).unwrap();
+        UnixDatagram::unbound()
+            .unwrap()
+            .send_to(b"MAINPID=1\nREADY=1", &path)
+            .unwrap();
         rig.watch(Purpose::Ready, Check::Notify, Some(Arc::new(socket)));
         assert_eq!(rig.verdict(), "holds");
     }

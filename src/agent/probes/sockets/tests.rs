@@ -11,11 +11,19 @@ const PATIENCE: Duration = Duration::from_secs(180);
 
 fn order(key: u64, check: Check) -> ProbeOrder {
     let limit = Duration::from_secs(1);
-    let pace = Pace { initial_delay: limit, period: limit, timeout: limit };
-    ProbeOrder { key, ..probe_order(Purpose::Ready, check, pace, &bounded(1).0) }
+    let pace = Pace {
+        initial_delay: limit,
+        period: limit,
+        timeout: limit,
+    };
+    ProbeOrder {
+        key,
+        ..probe_order(Purpose::Ready, check, pace, &bounded(1).0)
+    }
 }
 
-/// A network mount whose server is gone: looking at its file kept the only thread, and nobody was checked any more.
+/// A network mount whose server is gone: looking at its file kept the only thread, and nobody was
+/// checked any more.
 #[test]
 fn a_path_that_does_not_answer_keeps_no_other_check_waiting() {
     let (release, released) = bounded::<()>(0);
@@ -32,7 +40,10 @@ fn a_path_that_does_not_answer_keeps_no_other_check_waiting() {
     assert_eq!(io.begin(&hangs()), None);
     io.abandon(1); // Its time was over.
     assert_eq!(io.begin(&hangs()), None);
-    for check in [Check::File("/up".to_owned()), Check::Unix("/socket".to_owned())] {
+    for check in [
+        Check::File("/up".to_owned()),
+        Check::Unix("/socket".to_owned()),
+    ] {
         assert_eq!(io.begin(&order(2, check)), None);
         woken.recv_timeout(PATIENCE).expect("an answer comes");
         assert_eq!(io.take_ended(), [(2, Outcome::Holds)]);
@@ -53,18 +64,37 @@ struct Execs {
 impl Execs {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // A file that is written while another test starts a process cannot be executed until that one runs.
-        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/src/agent/probes/sockets/engine.sh");
+        // A file that is written while another test starts a process cannot be executed until that
+        // one runs.
+        let program = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/src/agent/probes/sockets/engine.sh"
+        );
         let (wake, woken) = bounded(100);
-        let io = SocketIo::new(Arc::new(move || wake.send(()).unwrap()), Arc::new(|_| Ok(None)));
-        Self { folder, program, io, woken }
+        let io = SocketIo::new(
+            Arc::new(move || wake.send(()).unwrap()),
+            Arc::new(|_| Ok(None)),
+        );
+        Self {
+            folder,
+            program,
+            io,
+            woken,
+        }
     }
 
     fn begin(&mut self, key: u64, workload: &str, command: &str) {
         let check = Check::Exec(["sh", "-c", command].map(str::to_owned).to_vec());
-        let target = ProbeTarget { program: self.program, container: Some("c".to_owned()), processes: Vec::new() };
-        let mut order =
-            ProbeOrder { instance: InstanceName::with_id(workload, "id", "A"), target, ..order(key, check) };
+        let target = ProbeTarget {
+            program: self.program,
+            container: Some("c".to_owned()),
+            processes: Vec::new(),
+        };
+        let mut order = ProbeOrder {
+            instance: InstanceName::with_id(workload, "id", "A"),
+            target,
+            ..order(key, check)
+        };
         order.pace.timeout = PATIENCE;
         assert_eq!(self.io.begin(&order), None);
     }
@@ -72,7 +102,11 @@ impl Execs {
     /// A command that ends when the test says so, or has ended.
     fn hang(&mut self, key: u64, workload: &str) {
         let folder = self.folder.path().display();
-        self.begin(key, workload, &format!("while [ -e '{folder}' ] && [ ! -e '{folder}/end' ]; do sleep 0.05; done"));
+        self.begin(
+            key,
+            workload,
+            &format!("while [ -e '{folder}' ] && [ ! -e '{folder}/end' ]; do sleep 0.05; done"),
+        );
     }
 
     fn release(&self) {
@@ -105,7 +139,10 @@ fn commands_of_one_workload_that_hang_keep_no_other_workload_waiting() {
     assert_eq!(execs.next(), [(100, Outcome::Holds)]);
     assert!(SystemClock.now() < began + PATIENCE);
     execs.release();
-    let mut keys: Vec<u64> = (0..2 * EXEC_PARALLEL).flat_map(|_| execs.next()).map(|(key, _)| key).collect();
+    let mut keys: Vec<u64> = (0..2 * EXEC_PARALLEL)
+        .flat_map(|_| execs.next())
+        .map(|(key, _)| key)
+        .collect();
     keys.sort_unstable();
     assert_eq!(keys, (0..2 * EXEC_PARALLEL as u64).collect::<Vec<u64>>());
 }
@@ -128,9 +165,18 @@ fn commands_that_hang_give_their_slots_back_and_are_bounded_all_the_same() {
         execs.io.commands.running.len()
     };
     while started(&mut execs) < EXEC_RUNNING_MAX {
-        let _ = execs.woken.recv_timeout(SystemClock.until(execs.io.due().unwrap()));
+        let _ = execs
+            .woken
+            .recv_timeout(SystemClock.until(execs.io.due().unwrap()));
     }
-    assert_eq!(execs.io.commands.take_next(SystemClock.now() + EXEC_SLOT_MAX).map(|command| command.key), None);
+    assert_eq!(
+        execs
+            .io
+            .commands
+            .take_next(SystemClock.now() + EXEC_SLOT_MAX)
+            .map(|command| command.key),
+        None
+    );
     execs.release();
 }
 
@@ -154,15 +200,30 @@ fn a_server_whose_status_has_decided_is_not_reset_while_it_sends_the_rest() {
         stream.read_to_end(&mut Vec::new())
     });
     let mut io = SocketIo::new(Arc::new(|| {}), Arc::new(|_| Ok(None)));
-    let order = order(1, Check::Http { host: [127, 0, 0, 1].into(), port, path: "/".to_owned(), status: None });
+    let order = order(
+        1,
+        Check::Http {
+            host: [127, 0, 0, 1].into(),
+            port,
+            path: "/".to_owned(),
+            status: None,
+        },
+    );
     // What is in the network of a container is asked there; here that is this machine.
-    let order = ProbeOrder { purpose: Purpose::Gone, ..order };
+    let order = ProbeOrder {
+        purpose: Purpose::Gone,
+        ..order
+    };
     assert_eq!(io.begin(&order), None);
     let mut outcome = None;
     let give_up = SystemClock.now() + PATIENCE;
     while io.descriptors().count() > 0 && !SystemClock.until(give_up).is_zero() {
         for (_, socket, flags) in io.descriptors() {
-            rustix::event::poll(&mut [rustix::event::PollFd::from_borrowed_fd(socket, flags)], None).unwrap();
+            rustix::event::poll(
+                &mut [rustix::event::PollFd::from_borrowed_fd(socket, flags)],
+                None,
+            )
+            .unwrap();
         }
         if let Some(known) = io.ready(1) {
             assert_eq!(outcome.replace(known), None, "it is told once");
@@ -170,7 +231,13 @@ fn a_server_whose_status_has_decided_is_not_reset_while_it_sends_the_rest() {
         }
     }
     assert_eq!(outcome, Some(Outcome::Holds));
-    assert_eq!(server.join().unwrap().expect("the connection ends in order"), 0);
+    assert_eq!(
+        server
+            .join()
+            .unwrap()
+            .expect("the connection ends in order"),
+        0
+    );
 }
 
 #[test]
@@ -185,16 +252,29 @@ fn the_status_of_an_answer_decides() {
         ("HTTP/1.1 many", None, Some("the answer is not HTTP")),
         ("", None, Some("the answer is not HTTP")),
     ] {
-        let failure = reason.map(|reason| Outcome::Fails { reason: reason.to_owned(), answered: true });
-        assert_eq!(judge(line.as_bytes(), expected), failure.unwrap_or(Outcome::Holds), "{line}");
+        let failure = reason.map(|reason| Outcome::Fails {
+            reason: reason.to_owned(),
+            answered: true,
+        });
+        assert_eq!(
+            judge(line.as_bytes(), expected),
+            failure.unwrap_or(Outcome::Holds),
+            "{line}"
+        );
     }
 }
 
 #[test]
 fn of_what_a_command_said_the_last_line_is_shown() {
     for (text, expected) in [
-        ("starting\nno such table\n. Execution of 'podman \"exec\"'", "no such table"),
-        ("Ended with exit status: 1. Execution of 'podman'", "Ended with exit status: 1"),
+        (
+            "starting\nno such table\n. Execution of 'podman \"exec\"'",
+            "no such table",
+        ),
+        (
+            "Ended with exit status: 1. Execution of 'podman'",
+            "Ended with exit status: 1",
+        ),
         ("", "failed"),
     ] {
         assert_eq!(reason(text), expected);

@@ -39,13 +39,24 @@ fn ms(milliseconds: u64) -> Duration {
 impl Rig {
     fn new(check: Check, change: impl FnOnce(&mut ProbeOrder)) -> Self {
         let (sender, reports) = bounded(1000);
-        let pace = Pace { initial_delay: ms(0), period: ms(1_000), timeout: ms(200) };
-        let mut order = ProbeOrder { failures: Some(2), ..probe_order(Purpose::Alive, check, pace, &sender) };
+        let pace = Pace {
+            initial_delay: ms(0),
+            period: ms(1_000),
+            timeout: ms(200),
+        };
+        let mut order = ProbeOrder {
+            failures: Some(2),
+            ..probe_order(Purpose::Alive, check, pace, &sender)
+        };
         change(&mut order);
         let clock = ManualClock::new();
         let mut table = ProbeTable::new(Io::default());
         table.watch(order, clock.now());
-        Self { table, clock, reports }
+        Self {
+            table,
+            clock,
+            reports,
+        }
     }
 
     fn file(change: impl FnOnce(&mut ProbeOrder)) -> Self {
@@ -89,8 +100,14 @@ fn a_check_that_takes_too_long_failed_is_given_up_and_never_overlaps_the_next() 
 fn successes_and_failures_reset_each_others_count_and_each_verdict_is_told_once() {
     let mut rig = Rig::file(|order| (order.successes, order.failures) = (2, Some(3)));
     let mut verdicts = Vec::new();
-    for holds in [true, false, true, true, true, false, false, true, false, false, false, false, true, true] {
-        rig.table.io.answer = Some(if holds { Outcome::Holds } else { Outcome::fails("refused") });
+    for holds in [
+        true, false, true, true, true, false, false, true, false, false, false, false, true, true,
+    ] {
+        rig.table.io.answer = Some(if holds {
+            Outcome::Holds
+        } else {
+            Outcome::fails("refused")
+        });
         rig.pass(1_000);
         verdicts.extend(rig.verdicts());
     }
@@ -114,16 +131,25 @@ fn what_is_as_it_should_be_is_not_told_and_a_failure_now_and_then() {
 
 #[test]
 fn commands_are_at_least_a_second_apart() {
-    let mut rig = Rig::new(Check::Exec(vec!["true".to_owned()]), |order| order.pace.period = ms(50));
+    let mut rig = Rig::new(Check::Exec(vec!["true".to_owned()]), |order| {
+        order.pace.period = ms(50)
+    });
     rig.table.io.answer = Some(Outcome::Holds);
     rig.pass(10_000);
-    assert!((9..=11).contains(&rig.table.io.begun), "{}", rig.table.io.begun);
+    assert!(
+        (9..=11).contains(&rig.table.io.begun),
+        "{}",
+        rig.table.io.begun
+    );
 }
 
 #[test]
 fn any_answer_means_that_it_is_not_gone() {
     let mut rig = Rig::file(|order| (order.purpose, order.failures) = (Purpose::Gone, Some(1)));
-    rig.table.io.answer = Some(Outcome::Fails { reason: "status 500".to_owned(), answered: true });
+    rig.table.io.answer = Some(Outcome::Fails {
+        reason: "status 500".to_owned(),
+        answered: true,
+    });
     rig.pass(100);
     assert_eq!(rig.reports.try_recv().unwrap().outcome, Outcome::Holds);
     rig.table.io.answer = Some(Outcome::fails("refused"));
@@ -134,12 +160,15 @@ fn any_answer_means_that_it_is_not_gone() {
 #[test]
 fn a_watchdog_that_is_not_fed_in_time_failed_and_unarmed_it_waits_for_the_first_time() {
     for unarmed in [false, true] {
-        let mut rig = Rig::new(Check::Notify, |order| (order.unarmed, order.failures) = (unarmed, Some(1)));
+        let mut rig = Rig::new(Check::Notify, |order| {
+            (order.unarmed, order.failures) = (unarmed, Some(1))
+        });
         rig.pass(1_000);
         assert_eq!(rig.verdicts(), if unarmed { vec![] } else { vec![false] });
         rig.table.notified(1, b"WATCHDOG=1", rig.clock.now());
         rig.pass(150);
-        rig.table.notified(1, b"STATUS=x\nWATCHDOG=1", rig.clock.now());
+        rig.table
+            .notified(1, b"STATUS=x\nWATCHDOG=1", rig.clock.now());
         rig.pass(150);
         assert_eq!(rig.verdicts(), [true]);
         rig.pass(100);
@@ -155,6 +184,13 @@ fn what_is_not_wanted_any_more_is_not_asked_again() {
     rig.table.unwatch(1);
     rig.table.ended(1, Outcome::Holds, rig.clock.now());
     rig.pass(5_000);
-    assert_eq!((rig.table.io.begun, rig.table.io.abandoned, rig.reports.len()), (1, 1, 0));
+    assert_eq!(
+        (
+            rig.table.io.begun,
+            rig.table.io.abandoned,
+            rig.reports.len()
+        ),
+        (1, 1, 0)
+    );
     assert_eq!(rig.table.due(), None);
 }

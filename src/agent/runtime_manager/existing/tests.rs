@@ -1,7 +1,10 @@
-//! What an agent does with containers of an earlier life, and with its own when the server says hello again.
+//! What an agent does with containers of an earlier life, and with its own when the server says
+//! hello again.
 
 use crate::agent::events::SchedulerEvent;
-use crate::limits::{BACKOFF_FIRST, EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, FIRST_LISTING_MAX, REPAIR_INTERVAL};
+use crate::limits::{
+    BACKOFF_FIRST, EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, FIRST_LISTING_MAX, REPAIR_INTERVAL,
+};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::{AddedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::InstanceName;
@@ -51,7 +54,8 @@ fn wanted(name: &str, config: &str) -> AddedWorkload {
 
 fn needs_other(name: &str) -> AddedWorkload {
     wanted_with(name, "a", |w| {
-        w.dependencies.insert("other".to_owned(), AddCondition::Running);
+        w.dependencies
+            .insert("other".to_owned(), AddCondition::Running);
     })
 }
 
@@ -72,7 +76,13 @@ fn a_wanted_workload_without_container_is_created_after_one_listing() {
     let mut rig = silent();
     rig.agent.hello(&[wanted("w", "a")]);
     assert_eq!(rig.engine.take_calls(), ["list", "create w"]);
-    assert_eq!(rig.sent(), ["w:a Pending(Starting): 'Triggered at runtime.'", "w:a Running(Ok)"]);
+    assert_eq!(
+        rig.sent(),
+        [
+            "w:a Pending(Starting): 'Triggered at runtime.'",
+            "w:a Running(Ok)"
+        ]
+    );
 }
 
 // [utest->swdd~agent-existing-workloads-resume-existing~2]
@@ -81,22 +91,58 @@ fn a_wanted_workload_without_container_is_created_after_one_listing() {
 #[test]
 fn an_existing_container_is_resumed_reused_or_replaced() {
     let started = "w:a Pending(Starting): 'Triggered at runtime.'";
-    let replaced =
-        |old: &str| vec![format!("{old} Stopping(RequestedAtRuntime)"), format!("{old} Removed"), started.to_owned()];
+    let replaced = |old: &str| {
+        vec![
+            format!("{old} Stopping(RequestedAtRuntime)"),
+            format!("{old} Removed"),
+            started.to_owned(),
+        ]
+    };
     for (config, state, calls, states) in [
         ("a", plain(Phase::Running), vec!["list"], vec![]),
-        ("a", plain(Phase::Succeeded), vec!["list", "start w"], vec![started.to_owned()]),
-        ("a", ExecutionState::exited(1), vec!["list", "delete w", "create w"], replaced("w:a")),
-        ("a", plain(Phase::FailedUnknown), vec!["list", "delete w", "create w"], replaced("w:a")),
-        ("a", plain(Phase::PendingStarting), vec!["list", "delete w", "create w"], replaced("w:a")),
-        ("b", plain(Phase::Running), vec!["list", "delete w", "create w"], replaced("w:b")),
-        ("b", plain(Phase::Succeeded), vec!["list", "delete w", "create w"], replaced("w:b")),
+        (
+            "a",
+            plain(Phase::Succeeded),
+            vec!["list", "start w"],
+            vec![started.to_owned()],
+        ),
+        (
+            "a",
+            ExecutionState::exited(1),
+            vec!["list", "delete w", "create w"],
+            replaced("w:a"),
+        ),
+        (
+            "a",
+            plain(Phase::FailedUnknown),
+            vec!["list", "delete w", "create w"],
+            replaced("w:a"),
+        ),
+        (
+            "a",
+            plain(Phase::PendingStarting),
+            vec!["list", "delete w", "create w"],
+            replaced("w:a"),
+        ),
+        (
+            "b",
+            plain(Phase::Running),
+            vec!["list", "delete w", "create w"],
+            replaced("w:b"),
+        ),
+        (
+            "b",
+            plain(Phase::Succeeded),
+            vec!["list", "delete w", "create w"],
+            replaced("w:b"),
+        ),
     ] {
         let mut rig = found(&[("w", config, state.clone())]);
         rig.agent.hello(&[wanted("w", "a")]);
         assert_eq!(rig.engine.take_calls(), calls, "{config} {state}");
         let mut expected = states;
-        expected.extend((calls == ["list"]).then(|| "w:a Running(Ok)".to_owned())); // Known before anybody looks again.
+        // Known before anybody looks again.
+        expected.extend((calls == ["list"]).then(|| "w:a Running(Ok)".to_owned()));
         expected.push("w:a Running(Ok)".to_owned());
         assert_eq!(rig.sent(), expected, "{config} {state}");
         assert_eq!(rig.engine.only().1.instance, instance("w", "a"));
@@ -115,7 +161,8 @@ fn what_cannot_be_started_again_is_replaced_when_it_succeeded() {
 #[test]
 fn an_engine_that_is_not_installed_is_asked_once_per_hello_and_by_the_workloads_that_want_it() {
     let mut rig = silent();
-    rig.engine.inject(Call::List, [Fault::IsMissing, Fault::IsMissing]);
+    rig.engine
+        .inject(Call::List, [Fault::IsMissing, Fault::IsMissing]);
     rig.agent.hello(&[]);
     rig.agent.pass(REPAIR_INTERVAL * 3);
     assert_eq!(rig.engine.take_calls(), ["list"]);
@@ -145,7 +192,11 @@ fn reuse_and_replace_wait_for_the_dependencies_but_the_old_container_goes_as_soo
             rig.engine.inject(Call::List, late.then_some(Fault::Fails));
             rig.agent.hello(&[needs_other("w")]);
             rig.agent.pass(REPAIR_INTERVAL * 2);
-            assert_eq!(rig.engine.take_calls(), [vec!["list"; usize::from(late)], calls.clone()].concat(), "{late}");
+            assert_eq!(
+                rig.engine.take_calls(),
+                [vec!["list"; usize::from(late)], calls.clone()].concat(),
+                "{late}"
+            );
             let mut sent = rig.sent();
             sent.dedup();
             assert_eq!(sent, states, "{late}");
@@ -172,14 +223,22 @@ fn a_finished_container_that_waits_for_reuse_is_removed_with_its_workload() {
 // [utest->swdd~agent-delete-old-workload~2]
 #[test]
 fn containers_that_nobody_wants_are_deleted() {
-    let mut rig = found(&[("w", "a", plain(Phase::Running)), ("other", "a", plain(Phase::Succeeded))]);
+    let mut rig = found(&[
+        ("w", "a", plain(Phase::Running)),
+        ("other", "a", plain(Phase::Succeeded)),
+    ]);
     let old_folder = rig.folder.path().join(instance("w", "a").folder());
     std::fs::create_dir_all(old_folder.join("files")).unwrap();
     rig.agent.hello(&[]);
     assert!(rig.engine.containers().is_empty());
     assert!(!old_folder.exists());
     let sent = rig.sent_sorted();
-    let expected = |name: &str| [format!("{name}:a Removed"), format!("{name}:a Stopping(RequestedAtRuntime)")];
+    let expected = |name: &str| {
+        [
+            format!("{name}:a Removed"),
+            format!("{name}:a Stopping(RequestedAtRuntime)"),
+        ]
+    };
     assert_eq!(sent, [expected("other"), expected("w")].concat());
     assert_eq!(rig.agent.loops.count(), 0);
 }
@@ -187,20 +246,29 @@ fn containers_that_nobody_wants_are_deleted() {
 #[test]
 fn a_failed_delete_of_an_unneeded_container_is_retried() {
     let mut rig = found(&[("w", "a", plain(Phase::Running))]);
-    rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
+    rig.engine
+        .inject(Call::Delete, [Fault::Fails, Fault::Fails]);
     rig.agent.hello(&[]);
-    assert_eq!(rig.sent().last().unwrap(), &format!("w:a Stopping(DeleteFailed): '{FAILURE}'"));
+    assert_eq!(
+        rig.sent().last().unwrap(),
+        &format!("w:a Stopping(DeleteFailed): '{FAILURE}'")
+    );
     rig.agent.pass(Duration::from_secs(10));
     assert!(rig.engine.containers().is_empty());
     assert_eq!(rig.sent().last().unwrap(), "w:a Removed");
 }
 
 #[test]
-fn of_several_containers_of_one_workload_the_best_stays_and_nothing_is_said_of_others_of_its_instance() {
+fn of_several_containers_of_one_workload_the_best_stays_and_nothing_is_said_of_others_of_its_instance()
+ {
     let mut rig = found(&[("w", "b", plain(Phase::Running))]);
     let best = rig.engine.add(&instance("w", "a"), plain(Phase::Running));
     rig.engine.add(&instance("w", "a"), plain(Phase::Succeeded));
-    let files = rig.folder.path().join(instance("w", "a").folder()).join("files");
+    let files = rig
+        .folder
+        .path()
+        .join(instance("w", "a").folder())
+        .join("files");
     std::fs::create_dir_all(&files).unwrap();
     rig.agent.hello(&[wanted("w", "a")]);
     assert_eq!(rig.engine.only().0, best);
@@ -217,7 +285,8 @@ fn of_several_containers_of_one_workload_the_best_stays_and_nothing_is_said_of_o
 fn the_old_container_of_a_workload_that_moved_to_another_runtime_goes_before_the_new_one_comes() {
     for state in [Phase::Running, Phase::Succeeded] {
         let mut rig = found(&[("w", "a", plain(state))]);
-        rig.agent.hello(&[wanted_with("w", "a", |w| w.runtime = "podman-kube".into())]);
+        rig.agent
+            .hello(&[wanted_with("w", "a", |w| w.runtime = "podman-kube".into())]);
         assert!(rig.engine.containers().is_empty());
         let expected = [
             "w:a Stopping(RequestedAtRuntime)",
@@ -255,7 +324,11 @@ fn finished_workloads_run_again_after_an_agent_restart_unless_the_settings_say_o
             rig.engine.reboot();
         }
         rig.agent.hello(&[wanted("w", "a")]);
-        assert_eq!(rig.engine.take_calls().len() > 1, rerun_expected, "{keeps} {last_run:?} {state}");
+        assert_eq!(
+            rig.engine.take_calls().len() > 1,
+            rerun_expected,
+            "{keeps} {last_run:?} {state}"
+        );
         if !rerun_expected {
             let mut sent = rig.sent();
             sent.dedup();
@@ -268,27 +341,48 @@ fn finished_workloads_run_again_after_an_agent_restart_unless_the_settings_say_o
 #[test]
 fn observed_end_stays_when_others_remove_the_container() {
     let needs = |name: &str, on: &str, condition| {
-        wanted_with(name, "a", |w| _ = w.dependencies.insert(on.to_owned(), condition))
+        wanted_with(name, "a", |w| {
+            _ = w.dependencies.insert(on.to_owned(), condition)
+        })
     };
-    for (policy, code) in [(RestartPolicy::Never, 0), (RestartPolicy::Never, 3), (RestartPolicy::OnFailure, 0)] {
+    for (policy, code) in [
+        (RestartPolicy::Never, 0),
+        (RestartPolicy::Never, 3),
+        (RestartPolicy::OnFailure, 0),
+    ] {
         let mut rig = Rig::with(|options| options.keeps_finished = true).telling_configs();
         let finished = wanted_with("w", "a", |w| w.restart_policy = policy);
         rig.add(std::slice::from_ref(&finished));
         rig.ends("w", code);
-        let condition = if code == 0 { AddCondition::Succeeded } else { AddCondition::Failed };
+        let condition = if code == 0 {
+            AddCondition::Succeeded
+        } else {
+            AddCondition::Failed
+        };
         rig.engine.remove(&rig.container_of("w"));
         rig.agent.run();
         let later = needs("later", "w", condition);
         rig.add(std::slice::from_ref(&later));
         let end = format!("w:a {}", ExecutionState::exited(code));
         let sent = rig.sent();
-        assert_eq!(sent.iter().rfind(|state| state.starts_with("w:")), Some(&end), "{policy} {code}");
-        assert_eq!(rig.engine.take_calls(), ["create w", "create later"], "{policy} {code}");
+        assert_eq!(
+            sent.iter().rfind(|state| state.starts_with("w:")),
+            Some(&end),
+            "{policy} {code}"
+        );
+        assert_eq!(
+            rig.engine.take_calls(),
+            ["create w", "create later"],
+            "{policy} {code}"
+        );
 
         // The next agent knows of it, too.
         rig.restart_agent(&[finished.clone(), later.clone()]);
         let sent = rig.sent_sorted();
-        assert!(sent.contains(&end) && !sent.iter().any(|state| state.contains("Lost")), "{sent:?}");
+        assert!(
+            sent.contains(&end) && !sent.iter().any(|state| state.contains("Lost")),
+            "{sent:?}"
+        );
         assert_eq!(rig.engine.take_calls(), ["list"], "{policy} {code}");
         rig.add(&[needs("last", "w", condition)]);
         assert_eq!(rig.engine.take_calls(), ["create last"], "{policy} {code}");
@@ -296,7 +390,10 @@ fn observed_end_stays_when_others_remove_the_container() {
         // In another boot it runs again.
         rig.prepare.boot = "boot 2".into();
         rig.restart_agent(&[finished, later]);
-        assert!(rig.engine.take_calls().contains(&"create w".to_owned()), "{policy} {code}");
+        assert!(
+            rig.engine.take_calls().contains(&"create w".to_owned()),
+            "{policy} {code}"
+        );
     }
 }
 
@@ -349,25 +446,34 @@ fn pod_whose_failed_container_was_removed_keeps_its_failure() {
     let mut rig = Rig::with(|options| options.keeps_finished = true);
     let pod = wanted("w", "a");
     rig.add(std::slice::from_ref(&pod));
-    rig.engine.set_pods(&rig.container_of("w"), &["one", "two"], Some("two"));
+    rig.engine
+        .set_pods(&rig.container_of("w"), &["one", "two"], Some("two"));
     rig.ends("w", 3);
     rig.sent();
     for agent in ["same", "next"] {
         rig.engine.set_pods(&rig.container_of("w"), &["one"], None);
-        rig.engine.set_state(&rig.container_of("w"), ExecutionState::exited(0));
+        rig.engine
+            .set_state(&rig.container_of("w"), ExecutionState::exited(0));
         rig.agent.run();
         assert_eq!(rig.sent(), [""; 0], "{agent} agent");
         rig.restart_agent(std::slice::from_ref(&pod));
         let mut sent = rig.sent();
         sent.dedup();
-        assert_eq!(sent, ["w Failed(ExecFailed): 'Exit code: '3''"], "{agent} agent");
+        assert_eq!(
+            sent,
+            ["w Failed(ExecFailed): 'Exit code: '3''"],
+            "{agent} agent"
+        );
     }
 }
 
 #[test]
 fn a_container_with_a_name_that_leads_out_of_the_folder_is_left_alone() {
     let mut rig = silent();
-    rig.engine.add(&InstanceName::with_id("..", "../etc", "agent_A"), plain(Phase::Running));
+    rig.engine.add(
+        &InstanceName::with_id("..", "../etc", "agent_A"),
+        plain(Phase::Running),
+    );
     rig.agent.hello(&[]);
     assert_eq!(rig.engine.take_calls(), ["list"]);
     assert_eq!(rig.engine.containers().len(), 1);
@@ -384,16 +490,29 @@ fn when_the_engine_cannot_list_workloads_are_created_and_leftovers_removed_later
     ]);
     rig.engine.inject(Call::List, [Fault::Fails, Fault::Fails]);
     rig.agent.hello(&[wanted("w", "a")]);
-    assert_eq!(rig.engine.take_calls(), ["list"], "nothing is created before it is known what exists");
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["list"],
+        "nothing is created before it is known what exists"
+    );
     rig.agent.pass(BACKOFF_FIRST);
     assert_eq!(rig.engine.take_calls(), ["list"]);
     rig.agent.pass(2 * BACKOFF_FIRST);
-    assert_eq!(rig.engine.take_calls(), ["list", "delete gone", "delete w", "start w"]);
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["list", "delete gone", "delete w", "start w"]
+    );
     rig.agent.pass(REPAIR_INTERVAL * 3);
     let containers = rig.engine.containers();
-    let instances: Vec<&InstanceName> = containers.values().map(|container| &container.instance).collect();
+    let instances: Vec<&InstanceName> = containers
+        .values()
+        .map(|container| &container.instance)
+        .collect();
     assert_eq!(instances, [&instance("w", "a")]);
-    assert!(!rig.engine.take_calls().contains(&"list".to_owned()), "no listing after a good one");
+    assert!(
+        !rig.engine.take_calls().contains(&"list".to_owned()),
+        "no listing after a good one"
+    );
     assert_eq!(rig.agent.loops.count(), 1);
 }
 
@@ -403,7 +522,9 @@ fn nobody_says_that_a_report_is_complete_while_an_engine_does_not_say_what_exist
     rig.engine.inject(Call::List, [Fault::Fails]);
     let ends = |rig: &Rig| {
         let messages = std::iter::from_fn(|| rig.agent.uplink.next());
-        messages.filter(|message| *message == ToServer::StatesComplete).count()
+        messages
+            .filter(|message| *message == ToServer::StatesComplete)
+            .count()
     };
     rig.agent.hello(&[wanted("w", "a")]);
     assert_eq!(ends(&rig), 0);
@@ -441,11 +562,20 @@ fn a_running_container_found_late_was_removed_although_nothing_had_changed() {
     rig.engine.add(&instance("w", "a"), plain(Phase::Succeeded));
     rig.engine.inject(Call::List, [Fault::Fails]);
     rig.agent.hello(&[needs_other("w")]);
-    let waits = format!("Waiting for 'podman', which may have a container of it: {FAILURE}; waits for 'other' to run");
-    assert_eq!(rig.sent(), [format!("w:a Pending(WaitingToStart): '{waits}'")]);
+    let waits = format!(
+        "Waiting for 'podman', which may have a container of it: {FAILURE}; waits for 'other' to run"
+    );
+    assert_eq!(
+        rig.sent(),
+        [format!("w:a Pending(WaitingToStart): '{waits}'")]
+    );
     rig.agent.pass(REPAIR_INTERVAL * 2);
     assert_eq!(rig.engine.only().0, best);
-    let of_wanted = |sent: Vec<String>| sent.into_iter().filter(|s| s.starts_with("w:a ")).collect::<Vec<_>>();
+    let of_wanted = |sent: Vec<String>| {
+        sent.into_iter()
+            .filter(|s| s.starts_with("w:a "))
+            .collect::<Vec<_>>()
+    };
     let mut sent = of_wanted(rig.sent());
     sent.dedup();
     assert_eq!(sent, ["w:a Running(Ok)"]);
@@ -460,32 +590,72 @@ fn a_running_container_found_late_was_removed_although_nothing_had_changed() {
 
 fn with_file(name: &str, config: &str) -> AddedWorkload {
     wanted_with(name, config, |w| {
-        w.files.push(File { mount_point: "/f".to_owned(), content: FileContent::Data("text".to_owned()) });
+        w.files.push(File {
+            mount_point: "/f".to_owned(),
+            content: FileContent::Data("text".to_owned()),
+        });
     })
 }
 
 #[test]
 fn the_end_of_an_old_container_was_taken_for_that_of_its_instance_which_had_come_back() {
-    let mut rig = found(&[("w", "a", plain(Phase::Running)), ("w", "b", plain(Phase::Running))]);
+    let mut rig = found(&[
+        ("w", "a", plain(Phase::Running)),
+        ("w", "b", plain(Phase::Running)),
+    ]);
     rig.engine.inject(Call::Delete, [Fault::Fails]);
     rig.agent.hello(&[wanted("w", "b")]);
-    assert!(rig.sent().contains(&format!("w:a Stopping(DeleteFailed): '{FAILURE}'")));
-    rig.change(&[with_file("w", "a")], &[deleted_after(&instance("w", "b"), &[])]);
+    assert!(
+        rig.sent()
+            .contains(&format!("w:a Stopping(DeleteFailed): '{FAILURE}'"))
+    );
+    rig.change(
+        &[with_file("w", "a")],
+        &[deleted_after(&instance("w", "b"), &[])],
+    );
     rig.engine.inject(Call::Delete, vec![Fault::Fails; 4]);
     rig.agent.pass(Duration::from_secs(60));
-    assert_eq!(rig.agent.loops.count(), 1, "the old container is known to be gone");
-    let sent: Vec<String> = rig.sent().into_iter().filter(|state| state.starts_with("w:a ")).collect();
-    assert!(sent.iter().all(|state| !state.contains("Removed") && !state.contains("Stopping")), "{sent:?}");
+    assert_eq!(
+        rig.agent.loops.count(),
+        1,
+        "the old container is known to be gone"
+    );
+    let sent: Vec<String> = rig
+        .sent()
+        .into_iter()
+        .filter(|state| state.starts_with("w:a "))
+        .collect();
+    assert!(
+        sent.iter()
+            .all(|state| !state.contains("Removed") && !state.contains("Stopping")),
+        "{sent:?}"
+    );
     assert_eq!(sent.last().unwrap(), "w:a Running(Ok)");
-    assert!(rig.folder.path().join(instance("w", "a").folder()).join("files").exists());
+    assert!(
+        rig.folder
+            .path()
+            .join(instance("w", "a").folder())
+            .join("files")
+            .exists()
+    );
 }
 
 #[test]
 fn the_folder_of_an_old_container_goes_with_it() {
-    let mut rig = found(&[("w", "a", plain(Phase::Running)), ("w", "b", plain(Phase::Running))]);
-    let folder = |config| rig.folder.path().join(instance("w", config).folder()).join("files");
+    let mut rig = found(&[
+        ("w", "a", plain(Phase::Running)),
+        ("w", "b", plain(Phase::Running)),
+    ]);
+    let folder = |config| {
+        rig.folder
+            .path()
+            .join(instance("w", config).folder())
+            .join("files")
+    };
     let (old, kept) = (folder("a"), folder("b"));
-    [&old, &kept].into_iter().for_each(|folder| std::fs::create_dir_all(folder).unwrap());
+    [&old, &kept]
+        .into_iter()
+        .for_each(|folder| std::fs::create_dir_all(folder).unwrap());
     rig.agent.hello(&[wanted("w", "b")]);
     assert!(rig.sent().contains(&"w:a Removed".to_owned()));
     assert!(!old.parent().unwrap().exists() && kept.exists());
@@ -497,7 +667,10 @@ fn the_folder_of_an_old_container_goes_with_it() {
 fn with_kube() -> (Rig, FakeEngine) {
     let kube = FakeEngine::new();
     let other = kube.clone();
-    (silent_with(|options| options.others.push(("kube", other))), kube)
+    (
+        silent_with(|options| options.others.push(("kube", other))),
+        kube,
+    )
 }
 
 fn on_kube(name: &str, config: &str) -> AddedWorkload {
@@ -520,7 +693,11 @@ fn a_container_of_the_same_instance_in_another_runtime_is_not_taken_for_ours() {
     assert!(kube.containers().is_empty());
     assert_eq!(rig.engine.only().0, id);
     // Now that all engines have said what they have, everything is told once more.
-    assert_eq!(rig.sent(), ["w:a Running(Ok)"], "the instance goes on running");
+    assert_eq!(
+        rig.sent(),
+        ["w:a Running(Ok)"],
+        "the instance goes on running"
+    );
     assert!(files.exists());
     assert_eq!(rig.agent.loops.count(), 1);
 }
@@ -536,7 +713,13 @@ fn both_engines_say_late_what_they_have_of_a_workload_that_moved_between_them() 
         kube.set_silent(true);
         rig.agent.hello(&[wanted("w", "a")]);
         rig.agent.pass(FIRST_LISTING_MAX);
-        let own = |rig: &Rig| rig.engine.containers().values().filter(|one| one.instance == instance("w", "a")).count();
+        let own = |rig: &Rig| {
+            rig.engine
+                .containers()
+                .values()
+                .filter(|one| one.instance == instance("w", "a"))
+                .count()
+        };
         assert_eq!(own(&rig), 0, "what the own engine has is waited for");
         let first = if kube_first { &kube } else { &rig.engine };
         first.set_silent(false);
@@ -545,16 +728,29 @@ fn both_engines_say_late_what_they_have_of_a_workload_that_moved_between_them() 
         rig.engine.set_silent(false);
         rig.agent.pass(REPAIR_INTERVAL * 2);
         assert!(kube.containers().is_empty(), "kube first: {kube_first}");
-        assert_eq!(rig.engine.only().1.instance, instance("w", "a"), "kube first: {kube_first}");
+        assert_eq!(
+            rig.engine.only().1.instance,
+            instance("w", "a"),
+            "kube first: {kube_first}"
+        );
         assert_eq!(rig.agent.loops.count(), 1, "kube first: {kube_first}");
     }
 }
 
 /// `w:a` is created only when this engine has no `w:b` any more, and runs in the end.
 fn is_not_started_beside_b_of(rig: &mut Rig, second: &FakeEngine, case: &str) {
-    let is_there = || second.containers().values().any(|one| one.instance == instance("w", "b"));
+    let is_there = || {
+        second
+            .containers()
+            .values()
+            .any(|one| one.instance == instance("w", "b"))
+    };
     for _ in 0..500 {
-        let started = rig.engine.take_calls().iter().any(|call| call == "create w");
+        let started = rig
+            .engine
+            .take_calls()
+            .iter()
+            .any(|call| call == "create w");
         assert!(!(started && is_there()), "{case}");
         rig.agent.pass(Duration::from_millis(20));
     }
@@ -565,40 +761,62 @@ fn is_not_started_beside_b_of(rig: &mut Rig, second: &FakeEngine, case: &str) {
     assert_eq!(rig.agent.loops.count(), 1, "{case}");
 }
 
-/// Seed 810084 of the simulation: a workload was started beside a container of it in another runtime that was still
-/// being removed, since each of the two had a control loop of its own.
+/// Seed 810084 of the simulation: a workload was started beside a container of it in another
+/// runtime that was still being removed, since each of the two had a control loop of its own.
 #[test]
 fn nothing_is_started_beside_a_second_old_container_of_the_workload_that_cannot_be_removed_yet() {
     let ended = ExecutionState::exited(1);
-    for (own_state, second_on_kube) in
-        [(ended.clone(), true), (ended.clone(), false), (plain(Phase::Running), true), (plain(Phase::Running), false)]
-    {
+    for (own_state, second_on_kube) in [
+        (ended.clone(), true),
+        (ended.clone(), false),
+        (plain(Phase::Running), true),
+        (plain(Phase::Running), false),
+    ] {
         let (mut rig, kube) = with_kube();
         let own = rig.engine.add(&instance("w", "a"), own_state.clone());
-        let second = if second_on_kube { kube.clone() } else { rig.engine.clone() };
+        let second = if second_on_kube {
+            kube.clone()
+        } else {
+            rig.engine.clone()
+        };
         second.add(&instance("w", "b"), plain(Phase::Running));
         second.inject(Call::Delete, vec![Fault::Fails; 7]);
-        rig.agent.hello(&[wanted_with("w", "a", |w| w.restart_policy = RestartPolicy::Always)]);
+        rig.agent.hello(&[wanted_with("w", "a", |w| {
+            w.restart_policy = RestartPolicy::Always
+        })]);
         if own_state.phase == Phase::Running {
             rig.engine.set_state(&own, ended.clone());
             rig.agent.run();
         }
-        is_not_started_beside_b_of(&mut rig, &second, &format!("{own_state}, on kube: {second_on_kube}"));
+        is_not_started_beside_b_of(
+            &mut rig,
+            &second,
+            &format!("{own_state}, on kube: {second_on_kube}"),
+        );
     }
 }
 
-/// Seed 1204185 of the simulation: the other engine was silent for so long that the workload did not wait for it any
-/// more. When it spoke, the workload still had no container, and was started beside the one that was being removed.
+/// Seed 1204185 of the simulation: the other engine was silent for so long that the workload did
+/// not wait for it any more. When it spoke, the workload still had no container, and was started
+/// beside the one that was being removed.
 #[test]
 fn nothing_is_started_beside_what_an_engine_that_was_given_up_shows_at_last() {
-    for (fails, is_running) in [(Fault::Fails, false), (Fault::Hangs(Duration::from_secs(1)), true)] {
+    for (fails, is_running) in [
+        (Fault::Fails, false),
+        (Fault::Hangs(Duration::from_secs(1)), true),
+    ] {
         let (mut rig, kube) = with_kube();
         kube.add(&instance("w", "b"), plain(Phase::Running));
         kube.set_silent(true);
         // What hangs is begun before the other engine speaks; all that follows it is not.
-        rig.engine.inject(Call::Create, std::iter::once(fails.clone()).chain(vec![Fault::Fails; 3]));
+        rig.engine.inject(
+            Call::Create,
+            std::iter::once(fails.clone()).chain(vec![Fault::Fails; 3]),
+        );
         kube.inject(Call::Delete, vec![Fault::Fails; 7]);
-        rig.agent.hello(&[wanted_with("w", "a", |w| w.restart_policy = RestartPolicy::Always)]);
+        rig.agent.hello(&[wanted_with("w", "a", |w| {
+            w.restart_policy = RestartPolicy::Always
+        })]);
         rig.agent.pass(FIRST_LISTING_MAX);
         assert_eq!(
             rig.engine.take_calls(),
@@ -631,8 +849,12 @@ fn a_workload_whose_engine_is_silent_can_be_deleted_and_what_the_engine_shows_of
     rig.engine.set_silent(true);
     rig.agent.hello(&[wanted("w", "a")]);
     rig.agent.pass(FIRST_LISTING_MAX);
-    let waits = "Waiting for 'podman', which may have a container of it: it has not listed its containers";
-    assert_eq!(rig.sent(), [format!("w:a Pending(WaitingToStart): '{waits}'")]);
+    let waits =
+        "Waiting for 'podman', which may have a container of it: it has not listed its containers";
+    assert_eq!(
+        rig.sent(),
+        [format!("w:a Pending(WaitingToStart): '{waits}'")]
+    );
     rig.change(&[], &[deleted_after(&instance("w", "a"), &[])]);
     assert_eq!(rig.sent(), ["w:a Removed"]);
     rig.engine.set_silent(false);
@@ -646,10 +868,19 @@ fn an_engine_of_another_runtime_that_fails_is_waited_for_some_time_only() {
     kube.inject(Call::List, vec![Fault::Fails; 100]);
     rig.agent.hello(&[wanted("w", "a")]);
     let waits = format!("Waiting for 'kube', which may have a container of it: {FAILURE}");
-    assert_eq!(rig.sent(), [format!("w:a Pending(WaitingToStart): '{waits}'")]);
+    assert_eq!(
+        rig.sent(),
+        [format!("w:a Pending(WaitingToStart): '{waits}'")]
+    );
     rig.agent.pass(FIRST_LISTING_MAX - Duration::from_millis(1));
-    assert_eq!((rig.engine.take_calls(), rig.sent()), (vec!["list".to_owned()], vec![]));
-    assert!(kube.take_calls().len() > 2, "it is requested again meanwhile");
+    assert_eq!(
+        (rig.engine.take_calls(), rig.sent()),
+        (vec!["list".to_owned()], vec![])
+    );
+    assert!(
+        kube.take_calls().len() > 2,
+        "it is requested again meanwhile"
+    );
     rig.agent.pass(Duration::from_millis(1));
     assert_eq!(rig.engine.take_calls(), ["create w"]);
 }
@@ -665,61 +896,99 @@ fn nothing_is_prepared_while_an_engine_of_another_runtime_may_have_a_container_o
     kube.inject(Call::List, vec![Fault::Fails; 100]);
     let needing = |name: &str| {
         wanted_with(name, "image: x\nlifecycle: { update: {} }", |workload| {
-            workload.dependencies.insert("far".to_owned(), AddCondition::Running);
+            workload
+                .dependencies
+                .insert("far".to_owned(), AddCondition::Running);
         })
     };
-    rig.agent.receive(FromServer::Prepare(vec![needing("staged")]));
+    rig.agent
+        .receive(FromServer::Prepare(vec![needing("staged")]));
     rig.agent.hello(&[needing("waits")]);
     rig.agent.pass(FIRST_LISTING_MAX - Duration::from_millis(1));
     assert_eq!(rig.engine.take_calls(), ["list"]);
     rig.agent.pass(Duration::from_millis(1));
-    assert_eq!(rig.engine.take_calls(), ["create-only staged", "create-only waits"]);
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["create-only staged", "create-only waits"]
+    );
 }
 
 #[test]
 fn a_silent_engine_delays_only_its_own_workloads() {
     let (mut rig, kube) = with_kube();
-    rig.engine.add(&instance("runs", "a"), plain(Phase::Running));
+    rig.engine
+        .add(&instance("runs", "a"), plain(Phase::Running));
     let id = kube.add(&instance("there", "a"), plain(Phase::Running));
     kube.set_silent(true);
-    rig.agent.hello(&[wanted("runs", "a"), wanted("new", "a"), on_kube("there", "a"), on_kube("k", "a")]);
+    rig.agent.hello(&[
+        wanted("runs", "a"),
+        wanted("new", "a"),
+        on_kube("there", "a"),
+        on_kube("k", "a"),
+    ]);
     assert_eq!(rig.engine.take_calls(), ["list"]);
     rig.agent.pass(FIRST_LISTING_MAX);
     let sent = rig.sent();
-    assert!(sent.contains(&"runs:a Running(Ok)".to_owned()) && sent.contains(&"new:a Running(Ok)".to_owned()));
+    assert!(
+        sent.contains(&"runs:a Running(Ok)".to_owned())
+            && sent.contains(&"new:a Running(Ok)".to_owned())
+    );
     assert_eq!(rig.engine.take_calls(), ["create new"]);
     assert!(kube.take_calls().is_empty());
     kube.set_silent(false);
     rig.agent.run();
     assert_eq!(kube.containers().len(), 2);
-    assert!(kube.containers().contains_key(&id), "what runs as it should goes on running");
+    assert!(
+        kube.containers().contains_key(&id),
+        "what runs as it should goes on running"
+    );
     let sent = rig.sent();
-    assert!(sent.contains(&"there:a Running(Ok)".to_owned()) && sent.contains(&"k:a Running(Ok)".to_owned()));
+    assert!(
+        sent.contains(&"there:a Running(Ok)".to_owned())
+            && sent.contains(&"k:a Running(Ok)".to_owned())
+    );
 }
 
 #[test]
 fn a_silent_engine_delayed_the_watch_of_what_runs_in_another_one() {
     for deleted in [false, true] {
         let (mut rig, kube) = with_kube();
-        rig.engine.add(&instance("runs", "b"), plain(Phase::Running));
-        let best = rig.engine.add(&instance("runs", "a"), plain(Phase::Running));
-        rig.engine.add(&instance("runs", "a"), plain(Phase::Succeeded));
-        let old = rig.engine.add(&instance("changed", "b"), plain(Phase::Running));
+        rig.engine
+            .add(&instance("runs", "b"), plain(Phase::Running));
+        let best = rig
+            .engine
+            .add(&instance("runs", "a"), plain(Phase::Running));
+        rig.engine
+            .add(&instance("runs", "a"), plain(Phase::Succeeded));
+        let old = rig
+            .engine
+            .add(&instance("changed", "b"), plain(Phase::Running));
         kube.set_silent(true);
-        rig.agent.hello(&[wanted("runs", "a"), wanted("changed", "a")]);
+        rig.agent
+            .hello(&[wanted("runs", "a"), wanted("changed", "a")]);
         assert!(rig.sent().contains(&"runs:a Running(Ok)".to_owned()));
-        assert!(rig.engine.containers().keys().eq([&best, &old]), "what is new waits");
+        assert!(
+            rig.engine.containers().keys().eq([&best, &old]),
+            "what is new waits"
+        );
         if deleted {
             rig.change(&[], &[deleted_after(&instance("runs", "a"), &[])]);
         }
         rig.agent.pass(FIRST_LISTING_MAX);
         let containers = rig.engine.containers();
         assert!(
-            !containers.contains_key(&old) && containers.values().any(|it| it.instance == instance("changed", "a"))
+            !containers.contains_key(&old)
+                && containers
+                    .values()
+                    .any(|it| it.instance == instance("changed", "a"))
         );
         assert_eq!(containers.contains_key(&best), !deleted);
         let sent = rig.sent();
-        assert_eq!(sent.contains(&"runs:a Removed".to_owned()), deleted, "{sent:?}");
+        assert_eq!(
+            sent.contains(&"runs:a Removed".to_owned()),
+            deleted,
+            "{sent:?}"
+        );
         assert_eq!(rig.agent.loops.count(), containers.len());
     }
 }
@@ -737,9 +1006,17 @@ fn folders_of_instances_that_are_neither_wanted_nor_there_go_when_all_engines_ha
     rig.engine.inject(Call::List, [Fault::Fails]);
     rig.engine.inject(Call::Delete, [Fault::Fails]);
     rig.agent.hello(&[wanted("w", "a")]);
-    assert!(left.exists(), "it may be in use as long as the engine has not listed");
+    assert!(
+        left.exists(),
+        "it may be in use as long as the engine has not listed"
+    );
     rig.agent.pass(BACKOFF_FIRST);
-    assert!(!left.exists() && wanted_one.exists() && there.exists() && others.iter().all(|path| path.exists()));
+    assert!(
+        !left.exists()
+            && wanted_one.exists()
+            && there.exists()
+            && others.iter().all(|path| path.exists())
+    );
 }
 
 #[test]
@@ -754,7 +1031,10 @@ fn a_reconnect_waits_for_no_engine() {
     let mut again = vec![wanted("w", "a"), wanted("new", "a")];
     reconnect(&mut rig, &again);
     let sent = rig.sent();
-    assert!(sent.contains(&"w:a Running(Ok)".to_owned()), "the server hears of what we have: {sent:?}");
+    assert!(
+        sent.contains(&"w:a Running(Ok)".to_owned()),
+        "the server hears of what we have: {sent:?}"
+    );
     assert!(sent.contains(&"new:a Running(Ok)".to_owned()), "{sent:?}");
     // What the server says next meets what is there.
     again.remove(0);
@@ -765,18 +1045,40 @@ fn a_reconnect_waits_for_no_engine() {
 #[test]
 fn plans_that_arrive_before_the_listing_wait_for_the_users_of_what_exists() {
     for added in [vec![], vec![wanted("used", "b")]] {
-        let mut rig = found(&[("used", "a", plain(Phase::Running)), ("user", "a", plain(Phase::Running))]);
+        let mut rig = found(&[
+            ("used", "a", plain(Phase::Running)),
+            ("user", "a", plain(Phase::Running)),
+        ]);
         let hello = FromServer::ServerHello(vec![wanted("used", "a"), wanted("user", "a")]);
         rig.agent.manager.on_event(SchedulerEvent::Server(hello));
-        let plan =
-            WorkloadPlan { added: added.clone(), deleted: vec![deleted_after(&instance("used", "a"), &["user"])] };
-        rig.agent.manager.on_event(SchedulerEvent::Server(FromServer::UpdateWorkload(plan)));
+        let plan = WorkloadPlan {
+            added: added.clone(),
+            deleted: vec![deleted_after(&instance("used", "a"), &["user"])],
+        };
+        rig.agent
+            .manager
+            .on_event(SchedulerEvent::Server(FromServer::UpdateWorkload(plan)));
         rig.agent.run();
         assert_eq!(rig.engine.take_calls(), ["list"], "{added:?}");
-        assert!(rig.sent().contains(&"used:a Stopping(WaitingToStop)".to_owned()), "{added:?}");
+        assert!(
+            rig.sent()
+                .contains(&"used:a Stopping(WaitingToStop)".to_owned()),
+            "{added:?}"
+        );
         rig.change(&[], &[deleted_after(&instance("user", "a"), &[])]);
-        let left: Vec<InstanceName> = rig.engine.containers().into_values().map(|found| found.instance).collect();
-        assert_eq!(left, added.iter().map(|added| added.instance.clone()).collect::<Vec<_>>());
+        let left: Vec<InstanceName> = rig
+            .engine
+            .containers()
+            .into_values()
+            .map(|found| found.instance)
+            .collect();
+        assert_eq!(
+            left,
+            added
+                .iter()
+                .map(|added| added.instance.clone())
+                .collect::<Vec<_>>()
+        );
     }
 }
 
@@ -803,7 +1105,10 @@ impl EarlierCalls for Calls {
 fn with_a_call_of_an_earlier_agent() -> (Rig, Calls) {
     let calls = Calls::default();
     *calls.running.lock().unwrap() = 1;
-    (silent_with(|options| options.earlier_calls = Some(Box::new(calls.clone()))), calls)
+    (
+        silent_with(|options| options.earlier_calls = Some(Box::new(calls.clone()))),
+        calls,
+    )
 }
 
 #[test]
@@ -815,7 +1120,11 @@ fn nothing_is_listed_or_created_while_calls_of_an_earlier_agent_run() {
     rig.engine.add(&instance("w", "a"), plain(Phase::Running));
     *calls.running.lock().unwrap() = 0;
     rig.agent.pass(Duration::from_secs(1));
-    assert_eq!(rig.engine.take_calls(), ["list"], "what the call created is adopted");
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["list"],
+        "what the call created is adopted"
+    );
     assert!(calls.ended.lock().unwrap().is_empty());
 }
 
@@ -827,14 +1136,21 @@ fn calls_of_an_earlier_agent_that_hang_are_ended() {
     assert!(calls.ended.lock().unwrap().is_empty());
     rig.agent.pass(EARLIER_CALLS_GRACE + Duration::from_secs(2));
     let ended = calls.ended.lock().unwrap().clone();
-    assert!(ended.contains(&false) && ended.last() == Some(&true), "{ended:?}");
+    assert!(
+        ended.contains(&false) && ended.last() == Some(&true),
+        "{ended:?}"
+    );
     assert_eq!(rig.engine.take_calls(), ["list", "create w"]);
 }
 
 #[test]
 fn plans_that_arrive_before_the_listing_change_what_is_wanted() {
     let (mut rig, calls) = with_a_call_of_an_earlier_agent();
-    rig.agent.hello(&[wanted("deleted", "a"), wanted("updated", "a"), wanted("kept", "a")]);
+    rig.agent.hello(&[
+        wanted("deleted", "a"),
+        wanted("updated", "a"),
+        wanted("kept", "a"),
+    ]);
     let deleted = ["updated", "deleted"].map(|name| deleted_after(&instance(name, "a"), &[]));
     rig.change(&[wanted("updated", "b")], &deleted);
     rig.add(&[wanted("added", "a")]);
@@ -842,7 +1158,10 @@ fn plans_that_arrive_before_the_listing_change_what_is_wanted() {
     rig.agent.pass(Duration::from_secs(1));
     let mut created = rig.engine.take_calls();
     created.sort();
-    assert_eq!(created, ["create added", "create kept", "create updated", "list"]);
+    assert_eq!(
+        created,
+        ["create added", "create kept", "create updated", "list"]
+    );
     let sent = rig.sent();
     for removed in ["deleted:a Removed", "updated:a Removed"] {
         assert!(sent.contains(&removed.to_owned()), "{sent:?}");
@@ -862,7 +1181,12 @@ fn reconnect(rig: &mut Rig, added: &[AddedWorkload]) {
 #[test]
 fn a_reconnect_leaves_unchanged_workloads_alone_in_whatever_state_and_reports_them_again() {
     let mut rig = silent();
-    let all = [wanted("runs", "a"), wanted("ended", "a"), wanted("failed", "a"), wanted("broken", "a")];
+    let all = [
+        wanted("runs", "a"),
+        wanted("ended", "a"),
+        wanted("failed", "a"),
+        wanted("broken", "a"),
+    ];
     rig.engine.inject(Call::Create, [Fault::Unsupported]);
     rig.agent.hello(&all);
     for (id, container) in rig.engine.containers() {
@@ -886,24 +1210,47 @@ fn a_reconnect_leaves_unchanged_workloads_alone_in_whatever_state_and_reports_th
             "runs:a Running(Ok)",
         ]
     );
-    assert_eq!(rig.agent.loops.count(), 4, "no second loop for any workload");
+    assert_eq!(
+        rig.agent.loops.count(),
+        4,
+        "no second loop for any workload"
+    );
 }
 
 #[test]
 fn a_reconnect_updates_deletes_and_creates_what_changed_meanwhile() {
     let mut rig = silent();
-    rig.agent.hello(&[wanted("updated", "a"), wanted("deleted", "a"), wanted("policy", "a")]);
+    rig.agent.hello(&[
+        wanted("updated", "a"),
+        wanted("deleted", "a"),
+        wanted("policy", "a"),
+    ]);
     rig.forget();
     let policy = wanted_with("policy", "a", |w| w.restart_policy = RestartPolicy::Always);
-    reconnect(&mut rig, &[wanted("updated", "b"), wanted("created", "a"), policy]);
+    reconnect(
+        &mut rig,
+        &[wanted("updated", "b"), wanted("created", "a"), policy],
+    );
     let mut calls = rig.engine.take_calls();
     calls.sort();
     assert_eq!(
         calls,
-        ["create created", "create policy", "create updated", "delete deleted", "delete policy", "delete updated"]
+        [
+            "create created",
+            "create policy",
+            "create updated",
+            "delete deleted",
+            "delete policy",
+            "delete updated"
+        ]
     );
     let sent = rig.sent();
-    for state in ["deleted:a Removed", "updated:a Removed", "updated:b Running(Ok)", "created:a Running(Ok)"] {
+    for state in [
+        "deleted:a Removed",
+        "updated:a Removed",
+        "updated:b Running(Ok)",
+        "created:a Running(Ok)",
+    ] {
         assert!(sent.contains(&state.to_owned()), "{state}: {sent:?}");
     }
 }
@@ -913,14 +1260,22 @@ fn a_reconnect_keeps_what_waits_waiting() {
     let mut rig = silent();
     let waits = needs_other("waits");
     let used = wanted("used", "a");
-    rig.agent.hello(&[waits.clone(), used.clone(), wanted("user", "a")]);
+    rig.agent
+        .hello(&[waits.clone(), used.clone(), wanted("user", "a")]);
     rig.change(&[], &[deleted_after(&used.instance, &["user"])]);
     rig.forget();
     reconnect(&mut rig, &[waits, wanted("user", "a")]);
     assert!(rig.engine.take_calls().is_empty());
     let sent = rig.sent_sorted();
     let waiting = "waits:a Pending(WaitingToStart): 'waits for 'other' to run'";
-    assert_eq!(sent, ["used:a Stopping(WaitingToStop)", "user:a Running(Ok)", waiting]);
+    assert_eq!(
+        sent,
+        [
+            "used:a Stopping(WaitingToStop)",
+            "user:a Running(Ok)",
+            waiting
+        ]
+    );
     reconnect(&mut rig, &[]);
     assert!(rig.engine.containers().is_empty());
     assert!(rig.sent().contains(&"waits:a Removed".to_owned()));
@@ -929,14 +1284,28 @@ fn a_reconnect_keeps_what_waits_waiting() {
 #[test]
 fn a_reconnect_also_tells_of_what_waits_behind_its_predecessor() {
     let mut rig = silent();
-    let (old, new, user) = (wanted("used", "a"), wanted("used", "b"), wanted("user", "a"));
+    let (old, new, user) = (
+        wanted("used", "a"),
+        wanted("used", "b"),
+        wanted("user", "a"),
+    );
     rig.agent.hello(&[old.clone(), user.clone()]);
-    rig.change(std::slice::from_ref(&new), &[deleted_after(&old.instance, &["user"])]);
+    rig.change(
+        std::slice::from_ref(&new),
+        &[deleted_after(&old.instance, &["user"])],
+    );
     rig.forget();
     reconnect(&mut rig, &[new.clone(), user.clone()]);
     let mut sent = rig.sent_sorted();
     sent.dedup();
-    assert_eq!(sent, ["used:a Stopping(WaitingToStop)", "used:b Pending(WaitingToStart)", "user:a Running(Ok)"]);
+    assert_eq!(
+        sent,
+        [
+            "used:a Stopping(WaitingToStop)",
+            "used:b Pending(WaitingToStart)",
+            "user:a Running(Ok)"
+        ]
+    );
     reconnect(&mut rig, &[user]);
     assert!(rig.sent().contains(&"used:b Removed".to_owned()));
 }
@@ -972,7 +1341,11 @@ fn a_container_in_a_pod_was_adopted_and_the_genuine_one_stopped() {
                 rig.engine.note(&genuine);
             }
             rig.agent.hello(&[wanted("w", "a")]);
-            assert_eq!(rig.engine.take_calls(), ["list"], "noted: {noted}, first: {forged_first}");
+            assert_eq!(
+                rig.engine.take_calls(),
+                ["list"],
+                "noted: {noted}, first: {forged_first}"
+            );
             assert_eq!(rig.engine.containers().len(), 2);
             rig.agent.hello(&[]);
             assert_eq!(
@@ -987,18 +1360,25 @@ fn a_container_in_a_pod_was_adopted_and_the_genuine_one_stopped() {
 #[test]
 fn a_container_in_a_pod_was_deleted_when_its_workload_was_not_wanted_and_hindered_a_start() {
     let mut rig = silent();
-    let forged = ["w", "gone"].map(|name| rig.engine.add(&instance(name, "a"), plain(Phase::Running)));
+    let forged =
+        ["w", "gone"].map(|name| rig.engine.add(&instance(name, "a"), plain(Phase::Running)));
     forged.iter().for_each(|id| rig.engine.put_into_pod(id));
     rig.agent.hello(&[wanted("w", "a")]);
     assert_eq!(rig.engine.take_calls(), ["list", "create w"]);
-    assert!(forged.iter().all(|id| rig.engine.containers().contains_key(id)));
+    assert!(
+        forged
+            .iter()
+            .all(|id| rig.engine.containers().contains_key(id))
+    );
 }
 
 #[test]
 fn a_container_in_a_pod_goes_on_when_it_was_noted_or_its_workload_is_wanted_there() {
     for (config, noted) in [("a", true), (JOINS_POD, false), (JOINS_POD, true)] {
         let mut rig = silent();
-        let ours = rig.engine.add(&instance("w", config), plain(Phase::Running));
+        let ours = rig
+            .engine
+            .add(&instance("w", config), plain(Phase::Running));
         rig.engine.put_into_pod(&ours);
         if noted {
             rig.engine.note(&ours);
@@ -1012,14 +1392,20 @@ fn a_container_in_a_pod_goes_on_when_it_was_noted_or_its_workload_is_wanted_ther
 fn a_container_that_somebody_else_runs_with_our_labels_is_left_alone_beside_ours() {
     for config in ["a", "b"] {
         let mut rig = silent();
-        let forged = rig.engine.add(&instance("w", config), plain(Phase::Running));
+        let forged = rig
+            .engine
+            .add(&instance("w", config), plain(Phase::Running));
         let genuine = rig.engine.add(&instance("w", "a"), plain(Phase::Running));
         rig.engine.note(&genuine);
         rig.agent.hello(&[wanted("w", "a")]);
         assert_eq!(rig.engine.take_calls(), ["list"], "{config}");
         assert!(rig.engine.containers().contains_key(&forged));
         rig.agent.hello(&[]);
-        assert_eq!(rig.engine.containers().into_keys().collect::<Vec<_>>(), [forged], "{config}");
+        assert_eq!(
+            rig.engine.containers().into_keys().collect::<Vec<_>>(),
+            [forged],
+            "{config}"
+        );
     }
 }
 
@@ -1029,5 +1415,9 @@ fn what_is_created_or_adopted_is_noted() {
     let adopted = rig.engine.add(&instance("old", "a"), plain(Phase::Running));
     rig.agent.hello(&[wanted("old", "a"), wanted("new", "a")]);
     assert_eq!(rig.engine.noted(&instance("old", "a")), Some(adopted));
-    assert!(rig.engine.noted(&instance("new", "a")).is_some_and(|id| rig.engine.containers().contains_key(&id)));
+    assert!(
+        rig.engine
+            .noted(&instance("new", "a"))
+            .is_some_and(|id| rig.engine.containers().contains_key(&id))
+    );
 }

@@ -42,10 +42,14 @@ fn stage(rig: &mut AgentRig, list: &[AddedWorkload]) {
 }
 
 fn switch_to(rig: &mut AgentRig, new: &AddedWorkload, needed_by: &[&str]) {
-    rig.change(std::slice::from_ref(new), &[deleted_after(&old().instance, needed_by)]);
+    rig.change(
+        std::slice::from_ref(new),
+        &[deleted_after(&old().instance, needed_by)],
+    );
 }
 
-/// What was reported of staged instances since the last call, states that were sent meanwhile are lost.
+/// What was reported of staged instances since the last call, states that were sent meanwhile are
+/// lost.
 fn reports(rig: &AgentRig) -> Vec<String> {
     let messages = std::iter::from_fn(|| rig.agent.uplink.next());
     let prepared = messages.filter_map(|message| match message {
@@ -53,17 +57,34 @@ fn reports(rig: &AgentRig) -> Vec<String> {
         _ => None,
     });
     let text = |report: PreparedInstance| {
-        let PreparedInstance { instance, level, reason, tries, is_final, unmet } = report;
+        let PreparedInstance {
+            instance,
+            level,
+            reason,
+            tries,
+            is_final,
+            unmet,
+        } = report;
         let level = level.map(|level| format!(" {level}")).unwrap_or_default();
-        let reason = reason.map(|reason| format!(" '{reason}' {tries}")).unwrap_or_default();
+        let reason = reason
+            .map(|reason| format!(" '{reason}' {tries}"))
+            .unwrap_or_default();
         let unmet = unmet.map(|unmet| format!(" ({unmet})")).unwrap_or_default();
-        format!("{}{level}{reason}{}{unmet}", instance.workload, if is_final { " final" } else { "" })
+        format!(
+            "{}{level}{reason}{}{unmet}",
+            instance.workload,
+            if is_final { " final" } else { "" }
+        )
     };
     prepared.flatten().map(text).collect()
 }
 
 fn running(rig: &AgentRig) -> usize {
-    rig.engine.containers().values().filter(|container| container.state.phase == Phase::Running).count()
+    rig.engine
+        .containers()
+        .values()
+        .filter(|container| container.state.phase == Phase::Running)
+        .count()
 }
 
 // [utest->swdd~agent-stages-updates~1]
@@ -74,22 +95,39 @@ fn what_is_listed_is_prepared_beside_what_runs_and_removed_when_it_is_not_listed
     assert_eq!(rig.engine.take_calls(), ["create-only w"]);
     assert_eq!(reports(&rig), ["w CREATE"]);
     rig.agent.pass(MINUTE);
-    assert_eq!((rig.engine.take_calls(), reports(&rig), rig.sent()), (vec![], vec![], vec![]));
+    assert_eq!(
+        (rig.engine.take_calls(), reports(&rig), rig.sent()),
+        (vec![], vec![], vec![])
+    );
     assert_eq!((rig.engine.containers().len(), running(&rig)), (2, 1));
     stage(&mut rig, &[]);
     assert_eq!(rig.engine.take_calls(), ["delete w"]);
-    assert_eq!((rig.engine.only().1.instance, rig.sent()), (old().instance, vec![]));
+    assert_eq!(
+        (rig.engine.only().1.instance, rig.sent()),
+        (old().instance, vec![])
+    );
 }
 
 #[test]
 fn as_much_is_prepared_as_the_block_says_and_the_workload_allows() {
     let with = |options: &str, update: &str| {
-        wanted_with("w", &format!("image: x\ncommandOptions: [{options}]\nlifecycle: {{ update: {update} }}"), |_| {})
+        wanted_with(
+            "w",
+            &format!("image: x\ncommandOptions: [{options}]\nlifecycle: {{ update: {update} }}"),
+            |_| {},
+        )
     };
-    let same = AddedWorkload { instance: old().instance, ..new() };
+    let same = AddedWorkload {
+        instance: old().instance,
+        ..new()
+    };
     let rows: [(AddedWorkload, &str, &str); 5] = [
         (with("", "{ stage: IMAGE }"), "image", "w IMAGE"),
-        (with("", "{ stage: NONE, when: { pathMissing: /x } }"), "", "w NONE"),
+        (
+            with("", "{ stage: NONE, when: { pathMissing: /x } }"),
+            "",
+            "w NONE",
+        ),
         (with("--name=n", "{}"), "image", "w IMAGE"),
         (with("--pull=always", "{}"), "", "w NONE"),
         (same, "image", "w IMAGE"),
@@ -97,7 +135,12 @@ fn as_much_is_prepared_as_the_block_says_and_the_workload_allows() {
     for (added, call, report) in rows {
         let mut rig = rig();
         stage(&mut rig, std::slice::from_ref(&added));
-        let calls: Vec<String> = rig.engine.take_calls().iter().map(|call| call[..5].to_owned()).collect();
+        let calls: Vec<String> = rig
+            .engine
+            .take_calls()
+            .iter()
+            .map(|call| call[..5].to_owned())
+            .collect();
         assert_eq!(calls.concat(), call, "{report}");
         assert_eq!(reports(&rig).last().map(String::as_str), Some(report));
     }
@@ -111,7 +154,10 @@ fn what_is_not_there_yet_is_prepared_and_started_once_it_is_wanted() {
     rig.agent.pass(MINUTE);
     assert_eq!(
         (rig.engine.take_calls(), reports(&rig)),
-        (vec!["create-only w".to_owned()], vec!["w CREATE".to_owned()])
+        (
+            vec!["create-only w".to_owned()],
+            vec!["w CREATE".to_owned()]
+        )
     );
     rig.restart_agent_with(&[], |agent| agent.receive(FromServer::Prepare(vec![new()])));
     assert_eq!(
@@ -121,7 +167,10 @@ fn what_is_not_there_yet_is_prepared_and_started_once_it_is_wanted() {
     rig.add(&[new()]);
     stage(&mut rig, &[]);
     rig.agent.pass(MINUTE);
-    assert_eq!((rig.engine.take_calls(), running(&rig)), (vec!["start w".to_owned()], 1));
+    assert_eq!(
+        (rig.engine.take_calls(), running(&rig)),
+        (vec!["start w".to_owned()], 1)
+    );
 }
 
 // [utest->swdd~agent-switches-to-prepared~1]
@@ -142,7 +191,10 @@ fn a_switch_is_a_stop_and_a_start_and_the_old_container_goes_afterwards() {
     assert_eq!(rig.engine.only().1.instance, new().instance);
     stage(&mut rig, &[]);
     rig.agent.pass(MINUTE);
-    assert!(rig.engine.take_calls().is_empty(), "what runs is not unwanted because it is not listed any more");
+    assert!(
+        rig.engine.take_calls().is_empty(),
+        "what runs is not unwanted because it is not listed any more"
+    );
 }
 
 #[test]
@@ -150,12 +202,16 @@ fn an_old_container_that_cannot_be_removed_is_tried_again_and_prevents_nothing()
     let mut rig = rig();
     stage(&mut rig, &[new()]);
     forget(&rig);
-    rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
+    rig.engine
+        .inject(Call::Delete, [Fault::Fails, Fault::Fails]);
     switch_to(&mut rig, &new(), &[]);
     assert_eq!(rig.engine.take_calls(), ["stop w", "start w", "delete w"]);
     assert_eq!(rig.sent().last().map(String::as_str), Some("w Running(Ok)"));
     rig.agent.pass(MINUTE);
-    assert_eq!((rig.engine.take_calls(), rig.sent()), (vec!["delete w".to_owned(); 2], vec![]));
+    assert_eq!(
+        (rig.engine.take_calls(), rig.sent()),
+        (vec!["delete w".to_owned(); 2], vec![])
+    );
     assert_eq!(rig.engine.only().1.instance, new().instance);
 }
 
@@ -167,7 +223,11 @@ fn nothing_is_started_before_the_old_container_has_stopped() {
     rig.engine.inject(Call::Stop, [Fault::Fails]);
     switch_to(&mut rig, &new(), &[]);
     assert_eq!(rig.engine.take_calls(), ["stop w"]);
-    assert!(rig.sent().last().is_some_and(|state| state.starts_with("w Stopping(DeleteFailed)")));
+    assert!(
+        rig.sent()
+            .last()
+            .is_some_and(|state| state.starts_with("w Stopping(DeleteFailed)"))
+    );
     rig.agent.pass(MINUTE);
     assert_eq!(rig.engine.take_calls(), ["stop w", "start w", "delete w"]);
 }
@@ -181,12 +241,19 @@ fn the_old_container_goes_also_when_the_new_one_cannot_be_started() {
     rig.engine.inject(Call::Create, [Fault::Fails]);
     switch_to(&mut rig, &new(), &[]);
     let calls = rig.engine.take_calls();
-    assert_eq!(calls.iter().filter(|call| *call == "stop w").count(), 1, "{calls:?}");
+    assert_eq!(
+        calls.iter().filter(|call| *call == "stop w").count(),
+        1,
+        "{calls:?}"
+    );
     let last = |wanted: &str| calls.iter().rposition(|call| call == wanted);
     assert!(last("delete w") > last("create w"), "{calls:?}");
     assert_eq!(rig.engine.containers().len(), 0);
     rig.agent.pass(MINUTE);
-    assert_eq!((rig.engine.only().1.instance, running(&rig)), (new().instance, 1));
+    assert_eq!(
+        (rig.engine.only().1.instance, running(&rig)),
+        (new().instance, 1)
+    );
 }
 
 /// As when an update is undone while the engine refuses to remove what it has replaced.
@@ -199,12 +266,18 @@ fn what_comes_back_is_created_only_when_its_stopped_container_is_gone() {
     stage(&mut rig, &[]);
     forget(&rig);
     rig.change(&[old()], &[deleted_after(&new().instance, &[])]);
-    assert_eq!(rig.engine.take_calls(), ["delete w", "delete w", "create w"]);
-    assert_eq!((rig.engine.only().1.instance, running(&rig)), (old().instance, 1));
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["delete w", "delete w", "create w"]
+    );
+    assert_eq!(
+        (rig.engine.only().1.instance, running(&rig)),
+        (old().instance, 1)
+    );
 }
 
-/// Seed 14009730 of the simulation: what comes back had to wait for others, and was prepared beside its stopped container
-/// once nothing else of the workload was left.
+/// Seed 14009730 of the simulation: what comes back had to wait for others, and was prepared beside
+/// its stopped container once nothing else of the workload was left.
 #[test]
 fn what_comes_back_is_prepared_only_when_its_stopped_container_is_gone() {
     let mut rig = AgentRig::with(|options| options.prepare.level = PrepareLevel::Create);
@@ -215,7 +288,9 @@ fn what_comes_back_is_prepared_only_when_its_stopped_container_is_gone() {
     stage(&mut rig, &[]);
     forget(&rig);
     let again = wanted_with("w", "image: old", |workload| {
-        workload.dependencies.insert("far".to_owned(), AddCondition::Running);
+        workload
+            .dependencies
+            .insert("far".to_owned(), AddCondition::Running);
     });
     rig.change(&[again], &[deleted_after(&new().instance, &[])]);
     assert_eq!(rig.engine.take_calls(), ["delete w", "image image: old"]);
@@ -242,7 +317,9 @@ fn a_delete_after_the_switch_leaves_nothing() {
 fn what_was_staged_is_kept_while_the_switch_waits_for_those_that_need_the_old_one() {
     let mut rig = rig();
     let user = wanted_with("user", "image: user", |workload| {
-        workload.dependencies.insert("w".to_owned(), AddCondition::Running);
+        workload
+            .dependencies
+            .insert("w".to_owned(), AddCondition::Running);
     });
     rig.add(std::slice::from_ref(&user));
     stage(&mut rig, &[new()]);
@@ -252,7 +329,10 @@ fn what_was_staged_is_kept_while_the_switch_waits_for_those_that_need_the_old_on
     rig.agent.pass(MINUTE);
     assert_eq!(rig.engine.take_calls(), [""; 0]);
     rig.change(&[], &[deleted_after(&user.instance, &[])]);
-    assert_eq!(rig.engine.take_calls(), ["delete user", "stop w", "start w", "delete w"]);
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["delete user", "stop w", "start w", "delete w"]
+    );
 }
 
 #[test]
@@ -261,38 +341,71 @@ fn failures_are_reported_and_tried_again_as_often_as_creates() {
     rig.engine.inject(Call::CreateOnly, [Fault::Fails]);
     stage(&mut rig, &[new()]);
     let failed = reports(&rig);
-    assert!(failed.last().is_some_and(|report| report.starts_with("w '") && report.ends_with("' 1")), "{failed:?}");
+    assert!(
+        failed
+            .last()
+            .is_some_and(|report| report.starts_with("w '") && report.ends_with("' 1")),
+        "{failed:?}"
+    );
     assert!(failed[0].len() < ENGINE_REASON_MAX + 10);
     rig.agent.pass(MINUTE);
     assert_eq!(reports(&rig).last().map(String::as_str), Some("w CREATE"));
 
     let mut hopeless = self::rig();
-    hopeless.engine.inject(Call::CreateOnly, std::iter::repeat_n(Fault::Fails, 30));
+    hopeless
+        .engine
+        .inject(Call::CreateOnly, std::iter::repeat_n(Fault::Fails, 30));
     stage(&mut hopeless, &[new()]);
     hopeless.agent.pass(200 * MINUTE);
-    assert!(reports(&hopeless).last().is_some_and(|report| report.ends_with("' 21 final")));
-    assert_eq!(hopeless.engine.take_calls().iter().filter(|call| *call == "create-only w").count(), 21);
+    assert!(
+        reports(&hopeless)
+            .last()
+            .is_some_and(|report| report.ends_with("' 21 final"))
+    );
+    assert_eq!(
+        hopeless
+            .engine
+            .take_calls()
+            .iter()
+            .filter(|call| *call == "create-only w")
+            .count(),
+        21
+    );
     assert_eq!(running(&hopeless), 1);
 
     let mut refused = self::rig();
-    refused.engine.inject(Call::CreateOnly, [Fault::Unsupported]);
+    refused
+        .engine
+        .inject(Call::CreateOnly, [Fault::Unsupported]);
     stage(&mut refused, &[new()]);
-    assert_eq!(reports(&refused).last().map(String::as_str), Some("w 'it will never work' 1 final"));
+    assert_eq!(
+        reports(&refused).last().map(String::as_str),
+        Some("w 'it will never work' 1 final")
+    );
 }
 
 #[test]
 fn a_runtime_that_is_not_there_is_a_final_failure() {
     let mut rig = rig();
-    let other = wanted_with("w", &block("x", "{}"), |workload| workload.runtime = "containerd".into());
+    let other = wanted_with("w", &block("x", "{}"), |workload| {
+        workload.runtime = "containerd".into()
+    });
     stage(&mut rig, &[other]);
     let told = reports(&rig);
-    assert!(told[0].contains("Unsupported Runtime") && told[0].ends_with("0 final"), "{told:?}");
+    assert!(
+        told[0].contains("Unsupported Runtime") && told[0].ends_with("0 final"),
+        "{told:?}"
+    );
 }
 
 #[test]
 fn conditions_are_looked_at_once_a_second_and_reported_once_it_is_staged() {
     let mut rig = rig();
-    let when = wanted_with("w", &block("new", "{ when: { pathMissing: /lock } }"), |_| {});
+    let when = wanted_with(
+        "w",
+        &block("new", "{ when: { pathMissing: /lock } }"),
+        |_| {},
+    );
     rig.paths.lock().unwrap().insert("/lock".to_owned());
     stage(&mut rig, &[when]);
     assert_eq!(reports(&rig), ["w CREATE (/lock exists)"]);
@@ -310,7 +423,10 @@ fn what_may_not_run_is_created_when_its_precondition_holds() {
     let mut rig = rig();
     let config = "image: new\nlifecycle: { update: {}, precondition: { pathExists: /key } }";
     stage(&mut rig, &[wanted_with("w", config, |_| {})]);
-    assert_eq!(reports(&rig).last().map(String::as_str), Some("w IMAGE (/key does not exist)"));
+    assert_eq!(
+        reports(&rig).last().map(String::as_str),
+        Some("w IMAGE (/key does not exist)")
+    );
     forget(&rig);
     rig.paths.lock().unwrap().insert("/key".to_owned());
     rig.agent.pass(Duration::from_secs(2));
@@ -322,11 +438,20 @@ fn what_may_not_run_is_created_when_its_precondition_holds() {
 #[test]
 fn what_has_the_name_of_the_instance_that_runs_is_created_when_another_one_runs() {
     let mut rig = rig();
-    stage(&mut rig, &[AddedWorkload { instance: old().instance, ..new() }]);
+    stage(
+        &mut rig,
+        &[AddedWorkload {
+            instance: old().instance,
+            ..new()
+        }],
+    );
     assert_eq!(reports(&rig).last().map(String::as_str), Some("w IMAGE"));
     forget(&rig);
     switch_to(&mut rig, &wanted_with("w", "image: other", |_| {}), &[]);
-    assert_eq!(rig.engine.take_calls(), ["delete w", "create w", "create-only w"]);
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["delete w", "create w", "create-only w"]
+    );
     assert_eq!(reports(&rig).last().map(String::as_str), Some("w CREATE"));
 }
 
@@ -336,7 +461,10 @@ fn what_runs_as_it_is_to_be_staged_needs_no_preparation() {
     switch_to(&mut rig, &new(), &[]);
     forget(&rig);
     stage(&mut rig, &[new()]);
-    assert_eq!((rig.engine.take_calls(), reports(&rig)), (vec![], vec!["w CREATE".to_owned()]));
+    assert_eq!(
+        (rig.engine.take_calls(), reports(&rig)),
+        (vec![], vec!["w CREATE".to_owned()])
+    );
 }
 
 #[test]
@@ -344,7 +472,10 @@ fn what_is_not_relevant_on_the_node_needs_no_preparation() {
     let mut rig = rig();
     let config = "image: new\nlifecycle: { update: {}, activation: { tagEquals: { zone: b } } }";
     stage(&mut rig, &[wanted_with("w", config, |_| {})]);
-    assert_eq!((reports(&rig), rig.engine.take_calls()), (vec!["w NONE".to_owned()], vec![]));
+    assert_eq!(
+        (reports(&rig), rig.engine.take_calls()),
+        (vec!["w NONE".to_owned()], vec![])
+    );
 }
 
 #[test]
@@ -357,10 +488,16 @@ fn a_lost_connection_changes_nothing_and_the_next_session_gets_all_reports_once(
     assert_eq!(rig.engine.take_calls(), [""; 0]);
     stage(&mut rig, &[new()]);
     rig.agent.hello(&[old()]);
-    assert_eq!((rig.engine.take_calls(), reports(&rig)), (vec![], vec!["w CREATE".to_owned()]));
+    assert_eq!(
+        (rig.engine.take_calls(), reports(&rig)),
+        (vec![], vec!["w CREATE".to_owned()])
+    );
     rig.agent.manager.on_event(SchedulerEvent::ServerGone);
     rig.agent.hello(&[old()]);
-    assert_eq!((rig.engine.take_calls(), reports(&rig)), (vec!["delete w".to_owned()], vec![]));
+    assert_eq!(
+        (rig.engine.take_calls(), reports(&rig)),
+        (vec!["delete w".to_owned()], vec![])
+    );
 }
 
 #[test]
@@ -378,12 +515,18 @@ fn an_agent_that_was_away_while_others_staged_prepares_before_it_stops() {
     let mut rig = rig();
     rig.agent.manager.on_event(SchedulerEvent::ServerGone);
     rig.agent.hello(&[new()]);
-    assert_eq!(rig.engine.take_calls(), ["create-only w", "stop w", "start w", "delete w"]);
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["create-only w", "stop w", "start w", "delete w"]
+    );
 
     let mut restarted = self::rig();
     restarted.restart_agent_with(&[new()], |_| {});
     restarted.agent.pass(MINUTE);
-    assert_eq!(restarted.engine.take_calls(), ["list", "create-only w", "delete w", "start w"]);
+    assert_eq!(
+        restarted.engine.take_calls(),
+        ["list", "create-only w", "delete w", "start w"]
+    );
 
     let mut unstaged = self::rig();
     let new = wanted_with("w", &block("new", "{ stage: NONE }"), |_| {});
@@ -392,7 +535,8 @@ fn an_agent_that_was_away_while_others_staged_prepares_before_it_stops() {
 }
 
 #[test]
-fn what_cannot_be_prepared_by_an_agent_that_was_away_leaves_the_old_one_a_minute_to_be_taken_back() {
+fn what_cannot_be_prepared_by_an_agent_that_was_away_leaves_the_old_one_a_minute_to_be_taken_back()
+{
     let failing = || {
         let mut rig = rig();
         rig.engine.inject(Call::CreateOnly, [Fault::Unsupported]);
@@ -409,7 +553,10 @@ fn what_cannot_be_prepared_by_an_agent_that_was_away_leaves_the_old_one_a_minute
     taken_back.agent.pass(MINUTE / 2);
     taken_back.agent.hello(&[old()]);
     taken_back.agent.pass(MINUTE);
-    assert_eq!((taken_back.engine.take_calls(), running(&taken_back)), (vec![], 1));
+    assert_eq!(
+        (taken_back.engine.take_calls(), running(&taken_back)),
+        (vec![], 1)
+    );
     assert_eq!(taken_back.engine.only().1.instance, old().instance);
 
     let mut stays = failing();
@@ -436,14 +583,32 @@ fn update_that_cannot_be_staged_leaves_the_adopted_container_alone() {
         }
         rig.agent.pass(2 * MINUTE);
         let sent = rig.sent();
-        let of_old: Vec<&String> = sent.iter().filter(|state| !state.ends_with("Removed")).collect();
-        assert!(of_old.iter().all(|state| *state == "w Running(Ok)") && !of_old.is_empty(), "{sent:?}");
-        assert_eq!((rig.engine.take_calls(), running(&rig)), (vec![], 1), "{by_hello}");
+        let of_old: Vec<&String> = sent
+            .iter()
+            .filter(|state| !state.ends_with("Removed"))
+            .collect();
+        assert!(
+            of_old.iter().all(|state| *state == "w Running(Ok)") && !of_old.is_empty(),
+            "{sent:?}"
+        );
+        assert_eq!(
+            (rig.engine.take_calls(), running(&rig)),
+            (vec![], 1),
+            "{by_hello}"
+        );
         assert_eq!(rig.engine.only().0, id);
         rig.ends("w", 1);
-        assert_eq!(rig.sent(), ["w Failed(ExecFailed): 'Exit code: '1''"], "it is watched");
+        assert_eq!(
+            rig.sent(),
+            ["w Failed(ExecFailed): 'Exit code: '1''"],
+            "it is watched"
+        );
         switch_to(&mut rig, &wanted_with("w", "image: other", |_| {}), &[]);
-        assert_eq!(rig.engine.take_calls(), ["delete w", "create w"], "an update replaces it as any other");
+        assert_eq!(
+            rig.engine.take_calls(),
+            ["delete w", "create w"],
+            "an update replaces it as any other"
+        );
     }
 }
 
@@ -453,7 +618,10 @@ fn adopted_container_that_an_update_names_as_deleted_is_replaced() {
     rig.engine.inject(Call::CreateOnly, [Fault::Unsupported]);
     rig.restart_agent_with(&[new()], |_| {});
     rig.change(&[], &[deleted_after(&new().instance, &[])]);
-    assert_eq!((rig.engine.take_calls().pop(), running(&rig)), (Some("delete w".to_owned()), 0));
+    assert_eq!(
+        (rig.engine.take_calls().pop(), running(&rig)),
+        (Some("delete w".to_owned()), 0)
+    );
 
     let mut again = self::rig();
     again.engine.inject(Call::CreateOnly, [Fault::Unsupported]);
@@ -467,16 +635,27 @@ fn adopted_container_that_an_update_names_as_deleted_is_replaced() {
 fn what_is_staged_for_the_next_update_says_nothing_about_what_the_old_instance_waits_for() {
     for next in [None, Some(Fault::Unsupported)] {
         let mut rig = rig();
-        rig.engine.inject(Call::CreateOnly, [Some(Fault::Fails), next].into_iter().flatten());
+        rig.engine.inject(
+            Call::CreateOnly,
+            [Some(Fault::Fails), next].into_iter().flatten(),
+        );
         rig.agent.hello(&[new()]);
         let newer = wanted_with("w", &block("newer", "{}"), |_| {});
         stage(&mut rig, &[newer]);
         let sent = rig.sent();
-        assert!(!sent.iter().any(|state| state.contains("cannot be staged")), "{sent:?}");
+        assert!(
+            !sent.iter().any(|state| state.contains("cannot be staged")),
+            "{sent:?}"
+        );
         rig.agent.pass(2 * MINUTE);
         let containers = rig.engine.containers();
-        let mut running = containers.values().filter(|container| container.state.phase == Phase::Running);
-        assert_eq!(running.next().map(|container| &container.instance), Some(&old().instance));
+        let mut running = containers
+            .values()
+            .filter(|container| container.state.phase == Phase::Running);
+        assert_eq!(
+            running.next().map(|container| &container.instance),
+            Some(&old().instance)
+        );
         assert!(running.next().is_none());
         stage(&mut rig, &[]);
         rig.agent.pass(MINUTE);
@@ -491,11 +670,21 @@ fn what_the_old_instance_waited_for_before_it_waits_for_the_staging_is_not_waite
     rig.add(&[user("image: user")]);
     forget(&rig);
     rig.engine.inject(Call::CreateOnly, [Fault::Fails]);
-    let deleted = [deleted_after(&old().instance, &["user"]), deleted_after(&user("image: user").instance, &[])];
+    let deleted = [
+        deleted_after(&old().instance, &["user"]),
+        deleted_after(&user("image: user").instance, &[]),
+    ];
     rig.change(&[new(), user("image: other")], &deleted);
     rig.agent.pass(MINUTE);
     let calls = rig.engine.take_calls();
-    assert!(calls.ends_with(&["stop w".to_owned(), "start w".to_owned(), "delete w".to_owned()]), "{calls:?}");
+    assert!(
+        calls.ends_with(&[
+            "stop w".to_owned(),
+            "start w".to_owned(),
+            "delete w".to_owned()
+        ]),
+        "{calls:?}"
+    );
 }
 
 /// On a link that comes and goes nothing was ever staged.
@@ -509,7 +698,10 @@ fn a_lost_connection_touches_nothing_that_is_staged() {
         stage(&mut rig, &[new()]);
         rig.agent.hello(&[old()]);
         rig.agent.pass(MINUTE);
-        assert_eq!((rig.engine.take_calls(), rig.engine.containers().len()), (vec![], 2));
+        assert_eq!(
+            (rig.engine.take_calls(), rig.engine.containers().len()),
+            (vec![], 2)
+        );
     }
 }
 
@@ -519,7 +711,9 @@ fn the_next_agent_keeps_what_is_still_to_be_staged_and_removes_what_is_not() {
     stage(&mut rig, &[new()]);
     forget(&rig);
     let answers = |rig: &mut AgentRig, list: &[AddedWorkload]| {
-        rig.restart_agent_with(&[old()], |agent| agent.receive(FromServer::Prepare(list.to_vec())));
+        rig.restart_agent_with(&[old()], |agent| {
+            agent.receive(FromServer::Prepare(list.to_vec()))
+        });
     };
     answers(&mut rig, &[new()]);
     assert_eq!(
@@ -534,7 +728,10 @@ fn the_next_agent_keeps_what_is_still_to_be_staged_and_removes_what_is_not() {
     forget(&other);
     answers(&mut other, &[]);
     assert_eq!(other.engine.take_calls(), ["list", "delete w"]);
-    assert_eq!((other.engine.only().1.instance, running(&other)), (old().instance, 1));
+    assert_eq!(
+        (other.engine.only().1.instance, running(&other)),
+        (old().instance, 1)
+    );
 }
 
 #[test]
@@ -547,7 +744,8 @@ fn what_is_staged_waits_for_the_listing_of_its_engine_and_goes_on_with_it() {
     assert_eq!(reports(&rig), ["w CREATE"]);
 }
 
-/// The old instance goes on before the other engine has listed, so its loop might search there for more of it.
+/// The old instance goes on before the other engine has listed, so its loop might search there for
+/// more of it.
 #[test]
 fn an_engine_that_has_not_listed_does_not_keep_the_next_agent_from_what_another_one_has() {
     let mut first = rig();
@@ -555,13 +753,19 @@ fn an_engine_that_has_not_listed_does_not_keep_the_next_agent_from_what_another_
     forget(&first);
     let kube = FakeEngine::new();
     kube.inject(Call::List, [Fault::Fails]);
-    let mut next = AgentRig::silent_with(first.engine.clone(), |options| options.others = vec![("kube", kube)]);
+    let mut next = AgentRig::silent_with(first.engine.clone(), |options| {
+        options.others = vec![("kube", kube)]
+    });
     stage(&mut next, &[new()]);
     next.agent.hello(&[old()]);
-    assert_eq!((next.engine.take_calls(), reports(&next).pop()), (vec!["list".into()], Some("w CREATE".into())));
+    assert_eq!(
+        (next.engine.take_calls(), reports(&next).pop()),
+        (vec!["list".into()], Some("w CREATE".into()))
+    );
 }
 
-/// The next agent does not know that the instance goes on before it acts on the hello, which waits for the other engine.
+/// The next agent does not know that the instance goes on before it acts on the hello, which waits
+/// for the other engine.
 #[test]
 fn nothing_is_created_beside_a_container_of_which_the_hello_decides_later() {
     let mut first = rig();
@@ -569,30 +773,51 @@ fn nothing_is_created_beside_a_container_of_which_the_hello_decides_later() {
     forget(&first);
     let kube = FakeEngine::new();
     kube.set_silent(true);
-    let mut next = AgentRig::silent_with(first.engine.clone(), |options| options.others = vec![("kube", kube.clone())]);
-    stage(&mut next, &[AddedWorkload { instance: old().instance, ..new() }]);
+    let mut next = AgentRig::silent_with(first.engine.clone(), |options| {
+        options.others = vec![("kube", kube.clone())]
+    });
+    stage(
+        &mut next,
+        &[AddedWorkload {
+            instance: old().instance,
+            ..new()
+        }],
+    );
     next.agent.hello(&[old()]);
-    assert_eq!((next.engine.take_calls(), reports(&next)), (vec!["list".to_owned()], vec![]));
+    assert_eq!(
+        (next.engine.take_calls(), reports(&next)),
+        (vec!["list".to_owned()], vec![])
+    );
     kube.set_silent(false);
     next.agent.pass(MINUTE);
     let calls = next.engine.take_calls();
     assert_eq!(calls[..2], ["delete w", "create w"]);
-    assert!(calls[2].starts_with("image ") && calls.len() == 3, "{calls:?}");
+    assert!(
+        calls[2].starts_with("image ") && calls.len() == 3,
+        "{calls:?}"
+    );
     assert_eq!(reports(&next).last().map(String::as_str), Some("w IMAGE"));
 }
 
 /// Its container was found before anybody could know what it is for.
 #[test]
 fn the_next_agent_never_starts_what_is_staged_in_place_of_the_old_instance() {
-    let always = wanted_with("w", "image: old", |workload| workload.restart_policy = RestartPolicy::Always);
+    let always = wanted_with("w", "image: old", |workload| {
+        workload.restart_policy = RestartPolicy::Always
+    });
     let mut rig = AgentRig::new();
     rig.add(std::slice::from_ref(&always));
     stage(&mut rig, &[new()]);
     rig.ends("w", 1);
     forget(&rig);
-    rig.restart_agent_with(&[always], |agent| agent.receive(FromServer::Prepare(vec![new()])));
+    rig.restart_agent_with(&[always], |agent| {
+        agent.receive(FromServer::Prepare(vec![new()]))
+    });
     rig.agent.pass(MINUTE);
     let calls = rig.engine.take_calls();
-    assert!(!calls.contains(&"start w".to_owned()) && calls.contains(&"create w".to_owned()), "{calls:?}");
+    assert!(
+        !calls.contains(&"start w".to_owned()) && calls.contains(&"create w".to_owned()),
+        "{calls:?}"
+    );
     assert_eq!(reports(&rig).last().map(String::as_str), Some("w CREATE"));
 }

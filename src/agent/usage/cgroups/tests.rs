@@ -1,4 +1,5 @@
-//! Control groups as engines make them, in recorded trees: which files are read, and when nothing is.
+//! Control groups as engines make them, in recorded trees: which files are read, and when nothing
+//! is.
 
 use super::*;
 use crate::runtime::ContainerId;
@@ -6,7 +7,8 @@ use crate::runtime::ContainerId;
 const ID: &str = "3f9c1d0a7b5e4826a1c0ffee9d8b7a6c5e4f3d2c1b0a99887766554433221100";
 const POD: &str = "aa00bb11cc22dd33ee44ff5566778899aa00bb11cc22dd33ee44ff5566778899";
 
-/// A hybrid system as Debian without systemd has it: controllers in hierarchies of version 1, one of version 2 beside them.
+/// A hybrid system as Debian without systemd has it: controllers in hierarchies of version 1, one
+/// of version 2 beside them.
 const HYBRID: &str = "\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
 33 31 0:30 / /sys/fs/cgroup/cpuacct rw,relatime - cgroup cgroup rw,cpuacct
@@ -21,14 +23,14 @@ const V1: &str = "\
 29 25 0:26 / /sys/fs/cgroup/memory rw,nosuid shared:12 - cgroup cgroup rw,memory
 30 25 0:27 / /sys/fs/cgroup/pids rw,nosuid shared:13 - cgroup cgroup rw,pids
 ";
-const V2: &str =
-    "24 22 0:22 / /sys/fs/cgroup rw,nosuid,nodev shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n";
+const V2: &str = "24 22 0:22 / /sys/fs/cgroup rw,nosuid,nodev shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n";
 
 const V1_MEMORY_STAT: &str = "cache 8192000\nrss 3145728\ninactive_file 4096\nactive_file 0\nhierarchical_memory_limit \
                               9223372036854771712\ntotal_cache 8192000\ntotal_rss 3145728\ntotal_inactive_file 7000000\n";
 const V2_MEMORY_STAT: &str =
     "anon 3145728\nfile 8192000\nkernel 600000\ninactive_anon 3100000\ninactive_file 7000000\n";
-const V2_CPU_STAT: &str = "usage_usec 1234567\nuser_usec 1000000\nsystem_usec 234567\nnr_periods 0\n";
+const V2_CPU_STAT: &str =
+    "usage_usec 1234567\nuser_usec 1000000\nsystem_usec 234567\nnr_periods 0\n";
 
 /// A tree of files, and the process that is read.
 struct Tree(tempfile::TempDir);
@@ -53,8 +55,14 @@ impl Tree {
     /// The files of version 1 in the group `path` of the three hierarchies.
     fn v1(&self, cpu: &str, path: &str) {
         let top = "sys/fs/cgroup";
-        self.file(&format!("{top}/memory{path}/memory.usage_in_bytes"), "11337728\n");
-        self.file(&format!("{top}/memory{path}/memory.max_usage_in_bytes"), "12000000\n");
+        self.file(
+            &format!("{top}/memory{path}/memory.usage_in_bytes"),
+            "11337728\n",
+        );
+        self.file(
+            &format!("{top}/memory{path}/memory.max_usage_in_bytes"),
+            "12000000\n",
+        );
         self.file(&format!("{top}/memory{path}/memory.stat"), V1_MEMORY_STAT);
         self.file(&format!("{top}/{cpu}{path}/cpuacct.usage"), "1234567890\n");
         self.file(&format!("{top}/pids{path}/pids.current"), "3\n");
@@ -70,7 +78,10 @@ impl Tree {
     }
 
     fn read_as(&self, id: &str) -> Reading {
-        let process = MainProcess { container: ContainerId(id.into()), pid: 7 };
+        let process = MainProcess {
+            container: ContainerId(id.into()),
+            pid: 7,
+        };
         let hierarchies = Hierarchies::read(self.0.path()).unwrap();
         CgroupReader::new(self.0.path(), &hierarchies).read(&process)
     }
@@ -111,7 +122,10 @@ fn version_1_and_hybrid_systems_are_read_whatever_the_manager_calls_the_group() 
         format!("/default/{ID}"),
         format!("/system.slice/nerdctl-{ID}.scope"),
     ] {
-        for (mounts, cpu, cpu_folder) in [(HYBRID, "cpuacct", "cpuacct"), (V1, "cpu,cpuacct", "cpu,cpuacct")] {
+        for (mounts, cpu, cpu_folder) in [
+            (HYBRID, "cpuacct", "cpuacct"),
+            (V1, "cpu,cpuacct", "cpu,cpuacct"),
+        ] {
             for below in ["", "/container", "/container/init.scope"] {
                 let tree = Tree::new(mounts, &groups_v1(cpu, &format!("{own}{below}")));
                 tree.v1(cpu_folder, &own);
@@ -123,9 +137,11 @@ fn version_1_and_hybrid_systems_are_read_whatever_the_manager_calls_the_group() 
 
 #[test]
 fn version_2_is_read_where_no_hierarchy_of_version_1_has_the_controller() {
-    for own in
-        [format!("/machine.slice/libpod-{ID}.scope"), format!("/libpod_parent/libpod-{ID}"), format!("/default/{ID}")]
-    {
+    for own in [
+        format!("/machine.slice/libpod-{ID}.scope"),
+        format!("/libpod_parent/libpod-{ID}"),
+        format!("/default/{ID}"),
+    ] {
         for below in ["", "/container"] {
             let tree = Tree::new(V2, &format!("0::{own}{below}\n"));
             tree.v2(&own);
@@ -144,7 +160,12 @@ fn what_the_kernel_does_not_have_is_unknown_and_never_zero() {
     fs::remove_file(folder.join("memory.peak")).unwrap(); // Before Linux 5.19.
     fs::write(folder.join("pids.current"), "max\n").unwrap();
     fs::write(folder.join("memory.stat"), "anon 1\n").unwrap();
-    let expected = WorkloadUsage { memory_peak_bytes: None, pids: None, inactive_file_bytes: None, ..all() };
+    let expected = WorkloadUsage {
+        memory_peak_bytes: None,
+        pids: None,
+        inactive_file_bytes: None,
+        ..all()
+    };
     assert_eq!(tree.read(), started(expected));
     fs::remove_dir_all(&folder).unwrap(); // The container has just ended.
     assert_eq!(tree.read(), started(WorkloadUsage::default()));
@@ -156,24 +177,39 @@ fn what_the_kernel_does_not_have_is_unknown_and_never_zero() {
 fn numbers_of_another_group_are_never_taken() {
     let own = format!("/libpod_parent/libpod-{ID}");
     // `--cgroups=disabled`: the group of whoever called the engine.
-    let disabled = Tree::new(HYBRID, &groups_v1("cpuacct", "/system.slice/ank-agent.service"));
+    let disabled = Tree::new(
+        HYBRID,
+        &groups_v1("cpuacct", "/system.slice/ank-agent.service"),
+    );
     disabled.v1("cpuacct", "/system.slice/ank-agent.service");
     assert_eq!(disabled.read(), Reading::NoCgroup);
     // In a namespace of its own the group is called `/`.
     let namespace = Tree::new(V2, "0::/\n");
     namespace.v2("");
     assert_eq!(namespace.read(), Reading::NoCgroup);
-    // A controller whose group is not the container's is unknown; version 2 does not have it either.
-    let mixed = Tree::new(HYBRID, &format!("8:pids:/\n4:memory:{own}\n2:cpuacct:/\n0::{own}\n"));
+    // A controller whose group is not the container's is unknown; version 2 does not have it
+    // either.
+    let mixed = Tree::new(
+        HYBRID,
+        &format!("8:pids:/\n4:memory:{own}\n2:cpuacct:/\n0::{own}\n"),
+    );
     mixed.v1("cpuacct", &own);
     mixed.v1("cpuacct", "");
     mixed.v2(&format!("/unified{own}"));
-    assert_eq!(mixed.read(), started(WorkloadUsage { cpu_usec: None, pids: None, ..all() }));
+    assert_eq!(
+        mixed.read(),
+        started(WorkloadUsage {
+            cpu_usec: None,
+            pids: None,
+            ..all()
+        })
+    );
     // Above the root of our namespace, where the same path leads elsewhere.
     let above = Tree::new(V2, &format!("0::/../../libpod-{ID}\n"));
     above.v2(&format!("/libpod-{ID}"));
     assert_eq!(above.read(), started(WorkloadUsage::default()));
-    // The pid belongs to another container by now, and an id that is none may be a part of anything.
+    // The pid belongs to another container by now, and an id that is none may be a part of
+    // anything.
     let other = Tree::new(V2, &format!("0::/libpod_parent/libpod-{POD}\n"));
     other.v2(&format!("/libpod_parent/libpod-{POD}"));
     assert_eq!(other.read(), Reading::NoCgroup);
@@ -185,26 +221,45 @@ fn numbers_of_another_group_are_never_taken() {
 #[test]
 fn only_the_mounted_part_of_a_hierarchy_is_read() {
     let own = format!("/docker/outer/libpod_parent/libpod-{ID}");
-    let mount = |root: &str| format!("24 22 0:22 {root} /sys/fs/my\\040group rw - cgroup2 cgroup2 rw\n");
+    let mount =
+        |root: &str| format!("24 22 0:22 {root} /sys/fs/my\\040group rw - cgroup2 cgroup2 rw\n");
     let tree = Tree::new(&mount("/docker/outer"), &format!("0::{own}\n"));
     let top = format!("sys/fs/my group/libpod_parent/libpod-{ID}");
     tree.file(&format!("{top}/pids.current"), "3\n");
-    let expected = WorkloadUsage { pids: Some(3), ..WorkloadUsage::default() };
+    let expected = WorkloadUsage {
+        pids: Some(3),
+        ..WorkloadUsage::default()
+    };
     assert_eq!(tree.read(), started(expected.clone()));
     tree.file("proc/self/mountinfo", &mount("/docker/other"));
-    assert_eq!(tree.read(), started(WorkloadUsage { pids: None, ..expected }));
+    assert_eq!(
+        tree.read(),
+        started(WorkloadUsage {
+            pids: None,
+            ..expected
+        })
+    );
 }
 
 #[test]
 fn strange_files_end_in_unknown_values() {
     let own = format!("/libpod-{ID}");
-    for mounts in ["", "nonsense\n", "1 2 3 - cgroup2\n", "31 23 0:28 / - cgroup2 cgroup2 rw\n"] {
+    for mounts in [
+        "",
+        "nonsense\n",
+        "1 2 3 - cgroup2\n",
+        "31 23 0:28 / - cgroup2 cgroup2 rw\n",
+    ] {
         let tree = Tree::new(mounts, &format!("0::{own}\n"));
         tree.v2(&own);
         assert_eq!(tree.read(), started(WorkloadUsage::default()));
     }
     for groups in ["", "\n", "0:\n", ":::\n", "0::\n"] {
-        assert_eq!(Tree::new(V2, groups).read(), Reading::NoCgroup, "{groups:?}");
+        assert_eq!(
+            Tree::new(V2, groups).read(),
+            Reading::NoCgroup,
+            "{groups:?}"
+        );
     }
     for stat in ["", "7 (sh", "7 (sh) S 1", ")"] {
         assert_eq!(start_ticks(stat), None, "{stat:?}");

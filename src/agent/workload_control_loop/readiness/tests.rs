@@ -16,14 +16,26 @@ fn ms(milliseconds: u64) -> Duration {
 
 impl Rig {
     fn replace(&mut self, old: &AddedWorkload, new: &AddedWorkload) {
-        self.change(std::slice::from_ref(new), &[deleted_after(&old.instance, &[])]);
+        self.change(
+            std::slice::from_ref(new),
+            &[deleted_after(&old.instance, &[])],
+        );
     }
 
     /// The server wants these gone, each after those that need it.
     fn delete(&mut self, gone: &[AddedWorkload]) {
         let deleted = gone.iter().map(|added| {
-            let needs = |other: &&AddedWorkload| other.workload.dependencies.contains_key(&*added.instance.workload);
-            let dependents: Vec<&str> = gone.iter().filter(needs).map(|other| &*other.instance.workload).collect();
+            let needs = |other: &&AddedWorkload| {
+                other
+                    .workload
+                    .dependencies
+                    .contains_key(&*added.instance.workload)
+            };
+            let dependents: Vec<&str> = gone
+                .iter()
+                .filter(needs)
+                .map(|other| &*other.instance.workload)
+                .collect();
             deleted_after(&added.instance, &dependents)
         });
         self.change(&[], &deleted.collect::<Vec<_>>());
@@ -62,11 +74,19 @@ impl Rig {
     }
 
     fn calls(&self) -> Vec<String> {
-        self.engine.take_calls().into_iter().filter(|call| call != "list").collect()
+        self.engine
+            .take_calls()
+            .into_iter()
+            .filter(|call| call != "list")
+            .collect()
     }
 
     fn containers(&self) -> BTreeSet<String> {
-        self.engine.containers().values().map(|one| one.instance.workload.to_string()).collect()
+        self.engine
+            .containers()
+            .values()
+            .map(|one| one.instance.workload.to_string())
+            .collect()
     }
 }
 
@@ -75,10 +95,17 @@ fn workload(name: &str, block: &str, needs: &[&str]) -> AddedWorkload {
 }
 
 fn with_policy(name: &str, block: &str, needs: &[&str], policy: RestartPolicy) -> AddedWorkload {
-    let lifecycle = if block.is_empty() { String::new() } else { format!("\nlifecycle: {block}") };
+    let lifecycle = if block.is_empty() {
+        String::new()
+    } else {
+        format!("\nlifecycle: {block}")
+    };
     wanted_with(name, &format!("image: {name}{lifecycle}"), |workload| {
         workload.restart_policy = policy;
-        workload.dependencies = needs.iter().map(|name| ((*name).to_owned(), AddCondition::Running)).collect();
+        workload.dependencies = needs
+            .iter()
+            .map(|name| ((*name).to_owned(), AddCondition::Running))
+            .collect();
     })
 }
 
@@ -98,13 +125,30 @@ fn a_dependent_starts_when_what_it_needs_is_ready_and_not_when_it_only_runs() {
     rig.pass(3_000);
     assert_eq!(rig.calls(), ["create db"]);
     let sent = rig.sent();
-    assert!(sent.contains(&"db Pending(Starting): 'ready: file /up refused, attempt 1, 0 s'".to_owned()), "{sent:?}");
-    assert!(!sent.iter().any(|state| state.contains("db Running")), "{sent:?}");
+    assert!(
+        sent.contains(
+            &"db Pending(Starting): 'ready: file /up refused, attempt 1, 0 s'".to_owned()
+        ),
+        "{sent:?}"
+    );
+    assert!(
+        !sent.iter().any(|state| state.contains("db Running")),
+        "{sent:?}"
+    );
     rig.ready("db");
     assert_eq!(rig.calls(), ["create web"]);
     let sent = rig.sent();
-    assert!(sent[0].starts_with("db Running(Ok): 'ready: file /up answered, attempt "), "{sent:?}");
-    assert_eq!(sent[1..], ["web Pending(Starting): 'Triggered at runtime.'", "web Running(Ok)"]);
+    assert!(
+        sent[0].starts_with("db Running(Ok): 'ready: file /up answered, attempt "),
+        "{sent:?}"
+    );
+    assert_eq!(
+        sent[1..],
+        [
+            "web Pending(Starting): 'Triggered at runtime.'",
+            "web Running(Ok)"
+        ]
+    );
 }
 
 #[test]
@@ -116,13 +160,21 @@ fn readiness_is_kept_until_the_workload_ends() {
     rig.agent.answers.holds("db", Purpose::Ready, false);
     rig.pass(5_000);
     assert_eq!(rig.sent(), [] as [&str; 0]);
-    assert_eq!(rig.agent.probes.orders(), [] as [&str; 0], "nobody is being probed any more");
+    assert_eq!(
+        rig.agent.probes.orders(),
+        [] as [&str; 0],
+        "nobody is being probed any more"
+    );
 }
 
 #[test]
 fn as_many_successes_in_a_row_are_needed_as_are_asked_for() {
     let mut rig = Rig::new();
-    rig.add(&[workload("db", "{ ready: { file: /up, periodMs: 1000, successThreshold: 3, deadlineMs: 0 } }", &[])]);
+    rig.add(&[workload(
+        "db",
+        "{ ready: { file: /up, periodMs: 1000, successThreshold: 3, deadlineMs: 0 } }",
+        &[],
+    )]);
     let mut steps = Vec::new();
     for holds in [true, true, false, true, true, true] {
         rig.agent.answers.holds("db", Purpose::Ready, holds);
@@ -135,7 +187,10 @@ fn as_many_successes_in_a_row_are_needed_as_are_asked_for() {
 
 #[test]
 fn a_workload_that_ends_before_it_is_ready_has_succeeded_or_failed() {
-    for (code, phase) in [(0, "db Succeeded(Ok)"), (3, "db Failed(ExecFailed): 'Exit code: '3''")] {
+    for (code, phase) in [
+        (0, "db Succeeded(Ok)"),
+        (3, "db Failed(ExecFailed): 'Exit code: '3''"),
+    ] {
         let mut rig = Rig::new();
         rig.add(&[workload("db", READY, &[])]);
         rig.pass(100);
@@ -146,14 +201,15 @@ fn a_workload_that_ends_before_it_is_ready_has_succeeded_or_failed() {
     }
 }
 
-const FAILS: &str =
-    "{ ready: { file: /up, periodMs: 500, deadlineMs: 2000 }, restart: { backoffMs: 1000, maxRestarts: 2 } }";
+const FAILS: &str = "{ ready: { file: /up, periodMs: 500, deadlineMs: 2000 }, restart: { backoffMs: 1000, maxRestarts: 2 } }";
 
 #[test]
 fn a_missed_deadline_is_retried_until_the_restarts_are_used_up_and_then_an_error_handler_starts() {
     let mut rig = Rig::new();
     let mut handler = workload("handler", "", &[]);
-    Arc::make_mut(&mut handler.workload).dependencies.insert("db".to_owned(), AddCondition::Failed);
+    Arc::make_mut(&mut handler.workload)
+        .dependencies
+        .insert("db".to_owned(), AddCondition::Failed);
     rig.add(&[workload("db", FAILS, &[]), handler]);
     rig.pass(2_100);
     assert_eq!(rig.calls(), ["create db", "delete db"]);
@@ -164,15 +220,37 @@ fn a_missed_deadline_is_retried_until_the_restarts_are_used_up_and_then_an_error
         "{sent:?}"
     );
     rig.pass(15_000);
-    assert_eq!(rig.calls(), ["create db", "delete db", "create db", "delete db", "create handler"]);
+    assert_eq!(
+        rig.calls(),
+        [
+            "create db",
+            "delete db",
+            "create db",
+            "delete db",
+            "create handler"
+        ]
+    );
     let phases = rig.phases();
-    assert!(!phases.iter().any(|state| state.contains("Stopping") || state.contains("Removed")), "{phases:?}");
+    assert!(
+        !phases
+            .iter()
+            .any(|state| state.contains("Stopping") || state.contains("Removed")),
+        "{phases:?}"
+    );
     assert_eq!(
         phases[phases.len() - 3..],
-        ["db Failed(ExecFailed)", "handler Pending(Starting)", "handler Running(Ok)"]
+        [
+            "db Failed(ExecFailed)",
+            "handler Pending(Starting)",
+            "handler Running(Ok)"
+        ]
     );
     rig.pass(3_600_000);
-    assert_eq!(rig.calls(), [] as [&str; 0], "it is not tried again by itself");
+    assert_eq!(
+        rig.calls(),
+        [] as [&str; 0],
+        "it is not tried again by itself"
+    );
     assert_eq!(rig.containers(), names(&["handler"]));
 }
 
@@ -180,7 +258,11 @@ fn a_missed_deadline_is_retried_until_the_restarts_are_used_up_and_then_an_error
 fn a_missed_deadline_may_also_be_waited_out_whether_the_agent_restarts_or_not() {
     for restarts in [false, true] {
         let mut rig = Rig::new();
-        let wanted = [workload("db", "{ ready: { file: /up, deadlineMs: 2000, onDeadline: WAIT } }", &[])];
+        let wanted = [workload(
+            "db",
+            "{ ready: { file: /up, deadlineMs: 2000, onDeadline: WAIT } }",
+            &[],
+        )];
         rig.add(&wanted);
         rig.pass(10_000);
         if restarts {
@@ -189,7 +271,10 @@ fn a_missed_deadline_may_also_be_waited_out_whether_the_agent_restarts_or_not() 
         rig.pass(60_000);
         assert_eq!(rig.calls(), ["create db"], "restarts: {restarts}");
         rig.ready("db");
-        assert!(rig.sent().last().unwrap().starts_with("db Running(Ok)"), "restarts: {restarts}");
+        assert!(
+            rig.sent().last().unwrap().starts_with("db Running(Ok)"),
+            "restarts: {restarts}"
+        );
     }
 }
 
@@ -205,26 +290,41 @@ fn an_update_begins_anew_after_the_restarts_were_used_up() {
     rig.replace(&old, &new);
     assert_eq!(rig.calls(), ["create db"]);
     rig.pass(60_000);
-    assert_eq!(rig.calls().iter().filter(|call| *call == "create db").count(), 2, "with the count at its beginning");
+    assert_eq!(
+        rig.calls()
+            .iter()
+            .filter(|call| *call == "create db")
+            .count(),
+        2,
+        "with the count at its beginning"
+    );
 }
 
 // [utest->swdd~agent-lifecycle-restarts~1]
 #[test]
 fn restarts_after_failures_are_counted_and_a_time_of_being_ready_begins_a_new_count() {
-    let block = "{ restart: { backoffMs: 100, backoffMaxMs: 200, maxRestarts: 2, windowMs: 5000 } }";
+    let block =
+        "{ restart: { backoffMs: 100, backoffMaxMs: 200, maxRestarts: 2, windowMs: 5000 } }";
     let mut rig = Rig::new();
     rig.add(&[with_policy("db", block, &[], RestartPolicy::OnFailure)]);
     for _ in 0..3 {
         rig.pass(5_000);
         rig.ends("db", 1);
         rig.pass(300);
-        assert_eq!(rig.phases().last().unwrap(), "db Running(Ok)", "it ran long enough each time");
+        assert_eq!(
+            rig.phases().last().unwrap(),
+            "db Running(Ok)",
+            "it ran long enough each time"
+        );
     }
     rig.ends("db", 1);
     rig.pass(300);
     rig.sent();
     rig.ends("db", 1);
-    assert_eq!(rig.sent(), ["db Failed(ExecFailed): 'No more restarts: Exit code: '1''"]);
+    assert_eq!(
+        rig.sent(),
+        ["db Failed(ExecFailed): 'No more restarts: Exit code: '1''"]
+    );
     rig.pass(600_000);
     assert_eq!(rig.sent(), [] as [&str; 0]);
 }
@@ -235,7 +335,8 @@ fn a_block_that_cannot_be_followed_is_a_start_that_failed_for_good() {
     rig.add(&[workload("db", "{ redy: { file: /up } }", &[])]);
     rig.pass(60_000);
     assert_eq!(rig.calls(), [] as [&str; 0]);
-    let expected = "db Pending(StartingFailed): 'lifecycle.redy: unknown key, did you mean 'ready'? at line 2";
+    let expected =
+        "db Pending(StartingFailed): 'lifecycle.redy: unknown key, did you mean 'ready'? at line 2";
     assert!(rig.sent().last().unwrap().starts_with(expected));
 }
 
@@ -245,10 +346,17 @@ fn a_notification_makes_it_ready_and_the_watchdog_wants_to_be_fed() {
     let mut rig = Rig::new();
     rig.add(&[workload("db", block, &[])]);
     rig.pass(2_000);
-    assert_eq!(rig.sent().last().unwrap(), "db Pending(Starting): 'ready: waits for notify'");
+    assert_eq!(
+        rig.sent().last().unwrap(),
+        "db Pending(Starting): 'ready: waits for notify'"
+    );
     let new = rig.engine.only().1.new.unwrap();
     let socket = new.notify_socket.expect("a socket");
-    assert!(socket.exists() && socket.as_os_str().len() < 107, "{}", socket.display());
+    assert!(
+        socket.exists() && socket.as_os_str().len() < 107,
+        "{}",
+        socket.display()
+    );
     rig.agent.probes.notify("db", "MAINPID=1");
     rig.agent.probes.notify("db", "STATUS=up\nREADY=1\n");
     rig.pass(100);
@@ -260,7 +368,12 @@ fn a_notification_makes_it_ready_and_the_watchdog_wants_to_be_fed() {
     assert_eq!(rig.calls(), ["create db"]);
     rig.pass(5_000);
     assert_eq!(rig.calls(), ["stop db"]);
-    assert!(rig.sent().last().unwrap().contains("Failed(ExecFailed): 'alive: notify no WATCHDOG=1 for 5000 ms"));
+    assert!(
+        rig.sent()
+            .last()
+            .unwrap()
+            .contains("Failed(ExecFailed): 'alive: notify no WATCHDOG=1 for 5000 ms")
+    );
     assert!(!socket.exists(), "nobody listens any more");
 }
 
@@ -273,7 +386,10 @@ const ALIVE: &str = "{ alive: { file: /up, periodMs: 1000, failureThreshold: 2 }
 fn what_does_not_answer_any_more_is_stopped_and_its_policy_decides() {
     for (policy, calls) in [
         (RestartPolicy::Never, vec!["create db", "stop db"]),
-        (RestartPolicy::OnFailure, vec!["create db", "stop db", "delete db", "create db"]),
+        (
+            RestartPolicy::OnFailure,
+            vec!["create db", "stop db", "delete db", "create db"],
+        ),
     ] {
         let mut rig = Rig::new();
         rig.agent.answers.holds("db", Purpose::Alive, true);
@@ -283,8 +399,14 @@ fn what_does_not_answer_any_more_is_stopped_and_its_policy_decides() {
         rig.agent.answers.holds("db", Purpose::Alive, false);
         rig.pass(2_100);
         let sent = rig.sent();
-        assert_eq!(sent[0], "db Running(Ok): 'alive: file /up refused, 1 of 2'", "{policy}");
-        assert_eq!(sent[1], "db Failed(ExecFailed): 'alive: file /up refused, 2 of 2'", "{policy}");
+        assert_eq!(
+            sent[0], "db Running(Ok): 'alive: file /up refused, 1 of 2'",
+            "{policy}"
+        );
+        assert_eq!(
+            sent[1], "db Failed(ExecFailed): 'alive: file /up refused, 2 of 2'",
+            "{policy}"
+        );
         rig.agent.answers.holds("db", Purpose::Alive, true);
         rig.pass(5_000);
         assert_eq!(rig.calls(), calls, "{policy}");
@@ -293,25 +415,36 @@ fn what_does_not_answer_any_more_is_stopped_and_its_policy_decides() {
     }
 }
 
-/// A workload that ran, does not answer any more and is listed as ended with `code`, all of which its control loop has
-/// found out before its state checker says anything.
+/// A workload that ran, does not answer any more and is listed as ended with `code`, all of which
+/// its control loop has found out before its state checker says anything.
 fn silent_and_listed_as_ended(code: i64) -> Rig {
     let mut rig = Rig::new();
     rig.agent.answers.holds("db", Purpose::Alive, true);
-    rig.add(&[workload("db", &ALIVE.replace("Threshold: 2", "Threshold: 1"), &[])]);
+    rig.add(&[workload(
+        "db",
+        &ALIVE.replace("Threshold: 2", "Threshold: 1"),
+        &[],
+    )]);
     rig.pass(10_000);
     rig.sent();
     rig.agent.answers.holds("db", Purpose::Alive, false);
-    rig.engine.set_state(&rig.container_of("db"), ExecutionState::exited(code));
+    rig.engine
+        .set_state(&rig.container_of("db"), ExecutionState::exited(code));
     rig.clock.advance(ms(2_000));
-    assert!(rig.agent.probes.step() && rig.agent.loops.step(), "it is being probed for and has ended");
+    assert!(
+        rig.agent.probes.step() && rig.agent.loops.step(),
+        "it is being probed for and has ended"
+    );
     rig
 }
 
 /// Its engine tells the end later than the checks fail.
 #[test]
 fn what_has_ended_by_itself_is_not_taken_for_something_that_does_not_answer_any_more() {
-    for (code, phase) in [(0, "db Succeeded(Ok)"), (3, "db Failed(ExecFailed): 'Exit code: '3''")] {
+    for (code, phase) in [
+        (0, "db Succeeded(Ok)"),
+        (3, "db Failed(ExecFailed): 'Exit code: '3''"),
+    ] {
         let mut rig = silent_and_listed_as_ended(code);
         rig.pass(10_000);
         let mut sent = rig.sent();
@@ -325,28 +458,47 @@ fn what_has_ended_by_itself_is_not_taken_for_something_that_does_not_answer_any_
 #[test]
 fn a_listing_that_was_wrong_about_an_end_is_not_believed_for_ever() {
     let mut rig = silent_and_listed_as_ended(3);
-    rig.engine.set_state(&rig.container_of("db"), ExecutionState::plain(Phase::Running));
+    rig.engine.set_state(
+        &rig.container_of("db"),
+        ExecutionState::plain(Phase::Running),
+    );
     rig.agent.answers.holds("db", Purpose::Alive, true);
     rig.pass(10_000);
     let sent = rig.sent();
-    assert!(sent.iter().all(|state| state == "db Running(Ok)"), "{sent:?}");
+    assert!(
+        sent.iter().all(|state| state == "db Running(Ok)"),
+        "{sent:?}"
+    );
     assert_eq!(rig.calls(), ["create db"]);
     rig.agent.answers.holds("db", Purpose::Alive, false);
     rig.pass(3_000);
-    assert!(rig.calls().contains(&"stop db".to_owned()), "it is still checked: {:?}", rig.calls());
+    assert!(
+        rig.calls().contains(&"stop db".to_owned()),
+        "it is still checked: {:?}",
+        rig.calls()
+    );
 }
 
 #[test]
 fn a_failure_that_is_only_reported_is_shown_until_it_is_over() {
     let mut rig = Rig::new();
     rig.agent.answers.holds("db", Purpose::Alive, true);
-    rig.add(&[workload("db", &ALIVE.replace("2 }", "2, action: REPORT }"), &[])]);
+    rig.add(&[workload(
+        "db",
+        &ALIVE.replace("2 }", "2, action: REPORT }"),
+        &[],
+    )]);
     rig.pass(3_000);
     rig.sent();
-    rig.agent.answers.set("db", Purpose::Alive, Outcome::fails("status 500"));
+    rig.agent
+        .answers
+        .set("db", Purpose::Alive, Outcome::fails("status 500"));
     rig.pass(3_000);
     let sent = rig.sent();
-    assert_eq!(sent[sent.len() - 1], "db Running(Ok): 'alive: file /up status 500, 2 of 2'");
+    assert_eq!(
+        sent[sent.len() - 1],
+        "db Running(Ok): 'alive: file /up status 500, 2 of 2'"
+    );
     rig.agent.answers.holds("db", Purpose::Alive, true);
     rig.pass(2_000);
     assert_eq!(rig.sent(), ["db Running(Ok)"]);
@@ -364,24 +516,39 @@ fn after_a_restart_of_the_agent_a_container_is_asked_again_and_no_deadline_ends_
     rig.calls();
     rig.restart_agent(&wanted);
     rig.pass(60_000);
-    assert_eq!(rig.calls(), [] as [&str; 0], "the deadline of 2 s does not count");
+    assert_eq!(
+        rig.calls(),
+        [] as [&str; 0],
+        "the deadline of 2 s does not count"
+    );
     let sent = rig.sent();
     assert_eq!(sent[0], "db Pending(Starting): 'ready: waits for file /up'");
-    assert!(!sent.iter().any(|state| state.contains("db Running")), "{sent:?}");
+    assert!(
+        !sent.iter().any(|state| state.contains("db Running")),
+        "{sent:?}"
+    );
     rig.ready("db");
     assert_eq!(rig.calls(), ["create web"]);
 }
 
 /// Seed 22362 of the simulation: a listing showed the container as ended, the next one as running.
 #[test]
-fn a_deadline_counts_for_a_container_that_is_seen_running_again_unless_an_earlier_agent_started_it() {
+fn a_deadline_counts_for_a_container_that_is_seen_running_again_unless_an_earlier_agent_started_it()
+{
     let mut rig = Rig::new();
-    let wanted = [workload("db", &FAILS.replace("maxRestarts: 2", "maxRestarts: 0"), &[])];
+    let wanted = [workload(
+        "db",
+        &FAILS.replace("maxRestarts: 2", "maxRestarts: 0"),
+        &[],
+    )];
     rig.add(&wanted);
     let seen_again = |rig: &mut Rig| {
         rig.ends("db", 1);
         assert_eq!(rig.phases().last().unwrap(), "db Failed(ExecFailed)");
-        rig.engine.set_state(&rig.container_of("db"), ExecutionState::plain(Phase::Running));
+        rig.engine.set_state(
+            &rig.container_of("db"),
+            ExecutionState::plain(Phase::Running),
+        );
         rig.pass(1_000);
         assert_eq!(rig.phases(), ["db Pending(Starting)"]);
         rig.calls();
@@ -389,7 +556,11 @@ fn a_deadline_counts_for_a_container_that_is_seen_running_again_unless_an_earlie
     };
     rig.restart_agent(&wanted);
     seen_again(&mut rig);
-    assert_eq!(rig.calls(), [] as [&str; 0], "it was there before the agent");
+    assert_eq!(
+        rig.calls(),
+        [] as [&str; 0],
+        "it was there before the agent"
+    );
     rig.agent.hello(&[]);
     rig.add(&wanted);
     seen_again(&mut rig);
@@ -400,13 +571,21 @@ fn a_deadline_counts_for_a_container_that_is_seen_running_again_unless_an_earlie
 #[test]
 fn after_a_restart_of_the_agent_what_notifies_counts_as_ready() {
     let mut rig = Rig::new();
-    let wanted = [workload("db", "{ ready: { notify: true }, alive: { notify: true, timeoutMs: 1000 } }", &[])];
+    let wanted = [workload(
+        "db",
+        "{ ready: { notify: true }, alive: { notify: true, timeoutMs: 1000 } }",
+        &[],
+    )];
     rig.add(&wanted);
     rig.calls();
     rig.restart_agent(&wanted);
     rig.pass(10_000);
     assert_eq!(rig.phases(), ["db Running(Ok)"]);
-    assert_eq!(rig.calls(), [] as [&str; 0], "its watchdog counts from the first time that it is fed");
+    assert_eq!(
+        rig.calls(),
+        [] as [&str; 0],
+        "its watchdog counts from the first time that it is fed"
+    );
     rig.agent.probes.notify("db", "WATCHDOG=1");
     rig.pass(1_100);
     assert_eq!(rig.calls(), ["stop db"]);
@@ -415,7 +594,10 @@ fn after_a_restart_of_the_agent_what_notifies_counts_as_ready() {
 #[test]
 fn after_a_restart_of_the_agent_a_precondition_that_does_not_hold_stops_what_runs() {
     let mut rig = Rig::new();
-    let wanted = [workload("db", "{ precondition: { pathExists: /key } }", &[]), workload("web", "", &["db"])];
+    let wanted = [
+        workload("db", "{ precondition: { pathExists: /key } }", &[]),
+        workload("web", "", &["db"]),
+    ];
     rig.path("/key", true);
     rig.add(&wanted);
     rig.pass(100);
@@ -430,7 +612,9 @@ fn after_a_restart_of_the_agent_a_precondition_that_does_not_hold_stops_what_run
 fn after_a_restart_of_the_agent_what_was_given_up_is_tried_again_with_the_count_at_its_beginning() {
     let mut rig = Rig::new();
     let mut handler = workload("handler", "", &[]);
-    Arc::make_mut(&mut handler.workload).dependencies.insert("db".to_owned(), AddCondition::Failed);
+    Arc::make_mut(&mut handler.workload)
+        .dependencies
+        .insert("db".to_owned(), AddCondition::Failed);
     let wanted = [workload("db", FAILS, &[]), handler];
     rig.add(&wanted);
     rig.pass(60_000);
@@ -438,13 +622,24 @@ fn after_a_restart_of_the_agent_what_was_given_up_is_tried_again_with_the_count_
     rig.calls();
     rig.restart_agent(&wanted);
     rig.pass(60_000);
-    assert_eq!(rig.calls(), ["create db", "delete db", "create db", "delete db", "create db", "delete db"]);
+    assert_eq!(
+        rig.calls(),
+        [
+            "create db",
+            "delete db",
+            "create db",
+            "delete db",
+            "create db",
+            "delete db"
+        ]
+    );
     assert_eq!(rig.phases().last().unwrap(), "db Failed(ExecFailed)");
     assert_eq!(rig.containers(), names(&["handler"]), "it was left alone");
 }
 
 #[test]
-fn after_a_restart_of_the_agent_what_was_stopped_for_its_precondition_waits_and_comes_back_in_order() {
+fn after_a_restart_of_the_agent_what_was_stopped_for_its_precondition_waits_and_comes_back_in_order()
+ {
     let mut rig = Rig::new();
     rig.path("/key", true);
     let wanted = with_precondition("");
@@ -469,7 +664,11 @@ fn after_a_restart_of_the_agent_a_stop_for_a_precondition_goes_on() {
     rig.add(&wanted);
     rig.pass(1_000);
     rig.path("/key", false);
-    assert_eq!(rig.containers(), names(&["1", "2", "3"]), "5 is not gone, so 3 has to stay");
+    assert_eq!(
+        rig.containers(),
+        names(&["1", "2", "3"]),
+        "5 is not gone, so 3 has to stay"
+    );
     rig.calls();
     rig.restart_agent(&wanted);
     rig.pass(5_000);
@@ -484,14 +683,22 @@ fn after_a_restart_of_the_agent_a_stop_for_a_precondition_goes_on() {
 #[test]
 fn an_update_or_a_delete_ends_the_checks_of_what_was_there() {
     let mut rig = Rig::new();
-    let (old, new) = (workload("db", READY, &[]), workload("db", &READY.replace("500", "600"), &[]));
+    let (old, new) = (
+        workload("db", READY, &[]),
+        workload("db", &READY.replace("500", "600"), &[]),
+    );
     rig.add(std::slice::from_ref(&old));
     rig.pass(100);
     rig.replace(&old, &new);
     assert_eq!(rig.agent.probes.orders(), ["ready of db"]);
     rig.sent();
     rig.ready("db");
-    let ready: Vec<String> = rig.agent.sent().iter().map(|report| report.instance.id.to_string()).collect();
+    let ready: Vec<String> = rig
+        .agent
+        .sent()
+        .iter()
+        .map(|report| report.instance.id.to_string())
+        .collect();
     assert_eq!(ready, [new.instance.id.to_string()]);
     let other = workload("db", READY, &[]);
     rig.replace(&new, &other);
@@ -517,9 +724,16 @@ fn a_workload_is_removed_only_when_it_does_not_answer_any_more() {
     rig.delete(&[db]);
     rig.pass(4_000);
     assert_eq!(rig.calls(), ["create db", "delete db"]);
-    assert!(rig.sent().iter().all(|state| state.starts_with("db Stopping(RequestedAtRuntime): 'gone: file /up ")));
+    assert!(
+        rig.sent()
+            .iter()
+            .all(|state| state.starts_with("db Stopping(RequestedAtRuntime): 'gone: file /up "))
+    );
     rig.pass(1_100);
-    assert_eq!(rig.sent().last().unwrap(), "db Stopping(DeleteFailed): 'gone: file /up is still there after 5 s'");
+    assert_eq!(
+        rig.sent().last().unwrap(),
+        "db Stopping(DeleteFailed): 'gone: file /up is still there after 5 s'"
+    );
     rig.agent.answers.holds("db", Purpose::Gone, false);
     rig.pass(500);
     assert_eq!(rig.sent(), ["db Removed"]);
@@ -559,7 +773,11 @@ fn after_a_restart_of_the_agent_nobody_waits_for_what_was_removed_already() {
 fn what_has_finished_is_not_run_again_because_a_path_came_back() {
     let mut rig = Rig::new();
     rig.path("/key", true);
-    rig.add(&[workload("job", "{ precondition: { pathExists: /key } }", &[])]);
+    rig.add(&[workload(
+        "job",
+        "{ precondition: { pathExists: /key } }",
+        &[],
+    )]);
     rig.pass(100);
     rig.ends("job", 0);
     rig.calls();
@@ -576,7 +794,10 @@ fn what_somebody_else_started_again_is_asked_again() {
     rig.ready("db");
     rig.ends("db", 1);
     rig.sent();
-    rig.engine.set_state(&rig.container_of("db"), ExecutionState::plain(Phase::Running));
+    rig.engine.set_state(
+        &rig.container_of("db"),
+        ExecutionState::plain(Phase::Running),
+    );
     rig.pass(1_000);
     assert_eq!(rig.phases(), ["db Pending(Starting)", "db Running(Ok)"]);
 }
@@ -588,19 +809,33 @@ fn what_somebody_else_started_again_is_asked_again() {
 fn what_is_not_relevant_on_the_node_is_never_created_and_never_asked() {
     let mut rig = Rig::new();
     let block = "{ activation: { tagEquals: { zone: b } }, ready: { file: /up } }";
-    rig.add(&[workload("db", block, &[]), workload("web", "", &["db"]), workload("other", "", &[])]);
+    rig.add(&[
+        workload("db", block, &[]),
+        workload("web", "", &["db"]),
+        workload("other", "", &[]),
+    ]);
     rig.pass(60_000);
     assert_eq!(rig.calls(), ["create other"]);
     let sent = rig.sent();
-    assert!(sent.contains(&"db Pending(WaitingToStart): 'inactive: tag zone is 'a', not 'b''".to_owned()), "{sent:?}");
+    assert!(
+        sent.contains(
+            &"db Pending(WaitingToStart): 'inactive: tag zone is 'a', not 'b''".to_owned()
+        ),
+        "{sent:?}"
+    );
     assert_eq!(rig.agent.probes.orders(), [] as [&str; 0]);
 }
 
 #[test]
 fn an_update_and_a_restart_of_the_agent_look_at_the_activation_again() {
     let mut rig = Rig::new();
-    let device =
-        |tag: &str| workload("db", &format!("{{ activation: {{ pathExists: /dev/x, pathMissing: /{tag} }} }}"), &[]);
+    let device = |tag: &str| {
+        workload(
+            "db",
+            &format!("{{ activation: {{ pathExists: /dev/x, pathMissing: /{tag} }} }}"),
+            &[],
+        )
+    };
     let old = device("a");
     rig.add(std::slice::from_ref(&old));
     rig.path("/dev/x", true);
@@ -615,16 +850,26 @@ fn an_update_and_a_restart_of_the_agent_look_at_the_activation_again() {
     rig.sent();
     rig.restart_agent(&[new]);
     rig.pass(1_000);
-    assert_eq!(rig.calls(), ["delete db"], "what an earlier life left is not relevant any more");
-    assert_eq!(rig.sent().last().unwrap(), "db Pending(WaitingToStart): 'inactive: /dev/x does not exist'");
+    assert_eq!(
+        rig.calls(),
+        ["delete db"],
+        "what an earlier life left is not relevant any more"
+    );
+    assert_eq!(
+        rig.sent().last().unwrap(),
+        "db Pending(WaitingToStart): 'inactive: /dev/x does not exist'"
+    );
 }
 
-/// Each hello asks again for what an engine has that was not installed; what is known is not to be looked at then.
+/// Each hello asks again for what an engine has that was not installed; what is known is not to be
+/// looked at then.
 #[test]
 fn a_new_connection_does_not_look_at_the_activation_again_nor_forget_what_waits_for_a_path() {
     let missing = FakeEngine::new();
     missing.inject(Call::List, vec![Fault::IsMissing; 10]);
-    let mut rig = Rig::silent_with(FakeEngine::new(), |options| options.others = vec![("containerd", missing)]);
+    let mut rig = Rig::silent_with(FakeEngine::new(), |options| {
+        options.others = vec![("containerd", missing)]
+    });
     let wanted = [
         workload("camera", "{ activation: { pathExists: /dev/x } }", &[]),
         workload("radar", "{ activation: { pathMissing: /dev/x } }", &[]),
@@ -638,22 +883,30 @@ fn a_new_connection_does_not_look_at_the_activation_again_nor_forget_what_waits_
     *rig.paths.lock().unwrap() = BTreeSet::from(["/key".to_owned()]);
     rig.agent.manager.on_event(SchedulerEvent::ServerGone);
     rig.agent.hello(&wanted);
-    rig.replace(&wanted[3], &workload("other", "{ restart: {} }", &[])); // With each plan it is seen who may not run.
+    // With each plan it is seen who may not run.
+    rig.replace(&wanted[3], &workload("other", "{ restart: {} }", &[]));
     rig.pass(60_000);
     assert_eq!(rig.calls(), ["delete other", "create other", "create db"]);
     assert_eq!(rig.containers(), names(&["camera", "db", "other"]));
 }
 
-/// Seed 2010618 of the simulation: what was not relevant here was wanted elsewhere before the engines had told what
-/// they have. What needs it went on waiting, for a workload that was forgotten.
+/// Seed 2010618 of the simulation: what was not relevant here was wanted elsewhere before the
+/// engines had told what they have. What needs it went on waiting, for a workload that was
+/// forgotten.
 #[test]
 fn what_needs_a_workload_that_moved_away_before_the_listing_does_not_wait_for_its_condition() {
-    for block in ["{ activation: { tagEquals: { zone: b } } }", "{ precondition: { pathExists: /key } }"] {
+    for block in [
+        "{ activation: { tagEquals: { zone: b } } }",
+        "{ precondition: { pathExists: /key } }",
+    ] {
         let mut rig = Rig::silent(FakeEngine::new());
         let db = workload("db", block, &[]);
         rig.engine.set_silent(true);
         rig.agent.hello(std::slice::from_ref(&db));
-        rig.change(&[workload("web", "", &["db"])], &[deleted_after(&db.instance, &[])]);
+        rig.change(
+            &[workload("web", "", &["db"])],
+            &[deleted_after(&db.instance, &[])],
+        );
         let elsewhere = InstanceName::new("db", "x", "agent_B");
         let runs = WorkloadState::new(elsewhere, ExecutionState::plain(Phase::Running));
         rig.agent.receive(FromServer::WorkloadStates(vec![runs]));
@@ -674,14 +927,20 @@ fn what_waits_to_stop_for_its_precondition_goes_on_when_it_is_told_again_what_it
     rig.pass(1_000);
     rig.engine.set_stuck("web", true);
     rig.path("/key", false);
-    assert!(rig.sent().contains(&"db Stopping(WaitingToStop)".to_owned()));
+    assert!(
+        rig.sent()
+            .contains(&"db Stopping(WaitingToStop)".to_owned())
+    );
     rig.calls();
     rig.replace(&db, &db);
     assert_eq!((rig.sent(), rig.calls()), (vec![], vec![]));
     rig.engine.set_stuck("web", false);
     rig.pass(60_000);
     assert_eq!(rig.containers(), names(&[]));
-    assert_eq!(rig.sent().last().unwrap(), "db Pending(WaitingToStart): 'precondition: /key does not exist'");
+    assert_eq!(
+        rig.sent().last().unwrap(),
+        "db Pending(WaitingToStart): 'precondition: /key does not exist'"
+    );
 }
 
 /// Here paths below `/mnt` answer when `/mnt` is there.
@@ -703,7 +962,10 @@ fn a_path_that_does_not_answer_starts_nothing_and_stops_nothing() {
     ] {
         assert!(sent.contains(&expected.to_owned()), "{sent:?}");
     }
-    rig.paths.lock().unwrap().extend(["/mnt".to_owned(), "/mnt/x".to_owned()]);
+    rig.paths
+        .lock()
+        .unwrap()
+        .extend(["/mnt".to_owned(), "/mnt/x".to_owned()]);
     rig.pass(1_000);
     assert_eq!(rig.calls(), ["create camera", "create db"]);
     let expected = "radar Pending(WaitingToStart): 'inactive: /mnt/x exists'";
@@ -713,7 +975,11 @@ fn a_path_that_does_not_answer_starts_nothing_and_stops_nothing() {
     assert_eq!(rig.calls(), [] as [&str; 0], "what was known last counts");
     rig.paths.lock().unwrap().remove("/mnt/x");
     rig.path("/mnt", true);
-    assert_eq!(rig.calls(), ["delete db"], "an activation that was looked at counts");
+    assert_eq!(
+        rig.calls(),
+        ["delete db"],
+        "an activation that was looked at counts"
+    );
 }
 
 // ------------------------------------------------- samples: reconcile
@@ -721,7 +987,12 @@ fn a_path_that_does_not_answer_starts_nothing_and_stops_nothing() {
 /// 1 -> 2, 1 -> 3, 2 -> 4, 3 -> 4, where the arrow shows the order of starts.
 fn diamond(block: &str) -> [AddedWorkload; 4] {
     let one = |name: &str, needs: &[&str]| workload(name, block, needs);
-    [one("1", &[]), one("2", &["1"]), one("3", &["1"]), one("4", &["2", "3"])]
+    [
+        one("1", &[]),
+        one("2", &["1"]),
+        one("3", &["1"]),
+        one("4", &["2", "3"]),
+    ]
 }
 
 #[test]
@@ -780,7 +1051,10 @@ fn sample_precondition_that_never_held_keeps_3_4_and_5_from_starting() {
     rig.pass(60_000);
     assert_eq!(rig.calls(), ["create 1", "create 2"]);
     let sent = rig.sent();
-    assert!(sent.contains(&"3 Pending(WaitingToStart): 'precondition: /key does not exist'".to_owned()), "{sent:?}");
+    assert!(
+        sent.contains(&"3 Pending(WaitingToStart): 'precondition: /key does not exist'".to_owned()),
+        "{sent:?}"
+    );
 }
 
 // [utest->swdd~agent-lifecycle-precondition~1]
@@ -794,17 +1068,32 @@ fn sample_precondition_withdrawn_stops_4_and_5_then_3_and_restored_starts_all_ag
     let _ = (rig.calls(), rig.sent());
     rig.path("/key", false);
     assert_eq!(rig.calls(), ["delete 4", "delete 5", "delete 3"]);
-    let states: BTreeMap<String, String> =
-        rig.agent.manager.known_states().map(|(of, state)| (of.workload.to_string(), state.to_string())).collect();
-    assert_eq!(states["3"], "Pending(WaitingToStart): 'precondition: /key does not exist'");
-    assert_eq!(states["4"], "Pending(WaitingToStart): 'waits for '3', which may not run'");
+    let states: BTreeMap<String, String> = rig
+        .agent
+        .manager
+        .known_states()
+        .map(|(of, state)| (of.workload.to_string(), state.to_string()))
+        .collect();
+    assert_eq!(
+        states["3"],
+        "Pending(WaitingToStart): 'precondition: /key does not exist'"
+    );
+    assert_eq!(
+        states["4"],
+        "Pending(WaitingToStart): 'waits for '3', which may not run'"
+    );
     assert_eq!(states["1"], "Running(Ok)");
     rig.sent();
     rig.path("/key", true);
     rig.pass(1_000);
     assert_eq!(rig.calls(), ["create 3", "create 4", "create 5"]);
     assert_eq!(rig.containers(), names(&["1", "2", "3", "4", "5"]));
-    let known: BTreeSet<String> = rig.agent.manager.known_states().map(|(_, state)| state.to_string()).collect();
+    let known: BTreeSet<String> = rig
+        .agent
+        .manager
+        .known_states()
+        .map(|(_, state)| state.to_string())
+        .collect();
     assert_eq!(known, names(&["Running(Ok)"]));
 }
 
@@ -846,7 +1135,12 @@ fn sample_precondition_one_that_fails_or_is_not_ready_blocks_its_dependents_only
             rig.path("/key", true);
             let mut all = with_precondition("");
             let index = failing.parse::<usize>().unwrap() - 1;
-            let needs: Vec<&str> = all[index].workload.dependencies.keys().map(String::as_str).collect();
+            let needs: Vec<&str> = all[index]
+                .workload
+                .dependencies
+                .keys()
+                .map(String::as_str)
+                .collect();
             all[index] = workload(
                 failing,
                 "{ ready: { file: /up, deadlineMs: 0 }, precondition: { pathExists: /key } }",
@@ -871,7 +1165,10 @@ fn a_precondition_that_holds_again_before_the_stop_leaves_all_as_it_is() {
     rig.add(&with_precondition(GONE));
     rig.pass(1_000);
     rig.path("/key", false);
-    assert!(rig.phases().contains(&"3 Stopping(WaitingToStop)".to_owned()));
+    assert!(
+        rig.phases()
+            .contains(&"3 Stopping(WaitingToStop)".to_owned())
+    );
     rig.path("/key", true);
     assert!(rig.phases().contains(&"3 Running(Ok)".to_owned()));
     rig.agent.answers.holds("5", Purpose::Gone, false);
@@ -903,7 +1200,8 @@ fn sample_cleanup_goes_from_the_last_to_the_first_and_independent_ones_together(
     assert_eq!(rig.agent.manager.known_states().count(), 0);
 }
 
-/// What waits to stop runs on and needs what it depends on, so it is not enough that it is to be deleted as well.
+/// What waits to stop runs on and needs what it depends on, so it is not enough that it is to be
+/// deleted as well.
 #[test]
 fn sample_cleanup_without_conditions_goes_from_the_last_to_the_first_too() {
     let mut rig = Rig::new();
@@ -913,14 +1211,20 @@ fn sample_cleanup_without_conditions_goes_from_the_last_to_the_first_too() {
     rig.calls();
     rig.delete(&all);
     rig.pass(1_000);
-    assert_eq!(rig.calls(), ["delete 4", "delete 2", "delete 3", "delete 1"]);
+    assert_eq!(
+        rig.calls(),
+        ["delete 4", "delete 2", "delete 3", "delete 1"]
+    );
 }
 
 #[test]
 fn sample_cleanup_one_that_is_not_gone_or_cannot_be_deleted_keeps_what_it_needs() {
-    for (failing, kept) in
-        [("4", names(&["1", "2", "3"])), ("2", names(&["1"])), ("3", names(&["1"])), ("1", names(&[]))]
-    {
+    for (failing, kept) in [
+        ("4", names(&["1", "2", "3"])),
+        ("2", names(&["1"])),
+        ("3", names(&["1"])),
+        ("1", names(&[])),
+    ] {
         for stuck in [false, true] {
             let mut rig = Rig::new();
             let all = diamond(GONE);
@@ -961,8 +1265,15 @@ fn results_of_conditions_are_short() {
     let long = "x".repeat(1_000);
     assert!(short_info(long.clone()).len() <= CONDITION_INFO_MAX);
     let mut rig = Rig::new();
-    rig.agent.answers.set("db", Purpose::Ready, Outcome::fails(long));
+    rig.agent
+        .answers
+        .set("db", Purpose::Ready, Outcome::fails(long));
     rig.add(&[workload("db", READY, &[])]);
     rig.pass(30_000);
-    assert!(rig.agent.sent().iter().all(|report| report.state.additional_info.len() <= CONDITION_INFO_MAX));
+    assert!(
+        rig.agent
+            .sent()
+            .iter()
+            .all(|report| report.state.additional_info.len() <= CONDITION_INFO_MAX)
+    );
 }

@@ -4,7 +4,9 @@ use super::*;
 use crate::model::manifest::Manifest;
 
 fn state(workloads: &str) -> DesiredState {
-    Manifest::parse(&format!("apiVersion: v1\n{workloads}")).unwrap().state
+    Manifest::parse(&format!("apiVersion: v1\n{workloads}"))
+        .unwrap()
+        .state
 }
 
 fn workload(further: &str) -> String {
@@ -21,16 +23,28 @@ fn what_a_server_or_an_agent_refuses_is_an_error_and_all_of_it_is_named() {
     );
     let errors = errors(&state(&text));
     assert_eq!(errors.len(), 3, "{errors:?}");
-    assert!(errors[0].starts_with("workload 'noimage': ") && errors[0].contains("image"), "{errors:?}");
-    assert!(errors[1].starts_with(&format!("workload '{long}': ")), "{errors:?}");
-    assert_eq!(errors[2], "workload dependency 'a' is part of a cycle. It is: a -> b -> a");
+    assert!(
+        errors[0].starts_with("workload 'noimage': ") && errors[0].contains("image"),
+        "{errors:?}"
+    );
+    assert!(
+        errors[1].starts_with(&format!("workload '{long}': ")),
+        "{errors:?}"
+    );
+    assert_eq!(
+        errors[2],
+        "workload dependency 'a' is part of a cycle. It is: a -> b -> a"
+    );
 }
 
 #[test]
 fn what_templates_lead_to_is_left_to_the_server() {
     let text = "workloads: { a: { runtime: podman, agent: '{{c.agent}}', runtimeConfig: '{{c.all}}', configs: { c: c } } }\n\
                 configs: { c: { agent: A, all: 'image: x' } }";
-    assert_eq!((errors(&state(text)), unknown(&state(text))), (Vec::new(), Vec::new()));
+    assert_eq!(
+        (errors(&state(text)), unknown(&state(text))),
+        (Vec::new(), Vec::new())
+    );
 }
 
 #[test]
@@ -38,7 +52,9 @@ fn what_no_manifest_has_is_a_warning_with_the_nearest_name() {
     let text = format!(
         "workloads: {{ storage: {}, web: {} }}\nconfigs: {{ ports: '1' }}",
         workload(""),
-        workload(", dependencies: { storag: ADD_COND_RUNNING, other: ADD_COND_RUNNING }, configs: { p: port }"),
+        workload(
+            ", dependencies: { storag: ADD_COND_RUNNING, other: ADD_COND_RUNNING }, configs: { p: port }"
+        ),
     );
     let expected = [
         "workload 'web' needs 'other', which is in no manifest",
@@ -51,15 +67,34 @@ fn what_no_manifest_has_is_a_warning_with_the_nearest_name() {
 
 #[test]
 fn before_a_missing_agent_ends_it_what_cannot_be_run_is_named() {
-    let text = "apiVersion: v1\nworkloads:\n  w: { runtime: podman, runtimeConfig: 'imag: x' }\n".to_owned();
-    let inputs = [Input { name: "a.yaml".to_owned(), text }];
+    let text = "apiVersion: v1\nworkloads:\n  w: { runtime: podman, runtimeConfig: 'imag: x' }\n"
+        .to_owned();
+    let inputs = [Input {
+        name: "a.yaml".to_owned(),
+        text,
+    }];
     let mode = ModeChange::default();
-    let arguments = ManifestArguments { agent: None, delete: false, ignore_modes: true, mode, manifests: Vec::new() };
-    let played = play(None, [], |_, output| Ok(crate::cli::apply::merged(&inputs, &arguments, output, false)));
-    assert!(!played.result.unwrap().errors.is_empty() && played.err.contains("cannot be run: "), "{}", played.err);
+    let arguments = ManifestArguments {
+        agent: None,
+        delete: false,
+        ignore_modes: true,
+        mode,
+        manifests: Vec::new(),
+    };
+    let played = play(None, [], |_, output| {
+        Ok(crate::cli::apply::merged(
+            &inputs, &arguments, output, false,
+        ))
+    });
+    assert!(
+        !played.result.unwrap().errors.is_empty() && played.err.contains("cannot be run: "),
+        "{}",
+        played.err
+    );
 }
 
-/// Validates files of these texts, named `0.yaml`, `1.yaml`, ..., and a missing one where a text is empty.
+/// Validates files of these texts, named `0.yaml`, `1.yaml`, ..., and a missing one where a text is
+/// empty.
 fn validated(texts: &[&str], strict: bool) -> (ExitCode, String, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = |(number, text): (usize, &&str)| {
@@ -70,9 +105,15 @@ fn validated(texts: &[&str], strict: bool) -> (ExitCode, String, String) {
         path.to_str().unwrap().to_owned()
     };
     let manifests: Vec<String> = texts.iter().enumerate().map(file).collect();
-    let arguments = ValidateArguments { agent: None, strict, manifests };
+    let arguments = ValidateArguments {
+        agent: None,
+        strict,
+        manifests,
+    };
     let played = play(None, [], |_, output| validate(&arguments, output));
-    let err = played.err.replace(&format!("{}/", folder.path().display()), "");
+    let err = played
+        .err
+        .replace(&format!("{}/", folder.path().display()), "");
     (played.result.unwrap(), played.out, err)
 }
 
@@ -80,8 +121,14 @@ fn validated(texts: &[&str], strict: bool) -> (ExitCode, String, String) {
 fn wrong_name_is_reported_with_its_own_line() {
     let body = "    runtime: podman\n    agent: A\n    runtimeConfig: 'image: x'\n";
     for (text, line) in [
-        (format!("apiVersion: v1\nworkloads:\n  my.app:\n{body}"), "line 3 "),
-        (format!("apiVersion: v1\nworkloads:\n  w:\n{body}configs:\n  a.b:\n    c: d\n"), "line 8 "),
+        (
+            format!("apiVersion: v1\nworkloads:\n  my.app:\n{body}"),
+            "line 3 ",
+        ),
+        (
+            format!("apiVersion: v1\nworkloads:\n  w:\n{body}configs:\n  a.b:\n    c: d\n"),
+            "line 8 ",
+        ),
     ] {
         let (code, _, err) = validated(&[&text], false);
         assert_eq!(code, ExitCode::Failed);
@@ -96,7 +143,13 @@ fn errors_of_all_files_are_named() {
                  b: { runtime: podman, agent: A, runtimeConfig: \"image: x\\nlifecycle: { alve: {} }\" }\n";
     let (code, out, err) = validated(&[bad, "", worse, "- x"], false);
     assert_eq!((code, out.as_str()), (ExitCode::Failed, ""));
-    for named in ["0.yaml", "'1.yaml' not found", "2.yaml: workload 'a': ", "2.yaml: workload 'b': ", "3.yaml"] {
+    for named in [
+        "0.yaml",
+        "'1.yaml' not found",
+        "2.yaml: workload 'a': ",
+        "2.yaml: workload 'b': ",
+        "3.yaml",
+    ] {
         assert!(err.contains(named), "{named}: {err}");
     }
     assert_eq!(err.matches("error: ").count(), 5, "{err}");
@@ -106,8 +159,14 @@ fn errors_of_all_files_are_named() {
 fn warnings_are_errors_only_with_strict() {
     let unknown = "apiVersion: v1\nworkloads:\n  web: { runtime: podmn, agent: A, runtimeConfig: 'image: x' }\n";
     let (code, out, err) = validated(&[unknown], false);
-    assert_eq!((code, out.as_str()), (ExitCode::Success, "Valid: 1 workload, 0 configs.\n"));
-    assert!(err.contains("unknown runtime 'podmn', did you mean 'podman'?"), "{err}");
+    assert_eq!(
+        (code, out.as_str()),
+        (ExitCode::Success, "Valid: 1 workload, 0 configs.\n")
+    );
+    assert!(
+        err.contains("unknown runtime 'podmn', did you mean 'podman'?"),
+        "{err}"
+    );
     let (code, out, err) = validated(&[unknown], true);
     assert_eq!((code, out.as_str()), (ExitCode::Failed, ""));
     assert!(err.contains("error: valid, but with 1 warning\n"), "{err}");

@@ -11,17 +11,24 @@ fn drawn(state: &Node) -> String {
 /// Bars of one colour: where they begin, and how long they are.
 fn bars(svg: &str, stage: &str) -> Vec<(f64, f64)> {
     let (_, colour, _) = STAGES.iter().find(|(name, ..)| *name == stage).unwrap();
-    let bars = svg.lines().filter(|line| line.starts_with("<rect") && line.contains(colour));
+    let bars = svg
+        .lines()
+        .filter(|line| line.starts_with("<rect") && line.contains(colour));
     let number = |line: &str, key: &str| {
         let (_, rest) = line.split_once(&format!(" {key}=\"")).unwrap();
         rest.split_once('"').unwrap().0.parse::<f64>().unwrap()
     };
-    bars.skip(1).map(|line| (number(line, "x"), number(line, "width"))).collect() // The first is in the legend.
+    bars.skip(1)
+        .map(|line| (number(line, "x"), number(line, "width")))
+        .collect() // The first is in the legend.
 }
 
 #[test]
 fn each_stage_ends_where_the_next_one_begins() {
-    let svg = drawn(&state(&[("w", [Some(0), Some(100), Some(300), Some(600), Some(1_000), None])]));
+    let svg = drawn(&state(&[(
+        "w",
+        [Some(0), Some(100), Some(300), Some(600), Some(1_000), None],
+    )]));
     // 1,000 ms and a twentieth of that are as wide as all bars.
     let x = |at: f64| LEFT + (RIGHT - LEFT) * at / 1_050.0;
     for (stage, from, to) in [
@@ -31,9 +38,14 @@ fn each_stage_ends_where_the_next_one_begins() {
         ("not ready", 600.0, 1_000.0),
         ("running", 1_000.0, 1_050.0),
     ] {
-        let [(begin, width)] = bars(&svg, stage)[..] else { panic!("{stage:?}: {svg}") };
+        let [(begin, width)] = bars(&svg, stage)[..] else {
+            panic!("{stage:?}: {svg}")
+        };
         let (expected, end) = (x(from), x(to));
-        assert!((begin - expected).abs() < 0.1 && (begin + width - end).abs() < 0.2, "{stage:?}: {begin} {width}");
+        assert!(
+            (begin - expected).abs() < 0.1 && (begin + width - end).abs() < 0.2,
+            "{stage:?}: {begin} {width}"
+        );
     }
 }
 
@@ -43,9 +55,17 @@ fn the_chart_ended_at_the_last_event_although_something_waited() {
         ("runs", [Some(0), None, Some(10), None, Some(1_000), None]),
         ("waits", [Some(0), Some(3_000), None, None, None, None]),
     ]));
-    let [(begin, width)] = bars(&svg, "waits")[..] else { panic!("{svg}") };
-    assert!((begin - LEFT - (RIGHT - LEFT) / 3.0).abs() < 0.1, "now is at 9 s: {svg}");
-    assert!((begin + width - RIGHT).abs() < 0.2 && svg.contains(">not ready<"), "{svg}");
+    let [(begin, width)] = bars(&svg, "waits")[..] else {
+        panic!("{svg}")
+    };
+    assert!(
+        (begin - LEFT - (RIGHT - LEFT) / 3.0).abs() < 0.1,
+        "now is at 9 s: {svg}"
+    );
+    assert!(
+        (begin + width - RIGHT).abs() < 0.2 && svg.contains(">not ready<"),
+        "{svg}"
+    );
 }
 
 #[test]
@@ -66,26 +86,43 @@ fn what_ended_does_not_go_on_and_what_has_no_time_has_no_bar() {
 fn bars_are_in_the_order_of_acceptance_and_linked_to_what_they_waited_for() {
     let svg = drawn(&chain());
     let names = ["disk", "setup", "lone", "db", "web", "late"];
-    let places: Vec<usize> = names.map(|name| svg.find(&format!(">{name} <tspan")).expect(name)).into();
+    let places: Vec<usize> = names
+        .map(|name| svg.find(&format!(">{name} <tspan")).expect(name))
+        .into();
     assert!(places.is_sorted(), "{places:?}");
     assert_eq!(svg.matches("<path").count(), 2);
     assert_eq!(svg.matches("font-weight=\"bold\">disk").count(), 1);
     assert_eq!(svg.matches("font-weight=\"bold\">setup").count(), 0);
-    assert!(svg.contains("<title>web on A, waited 1.779 s for db, start 0.248 s, total 2.050 s</title>"), "{svg}");
+    assert!(
+        svg.contains(
+            "<title>web on A, waited 1.779 s for db, start 0.248 s, total 2.050 s</title>"
+        ),
+        "{svg}"
+    );
 }
 
 #[test]
 fn the_axis_has_a_few_round_labels_at_any_scale() {
     for (last, boot, expected) in [
         (2_050, 3_000, &["3.0", "3.5", "4.0", "4.5", "5.0"][..]),
-        (40, 1_234, &["1.235", "1.240", "1.245", "1.250", "1.255", "1.260", "1.265", "1.270", "1.275"]),
+        (
+            40,
+            1_234,
+            &[
+                "1.235", "1.240", "1.245", "1.250", "1.255", "1.260", "1.265", "1.270", "1.275",
+            ],
+        ),
         (9_999_999, 500, &["2000", "4000", "6000", "8000", "10000"]),
     ] {
         let mut state = state(&[("w", [Some(0), None, None, None, Some(last), None])]);
         *state.at_mut(&["timings", "boot"]).unwrap() = Node::Number(boot);
         let svg = drawn(&state);
-        let labels = svg.lines().filter(|line| line.contains("text-anchor=\"middle\">"));
-        let labels: Vec<&str> = labels.map(|line| line.split(['>', '<']).nth(2).unwrap()).collect();
+        let labels = svg
+            .lines()
+            .filter(|line| line.contains("text-anchor=\"middle\">"));
+        let labels: Vec<&str> = labels
+            .map(|line| line.split(['>', '<']).nth(2).unwrap())
+            .collect();
         assert_eq!(labels, expected);
     }
 }
@@ -93,8 +130,15 @@ fn the_axis_has_a_few_round_labels_at_any_scale() {
 #[test]
 fn names_of_any_kind_leave_the_chart_whole() {
     let long = "n".repeat(63);
-    let svg = drawn(&state(&[("<a&\"b\">\u{1b}", [Some(0); 6]), (&long, [Some(u64::MAX); 6]), ("", [None; 6])]));
-    assert!(svg.contains("&lt;a&amp;&quot;b&quot;&gt;") && !svg.contains('\u{1b}'), "{svg}");
+    let svg = drawn(&state(&[
+        ("<a&\"b\">\u{1b}", [Some(0); 6]),
+        (&long, [Some(u64::MAX); 6]),
+        ("", [None; 6]),
+    ]));
+    assert!(
+        svg.contains("&lt;a&amp;&quot;b&quot;&gt;") && !svg.contains('\u{1b}'),
+        "{svg}"
+    );
     assert!(svg.contains(&format!(">{}... <", "n".repeat(25))), "{svg}");
     assert_eq!(svg.matches("<g>").count(), svg.matches("</g>").count());
 }
@@ -102,5 +146,8 @@ fn names_of_any_kind_leave_the_chart_whole() {
 #[test]
 fn no_workloads_are_an_empty_chart() {
     let svg = drawn(&state(&[]));
-    assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n") && !svg.contains("NaN"), "{svg}");
+    assert!(
+        svg.starts_with("<svg") && svg.ends_with("</svg>\n") && !svg.contains("NaN"),
+        "{svg}"
+    );
 }

@@ -12,7 +12,11 @@ const ITEM: &str = "desiredState.configs.mode";
 const REFUSED: &str = "This would switch the mode from 'drive' to 'park'.";
 
 fn with_configs(configs: &[(&str, &str)]) -> Node {
-    let configs = Node::map(configs.iter().map(|(name, value)| (*name, Node::text(*value))));
+    let configs = Node::map(
+        configs
+            .iter()
+            .map(|(name, value)| (*name, Node::text(*value))),
+    );
     Node::map([("desiredState", Node::map([("configs", configs)]))])
 }
 
@@ -20,21 +24,45 @@ fn with_configs(configs: &[(&str, &str)]) -> Node {
 fn server(mode: Option<&str>) -> Node {
     let mut state = with_configs(&[("old", "1"), ("port", "80")]);
     let current = mode.map(|mode| ("current", Node::text(mode)));
-    let modes = Node::map([("configItem", Node::text("mode"))].into_iter().chain(current));
+    let modes = Node::map(
+        [("configItem", Node::text("mode"))]
+            .into_iter()
+            .chain(current),
+    );
     if let Some(mode) = mode {
-        state.at_mut(&["desiredState", "configs"]).unwrap().as_map_mut().unwrap().insert("mode", Node::text(mode));
+        state
+            .at_mut(&["desiredState", "configs"])
+            .unwrap()
+            .as_map_mut()
+            .unwrap()
+            .insert("mode", Node::text(mode));
     }
     state.as_map_mut().unwrap().insert(PART, modes);
     state
 }
 
 /// What is left of an update of these masks, in which `mode` is the mode, or why it is refused.
-fn left(mode: &str, masks: &[&str], keeps: bool, server: Node) -> (Option<String>, Vec<String>, Node) {
-    let new =
-        if mode.is_empty() { with_configs(&[("port", "81")]) } else { with_configs(&[("mode", mode), ("port", "81")]) };
+fn left(
+    mode: &str,
+    masks: &[&str],
+    keeps: bool,
+    server: Node,
+) -> (Option<String>, Vec<String>, Node) {
+    let new = if mode.is_empty() {
+        with_configs(&[("port", "81")])
+    } else {
+        with_configs(&[("mode", mode), ("port", "81")])
+    };
     let masks = masks.iter().map(ToString::to_string).collect();
-    let mut update = Update { new_state: new, masks, keeps_mode: Some(keeps), ..Update::default() };
-    let played = play(None, [Step::State(server)], |link, _| leave_out(&mut update, link));
+    let mut update = Update {
+        new_state: new,
+        masks,
+        keeps_mode: Some(keeps),
+        ..Update::default()
+    };
+    let played = play(None, [Step::State(server)], |link, _| {
+        leave_out(&mut update, link)
+    });
     assert_eq!(played.server.reads, [["modes", "desiredState.configs"]]);
     (played.result.unwrap(), update.masks, update.new_state)
 }
@@ -63,10 +91,17 @@ fn the_item_is_left_out_when_it_is_the_same_or_kept_with_masks_for_all_else() {
     let without = with_configs(&[("port", "81")]);
     for (masks, narrowed) in [
         (&[ITEM][..], &[][..]),
-        (&[ITEM, "desiredState.configs.port"], &["desiredState.configs.port"]),
+        (
+            &[ITEM, "desiredState.configs.port"],
+            &["desiredState.configs.port"],
+        ),
         (
             &["desiredState.configs"],
-            &["desiredState.configs.old", "desiredState.configs.port", "desiredState.configs.port"],
+            &[
+                "desiredState.configs.old",
+                "desiredState.configs.port",
+                "desiredState.configs.port",
+            ],
         ),
         (
             &["desiredState"],
@@ -82,19 +117,36 @@ fn the_item_is_left_out_when_it_is_the_same_or_kept_with_masks_for_all_else() {
             let result = left(mode, masks, keeps, server(Some("drive")));
             assert_eq!(
                 result,
-                (None, narrowed.iter().map(ToString::to_string).collect(), without.clone()),
+                (
+                    None,
+                    narrowed.iter().map(ToString::to_string).collect(),
+                    without.clone()
+                ),
                 "{masks:?} {mode}"
             );
         }
     }
-    assert_eq!(left("", &["desiredState.configs", ITEM], true, server(Some("drive"))).1.len(), 3, "nor is it deleted");
+    assert_eq!(
+        left(
+            "",
+            &["desiredState.configs", ITEM],
+            true,
+            server(Some("drive"))
+        )
+        .1
+        .len(),
+        3,
+        "nor is it deleted"
+    );
 }
 
 #[test]
 fn the_item_may_be_created_and_deleted_and_is_an_ordinary_one_without_modes() {
-    for (mode, server) in
-        [("park", server(None)), ("", server(Some("drive"))), ("park", with_configs(&[("mode", "drive")]))]
-    {
+    for (mode, server) in [
+        ("park", server(None)),
+        ("", server(Some("drive"))),
+        ("park", with_configs(&[("mode", "drive")])),
+    ] {
         for mask in [ITEM, "desiredState.configs", "desiredState"] {
             let (refusal, masks, _) = left(mode, &[mask], false, server.clone());
             assert_eq!((refusal, masks), (None, vec![mask.to_owned()]));
@@ -110,9 +162,19 @@ fn a_refused_switch_names_both_modes_and_the_options_and_nothing_is_sent() {
         keeps_mode: Some(false),
         ..Update::default()
     };
-    let played = play(None, [Step::State(server(Some("drive")))], |link, output| {
-        Context { link, output, waiting: Waiting::default(), ignore_modes: true }.update_and_wait(update)
-    });
+    let played = play(
+        None,
+        [Step::State(server(Some("drive")))],
+        |link, output| {
+            Context {
+                link,
+                output,
+                waiting: Waiting::default(),
+                ignore_modes: true,
+            }
+            .update_and_wait(update)
+        },
+    );
     let error = played.result.unwrap_err();
     assert_eq!(error.to_string(), format!("Command failed: '{REFUSED}'"));
     assert_eq!(
@@ -127,7 +189,13 @@ fn applied(name: &str, text: &str, delete: bool, mode: ModeChange) -> Update {
     let file = std::env::temp_dir().join(format!("ankaios-{}-{name}.yaml", std::process::id()));
     std::fs::write(&file, text).unwrap();
     let manifests = vec![file.display().to_string()];
-    let arguments = ManifestArguments { agent: None, delete, ignore_modes: false, mode, manifests };
+    let arguments = ManifestArguments {
+        agent: None,
+        delete,
+        ignore_modes: false,
+        mode,
+        manifests,
+    };
     let played = play(None, [], |_, output| apply::update(&arguments, output));
     std::fs::remove_file(&file).unwrap();
     played.result.unwrap()
@@ -135,9 +203,18 @@ fn applied(name: &str, text: &str, delete: bool, mode: ModeChange) -> Update {
 
 #[test]
 fn manifests_without_configs_deletions_and_intended_switches_are_not_looked_at() {
-    let keep = || ModeChange { keep_mode: true, ..ModeChange::default() };
-    let switch = || ModeChange { switch_mode: true, ..ModeChange::default() };
-    let (item, none) = ("apiVersion: v1\nconfigs: {mode: park}\n", "apiVersion: v1\n");
+    let keep = || ModeChange {
+        keep_mode: true,
+        ..ModeChange::default()
+    };
+    let switch = || ModeChange {
+        switch_mode: true,
+        ..ModeChange::default()
+    };
+    let (item, none) = (
+        "apiVersion: v1\nconfigs: {mode: park}\n",
+        "apiVersion: v1\n",
+    );
     for (text, delete, mode, expected) in [
         (item, false, ModeChange::default(), Some(false)),
         (item, false, keep(), Some(true)),
@@ -150,10 +227,22 @@ fn manifests_without_configs_deletions_and_intended_switches_are_not_looked_at()
         assert_eq!(update.keeps_mode, expected, "{text:?} {delete} {mode:?}");
     }
     // Nothing is read then.
-    let update = Update { masks: vec![ITEM.to_owned()], ..Update::default() };
-    let waiting = Waiting { no_wait: true, ..Waiting::default() };
+    let update = Update {
+        masks: vec![ITEM.to_owned()],
+        ..Update::default()
+    };
+    let waiting = Waiting {
+        no_wait: true,
+        ..Waiting::default()
+    };
     let played = play(None, [Step::Accept(accepted(&[], &[]))], |link, output| {
-        Context { link, output, waiting, ignore_modes: false }.update_and_wait(update)
+        Context {
+            link,
+            output,
+            waiting,
+            ignore_modes: false,
+        }
+        .update_and_wait(update)
     });
     assert_eq!(played.result.unwrap(), ExitCode::Success);
     assert!(played.server.reads.is_empty());

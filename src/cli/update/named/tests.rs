@@ -9,8 +9,16 @@ use crate::model::complete_state::execution_state_node;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use std::time::Duration;
 
-const FAIL_ON_ERROR: Waiting = Waiting { no_wait: false, limit: None, fail_on_error: true };
-const LIMITED: Waiting = Waiting { no_wait: false, limit: Some(Duration::from_secs(10)), fail_on_error: true };
+const FAIL_ON_ERROR: Waiting = Waiting {
+    no_wait: false,
+    limit: None,
+    fail_on_error: true,
+};
+const LIMITED: Waiting = Waiting {
+    no_wait: false,
+    limit: Some(Duration::from_secs(10)),
+    fail_on_error: true,
+};
 
 /// The desired instance of a workload on agent `A`.
 fn desired(name: &str) -> InstanceName {
@@ -26,16 +34,26 @@ fn cluster(agents: &[&str], workloads: &[&str], instances: &[(InstanceName, Phas
     let mut states = Node::empty();
     for (name, phase) in instances {
         let path = [&name.agent, &name.workload, &name.id];
-        let place = path.iter().fold(&mut states, |at, key| at.as_map_mut().unwrap().child(key.to_string()));
+        let place = path.iter().fold(&mut states, |at, key| {
+            at.as_map_mut().unwrap().child(key.to_string())
+        });
         *place = execution_state_node(&ExecutionState::with_info(*phase, "why"));
     }
-    let fields = [("agent", "A"), ("runtime", "podman"), ("runtimeConfig", "image: x"), ("restartPolicy", "NEVER")];
+    let fields = [
+        ("agent", "A"),
+        ("runtime", "podman"),
+        ("runtimeConfig", "image: x"),
+        ("restartPolicy", "NEVER"),
+    ];
     let workload = Node::map(fields.map(|(key, text)| (key, Node::text(text))));
     let workloads = Node::map(workloads.iter().map(|name| (*name, workload.clone())));
     let part = Node::map([("workloads", workloads)]);
     Node::map([
         ("workloadStates", states),
-        ("agents", Node::map(agents.iter().map(|agent| (*agent, Node::empty())))),
+        (
+            "agents",
+            Node::map(agents.iter().map(|agent| (*agent, Node::empty()))),
+        ),
         ("desiredState", part.clone()),
         ("effectiveState", part),
     ])
@@ -46,16 +64,38 @@ fn web(phase: Phase) -> Step {
 }
 
 fn report(instance: InstanceName, phase: Phase) -> Step {
-    Step::Broadcast(vec![WorkloadState::new(instance, ExecutionState::with_info(phase, "why"))])
+    Step::Broadcast(vec![WorkloadState::new(
+        instance,
+        ExecutionState::with_info(phase, "why"),
+    )])
 }
 
 /// Sends an update of `web` that changes nothing.
-fn repeat(update: Update, waiting: Waiting, steps: impl IntoIterator<Item = Step>) -> Played<ExitCode> {
-    let update = Update { masks: vec!["desiredState.workloads.web".to_owned()], ..update };
-    play(None, steps, |link, output| Context { link, output, waiting, ignore_modes: false }.update_and_wait(update))
+fn repeat(
+    update: Update,
+    waiting: Waiting,
+    steps: impl IntoIterator<Item = Step>,
+) -> Played<ExitCode> {
+    let update = Update {
+        masks: vec!["desiredState.workloads.web".to_owned()],
+        ..update
+    };
+    play(None, steps, |link, output| {
+        Context {
+            link,
+            output,
+            waiting,
+            ignore_modes: false,
+        }
+        .update_and_wait(update)
+    })
 }
 
-fn unchanged(waiting: Waiting, now: Phase, steps: impl IntoIterator<Item = Step>) -> Played<ExitCode> {
+fn unchanged(
+    waiting: Waiting,
+    now: Phase,
+    steps: impl IntoIterator<Item = Step>,
+) -> Played<ExitCode> {
     let begun = [web(now), Step::Accept(accepted(&[], &[])), web(now)];
     repeat(Update::default(), waiting, begun.into_iter().chain(steps))
 }
@@ -63,7 +103,11 @@ fn unchanged(waiting: Waiting, now: Phase, steps: impl IntoIterator<Item = Step>
 // [utest->swdd~cli-repeated-command-has-the-same-result~1]
 #[test]
 fn unchanged_failed_workload_ends_with_3() {
-    for phase in [Phase::FailedExecFailed, Phase::FailedLost, Phase::PendingStartingFailed] {
+    for phase in [
+        Phase::FailedExecFailed,
+        Phase::FailedLost,
+        Phase::PendingStartingFailed,
+    ] {
         let ran = unchanged(FAIL_ON_ERROR, phase, []);
         assert_eq!(ran.result.unwrap(), ExitCode::WorkloadFailed, "{phase}");
         assert_eq!(ran.out, "Apply successful. No workloads updated.\n");
@@ -71,8 +115,17 @@ fn unchanged_failed_workload_ends_with_3() {
             "warn: 1 workload did not reach the desired state:\nWORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE{}",
             " "
         );
-        assert!(ran.err.starts_with(&expected) && ran.err.contains("why"), "{}", ran.err);
-        assert!(ran.err.contains("\nerror: the update was accepted, but 1 workload failed\n"), "{}", ran.err);
+        assert!(
+            ran.err.starts_with(&expected) && ran.err.contains("why"),
+            "{}",
+            ran.err
+        );
+        assert!(
+            ran.err
+                .contains("\nerror: the update was accepted, but 1 workload failed\n"),
+            "{}",
+            ran.err
+        );
     }
 }
 
@@ -80,67 +133,133 @@ fn unchanged_failed_workload_ends_with_3() {
 fn unchanged_running_workload_ends_at_once_with_0() {
     for phase in [Phase::Running, Phase::Succeeded] {
         let ran = unchanged(LIMITED, phase, []);
-        assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::Success, ""));
+        assert_eq!(
+            (ran.result.unwrap(), ran.err.as_str()),
+            (ExitCode::Success, "")
+        );
         assert_eq!(ran.out, "Apply successful. No workloads updated.\n");
     }
 }
 
 #[test]
 fn unchanged_workload_that_is_not_ready_is_waited_for() {
-    let ran = unchanged(LIMITED, Phase::PendingStarting, [report(desired("web"), Phase::Running)]);
-    assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::Success, ""));
-    let begin =
-        "Apply successful. No workloads updated.\nWaiting for workload(s) to reach desired states (press Ctrl+C";
+    let ran = unchanged(
+        LIMITED,
+        Phase::PendingStarting,
+        [report(desired("web"), Phase::Running)],
+    );
+    assert_eq!(
+        (ran.result.unwrap(), ran.err.as_str()),
+        (ExitCode::Success, "")
+    );
+    let begin = "Apply successful. No workloads updated.\nWaiting for workload(s) to reach desired states (press Ctrl+C";
     assert!(ran.out.starts_with(begin), "{}", ran.out);
-    let ran = unchanged(LIMITED, Phase::PendingStarting, [report(desired("web"), Phase::FailedExecFailed)]);
+    let ran = unchanged(
+        LIMITED,
+        Phase::PendingStarting,
+        [report(desired("web"), Phase::FailedExecFailed)],
+    );
     assert_eq!(ran.result.unwrap(), ExitCode::WorkloadFailed);
-    let ran = unchanged(LIMITED, Phase::PendingStarting, [Step::Silence(Duration::from_secs(11))]);
+    let ran = unchanged(
+        LIMITED,
+        Phase::PendingStarting,
+        [Step::Silence(Duration::from_secs(11))],
+    );
     assert_eq!(ran.result.unwrap(), ExitCode::GaveUp);
-    assert!(ran.err.contains("error: gave up waiting after '10s' for 1 workload\n"), "{}", ran.err);
+    assert!(
+        ran.err
+            .contains("error: gave up waiting after '10s' for 1 workload\n"),
+        "{}",
+        ran.err
+    );
 }
 
 #[test]
 fn unchanged_workload_is_not_judged_without_the_options() {
-    let steps = [web(Phase::FailedExecFailed), Step::Accept(accepted(&[], &[]))];
+    let steps = [
+        web(Phase::FailedExecFailed),
+        Step::Accept(accepted(&[], &[])),
+    ];
     let ran = repeat(Update::default(), Waiting::default(), steps);
-    assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::Success, ""));
+    assert_eq!(
+        (ran.result.unwrap(), ran.err.as_str()),
+        (ExitCode::Success, "")
+    );
     assert!(ran.server.is_done());
 }
 
 #[test]
 fn older_instance_is_waited_for_and_not_judged() {
-    let both = [(older("web"), Phase::FailedExecFailed), (desired("web"), Phase::PendingInitial)];
+    let both = [
+        (older("web"), Phase::FailedExecFailed),
+        (desired("web"), Phase::PendingInitial),
+    ];
     let now = || Step::State(cluster(&["A"], &["web"], &both));
-    let end = [report(older("web"), Phase::Removed), report(desired("web"), Phase::Running)];
-    let steps = [now(), Step::Accept(accepted(&[], &[])), now()].into_iter().chain(end);
+    let end = [
+        report(older("web"), Phase::Removed),
+        report(desired("web"), Phase::Running),
+    ];
+    let steps = [now(), Step::Accept(accepted(&[], &[])), now()]
+        .into_iter()
+        .chain(end);
     let ran = repeat(Update::default(), LIMITED, steps);
-    assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::Success, ""));
+    assert_eq!(
+        (ran.result.unwrap(), ran.err.as_str()),
+        (ExitCode::Success, "")
+    );
     assert!(ran.server.is_done());
 }
 
 #[test]
 fn repeated_deletion_waits_for_the_end() {
-    let now = || Step::State(cluster(&["A"], &[], &[(older("web"), Phase::StoppingRequestedAtRuntime)]));
+    let now = || {
+        Step::State(cluster(
+            &["A"],
+            &[],
+            &[(older("web"), Phase::StoppingRequestedAtRuntime)],
+        ))
+    };
     let begun = || [now(), Step::Accept(accepted(&[], &[])), now()].into_iter();
-    let ran = repeat(Update::default(), LIMITED, begun().chain([report(older("web"), Phase::Removed)]));
+    let ran = repeat(
+        Update::default(),
+        LIMITED,
+        begun().chain([report(older("web"), Phase::Removed)]),
+    );
     assert_eq!(ran.result.unwrap(), ExitCode::Success);
     assert!(ran.server.is_done());
-    let ran = repeat(Update::default(), LIMITED, begun().chain([Step::Silence(Duration::from_secs(11))]));
+    let ran = repeat(
+        Update::default(),
+        LIMITED,
+        begun().chain([Step::Silence(Duration::from_secs(11))]),
+    );
     assert_eq!(ran.result.unwrap(), ExitCode::GaveUp);
 }
 
 #[test]
 fn workloads_beside_the_changed_ones_are_judged() {
     let accepted = accepted(&["db.2.A"], &[]);
-    let mut now = cluster(&["A"], &["web"], &[(desired("web"), Phase::FailedExecFailed)]);
+    let mut now = cluster(
+        &["A"],
+        &["web"],
+        &[(desired("web"), Phase::FailedExecFailed)],
+    );
     let running = execution_state_node(&ExecutionState::plain(Phase::Running));
     let db = Node::map([("db", Node::map([("1", running)]))]);
     now.at_mut(&["workloadStates", "A"])
         .and_then(Node::as_map_mut)
         .unwrap()
-        .extend(db.as_map().unwrap().iter().map(|(name, node)| (name.to_owned().into(), node.clone())));
+        .extend(
+            db.as_map()
+                .unwrap()
+                .iter()
+                .map(|(name, node)| (name.to_owned().into(), node.clone())),
+        );
     let now = || Step::State(now.clone());
-    let running = Step::Broadcast(vec![crate::cli::tests::reported("db.2.A", Phase::Running, "")]);
+    let running = Step::Broadcast(vec![crate::cli::tests::reported(
+        "db.2.A",
+        Phase::Running,
+        "",
+    )]);
     let steps = [now(), Step::Accept(accepted), now(), running, now()];
     let ran = repeat(Update::default(), FAIL_ON_ERROR, steps);
     assert_eq!(ran.result.unwrap(), ExitCode::WorkloadFailed);
@@ -148,7 +267,8 @@ fn workloads_beside_the_changed_ones_are_judged() {
 
 /// An update of `web` that the server judges.
 fn judged(phase: &str) -> Node {
-    let texts = [("phase", phase), ("reason", "web: why")].map(|(key, text)| (key, Node::text(text)));
+    let texts =
+        [("phase", phase), ("reason", "web: why")].map(|(key, text)| (key, Node::text(text)));
     let mut update = Node::map(texts);
     let names = Node::map([("web", Node::empty())]);
     update.as_map_mut().unwrap().insert("workloads", names);
@@ -156,19 +276,30 @@ fn judged(phase: &str) -> Node {
 }
 
 fn with_update(mut state: Node, phase: &str) -> Step {
-    state.as_map_mut().unwrap().insert("updates", Node::map([("4", judged(phase))]));
+    state
+        .as_map_mut()
+        .unwrap()
+        .insert("updates", Node::map([("4", judged(phase))]));
     Step::State(state)
 }
 
 #[test]
 fn open_update_is_followed_to_its_end() {
-    for (phase, code) in [("UNDONE", ExitCode::Undone), ("STUCK", ExitCode::Failed), ("KEPT", ExitCode::WorkloadFailed)]
-    {
+    for (phase, code) in [
+        ("UNDONE", ExitCode::Undone),
+        ("STUCK", ExitCode::Failed),
+        ("KEPT", ExitCode::WorkloadFailed),
+    ] {
         let now = || cluster(&["A"], &["web"], &[(desired("web"), Phase::Running)]);
         let read = |phase| with_update(Node::empty(), phase);
-        let begun = [with_update(now(), "TRIAL"), Step::Accept(accepted(&[], &[])), read("TRIAL")];
+        let begun = [
+            with_update(now(), "TRIAL"),
+            Step::Accept(accepted(&[], &[])),
+            read("TRIAL"),
+        ];
         let followed = [with_update(now(), "TRIAL"), read(phase)];
-        let restored = (phase == "UNDONE").then(|| read(phase)); // It replaced nothing that would have to run again.
+        // It replaced nothing that would have to run again.
+        let restored = (phase == "UNDONE").then(|| read(phase));
         let steps = begun.into_iter().chain(followed).chain(restored);
         let ran = repeat(Update::default(), FAIL_ON_ERROR, steps);
         assert_eq!(ran.result.unwrap(), code, "{phase}: {}", ran.err);
@@ -177,15 +308,42 @@ fn open_update_is_followed_to_its_end() {
 
 #[test]
 fn repeated_rollback_option_judges_by_health_and_cannot_roll_back() {
-    let update = || Update { rollback: true, ..Update::default() };
-    let begun = |phase| [Step::State(Node::empty()), web(phase), Step::Accept(accepted(&[], &[])), web(phase)];
-    let health = [Step::Silence(Duration::from_secs(10)), Step::Broadcast(Vec::new())];
-    let ran = repeat(update(), Waiting::default(), begun(Phase::Running).into_iter().chain(health));
-    assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::Success, ""));
+    let update = || Update {
+        rollback: true,
+        ..Update::default()
+    };
+    let begun = |phase| {
+        [
+            Step::State(Node::empty()),
+            web(phase),
+            Step::Accept(accepted(&[], &[])),
+            web(phase),
+        ]
+    };
+    let health = [
+        Step::Silence(Duration::from_secs(10)),
+        Step::Broadcast(Vec::new()),
+    ];
+    let ran = repeat(
+        update(),
+        Waiting::default(),
+        begun(Phase::Running).into_iter().chain(health),
+    );
+    assert_eq!(
+        (ran.result.unwrap(), ran.err.as_str()),
+        (ExitCode::Success, "")
+    );
     assert!(ran.server.is_done(), "it has to be healthy for 10 s");
     let dies = report(desired("web"), Phase::FailedExecFailed);
-    let ran = repeat(update(), Waiting::default(), begun(Phase::Running).into_iter().chain([dies]));
-    assert_eq!((ran.result.unwrap(), ran.server.updates.len()), (ExitCode::WorkloadFailed, 1));
+    let ran = repeat(
+        update(),
+        Waiting::default(),
+        begun(Phase::Running).into_iter().chain([dies]),
+    );
+    assert_eq!(
+        (ran.result.unwrap(), ran.server.updates.len()),
+        (ExitCode::WorkloadFailed, 1)
+    );
     let expected = "error: the workloads are as the manifests say, but one failed: web: Failed(ExecFailed): 'why'\n";
     assert!(ran.err.contains(expected), "{}", ran.err);
 }
@@ -197,7 +355,10 @@ fn masks_name_workloads_also_by_configs_and_the_mode() {
         let tags = Node::map([(tag, Node::text("drive"))]);
         Node::map([("configs", configs), ("tags", tags)])
     };
-    let workloads = Node::map([("web", workload("port", "x")), ("db", workload("disk", "modes"))]);
+    let workloads = Node::map([
+        ("web", workload("port", "x")),
+        ("db", workload("disk", "modes")),
+    ]);
     let state = Node::map([
         ("desiredState", Node::map([("workloads", workloads)])),
         ("modes", Node::map([("configItem", Node::text("mode"))])),
@@ -213,7 +374,9 @@ fn masks_name_workloads_also_by_configs_and_the_mode() {
         ("agents.A.tags", &[]),
     ] {
         let steps = [Step::State(state.clone())];
-        let named = play(None, steps, |link, _| workloads_of(mask, link)).result.unwrap();
+        let named = play(None, steps, |link, _| workloads_of(mask, link))
+            .result
+            .unwrap();
         assert_eq!(Vec::from_iter(named), expected, "{mask}");
     }
 }

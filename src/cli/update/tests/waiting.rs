@@ -4,10 +4,28 @@ use super::*;
 use crate::cli::tests::{Step, accepted, instance, let_need, play, reported, state};
 
 fn wait_state(added: &[&str], deleted: &[&str], connected: &[&str]) -> WaitState {
-    let all: Vec<InstanceName> = added.iter().chain(deleted).map(|name| instance(name)).collect();
-    let listed: Vec<(&str, &str, &str, Phase)> =
-        all.iter().map(|name| (&*name.workload, &*name.id, &*name.agent, Phase::PendingInitial)).collect();
-    WaitState::new(&accepted(added, deleted), &Node::empty(), &state(connected, &listed), AbsentAgents::Skipped)
+    let all: Vec<InstanceName> = added
+        .iter()
+        .chain(deleted)
+        .map(|name| instance(name))
+        .collect();
+    let listed: Vec<(&str, &str, &str, Phase)> = all
+        .iter()
+        .map(|name| {
+            (
+                &*name.workload,
+                &*name.id,
+                &*name.agent,
+                Phase::PendingInitial,
+            )
+        })
+        .collect();
+    WaitState::new(
+        &accepted(added, deleted),
+        &Node::empty(),
+        &state(connected, &listed),
+        AbsentAgents::Skipped,
+    )
 }
 
 /// The info of an instance in a frame.
@@ -38,7 +56,11 @@ fn each_phase_ends_the_wait_for_an_instance_as_the_table_says() {
         let mut deleted = wait_state(&[], &["w.1.A"], &["A"]);
         assert!(!deleted.is_settled());
         deleted.on_states(&[reported("w.1.A", phase, "")]);
-        assert_eq!(deleted.is_settled(), [Removed, AgentDisconnected].contains(&phase), "deleted {phase}");
+        assert_eq!(
+            deleted.is_settled(),
+            [Removed, AgentDisconnected].contains(&phase),
+            "deleted {phase}"
+        );
     }
 }
 
@@ -47,7 +69,10 @@ fn an_instance_in_both_lists_must_go_and_come_back() {
     let mut state = wait_state(&["w.1.A"], &["w.1.A"], &["A"]);
     state.on_states(&[reported("w.1.A", Phase::Removed, "")]);
     assert!(!state.is_settled());
-    state.on_states(&[reported("w.1.A", Phase::PendingStarting, ""), reported("w.1.A", Phase::Running, "")]);
+    state.on_states(&[
+        reported("w.1.A", Phase::PendingStarting, ""),
+        reported("w.1.A", Phase::Running, ""),
+    ]);
     assert!(state.is_settled());
 }
 
@@ -57,11 +82,18 @@ fn the_late_states_of_an_older_instance_ended_the_wait_for_the_new_one() {
     let begin = |earlier: &[Phase]| {
         let complete = state(&["A"], &[("w", "1", "A", Phase::Running)]);
         let mut accepted = accepted(&["w.1.A"], &[]);
-        accepted.earlier = earlier.iter().map(|phase| reported("w.1.A", *phase, "")).collect();
+        accepted.earlier = earlier
+            .iter()
+            .map(|phase| reported("w.1.A", *phase, ""))
+            .collect();
         WaitState::new(&accepted, &complete, &complete, AbsentAgents::Skipped)
     };
     let mut state = begin(&[]);
-    for phase in [Phase::Running, Phase::StoppingRequestedAtRuntime, Phase::Removed] {
+    for phase in [
+        Phase::Running,
+        Phase::StoppingRequestedAtRuntime,
+        Phase::Removed,
+    ] {
         state.on_states(&[reported("w.1.A", phase, "")]);
         assert!(!state.is_settled(), "{phase}");
     }
@@ -89,7 +121,12 @@ fn no_end_is_awaited_of_what_had_only_waited_to_start_or_to_stop() {
     ] {
         let complete = state(&["A"], &[("w", "1", "A", before)]);
         let names = ["w.1.A"];
-        let mut state = WaitState::new(&accepted(&names, &names), &complete, &complete, AbsentAgents::Skipped);
+        let mut state = WaitState::new(
+            &accepted(&names, &names),
+            &complete,
+            &complete,
+            AbsentAgents::Skipped,
+        );
         state.on_states(&[reported("w.1.A", Phase::Running, "")]);
         assert_eq!(!state.is_settled(), ends, "{before}");
     }
@@ -108,10 +145,18 @@ fn instances_of_agents_that_are_not_connected_are_not_waited_for() {
 #[test]
 fn what_the_server_does_not_list_any_more_is_removed_already() {
     let before = state(&["A"], &[("w", "1", "A", Phase::Running)]);
-    let state = WaitState::new(&accepted(&[], &["w.1.A"]), &before, &state(&["A"], &[]), AbsentAgents::Skipped);
+    let state = WaitState::new(
+        &accepted(&[], &["w.1.A"]),
+        &before,
+        &state(&["A"], &[]),
+        AbsentAgents::Skipped,
+    );
     assert!(state.is_settled());
     let frame = state.frame(' ', 200, usize::MAX);
-    assert_eq!(frame[1].trim_end(), "w               A       podman      Removed");
+    assert_eq!(
+        frame[1].trim_end(),
+        "w               A       podman      Removed"
+    );
 }
 
 #[test]
@@ -129,7 +174,11 @@ fn states_of_others_change_nothing() {
 fn frames_show_a_spinner_while_an_instance_is_outstanding() {
     let mut state = wait_state(&["sleepy.1.cspA", "web.2.cspA"], &[], &["cspA"]);
     state.on_states(&[
-        reported("sleepy.1.cspA", Phase::PendingStarting, "Triggered at runtime."),
+        reported(
+            "sleepy.1.cspA",
+            Phase::PendingStarting,
+            "Triggered at runtime.",
+        ),
         reported("web.2.cspA", Phase::Running, ""),
     ]);
     let expected = [
@@ -148,12 +197,18 @@ fn frames_show_a_spinner_while_an_instance_is_outstanding() {
 fn what_a_narrow_table_cuts_about_what_is_outstanding_stands_below_it() {
     let mut state = wait_state(&["db.1.A", "web.1.A"], &[], &["A"]);
     let info = "Retry 3: Error: no space left on device, and nothing helps";
-    state.on_states(&[reported("web.1.A", Phase::PendingStarting, info), reported("db.1.A", Phase::Running, info)]);
+    state.on_states(&[
+        reported("web.1.A", Phase::PendingStarting, info),
+        reported("db.1.A", Phase::Running, info),
+    ]);
     let frame = state.frame('|', 76, usize::MAX);
     assert_eq!(frame[3..], [String::new(), format!("web: {info}")]);
     assert_eq!(state.frame('|', 76, 5).len(), 5);
     assert_eq!(state.frame('|', 76, 4).len(), 3, "no room");
-    assert_eq!(state.frame('|', 40, 9)[4], "web: Retry 3: Error: no space left on...");
+    assert_eq!(
+        state.frame('|', 40, 9)[4],
+        "web: Retry 3: Error: no space left on..."
+    );
     assert_eq!(state.frame('|', 200, 9).len(), 3, "nothing is cut");
     state.on_states(&[reported("web.1.A", Phase::Running, info)]);
     assert_eq!(state.frame(' ', 76, usize::MAX).len(), 3, "all are done");
@@ -164,15 +219,38 @@ fn a_frame_that_is_too_long_shows_what_is_outstanding() {
     let names: Vec<String> = (0..20).map(|index| format!("w{index:02}.1.A")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut state = wait_state(&names, &[], &["A"]);
-    let running: Vec<WorkloadState> = names.iter().take(17).map(|name| reported(name, Phase::Running, "")).collect();
+    let running: Vec<WorkloadState> = names
+        .iter()
+        .take(17)
+        .map(|name| reported(name, Phase::Running, ""))
+        .collect();
     state.on_states(&running);
     let shown = |state: &WaitState, lines| -> Vec<String> {
         let frame = state.frame('|', 200, lines);
-        frame[1..].iter().map(|line| line.split("   ").next().unwrap_or_default().to_owned()).collect()
+        frame[1..]
+            .iter()
+            .map(|line| line.split("   ").next().unwrap_or_default().to_owned())
+            .collect()
     };
-    assert_eq!(shown(&state, 5), ["w17", "w18", "w19", "and 17 more, 0 of them not finished"]);
-    assert_eq!(shown(&state, 7), ["w00", "w01", "w17", "w18", "w19", "and 15 more, 0 of them not finished"]);
-    assert_eq!(shown(&state, 3), ["w17", "and 19 more, 2 of them not finished"]);
+    assert_eq!(
+        shown(&state, 5),
+        ["w17", "w18", "w19", "and 17 more, 0 of them not finished"]
+    );
+    assert_eq!(
+        shown(&state, 7),
+        [
+            "w00",
+            "w01",
+            "w17",
+            "w18",
+            "w19",
+            "and 15 more, 0 of them not finished"
+        ]
+    );
+    assert_eq!(
+        shown(&state, 3),
+        ["w17", "and 19 more, 2 of them not finished"]
+    );
     assert_eq!(shown(&state, 21).len(), 20);
     assert_eq!(shown(&state, usize::MAX).len(), 20);
 }
@@ -188,13 +266,25 @@ fn failures_are_listed_in_full_length() {
         reported("d.1.A", Phase::PendingWaitingToStart, ""),
         reported("e.1.A", Phase::FailedLost, ""),
     ]);
-    let names = |instances: Vec<&InstanceName>| instances.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+    let names = |instances: Vec<&InstanceName>| {
+        instances
+            .iter()
+            .map(|name| name.to_string())
+            .collect::<Vec<_>>()
+    };
     assert_eq!(names(state.failures()), ["a.1.A", "b.1.A"]);
     // A deleted workload is waited for until it is gone.
     assert_eq!(names(state.outstanding()), ["d.1.A", "e.1.A"]);
     let summary = state.summary(state.failures()).text(65_535, TooWide::Wrap);
     assert_eq!(summary.lines().count(), 3);
-    assert!(summary.lines().nth(2).unwrap().ends_with(&format!("Pending(StartingFailed)   {long}")), "{summary}");
+    assert!(
+        summary
+            .lines()
+            .nth(2)
+            .unwrap()
+            .ends_with(&format!("Pending(StartingFailed)   {long}")),
+        "{summary}"
+    );
 }
 
 /// `web` needs `db` running and `init` succeeded, `db` needs nothing; all are added but `init`.
@@ -207,9 +297,18 @@ fn dependent() -> WaitState {
             ("web", "1", "A", Phase::PendingInitial),
         ],
     );
-    let needs = [("db", "ADD_COND_RUNNING"), ("init", "ADD_COND_SUCCEEDED"), ("nobody", "ADD_COND_FAILED")];
+    let needs = [
+        ("db", "ADD_COND_RUNNING"),
+        ("init", "ADD_COND_SUCCEEDED"),
+        ("nobody", "ADD_COND_FAILED"),
+    ];
     let_need(&mut now, "effectiveState", "web", &needs);
-    WaitState::new(&accepted(&["web.1.A", "db.1.A"], &[]), &Node::empty(), &now, AbsentAgents::Skipped)
+    WaitState::new(
+        &accepted(&["web.1.A", "db.1.A"], &[]),
+        &Node::empty(),
+        &now,
+        AbsentAgents::Skipped,
+    )
 }
 
 #[test]
@@ -228,46 +327,88 @@ fn a_workload_that_waits_shows_for_what() {
         reported("db.1.A", Phase::PendingStarting, "Retry 2: no image"),
         reported("nobody.1.A", Phase::FailedExecFailed, ""),
     ]);
-    assert_eq!(info(&state), "waits for 'db' to run, it is Pending(Starting)");
+    assert_eq!(
+        info(&state),
+        "waits for 'db' to run, it is Pending(Starting)"
+    );
     let frame = state.frame('|', 200, usize::MAX);
-    assert!(frame[1].contains("| Pending(Starting)         Retry 2: no image"), "{frame:#?}");
     assert!(
-        frame[2].ends_with("| Pending(WaitingToStart)   waits for 'db' to run, it is Pending(Starting)"),
+        frame[1].contains("| Pending(Starting)         Retry 2: no image"),
         "{frame:#?}"
     );
-    state.on_states(&[reported("db.1.A", Phase::Running, ""), reported("web.1.A", Phase::Running, "")]);
+    assert!(
+        frame[2].ends_with(
+            "| Pending(WaitingToStart)   waits for 'db' to run, it is Pending(Starting)"
+        ),
+        "{frame:#?}"
+    );
+    state.on_states(&[
+        reported("db.1.A", Phase::Running, ""),
+        reported("web.1.A", Phase::Running, ""),
+    ]);
     assert_eq!(info(&state), "");
 }
 
 #[test]
 fn a_workload_that_must_not_stop_yet_shows_what_still_needs_it() {
     let mut before = state(&["A"], &[]);
-    let_need(&mut before, "desiredState", "web", &[("db", "ADD_COND_RUNNING")]);
-    let now = state(&["A"], &["db", "web"].map(|name| (name, "1", "A", Phase::Running)));
-    let mut state = WaitState::new(&accepted(&[], &["db.1.A", "web.1.A"]), &before, &now, AbsentAgents::Skipped);
+    let_need(
+        &mut before,
+        "desiredState",
+        "web",
+        &[("db", "ADD_COND_RUNNING")],
+    );
+    let now = state(
+        &["A"],
+        &["db", "web"].map(|name| (name, "1", "A", Phase::Running)),
+    );
+    let mut state = WaitState::new(
+        &accepted(&[], &["db.1.A", "web.1.A"]),
+        &before,
+        &now,
+        AbsentAgents::Skipped,
+    );
     state.on_states(&[
         reported("db.1.A", Phase::StoppingWaitingToStop, ""),
         reported("web.1.A", Phase::StoppingRequestedAtRuntime, ""),
     ]);
     let info = |state: &WaitState| info_of(state, "db.1.A");
-    assert_eq!(info(&state), "waits for 'web' to end, it is Stopping(RequestedAtRuntime)");
+    assert_eq!(
+        info(&state),
+        "waits for 'web' to end, it is Stopping(RequestedAtRuntime)"
+    );
     state.on_states(&[reported("web.1.A", Phase::Removed, "")]);
     assert_eq!(info(&state), "");
 }
 
 #[test]
-fn what_keeps_a_workload_from_stopping_is_named_together_and_a_guarded_update_leaves_only_that_to_restart() {
-    let mut now = state(&["A"], &["a", "b", "c", "d", "db"].map(|name| (name, "1", "A", Phase::Running)));
+fn what_keeps_a_workload_from_stopping_is_named_together_and_a_guarded_update_leaves_only_that_to_restart()
+ {
+    let mut now = state(
+        &["A"],
+        &["a", "b", "c", "d", "db"].map(|name| (name, "1", "A", Phase::Running)),
+    );
     for name in ["a", "b", "c", "d"] {
-        let_need(&mut now, "desiredState", name, &[("db", "ADD_COND_RUNNING")]);
+        let_need(
+            &mut now,
+            "desiredState",
+            name,
+            &[("db", "ADD_COND_RUNNING")],
+        );
     }
-    let mut state = WaitState::new(&accepted(&["db.2.A"], &["db.1.A"]), &now, &now, AbsentAgents::Skipped);
+    let mut state = WaitState::new(
+        &accepted(&["db.2.A"], &["db.1.A"]),
+        &now,
+        &now,
+        AbsentAgents::Skipped,
+    );
     state.on_states(&[reported("db.1.A", Phase::StoppingWaitingToStop, "")]);
     let waits = "waits for 'a', 'b', 'c' and 1 more to end";
     assert_eq!(info_of(&state, "db.1.A"), waits);
     for (is_guarded, restart) in [(false, "db"), (true, "a b c d")] {
         state.is_guarded = is_guarded;
-        let expected = format!("'db' {waits}: use 'ank restart {restart}', or delete or change what needs it");
+        let expected =
+            format!("'db' {waits}: use 'ank restart {restart}', or delete or change what needs it");
         assert_eq!(state.advice(), Some(expected));
     }
 }
@@ -279,29 +420,79 @@ fn a_dependency_that_the_update_took_away_is_not_waited_for_any_more() {
     let (cache, db) = (("cache", "ADD_COND_RUNNING"), ("db", "ADD_COND_RUNNING"));
     let_need(&mut before, "effectiveState", "web", &[cache, db]);
     let_need(&mut now, "effectiveState", "web", &[cache]);
-    let state = WaitState::new(&accepted(&["web.1.A"], &[]), &before, &now, AbsentAgents::Skipped);
-    assert_eq!(info_of(&state, "web.1.A"), "waits for 'cache' to run, it does not exist");
+    let state = WaitState::new(
+        &accepted(&["web.1.A"], &[]),
+        &before,
+        &now,
+        AbsentAgents::Skipped,
+    );
+    assert_eq!(
+        info_of(&state, "web.1.A"),
+        "waits for 'cache' to run, it does not exist"
+    );
 }
 
 /// As in a restart: its old instance is removed, and there is no new one yet.
 #[test]
 fn what_has_ended_is_not_said_to_be_misspelt() {
-    let mut now = state(&["A"], &[("web", "1", "A", Phase::PendingWaitingToStart), ("db", "1", "A", Phase::Running)]);
-    let_need(&mut now, "effectiveState", "web", &[("db", "ADD_COND_RUNNING")]);
-    let mut state = WaitState::new(&accepted(&["web.1.A"], &["db.1.A"]), &now, &now, AbsentAgents::Skipped);
+    let mut now = state(
+        &["A"],
+        &[
+            ("web", "1", "A", Phase::PendingWaitingToStart),
+            ("db", "1", "A", Phase::Running),
+        ],
+    );
+    let_need(
+        &mut now,
+        "effectiveState",
+        "web",
+        &[("db", "ADD_COND_RUNNING")],
+    );
+    let mut state = WaitState::new(
+        &accepted(&["web.1.A"], &["db.1.A"]),
+        &now,
+        &now,
+        AbsentAgents::Skipped,
+    );
     state.on_states(&[reported("db.1.A", Phase::Removed, "")]);
-    assert_eq!(info_of(&state, "web.1.A"), "waits for 'db' to run, it has ended");
+    assert_eq!(
+        info_of(&state, "web.1.A"),
+        "waits for 'db' to run, it has ended"
+    );
 }
 
 /// An instance without an agent needs nothing.
 #[test]
 fn what_is_not_scheduled_keeps_nothing_from_ending() {
     let mut before = state(&["A"], &[]);
-    let_need(&mut before, "desiredState", "web", &[("db", "ADD_COND_RUNNING")]);
-    let web = [("web", "1", "", Phase::NotScheduled), ("web", "1", "A", Phase::Running)];
-    let now = state(&["A"], &[web[0], web[1], ("db", "1", "A", Phase::StoppingWaitingToStop)]);
-    let state = WaitState::new(&accepted(&[], &["db.1.A"]), &before, &now, AbsentAgents::Skipped);
-    assert_eq!(info_of(&state, "db.1.A"), "waits for 'web' to end, it is Running(Ok)");
+    let_need(
+        &mut before,
+        "desiredState",
+        "web",
+        &[("db", "ADD_COND_RUNNING")],
+    );
+    let web = [
+        ("web", "1", "", Phase::NotScheduled),
+        ("web", "1", "A", Phase::Running),
+    ];
+    let now = state(
+        &["A"],
+        &[
+            web[0],
+            web[1],
+            ("db", "1", "A", Phase::StoppingWaitingToStop),
+        ],
+    );
+    let state = WaitState::new(
+        &accepted(&[], &["db.1.A"]),
+        &before,
+        &now,
+        AbsentAgents::Skipped,
+    );
+    assert_eq!(
+        info_of(&state, "db.1.A"),
+        "waits for 'web' to end, it is Running(Ok)"
+    );
 }
 
 #[test]
@@ -310,7 +501,10 @@ fn a_removed_instance_does_not_go_back_to_stopping() {
     state.on_states(&[reported("w.1.A", Phase::Removed, "")]);
     state.on_states(&[reported("w.1.A", Phase::StoppingRequestedAtRuntime, "late")]);
     let summary = state.summary([&instance("w.1.A")]);
-    assert_eq!((summary.rows[0][3].as_str(), summary.rows[0][4].as_str()), ("Removed", ""));
+    assert_eq!(
+        (summary.rows[0][3].as_str(), summary.rows[0][4].as_str()),
+        ("Removed", "")
+    );
 }
 
 #[test]
@@ -319,8 +513,19 @@ fn what_was_deleted_stands_above_what_replaced_it() {
     let mut state = wait_state(&["w.a.A", "v.c.A"], &["w.b.A"], &["A"]);
     state.on_states(&[reported("w.b.A", Phase::StoppingDeleteFailed, "")]);
     let summary = state.summary([&new, &old, &other]);
-    let states: Vec<[&str; 2]> = summary.rows.iter().map(|row| [row[0].as_str(), row[3].as_str()]).collect();
-    assert_eq!(states, [["v", "Pending(Initial)"], ["w", "Stopping(DeleteFailed)"], ["w", "Pending(Initial)"]]);
+    let states: Vec<[&str; 2]> = summary
+        .rows
+        .iter()
+        .map(|row| [row[0].as_str(), row[3].as_str()])
+        .collect();
+    assert_eq!(
+        states,
+        [
+            ["v", "Pending(Initial)"],
+            ["w", "Stopping(DeleteFailed)"],
+            ["w", "Pending(Initial)"]
+        ]
+    );
 }
 
 /// Plays `steps` and gives how the wait ended and what was written.
@@ -328,13 +533,22 @@ fn run(state: &mut WaitState, steps: Vec<Step>) -> (Result<bool>, String) {
     run_in(None, state, steps)
 }
 
-fn run_in(terminal: Option<fn() -> (usize, usize)>, state: &mut WaitState, steps: Vec<Step>) -> (Result<bool>, String) {
+fn run_in(
+    terminal: Option<fn() -> (usize, usize)>,
+    state: &mut WaitState,
+    steps: Vec<Step>,
+) -> (Result<bool>, String) {
     let played = play(terminal, steps, |link, output| {
         wait(
             state,
             settled,
             None,
-            &mut Context { link, output, waiting: crate::cli::settings::Waiting::default(), ignore_modes: false },
+            &mut Context {
+                link,
+                output,
+                waiting: crate::cli::settings::Waiting::default(),
+                ignore_modes: false,
+            },
         )
     });
     (played.result, played.out)
@@ -372,43 +586,72 @@ fn without_a_terminal_a_long_table_is_not_written_for_each_change() {
     let names: Vec<String> = (0..120).map(|number| format!("w{number}.1.A")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut state = wait_state(&names, &[], &["A"]);
-    let mut steps: Vec<Step> =
-        names.iter().map(|name| Step::Broadcast(vec![reported(name, Phase::Running, "")])).collect();
+    let mut steps: Vec<Step> = names
+        .iter()
+        .map(|name| Step::Broadcast(vec![reported(name, Phase::Running, "")]))
+        .collect();
     let pause = state.pause_between_frames();
     assert_eq!(pause, Duration::from_secs(1));
     steps.insert(60, Step::Silence(pause + Duration::from_millis(1)));
     let (end, text) = run(&mut state, steps);
     assert!(end.unwrap());
-    let frames: Vec<usize> =
-        text.split("WORKLOAD NAME").skip(1).map(|frame| frame.matches("Running(Ok)").count()).collect();
+    let frames: Vec<usize> = text
+        .split("WORKLOAD NAME")
+        .skip(1)
+        .map(|frame| frame.matches("Running(Ok)").count())
+        .collect();
     assert_eq!(frames, [0, 60, 120], "at once, after the pause, at the end");
 }
 
 #[test]
 fn in_a_terminal_the_spinner_turns_with_the_time() {
     let mut state = wait_state(&["w.1.A"], &[], &["A"]);
-    let steps = vec![Step::Silence(SPINNER_INTERVAL * 4), Step::Broadcast(vec![reported("w.1.A", Phase::Running, "")])];
+    let steps = vec![
+        Step::Silence(SPINNER_INTERVAL * 4),
+        Step::Broadcast(vec![reported("w.1.A", Phase::Running, "")]),
+    ];
     let (end, text) = run_in(Some(|| (100, 24)), &mut state, steps);
     assert!(end.unwrap());
-    let symbols: String =
-        text.split("\x1b[1G").filter_map(|frame| frame.split("podman    ").nth(1)?.chars().next()).collect();
+    let symbols: String = text
+        .split("\x1b[1G")
+        .filter_map(|frame| frame.split("podman    ").nth(1)?.chars().next())
+        .collect();
     assert_eq!(symbols, "|/-\\ ");
-    assert_eq!(text.matches("\x1b[2A").count(), 4, "every frame but the first goes back over the one before");
+    assert_eq!(
+        text.matches("\x1b[2A").count(),
+        4,
+        "every frame but the first goes back over the one before"
+    );
 }
 
 #[test]
 fn waiting_ends_with_the_connection() {
     let mut state = wait_state(&["w.1.A"], &[], &["A"]);
-    let steps = vec![Step::Broadcast(vec![reported("w.1.A", Phase::PendingStarting, "Retry 3: no image")])];
+    let steps = vec![Step::Broadcast(vec![reported(
+        "w.1.A",
+        Phase::PendingStarting,
+        "Retry 3: no image",
+    )])];
     let (end, _) = run(&mut state, steps);
-    assert_eq!(end.unwrap_err().to_string(), "Command failed: 'Connection to server interrupted'");
+    assert_eq!(
+        end.unwrap_err().to_string(),
+        "Command failed: 'Connection to server interrupted'"
+    );
 }
 
 #[test]
 fn what_is_not_relevant_on_its_node_is_not_waited_for() {
     let mut state = wait_state(&["w.1.A", "x.1.A"], &[], &["A"]);
-    state.on_states(&[reported("w.1.A", Phase::PendingWaitingToStart, "precondition: /key does not exist")]);
-    state.on_states(&[reported("x.1.A", Phase::PendingWaitingToStart, "inactive: /dev/x does not exist")]);
+    state.on_states(&[reported(
+        "w.1.A",
+        Phase::PendingWaitingToStart,
+        "precondition: /key does not exist",
+    )]);
+    state.on_states(&[reported(
+        "x.1.A",
+        Phase::PendingWaitingToStart,
+        "inactive: /dev/x does not exist",
+    )]);
     assert_eq!(state.outstanding(), [&instance("w.1.A")]);
 }
 
@@ -418,12 +661,26 @@ fn what_needs_something_that_is_not_relevant_on_its_node_is_not_waited_for() {
     let all = ["camera", "view", "far", "web"].map(|name| (name, "1", "A", Phase::PendingInitial));
     let mut complete = state(&["A"], &all);
     for (name, needed) in [("view", "camera"), ("far", "view"), ("web", "db")] {
-        let_need(&mut complete, "desiredState", name, &[(needed, "ADD_COND_RUNNING")]);
+        let_need(
+            &mut complete,
+            "desiredState",
+            name,
+            &[(needed, "ADD_COND_RUNNING")],
+        );
     }
     let added = ["camera.1.A", "view.1.A", "far.1.A", "web.1.A"];
-    let mut state = WaitState::new(&accepted(&added, &[]), &Node::empty(), &complete, AbsentAgents::Skipped);
+    let mut state = WaitState::new(
+        &accepted(&added, &[]),
+        &Node::empty(),
+        &complete,
+        AbsentAgents::Skipped,
+    );
     let waits = |name: &str, info: &str| reported(name, Phase::PendingWaitingToStart, info);
-    state.on_states(&[waits("view.1.A", ""), waits("far.1.A", ""), waits("web.1.A", "")]);
+    state.on_states(&[
+        waits("view.1.A", ""),
+        waits("far.1.A", ""),
+        waits("web.1.A", ""),
+    ]);
     assert_eq!(state.outstanding().len(), 4);
     state.on_states(&[waits("camera.1.A", "inactive: /dev/x does not exist")]);
     assert_eq!(state.outstanding(), [&instance("web.1.A")]);
@@ -431,16 +688,37 @@ fn what_needs_something_that_is_not_relevant_on_its_node_is_not_waited_for() {
 
 #[test]
 fn what_waits_for_a_workload_outside_of_the_mode_is_done() {
-    let listed = [("web", "1", "A", Phase::PendingInitial), ("db", "1", "", Phase::NotScheduled)];
+    let listed = [
+        ("web", "1", "A", Phase::PendingInitial),
+        ("db", "1", "", Phase::NotScheduled),
+    ];
     let mut now = state(&["A"], &listed);
-    let_need(&mut now, "desiredState", "web", &[("db", "ADD_COND_RUNNING")]);
+    let_need(
+        &mut now,
+        "desiredState",
+        "web",
+        &[("db", "ADD_COND_RUNNING")],
+    );
     let place = ["workloadStates", "", "db", "1"]
         .iter()
-        .fold(&mut now, |place, key| place.as_map_mut().unwrap().get_mut(*key).unwrap());
-    place.as_map_mut().unwrap().insert("additionalInfo".to_owned(), Node::text("not in mode 'park'"));
-    let mut state = WaitState::new(&accepted(&["web.1.A"], &[]), &Node::empty(), &now, AbsentAgents::Skipped);
+        .fold(&mut now, |place, key| {
+            place.as_map_mut().unwrap().get_mut(*key).unwrap()
+        });
+    place.as_map_mut().unwrap().insert(
+        "additionalInfo".to_owned(),
+        Node::text("not in mode 'park'"),
+    );
+    let mut state = WaitState::new(
+        &accepted(&["web.1.A"], &[]),
+        &Node::empty(),
+        &now,
+        AbsentAgents::Skipped,
+    );
     assert!(!state.is_settled());
     state.on_states(&[reported("web.1.A", Phase::PendingWaitingToStart, "")]);
     assert!(state.is_settled());
-    assert_eq!(info_of(&state, "web.1.A"), "waits for 'db' to run, it is NotScheduled (not in mode 'park')");
+    assert_eq!(
+        info_of(&state, "web.1.A"),
+        "waits for 'db' to run, it is NotScheduled (not in mode 'park')"
+    );
 }

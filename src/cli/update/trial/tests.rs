@@ -27,34 +27,59 @@ struct Rig {
 fn effective(workloads: &[(&str, &str, &str)]) -> Node {
     let workload = |(name, policy, block): &(&str, &str, &str)| {
         let config = format!("image: x\nlifecycle: {{ update: {block} }}");
-        let fields = [("runtime", "podman"), ("restartPolicy", policy), ("runtimeConfig", &config)];
-        ((*name).to_owned(), Node::map(fields.map(|(key, text)| (key, Node::text(text)))))
+        let fields = [
+            ("runtime", "podman"),
+            ("restartPolicy", policy),
+            ("runtimeConfig", &config),
+        ];
+        (
+            (*name).to_owned(),
+            Node::map(fields.map(|(key, text)| (key, Node::text(text)))),
+        )
     };
-    Node::map([("effectiveState", Node::map([("workloads", Node::map(workloads.iter().map(workload)))]))])
+    Node::map([(
+        "effectiveState",
+        Node::map([("workloads", Node::map(workloads.iter().map(workload)))]),
+    )])
 }
 
 impl Rig {
-    /// Begins the trial of `changes` to the complete state `before`; instances begin as `Pending(Initial)`.
+    /// Begins the trial of `changes` to the complete state `before`; instances begin as
+    /// `Pending(Initial)`.
     fn new(changes: &Accepted, before: &Node, connected: &[&str], effective: &Node) -> Self {
         let mut now = before.clone();
         for name in changes.added.iter().chain(&changes.deleted) {
             let path = ["workloadStates", &name.agent, &name.workload, &name.id];
-            let place = path.iter().fold(&mut now, |at, key| at.as_map_mut().unwrap().child((*key).to_owned()));
+            let place = path.iter().fold(&mut now, |at, key| {
+                at.as_map_mut().unwrap().child((*key).to_owned())
+            });
             if place.is_empty_container() {
                 *place = execution_state_node(&ExecutionState::plain(Phase::PendingInitial));
             }
         }
         let agents = state(connected, &[]).get("agents").cloned().unwrap();
-        now.as_map_mut().unwrap().insert("agents".to_owned(), agents);
+        now.as_map_mut()
+            .unwrap()
+            .insert("agents".to_owned(), agents);
         let begin = SystemClock.now();
         let mut wait = WaitState::new(changes, before, &now, AbsentAgents::Skipped);
         let trial = ClientTrial::new(changes, before, &mut wait, effective, begin);
-        Self { wait, trial, begin, effective: effective.clone() }
+        Self {
+            wait,
+            trial,
+            begin,
+            effective: effective.clone(),
+        }
     }
 
     /// One new workload `w` on agent `A`.
     fn of_one(policy: &str, block: &str) -> Self {
-        Self::new(&accepted(&["w.1.A"], &[]), &state(&["A"], &[]), &["A"], &effective(&[("w", policy, block)]))
+        Self::new(
+            &accepted(&["w.1.A"], &[]),
+            &state(&["A"], &[]),
+            &["A"],
+            &effective(&[("w", policy, block)]),
+        )
     }
 
     fn at(&self, second: f32) -> Instant {
@@ -73,9 +98,20 @@ impl Rig {
 
     fn check_with(&mut self, second: f32, states: &[WorkloadState]) -> Verdict {
         let now = self.at(second);
-        let mut server = ScriptedServer { now, ..ScriptedServer::new([Step::State(self.effective.clone())]) };
-        match self.trial.check(&mut self.wait, &mut server, states).unwrap() {
-            Progress::Break(()) => self.trial.failure.clone().map_or(Verdict::Good, Verdict::Failed),
+        let mut server = ScriptedServer {
+            now,
+            ..ScriptedServer::new([Step::State(self.effective.clone())])
+        };
+        match self
+            .trial
+            .check(&mut self.wait, &mut server, states)
+            .unwrap()
+        {
+            Progress::Break(()) => self
+                .trial
+                .failure
+                .clone()
+                .map_or(Verdict::Good, Verdict::Failed),
             Progress::Continue(again) => {
                 let again = again.unwrap().duration_since(self.begin).as_secs_f32();
                 Verdict::Open((again * 10.0).round() / 10.0)
@@ -108,10 +144,20 @@ fn an_instance_is_healthy_when_it_ran_long_enough_without_interruption() {
 fn what_cannot_come_to_run_any_more_has_failed() {
     let no_more = "No more restarts: Exit code: '1'";
     for (policy, phase, info, fails) in [
-        ("ALWAYS", Phase::PendingStartingFailed, "No more retries: no image", true),
+        (
+            "ALWAYS",
+            Phase::PendingStartingFailed,
+            "No more retries: no image",
+            true,
+        ),
         ("NEVER", Phase::FailedExecFailed, "Exit code: '1'", true),
         ("ALWAYS", Phase::FailedExecFailed, "Exit code: '1'", false),
-        ("ON_FAILURE", Phase::FailedExecFailed, "Exit code: '1'", false),
+        (
+            "ON_FAILURE",
+            Phase::FailedExecFailed,
+            "Exit code: '1'",
+            false,
+        ),
         ("ON_FAILURE", Phase::FailedExecFailed, no_more, true),
         ("NEVER", Phase::FailedLost, "", false),
         ("NEVER", Phase::FailedUnknown, "", false),
@@ -119,7 +165,11 @@ fn what_cannot_come_to_run_any_more_has_failed() {
     ] {
         let mut rig = Rig::of_one(policy, "{}");
         rig.report(1.0, "w.1.A", phase, info);
-        let expected = if fails { failed(&format!("w: {phase}: '{info}'")) } else { Verdict::Open(120.0) };
+        let expected = if fails {
+            failed(&format!("w: {phase}: '{info}'"))
+        } else {
+            Verdict::Open(120.0)
+        };
         assert_eq!(rig.check(1.0), expected, "{policy} {phase} {info}");
     }
 }
@@ -127,32 +177,52 @@ fn what_cannot_come_to_run_any_more_has_failed() {
 #[test]
 fn without_a_block_the_defaults_count() {
     let effective = Node::map([("effectiveState", Node::empty())]);
-    let mut rig = Rig::new(&accepted(&["w.1.A"], &[]), &state(&["A"], &[]), &["A"], &effective);
+    let mut rig = Rig::new(
+        &accepted(&["w.1.A"], &[]),
+        &state(&["A"], &[]),
+        &["A"],
+        &effective,
+    );
     rig.report(1.0, "w.1.A", Phase::Running, "");
     assert_eq!(rig.check(1.0), Verdict::Open(11.0));
     rig.report(2.0, "w.1.A", Phase::PendingStarting, "");
     assert_eq!(rig.check(119.9), Verdict::Open(120.0));
-    assert_eq!(rig.check(120.0), failed("w: not healthy within 120 s: Pending(Starting)"));
+    assert_eq!(
+        rig.check(120.0),
+        failed("w: not healthy within 120 s: Pending(Starting)")
+    );
 }
 
 #[test]
 fn the_deadline_counts_only_while_the_agent_is_there_and_begins_anew_after_health() {
     let mut rig = Rig::of_one("ALWAYS", "{ healthyMs: 1000, deadlineMs: 10000 }");
     rig.report(4.0, "w.1.A", Phase::AgentDisconnected, "");
-    assert_eq!(rig.check(100.0), Verdict::Good, "nothing but an absent agent is left");
+    assert_eq!(
+        rig.check(100.0),
+        Verdict::Good,
+        "nothing but an absent agent is left"
+    );
     rig.report(100.0, "w.1.A", Phase::PendingStarting, "");
     assert_eq!(rig.check(100.0), Verdict::Open(106.0));
     rig.report(104.0, "w.1.A", Phase::Running, "");
     assert_eq!(rig.check(105.0), Verdict::Good);
     rig.report(200.0, "w.1.A", Phase::PendingStarting, "");
     assert_eq!(rig.check(200.0), Verdict::Open(210.0));
-    assert_eq!(rig.check(210.0), failed("w: not healthy within 10 s: Pending(Starting)"));
+    assert_eq!(
+        rig.check(210.0),
+        failed("w: not healthy within 10 s: Pending(Starting)")
+    );
 }
 
 #[test]
 fn an_agent_that_was_away_from_the_beginning_is_not_waited_for() {
     let changes = accepted(&["w.1.A", "v.1.B"], &[]);
-    let mut rig = Rig::new(&changes, &state(&["A"], &[]), &["A"], &effective(&[("w", "NEVER", "{ healthyMs: 0 }")]));
+    let mut rig = Rig::new(
+        &changes,
+        &state(&["A"], &[]),
+        &["A"],
+        &effective(&[("w", "NEVER", "{ healthyMs: 0 }")]),
+    );
     assert_eq!(rig.check(0.0), Verdict::Open(120.0));
     rig.report(1.0, "w.1.A", Phase::Running, "");
     assert_eq!(rig.check(1.0), Verdict::Good);
@@ -162,7 +232,12 @@ fn an_agent_that_was_away_from_the_beginning_is_not_waited_for() {
 fn reports_about_the_old_instance_of_the_same_name_do_not_count() {
     let before = state(&["A"], &[("w", "1", "A", Phase::Running)]);
     let changes = accepted(&["w.1.A"], &["w.1.A"]);
-    let mut rig = Rig::new(&changes, &before, &["A"], &effective(&[("w", "NEVER", "{}")]));
+    let mut rig = Rig::new(
+        &changes,
+        &before,
+        &["A"],
+        &effective(&[("w", "NEVER", "{}")]),
+    );
     rig.report(1.0, "w.1.A", Phase::Running, "");
     rig.report(2.0, "w.1.A", Phase::FailedExecFailed, "Exit code: '1'");
     assert_eq!(rig.check(3.0), Verdict::Open(120.0));
@@ -171,25 +246,51 @@ fn reports_about_the_old_instance_of_the_same_name_do_not_count() {
     assert_eq!(rig.check(5.0), Verdict::Open(15.0));
     assert_eq!(rig.check(15.0), Verdict::Good);
     // After a reconnect the agent reports what it has.
-    let mut rig = Rig::new(&changes, &before, &["A"], &effective(&[("w", "NEVER", "{}")]));
+    let mut rig = Rig::new(
+        &changes,
+        &before,
+        &["A"],
+        &effective(&[("w", "NEVER", "{}")]),
+    );
     rig.report(1.0, "w.1.A", Phase::AgentDisconnected, "");
     rig.report(2.0, "w.1.A", Phase::FailedExecFailed, "Exit code: '1'");
-    assert_eq!(rig.check(2.0), failed("w: Failed(ExecFailed): 'Exit code: '1''"));
+    assert_eq!(
+        rig.check(2.0),
+        failed("w: Failed(ExecFailed): 'Exit code: '1''")
+    );
 }
 
 /// It was set back without waiting, and applied again before it had ended.
 #[test]
 fn the_late_end_of_an_older_instance_was_taken_for_that_of_the_new_one() {
-    let before = state(&["A"], &[("w", "1", "A", Phase::PendingInitial), ("w", "2", "A", Phase::Running)]);
+    let before = state(
+        &["A"],
+        &[
+            ("w", "1", "A", Phase::PendingInitial),
+            ("w", "2", "A", Phase::Running),
+        ],
+    );
     let changes = accepted(&["w.2.A"], &["w.1.A"]);
-    let mut rig = Rig::new(&changes, &before, &["A"], &effective(&[("w", "NEVER", "{}")]));
+    let mut rig = Rig::new(
+        &changes,
+        &before,
+        &["A"],
+        &effective(&[("w", "NEVER", "{}")]),
+    );
     rig.report(1.0, "w.1.A", Phase::Removed, "");
     rig.report(1.0, "w.2.A", Phase::Running, "");
-    assert_eq!(rig.check(11.0), Verdict::Open(120.0), "what runs is the older one");
+    assert_eq!(
+        rig.check(11.0),
+        Verdict::Open(120.0),
+        "what runs is the older one"
+    );
     rig.report(12.0, "w.2.A", Phase::Removed, "");
     assert_eq!(rig.check(12.0), Verdict::Open(120.0));
     rig.report(13.0, "w.2.A", Phase::FailedExecFailed, "Exit code: '1'");
-    assert_eq!(rig.check(13.0), failed("w: Failed(ExecFailed): 'Exit code: '1''"));
+    assert_eq!(
+        rig.check(13.0),
+        failed("w: Failed(ExecFailed): 'Exit code: '1''")
+    );
     assert!(rig.trial.gone.is_empty());
 }
 
@@ -203,13 +304,21 @@ fn a_restart_was_taken_for_a_delete_by_others() {
         assert_eq!(rig.check(second), Verdict::Open(30.0));
     }
     rig.report(3.0, "w.1.A", Phase::PendingStarting, "");
-    assert_eq!(rig.check(30.0), failed("w: not healthy within 30 s: Pending(Starting)"));
+    assert_eq!(
+        rig.check(30.0),
+        failed("w: not healthy within 30 s: Pending(Starting)")
+    );
 }
 
 #[test]
 fn what_another_request_deletes_or_replaces_is_not_judged_any_more() {
     let rules = effective(&[("w", "NEVER", "{}"), ("v", "NEVER", "{ healthyMs: 0 }")]);
-    let mut rig = Rig::new(&accepted(&["w.2.A", "v.2.A"], &["w.1.A"]), &state(&["A"], &[]), &["A"], &rules);
+    let mut rig = Rig::new(
+        &accepted(&["w.2.A", "v.2.A"], &["w.1.A"]),
+        &state(&["A"], &[]),
+        &["A"],
+        &rules,
+    );
     rig.report(1.0, "w.1.A", Phase::Removed, "");
     rig.report(1.0, "w.2.A", Phase::Running, "");
     rig.effective = effective(&[("v", "NEVER", "{ healthyMs: 0 }")]);
@@ -225,15 +334,28 @@ fn what_may_not_run_is_waited_for_only_if_it_ran() {
     let changes = accepted(&["w.2.A"], &["w.1.A"]);
     for (info, ran, waited) in [
         ("precondition: /key does not exist", Phase::Running, true),
-        ("precondition: /key does not exist", Phase::PendingWaitingToStart, false),
+        (
+            "precondition: /key does not exist",
+            Phase::PendingWaitingToStart,
+            false,
+        ),
         ("inactive: the agent has no tag zone", Phase::Running, false),
         ("", Phase::PendingWaitingToStart, true),
     ] {
         let before = state(&["A"], &[("w", "1", "A", ran)]);
-        let mut rig = Rig::new(&changes, &before, &["A"], &effective(&[("w", "NEVER", "{}")]));
+        let mut rig = Rig::new(
+            &changes,
+            &before,
+            &["A"],
+            &effective(&[("w", "NEVER", "{}")]),
+        );
         rig.report(1.0, "w.1.A", Phase::Removed, "");
         rig.report(1.0, "w.2.A", Phase::PendingWaitingToStart, info);
-        let expected = if waited { Verdict::Open(120.0) } else { Verdict::Good };
+        let expected = if waited {
+            Verdict::Open(120.0)
+        } else {
+            Verdict::Good
+        };
         assert_eq!(rig.check(2.0), expected, "{info} {ran}");
     }
 }
@@ -241,7 +363,10 @@ fn what_may_not_run_is_waited_for_only_if_it_ran() {
 /// `logger` needs `api`, which needs `db`; `report` needs the end of `db`, `off` did not run.
 fn dependents() -> Node {
     let running = ["db", "api", "logger", "report"].map(|name| (name, "1", "A", Phase::Running));
-    let mut before = state(&["A"], &[&running[..], &[("off", "1", "A", Phase::Succeeded)]].concat());
+    let mut before = state(
+        &["A"],
+        &[&running[..], &[("off", "1", "A", Phase::Succeeded)]].concat(),
+    );
     for (name, needs, how) in [
         ("api", "db", "ADD_COND_RUNNING"),
         ("logger", "api", "ADD_COND_RUNNING"),
@@ -256,7 +381,10 @@ fn dependents() -> Node {
 #[test]
 fn running_workloads_that_need_a_changed_one_are_judged_with_it() {
     let changes = accepted(&["db.2.A"], &["db.1.A"]);
-    let rules = effective(&[("db", "NEVER", "{ healthyMs: 1000 }"), ("logger", "NEVER", "{ deadlineMs: 20000 }")]);
+    let rules = effective(&[
+        ("db", "NEVER", "{ healthyMs: 1000 }"),
+        ("logger", "NEVER", "{ deadlineMs: 20000 }"),
+    ]);
     let begin = || {
         let mut rig = Rig::new(&changes, &dependents(), &["A"], &rules);
         rig.report(1.0, "db.1.A", Phase::Removed, "");
@@ -265,27 +393,43 @@ fn running_workloads_that_need_a_changed_one_are_judged_with_it() {
     };
     assert_eq!(begin().trial.trial.waits_for(), ["api", "db", "logger"]);
     let mut rig = begin();
-    assert_eq!(rig.check(9.9), Verdict::Open(10.0), "all have to be healthy at the same time");
+    assert_eq!(
+        rig.check(9.9),
+        Verdict::Open(10.0),
+        "all have to be healthy at the same time"
+    );
     assert_eq!(rig.check(10.0), Verdict::Good);
     let mut rig = begin();
     rig.report(2.0, "logger.1.A", Phase::FailedExecFailed, "Exit code: '3'");
-    assert_eq!(rig.check(2.0), failed("logger: Failed(ExecFailed): 'Exit code: '3''"));
+    assert_eq!(
+        rig.check(2.0),
+        failed("logger: Failed(ExecFailed): 'Exit code: '3''")
+    );
     let mut rig = begin();
     rig.report(5.0, "logger.1.A", Phase::PendingStarting, "Retry 1: x");
     assert_eq!(rig.check(19.9), Verdict::Open(20.0));
-    assert_eq!(rig.check(20.0), failed("logger: not healthy within 20 s: Pending(Starting): 'Retry 1: x'"));
+    assert_eq!(
+        rig.check(20.0),
+        failed("logger: not healthy within 20 s: Pending(Starting): 'Retry 1: x'")
+    );
     let frame = rig.wait.frame(' ', 200, 20).join("\n");
     assert!(frame.contains("logger"), "what is judged is shown: {frame}");
 }
 
 #[test]
 fn dependents_of_updates_that_are_kept_undo_nothing() {
-    let rules = effective(&[("db", "NEVER", "{ onFailure: KEEP, healthyMs: 0 }"), ("logger", "NEVER", "{}")]);
+    let rules = effective(&[
+        ("db", "NEVER", "{ onFailure: KEEP, healthyMs: 0 }"),
+        ("logger", "NEVER", "{}"),
+    ]);
     let mut rig = Rig::new(&accepted(&["db.2.A"], &[]), &dependents(), &["A"], &rules);
     rig.report(1.0, "db.2.A", Phase::Running, "");
     rig.report(1.0, "logger.1.A", Phase::FailedExecFailed, "Exit code: '3'");
     assert_eq!(rig.check(10.0), Verdict::Good);
-    assert_eq!(rig.trial.kept, ["logger: Failed(ExecFailed): 'Exit code: '3''"]);
+    assert_eq!(
+        rig.trial.kept,
+        ["logger: Failed(ExecFailed): 'Exit code: '3''"]
+    );
 }
 
 #[test]
@@ -303,8 +447,16 @@ fn three_losses_of_agents_with_started_instances_are_a_failure() {
 
 #[test]
 fn a_failure_under_keep_is_only_noted() {
-    let rules = effective(&[("w", "NEVER", "{ onFailure: KEEP }"), ("v", "NEVER", "{ healthyMs: 0 }")]);
-    let mut rig = Rig::new(&accepted(&["w.1.A", "v.1.A"], &[]), &state(&["A"], &[]), &["A"], &rules);
+    let rules = effective(&[
+        ("w", "NEVER", "{ onFailure: KEEP }"),
+        ("v", "NEVER", "{ healthyMs: 0 }"),
+    ]);
+    let mut rig = Rig::new(
+        &accepted(&["w.1.A", "v.1.A"], &[]),
+        &state(&["A"], &[]),
+        &["A"],
+        &rules,
+    );
     rig.report(1.0, "w.1.A", Phase::FailedExecFailed, "Exit code: '1'");
     assert_eq!(rig.check(1.0), Verdict::Open(120.0));
     rig.report(2.0, "v.1.A", Phase::Running, "");
@@ -315,7 +467,12 @@ fn a_failure_under_keep_is_only_noted() {
 #[test]
 fn an_update_that_cannot_stop_the_old_one_names_what_it_waits_for() {
     let changes = accepted(&["db.2.A"], &["db.1.A"]);
-    let mut rig = Rig::new(&changes, &dependents(), &["A"], &effective(&[("db", "NEVER", "{}")]));
+    let mut rig = Rig::new(
+        &changes,
+        &dependents(),
+        &["A"],
+        &effective(&[("db", "NEVER", "{}")]),
+    );
     rig.report(1.0, "db.1.A", Phase::StoppingWaitingToStop, "");
     let why = "db: not healthy within 120 s: Stopping(WaitingToStop): 'waits for 'api' to end, it is Running(Ok)'";
     assert_eq!(rig.check(120.0), failed(why));
@@ -326,7 +483,10 @@ fn the_ends_of_deleted_workloads_are_waited_for_and_those_without_agent_are_not_
     let before = state(&["A"], &[("old", "1", "A", Phase::Running)]);
     let changes = accepted(&["new.1."], &["old.1.A"]);
     let mut rig = Rig::new(&changes, &before, &["A"], &effective(&[]));
-    let mut server = ScriptedServer { now: rig.at(0.0), ..ScriptedServer::new([]) };
+    let mut server = ScriptedServer {
+        now: rig.at(0.0),
+        ..ScriptedServer::new([])
+    };
     let progress = rig.trial.check(&mut rig.wait, &mut server, &[]).unwrap();
     assert_eq!(progress, Progress::Continue(None));
     rig.report(1.0, "old.1.A", Phase::Removed, "");

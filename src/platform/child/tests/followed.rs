@@ -16,10 +16,19 @@ fn read_until(child: &mut FollowedChild, enough: impl Fn(&str) -> bool) -> (Stri
             Output::End => return (text, Output::End),
             Output::NotYet if enough(&text) => return (text, Output::NotYet),
             Output::NotYet => {
-                let mut polled: Vec<PollFd<'_>> =
-                    child.descriptors().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-                let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
-                assert_ne!(poll(&mut polled, Some(&limit)), Ok(0), "nothing came, only {text:?}");
+                let mut polled: Vec<PollFd<'_>> = child
+                    .descriptors()
+                    .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+                    .collect();
+                let limit = Timespec {
+                    tv_sec: 20,
+                    tv_nsec: 0,
+                };
+                assert_ne!(
+                    poll(&mut polled, Some(&limit)),
+                    Ok(0),
+                    "nothing came, only {text:?}"
+                );
             }
         }
     }
@@ -32,7 +41,10 @@ fn exists(pid: impl std::fmt::Display) -> bool {
 #[test]
 fn both_outputs_come_in_the_order_in_which_they_were_written() {
     let mut child = start("echo 1; echo 2 >&2; echo 3; echo 4 >&2; printf 5");
-    assert_eq!(read_until(&mut child, |_| false), ("1\n2\n3\n4\n5".to_owned(), Output::End));
+    assert_eq!(
+        read_until(&mut child, |_| false),
+        ("1\n2\n3\n4\n5".to_owned(), Output::End)
+    );
 }
 
 #[test]
@@ -50,7 +62,11 @@ fn output_is_read_while_the_program_runs_and_dropping_ends_and_reaps_it() {
     let state = || std::fs::read_to_string(format!("/proc/{helper}/stat")).unwrap_or_default();
     let begin = SystemClock.now();
     while !(state().is_empty() || state().contains(") Z ") || state().contains(") X ")) {
-        assert!(SystemClock.until(begin + Duration::from_secs(60)) > Duration::ZERO, "{}", state());
+        assert!(
+            SystemClock.until(begin + Duration::from_secs(60)) > Duration::ZERO,
+            "{}",
+            state()
+        );
         std::thread::yield_now();
     }
 }

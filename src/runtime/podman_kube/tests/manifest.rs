@@ -8,7 +8,11 @@ const MANIFEST: &str = "kind: ConfigMap\nmetadata: {name: settings}\n---\nkind: 
     \x20     volumes: [{name: y}]\n";
 
 fn inject(manifest: &str, target: &str) -> Result<String, String> {
-    with_control_interface(manifest, Some(target), Path::new("/run/a/control_interface"))
+    with_control_interface(
+        manifest,
+        Some(target),
+        Path::new("/run/a/control_interface"),
+    )
 }
 
 fn documents(text: &str) -> Vec<Value> {
@@ -26,7 +30,10 @@ fn images_are_those_of_all_containers_that_are_pulled_only_when_they_are_missing
         kind: Deployment\nmetadata: {name: b}\nspec: {template: {spec: {containers: [\
         {name: e, image: third}, {name: f, image: fourth, imagePullPolicy: Always}, {name: h, image: -v},\
         {name: g, image: fifth, imagePullPolicy: Never}]}}}\n---\nkind: ConfigMap\nmetadata: {name: x}\n";
-    assert_eq!(images(manifest).into_iter().collect::<Vec<_>>(), ["first", "second", "third"]);
+    assert_eq!(
+        images(manifest).into_iter().collect::<Vec<_>>(),
+        ["first", "second", "third"]
+    );
     assert_eq!((images("kind: Pod").len(), images("{").len()), (0, 0));
 }
 
@@ -56,23 +63,51 @@ fn the_control_interface_is_mounted_into_the_named_container_only() {
 fn what_cannot_be_injected_says_why() {
     let pod = |rest: &str| format!("kind: Pod\nmetadata: {{name: p}}\n{rest}");
     for (manifest, target, expected) in [
-        (MANIFEST, "db/main", "Cannot add Control Interface. Target pod not found 'db'"),
-        (MANIFEST, "web/third", "Cannot add Control Interface. Target container 'third' not found."),
-        ("metadata: {name: p}", "p/c", "Manifest missing 'kind' field"),
+        (
+            MANIFEST,
+            "db/main",
+            "Cannot add Control Interface. Target pod not found 'db'",
+        ),
+        (
+            MANIFEST,
+            "web/third",
+            "Cannot add Control Interface. Target container 'third' not found.",
+        ),
+        (
+            "metadata: {name: p}",
+            "p/c",
+            "Manifest missing 'kind' field",
+        ),
         ("kind: 5", "p/c", "Manifest missing 'kind' field"),
         ("kind: Pod", "p/c", "Manifest missing metadata.name"),
         (&pod("spec: {}"), "p/c", "Manifest missing spec.containers"),
-        (&pod("spec: {containers: text}"), "p/c", "Manifest missing spec.containers"),
+        (
+            &pod("spec: {containers: text}"),
+            "p/c",
+            "Manifest missing spec.containers",
+        ),
         (&pod(""), "p/c", "Manifest missing spec.containers"),
-        (&pod("spec: {containers: [{image: x}]}"), "p/c", "Container missing name field"),
-        (&pod("spec: {containers: [{name: c}], volumes: {}}"), "p/c", "Manifest missing spec.volumes"),
+        (
+            &pod("spec: {containers: [{image: x}]}"),
+            "p/c",
+            "Container missing name field",
+        ),
+        (
+            &pod("spec: {containers: [{name: c}], volumes: {}}"),
+            "p/c",
+            "Manifest missing spec.volumes",
+        ),
         (
             &pod("spec: {containers: [{name: c, volumeMounts: 1}]}"),
             "p/c",
             "The volumeMounts of container 'c' are not a list",
         ),
     ] {
-        assert_eq!(inject(manifest, target), Err(expected.to_owned()), "{manifest}");
+        assert_eq!(
+            inject(manifest, target),
+            Err(expected.to_owned()),
+            "{manifest}"
+        );
     }
     for target in ["web", "a/b/c"] {
         let format = "Expected format: '<pod_name>/<container_name>'";
@@ -80,9 +115,15 @@ fn what_cannot_be_injected_says_why() {
         assert_eq!(inject(MANIFEST, target), Err(text));
     }
     let error = inject("a: [", "p/c").unwrap_err();
-    assert!(error.starts_with("Failed to parse YAML manifest: "), "{error}");
+    assert!(
+        error.starts_with("Failed to parse YAML manifest: "),
+        "{error}"
+    );
     let none = with_control_interface(MANIFEST, None, Path::new("/x"));
-    assert_eq!(none, Err("Control interface target not specified in runtime config.".to_owned()));
+    assert_eq!(
+        none,
+        Err("Control interface target not specified in runtime config.".to_owned())
+    );
 }
 
 #[test]
@@ -104,7 +145,11 @@ fn pods_are_told_by_the_names_that_podman_gives_them() {
         ("db-pods", false, false),
         ("db", false, false),
     ] {
-        assert_eq!((found[0].makes(pod), found[1].makes(pod)), (first, second), "{pod}");
+        assert_eq!(
+            (found[0].makes(pod), found[1].makes(pod)),
+            (first, second),
+            "{pod}"
+        );
     }
     assert_eq!(documents(&found[1].text), [documents(MANIFEST).remove(2)]);
     assert_eq!(pod_documents("a: ["), []);

@@ -31,7 +31,10 @@ fn a_single_container_gives_its_state_to_the_workload() {
         ("removing", 0, "Stopping(Stopping): 'stopping container'"),
         ("odd", 0, "Failed(Unknown): 'unknown container state'"),
     ] {
-        let combined = combined_state(&["p".to_owned()], &states(&[("p", state, code), ("other", "exited", 9)]));
+        let combined = combined_state(
+            &["p".to_owned()],
+            &states(&[("p", state, code), ("other", "exited", 9)]),
+        );
         assert_eq!(combined.to_string(), expected, "{state} {code}");
     }
 }
@@ -39,13 +42,28 @@ fn a_single_container_gives_its_state_to_the_workload() {
 // [utest->swdd~podman-kube-state-getter-combines-states~2]
 #[test]
 fn of_all_containers_the_state_that_matters_most_counts() {
-    let order = [("exited", 1), ("created", 0), ("paused", 0), ("running", 0), ("stopping", 0), ("exited", 0)];
+    let order = [
+        ("exited", 1),
+        ("created", 0),
+        ("paused", 0),
+        ("running", 0),
+        ("stopping", 0),
+        ("exited", 0),
+    ];
     for (index, (state, code)) in order.iter().enumerate() {
         for (lesser, lesser_code) in &order[index..] {
-            let containers = states(&[("q", lesser, *lesser_code), ("p", state, *code), ("q", lesser, *lesser_code)]);
+            let containers = states(&[
+                ("q", lesser, *lesser_code),
+                ("p", state, *code),
+                ("q", lesser, *lesser_code),
+            ]);
             let expected = pod_container_state(&containers[1]);
             let pods = ["p".to_owned(), "q".to_owned()];
-            assert_eq!(combined_state(&pods, &containers), expected, "{state} before {lesser}");
+            assert_eq!(
+                combined_state(&pods, &containers),
+                expected,
+                "{state} before {lesser}"
+            );
         }
     }
 }
@@ -55,15 +73,31 @@ fn of_all_containers_the_state_that_matters_most_counts() {
 #[test]
 fn missing_pods_are_unknown_and_no_pods_at_all_are_lost() {
     let pods = ["p".to_owned(), "q".to_owned()];
-    assert_eq!(combined_state(&pods, &states(&[("p", "running", 0)])), unknown());
-    assert_eq!(combined_state(&pods, &states(&[("p", "exited", 1)])), ExecutionState::exited(1));
-    assert_eq!(combined_state(&[], &states(&[("p", "running", 0)])), ExecutionState::plain(Phase::FailedLost));
+    assert_eq!(
+        combined_state(&pods, &states(&[("p", "running", 0)])),
+        unknown()
+    );
+    assert_eq!(
+        combined_state(&pods, &states(&[("p", "exited", 1)])),
+        ExecutionState::exited(1)
+    );
+    assert_eq!(
+        combined_state(&[], &states(&[("p", "running", 0)])),
+        ExecutionState::plain(Phase::FailedLost)
+    );
 }
 
 #[test]
 fn pods_have_ended_when_the_last_of_their_containers_has() {
     for (containers, ended_at) in [
-        (&[("p", "exited", 0), ("p", "exited", 3), ("other", "exited", 9)][..], Some(103)),
+        (
+            &[
+                ("p", "exited", 0),
+                ("p", "exited", 3),
+                ("other", "exited", 9),
+            ][..],
+            Some(103),
+        ),
         (&[("p", "exited", 0)], Some(100)),
         (&[("p", "exited", 3), ("p", "running", 0)], None),
         (&[("p", "running", 0)], None),
@@ -71,7 +105,11 @@ fn pods_have_ended_when_the_last_of_their_containers_has() {
     ] {
         let pods = Ok(Some(vec!["p".to_owned()]));
         let instance = InstanceName::with_id("web", "1", "agent_A");
-        assert_eq!(listed(instance, &pods, &states(containers)).ended_at, ended_at, "{containers:?}");
+        assert_eq!(
+            listed(instance, &pods, &states(containers)).ended_at,
+            ended_at,
+            "{containers:?}"
+        );
     }
 }
 
@@ -82,10 +120,33 @@ fn listed_pods_name_their_containers_and_the_one_that_failed() {
     let containers = container_list::parse(text).unwrap();
     let pods_of = |pod: &str, count: usize| {
         let instance = InstanceName::with_id("web", "1", "agent_A");
-        listed(instance, &Ok(Some(vec![pod.to_owned()])), &containers[..count]).pods.unwrap()
+        listed(
+            instance,
+            &Ok(Some(vec![pod.to_owned()])),
+            &containers[..count],
+        )
+        .pods
+        .unwrap()
     };
-    let ids = |names: &[&str]| names.iter().map(|name| ContainerId((*name).into())).collect();
+    let ids = |names: &[&str]| {
+        names
+            .iter()
+            .map(|name| ContainerId((*name).into()))
+            .collect()
+    };
     let failed = Some(ContainerId("b".into()));
-    assert_eq!(pods_of("p", 3), ListedPods { containers: ids(&["a", "b"]), failed });
-    assert_eq!(pods_of("p", 1), ListedPods { containers: ids(&["a"]), failed: None });
+    assert_eq!(
+        pods_of("p", 3),
+        ListedPods {
+            containers: ids(&["a", "b"]),
+            failed
+        }
+    );
+    assert_eq!(
+        pods_of("p", 1),
+        ListedPods {
+            containers: ids(&["a"]),
+            failed: None
+        }
+    );
 }

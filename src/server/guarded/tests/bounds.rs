@@ -7,16 +7,30 @@ use crate::server::tests::update;
 
 /// A workload that may write these fields.
 pub fn with_rights(name: &str, masks: &str) -> String {
-    let rules = format!("allowRules: [{{ type: StateRule, operation: ReadWrite, filterMasks: [{masks}] }}]");
-    workload(name, "1", "", &format!(", controlInterfaceAccess: {{ {rules} }}"))
+    let rules = format!(
+        "allowRules: [{{ type: StateRule, operation: ReadWrite, filterMasks: [{masks}] }}]"
+    );
+    workload(
+        name,
+        "1",
+        "",
+        &format!(", controlInterfaceAccess: {{ {rules} }}"),
+    )
 }
 
 /// What a workload is answered that asks for these workloads.
 pub fn ask(rig: &mut Rig, id: &str, workloads: &[&str]) -> String {
-    let names = workloads.iter().map(|entry| entry.split(':').next().unwrap());
-    let masks: Vec<String> = names.map(|name| format!("desiredState.workloads.{name}")).collect();
+    let names = workloads
+        .iter()
+        .map(|entry| entry.split(':').next().unwrap());
+    let masks: Vec<String> = names
+        .map(|name| format!("desiredState.workloads.{name}"))
+        .collect();
     let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
-    let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}", workloads.join(", "));
+    let state = format!(
+        "{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}",
+        workloads.join(", ")
+    );
     ask_for(rig, id, update(&state, &masks))
 }
 
@@ -32,11 +46,18 @@ pub fn ask_for(rig: &mut Rig, id: &str, content: RequestContent) -> String {
 fn a_workload_joins_no_update_of_what_it_may_not_write() {
     let user = with_rights("user", "'desiredState.workloads.mine'");
     let mut rig = Rig::new(&[db("1"), user, workload("mine", "1", "", "")]);
-    rig.apply(&[&db("2"), &workload("mine", "2", "", "")]).unwrap();
+    rig.apply(&[&db("2"), &workload("mine", "2", "", "")])
+        .unwrap();
     let mine = workload("mine", "3", ROLLBACK, "");
     let answer = ask(&mut rig, "user@1", &[&mine]);
-    assert!(answer.contains("it would become a part of update 1"), "{answer}");
-    assert_eq!((rig.phases(), rig.desired()[0].as_str()), (vec!["1 TRIAL".to_owned()], "db 2"));
+    assert!(
+        answer.contains("it would become a part of update 1"),
+        "{answer}"
+    );
+    assert_eq!(
+        (rig.phases(), rig.desired()[0].as_str()),
+        (vec!["1 TRIAL".to_owned()], "db 2")
+    );
     rig.apply(&[&mine]).unwrap();
     assert_eq!(rig.phases(), ["1 REPLACED", "2 TRIAL"], "a commander may");
 }
@@ -46,7 +67,11 @@ fn a_workload_goes_on_with_an_update_of_its_own() {
     let user = with_rights("user", "'desiredState.workloads.mine'");
     let mut rig = Rig::new(&[user, workload("mine", "1", "", "")]);
     for image in ["2", "3"] {
-        let answer = ask(&mut rig, "user@1", &[&workload("mine", image, ROLLBACK, "")]);
+        let answer = ask(
+            &mut rig,
+            "user@1",
+            &[&workload("mine", image, ROLLBACK, "")],
+        );
         assert!(answer.contains("UpdateStateSuccess"), "{answer}");
     }
     assert_eq!(rig.phases(), ["1 REPLACED", "2 TRIAL"]);
@@ -65,7 +90,8 @@ fn workloads_leave_room_for_updates_of_commanders_and_never_take_their_place() {
     let answer = ask(&mut rig, "user@1", &[&of_user(99)]);
     assert!(answer.contains("guarded updates are open"), "{answer}");
     for number in UPDATES_OPEN_OF_WORKLOADS + 1..UPDATES_OPEN {
-        rig.apply(&[&workload(&format!("c{number}"), "1", "{}", "")]).unwrap();
+        rig.apply(&[&workload(&format!("c{number}"), "1", "{}", "")])
+            .unwrap();
     }
     assert_eq!(rig.read(1, "phase"), "TRIAL", "nobody had to make room");
 }
@@ -73,34 +99,58 @@ fn workloads_leave_room_for_updates_of_commanders_and_never_take_their_place() {
 #[test]
 fn whoever_fills_all_places_can_be_deleted() {
     let mut rig = Rig::new(&[workload("boss", "1", "", "")]);
-    rig.cluster.server.set_update_on_failure(OnFailure::Rollback);
+    rig.cluster
+        .server
+        .set_update_on_failure(OnFailure::Rollback);
     for number in 0..UPDATES_OPEN {
-        rig.apply(&[&workload(&format!("w{number}"), "1", "", "")]).unwrap();
+        rig.apply(&[&workload(&format!("w{number}"), "1", "", "")])
+            .unwrap();
     }
     assert!(rig.apply(&[&workload("boss", "2", "", "")]).is_err());
     rig.apply(&["boss: ~"]).unwrap();
-    assert!(!rig.desired().iter().any(|desired| desired.starts_with("boss")));
+    assert!(
+        !rig.desired()
+            .iter()
+            .any(|desired| desired.starts_with("boss"))
+    );
 }
 
 /// As of a manifest that is applied again and again while a node sleeps.
 #[test]
 fn updates_that_others_took_over_hold_nothing_and_displace_no_other() {
-    let many: Vec<String> = (0..200).map(|number| workload(&format!("m{number}"), "1", "{}", "")).collect();
+    let many: Vec<String> = (0..200)
+        .map(|number| workload(&format!("m{number}"), "1", "{}", ""))
+        .collect();
     let mut rig = Rig::new(&[db("1")]);
     rig.apply(&[&db("2")]).unwrap();
     rig.report(&db_instance("2"), Phase::PendingStartingFailed);
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     rig.apply(&many).unwrap();
-    let size =
-        |rig: &Rig| serde_json::to_string(&*rig.cluster.server.stored().updates.unwrap().list[0].update).unwrap().len();
+    let size = |rig: &Rig| {
+        serde_json::to_string(&*rig.cluster.server.stored().updates.unwrap().list[0].update)
+            .unwrap()
+            .len()
+    };
     let before = size(&rig);
     for image in 2..2 * UPDATES_ENDED {
-        rig.apply(&[&workload("m0", &image.to_string(), "{}", "")]).unwrap();
+        rig.apply(&[&workload("m0", &image.to_string(), "{}", "")])
+            .unwrap();
     }
     let updates = rig.cluster.server.stored().updates.unwrap().list;
-    let stored: usize = updates.iter().map(|stored| serde_json::to_string(&*stored.update).unwrap().len()).sum();
-    assert!(stored < before + before / 2, "{stored} bytes, of which the open one has {before}");
-    assert!(rig.apply(&[&db("2")]).unwrap_err().contains("it is the same as update 1"), "this one is still known");
+    let stored: usize = updates
+        .iter()
+        .map(|stored| serde_json::to_string(&*stored.update).unwrap().len())
+        .sum();
+    assert!(
+        stored < before + before / 2,
+        "{stored} bytes, of which the open one has {before}"
+    );
+    assert!(
+        rig.apply(&[&db("2")])
+            .unwrap_err()
+            .contains("it is the same as update 1"),
+        "this one is still known"
+    );
 }
 
 #[test]
@@ -108,18 +158,40 @@ fn what_is_kept_of_ended_updates_is_bounded_with_names_and_all() {
     let mut rig = Rig::new(&[]);
     let long = "x".repeat(150);
     for round in 0..UPDATES_ENDED {
-        let entry = |number| workload(&format!("w{number}"), &format!("{round}{long}"), "{ healthyMs: 0 }", "");
+        let entry = |number| {
+            workload(
+                &format!("w{number}"),
+                &format!("{round}{long}"),
+                "{ healthyMs: 0 }",
+                "",
+            )
+        };
         let entries: Vec<String> = (0..400).map(entry).collect();
-        rig.apply(&entries.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
-        let new: Vec<InstanceName> =
-            rig.cluster.server.view().effective.values().map(|added| added.instance.clone()).collect();
-        new.iter().for_each(|instance| rig.report(instance, Phase::Removed));
-        new.iter().for_each(|instance| rig.report(instance, Phase::Running));
+        rig.apply(&entries.iter().map(String::as_str).collect::<Vec<_>>())
+            .unwrap();
+        let new: Vec<InstanceName> = rig
+            .cluster
+            .server
+            .view()
+            .effective
+            .values()
+            .map(|added| added.instance.clone())
+            .collect();
+        new.iter()
+            .for_each(|instance| rig.report(instance, Phase::Removed));
+        new.iter()
+            .for_each(|instance| rig.report(instance, Phase::Running));
     }
     let updates = rig.cluster.server.stored().updates.unwrap().list;
     assert_eq!(updates.len(), UPDATES_ENDED);
-    let stored: usize = updates.iter().map(|stored| serde_json::to_string(&*stored.update).unwrap().len()).sum();
-    assert!(stored < UPDATES_ENDED_BYTES + UPDATES_ENDED * 1024, "{stored} bytes");
+    let stored: usize = updates
+        .iter()
+        .map(|stored| serde_json::to_string(&*stored.update).unwrap().len())
+        .sum();
+    assert!(
+        stored < UPDATES_ENDED_BYTES + UPDATES_ENDED * 1024,
+        "{stored} bytes"
+    );
 }
 
 /// A sleeping node is no reason to take its new workload away.
@@ -130,7 +202,10 @@ fn starts_of_the_server_count_only_once_an_agent_could_start_something_of_the_up
     rig.apply(&[far]).unwrap();
     for _ in 0..4 {
         restarts::restart(&mut rig);
-        assert_eq!((rig.read(1, "phase"), rig.read(1, "losses")), ("TRIAL".to_owned(), "0".to_owned()));
+        assert_eq!(
+            (rig.read(1, "phase"), rig.read(1, "losses")),
+            ("TRIAL".to_owned(), "0".to_owned())
+        );
     }
     rig.writes();
     rig.cluster.agent("B");
@@ -142,23 +217,47 @@ fn starts_of_the_server_count_only_once_an_agent_could_start_something_of_the_up
     assert_eq!(rig.read(1, "phase"), "UNDONE");
 }
 
-/// Ends as often as there is room for ended updates, and more: each update of `mine` fails and is undone.
+/// Ends as often as there is room for ended updates, and more: each update of `mine` fails and is
+/// undone.
 fn fail_again_and_again(rig: &mut Rig, user: &str, mine: &str) {
     for number in 0..2 * UPDATES_ENDED {
-        let image = format!("{number}{}", "x".repeat(UPDATES_ENDED_BYTES / UPDATES_ENDED));
-        let answer = ask(rig, &format!("{user}@1"), &[&workload(mine, &image, ROLLBACK, "")]);
+        let image = format!(
+            "{number}{}",
+            "x".repeat(UPDATES_ENDED_BYTES / UPDATES_ENDED)
+        );
+        let answer = ask(
+            rig,
+            &format!("{user}@1"),
+            &[&workload(mine, &image, ROLLBACK, "")],
+        );
         assert!(answer.contains("UpdateStateSuccess"), "{answer}");
-        rig.report(&instance(mine, &image, ROLLBACK), Phase::PendingStartingFailed);
+        rig.report(
+            &instance(mine, &image, ROLLBACK),
+            Phase::PendingStartingFailed,
+        );
         let kept = workload(mine, &image, "{ stage: NONE }", ""); // Its way back is as large.
         assert!(ask(rig, &format!("{user}@1"), &[&kept]).contains("UpdateStateSuccess"));
-        rig.report(&instance(mine, &image, "{ stage: NONE }"), Phase::PendingStartingFailed);
+        rig.report(
+            &instance(mine, &image, "{ stage: NONE }"),
+            Phase::PendingStartingFailed,
+        );
     }
 }
 
 #[test]
 fn updates_of_a_workload_displaced_those_of_commanders_and_of_other_workloads() {
     let users = ["user", "other"].map(|name| with_rights(name, "'desiredState.workloads.*'"));
-    let mut rig = Rig::new(&[&users[..], &[db("1"), workload("a", "1", "", ""), workload("b", "1", "", "")]].concat());
+    let mut rig = Rig::new(
+        &[
+            &users[..],
+            &[
+                db("1"),
+                workload("a", "1", "", ""),
+                workload("b", "1", "", ""),
+            ],
+        ]
+        .concat(),
+    );
     rig.apply(&[&db("2")]).unwrap();
     rig.report(&db_instance("2"), Phase::PendingStartingFailed);
     let b = workload("b", "2", ROLLBACK, "");
@@ -166,10 +265,17 @@ fn updates_of_a_workload_displaced_those_of_commanders_and_of_other_workloads() 
     rig.report(&instance("b", "2", ROLLBACK), Phase::PendingStartingFailed);
     fail_again_and_again(&mut rig, "user", "a");
     for _ in 0..2 {
-        assert!(rig.apply(&[&db("2")]).unwrap_err().contains("it is the same as update 1, which was rolled back"));
+        assert!(
+            rig.apply(&[&db("2")])
+                .unwrap_err()
+                .contains("it is the same as update 1, which was rolled back")
+        );
         assert!(rig.read(1, "before").contains("image: 1"), "the way back");
         let answer = ask(&mut rig, "other@1", &[&b]);
-        assert!(answer.contains("it is the same as update 2, which was rolled back"), "{answer}");
+        assert!(
+            answer.contains("it is the same as update 2, which was rolled back"),
+            "{answer}"
+        );
         assert_eq!(rig.phases().len(), 1 + UPDATES_ENDED, "one of a commander");
         restarts::restart(&mut rig);
     }
@@ -179,7 +285,17 @@ fn updates_of_a_workload_displaced_those_of_commanders_and_of_other_workloads() 
 #[test]
 fn a_large_update_took_the_way_back_of_all_others() {
     let users = ["user", "other"].map(|name| with_rights(name, "'desiredState.workloads.*'"));
-    let mut rig = Rig::new(&[&users[..], &[db("1"), workload("a", "1", "", ""), workload("b", "1", "", "")]].concat());
+    let mut rig = Rig::new(
+        &[
+            &users[..],
+            &[
+                db("1"),
+                workload("a", "1", "", ""),
+                workload("b", "1", "", ""),
+            ],
+        ]
+        .concat(),
+    );
     rig.apply(&[&db("2")]).unwrap();
     rig.report(&db_instance("2"), Phase::PendingStartingFailed);
     ask(&mut rig, "other@1", &[&workload("b", "2", ROLLBACK, "")]);
@@ -193,6 +309,9 @@ fn a_large_update_took_the_way_back_of_all_others() {
     rig.apply(&[&workload("a", "3", ROLLBACK, "")]).unwrap();
     rig.report(&instance("a", "3", ROLLBACK), Phase::PendingStartingFailed);
     for number in [1, 2] {
-        assert!(rig.read(number, "before").contains("image: 1"), "update {number}");
+        assert!(
+            rig.read(number, "before").contains("image: 1"),
+            "update {number}"
+        );
     }
 }

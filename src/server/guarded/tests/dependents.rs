@@ -1,5 +1,5 @@
-//! Updates that restart what needs their workloads: the dependents are names of the update, and what is put back restarts
-//! them as well.
+//! Updates that restart what needs their workloads: the dependents are names of the update, and
+//! what is put back restarts them as well.
 
 use super::*;
 use crate::model::messages::{RequestContent, ResponseContent, UpdateState};
@@ -14,7 +14,9 @@ fn rig() -> Rig {
 }
 
 fn with_restart(content: RequestContent, names: &[&str]) -> RequestContent {
-    let RequestContent::UpdateState(update) = content else { panic!("{content:?}") };
+    let RequestContent::UpdateState(update) = content else {
+        panic!("{content:?}")
+    };
     let restart = names.iter().map(ToString::to_string).collect();
     RequestContent::UpdateState(UpdateState { restart, ..update })
 }
@@ -35,7 +37,11 @@ fn new_db() -> RequestContent {
 }
 
 fn names_of(rig: &Rig, number: u64) -> Vec<String> {
-    rig.cluster.server.seen_updates()[&number].names.iter().map(ToString::to_string).collect()
+    rig.cluster.server.seen_updates()[&number]
+        .names
+        .iter()
+        .map(ToString::to_string)
+        .collect()
 }
 
 /// All that was restarted has ended; returns what is started.
@@ -48,11 +54,23 @@ fn all_removed(rig: &mut Rig, db: &InstanceName) -> Vec<String> {
 
 fn updated() -> Rig {
     let mut rig = rig();
-    assert_eq!(request(&mut rig, new_db()), Ok(vec![db_instance("2").to_string(), web().to_string()]));
-    assert_eq!(rig.plan(), (vec![], vec![db_instance("1").to_string(), web().to_string()]));
+    assert_eq!(
+        request(&mut rig, new_db()),
+        Ok(vec![db_instance("2").to_string(), web().to_string()])
+    );
+    assert_eq!(
+        rig.plan(),
+        (
+            vec![],
+            vec![db_instance("1").to_string(), web().to_string()]
+        )
+    );
     assert_eq!(
         (rig.phases(), names_of(&rig, 1)),
-        (vec!["1 TRIAL".to_owned()], vec!["db".to_owned(), "web".to_owned()])
+        (
+            vec!["1 TRIAL".to_owned()],
+            vec!["db".to_owned(), "web".to_owned()]
+        )
     );
     rig
 }
@@ -81,11 +99,24 @@ fn an_undo_restarts_the_dependents_again() {
     rig.report(&web(), Phase::FailedExecFailed);
     assert_eq!(
         (rig.phases(), rig.desired()),
-        (vec!["1 UNDONE".to_owned()], vec!["db 1".to_owned(), "web 1".to_owned()])
+        (
+            vec!["1 UNDONE".to_owned()],
+            vec!["db 1".to_owned(), "web 1".to_owned()]
+        )
     );
-    assert_eq!(rig.plan(), (vec![], vec![db_instance("2").to_string(), web().to_string()]));
+    assert_eq!(
+        rig.plan(),
+        (
+            vec![],
+            vec![db_instance("2").to_string(), web().to_string()]
+        )
+    );
     assert_eq!(all_removed(&mut rig, &db_instance("2")), ["db", "web"]);
-    assert!(request(&mut rig, new_db()).unwrap_err().contains("which was rolled back"));
+    assert!(
+        request(&mut rig, new_db())
+            .unwrap_err()
+            .contains("which was rolled back")
+    );
 }
 
 #[test]
@@ -93,14 +124,26 @@ fn a_rollback_restarts_them_whether_the_update_is_open_or_not() {
     for is_open in [true, false] {
         let mut rig = updated();
         all_removed(&mut rig, &db_instance("1"));
-        [db_instance("2"), web()].iter().for_each(|one| rig.report(one, Phase::Running));
+        [db_instance("2"), web()]
+            .iter()
+            .for_each(|one| rig.report(one, Phase::Running));
         if !is_open {
             rig.wait(HEALTHY);
         }
         let back = request(&mut rig, RequestContent::RollBack(1)).unwrap();
         assert_eq!(back, [db_instance("1").to_string(), web().to_string()]);
-        assert_eq!(rig.plan(), (vec![], vec![db_instance("2").to_string(), web().to_string()]));
-        let expected: &[&str] = if is_open { &["1 WITHDRAWN"] } else { &["1 GOOD", "2 TRIAL"] };
+        assert_eq!(
+            rig.plan(),
+            (
+                vec![],
+                vec![db_instance("2").to_string(), web().to_string()]
+            )
+        );
+        let expected: &[&str] = if is_open {
+            &["1 WITHDRAWN"]
+        } else {
+            &["1 GOOD", "2 TRIAL"]
+        };
         assert_eq!(rig.phases(), expected);
         assert_eq!(all_removed(&mut rig, &db_instance("2")), ["db", "web"]);
     }
@@ -111,29 +154,58 @@ fn a_rollback_restarts_them_whether_the_update_is_open_or_not() {
 fn only_what_needs_what_joins_is_restarted_once_more() {
     let nav = |image| workload("nav", image, "{ onFailure: ROLLBACK }", "");
     let mut rig = Rig::new(&[db("1"), workload("web", "1", "", NEEDS_DB), nav("1")]);
-    let state = format!("{{ desiredState: {{ workloads: {{ {}, {} }} }} }}", db("2"), nav("2"));
+    let state = format!(
+        "{{ desiredState: {{ workloads: {{ {}, {} }} }} }}",
+        db("2"),
+        nav("2")
+    );
     let both = ["desiredState.workloads.db", "desiredState.workloads.nav"];
-    assert_eq!(request(&mut rig, with_restart(update(&state, &both), &["db"])).map(|all| all.len()), Ok(3));
-    rig.report(&instance("nav", "1", "{ onFailure: ROLLBACK }"), Phase::Removed);
-    assert_eq!(all_removed(&mut rig, &db_instance("1")), ["db", "nav", "web"]);
-    [db_instance("2"), web()].iter().for_each(|one| rig.report(one, Phase::Running));
+    assert_eq!(
+        request(&mut rig, with_restart(update(&state, &both), &["db"])).map(|all| all.len()),
+        Ok(3)
+    );
+    rig.report(
+        &instance("nav", "1", "{ onFailure: ROLLBACK }"),
+        Phase::Removed,
+    );
+    assert_eq!(
+        all_removed(&mut rig, &db_instance("1")),
+        ["db", "nav", "web"]
+    );
+    [db_instance("2"), web()]
+        .iter()
+        .for_each(|one| rig.report(one, Phase::Running));
     let join = |rig: &mut Rig, name: &str, workload: String| {
         let state = format!("{{ desiredState: {{ workloads: {{ {workload} }} }} }}");
-        request(rig, update(&state, &[&format!("desiredState.workloads.{name}")]))
+        request(
+            rig,
+            update(&state, &[&format!("desiredState.workloads.{name}")]),
+        )
     };
     assert_eq!(join(&mut rig, "nav", nav("3")), Ok(vec![]));
     assert_eq!(rig.read(2, "waitsFor"), r#"["db","nav","web"]"#);
-    rig.report(&instance("nav", "3", "{ onFailure: ROLLBACK }"), Phase::Running);
+    rig.report(
+        &instance("nav", "3", "{ onFailure: ROLLBACK }"),
+        Phase::Running,
+    );
     rig.wait(HEALTHY);
     assert_eq!(rig.phases(), ["1 REPLACED", "2 GOOD"]);
 
     let mut rig = updated();
     all_removed(&mut rig, &db_instance("1"));
-    [db_instance("2"), web()].iter().for_each(|one| rig.report(one, Phase::Running));
+    [db_instance("2"), web()]
+        .iter()
+        .for_each(|one| rig.report(one, Phase::Running));
     let again = vec![db_instance("3").to_string(), web().to_string()];
-    assert_eq!(join(&mut rig, "db", db("3")), Ok(again), "it could not stop before what needs it");
+    assert_eq!(
+        join(&mut rig, "db", db("3")),
+        Ok(again),
+        "it could not stop before what needs it"
+    );
     assert_eq!(all_removed(&mut rig, &db_instance("2")), ["db", "web"]);
-    [db_instance("3"), web()].iter().for_each(|one| rig.report(one, Phase::Running));
+    [db_instance("3"), web()]
+        .iter()
+        .for_each(|one| rig.report(one, Phase::Running));
     rig.wait(HEALTHY);
     assert_eq!(rig.phases(), ["1 REPLACED", "2 GOOD"]);
 }
@@ -150,10 +222,17 @@ fn names_of_an_open_update_are_not_restarted() {
     let mut rig = rig();
     rig.apply(&[&db("2")]).unwrap();
     rig.cluster.take_all();
-    let reason = "'db' is a part of update 1, which is open; wait until that has ended, or roll it back";
+    let reason =
+        "'db' is a part of update 1, which is open; wait until that has ended, or roll it back";
     let restart = with_restart(RequestContent::UpdateState(UpdateState::default()), &["db"]);
-    assert_eq!(request(&mut rig, restart), Err(format!("Update rejected: '{reason}'")));
-    let alone = with_restart(RequestContent::UpdateState(UpdateState::default()), &["web"]);
+    assert_eq!(
+        request(&mut rig, restart),
+        Err(format!("Update rejected: '{reason}'"))
+    );
+    let alone = with_restart(
+        RequestContent::UpdateState(UpdateState::default()),
+        &["web"],
+    );
     assert_eq!(request(&mut rig, alone), Ok(vec![web().to_string()]));
     assert_eq!(rig.plan(), (vec![], vec![web().to_string()]));
 }
@@ -165,11 +244,21 @@ fn what_is_staged_is_restarted_when_it_is_carried_out() {
     let state = format!("{{ desiredState: {{ workloads: {{ {} }} }} }}", staged("2"));
     let content = with_restart(update(&state, &["desiredState.workloads.db"]), &["db"]);
     assert_eq!(request(&mut rig, content), Ok(vec![web().to_string()]));
-    assert_eq!((rig.phases(), rig.state(&web())), (vec!["1 STAGING".to_owned()], "Running(Ok)".to_owned()));
-    assert!(rig.cluster.take(rig.a).iter().all(is_prepare), "nothing is stopped");
+    assert_eq!(
+        (rig.phases(), rig.state(&web())),
+        (vec!["1 STAGING".to_owned()], "Running(Ok)".to_owned())
+    );
+    assert!(
+        rig.cluster.take(rig.a).iter().all(is_prepare),
+        "nothing is stopped"
+    );
     let instance = instance("db", "2", "{ onFailure: ROLLBACK, stage: IMAGE }");
     let level = Some(crate::model::prepare_level::PrepareLevel::Image);
-    let prepared = crate::model::messages::PreparedInstance { instance, level, ..Default::default() };
+    let prepared = crate::model::messages::PreparedInstance {
+        instance,
+        level,
+        ..Default::default()
+    };
     rig.cluster.send(rig.a, ToServer::Prepared(vec![prepared]));
     assert_eq!(rig.phases(), ["1 TRIAL"]);
     let messages = rig.cluster.take(rig.a);

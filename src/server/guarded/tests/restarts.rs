@@ -13,12 +13,19 @@ use std::sync::Arc;
 /// The server is killed, and the next one starts with what is stored, or with `stored`.
 pub fn restart(rig: &mut Rig) {
     let stored = parse(&text(&rig.cluster.server.stored()).unwrap()).unwrap();
-    assert_eq!(stored, rig.cluster.server.stored(), "what is written is read");
+    assert_eq!(
+        stored,
+        rig.cluster.server.stored(),
+        "what is written is read"
+    );
     let mut server = ServerLoop::new();
     server.set_clock(rig.clock.clone());
     server.start_again_with(stored).unwrap();
     let (mut store, writes) = StateStore::unattended();
-    server.take_unsaved().into_iter().for_each(|state| store.store(state));
+    server
+        .take_unsaved()
+        .into_iter()
+        .for_each(|state| store.store(state));
     server.set_store(store);
     (rig.cluster, rig.stored) = (Cluster::default(), writes);
     rig.cluster.server = server;
@@ -27,7 +34,8 @@ pub fn restart(rig: &mut Rig) {
 
 /// What hooks make of a workload may have been changed together with the server.
 #[test]
-fn an_update_that_hooks_make_another_instance_of_at_the_start_is_staged_judged_and_undone_as_that() {
+fn an_update_that_hooks_make_another_instance_of_at_the_start_is_staged_judged_and_undone_as_that()
+{
     let mut rig = Rig::with_agent(&[db("1")], PREPARES);
     rig.apply(&[&db("2")]).unwrap();
     assert_eq!(rig.phases(), ["1 STAGING"]);
@@ -35,7 +43,9 @@ fn an_update_that_hooks_make_another_instance_of_at_the_start_is_staged_judged_a
     let mut server = ServerLoop::new();
     server.set_clock(rig.clock.clone());
     server.set_hooks(MutatingHooks::answering(|mut plan| {
-        plan.added.iter_mut().for_each(|added| added.instance.id = "other".into());
+        plan.added
+            .iter_mut()
+            .for_each(|added| added.instance.id = "other".into());
         Ok(Some(plan))
     }));
     server.start_again_with(stored).unwrap();
@@ -44,15 +54,32 @@ fn an_update_that_hooks_make_another_instance_of_at_the_start_is_staged_judged_a
     rig.a = rig.cluster.agent_with("A", PREPARES);
     let other = InstanceName::with_id("db", "other", "A");
     let sent = rig.cluster.take(rig.a);
-    assert!(sent.iter().any(|sent| matches!(sent, FromServer::Prepare(list) if list[0].instance == other)), "{sent:?}");
+    assert!(
+        sent.iter()
+            .any(|sent| matches!(sent, FromServer::Prepare(list) if list[0].instance == other)),
+        "{sent:?}"
+    );
     let hello = |sent: &FromServer| matches!(sent, FromServer::ServerHello(all) if all[0].instance == db_instance("1"));
     assert!(sent.iter().any(hello), "{sent:?}");
-    let ready = PreparedInstance { instance: other.clone(), level: Some(PrepareLevel::Create), ..Default::default() };
+    let ready = PreparedInstance {
+        instance: other.clone(),
+        level: Some(PrepareLevel::Create),
+        ..Default::default()
+    };
     rig.cluster.send(rig.a, ToServer::Prepared(vec![ready]));
-    assert_eq!((rig.phases(), rig.plan().1), (vec!["1 TRIAL".to_owned()], vec![db_instance("1").to_string()]));
+    assert_eq!(
+        (rig.phases(), rig.plan().1),
+        (
+            vec!["1 TRIAL".to_owned()],
+            vec![db_instance("1").to_string()]
+        )
+    );
     rig.report(&db_instance("1"), Phase::Removed);
     rig.report(&other, Phase::PendingStartingFailed);
-    assert_eq!((rig.phases(), rig.desired()), (vec!["1 UNDONE".to_owned()], vec!["db 1".to_owned()]));
+    assert_eq!(
+        (rig.phases(), rig.desired()),
+        (vec!["1 UNDONE".to_owned()], vec!["db 1".to_owned()])
+    );
     assert_eq!(rig.plan().1, [other.to_string()]);
     assert!(rig.cluster.server.workloads.is_wanted(&db_instance("1")));
 }
@@ -65,9 +92,17 @@ fn a_trial_goes_on_and_the_third_start_of_the_server_ends_it() {
     rig.report(&db_instance("2"), Phase::Running);
     for losses in 1..3 {
         restart(&mut rig);
-        assert_eq!((rig.read(1, "losses"), rig.writes()), (losses.to_string(), 1), "one write for each start");
+        assert_eq!(
+            (rig.read(1, "losses"), rig.writes()),
+            (losses.to_string(), 1),
+            "one write for each start"
+        );
         assert_eq!(rig.desired(), ["db 2", "web 1"]);
-        assert_eq!(rig.read(1, "waitsFor"), r#"["db","web"]"#, "the dependent as well");
+        assert_eq!(
+            rig.read(1, "waitsFor"),
+            r#"["db","web"]"#,
+            "the dependent as well"
+        );
         rig.wait(DEADLINE - Duration::from_secs(1));
     }
     restart(&mut rig);
@@ -75,7 +110,10 @@ fn a_trial_goes_on_and_the_third_start_of_the_server_ends_it() {
         (rig.read(1, "phase"), rig.read(1, "reason")),
         ("UNDONE".into(), "db: 3 losses of the server".to_owned())
     );
-    assert_eq!((rig.desired(), rig.writes()), (vec!["db 1".to_owned(), "web 1".to_owned()], 1));
+    assert_eq!(
+        (rig.desired(), rig.writes()),
+        (vec!["db 1".to_owned(), "web 1".to_owned()], 1)
+    );
     let hello = rig.cluster.take(rig.a).pop();
     assert!(
         matches!(&hello, Some(FromServer::ServerHello(added)) if added[0].instance == db_instance("1")),
@@ -83,7 +121,10 @@ fn a_trial_goes_on_and_the_third_start_of_the_server_ends_it() {
     );
     restart(&mut rig);
     let error = rig.apply(&[&db("2")]).unwrap_err();
-    assert!(error.contains("same as update 1, which was rolled back: db: 3 losses of the server"), "{error}");
+    assert!(
+        error.contains("same as update 1, which was rolled back: db: 3 losses of the server"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -93,7 +134,10 @@ fn a_trial_ends_well_after_a_restart_and_the_count_begins_anew() {
     restart(&mut rig);
     rig.report(&db_instance("2"), Phase::Running);
     rig.wait(HEALTHY);
-    assert_eq!((rig.read(1, "phase"), rig.read(1, "losses")), ("GOOD".to_owned(), "0".to_owned()));
+    assert_eq!(
+        (rig.read(1, "phase"), rig.read(1, "losses")),
+        ("GOOD".to_owned(), "0".to_owned())
+    );
 }
 
 #[test]
@@ -118,8 +162,20 @@ fn only_the_newest_sixteen_that_have_ended_are_known_and_their_ways_back_are_bou
     for number in 0..20 {
         // Deleted while it is open, so it is over at once.
         let image = "x".repeat(100_000);
-        rig.apply(&[&workload(&format!("w{number}"), &format!("{image}{number}"), "{}", "")]).unwrap();
-        rig.apply(&[&workload(&format!("w{number}"), &format!("{image}{number}b"), "{}", "")]).unwrap();
+        rig.apply(&[&workload(
+            &format!("w{number}"),
+            &format!("{image}{number}"),
+            "{}",
+            "",
+        )])
+        .unwrap();
+        rig.apply(&[&workload(
+            &format!("w{number}"),
+            &format!("{image}{number}b"),
+            "{}",
+            "",
+        )])
+        .unwrap();
         rig.apply(&[&format!("w{number}: ~")]).unwrap();
     }
     assert_eq!(rig.phases().len(), 16);
@@ -134,7 +190,15 @@ fn only_the_newest_sixteen_that_have_ended_are_known_and_their_ways_back_are_bou
 #[test]
 fn without_a_disk_updates_are_in_memory_only() {
     let mut cluster = Cluster::default();
-    cluster.update(&format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}", db("1")), &[]).unwrap();
+    cluster
+        .update(
+            &format!(
+                "{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}",
+                db("1")
+            ),
+            &[],
+        )
+        .unwrap();
     assert!(cluster.read(&["updates.1.keptIn"]).contains("MEMORY"));
 }
 
@@ -151,7 +215,11 @@ fn an_earlier_server_reads_the_state_and_ignores_the_updates() {
 
 /// As an earlier version has stored it, which did not note who had requested an update.
 fn of_earlier_version(mut stored: Stored) -> Stored {
-    for update in stored.updates.iter_mut().flat_map(|updates| &mut updates.list) {
+    for update in stored
+        .updates
+        .iter_mut()
+        .flat_map(|updates| &mut updates.list)
+    {
         let entries = Arc::make_mut(&mut update.update).as_map_mut().unwrap();
         assert!(entries.remove("source").is_some());
         entries.remove("ofWorkload");
@@ -173,6 +241,8 @@ fn a_restart_forgot_that_workloads_had_requested_the_open_updates_so_they_took_a
     rig.apply(&[&db("1")]).unwrap();
     // An earlier version has not stored it: they count as those of a commander until they end.
     let mut server = ServerLoop::new();
-    server.start_again_with(of_earlier_version(rig.cluster.server.stored())).unwrap();
+    server
+        .start_again_with(of_earlier_version(rig.cluster.server.stored()))
+        .unwrap();
     assert_eq!(server.seen_updates().len(), UPDATES_OPEN_OF_WORKLOADS + 1);
 }

@@ -1,4 +1,5 @@
-//! Requests that name an update to be rolled back: carried out as one, refused when something would be lost.
+//! Requests that name an update to be rolled back: carried out as one, refused when something would
+//! be lost.
 
 use super::bounds::{ask_for, with_rights};
 use super::*;
@@ -7,7 +8,10 @@ use crate::model::messages::{RequestContent, ResponseContent};
 
 fn roll_back(rig: &mut Rig, number: u64) -> Result<(), String> {
     let commander = rig.cluster.commander();
-    match rig.cluster.request(commander, RequestContent::RollBack(number)) {
+    match rig
+        .cluster
+        .request(commander, RequestContent::RollBack(number))
+    {
         ResponseContent::UpdateStateSuccess { .. } => Ok(()),
         ResponseContent::Error(text) => Err(text),
         other => panic!("{other:?}"),
@@ -22,22 +26,43 @@ fn refused(reason: &str) -> Result<(), String> {
 
 /// Update 1 has changed `db` and config `c`, deleted `old` and added `new`.
 fn updated() -> Rig {
-    let templated = |image: &str| workload("db", &format!("{image}{{{{c}}}}"), ROLLBACK, ", configs: { c: c }");
+    let templated = |image: &str| {
+        workload(
+            "db",
+            &format!("{image}{{{{c}}}}"),
+            ROLLBACK,
+            ", configs: { c: c }",
+        )
+    };
     let state = |c: &str, workloads: &[String]| {
         let workloads = workloads.join(", ");
         format!("{{ apiVersion: v1, configs: {{ c: '{c}' }}, workloads: {{ {workloads} }} }}")
     };
     let before = state("a", &[templated("1"), workload("old", "1", "", "")]);
-    let mut rig = Rig::of(Cluster::with_manifest(&before), AgentCapabilities::default());
+    let mut rig = Rig::of(
+        Cluster::with_manifest(&before),
+        AgentCapabilities::default(),
+    );
     let after = state("b", &[templated("2"), workload("new", "1", "", "")]);
-    rig.cluster.update(&format!("{{ desiredState: {after} }}"), &[]).unwrap();
+    rig.cluster
+        .update(&format!("{{ desiredState: {after} }}"), &[])
+        .unwrap();
     rig
 }
 
 /// All is healthy now.
 fn settle(rig: &mut Rig) {
-    let wanted: Vec<_> = rig.cluster.server.view().effective.values().map(|added| added.instance.clone()).collect();
-    wanted.iter().for_each(|instance| rig.report(instance, Phase::Running));
+    let wanted: Vec<_> = rig
+        .cluster
+        .server
+        .view()
+        .effective
+        .values()
+        .map(|added| added.instance.clone())
+        .collect();
+    wanted
+        .iter()
+        .for_each(|instance| rig.report(instance, Phase::Running));
     rig.wait(HEALTHY);
     rig.cluster.take_all();
 }
@@ -53,9 +78,17 @@ fn all_that_an_update_has_changed_is_set_back_with_one_request() {
         assert_eq!(rig.phases(), [if is_open { "1 TRIAL" } else { "1 GOOD" }]);
         assert_eq!(roll_back(&mut rig, 1), Ok(()));
         assert_eq!(rig.desired(), ["db 1", "old 1"]);
-        assert!(rig.cluster.read(&["desiredState.configs"]).contains("\"configs\":{\"c\":\"a\"}"));
+        assert!(
+            rig.cluster
+                .read(&["desiredState.configs"])
+                .contains("\"configs\":{\"c\":\"a\"}")
+        );
         // That of an open one ends it; another one is an update as any.
-        let expected: &[&str] = if is_open { &["1 WITHDRAWN"] } else { &["1 GOOD", "2 TRIAL"] };
+        let expected: &[&str] = if is_open {
+            &["1 WITHDRAWN"]
+        } else {
+            &["1 GOOD", "2 TRIAL"]
+        };
         assert_eq!(rig.phases(), expected);
     }
 }
@@ -64,11 +97,25 @@ fn all_that_an_update_has_changed_is_set_back_with_one_request() {
 fn what_was_changed_since_stays_and_nothing_is_set_back() {
     type Change = fn(&mut Rig);
     let changes: [(Change, &str); 4] = [
-        (|rig| drop(rig.apply(&[&workload("new", "3", "", "")])), "workload 'new' was changed after update 1"),
-        (|rig| drop(rig.apply(&["new: ~"])), "workload 'new' was changed after update 1"),
-        (|rig| drop(rig.apply(&[&workload("old", "1", "", "")])), "workload 'old' was changed after update 1"),
         (
-            |rig| drop(rig.cluster.update(OTHER_CONFIG, &["desiredState.configs.c"])),
+            |rig| drop(rig.apply(&[&workload("new", "3", "", "")])),
+            "workload 'new' was changed after update 1",
+        ),
+        (
+            |rig| drop(rig.apply(&["new: ~"])),
+            "workload 'new' was changed after update 1",
+        ),
+        (
+            |rig| drop(rig.apply(&[&workload("old", "1", "", "")])),
+            "workload 'old' was changed after update 1",
+        ),
+        (
+            |rig| {
+                drop(
+                    rig.cluster
+                        .update(OTHER_CONFIG, &["desiredState.configs.c"]),
+                )
+            },
             "config 'c' was changed after update 1",
         ),
     ];
@@ -90,17 +137,29 @@ fn an_update_that_is_not_in_force_or_not_known_is_not_rolled_back() {
     rig.report(&db_instance("3"), Phase::PendingStartingFailed);
     rig.apply(&[&db("4")]).unwrap();
     assert_eq!(roll_back(&mut rig, 3), Ok(()));
-    rig.cluster.server.set_update_on_failure(OnFailure::Rollback);
+    rig.cluster
+        .server
+        .set_update_on_failure(OnFailure::Rollback);
     let large = workload("big", &"x".repeat(UPDATES_ENDED_BYTES), "", "");
     rig.apply(&[&large]).unwrap();
     settle(&mut rig);
     rig.apply(&[&workload("big", "2", "", "")]).unwrap();
     settle(&mut rig);
-    assert_eq!(rig.phases(), ["1 REPLACED", "2 UNDONE", "3 WITHDRAWN", "4 GOOD", "5 GOOD"]);
-    let not_kept = |number| format!("the server does not keep any more what was there before update {number}");
+    assert_eq!(
+        rig.phases(),
+        ["1 REPLACED", "2 UNDONE", "3 WITHDRAWN", "4 GOOD", "5 GOOD"]
+    );
+    let not_kept =
+        |number| format!("the server does not keep any more what was there before update {number}");
     for (number, reason) in [
-        (1, "nothing of update 1 is left: it is a part of update 2".to_owned()),
-        (2, "update 2 was rolled back: what was there before it is in force".to_owned()),
+        (
+            1,
+            "nothing of update 1 is left: it is a part of update 2".to_owned(),
+        ),
+        (
+            2,
+            "update 2 was rolled back: what was there before it is in force".to_owned(),
+        ),
         (3, not_kept(3)),
         (5, not_kept(5)),
         (6, "update 6 does not exist".to_owned()),
@@ -122,10 +181,14 @@ fn a_workload_rolls_back_only_what_it_may_write_all_of() {
         user("whole", both),
         workload("none", "1", "", ""),
     ]);
-    rig.apply(&[&db("2"), &workload("web", "2", "", "")]).unwrap();
+    rig.apply(&[&db("2"), &workload("web", "2", "", "")])
+        .unwrap();
     settle(&mut rig);
     for (id, expected) in [
-        ("half@1", "update 1 is also about what this workload may not write"),
+        (
+            "half@1",
+            "update 1 is also about what this workload may not write",
+        ),
         ("none@1", "Access denied"),
         ("whole@1", "UpdateStateSuccess"),
     ] {

@@ -31,7 +31,13 @@ fn prepared(instance: &InstanceName) -> PreparedInstance {
 
 fn failed(instance: &InstanceName, tries: u32, is_final: bool) -> PreparedInstance {
     let reason = Some("no such image".to_owned());
-    PreparedInstance { level: None, reason, tries, is_final, ..prepared(instance) }
+    PreparedInstance {
+        level: None,
+        reason,
+        tries,
+        is_final,
+        ..prepared(instance)
+    }
 }
 
 impl Rig {
@@ -46,7 +52,14 @@ impl Rig {
             FromServer::UpdateWorkload(plan) => format!("update {}", names(&plan.added).join(",")),
             FromServer::ServerHello(added) => {
                 let images: Vec<&Name> = added.iter().map(|added| &added.instance.id).collect();
-                format!("hello {}", if images.contains(&&db_instance("1").id) { "old" } else { "new" })
+                format!(
+                    "hello {}",
+                    if images.contains(&&db_instance("1").id) {
+                        "old"
+                    } else {
+                        "new"
+                    }
+                )
             }
             other => format!("{other:?}"),
         };
@@ -60,23 +73,53 @@ fn nothing_changes_until_all_is_staged_and_the_list_is_emptied_after_the_plan() 
     let mut rig = rig();
     let cli = cli(&mut rig);
     let (added, deleted) = rig.apply(&[&db("2")]).unwrap();
-    assert_eq!((added, deleted), (vec![db_instance("2").to_string()], vec![db_instance("1").to_string()]));
-    assert_eq!((rig.sent(), rig.writes()), (vec!["prepare db".to_owned()], 1));
+    assert_eq!(
+        (added, deleted),
+        (
+            vec![db_instance("2").to_string()],
+            vec![db_instance("1").to_string()]
+        )
+    );
+    assert_eq!(
+        (rig.sent(), rig.writes()),
+        (vec!["prepare db".to_owned()], 1)
+    );
     assert_eq!(
         (rig.phases(), rig.desired()),
-        (vec!["1 STAGING".to_owned()], vec!["db 2".to_owned(), "web 1".to_owned()])
+        (
+            vec!["1 STAGING".to_owned()],
+            vec!["db 2".to_owned(), "web 1".to_owned()]
+        )
     );
-    assert_eq!(rig.cluster.server.view().effective["db"].instance, db_instance("1"));
-    assert_eq!(rig.state(&db_instance("2")), "Pending(Initial): 'update: stages CREATE'");
+    assert_eq!(
+        rig.cluster.server.view().effective["db"].instance,
+        db_instance("1")
+    );
+    assert_eq!(
+        rig.state(&db_instance("2")),
+        "Pending(Initial): 'update: stages CREATE'"
+    );
     rig.wait(Duration::from_secs(25));
-    assert_eq!(rig.state(&db_instance("2")), "Pending(Initial): 'update: stages CREATE, 20 s'");
+    assert_eq!(
+        rig.state(&db_instance("2")),
+        "Pending(Initial): 'update: stages CREATE, 20 s'"
+    );
     rig.prepared(failed(&db_instance("2"), 2, false));
-    assert_eq!(rig.state(&db_instance("2")), "Pending(Initial): 'update: no such image, retry 2 in 1 s'");
+    assert_eq!(
+        rig.state(&db_instance("2")),
+        "Pending(Initial): 'update: no such image, retry 2 in 1 s'"
+    );
     assert_eq!((rig.sent(), rig.writes()), (vec![], 0), "no agent is told");
     let shown = format!("{:?}", rig.cluster.take(cli));
-    assert!(shown.contains("update: no such image, retry 2 in 1 s"), "who waits sees how it goes: {shown}");
+    assert!(
+        shown.contains("update: no such image, retry 2 in 1 s"),
+        "who waits sees how it goes: {shown}"
+    );
     rig.prepared(prepared(&db_instance("2")));
-    assert_eq!((rig.sent(), rig.writes()), (vec!["update db".to_owned(), "prepare ".to_owned()], 1));
+    assert_eq!(
+        (rig.sent(), rig.writes()),
+        (vec!["update db".to_owned(), "prepare ".to_owned()], 1)
+    );
     assert_eq!(
         (rig.phases(), rig.state(&db_instance("2"))),
         (vec!["1 TRIAL".to_owned()], "Pending(Initial)".to_owned())
@@ -96,9 +139,15 @@ fn what_cannot_be_staged_is_undone_without_any_stop_and_is_not_remembered() {
     assert_eq!(rig.read(1, "reason"), "db: cannot be staged: no such image");
     assert_eq!(
         (rig.phases(), rig.desired()),
-        (vec!["1 UNDONE".to_owned()], vec!["db 1".to_owned(), "web 1".to_owned()])
+        (
+            vec!["1 UNDONE".to_owned()],
+            vec!["db 1".to_owned(), "web 1".to_owned()]
+        )
     );
-    assert_eq!((rig.sent(), rig.state(&db_instance("2"))), (vec!["prepare ".to_owned()], String::new()));
+    assert_eq!(
+        (rig.sent(), rig.state(&db_instance("2"))),
+        (vec!["prepare ".to_owned()], String::new())
+    );
     rig.apply(&[&db("2")]).unwrap();
 }
 
@@ -109,10 +158,16 @@ fn one_that_may_stay_is_carried_out_although_it_cannot_be_staged_once_its_condit
     rig.apply(&[&workload("db", "2", update, "")]).unwrap();
     let new = instance("db", "2", update);
     let unmet = Some("/lock exists".to_owned());
-    rig.prepared(PreparedInstance { unmet, ..failed(&new, 20, true) });
+    rig.prepared(PreparedInstance {
+        unmet,
+        ..failed(&new, 20, true)
+    });
     assert_eq!(
         (rig.phases(), rig.state(&new)),
-        (vec!["1 STAGING".to_owned()], "Pending(Initial): 'update: cannot be staged: no such image'".to_owned())
+        (
+            vec!["1 STAGING".to_owned()],
+            "Pending(Initial): 'update: cannot be staged: no such image'".to_owned()
+        )
     );
     rig.prepared(failed(&new, 20, true));
     assert_eq!(rig.phases(), ["1 TRIAL"]);
@@ -122,15 +177,32 @@ fn one_that_may_stay_is_carried_out_although_it_cannot_be_staged_once_its_condit
 fn a_condition_holds_all_back_and_those_that_are_staged_name_the_others() {
     let update = "{ stage: NONE, when: { pathMissing: /lock } }";
     let mut rig = Rig::with_agent(&[db("1"), workload("nav", "1", update, "")], PREPARES);
-    rig.apply(&[&db("2"), &workload("nav", "2", update, ""), &workload("new", "1", "", "")]).unwrap();
+    rig.apply(&[
+        &db("2"),
+        &workload("nav", "2", update, ""),
+        &workload("new", "1", "", ""),
+    ])
+    .unwrap();
     let nav = instance("nav", "2", update);
     rig.prepared(prepared(&db_instance("2")));
-    assert_eq!(rig.state(&db_instance("2")), "Pending(Initial): 'update: waits for nav'");
-    assert_eq!(rig.state(&instance("new", "1", "")), "Pending(Initial): 'update: waits for nav'");
-    rig.prepared(PreparedInstance { unmet: Some("/lock exists".into()), ..prepared(&nav) });
+    assert_eq!(
+        rig.state(&db_instance("2")),
+        "Pending(Initial): 'update: waits for nav'"
+    );
+    assert_eq!(
+        rig.state(&instance("new", "1", "")),
+        "Pending(Initial): 'update: waits for nav'"
+    );
+    rig.prepared(PreparedInstance {
+        unmet: Some("/lock exists".into()),
+        ..prepared(&nav)
+    });
     assert_eq!(rig.state(&nav), "Pending(Initial): 'update: /lock exists'");
     rig.wait(Duration::from_secs(100_000));
-    assert_eq!((rig.phases(), rig.read(1, "waitsFor")), (vec!["1 STAGING".to_owned()], r#"["nav"]"#.to_owned()));
+    assert_eq!(
+        (rig.phases(), rig.read(1, "waitsFor")),
+        (vec!["1 STAGING".to_owned()], r#"["nav"]"#.to_owned())
+    );
     rig.cluster.take_all();
     rig.prepared(prepared(&nav));
     assert_eq!(rig.sent(), ["update db,nav,new", "prepare "]);
@@ -142,7 +214,10 @@ fn a_lost_agent_changes_nothing_shown_and_is_waited_for_a_minute() {
     let b = rig.cluster.agent("B");
     rig.apply(&[&db("2")]).unwrap();
     rig.cluster.close(rig.a);
-    assert_eq!(rig.state(&db_instance("2")), "Pending(Initial): 'update: stages CREATE'");
+    assert_eq!(
+        rig.state(&db_instance("2")),
+        "Pending(Initial): 'update: stages CREATE'"
+    );
     assert_eq!(rig.state(&db_instance("1")), "AgentDisconnected");
     let told = format!("{:?}", rig.cluster.take(b));
     assert!(!told.contains(&*db_instance("2").id), "{told}");
@@ -151,17 +226,31 @@ fn a_lost_agent_changes_nothing_shown_and_is_waited_for_a_minute() {
     let messages = rig.cluster.take(rig.a);
     let place = |is_it: fn(&FromServer) -> bool| messages.iter().position(is_it).unwrap();
     let hello = place(|message| matches!(message, FromServer::ServerHello(_)));
-    assert!(place(is_prepare) < hello, "before its workloads: {messages:?}");
-    let FromServer::ServerHello(added) = &messages[hello] else { panic!() };
+    assert!(
+        place(is_prepare) < hello,
+        "before its workloads: {messages:?}"
+    );
+    let FromServer::ServerHello(added) = &messages[hello] else {
+        panic!()
+    };
     assert!(added.iter().any(|added| added.instance == db_instance("1")));
     rig.cluster.send(rig.a, ToServer::StatesComplete); // Not a list of what it has lost.
-    assert_eq!(rig.state(&db_instance("2")), "Pending(Initial): 'update: stages CREATE, 50 s'");
+    assert_eq!(
+        rig.state(&db_instance("2")),
+        "Pending(Initial): 'update: stages CREATE, 50 s'"
+    );
     rig.cluster.close(rig.a);
     rig.wait(UPDATE_AGENT_AWAY);
-    assert_eq!((rig.phases(), rig.read(1, "waitsFor")), (vec!["1 TRIAL".to_owned()], r#"["agent A"]"#.to_owned()));
+    assert_eq!(
+        (rig.phases(), rig.read(1, "waitsFor")),
+        (vec!["1 TRIAL".to_owned()], r#"["agent A"]"#.to_owned())
+    );
     rig.a = rig.cluster.agent_with("A", PREPARES);
     let sent = rig.sent();
-    assert!(sent.contains(&"hello new".to_owned()) && !sent.iter().any(|it| it.starts_with("prepare")), "{sent:?}");
+    assert!(
+        sent.contains(&"hello new".to_owned()) && !sent.iter().any(|it| it.starts_with("prepare")),
+        "{sent:?}"
+    );
 }
 
 #[test]
@@ -184,7 +273,8 @@ fn an_absent_agent_is_waited_for_only_where_its_consent_is_needed() {
 fn agents_that_nothing_waits_for_any_more_are_forgotten() {
     let mut rig = rig();
     for number in 0..3 {
-        let nav = workload("nav", "1", WHEN, "").replace("agent: A", &format!("agent: invented_{number}"));
+        let nav = workload("nav", "1", WHEN, "")
+            .replace("agent: A", &format!("agent: invented_{number}"));
         rig.apply(&[&nav]).unwrap();
         assert_eq!(rig.cluster.server.guarded.away.len(), 1);
         rig.apply(&["nav: ~"]).unwrap();
@@ -198,19 +288,31 @@ fn who_cannot_prepare_is_updated_at_once_and_so_is_what_needs_no_preparation() {
     rig.apply(&[&db("2")]).unwrap();
     assert_eq!(rig.phases(), ["1 TRIAL"]);
     let mut rig = self::rig();
-    rig.apply(&[&workload("web", "2", "{ stage: NONE }", NEEDS_DB)]).unwrap();
-    rig.apply(&[&workload("nobody", "1", WHEN, "").replace("agent: A", "agent: \"\"")]).unwrap();
+    rig.apply(&[&workload("web", "2", "{ stage: NONE }", NEEDS_DB)])
+        .unwrap();
+    rig.apply(&[&workload("nobody", "1", WHEN, "").replace("agent: A", "agent: \"\"")])
+        .unwrap();
     assert_eq!(rig.phases(), ["1 TRIAL", "2 GOOD"]);
 }
 
 #[test]
 fn a_new_workload_that_may_not_start_yet_holds_back_what_is_changed_beside_it() {
     let mut rig = rig();
-    rig.apply(&[&db("2"), &workload("nav", "1", WHEN, "")]).unwrap();
+    rig.apply(&[&db("2"), &workload("nav", "1", WHEN, "")])
+        .unwrap();
     let nav = instance("nav", "1", WHEN);
     rig.prepared(prepared(&db_instance("2")));
-    rig.prepared(PreparedInstance { unmet: Some("/lock exists".to_owned()), ..prepared(&nav) });
-    assert_eq!((rig.phases(), rig.sent()), (vec!["1 STAGING".to_owned()], vec!["prepare db,nav".to_owned()]));
+    rig.prepared(PreparedInstance {
+        unmet: Some("/lock exists".to_owned()),
+        ..prepared(&nav)
+    });
+    assert_eq!(
+        (rig.phases(), rig.sent()),
+        (
+            vec!["1 STAGING".to_owned()],
+            vec!["prepare db,nav".to_owned()]
+        )
+    );
     assert_eq!(rig.state(&nav), "Pending(Initial): 'update: /lock exists'");
     let stored = rig.cluster.server.stored();
     let mut server = ServerLoop::new();
@@ -219,37 +321,73 @@ fn a_new_workload_that_may_not_start_yet_holds_back_what_is_changed_beside_it() 
     rig.cluster = Cluster::default();
     rig.cluster.server = server;
     rig.a = rig.cluster.agent_with("A", PREPARES);
-    let sent: Vec<String> = rig.sent().into_iter().filter(|it| !it.contains("WorkloadStates")).collect();
-    assert_eq!(sent, ["prepare db,nav", "hello old"], "it is waited for after a restart, too");
+    let sent: Vec<String> = rig
+        .sent()
+        .into_iter()
+        .filter(|it| !it.contains("WorkloadStates"))
+        .collect();
+    assert_eq!(
+        sent,
+        ["prepare db,nav", "hello old"],
+        "it is waited for after a restart, too"
+    );
     rig.prepared(prepared(&db_instance("2")));
     rig.prepared(prepared(&nav));
     assert_eq!(
         (rig.phases(), rig.sent()),
-        (vec!["1 TRIAL".into()], vec!["update db,nav".into(), "prepare ".to_owned()])
+        (
+            vec!["1 TRIAL".into()],
+            vec!["update db,nav".into(), "prepare ".to_owned()]
+        )
     );
 }
 
 #[test]
 fn a_move_waits_until_the_other_agent_has_prepared_it_and_its_condition_holds_there() {
     for (update, has_condition) in [(WHEN, true), ("{}", false)] {
-        let on = |agent: &str| workload("nav", "1", update, "").replace("agent: A", &format!("agent: {agent}"));
+        let on = |agent: &str| {
+            workload("nav", "1", update, "").replace("agent: A", &format!("agent: {agent}"))
+        };
         let mut rig = Rig::with_agent(&[on("A")], PREPARES);
         let b = rig.cluster.agent_with("B", PREPARES);
         rig.cluster.take_all();
         rig.apply(&[&on("B")]).unwrap();
-        let there = InstanceName { agent: "B".into(), ..instance("nav", "1", update) };
-        assert_eq!((rig.sent(), rig.state(&there)), (vec![], "Pending(Initial): 'update: stages CREATE'".to_owned()));
+        let there = InstanceName {
+            agent: "B".into(),
+            ..instance("nav", "1", update)
+        };
+        assert_eq!(
+            (rig.sent(), rig.state(&there)),
+            (
+                vec![],
+                "Pending(Initial): 'update: stages CREATE'".to_owned()
+            )
+        );
         assert!(rig.cluster.take(b).iter().any(is_prepare));
         if has_condition {
-            let unmet = PreparedInstance { unmet: Some("/lock exists".to_owned()), ..prepared(&there) };
+            let unmet = PreparedInstance {
+                unmet: Some("/lock exists".to_owned()),
+                ..prepared(&there)
+            };
             rig.cluster.send(b, ToServer::Prepared(vec![unmet]));
-            assert_eq!(rig.state(&there), "Pending(Initial): 'update: /lock exists'");
+            assert_eq!(
+                rig.state(&there),
+                "Pending(Initial): 'update: /lock exists'"
+            );
         }
-        assert_eq!((rig.phases(), rig.sent()), (vec!["1 STAGING".to_owned()], vec![]), "the old one runs on");
-        rig.cluster.send(b, ToServer::Prepared(vec![prepared(&there)]));
+        assert_eq!(
+            (rig.phases(), rig.sent()),
+            (vec!["1 STAGING".to_owned()], vec![]),
+            "the old one runs on"
+        );
+        rig.cluster
+            .send(b, ToServer::Prepared(vec![prepared(&there)]));
         assert_eq!(
             (rig.phases(), rig.plan().1),
-            (vec!["1 TRIAL".to_owned()], vec![instance("nav", "1", update).to_string()])
+            (
+                vec!["1 TRIAL".to_owned()],
+                vec![instance("nav", "1", update).to_string()]
+            )
         );
     }
 }
@@ -261,7 +399,10 @@ fn a_move_to_an_agent_that_is_away_waits_for_it_where_its_consent_is_needed() {
         let mut rig = Rig::with_agent(std::slice::from_ref(&nav), PREPARES);
         rig.apply(&[&nav.replace("agent: A", "agent: B")]).unwrap();
         rig.wait(UPDATE_AGENT_AWAY * 100);
-        assert_eq!((rig.phases(), rig.read(1, "waitsFor")), (vec![phase.to_owned()], r#"["agent B"]"#.to_owned()));
+        assert_eq!(
+            (rig.phases(), rig.read(1, "waitsFor")),
+            (vec![phase.to_owned()], r#"["agent B"]"#.to_owned())
+        );
         rig.cluster.agent("B");
         assert_eq!(rig.phases(), ["1 TRIAL"], "it cannot prepare");
     }
@@ -270,7 +411,8 @@ fn a_move_to_an_agent_that_is_away_waits_for_it_where_its_consent_is_needed() {
 #[test]
 fn an_instance_whose_name_stays_is_shown_as_its_agent_reports_it() {
     let mut rig = rig();
-    rig.apply(&[&workload("db", "1", ROLLBACK, ", tags: { k: v }")]).unwrap();
+    rig.apply(&[&workload("db", "1", ROLLBACK, ", tags: { k: v }")])
+        .unwrap();
     let db = db_instance("1");
     let b = rig.cluster.agent("B");
     rig.cluster.take_all();
@@ -278,14 +420,23 @@ fn an_instance_whose_name_stays_is_shown_as_its_agent_reports_it() {
     rig.report_info(&db, Phase::Running, "alive: failed once");
     assert_eq!(rig.state(&db), "Running(Ok): 'alive: failed once'");
     let told = format!("{:?}", rig.cluster.take(b));
-    assert!(told.contains("alive") && !told.contains("update:"), "{told}");
+    assert!(
+        told.contains("alive") && !told.contains("update:"),
+        "{told}"
+    );
     let c = rig.cluster.agent("C");
     let told = format!("{:?}", rig.cluster.take(c));
-    assert!(told.contains("alive") && !told.contains("update:"), "{told}");
+    assert!(
+        told.contains("alive") && !told.contains("update:"),
+        "{told}"
+    );
     rig.prepared(prepared(&db));
     assert_eq!(
         (rig.phases(), rig.state(&db)),
-        (vec!["1 TRIAL".to_owned()], "Running(Ok): 'alive: failed once'".to_owned())
+        (
+            vec!["1 TRIAL".to_owned()],
+            "Running(Ok): 'alive: failed once'".to_owned()
+        )
     );
     rig.wait(HEALTHY);
     assert_eq!(rig.phases(), ["1 TRIAL"], "that was the old one");
@@ -299,7 +450,8 @@ fn an_instance_whose_name_stays_is_shown_as_its_agent_reports_it() {
 #[test]
 fn an_instance_in_force_without_a_state_is_not_shown_as_the_servers_own() {
     let mut rig = rig();
-    rig.apply(&[&workload("db", "1", ROLLBACK, ", tags: { k: v }")]).unwrap();
+    rig.apply(&[&workload("db", "1", ROLLBACK, ", tags: { k: v }")])
+        .unwrap();
     let db = db_instance("1");
     rig.report(&db, Phase::Removed);
     assert_eq!(rig.state(&db), "");
@@ -314,18 +466,33 @@ fn what_is_replaced_or_withdrawn_before_it_was_switched_is_finished_by_the_serve
     rig.apply(&[&db("3")]).unwrap();
     assert_eq!(
         (rig.phases(), rig.sent()),
-        (vec!["1 REPLACED".to_owned(), "2 STAGING".to_owned()], vec!["prepare db".to_owned(); 2])
+        (
+            vec!["1 REPLACED".to_owned(), "2 STAGING".to_owned()],
+            vec!["prepare db".to_owned(); 2]
+        )
     );
-    assert_eq!((rig.state(&db_instance("2")), rig.state(&db_instance("1"))), (String::new(), "Running(Ok)".to_owned()));
+    assert_eq!(
+        (rig.state(&db_instance("2")), rig.state(&db_instance("1"))),
+        (String::new(), "Running(Ok)".to_owned())
+    );
     rig.apply(&[&db("1")]).unwrap();
-    assert_eq!((rig.phases().pop(), rig.sent()), (Some("2 WITHDRAWN".to_owned()), vec!["prepare ".to_owned()]));
-    assert_eq!((rig.state(&db_instance("3")), rig.state(&db_instance("1"))), (String::new(), "Running(Ok)".to_owned()));
+    assert_eq!(
+        (rig.phases().pop(), rig.sent()),
+        (Some("2 WITHDRAWN".to_owned()), vec!["prepare ".to_owned()])
+    );
+    assert_eq!(
+        (rig.state(&db_instance("3")), rig.state(&db_instance("1"))),
+        (String::new(), "Running(Ok)".to_owned())
+    );
     rig.apply(&[&db("2")]).unwrap();
     rig.cluster.take_all();
     rig.apply(&["db: ~"]).unwrap();
     assert_eq!(
         (rig.state(&db_instance("2")), rig.sent()),
-        (String::new(), vec!["update ".to_owned(), "prepare ".to_owned()])
+        (
+            String::new(),
+            vec!["update ".to_owned(), "prepare ".to_owned()]
+        )
     );
     assert_eq!(rig.phases().pop(), Some("3 WITHDRAWN".to_owned()));
 }
@@ -338,20 +505,39 @@ fn a_request_that_joins_waits_with_it_and_what_was_carried_out_before_is_judged_
     rig.report(&db_instance("1"), Phase::Removed);
     rig.report(&db_instance("2"), Phase::Running);
     rig.cluster.take_all();
-    rig.apply(&[&db("3"), &workload("new", "1", ROLLBACK, "")]).unwrap();
+    rig.apply(&[&db("3"), &workload("new", "1", ROLLBACK, "")])
+        .unwrap();
     assert_eq!(
         (rig.phases(), rig.sent()),
-        (vec!["1 REPLACED".to_owned(), "2 STAGING".to_owned()], vec!["prepare db,new".to_owned()])
+        (
+            vec!["1 REPLACED".to_owned(), "2 STAGING".to_owned()],
+            vec!["prepare db,new".to_owned()]
+        )
     );
     rig.wait(DEADLINE * 2);
-    assert_eq!(rig.phases()[1], "2 STAGING", "what is about to be replaced is healthy");
-    rig.report_info(&instance("web", "1", ""), Phase::FailedExecFailed, "Exit code: '1'");
+    assert_eq!(
+        rig.phases()[1],
+        "2 STAGING",
+        "what is about to be replaced is healthy"
+    );
+    rig.report_info(
+        &instance("web", "1", ""),
+        Phase::FailedExecFailed,
+        "Exit code: '1'",
+    );
     assert_eq!(
         (rig.phases()[1].clone(), rig.desired()),
-        ("2 UNDONE".to_owned(), vec!["db 1".to_owned(), "web 1".to_owned()])
+        (
+            "2 UNDONE".to_owned(),
+            vec!["db 1".to_owned(), "web 1".to_owned()]
+        )
     );
     assert_eq!(rig.sent(), ["update db", "prepare "]);
-    assert!(rig.apply(&[&db("3"), &workload("new", "1", ROLLBACK, "")]).unwrap_err().contains("same as update 2"));
+    assert!(
+        rig.apply(&[&db("3"), &workload("new", "1", ROLLBACK, "")])
+            .unwrap_err()
+            .contains("same as update 2")
+    );
 }
 
 #[test]
@@ -363,10 +549,16 @@ fn what_was_switched_is_judged_on_while_its_successor_is_staged() {
     rig.apply(&[&db("3")]).unwrap();
     rig.wait(DEADLINE / 2);
     rig.apply(&[&db("2")]).unwrap();
-    assert_eq!((rig.phases().pop(), rig.read(3, "waitsFor")), (Some("3 TRIAL".to_owned()), r#"["db"]"#.to_owned()));
+    assert_eq!(
+        (rig.phases().pop(), rig.read(3, "waitsFor")),
+        (Some("3 TRIAL".to_owned()), r#"["db"]"#.to_owned())
+    );
     rig.apply(&[&db("4")]).unwrap();
     rig.wait(DEADLINE / 2);
-    assert_eq!((rig.desired(), rig.read(4, "phase")), (vec!["db 1".into(), "web 1".into()], "UNDONE".to_owned()));
+    assert_eq!(
+        (rig.desired(), rig.read(4, "phase")),
+        (vec!["db 1".into(), "web 1".into()], "UNDONE".to_owned())
+    );
 }
 
 #[test]
@@ -388,24 +580,42 @@ fn requests_again_and_again_do_not_postpone_the_verdict_about_what_was_switched(
 #[test]
 fn agents_are_sent_the_old_workloads_and_their_lists_after_a_restart() {
     let mut rig = rig();
-    rig.apply(&[&db("2"), &workload("new", "1", "", "")]).unwrap();
+    rig.apply(&[&db("2"), &workload("new", "1", "", "")])
+        .unwrap();
     let stored = rig.cluster.server.stored();
     let mut server = ServerLoop::new();
     server.set_clock(rig.clock.clone());
     server.start_again_with(stored.clone()).unwrap();
-    assert_eq!(server.take_unsaved(), None, "a start during the staging costs no write");
+    assert_eq!(
+        server.take_unsaved(),
+        None,
+        "a start during the staging costs no write"
+    );
     assert_eq!(server.stored(), stored);
-    assert!(server.due().is_some(), "an agent that never comes is not waited for without end");
+    assert!(
+        server.due().is_some(),
+        "an agent that never comes is not waited for without end"
+    );
     rig.cluster = Cluster::default();
     rig.cluster.server = server;
     rig.a = rig.cluster.agent_with("A", PREPARES);
-    let sent: Vec<String> = rig.sent().into_iter().filter(|it| !it.contains("WorkloadStates")).collect();
+    let sent: Vec<String> = rig
+        .sent()
+        .into_iter()
+        .filter(|it| !it.contains("WorkloadStates"))
+        .collect();
     assert_eq!(sent, ["prepare db", "hello old"]);
-    assert_eq!(rig.state(&db_instance("2")), "Pending(Initial): 'update: stages CREATE'");
+    assert_eq!(
+        rig.state(&db_instance("2")),
+        "Pending(Initial): 'update: stages CREATE'"
+    );
     rig.prepared(prepared(&db_instance("2")));
     assert_eq!(
         (rig.phases(), rig.sent()),
-        (vec!["1 TRIAL".to_owned()], vec!["update db,new".to_owned(), "prepare ".to_owned()])
+        (
+            vec!["1 TRIAL".to_owned()],
+            vec!["update db,new".to_owned(), "prepare ".to_owned()]
+        )
     );
     rig.report(&db_instance("2"), Phase::PendingStartingFailed);
     assert_eq!(rig.desired(), ["db 1", "web 1"]);
@@ -416,14 +626,23 @@ fn agents_are_sent_the_old_workloads_and_their_lists_after_a_restart() {
 fn an_instance_that_is_deleted_while_its_other_form_waits_leaves_no_state() {
     let update = "{ when: { pathMissing: /lock } }";
     let text = config("1", update);
-    let form =
-        |tag: &str| format!("far: {{ agent: B, runtime: podman, runtimeConfig: '{text}', tags: {{ v: '{tag}' }} }}");
+    let form = |tag: &str| {
+        format!(
+            "far: {{ agent: B, runtime: podman, runtimeConfig: '{text}', tags: {{ v: '{tag}' }} }}"
+        )
+    };
     let mut rig = Rig::with_agent(&[db("1"), form("1")], PREPARES);
     rig.apply(&[&form("2")]).unwrap();
     let far = InstanceName::new("far", &text, "B");
-    assert_eq!((rig.state(&far), rig.phases()), ("Pending(Initial)".to_owned(), vec!["1 STAGING".to_owned()]));
+    assert_eq!(
+        (rig.state(&far), rig.phases()),
+        ("Pending(Initial)".to_owned(), vec!["1 STAGING".to_owned()])
+    );
     rig.apply(&["far: ~"]).unwrap();
-    assert_eq!((rig.state(&far), rig.phases()), (String::new(), vec!["1 WITHDRAWN".to_owned()]));
+    assert_eq!(
+        (rig.state(&far), rig.phases()),
+        (String::new(), vec!["1 WITHDRAWN".to_owned()])
+    );
 }
 
 /// What is desired and what is in force would differ for ever.
@@ -433,14 +652,24 @@ fn what_cannot_be_staged_and_cannot_be_undone_comes_into_force() {
     let old = workload("db", "1", ROLLBACK, &needs("web"));
     let mut rig = Rig::with_agent(&[old, workload("web", "1", "", "")], PREPARES);
     rig.apply(&[&db("2")]).unwrap();
-    rig.apply(&[&workload("web", "1", "", &needs("db"))]).unwrap(); // No cycle as long as the update stays.
+    rig.apply(&[&workload("web", "1", "", &needs("db"))])
+        .unwrap(); // No cycle as long as the update stays.
     rig.prepared(failed(&db_instance("2"), 20, true));
     assert_eq!(
         (rig.phases(), rig.desired()),
-        (vec!["1 TRIAL".to_owned()], vec!["db 2".to_owned(), "web 1".to_owned()])
+        (
+            vec!["1 TRIAL".to_owned()],
+            vec!["db 2".to_owned(), "web 1".to_owned()]
+        )
     );
-    assert!(rig.read(1, "reason").contains("cannot be rolled back: workload dependency 'db' is part of a cycle"));
-    assert_eq!(rig.cluster.server.view().effective["db"].instance, db_instance("2"));
+    assert!(
+        rig.read(1, "reason")
+            .contains("cannot be rolled back: workload dependency 'db' is part of a cycle")
+    );
+    assert_eq!(
+        rig.cluster.server.view().effective["db"].instance,
+        db_instance("2")
+    );
     assert_eq!(rig.state(&db_instance("2")), "Pending(Initial)");
 }
 
@@ -451,13 +680,15 @@ fn what_is_in_force_comes_back_only_when_that_makes_no_cycle() {
     let old = workload("db", "1", ROLLBACK, &needs("web"));
     let mut rig = Rig::with_agent(&[old.clone(), workload("web", "1", "", "")], PREPARES);
     rig.apply(&[&db("2")]).unwrap();
-    rig.apply(&[&workload("web", "1", "", &needs("db"))]).unwrap();
+    rig.apply(&[&workload("web", "1", "", &needs("db"))])
+        .unwrap();
     let error = rig.apply(&[&old]).unwrap_err();
     assert!(error.contains("is part of a cycle"), "{error}");
     assert_eq!(rig.desired(), ["db 2", "web 1"]);
 }
 
-/// What leaves an open update was stopped at once, although the same request has a condition that does not hold.
+/// What leaves an open update was stopped at once, although the same request has a condition that
+/// does not hold.
 #[test]
 fn a_condition_holds_back_what_leaves_an_open_update_with_the_same_request() {
     let brake = |image| workload("brake", image, WHEN, "");
@@ -469,15 +700,28 @@ fn a_condition_holds_back_what_leaves_an_open_update_with_the_same_request() {
         rig.cluster.take_all();
         rig.apply(&[&other, &brake("2")]).unwrap();
         let brake = instance("brake", "2", WHEN);
-        rig.prepared(PreparedInstance { unmet: Some("/lock exists".into()), ..prepared(&brake) });
+        rig.prepared(PreparedInstance {
+            unmet: Some("/lock exists".into()),
+            ..prepared(&brake)
+        });
         if other == db("1") {
             rig.prepared(prepared(&db_instance("1")));
         }
         assert_eq!(rig.phases(), ["1 REPLACED", "2 STAGING"]);
-        assert_eq!(rig.cluster.server.view().effective["db"].instance, db_instance("2"), "it runs on");
+        assert_eq!(
+            rig.cluster.server.view().effective["db"].instance,
+            db_instance("2"),
+            "it runs on"
+        );
         rig.prepared(prepared(&brake));
         assert_eq!(rig.phases(), ["1 REPLACED", "2 TRIAL"]);
-        let in_force = rig.cluster.server.view().effective.get("db").map(|added| added.instance.clone());
+        let in_force = rig
+            .cluster
+            .server
+            .view()
+            .effective
+            .get("db")
+            .map(|added| added.instance.clone());
         assert_eq!(in_force, (other == db("1")).then(|| db_instance("1")));
     }
 }
@@ -499,35 +743,64 @@ fn what_cannot_be_undone_is_not_carried_out_against_a_condition() {
     let brake = |image| workload("brake", image, "{ when: { pathMissing: /lock } }", "");
     let mut rig = Rig::with_agent(&[old, workload("web", "1", "", ""), brake("1")], PREPARES);
     rig.apply(&[&db("2"), &brake("2")]).unwrap();
-    rig.apply(&[&workload("web", "1", "", &needs("db"))]).unwrap();
+    rig.apply(&[&workload("web", "1", "", &needs("db"))])
+        .unwrap();
     rig.prepared(failed(&db_instance("2"), 20, true));
     let brake = |image| instance("brake", image, "{ when: { pathMissing: /lock } }");
-    rig.prepared(PreparedInstance { unmet: Some("/lock exists".to_owned()), ..prepared(&brake("2")) });
-    let in_force = |rig: &Rig| rig.cluster.server.view().effective["brake"].instance.clone();
-    assert_eq!((rig.phases(), in_force(&rig)), (vec!["1 STAGING".to_owned()], brake("1")));
+    rig.prepared(PreparedInstance {
+        unmet: Some("/lock exists".to_owned()),
+        ..prepared(&brake("2"))
+    });
+    let in_force = |rig: &Rig| {
+        rig.cluster.server.view().effective["brake"]
+            .instance
+            .clone()
+    };
+    assert_eq!(
+        (rig.phases(), in_force(&rig)),
+        (vec!["1 STAGING".to_owned()], brake("1"))
+    );
     rig.prepared(prepared(&brake("2")));
-    assert_eq!((rig.phases(), in_force(&rig)), (vec!["1 TRIAL".to_owned()], brake("2")));
+    assert_eq!(
+        (rig.phases(), in_force(&rig)),
+        (vec!["1 TRIAL".to_owned()], brake("2"))
+    );
 }
 
 /// Each may change the texts of all others.
 #[test]
 fn reports_about_many_are_shown_together_and_acted_upon_at_once() {
-    let of = |image: &str| (0..100).map(|n| workload(&format!("w{n:02}"), image, ROLLBACK, "")).collect::<Vec<_>>();
+    let of = |image: &str| {
+        (0..100)
+            .map(|n| workload(&format!("w{n:02}"), image, ROLLBACK, ""))
+            .collect::<Vec<_>>()
+    };
     let new = |n: usize| instance(&format!("w{n:02}"), "2", ROLLBACK);
     let mut rig = Rig::with_agent(&of("1"), PREPARES);
     let update = of("2");
-    rig.apply(&update.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    rig.apply(&update.iter().map(String::as_str).collect::<Vec<_>>())
+        .unwrap();
     rig.wait(Duration::from_millis(10));
     rig.prepared(prepared(&new(0)));
-    assert_eq!(rig.state(&new(0)), "Pending(Initial): 'update: stages CREATE'");
+    assert_eq!(
+        rig.state(&new(0)),
+        "Pending(Initial): 'update: stages CREATE'"
+    );
     rig.wait(Duration::from_secs(1));
-    assert_eq!(rig.state(&new(0)), "Pending(Initial): 'update: waits for w01'");
+    assert_eq!(
+        rig.state(&new(0)),
+        "Pending(Initial): 'update: waits for w01'"
+    );
     (1..99).for_each(|n| rig.prepared(prepared(&new(n))));
     assert_eq!(rig.phases(), ["1 STAGING"]);
     rig.prepared(prepared(&new(99)));
-    assert_eq!((rig.phases(), rig.state(&new(0))), (vec!["1 TRIAL".to_owned()], "Pending(Initial)".to_owned()));
+    assert_eq!(
+        (rig.phases(), rig.state(&new(0))),
+        (vec!["1 TRIAL".to_owned()], "Pending(Initial)".to_owned())
+    );
     let mut rig = Rig::with_agent(&of("1"), PREPARES);
-    rig.apply(&update.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    rig.apply(&update.iter().map(String::as_str).collect::<Vec<_>>())
+        .unwrap();
     rig.prepared(failed(&new(7), 3, true));
     assert_eq!(rig.phases(), ["1 UNDONE"]);
     assert_eq!(rig.state(&new(7)), "");
@@ -549,17 +822,36 @@ fn only_states_of_what_is_staged_make_it_be_looked_through() {
 // [utest->swdd~server-waits-little-for-its-disk~1]
 #[test]
 fn updates_that_are_ready_at_once_do_not_each_wait_for_a_disk_that_hangs() {
-    let names: Vec<String> = (0..UPDATES_OPEN).map(|number| format!("w{number}")).collect();
-    let entries = |image: &str| names.iter().map(|name| workload(name, image, ROLLBACK, "")).collect::<Vec<_>>();
+    let names: Vec<String> = (0..UPDATES_OPEN)
+        .map(|number| format!("w{number}"))
+        .collect();
+    let entries = |image: &str| {
+        names
+            .iter()
+            .map(|name| workload(name, image, ROLLBACK, ""))
+            .collect::<Vec<_>>()
+    };
     let mut rig = Rig::with_agent(&entries("1"), PREPARES);
-    entries("2").iter().for_each(|entry| _ = rig.apply(&[entry]).unwrap());
+    entries("2")
+        .iter()
+        .for_each(|entry| _ = rig.apply(&[entry]).unwrap());
     let (store, _states) = StateStore::hanging();
     rig.cluster.server.set_store(store);
     let begin = SystemClock.now();
-    let reports = names.iter().map(|name| prepared(&instance(name, "2", ROLLBACK))).collect();
+    let reports = names
+        .iter()
+        .map(|name| prepared(&instance(name, "2", ROLLBACK)))
+        .collect();
     rig.cluster.send(rig.a, ToServer::Prepared(reports));
     let waited = SystemClock.now().saturating_duration_since(begin);
-    assert!(rig.phases().iter().all(|phase| phase.ends_with("TRIAL")), "{:?}", rig.phases());
+    assert!(
+        rig.phases().iter().all(|phase| phase.ends_with("TRIAL")),
+        "{:?}",
+        rig.phases()
+    );
     // A wait for each would be at least 8 s.
-    assert!(waited >= STORE_WAIT && waited < 8 * STORE_WAIT, "{waited:?}");
+    assert!(
+        waited >= STORE_WAIT && waited < 8 * STORE_WAIT,
+        "{waited:?}"
+    );
 }

@@ -14,25 +14,58 @@ fn a_bad_update_is_put_back_with_its_dependents_and_the_same_is_refused_until_it
     rig.cluster.take_all();
     rig.writes();
     rig.report(&db_instance("1"), Phase::Removed);
-    rig.report_info(&db_instance("2"), Phase::PendingStartingFailed, "No more retries: no such image");
+    rig.report_info(
+        &db_instance("2"),
+        Phase::PendingStartingFailed,
+        "No more retries: no such image",
+    );
     let why = "db: Pending(StartingFailed): 'No more retries: no such image'";
     let (added, deleted) = rig.plan();
     assert_eq!(added, ["db", "web"]);
-    assert_eq!(deleted, [db_instance("2").to_string(), instance("web", "2", "").to_string()]);
+    assert_eq!(
+        deleted,
+        [
+            db_instance("2").to_string(),
+            instance("web", "2", "").to_string()
+        ]
+    );
     assert_eq!(rig.desired(), ["db 1", "web 1"]);
-    assert_eq!((rig.phases(), rig.read(1, "reason")), (vec!["1 UNDONE".to_owned()], why.to_owned()));
-    assert_eq!((rig.writes(), rig.cluster.server.due()), (1, None), "it is not judged");
-    rig.report_info(&db_instance("1"), Phase::PendingStartingFailed, "No more retries: x");
-    assert_eq!((rig.phases().len(), rig.desired()), (1, vec!["db 1".to_owned(), "web 1".to_owned()]));
+    assert_eq!(
+        (rig.phases(), rig.read(1, "reason")),
+        (vec!["1 UNDONE".to_owned()], why.to_owned())
+    );
+    assert_eq!(
+        (rig.writes(), rig.cluster.server.due()),
+        (1, None),
+        "it is not judged"
+    );
+    rig.report_info(
+        &db_instance("1"),
+        Phase::PendingStartingFailed,
+        "No more retries: x",
+    );
+    assert_eq!(
+        (rig.phases().len(), rig.desired()),
+        (1, vec!["db 1".to_owned(), "web 1".to_owned()])
+    );
 
-    let refused = format!("Update rejected: 'it is the same as update 1, which was rolled back: {why}'");
+    let refused =
+        format!("Update rejected: 'it is the same as update 1, which was rolled back: {why}'");
     assert_eq!(rig.apply(&both), Err(refused.clone()));
     assert_eq!((rig.phases().len(), rig.writes()), (1, 0));
     rig.apply(&[&db("3")]).unwrap();
     rig.apply(&[&db("1")]).unwrap();
     assert_eq!(rig.apply(&both), Err(refused), "still");
-    let masks = ["updates.1", "desiredState.workloads.db", "desiredState.workloads.web"];
-    assert!(rig.apply_masks(&both, &["updates.1.phase"]).unwrap_err().contains("Could not find field updates.1.phase"));
+    let masks = [
+        "updates.1",
+        "desiredState.workloads.db",
+        "desiredState.workloads.web",
+    ];
+    assert!(
+        rig.apply_masks(&both, &["updates.1.phase"])
+            .unwrap_err()
+            .contains("Could not find field updates.1.phase")
+    );
     rig.apply_masks(&both, &masks).unwrap();
     assert_eq!(rig.desired(), ["db 2", "web 2"]);
 }
@@ -47,11 +80,21 @@ fn a_dependent_that_the_update_does_not_touch_fails_it() {
     rig.apply(&[&db("2")]).unwrap();
     rig.report(&db_instance("1"), Phase::Removed);
     rig.report(&db_instance("2"), Phase::Running);
-    rig.report_info(&instance("ui", "1", ""), Phase::FailedExecFailed, "Exit code: '1'");
-    assert_eq!(rig.read(1, "reason"), "ui: Failed(ExecFailed): 'Exit code: '1''");
+    rig.report_info(
+        &instance("ui", "1", ""),
+        Phase::FailedExecFailed,
+        "Exit code: '1'",
+    );
+    assert_eq!(
+        rig.read(1, "reason"),
+        "ui: Failed(ExecFailed): 'Exit code: '1''"
+    );
     assert_eq!(
         (rig.desired(), rig.read(1, "phase")),
-        (vec!["db 1".into(), "ui 1".into(), "web 1".into()], "UNDONE".into())
+        (
+            vec!["db 1".into(), "ui 1".into(), "web 1".into()],
+            "UNDONE".into()
+        )
     );
 }
 
@@ -63,16 +106,29 @@ fn one_that_is_never_healthy_is_put_back_at_the_deadline_and_names_what_it_waits
     rig.wait(DEADLINE - Duration::from_millis(1));
     assert_eq!(rig.phases(), ["1 TRIAL"]);
     rig.wait(Duration::from_millis(1));
-    assert_eq!(rig.read(1, "reason"), "db: not healthy within 120 s: waits for 'web' to stop");
+    assert_eq!(
+        rig.read(1, "reason"),
+        "db: not healthy within 120 s: waits for 'web' to stop"
+    );
     assert_eq!(rig.desired(), ["db 1", "web 1"]);
 }
 
 #[test]
 fn additions_deletions_moves_and_configs_are_put_back() {
-    let mut rig = Rig::new(&[db("1"), workload("gone", "1", "", ""), workload("moved", "1", "", "")]);
-    rig.cluster.update("{ desiredState: { apiVersion: v1, configs: { c: '1' } } }", &["desiredState.configs"]).unwrap();
+    let mut rig = Rig::new(&[
+        db("1"),
+        workload("gone", "1", "", ""),
+        workload("moved", "1", "", ""),
+    ]);
+    rig.cluster
+        .update(
+            "{ desiredState: { apiVersion: v1, configs: { c: '1' } } }",
+            &["desiredState.configs"],
+        )
+        .unwrap();
     let templated = ", configs: { c: c }".to_owned();
-    rig.apply(&[&workload("t", "{{c}}", "", &templated)]).unwrap();
+    rig.apply(&[&workload("t", "{{c}}", "", &templated)])
+        .unwrap();
     let before = rig.cluster.server.view().desired.clone();
     let effective = rig.cluster.server.view().effective.clone();
     let state = format!(
@@ -84,7 +140,10 @@ fn additions_deletions_moves_and_configs_are_put_back() {
     );
     rig.cluster.update(&state, &[]).unwrap();
     assert_eq!(rig.read(1, "configs").matches("after").count(), 2);
-    assert_eq!(rig.cluster.server.view().desired.configs["c"], ConfigItem::Text("2".to_owned()));
+    assert_eq!(
+        rig.cluster.server.view().desired.configs["c"],
+        ConfigItem::Text("2".to_owned())
+    );
     rig.report(&db_instance("2"), Phase::PendingStartingFailed);
     assert_eq!(rig.read(1, "phase"), "UNDONE");
     assert_eq!(*rig.cluster.server.view().desired, before);
@@ -98,14 +157,22 @@ fn an_undo_asks_no_hook_and_puts_back_what_hooks_had_made() {
     let effective = rig.cluster.server.view().effective.clone();
     let commander = rig.cluster.commander();
     let masks = ["desiredState.workloads.db"];
-    let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}", db("2"));
-    rig.cluster.send_request(commander, "r", crate::server::tests::update(&state, &masks));
+    let state = format!(
+        "{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}",
+        db("2")
+    );
+    rig.cluster
+        .send_request(commander, "r", crate::server::tests::update(&state, &masks));
     rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
     assert_eq!(rig.phases(), ["1 TRIAL"]);
     rig.report(&db_instance("2"), Phase::PendingStartingFailed);
-    assert_eq!((rig.phases(), rig.desired()), (vec!["1 UNDONE".to_owned()], vec!["db 1".to_owned()]));
+    assert_eq!(
+        (rig.phases(), rig.desired()),
+        (vec!["1 UNDONE".to_owned()], vec!["db 1".to_owned()])
+    );
     assert_eq!(*rig.cluster.server.view().effective, effective);
-    rig.cluster.send_request(commander, "r", crate::server::tests::update(&state, &masks));
+    rig.cluster
+        .send_request(commander, "r", crate::server::tests::update(&state, &masks));
     rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
     let answer = format!("{:?}", rig.cluster.take(commander).pop());
     assert!(answer.contains("it is the same as update 1"), "{answer}");
@@ -117,7 +184,10 @@ fn a_request_that_hooks_had_while_an_update_was_undone_is_carried_out_from_there
     rig.cluster.hook();
     let commander = rig.cluster.commander();
     let send = |rig: &mut Rig, image: &str| {
-        let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}", db(image));
+        let state = format!(
+            "{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}",
+            db(image)
+        );
         let request = crate::server::tests::update(&state, &["desiredState.workloads.db"]);
         rig.cluster.send_request(commander, "r", request);
     };
@@ -132,25 +202,40 @@ fn a_request_that_hooks_had_while_an_update_was_undone_is_carried_out_from_there
     rig.cluster.take_all();
     while rig.cluster.asked().is_some() {}
     rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
-    let asked = rig.cluster.asked().expect("they were asked about another state");
+    let asked = rig
+        .cluster
+        .asked()
+        .expect("they were asked about another state");
     assert_eq!(asked.deleted[0].instance, db_instance("1"));
     rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
-    assert_eq!(rig.plan(), (vec!["db".to_owned()], vec![db_instance("1").to_string()]), "what is there now ends");
+    assert_eq!(
+        rig.plan(),
+        (vec!["db".to_owned()], vec![db_instance("1").to_string()]),
+        "what is there now ends"
+    );
     assert_eq!(
         (rig.desired(), rig.phases()),
-        (vec!["db 3".to_owned()], vec!["1 UNDONE".to_owned(), "2 TRIAL".to_owned()])
+        (
+            vec!["db 3".to_owned()],
+            vec!["1 UNDONE".to_owned(), "2 TRIAL".to_owned()]
+        )
     );
 }
 
-/// It was deleted when the request came, and its undo brought it back while hooks worked: nobody asked for it, and it ran on.
+/// It was deleted when the request came, and its undo brought it back while hooks worked: nobody
+/// asked for it, and it ran on.
 #[test]
 fn a_workload_that_comes_back_while_hooks_have_a_request_without_it_does_not_run_on() {
     let mut rig = Rig::new(&[db("1"), workload("old", "1", ROLLBACK, "")]);
     rig.cluster.hook();
     let commander = rig.cluster.commander();
     let send = |rig: &mut Rig, image: &str| {
-        let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}", db(image));
-        rig.cluster.send_request(commander, "r", crate::server::tests::update(&state, &[]));
+        let state = format!(
+            "{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}",
+            db(image)
+        );
+        rig.cluster
+            .send_request(commander, "r", crate::server::tests::update(&state, &[]));
     };
     send(&mut rig, "2");
     rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
@@ -159,9 +244,19 @@ fn a_workload_that_comes_back_while_hooks_have_a_request_without_it_does_not_run
     assert_eq!(rig.desired(), ["db 1", "old 1"]);
     while rig.cluster.asked().is_some() {}
     rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
-    let asked = rig.cluster.asked().expect("they were asked about another state");
-    let deleted: Vec<&str> = asked.deleted.iter().map(|deleted| &*deleted.instance.workload).collect();
-    assert_eq!((deleted, names(&asked.added)), (vec!["db", "old"], vec!["db".to_owned()]));
+    let asked = rig
+        .cluster
+        .asked()
+        .expect("they were asked about another state");
+    let deleted: Vec<&str> = asked
+        .deleted
+        .iter()
+        .map(|deleted| &*deleted.instance.workload)
+        .collect();
+    assert_eq!(
+        (deleted, names(&asked.added)),
+        (vec!["db", "old"], vec!["db".to_owned()])
+    );
     rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
     assert_eq!(rig.desired(), ["db 3"]);
 }
@@ -172,33 +267,51 @@ fn what_a_request_could_not_lead_back_to_is_stuck_and_changes_nothing() {
     let old = workload("db", "1", ROLLBACK, &needs("web"));
     let mut rig = Rig::new(&[old, workload("web", "1", "", "")]);
     rig.apply(&[&db("2")]).unwrap();
-    rig.apply(&[&workload("web", "1", "", &needs("db"))]).unwrap(); // No cycle as long as the update stays.
+    rig.apply(&[&workload("web", "1", "", &needs("db"))])
+        .unwrap(); // No cycle as long as the update stays.
     rig.cluster.take_all();
     rig.report(&db_instance("2"), Phase::PendingStartingFailed);
     assert_eq!(
         (rig.phases(), rig.desired()),
-        (vec!["1 STUCK".to_owned()], vec!["db 2".to_owned(), "web 1".to_owned()])
+        (
+            vec!["1 STUCK".to_owned()],
+            vec!["db 2".to_owned(), "web 1".to_owned()]
+        )
     );
-    assert!(rig.read(1, "reason").contains("cannot be rolled back: workload dependency 'db' is part of a cycle"));
+    assert!(
+        rig.read(1, "reason")
+            .contains("cannot be rolled back: workload dependency 'db' is part of a cycle")
+    );
     assert_eq!(rig.cluster.take(rig.a), []);
     assert_eq!(rig.cluster.server.due(), None);
 }
 
 #[test]
 fn three_losses_of_an_agent_fail_it_and_recovering_begins_a_new_count() {
-    let mut rig = Rig::new(&[db("1"), workload("web", "1", ROLLBACK, "").replace("agent: A", "agent: B")]);
+    let mut rig = Rig::new(&[
+        db("1"),
+        workload("web", "1", ROLLBACK, "").replace("agent: A", "agent: B"),
+    ]);
     let lose = |rig: &mut Rig| {
         rig.report(&db_instance("2"), Phase::Running);
         rig.reconnect(AgentCapabilities::default());
     };
-    rig.apply(&[&db("2"), &workload("new", "1", "", "").replace("agent: A", "agent: B")]).unwrap();
+    rig.apply(&[
+        &db("2"),
+        &workload("new", "1", "", "").replace("agent: A", "agent: B"),
+    ])
+    .unwrap();
     lose(&mut rig);
     lose(&mut rig);
     assert_eq!(rig.read(1, "losses"), "2");
     rig.writes();
     rig.report(&db_instance("2"), Phase::Running);
     rig.wait(HEALTHY);
-    assert_eq!((rig.read(1, "losses"), rig.writes()), ("0".to_owned(), 1), "all that are there are healthy");
+    assert_eq!(
+        (rig.read(1, "losses"), rig.writes()),
+        ("0".to_owned(), 1),
+        "all that are there are healthy"
+    );
     lose(&mut rig);
     lose(&mut rig);
     assert_eq!(rig.phases(), ["1 TRIAL"]);
@@ -215,24 +328,48 @@ fn command_lines_of_an_earlier_version_end_with_the_failure() {
     rig.report(&db_instance("1"), Phase::StoppingWaitingToStop);
     rig.cluster.take_all();
     rig.wait(DEADLINE);
-    let failed = "Failed(ExecFailed): 'rolled back: db: not healthy within 120 s: waits for 'web' to stop'";
+    let failed =
+        "Failed(ExecFailed): 'rolled back: db: not healthy within 120 s: waits for 'web' to stop'";
     let told: Vec<String> = rig
         .cluster
         .take(cli)
         .into_iter()
-        .flat_map(|message| if let FromServer::WorkloadStates(states) = message { states } else { vec![] })
+        .flat_map(|message| {
+            if let FromServer::WorkloadStates(states) = message {
+                states
+            } else {
+                vec![]
+            }
+        })
         .map(|WorkloadState { instance, state }| {
-            format!("{} {state}", if instance == db_instance("1") { "old" } else { "new" })
+            format!(
+                "{} {state}",
+                if instance == db_instance("1") {
+                    "old"
+                } else {
+                    "new"
+                }
+            )
         })
         .collect();
-    let mut expected =
-        vec![format!("new {failed}"), "old Removed".to_owned(), "old Stopping(WaitingToStop)".to_owned()];
+    let mut expected = vec![
+        format!("new {failed}"),
+        "old Removed".to_owned(),
+        "old Stopping(WaitingToStop)".to_owned(),
+    ];
     assert!(told.len() >= expected.len(), "{told:?}");
     expected.retain(|line| !told.contains(line));
     assert!(expected.is_empty(), "{told:?}");
     let agent = format!("{:?}", rig.cluster.take(rig.a));
-    assert!(!agent.contains("rolled back"), "no agent receives it: {agent}");
-    assert_eq!(rig.state(&db_instance("2")), "Pending(Initial)", "it is stored nowhere");
+    assert!(
+        !agent.contains("rolled back"),
+        "no agent receives it: {agent}"
+    );
+    assert_eq!(
+        rig.state(&db_instance("2")),
+        "Pending(Initial)",
+        "it is stored nowhere"
+    );
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Reads field trees by the table. Fields that are not in it, or have another wire type, are skipped; of a field that is
-//! there twice the last one counts.
+//! Reads field trees by the table. Fields that are not in it, or have another wire type, are
+//! skipped; of a field that is there twice the last one counts.
 //!
 //! Thread: whichever reads the stream.
 
@@ -14,7 +14,11 @@ use std::ops::RangeInclusive;
 const DEPTH_MAX: usize = 97;
 
 fn deeper(depth: usize) -> Decoded<usize> {
-    if depth < DEPTH_MAX { Ok(depth + 1) } else { Err(ConvertError("messages that nest too deep".to_owned())) }
+    if depth < DEPTH_MAX {
+        Ok(depth + 1)
+    } else {
+        Err(ConvertError("messages that nest too deep".to_owned()))
+    }
 }
 
 /// The last of the fields with these numbers, which holds bytes.
@@ -34,7 +38,9 @@ pub fn message(fields: &[Field], bytes: &[u8], depth: usize, left: &mut Left) ->
     let mut found: Vec<Option<Node>> = vec![None; fields.len()];
     for part in Fields::of(bytes) {
         let part = part?;
-        let Some(index) = fields.iter().position(|field| field.number == part.number) else { continue };
+        let Some(index) = fields.iter().position(|field| field.number == part.number) else {
+            continue;
+        };
         let kind = fields[index].kind;
         let node = match kind {
             _ if !fits(kind, part.value) => continue,
@@ -47,7 +53,11 @@ pub fn message(fields: &[Field], bytes: &[u8], depth: usize, left: &mut Left) ->
     }
     let mut entries = Vec::with_capacity(found.iter().flatten().count());
     for (field, node) in fields.iter().zip(found) {
-        let node = if field.always && node.is_none() { Some(absent(field.kind, depth, left)?) } else { node };
+        let node = if field.always && node.is_none() {
+            Some(absent(field.kind, depth, left)?)
+        } else {
+            node
+        };
         entries.extend(node.map(|node| (Key::Borrowed(field.key), node)));
     }
     Ok(Node::Map(entries.into_iter().collect()))
@@ -84,8 +94,9 @@ fn repeated(kind: Kind, number: u32, bytes: &[u8], depth: usize, left: &mut Left
     });
     match kind {
         Map(kind) => {
-            let entries: Vec<(Key, Node)> =
-                items.map(|item| entry(*kind, item?, depth, left)).collect::<Decoded<_>>()?;
+            let entries: Vec<(Key, Node)> = items
+                .map(|item| entry(*kind, item?, depth, left))
+                .collect::<Decoded<_>>()?;
             Ok(Node::Map(entries.into_iter().collect()))
         }
         List(kind) => {
@@ -129,11 +140,13 @@ fn value(kind: Kind, value: Value<'_>, depth: usize, left: &mut Left) -> Decoded
     match (kind, value) {
         (Text, Value::Bytes(bytes)) => Ok(Node::text(left.text(bytes)?)),
         (Number | Short, Value::Varint(number)) => Ok(Node::Number(number)),
-        (Choice(texts, numbers), Value::Varint(number)) => match numbers.iter().position(|known| *known == number) {
-            Some(index) => Ok(Node::text(texts[index])),
-            None if left.shows_unknown => Ok(Node::text(number.cast_signed().to_string())),
-            None => Err(ConvertError::unknown_enum(number)),
-        },
+        (Choice(texts, numbers), Value::Varint(number)) => {
+            match numbers.iter().position(|known| *known == number) {
+                Some(index) => Ok(Node::text(texts[index])),
+                None if left.shows_unknown => Ok(Node::text(number.cast_signed().to_string())),
+                None => Err(ConvertError::unknown_enum(number)),
+            }
+        }
         (Kind::Message(fields), Value::Bytes(bytes)) => message(fields, bytes, depth, left),
         (Only(kind), Value::Bytes(bytes)) => only(kind, bytes, depth, left),
         (Own(codec), Value::Bytes(bytes)) => (codec.read)(bytes, deeper(depth)?, left),

@@ -7,7 +7,9 @@ use crate::limits::STACK_LARGE;
 use crate::platform::threads;
 use crate::wire::convert::schema::ank_base as base;
 use base::CompleteState;
-use protobuf::reflect::{FieldDescriptor, MessageDescriptor, ReflectValueBox, RuntimeFieldType, RuntimeType};
+use protobuf::reflect::{
+    FieldDescriptor, MessageDescriptor, ReflectValueBox, RuntimeFieldType, RuntimeType,
+};
 use protobuf::{CodedInputStream, Message, MessageDyn, MessageFull};
 use std::collections::BTreeSet;
 
@@ -17,7 +19,11 @@ fn compare(fields: &[Field], message: &MessageDescriptor, seen: &mut BTreeSet<St
     let expected: Vec<FieldDescriptor> = message.fields().collect();
     assert_eq!(fields.len(), expected.len(), "{message}");
     for (field, expected) in fields.iter().zip(expected) {
-        assert_eq!((field.number.cast_signed(), field.key), (expected.number(), expected.json_name()), "{message}");
+        assert_eq!(
+            (field.number.cast_signed(), field.key),
+            (expected.number(), expected.json_name()),
+            "{message}"
+        );
         compare_kind(field.kind, &expected, seen);
     }
 }
@@ -27,7 +33,10 @@ fn compare_kind(kind: Kind, field: &FieldDescriptor, seen: &mut BTreeSet<String>
         (Text, RuntimeType::String) | (Number, RuntimeType::U64) | (Short, RuntimeType::U32) => {}
         (Choice(texts, numbers), RuntimeType::Enum(values)) => {
             assert_eq!(texts.len(), numbers.len());
-            let expected: Vec<u64> = values.values().map(|value| value.value().try_into().unwrap()).collect();
+            let expected: Vec<u64> = values
+                .values()
+                .map(|value| value.value().try_into().unwrap())
+                .collect();
             assert_eq!(numbers, expected);
         }
         (Kind::Message(fields), RuntimeType::Message(message)) => compare(fields, &message, seen),
@@ -77,7 +86,11 @@ fn decode<M: Message>(bytes: &[u8]) -> protobuf::Result<M> {
 }
 
 /// Whatever the schema allows. Of several fields of which one is sent, one is there.
-fn random_message(random: &mut fastrand::Rng, descriptor: &MessageDescriptor, depth: usize) -> Box<dyn MessageDyn> {
+fn random_message(
+    random: &mut fastrand::Rng,
+    descriptor: &MessageDescriptor,
+    depth: usize,
+) -> Box<dyn MessageDyn> {
     let mut message = descriptor.new_instance();
     let chosen: Vec<String> = descriptor
         .oneofs()
@@ -85,13 +98,23 @@ fn random_message(random: &mut fastrand::Rng, descriptor: &MessageDescriptor, de
         .filter_map(|choice| {
             // The first one needs no other messages.
             let fields: Vec<FieldDescriptor> = choice.fields().collect();
-            let index = if depth == 0 { 0 } else { random.usize(..fields.len()) };
+            let index = if depth == 0 {
+                0
+            } else {
+                random.usize(..fields.len())
+            };
             Some(fields.get(index)?.name().to_owned())
         })
         .collect();
     for field in descriptor.fields() {
-        let is_choice = field.containing_oneof().is_some_and(|choice| !choice.is_synthetic());
-        if if is_choice { !chosen.iter().any(|name| name == field.name()) } else { random.u8(..3) == 0 } {
+        let is_choice = field
+            .containing_oneof()
+            .is_some_and(|choice| !choice.is_synthetic());
+        if if is_choice {
+            !chosen.iter().any(|name| name == field.name())
+        } else {
+            random.u8(..3) == 0
+        } {
             continue;
         }
         let count = if depth == 0 { 0 } else { random.usize(..4) };
@@ -105,8 +128,12 @@ fn random_message(random: &mut fastrand::Rng, descriptor: &MessageDescriptor, de
             }
             RuntimeFieldType::Map(key, value) => {
                 let mut map = field.mut_map(&mut *message);
-                (0..count)
-                    .for_each(|_| map.insert(random_value(random, &key, depth), random_value(random, &value, depth)));
+                (0..count).for_each(|_| {
+                    map.insert(
+                        random_value(random, &key, depth),
+                        random_value(random, &value, depth),
+                    )
+                });
             }
         }
     }
@@ -116,14 +143,24 @@ fn random_message(random: &mut fastrand::Rng, descriptor: &MessageDescriptor, de
 fn random_value(random: &mut fastrand::Rng, value: &RuntimeType, depth: usize) -> ReflectValueBox {
     match value {
         RuntimeType::String => {
-            let length = if random.u8(..20) == 0 { 200 } else { random.usize(..4) };
-            ReflectValueBox::String((0..length).map(|_| *random.choice(&['a', 'b', '.', 'é', '\0']).unwrap()).collect())
+            let length = if random.u8(..20) == 0 {
+                200
+            } else {
+                random.usize(..4)
+            };
+            ReflectValueBox::String(
+                (0..length)
+                    .map(|_| *random.choice(&['a', 'b', '.', 'é', '\0']).unwrap())
+                    .collect(),
+            )
         }
         RuntimeType::U32 => ReflectValueBox::U32(random.u32(..) >> random.u8(..32)),
         RuntimeType::U64 => ReflectValueBox::U64(random.u64(..) >> random.u8(..64)),
         RuntimeType::Enum(values) => {
             let values: Vec<i32> = values.values().map(|value| value.value()).collect();
-            let RuntimeType::Enum(descriptor) = value else { unreachable!("it is one") };
+            let RuntimeType::Enum(descriptor) = value else {
+                unreachable!("it is one")
+            };
             ReflectValueBox::Enum(descriptor.clone(), random.choice(values).unwrap())
         }
         RuntimeType::Message(message) => {
@@ -134,7 +171,9 @@ fn random_value(random: &mut fastrand::Rng, value: &RuntimeType, depth: usize) -
 }
 
 fn random_state(random: &mut fastrand::Rng) -> Vec<u8> {
-    random_message(random, &CompleteState::descriptor(), 7).write_to_bytes_dyn().unwrap()
+    random_message(random, &CompleteState::descriptor(), 7)
+        .write_to_bytes_dyn()
+        .unwrap()
 }
 
 #[test]
@@ -149,7 +188,8 @@ fn what_the_library_writes_is_read_and_what_is_written_the_library_reads() {
     }
 }
 
-/// Bytes that were damaged on their way mean what they mean to the library, which writes them without what it skips.
+/// Bytes that were damaged on their way mean what they mean to the library, which writes them
+/// without what it skips.
 #[test]
 fn damaged_bytes_are_refused_or_read_as_the_library_reads_them() {
     let mut random = fastrand::Rng::with_seed(21);
@@ -171,11 +211,16 @@ fn damaged_bytes_are_refused_or_read_as_the_library_reads_them() {
         let ours = read_state(&bytes, Parts::Sent);
         if let (Ok(tree), Ok(message)) = (&ours, decode::<CompleteState>(&bytes)) {
             let plain = message.write_to_bytes().unwrap();
-            assert_eq!(read_state(&plain, Parts::Sent).as_ref(), Ok(tree), "{bytes:?}");
+            assert_eq!(
+                read_state(&plain, Parts::Sent).as_ref(),
+                Ok(tree),
+                "{bytes:?}"
+            );
             read += 1;
         }
     }
-    assert!(read > 2_500, "{read}"); // About 3,040: the library writes the entries of a map in another order each time.
+    // About 3,040: the library writes the entries of a map in another order each time.
+    assert!(read > 2_500, "{read}");
 }
 
 /// The field with that number that has these bytes.
@@ -210,31 +255,75 @@ fn what_comes_twice_counts_the_last_time_and_in_another_shape_not_at_all() {
     let workload = |fields: &[u8]| {
         let entry = with_length(1, &[with_length(1, b"w"), with_length(2, fields)].concat());
         let tree = read_state(&with_length(1, &with_length(2, &entry)), Parts::New);
-        tree.map(|tree| serde_json::to_string(tree.at(&["desiredState", "workloads", "w"]).unwrap()).unwrap())
+        tree.map(|tree| {
+            serde_json::to_string(tree.at(&["desiredState", "workloads", "w"]).unwrap()).unwrap()
+        })
     };
     let file = |fields: &[(u32, &[u8])]| {
         with_length(
             9,
-            &with_length(1, &fields.iter().flat_map(|(number, bytes)| with_length(*number, bytes)).collect::<Vec<_>>()),
+            &with_length(
+                1,
+                &fields
+                    .iter()
+                    .flat_map(|(number, bytes)| with_length(*number, bytes))
+                    .collect::<Vec<_>>(),
+            ),
         )
     };
-    let tags = |tags: &[&[u8]]| with_length(4, &tags.iter().flat_map(|tag| with_length(1, tag)).collect::<Vec<_>>());
+    let tags = |tags: &[&[u8]]| {
+        with_length(
+            4,
+            &tags
+                .iter()
+                .flat_map(|tag| with_length(1, tag))
+                .collect::<Vec<_>>(),
+        )
+    };
     let tag = |key: &[u8], value: &[u8]| [with_length(1, key), with_length(2, value)].concat();
     for (fields, expected) in [
         (vec![], "{}"),
-        ([with_length(1, b"A"), with_length(1, b"B")].concat(), r#"{"agent":"B"}"#),
+        (
+            [with_length(1, b"A"), with_length(1, b"B")].concat(),
+            r#"{"agent":"B"}"#,
+        ),
         // A number where a text belongs, and a text where a number belongs.
         (vec![0x08, 0x05], "{}"),
         (with_length(2, b"x"), "{}"),
-        (vec![0x10, 0x01, 0x10, 0x02], r#"{"restartPolicy":"ALWAYS"}"#),
+        (
+            vec![0x10, 0x01, 0x10, 0x02],
+            r#"{"restartPolicy":"ALWAYS"}"#,
+        ),
         // Numbers of fixed length, and groups, of which one is within the other.
         (vec![0x09, 0, 0, 0, 0, 0, 0, 0, 0, 0x0d, 0, 0, 0, 0], "{}"),
-        ([&[0x0b, 0x13, 0x08, 0x01, 0x14, 0x0c][..], &with_length(5, b"r")].concat(), r#"{"runtime":"r"}"#),
-        (tags(&[&tag(b"k", b"1"), &tag(b"", b""), &tag(b"k", b"2"), b""]), r#"{"tags":{"":"","k":"2"}}"#),
-        ([tags(&[&tag(b"k", b"1")]), tags(&[])].concat(), r#"{"tags":{}}"#),
-        (file(&[(2, b"d"), (3, b"b"), (1, b"/m")]), r#"{"files":[{"binaryData":"b","mountPoint":"/m"}]}"#),
-        (file(&[(3, b"b"), (2, b"d")]), r#"{"files":[{"data":"d","mountPoint":""}]}"#),
-        (with_length(7, b""), r#"{"controlInterfaceAccess":{"allowRules":[],"denyRules":[]}}"#),
+        (
+            [
+                &[0x0b, 0x13, 0x08, 0x01, 0x14, 0x0c][..],
+                &with_length(5, b"r"),
+            ]
+            .concat(),
+            r#"{"runtime":"r"}"#,
+        ),
+        (
+            tags(&[&tag(b"k", b"1"), &tag(b"", b""), &tag(b"k", b"2"), b""]),
+            r#"{"tags":{"":"","k":"2"}}"#,
+        ),
+        (
+            [tags(&[&tag(b"k", b"1")]), tags(&[])].concat(),
+            r#"{"tags":{}}"#,
+        ),
+        (
+            file(&[(2, b"d"), (3, b"b"), (1, b"/m")]),
+            r#"{"files":[{"binaryData":"b","mountPoint":"/m"}]}"#,
+        ),
+        (
+            file(&[(3, b"b"), (2, b"d")]),
+            r#"{"files":[{"data":"d","mountPoint":""}]}"#,
+        ),
+        (
+            with_length(7, b""),
+            r#"{"controlInterfaceAccess":{"allowRules":[],"denyRules":[]}}"#,
+        ),
         (
             with_length(7, &with_length(1, &with_length(1, b""))),
             r#"{"controlInterfaceAccess":{"allowRules":[{"filterMasks":[],"operation":"Nothing","type":"StateRule"}],"denyRules":[]}}"#,
@@ -249,20 +338,39 @@ fn what_comes_twice_counts_the_last_time_and_in_another_shape_not_at_all() {
         (vec![0x02, 0x00], "bytes that are no message"),
         (vec![0x0c], "bytes that are no message"),
         (vec![0xff; 11], "bytes that are no message"),
-        (with_length(7, &with_length(1, b"")), "Missing field 'access_rights_rule_enum'"),
-        (vec![0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01], "unknown enumeration value -1"),
+        (
+            with_length(7, &with_length(1, b"")),
+            "Missing field 'access_rights_rule_enum'",
+        ),
+        (
+            vec![
+                0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01,
+            ],
+            "unknown enumeration value -1",
+        ),
     ] {
-        assert_eq!(workload(&fields).unwrap_err().to_string(), message, "{fields:?}");
+        assert_eq!(
+            workload(&fields).unwrap_err().to_string(),
+            message,
+            "{fields:?}"
+        );
     }
 }
 
 #[test]
 fn a_number_that_is_too_long_for_its_field_becomes_the_longest() {
-    let status = Node::object([("cpuUsage", Node::Number(1 << 40)), ("freeMemory", Node::Number(1 << 40))]);
+    let status = Node::object([
+        ("cpuUsage", Node::Number(1 << 40)),
+        ("freeMemory", Node::Number(1 << 40)),
+    ]);
     let agents = Node::map([("A", Node::object([("status", status)]))]);
-    let written = CompleteState::parse_from_bytes(&write_state(&Node::object([("agents", agents)]))).unwrap();
+    let written =
+        CompleteState::parse_from_bytes(&write_state(&Node::object([("agents", agents)]))).unwrap();
     let status = &written.agents.agents["A"].status;
-    assert_eq!((status.cpu_usage.cpu_usage, status.free_memory.free_memory), (u32::MAX, 1 << 40));
+    assert_eq!(
+        (status.cpu_usage.cpu_usage, status.free_memory.free_memory),
+        (u32::MAX, 1 << 40)
+    );
 }
 
 #[test]
@@ -271,7 +379,11 @@ fn files_and_rules_that_are_not_complete_are_left_out() {
     let files = [
         vec![("mountPoint", text("/a"))],
         vec![("data", text("x"))],
-        vec![("mountPoint", text("/b")), ("data", text("d")), ("binaryData", text("b"))],
+        vec![
+            ("mountPoint", text("/b")),
+            ("data", text("d")),
+            ("binaryData", text("b")),
+        ],
     ];
     let rules = [
         vec![("type", text("StateRule"))],
@@ -279,18 +391,31 @@ fn files_and_rules_that_are_not_complete_are_left_out() {
         vec![("operation", text("Read"))],
         vec![("type", text("LogRule"))],
     ];
-    let list = |items: &[Vec<(&'static str, Node)>]| Node::List(items.iter().cloned().map(Node::object).collect());
+    let list = |items: &[Vec<(&'static str, Node)>]| {
+        Node::List(items.iter().cloned().map(Node::object).collect())
+    };
     let workload = Node::object([
         ("files", list(&files)),
-        ("controlInterfaceAccess", Node::object([("denyRules", list(&rules))])),
+        (
+            "controlInterfaceAccess",
+            Node::object([("denyRules", list(&rules))]),
+        ),
     ]);
     let workload = base::Workload::parse_from_bytes(&Writer::tree(WORKLOAD, &workload)).unwrap();
     assert_eq!(
-        workload.files.files.iter().map(|file| (&*file.mountPoint, file.data())).collect::<Vec<_>>(),
+        workload
+            .files
+            .files
+            .iter()
+            .map(|file| (&*file.mountPoint, file.data()))
+            .collect::<Vec<_>>(),
         [("/b", "d")]
     );
     assert_eq!(
-        (workload.controlInterfaceAccess.denyRules.len(), workload.controlInterfaceAccess.allowRules.len()),
+        (
+            workload.controlInterfaceAccess.denyRules.len(),
+            workload.controlInterfaceAccess.allowRules.len()
+        ),
         (1, 0)
     );
 }

@@ -1,5 +1,5 @@
-//! Writes messages, and field trees by the table. What a tree lacks, or has in another shape, is left out, since it may be
-//! partial.
+//! Writes messages, and field trees by the table. What a tree lacks, or has in another shape, is
+//! left out, since it may be partial.
 //!
 //! Thread: whichever writes the stream.
 
@@ -59,7 +59,8 @@ impl Writer {
         self.varint(bytes as u64);
     }
 
-    /// Writes what `body` writes as one field. Most lengths need one byte, for which there is room; what is longer moves.
+    /// Writes what `body` writes as one field. Most lengths need one byte, for which there is room;
+    /// what is longer moves.
     pub fn nested(&mut self, number: u32, body: impl FnOnce(&mut Self)) {
         self.tag(number, LENGTH);
         let at = self.bytes.len();
@@ -77,7 +78,10 @@ impl Writer {
     }
 
     pub fn fields(&mut self, fields: &[Field], node: &Node) {
-        for Field { number, key, kind, .. } in fields {
+        for Field {
+            number, key, kind, ..
+        } in fields
+        {
             if let Some(child) = node.get(key) {
                 self.node(*number, *kind, child);
             }
@@ -87,17 +91,27 @@ impl Writer {
     /// Adds a node as a field of this kind. What has another shape is left out.
     pub fn node(&mut self, number: u32, kind: Kind, node: &Node) {
         match kind {
-            Text => node.as_text().into_iter().for_each(|text| self.text(number, text)),
-            Number => node.as_number().into_iter().for_each(|value| self.number(number, value)),
-            Short => node.as_number().into_iter().for_each(|value| self.number(number, value.min(u32::MAX.into()))),
+            Text => node
+                .as_text()
+                .into_iter()
+                .for_each(|text| self.text(number, text)),
+            Number => node
+                .as_number()
+                .into_iter()
+                .for_each(|value| self.number(number, value)),
+            Short => node
+                .as_number()
+                .into_iter()
+                .for_each(|value| self.number(number, value.min(u32::MAX.into()))),
             Choice(texts, numbers) => {
                 let Some(text) = node.as_text() else { return };
                 match texts.iter().position(|one| *one == text) {
                     Some(index) => self.number(number, numbers[index]),
                     // One of a newer program, which is passed on.
-                    None => {
-                        text.parse::<i64>().into_iter().for_each(|value| self.number(number, value.cast_unsigned()))
-                    }
+                    None => text
+                        .parse::<i64>()
+                        .into_iter()
+                        .for_each(|value| self.number(number, value.cast_unsigned())),
                 }
             }
             Kind::Message(fields) => self.nested(number, |writer| writer.fields(fields, node)),
@@ -111,7 +125,10 @@ impl Writer {
                 }
             }
             List(kind) => {
-                node.as_list().unwrap_or_default().iter().for_each(|item| self.node(number, *kind, item));
+                node.as_list()
+                    .unwrap_or_default()
+                    .iter()
+                    .for_each(|item| self.node(number, *kind, item));
             }
             Own(codec) => (codec.write)(self, number, node),
         }

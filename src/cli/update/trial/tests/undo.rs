@@ -16,7 +16,10 @@ fn objects(web: &str, port: &str) -> Node {
         _ => Node::map([(name, Node::text(text))]),
     };
     let (workloads, configs) = (part("web", web), part("port", port));
-    Node::map([("desiredState", Node::map([("workloads", workloads), ("configs", configs)]))])
+    Node::map([(
+        "desiredState",
+        Node::map([("workloads", workloads), ("configs", configs)]),
+    )])
 }
 
 fn cluster(instances: &[(&str, &str, &str, Phase)]) -> Node {
@@ -29,7 +32,10 @@ fn broadcast(name: &str, phase: Phase, info: &str) -> Step {
 
 /// Lets exactly this time pass.
 fn pass(seconds: u64) -> [Step; 2] {
-    [Step::Silence(Duration::from_secs(seconds)), Step::Broadcast(Vec::new())]
+    [
+        Step::Silence(Duration::from_secs(seconds)),
+        Step::Broadcast(Vec::new()),
+    ]
 }
 
 /// The steps until the update is judged: `web` is replaced.
@@ -37,16 +43,24 @@ fn begun() -> Vec<Step> {
     let effective = Node::map([
         ("runtime", Node::text("podman")),
         ("restartPolicy", Node::text("NEVER")),
-        ("runtimeConfig", Node::text("lifecycle: { update: { healthyMs: 5000, deadlineMs: 30000 } }")),
+        (
+            "runtimeConfig",
+            Node::text("lifecycle: { update: { healthyMs: 5000, deadlineMs: 30000 } }"),
+        ),
     ]);
     let mut sent = objects("new", "81");
     let effective = Node::map([("workloads", Node::map([("web", effective)]))]);
-    sent.as_map_mut().unwrap().insert("effectiveState".to_owned(), effective);
+    sent.as_map_mut()
+        .unwrap()
+        .insert("effectiveState".to_owned(), effective);
     vec![
         Step::State(objects("old", "80")),
         Step::State(cluster(&[("web", "1", "A", Phase::Running)])),
         Step::Accept(accepted(&["web.2.A"], &["web.1.A"])),
-        Step::State(cluster(&[("web", "1", "A", Phase::Running), ("web", "2", "A", Phase::PendingInitial)])),
+        Step::State(cluster(&[
+            ("web", "1", "A", Phase::Running),
+            ("web", "2", "A", Phase::PendingInitial),
+        ])),
         Step::State(sent),
         broadcast("web.1.A", Phase::Removed, ""),
     ]
@@ -58,20 +72,40 @@ fn undone(now: Node) -> Vec<Step> {
         Step::State(cluster(&[("web", "2", "A", Phase::FailedExecFailed)])),
         Step::State(now),
         Step::Accept(accepted(&["web.1.A"], &["web.2.A"])),
-        Step::State(cluster(&[("web", "2", "A", Phase::FailedExecFailed), ("web", "1", "A", Phase::PendingInitial)])),
+        Step::State(cluster(&[
+            ("web", "2", "A", Phase::FailedExecFailed),
+            ("web", "1", "A", Phase::PendingInitial),
+        ])),
     ]
 }
 
 fn failing() -> Vec<Step> {
     let mut steps = begun();
-    steps.push(broadcast("web.2.A", Phase::FailedExecFailed, "Exit code: '1'"));
+    steps.push(broadcast(
+        "web.2.A",
+        Phase::FailedExecFailed,
+        "Exit code: '1'",
+    ));
     steps
 }
 
 fn run_with(waiting: Waiting, steps: Vec<Step>) -> Played<ExitCode> {
     let masks = vec![PORT.to_owned(), WEB.to_owned()];
-    let update = Update { new_state: objects("new", "81"), masks, rollback: true, ..Update::default() };
-    play(None, steps, |link, output| Context { link, output, waiting, ignore_modes: false }.update_and_wait(update))
+    let update = Update {
+        new_state: objects("new", "81"),
+        masks,
+        rollback: true,
+        ..Update::default()
+    };
+    play(None, steps, |link, output| {
+        Context {
+            link,
+            output,
+            waiting,
+            ignore_modes: false,
+        }
+        .update_and_wait(update)
+    })
 }
 
 fn run(steps: Vec<Step>) -> Played<ExitCode> {
@@ -80,7 +114,10 @@ fn run(steps: Vec<Step>) -> Played<ExitCode> {
 
 fn back() -> [Step; 1] {
     let state = |name, phase| -> WorkloadState { reported(name, phase, "") };
-    [Step::Broadcast(vec![state("web.2.A", Phase::Removed), state("web.1.A", Phase::Running)])]
+    [Step::Broadcast(vec![
+        state("web.2.A", Phase::Removed),
+        state("web.1.A", Phase::Running),
+    ])]
 }
 
 #[test]
@@ -89,13 +126,27 @@ fn an_update_is_good_when_all_is_healthy() {
     steps.push(broadcast("web.2.A", Phase::Running, ""));
     steps.extend(pass(5));
     let ran = run(steps);
-    assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::Success, ""));
+    assert_eq!(
+        (ran.result.unwrap(), ran.err.as_str()),
+        (ExitCode::Success, "")
+    );
     assert!(ran.server.is_done());
     assert_eq!(ran.server.updates.len(), 1);
-    assert_eq!(ran.server.reads[0], [PORT, WEB], "what was there is read first");
-    assert_eq!(ran.server.reads[3], [PORT, WEB, "effectiveState.workloads.web"]);
+    assert_eq!(
+        ran.server.reads[0],
+        [PORT, WEB],
+        "what was there is read first"
+    );
+    assert_eq!(
+        ran.server.reads[3],
+        [PORT, WEB, "effectiveState.workloads.web"]
+    );
     let last = ran.out.trim_end().lines().last().unwrap();
-    assert!(last.starts_with("web ") && last.contains("  Running(Ok)"), "{}", ran.out);
+    assert!(
+        last.starts_with("web ") && last.contains("  Running(Ok)"),
+        "{}",
+        ran.out
+    );
 }
 
 #[test]
@@ -107,16 +158,31 @@ fn a_failed_update_is_undone_and_the_old_workloads_are_waited_for() {
     let expected = "warn: the update failed: web: Failed(ExecFailed): 'Exit code: '1''\n\
                     error: the update failed and was rolled back\n\
                     hint: the desired state is as it was before; correct the manifest and apply it again\n";
-    assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::Undone, expected));
+    assert_eq!(
+        (ran.result.unwrap(), ran.err.as_str()),
+        (ExitCode::Undone, expected)
+    );
     assert!(ran.server.is_done());
-    assert_eq!(ran.server.updates[1], (objects("old", "80"), vec![PORT.to_owned(), WEB.to_owned()]));
-    assert!(ran.out.contains("\nRolling back the update.\nWaiting for workload(s) "), "{}", ran.out);
+    assert_eq!(
+        ran.server.updates[1],
+        (objects("old", "80"), vec![PORT.to_owned(), WEB.to_owned()])
+    );
+    assert!(
+        ran.out
+            .contains("\nRolling back the update.\nWaiting for workload(s) "),
+        "{}",
+        ran.out
+    );
 }
 
 #[test]
 fn an_update_that_is_not_healthy_in_time_is_undone() {
     let mut steps = begun();
-    steps.push(broadcast("web.2.A", Phase::PendingStarting, "Retry 2: no image"));
+    steps.push(broadcast(
+        "web.2.A",
+        Phase::PendingStarting,
+        "Retry 2: no image",
+    ));
     steps.extend(pass(30));
     steps.extend(undone(objects("new", "81")));
     steps.extend(back());
@@ -152,24 +218,34 @@ fn objects_that_others_changed_meanwhile_stay() {
     steps.extend(back());
     let ran = run(steps);
     assert_eq!(ran.result.unwrap(), ExitCode::Failed);
-    let error = "error: the update failed; 'port' stayed because others changed it meanwhile\nhint: ";
+    let error =
+        "error: the update failed; 'port' stayed because others changed it meanwhile\nhint: ";
     assert!(ran.err.contains(error), "{}", ran.err);
     assert_eq!(ran.server.updates[1].1, [WEB]);
     // Where nothing is left to be put back, nothing is sent.
     let mut steps = failing();
     steps.extend([Step::State(Node::empty()), Step::State(objects("", "90"))]);
     let ran = run(steps);
-    assert_eq!((ran.result.unwrap(), ran.server.updates.len()), (ExitCode::Failed, 1));
+    assert_eq!(
+        (ran.result.unwrap(), ran.server.updates.len()),
+        (ExitCode::Failed, 1)
+    );
     assert!(ran.err.contains("'port', 'web' stayed"), "{}", ran.err);
 }
 
 #[test]
 fn an_update_that_others_replaced_before_it_was_judged_is_neither_good_nor_undone() {
     let mut steps = begun();
-    steps.extend([broadcast("web.2.A", Phase::Running, ""), broadcast("web.2.A", Phase::Removed, "")]);
+    steps.extend([
+        broadcast("web.2.A", Phase::Running, ""),
+        broadcast("web.2.A", Phase::Removed, ""),
+    ]);
     steps.push(Step::State(Node::empty()));
     let ran = run(steps);
-    assert_eq!((ran.result.unwrap(), ran.server.updates.len()), (ExitCode::Failed, 1));
+    assert_eq!(
+        (ran.result.unwrap(), ran.server.updates.len()),
+        (ExitCode::Failed, 1)
+    );
     let error = "error: others deleted or replaced 'web' meanwhile; all else of the update is in force\nhint: ";
     assert!(ran.err.starts_with(error), "{}", ran.err);
 }
@@ -184,16 +260,19 @@ fn an_undo_that_the_server_refuses_is_an_error() {
     ]);
     let ran = run(steps);
     assert_eq!(ran.result.unwrap(), ExitCode::Failed);
-    let error =
-        "error: the update failed and cannot be rolled back: 'Update rejected: 'why''\nhint: the update stays in force";
+    let error = "error: the update failed and cannot be rolled back: 'Update rejected: 'why''\nhint: the update stays in force";
     assert!(ran.err.contains(error), "{}", ran.err);
 }
 
 #[test]
 fn a_lost_connection_leaves_the_update_in_force_and_says_so() {
     let ran = run(begun());
-    assert_eq!(ran.result.unwrap_err().to_string(), "Command failed: 'Connection to server interrupted'");
-    let warning = "warn: the update is not watched any more: it stays in force, whether it fails or not\n";
+    assert_eq!(
+        ran.result.unwrap_err().to_string(),
+        "Command failed: 'Connection to server interrupted'"
+    );
+    let warning =
+        "warn: the update is not watched any more: it stays in force, whether it fails or not\n";
     assert_eq!(ran.err, warning);
 }
 
@@ -201,9 +280,23 @@ fn a_lost_connection_leaves_the_update_in_force_and_says_so() {
 fn a_wait_that_is_given_up_undoes_nothing() {
     let mut steps = begun();
     steps.push(Step::Silence(Duration::from_secs(11)));
-    let ran = run_with(Waiting { limit: Some(Duration::from_secs(10)), ..Waiting::default() }, steps);
-    assert_eq!((ran.result.unwrap(), ran.server.updates.len()), (ExitCode::GaveUp, 1));
-    assert!(ran.err.contains("error: gave up waiting after '10s' for 1 workload\n"), "{}", ran.err);
+    let ran = run_with(
+        Waiting {
+            limit: Some(Duration::from_secs(10)),
+            ..Waiting::default()
+        },
+        steps,
+    );
+    assert_eq!(
+        (ran.result.unwrap(), ran.server.updates.len()),
+        (ExitCode::GaveUp, 1)
+    );
+    assert!(
+        ran.err
+            .contains("error: gave up waiting after '10s' for 1 workload\n"),
+        "{}",
+        ran.err
+    );
 }
 
 #[test]
@@ -211,7 +304,13 @@ fn a_no_wait_of_the_config_file_does_not_count() {
     let mut steps = begun();
     steps.push(broadcast("web.2.A", Phase::Running, ""));
     steps.extend(pass(5));
-    let ran = run_with(Waiting { no_wait: true, ..Waiting::default() }, steps);
+    let ran = run_with(
+        Waiting {
+            no_wait: true,
+            ..Waiting::default()
+        },
+        steps,
+    );
     assert_eq!(ran.result.unwrap(), ExitCode::Success);
     assert!(ran.server.is_done());
 }
@@ -220,8 +319,12 @@ fn a_no_wait_of_the_config_file_does_not_count() {
 fn a_failure_that_its_workload_keeps_is_an_error_only_with_the_option() {
     let steps = || {
         let mut steps = failing();
-        let Step::State(sent) = &mut steps[4] else { panic!("another step") };
-        let config = sent.at_mut(&["effectiveState", "workloads", "web", "runtimeConfig"]).unwrap();
+        let Step::State(sent) = &mut steps[4] else {
+            panic!("another step")
+        };
+        let config = sent
+            .at_mut(&["effectiveState", "workloads", "web", "runtimeConfig"])
+            .unwrap();
         *config = Node::text("lifecycle: { update: { onFailure: KEEP } }");
         steps
     };
@@ -229,18 +332,35 @@ fn a_failure_that_its_workload_keeps_is_an_error_only_with_the_option() {
     assert_eq!(ran.result.unwrap(), ExitCode::Success);
     let why = "warn: failed, and stays because of 'onFailure: KEEP': web: Failed(ExecFailed): 'Exit code: '1''\n";
     assert!(ran.err.starts_with(why), "{}", ran.err);
-    let ran = run_with(Waiting { fail_on_error: true, ..Waiting::default() }, steps());
-    assert_eq!((ran.result.unwrap(), ran.server.updates.len()), (ExitCode::WorkloadFailed, 1));
+    let ran = run_with(
+        Waiting {
+            fail_on_error: true,
+            ..Waiting::default()
+        },
+        steps(),
+    );
+    assert_eq!(
+        (ran.result.unwrap(), ran.server.updates.len()),
+        (ExitCode::WorkloadFailed, 1)
+    );
 }
 
 #[test]
 fn an_update_without_instances_is_good_at_once() {
     let cluster = || Step::State(cluster(&[]));
-    let steps =
-        vec![Step::State(objects("old", "80")), cluster(), Step::Accept(accepted(&[], &[])), cluster(), cluster()];
+    let steps = vec![
+        Step::State(objects("old", "80")),
+        cluster(),
+        Step::Accept(accepted(&[], &[])),
+        cluster(),
+        cluster(),
+    ];
     let ran = run(steps);
     assert_eq!(
         (ran.result.unwrap(), ran.out.as_str()),
-        (ExitCode::Success, "Apply successful. No workloads updated.\n")
+        (
+            ExitCode::Success,
+            "Apply successful. No workloads updated.\n"
+        )
     );
 }
