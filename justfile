@@ -42,12 +42,12 @@ test: setup
 # Formatting, clippy as errors, shell scripts, the rules of tests/tidy.rs, the form of the commits since the last release
 [group('test')]
 check: setup
-    {{cargo}} fmt --check
+    {{cargo}} fmt --all --check
     scripts/history.sh
     shellcheck justw .ci/run scripts/*.sh tests/systemd/*.sh tests/device/*.sh cross/*.sh cross/package/*.sh cross/package/*.init cross/package/deb/*/*
     {{cargo}} clippy --locked --all-targets --features multicall -- -D warnings
     for component in server agent cli; do \
-        {{cargo}} clippy --locked --lib --bins --test tidy --no-default-features --features "$component" -- -D warnings; \
+        {{cargo}} check --locked --bins --test tidy --no-default-features --features "$component"; \
     done
     {{cargo}} test --locked --features multicall --test tidy
 

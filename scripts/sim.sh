@@ -18,4 +18,5 @@ done
 [ -n "$seed" ] || [ -z "${ANKAIOS_SIM_WITHOUT-}" ] ||
     fail "ANKAIOS_SIM_WITHOUT is about one seed, and none is given" "ANKAIOS_SIM_WITHOUT=$ANKAIOS_SIM_WITHOUT ./justw sim SEED"
 
-ANKAIOS_SIM_SEED=$seed scripts/cargo.sh test --locked --features multicall --lib simulation -- --nocapture
+ANKAIOS_SIM_SEED=$seed scripts/cargo.sh test --locked --features multicall \
+    -p ankaios-lite -p ankaios-simulation --lib -- --nocapture

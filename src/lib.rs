@@ -4,6 +4,9 @@
 //!
 //! # Map
 //!
+//! Each folder but `bin/` is a room and a crate of its own; this one lets the features choose
+//! rooms.
+//!
 //! A workload goes down this list as a manifest, and its state comes back up. Each file begins with
 //! what it is and which thread runs it.
 //!
@@ -21,13 +24,27 @@
 //!   runtime_manager.rs                       one record per workload: what is wanted, what it waits for, what it has
 //!   wish_slot.rs                             what the scheduler wants of one control loop
 //!   workload_control_loop.rs                 all containers of one workload
-//!   state_checker.rs, probes/                what becomes of them
+//!   state_checker.rs                         what becomes of them
 //!   control_interface/                       workloads that talk to the cluster
 //! runtime/        the narrow waist to the container engines
+//!   probes/                                  checks of workloads
 //! cli/            `ank`: prepares a command, connects, runs it; update.rs sends all changes
 //! platform/       what each program needs of its operating system: clock, threads, children, settings, logs
-//! limits.rs       bounds that several rooms share or a user may meet
+//! fakes/          tests only: a clock, an engine and checks for the tests of several rooms
 //! simulation/     tests only, one thread: whole clusters from a seed, in virtual time
+//! ```
+//!
+//! What a room offers is `pub`; the bounds that it, or rooms above it, need are in its `limits.rs`.
+//! What only tests and the simulation look at (`inspection.rs`) exists in development builds only.
+//!
+//! ```text
+//! model       uses no other room
+//! platform    model
+//! wire        platform, model
+//! runtime     platform, model
+//! server      wire, platform, model
+//! agent       wire, runtime, platform, model
+//! cli         wire, platform, model
 //! ```
 //!
 //! # Threads
@@ -53,25 +70,15 @@
 //! Each piece of state has one owner. All else goes through bounded channels: reports flow up and
 //! may block, wishes flow down and never do; no thread sends to itself. A thread ends when its
 //! owner drops what only the owner can send on, or closes the socket it reads.
-// A build of one component leaves unused what the wire shares between the sides; the full build has
-// all uses.
-#![cfg_attr(
-    not(all(feature = "server", feature = "agent", feature = "cli")),
-    allow(dead_code, unused_imports)
-)]
-#![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 #[cfg(feature = "agent")]
-pub mod agent;
+pub use ankaios_agent as agent;
 #[cfg(feature = "cli")]
-pub mod cli;
-pub mod limits;
-pub mod model;
-pub mod platform;
+pub use ankaios_cli as cli;
+pub use ankaios_model as model;
+pub use ankaios_platform as platform;
 #[cfg(feature = "agent")]
-pub mod runtime;
+pub use ankaios_runtime as runtime;
 #[cfg(feature = "server")]
-pub mod server;
-#[cfg(all(test, feature = "agent"))]
-pub mod simulation;
-pub mod wire;
+pub use ankaios_server as server;
+pub use ankaios_wire as wire;

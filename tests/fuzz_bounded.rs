@@ -44,7 +44,7 @@ fn feed(name: &str, target: Target, input: &[u8], origin: &str) {
 
 /// The target on a thread with the stack of the server's thread.
 fn run(wanted: &'static str) {
-    let stack = ankaios_lite::limits::STACK_SERVER;
+    let stack = ankaios_lite::server::limits::STACK_SERVER;
     let body = move || {
         let (name, target, seeds) = targets::all()
             .into_iter()

@@ -1,14 +1,12 @@
 //! Habits of this code base that can be checked by reading the files: each rule is a function from
 //! a file to violations, each violation names file, line and rule.
 //!
-//! What a compiler or clippy can check is left to them (`clippy.toml`, `[lints]` in `Cargo.toml`).
+//! What a compiler or clippy can check is left to them (`clippy.toml`, `[workspace.lints]` in
+//! `Cargo.toml`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-
-/// Words that only `src/wire/` may use: what is behind a connection stays exchangeable.
-const WIRE_WORDS: [&str; 4] = ["grpcio", "protobuf", "rustls", "grpcio_sys"];
 
 /// Files that may contain `unsafe`, and what for; each block says there why it is sound.
 const UNSAFE_FILES: [(&str, &str); 8] = [
@@ -71,15 +69,6 @@ const TEST_PROGRAMS: [&str; 3] = [
     "tests/tidy.rs",
 ];
 
-/// Files below `src/` that the rule on circles is not about: they are for tests, or above
-/// everything else.
-const ABOVE_ALL: [&str; 4] = [
-    "src/simulation/",
-    "src/bin/",
-    "scripted_engine",
-    "testing.rs",
-];
-
 /// One source file: its path from the top of the repository, its text, and its text without the
 /// contents of comments and strings.
 struct Source {
@@ -120,7 +109,6 @@ fn sources_keep_the_rules() {
         .flat_map(|source| {
             [
                 header(source),
-                wire_only(source),
                 leftovers(source),
                 unsafe_code(source),
                 exempt(source),
@@ -130,10 +118,7 @@ fn sources_keep_the_rules() {
         .collect();
     for source in &sources {
         match source.path.as_str() {
-            "src/lib.rs" => {
-                violations.extend(map_is_true(source, &sources));
-                violations.extend(circles(&sources));
-            }
+            "src/lib.rs" => violations.extend(map_is_true(source, &sources)),
             path if path.starts_with("tests/") => violations.extend(test_module(source, &sources)),
             _ => {}
         }
@@ -148,15 +133,15 @@ fn no_async_runtime_is_locked() {
     ));
 }
 
-/// Cargo.toml names the build script. An empty one at the top would be no error, and look as if it
-/// were the one.
+/// Cargo.toml names the build script of the programs. An empty one at the top would be no error,
+/// and look as if it were the one.
 #[test]
 fn the_only_build_script_is_the_one_that_cargo_toml_names() {
     let manifest = fs::read_to_string(top().join("Cargo.toml")).unwrap();
     assert!(
         manifest
             .lines()
-            .any(|line| line == "build = \"proto/build.rs\""),
+            .any(|line| line == "build = \"cross/link.rs\""),
         "another build script"
     );
     assert!(
@@ -198,18 +183,6 @@ fn header(source: &Source) -> Vec<String> {
         1,
         "has a header line `Thread:` with the thread that runs it, or `Thread: none`",
     )]
-}
-
-/// Nothing outside `src/wire/` names types of the transport.
-fn wire_only(source: &Source) -> Vec<String> {
-    if !source.path.starts_with("src/") || source.path.starts_with("src/wire/") {
-        return vec![];
-    }
-    lines_with(&source.code, |line| {
-        words(line).any(|word| WIRE_WORDS.contains(&word))
-    })
-    .map(|line| source.violation(line, "only src/wire/ names grpcio, protobuf or rustls"))
-    .collect()
 }
 
 /// Nothing unfinished and no test that does not run.
@@ -316,160 +289,6 @@ fn test_module(source: &Source, sources: &[Source]) -> Vec<String> {
     vec![source.violation(1, &format!("is a module of {folder}/main.rs"))]
 }
 
-/// Files use files below them: none is part of a circle of uses. A file may use what the modules
-/// have that it is in.
-fn circles(sources: &[Source]) -> Vec<String> {
-    let modules: BTreeMap<Vec<&str>, &Source> = sources
-        .iter()
-        .filter_map(|source| Some((module(source)?, source)))
-        .collect();
-    let uses: Uses = modules
-        .iter()
-        .map(|(module, source)| {
-            let used = paths(&source.code)
-                .into_iter()
-                .filter_map(|path| used_module(&path, module, &modules));
-            (
-                source.path.as_str(),
-                used.map(|used| modules[&used].path.as_str()).collect(),
-            )
-        })
-        .collect();
-    let reached: Uses = uses
-        .keys()
-        .map(|file| (*file, all_reached(file, &uses)))
-        .collect();
-    let circle_of = |file: &&str| -> Vec<&str> {
-        reached[file]
-            .iter()
-            .copied()
-            .filter(|other| reached[other].contains(file))
-            .collect()
-    };
-    let found: BTreeSet<Vec<&str>> = uses
-        .keys()
-        .map(circle_of)
-        .filter(|circle| !circle.is_empty())
-        .collect();
-    let violation = |circle: &Vec<&str>| {
-        let inside = |file: &&str| {
-            uses[file]
-                .iter()
-                .copied()
-                .filter(|used| circle.contains(used))
-                .collect::<Vec<_>>()
-        };
-        let lines = circle
-            .iter()
-            .map(|file| format!("\n    {file} uses {}", inside(file).join(", ")));
-        format!(
-            "these files use each other in a circle:{}",
-            lines.collect::<String>()
-        )
-    };
-    found.iter().map(violation).collect()
-}
-
-/// Which files each file uses.
-type Uses<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
-
-/// The path of the module that the file is; `None` when the rule on circles is not about it.
-fn module(source: &Source) -> Option<Vec<&str>> {
-    let path = source.path.strip_prefix("src/")?.strip_suffix(".rs")?;
-    let is_above = source.is_test() || ABOVE_ALL.iter().any(|part| source.path.contains(part));
-    (!is_above).then(|| {
-        path.split('/')
-            .filter(|part| !["mod", "lib"].contains(part))
-            .collect()
-    })
-}
-
-/// The module that `path` leads to from `module`, unless it is this one or one that this one is in.
-fn used_module<'a>(
-    path: &[&'a str],
-    module: &[&'a str],
-    modules: &BTreeMap<Vec<&str>, &Source>,
-) -> Option<Vec<&'a str>> {
-    let mut used = if path[0] == "crate" {
-        vec![]
-    } else {
-        module.to_vec()
-    };
-    let mut rest = path;
-    while let [first @ ("crate" | "self" | "super"), below @ ..] = rest {
-        rest = below;
-        if *first == "super" {
-            used.pop();
-        }
-    }
-    for part in rest {
-        used.push(part);
-        if !modules.contains_key(&used) {
-            used.pop();
-            break;
-        }
-    }
-    (modules.contains_key(&used) && !module.starts_with(&used)).then_some(used)
-}
-
-fn all_reached<'a>(file: &str, uses: &Uses<'a>) -> BTreeSet<&'a str> {
-    let mut reached = BTreeSet::new();
-    let mut next: Vec<&str> = uses[file].iter().copied().collect();
-    while let Some(file) = next.pop() {
-        if reached.insert(file) {
-            next.extend(&uses[file]);
-        }
-    }
-    reached
-}
-
-/// All paths in `code` up to its tests, those in braces each by itself: `a::{b, c}` is `a::b` and
-/// `a::c`.
-fn paths(code: &str) -> Vec<Vec<&str>> {
-    let end: usize = code
-        .split_inclusive('\n')
-        .take(lines_without_tests(code))
-        .map(str::len)
-        .sum();
-    let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    let (mut found, mut outer, mut path): (Vec<Vec<&str>>, Vec<Vec<&str>>, Vec<&str>) =
-        (vec![], vec![], vec![]);
-    let (mut rest, mut goes_on) = (&code[..end], false);
-    while let Some(first) = rest.chars().next() {
-        let length = match first {
-            _ if is_word(first) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
-            ':' if rest.starts_with("::") => 2,
-            _ => first.len_utf8(),
-        };
-        match &rest[..length] {
-            "{" => outer.push(if goes_on {
-                std::mem::take(&mut path)
-            } else {
-                vec![]
-            }),
-            "}" => {
-                found.push(std::mem::take(&mut path));
-                outer.pop();
-            }
-            word if first.is_alphabetic() || first == '_' => {
-                if !goes_on {
-                    found.push(std::mem::replace(
-                        &mut path,
-                        outer.last().cloned().unwrap_or_default(),
-                    ));
-                }
-                path.push(word);
-            }
-            _ => {}
-        }
-        goes_on = &rest[..length] == "::";
-        rest = &rest[length..];
-    }
-    found.push(path);
-    found.retain(|path| path.len() > 1);
-    found
-}
-
 fn async_crates(lock: &str) -> Vec<String> {
     lock.lines()
         .filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'))
@@ -525,15 +344,6 @@ fn lines_with<'a>(
 
 fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(|c: char| !c.is_alphanumeric() && c != '_')
-}
-
-/// Lines up to the tests, which stand at the end of a file.
-fn lines_without_tests(code: &str) -> usize {
-    let lines: Vec<&str> = code.lines().collect();
-    let tests = |pair: &[&str]| {
-        pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{')
-    };
-    lines.windows(2).position(tests).unwrap_or(lines.len())
 }
 
 /// The files and folders that the first fenced block of the crate docs names at the beginning of
@@ -659,14 +469,11 @@ fn every_rule_finds_what_it_forbids() {
     let fine = "//! Does one thing.\n//!\n//! Thread: none, plain values.\n";
     let unsafe_line = "let x = unsafe { y };\n";
     #[rustfmt::skip]
-    let rows: [(&str, &str, String, Rule, usize); 16] = [
+    let rows: [(&str, &str, String, Rule, usize); 13] = [
         ("no header", "src/a.rs", "use std::fs;\n".into(), header, 1),
         ("header without thread", "src/a.rs", "//! Does one thing.\n".into(), header, 1),
         ("full header", "src/a.rs", fine.into(), header, 0),
         ("a test names no thread", "tests/a.rs", "//! Tests one thing.\n".into(), header, 0),
-        ("transport in the server", "src/server/mod.rs", "use grpcio::Channel;\n".into(), wire_only, 1),
-        ("transport in wire", "src/wire/tls.rs", "use rustls::Stream;\n".into(), wire_only, 0),
-        ("transport in a comment", "src/server/mod.rs", "// Not protobuf.\n/* nor /* really */ rustls */\n".into(), wire_only, 0),
         ("unfinished", "src/a.rs", "fn f() { todo!() }\nfn g() { unimplemented!() }\n".into(), leftovers, 2),
         ("text about it", "src/a.rs", "let text = \"todo!() \\\" #[ignore]\"; let raw = r#\"a\"todo!()\"#;\n".into(), leftovers, 0),
         ("test that does not run", "src/a.rs", "#[test]\n#[ignore]\n".into(), leftovers, 1),
@@ -709,32 +516,6 @@ fn the_map_must_name_every_room_and_only_what_there_is() {
         map_is_true(&sources[0], &sources),
         ["src/lib.rs:1: the map does not name 'net/'"]
     );
-}
-
-#[test]
-fn a_circle_of_files_is_found_and_named() {
-    let files = [
-        (
-            "src/a/mod.rs",
-            "pub mod one;\npub mod two;\nuse one::One;\n",
-        ),
-        (
-            "src/a/one.rs",
-            "use super::{Item, two::{Two, deep::Deep}};\n",
-        ),
-        (
-            "src/a/two.rs",
-            "fn f() { crate::b::g(); }\n// crate::a::one::One\n#[cfg(test)]\nmod tests {\n    use crate::a::one;\n}\n",
-        ),
-        ("src/a/two/deep.rs", "use super::Two;\n"),
-        ("src/a/two/tests.rs", "use crate::a::one;\n"),
-        ("src/b.rs", "use crate::c::C;\n"),
-        ("src/c.rs", "fn f(b: &crate::b::B) {}\n"),
-    ];
-    let sources = files.map(|(path, text)| Source::new(path, text));
-    let circle = "these files use each other in a circle:\n    src/b.rs uses src/c.rs\n    src/c.rs uses src/b.rs";
-    assert_eq!(circles(&sources), [circle]);
-    assert_eq!(circles(&sources[..4]), [""; 0]);
 }
 
 #[test]

@@ -15,14 +15,15 @@ use super::runtime_manager::RuntimeManager;
 use super::state_checker::ListResult;
 use super::uplink_outbox::UplinkOutbox;
 use super::usage::{UsageRequests, UsageSampler};
-use crate::limits::{EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, LOAD_INTERVAL, TURN_MAX};
-use crate::model::execution_state::{Phase, WorkloadState};
-use crate::model::messages::{AddedWorkload, AgentLoad, FromServer, WorkloadPlan};
-use crate::model::names::{InstanceName, Name, excerpt, has_name_characters};
-use crate::platform::clock::Clock;
-use crate::platform::service_manager::StatusBoard;
-use crate::platform::watchdog::Heartbeat;
-use crate::runtime::engine_children::EarlierCalls;
+use crate::limits::{EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, LOAD_INTERVAL};
+use ankaios_model::execution_state::{Phase, WorkloadState};
+use ankaios_model::messages::{AddedWorkload, AgentLoad, FromServer, WorkloadPlan};
+use ankaios_model::names::{InstanceName, Name, excerpt, has_name_characters};
+use ankaios_platform::clock::Clock;
+use ankaios_platform::limits::TURN_MAX;
+use ankaios_platform::service_manager::StatusBoard;
+use ankaios_platform::watchdog::Heartbeat;
+use ankaios_runtime::engine_children::EarlierCalls;
 use crossbeam_channel::{Receiver, Sender, select_biased};
 use log::{debug, info, warn};
 use std::collections::{BTreeMap, BTreeSet};
@@ -491,5 +492,7 @@ fn by_name(added: Vec<AddedWorkload>) -> BTreeMap<Name, AddedWorkload> {
         .collect()
 }
 
+#[cfg(debug_assertions)]
+mod inspection;
 #[cfg(test)]
 mod tests;

@@ -2,8 +2,9 @@
 //!
 //! Thread: none; `wl:<name>` owns the values. Time and randomness are passed in.
 
-use crate::limits::{BACKOFF_FIRST, BACKOFF_MAX, RESTART_RESET, RESTART_SPACING};
-use crate::model::lifecycle::Restart;
+use crate::limits::{RESTART_RESET, RESTART_SPACING};
+use ankaios_model::lifecycle::Restart;
+use ankaios_model::limits::{BACKOFF_FIRST, BACKOFF_MAX};
 use std::time::{Duration, Instant};
 
 /// Longest delay before retry number `attempt`, counted from 1: doubles each time, then stays at
@@ -138,8 +139,8 @@ impl RestartBackoff {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::platform::clock::Clock;
-    use crate::simulation::manual_clock::ManualClock;
+    use ankaios_fakes::manual_clock::ManualClock;
+    use ankaios_platform::clock::Clock;
 
     #[test]
     fn backoff_bound_doubles_then_stays_at_the_cap_for_ever() {

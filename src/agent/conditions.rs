@@ -2,12 +2,12 @@
 //!
 //! Thread: `scheduler`, which owns them. What follows for the workloads is in `runtime_manager.rs`.
 
-use super::probes::paths::{self, PathProbes};
-use super::probes::short_info;
 use crate::limits::PATH_WAIT;
-use crate::model::execution_state::INACTIVE_PREFIX;
-use crate::model::lifecycle::Condition;
-use crate::model::messages::AddedWorkload;
+use ankaios_model::execution_state::INACTIVE_PREFIX;
+use ankaios_model::lifecycle::Condition;
+use ankaios_model::messages::AddedWorkload;
+use ankaios_runtime::probes::paths::{self, PathProbes};
+use ankaios_runtime::probes::short_info;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -4,9 +4,9 @@
 //! Thread: `wl:<name>` writes and reads, `scheduler` reads when the agent starts. Owns: nothing;
 //! the connector keeps the text.
 
-use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::names::InstanceName;
-use crate::runtime::{ContainerId, RuntimeConnector};
+use ankaios_model::execution_state::{ExecutionState, Phase};
+use ankaios_model::names::InstanceName;
+use ankaios_runtime::{ContainerId, RuntimeConnector};
 use serde::{Deserialize, Serialize};
 
 /// The record of one end.
@@ -62,7 +62,7 @@ pub fn kept(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulation::fake_connector::FakeEngine;
+    use ankaios_fakes::fake_connector::FakeEngine;
 
     #[test]
     fn record_of_an_end_is_read_in_its_boot_only() {

@@ -7,17 +7,17 @@
 use super::control_interface::pipes;
 use super::preparation::host_paths::{look, named_paths};
 use super::preparation::record::{PreparedContainer, Record};
-use super::probes::prober::notify_socket;
 use super::workload_files::write_files;
-use crate::limits::STACK_WORKLOAD;
-use crate::model::prepare_level::PrepareLevel;
-use crate::model::runtime_config::EngineConfig;
-use crate::platform::logging::log_source;
-use crate::platform::private_folder::PrivateFolder;
-use crate::platform::sync::EventFd;
-use crate::platform::threads;
-use crate::runtime::exit_watch::main_process;
-use crate::runtime::{
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::runtime_config::EngineConfig;
+use ankaios_platform::logging::log_source;
+use ankaios_platform::private_folder::PrivateFolder;
+use ankaios_platform::sync::EventFd;
+use ankaios_platform::threads;
+use ankaios_runtime::exit_watch::main_process;
+use ankaios_runtime::limits::STACK_WORKLOAD;
+use ankaios_runtime::probes::prober::notify_socket;
+use ankaios_runtime::{
     Cancel, ContainerId, MainProcess, NewContainer, RuntimeConnector, RuntimeError, containerd,
 };
 use log::{debug, error};

@@ -4,11 +4,11 @@
 //! `metrics`, received by `scheduler`.
 
 use super::state_checker::ListResult;
-use crate::limits::ADDITIONAL_INFO_MAX;
-use crate::model::execution_state::{ExecutionState, WorkloadState};
-use crate::model::messages::{AddedWorkload, FromServer};
-use crate::model::names::{InstanceName, Name};
-use crate::model::prepare_level::PrepareLevel;
+use ankaios_model::execution_state::{ExecutionState, WorkloadState};
+use ankaios_model::messages::{AddedWorkload, FromServer};
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_platform::limits::ADDITIONAL_INFO_MAX;
 use crossbeam_channel::Sender;
 
 /// An event for the scheduler.

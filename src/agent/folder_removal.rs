@@ -8,9 +8,10 @@
 //! Thread: `wl:<name>`, which owns the folder of its workload; `removal` after a start, for what
 //! took too long before.
 
-use crate::limits::{REMOVAL_MAX, STACK_SMALL};
-use crate::platform::clock::{Clock, SystemClock};
-use crate::platform::threads;
+use crate::limits::REMOVAL_MAX;
+use ankaios_platform::clock::{Clock, SystemClock};
+use ankaios_platform::limits::STACK_SMALL;
+use ankaios_platform::threads;
 use rustix::fs::{
     AtFlags, CWD, Dir, Mode, OFlags, chmod, fchmod, fstat, openat, renameat, unlinkat,
 };

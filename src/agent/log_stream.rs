@@ -18,15 +18,16 @@
 
 use super::events::SchedulerEvent;
 use super::uplink_outbox::UplinkOutbox;
-use crate::limits::{LOG_STOP_MAX, LOG_STREAMS_MAX, LOG_STREAMS_OF_WORKLOAD, STACK_LARGE};
-use crate::model::log_entries;
-use crate::model::messages::{LogEntry, LogsRequest, ToServer};
-use crate::model::names::{InstanceName, excerpt, is_of_commander};
-use crate::platform::logging::log_source;
-use crate::platform::sync::EventFd;
-use crate::platform::threads::{self, Thread};
-use crate::runtime::RuntimeConnector;
-use crate::runtime::log_reader::{LogReader, Reading};
+use crate::limits::{LOG_STOP_MAX, LOG_STREAMS_MAX, LOG_STREAMS_OF_WORKLOAD};
+use ankaios_model::log_entries;
+use ankaios_model::messages::{LogEntry, LogsRequest, ToServer};
+use ankaios_model::names::{InstanceName, excerpt, is_of_commander};
+use ankaios_platform::limits::STACK_LARGE;
+use ankaios_platform::logging::log_source;
+use ankaios_platform::sync::EventFd;
+use ankaios_platform::threads::{self, Thread};
+use ankaios_runtime::RuntimeConnector;
+use ankaios_runtime::log_reader::{LogReader, Reading};
 use crossbeam_channel::Sender;
 use log::{debug, info, warn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

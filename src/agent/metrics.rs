@@ -6,12 +6,12 @@
 use super::events::{Overview, SchedulerEvent, WorkloadOverview};
 use super::resources;
 use super::usage::{Sample, UsageSampler};
-use crate::limits::METRICS_WAIT_MAX;
-use crate::model::names::RUNTIMES;
-use crate::model::version::VERSION;
-use crate::platform::clock::{Clock, SystemClock};
-use crate::platform::metrics_file::{self, Family, MetricsSettings, MetricsText, seconds};
-use crate::platform::threads::Thread;
+use ankaios_model::names::RUNTIMES;
+use ankaios_model::version::VERSION;
+use ankaios_platform::clock::{Clock, SystemClock};
+use ankaios_platform::limits::METRICS_WAIT_MAX;
+use ankaios_platform::metrics_file::{self, Family, MetricsSettings, MetricsText, seconds};
+use ankaios_platform::threads::Thread;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::io;
 use std::time::Duration;
@@ -164,8 +164,8 @@ fn text(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::names::InstanceName;
-    use crate::model::usage::{AgentUsage, NO_CGROUP, WorkloadUsage};
+    use ankaios_model::names::InstanceName;
+    use ankaios_model::usage::{AgentUsage, NO_CGROUP, WorkloadUsage};
 
     fn workload(name: &str, runtime: &str, state: Option<&'static str>) -> WorkloadOverview {
         WorkloadOverview {

@@ -3,7 +3,7 @@
 //! Thread: `scheduler`, every [`crate::limits::LOAD_INTERVAL`]; `usage` and `metrics` for
 //! [`node_usage`].
 
-use crate::model::usage::NodeUsage;
+use ankaios_model::usage::NodeUsage;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};

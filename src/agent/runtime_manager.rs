@@ -9,23 +9,23 @@ use super::conditions::{Gate, NodeFacts};
 use super::control_interface;
 use super::events::PreparationReport;
 use super::log_stream::LogAvailability;
-use super::probes::short_info;
 use super::wish_slot::{Preparation, StartProgress, Wish, WishSender, wish_slot};
 use super::workload_control_loop::{Held, LoopContext, WorkloadControlLoop};
 use super::workload_state_store::WorkloadStateStore;
-use crate::agent::preparation::record::PreparedContainer;
-use crate::limits::STACK_WORKLOAD;
-use crate::model::execution_state::{
+use crate::preparation::record::PreparedContainer;
+use ankaios_model::execution_state::{
     ExecutionState, MAY_NOT_RUN, PARTS_SEPARATOR, Phase, WAITS_PREFIX, WorkloadState,
 };
-use crate::model::messages::{AddedWorkload, DeletedWorkload};
-use crate::model::names::{InstanceName, Name};
-use crate::model::prepare_level::{PREPARE_PREFIX, PrepareLevel};
-use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
-use crate::platform::clock::Clock;
-use crate::platform::logging::log_source;
-use crate::platform::threads;
-use crate::runtime::ListedContainer;
+use ankaios_model::messages::{AddedWorkload, DeletedWorkload};
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::prepare_level::{PREPARE_PREFIX, PrepareLevel};
+use ankaios_model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
+use ankaios_platform::clock::Clock;
+use ankaios_platform::logging::log_source;
+use ankaios_platform::threads;
+use ankaios_runtime::ListedContainer;
+use ankaios_runtime::limits::STACK_WORKLOAD;
+use ankaios_runtime::probes::short_info;
 use log::{error, info, warn};
 use next::Staged;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -1017,5 +1017,7 @@ fn has_finished(
     }
 }
 
+#[cfg(debug_assertions)]
+mod inspection;
 #[cfg(test)]
 mod tests;

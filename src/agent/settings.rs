@@ -2,19 +2,20 @@
 //!
 //! Thread: `main`.
 
-use crate::limits::{NAME_MAX, REPAIR_INTERVAL, RETRY_LIMIT};
-use crate::model::names::{NOT_OF_COMMANDER, RUNTIMES, has_name_characters, is_of_commander};
-use crate::model::nearest::nearest;
-use crate::model::prepare_level::PrepareLevel;
-use crate::model::shown_text::without_passwords;
-use crate::model::version::SHOWN_VERSION;
-use crate::platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};
-use crate::platform::private_folder::{self, PrivateFolder};
-use crate::platform::settings::{
+use crate::limits::{REPAIR_INTERVAL, RETRY_LIMIT};
+use ankaios_model::limits::NAME_MAX;
+use ankaios_model::names::{NOT_OF_COMMANDER, RUNTIMES, has_name_characters, is_of_commander};
+use ankaios_model::nearest::nearest;
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::shown_text::without_passwords;
+use ankaios_model::version::SHOWN_VERSION;
+use ankaios_platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};
+use ankaios_platform::private_folder::{self, PrivateFolder};
+use ankaios_platform::settings::{
     ConfigFile, ControlMessageSize, MessageSize, NUMBER_MAX, Number, PemKeys, Pems, SettingsError,
     decide_security, insecure_flag, readable_key_warning,
 };
-use crate::wire::address::{Security, ServerUrl};
+use ankaios_wire::address::{Security, ServerUrl};
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};

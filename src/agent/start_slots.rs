@@ -6,7 +6,7 @@
 //! waited longest and wakes no other one: with a thousand workloads that would be a million
 //! wake-ups.
 
-use crate::platform::sync::Mutex;
+use ankaios_platform::sync::Mutex;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 

@@ -11,15 +11,16 @@
 //! Takes: [`WatchCommand`] from the control loops and from the scheduler (existing containers).
 //! Gives: states to the control loops (never waits), the listings of `ListAll` (may block).
 
-use crate::limits::{POLL_INTERVAL, REPAIR_INTERVAL, STACK_LARGE};
-use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::names::InstanceName;
-use crate::platform::clock::{Clock, SystemClock};
-use crate::platform::sync::Mutex;
-use crate::platform::threads::{self, Thread};
-use crate::platform::watchdog::Heartbeat;
-use crate::runtime::exit_watch::{ExitWatch, NotWatched, WatchedProcess};
-use crate::runtime::{ContainerId, ListedContainer, MainProcess, RuntimeConnector, RuntimeError};
+use crate::limits::{POLL_INTERVAL, REPAIR_INTERVAL};
+use ankaios_model::execution_state::{ExecutionState, Phase};
+use ankaios_model::names::InstanceName;
+use ankaios_platform::clock::{Clock, SystemClock};
+use ankaios_platform::limits::STACK_LARGE;
+use ankaios_platform::sync::Mutex;
+use ankaios_platform::threads::{self, Thread};
+use ankaios_platform::watchdog::Heartbeat;
+use ankaios_runtime::exit_watch::{ExitWatch, NotWatched, WatchedProcess};
+use ankaios_runtime::{ContainerId, ListedContainer, MainProcess, RuntimeConnector, RuntimeError};
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;

@@ -8,12 +8,13 @@
 //! a load that is. A thread that holds the lock of the connection may lock the slots, never the
 //! other way round.
 
-use crate::limits::{ADDITIONAL_INFO_MAX, FOREIGN_MESSAGE_MAX};
-use crate::model::execution_state::{Phase, WorkloadState};
-use crate::model::messages::{AgentLoad, PreparedInstance, Request, ToServer};
-use crate::model::names::InstanceName;
-use crate::platform::sync::{EventFd, Mutex};
-use crate::wire::client::{ClientSender, StreamEnd};
+use ankaios_model::execution_state::{Phase, WorkloadState};
+use ankaios_model::limits::FOREIGN_MESSAGE_MAX;
+use ankaios_model::messages::{AgentLoad, PreparedInstance, Request, ToServer};
+use ankaios_model::names::InstanceName;
+use ankaios_platform::limits::ADDITIONAL_INFO_MAX;
+use ankaios_platform::sync::{EventFd, Mutex};
+use ankaios_wire::client::{ClientSender, StreamEnd};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -439,28 +440,30 @@ impl UplinkReader {
     }
 }
 
+/// What tests of other files and crates look at.
+#[cfg(debug_assertions)]
+impl UplinkReader {
+    /// The next message to send, taken by tests and the simulation, which have no connection.
+    pub fn next(&self) -> Option<ToServer> {
+        self.shared.slots.lock().next()
+    }
+
+    /// How many messages of logs wait.
+    pub fn log_messages(&self) -> usize {
+        self.shared.slots.lock().logs.len()
+    }
+
+    /// There is a connection, and the test takes what waits for it.
+    pub fn connected(&self) {
+        self.shared.slots.lock().connected = true;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::execution_state::ExecutionState;
-    use crate::model::messages::{ReadState, RequestContent};
-
-    impl UplinkReader {
-        /// The next message to send, taken by tests and the simulation, which have no connection.
-        pub fn next(&self) -> Option<ToServer> {
-            self.shared.slots.lock().next()
-        }
-
-        /// How many messages of logs wait.
-        pub fn log_messages(&self) -> usize {
-            self.shared.slots.lock().logs.len()
-        }
-
-        /// There is a connection, and the test takes what waits for it.
-        pub fn connected(&self) {
-            self.shared.slots.lock().connected = true;
-        }
-    }
+    use ankaios_model::execution_state::ExecutionState;
+    use ankaios_model::messages::{ReadState, RequestContent};
 
     fn state(workload: &str, phase: Phase) -> WorkloadState {
         WorkloadState::new(

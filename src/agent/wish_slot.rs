@@ -9,14 +9,14 @@
 
 use super::engine_call::CallResult;
 use super::preparation::record::PreparedContainer;
-use super::probes::{ProbeReply, ProbeReport};
 use super::state_checker::{GoneReply, StateReply};
-use crate::model::execution_state::ExecutionState;
-use crate::model::messages::AddedWorkload;
-use crate::model::names::{InstanceName, Name};
-use crate::model::prepare_level::PrepareLevel;
-use crate::platform::sync::{EventFd, Mutex};
-use crate::runtime::ContainerId;
+use ankaios_model::execution_state::ExecutionState;
+use ankaios_model::messages::AddedWorkload;
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_platform::sync::{EventFd, Mutex};
+use ankaios_runtime::ContainerId;
+use ankaios_runtime::probes::{ProbeReply, ProbeReport};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -533,9 +533,9 @@ impl WishSlot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::probes::Outcome;
-    use crate::model::execution_state::Phase;
-    use crate::model::workload::Workload;
+    use ankaios_model::execution_state::Phase;
+    use ankaios_model::workload::Workload;
+    use ankaios_runtime::probes::Outcome;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use std::os::fd::AsFd as _;
 

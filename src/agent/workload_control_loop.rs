@@ -20,19 +20,19 @@ use super::control_interface::{self, ControlHub, ControlInterface};
 use super::engine_call::{CallContext, StartCall};
 use super::events::{PreparationReport, SchedulerEvent, send_state};
 use super::folder_removal::remove_folder;
-use super::probes::Probes;
 use super::start_slots::{SlotRequest, StartSlots};
 use super::state_checker::WatchCommand;
 use super::wish_slot::{Preparation, SlotEvent, WishSlot};
 use crate::limits::REMOVAL_MAX;
-use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::messages::AddedWorkload;
-use crate::model::names::{InstanceName, Name};
-use crate::model::workload::Workload;
-use crate::platform::clock::Clock;
-use crate::platform::logging::log_source;
-use crate::platform::memory::OwnStack;
-use crate::runtime::{ContainerId, MainProcess, RuntimeConnector};
+use ankaios_model::execution_state::{ExecutionState, Phase};
+use ankaios_model::messages::AddedWorkload;
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::workload::Workload;
+use ankaios_platform::clock::Clock;
+use ankaios_platform::logging::log_source;
+use ankaios_platform::memory::OwnStack;
+use ankaios_runtime::probes::Probes;
+use ankaios_runtime::{ContainerId, MainProcess, RuntimeConnector};
 use containers::Removal;
 use crossbeam_channel::{Select, Sender, never};
 use log::{info, warn};
@@ -544,5 +544,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 }
 
+#[cfg(debug_assertions)]
+mod inspection;
 #[cfg(test)]
 mod tests;

@@ -3,9 +3,9 @@
 //! Thread: `call:<name>` writes them; `wl:<name>` owns the folder of its workload and removes it.
 
 use crate::limits::PATH_MAX;
-use crate::model::validation::{mount_rule, unfit_for_mount};
-use crate::model::workload::{File, FileContent};
-use crate::platform::private_folder::PrivateFolder;
+use ankaios_model::validation::{mount_rule, unfit_for_mount};
+use ankaios_model::workload::{File, FileContent};
+use ankaios_platform::private_folder::PrivateFolder;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rustix::fs::Mode;

@@ -3,9 +3,9 @@
 //!
 //! Thread: `scheduler`, which owns it.
 
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::names::{InstanceName, Name, of_workload};
-use crate::model::workload::{AddCondition, DeleteCondition};
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::names::{InstanceName, Name, of_workload};
+use ankaios_model::workload::{AddCondition, DeleteCondition};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// States by instance, so that those of a workload are beside each other.
@@ -185,19 +185,21 @@ impl WorkloadStateStore {
     }
 }
 
+/// What tests of other files and crates look at.
+#[cfg(debug_assertions)]
+impl WorkloadStateStore {
+    /// All states.
+    pub fn iter(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
+        self.entries
+            .iter()
+            .map(|(instance, entry)| (instance, &entry.state))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::execution_state::{GONE_PREFIX, INACTIVE_PREFIX};
-
-    impl WorkloadStateStore {
-        /// All states.
-        pub fn iter(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
-            self.entries
-                .iter()
-                .map(|(instance, entry)| (instance, &entry.state))
-        }
-    }
+    use ankaios_model::execution_state::{GONE_PREFIX, INACTIVE_PREFIX};
 
     fn instance(workload: &str, agent: &str) -> InstanceName {
         InstanceName::with_id(workload, "id", agent)

@@ -3,11 +3,12 @@
 //! Thread: `main`, which waits for signals; `server` decides, `hook` runs hooks, `store` writes the
 //! state, `listen`, `tls`, `rx:<peer>` and `tx` communicate; all are in `src/lib.rs`.
 
-use ankaios_lite::limits::{MESSAGE_MAX, SERVER_INBOX, STACK_SERVER, STOP_DEADLINE};
 use ankaios_lite::model::complete_state::DesiredState;
+use ankaios_lite::model::limits::MESSAGE_MAX;
 use ankaios_lite::model::manifest::{Manifest, ManifestError};
 use ankaios_lite::model::version::SHOWN_VERSION;
 use ankaios_lite::platform::clock::SystemClock;
+use ankaios_lite::platform::limits::STOP_DEADLINE;
 use ankaios_lite::platform::logging::{self, fatal, with_causes};
 use ankaios_lite::platform::memory;
 use ankaios_lite::platform::metrics_file;
@@ -17,11 +18,13 @@ use ankaios_lite::platform::settings::{MissingPems, SettingsError, read_limited}
 use ankaios_lite::platform::threads::{self, Thread};
 use ankaios_lite::platform::watchdog::WatchedThreads;
 use ankaios_lite::server::ServerLoop;
+use ankaios_lite::server::limits::STACK_SERVER;
 use ankaios_lite::server::metrics;
 use ankaios_lite::server::mutating_hooks::MutatingHooks;
 use ankaios_lite::server::settings::{self, ServerSettings};
 use ankaios_lite::server::state_store::{self, Found, StateStore};
 use ankaios_lite::wire::address::{ListenAddress, Security};
+use ankaios_lite::wire::limits::SERVER_INBOX;
 use ankaios_lite::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
 use crossbeam_channel::bounded;
 use signal_hook::consts::{SIGINT, SIGTERM};

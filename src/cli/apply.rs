@@ -10,25 +10,25 @@ use super::output::Output;
 use super::session::Update;
 use super::set::{hint_of_unread, hint_of_unreadable};
 use super::update::read_file;
-use crate::model::complete_state::{DesiredState, Rendering};
-use crate::model::cycles::{cycle_text, find_cycle};
-use crate::model::fields::reader::{
+use ankaios_model::complete_state::{DesiredState, Rendering};
+use ankaios_model::cycles::{cycle_text, find_cycle};
+use ankaios_model::fields::reader::{
     self, MANIFEST_WARNINGS_MAX, Problem, Reading, Rules, UnknownKey,
 };
-use crate::model::fields::table::STATE;
-use crate::model::lifecycle::{self, place_in_manifest};
-use crate::model::manifest::{Manifest, ManifestError};
-use crate::model::names::{RUNTIMES, has_name_characters};
-use crate::model::nearest::{meant, nearest};
-use crate::model::node::Node;
-use crate::model::runtime_config::EngineRestarts;
-use crate::model::validation::{
+use ankaios_model::fields::table::STATE;
+use ankaios_model::lifecycle::{self, place_in_manifest};
+use ankaios_model::manifest::{Manifest, ManifestError};
+use ankaios_model::names::{RUNTIMES, has_name_characters};
+use ankaios_model::nearest::{meant, nearest};
+use ankaios_model::node::Node;
+use ankaios_model::runtime_config::EngineRestarts;
+use ankaios_model::validation::{
     check_config_keys, check_config_references, check_mount_points, check_workload,
     check_workload_name,
 };
-use crate::model::version::API_VERSION_DEPRECATED;
-use crate::model::workload::{RestartPolicy, Workload};
-use crate::model::yaml::{self, Content, Location, Origin, Plain, Yaml};
+use ankaios_model::version::API_VERSION_DEPRECATED;
+use ankaios_model::workload::{RestartPolicy, Workload};
+use ankaios_model::yaml::{self, Content, Location, Origin, Plain, Yaml};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io;

@@ -6,12 +6,12 @@
 //! means the server before the command, the state in `get workloads`, so after a command the server
 //! needs its long form.
 
-use crate::model::execution_state::Phase;
-use crate::model::field_path::parts;
-use crate::model::fields::table::has_no_value;
-use crate::model::nearest::{meant, nearest};
-use crate::model::version::SHOWN_VERSION;
-use crate::platform::settings::naming_variable;
+use ankaios_model::execution_state::Phase;
+use ankaios_model::field_path::parts;
+use ankaios_model::fields::table::has_no_value;
+use ankaios_model::nearest::{meant, nearest};
+use ankaios_model::version::SHOWN_VERSION;
+use ankaios_platform::settings::naming_variable;
 use clap::builder::{BoolValueParser, OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{

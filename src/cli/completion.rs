@@ -14,12 +14,12 @@ use super::session::{ServerLink, Session};
 use super::settings::{CliSettings, known_contexts};
 use std::time::Duration;
 
-use crate::model::execution_state::Phase;
-use crate::model::fields::table::PARTS_ON_REQUEST;
-use crate::model::names::RUNTIMES;
-use crate::model::node::Node;
-use crate::model::shown_text::acts_on_terminal;
-use crate::platform::clock::patience;
+use ankaios_model::execution_state::Phase;
+use ankaios_model::fields::table::PARTS_ON_REQUEST;
+use ankaios_model::names::RUNTIMES;
+use ankaios_model::node::Node;
+use ankaios_model::shown_text::acts_on_terminal;
+use ankaios_platform::clock::patience;
 use clap::{Arg, Command, FromArgMatches};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{

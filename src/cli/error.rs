@@ -4,12 +4,12 @@
 //! on`, `SetState failed with`, `Command timed out after`, `Connection to server
 //! interrupted` and `does not exist`, so these stay.
 
-use crate::model::guarded_update::REMEMBERED;
-use crate::model::messages::NO_STATE;
-use crate::model::modes::NO_MODE_ITEM;
-use crate::model::nearest::nearest;
-use crate::model::version::VERSION;
-use crate::wire::client::StreamEnd;
+use ankaios_model::guarded_update::REMEMBERED;
+use ankaios_model::messages::NO_STATE;
+use ankaios_model::modes::NO_MODE_ITEM;
+use ankaios_model::nearest::nearest;
+use ankaios_model::version::VERSION;
+use ankaios_wire::client::StreamEnd;
 use std::fmt::Display;
 use std::io;
 use std::time::Duration;
@@ -261,7 +261,7 @@ impl CliError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::args::Arguments;
+    use crate::args::Arguments;
 
     fn text(error: CliError, words: &str) -> String {
         let arguments = Arguments::read(std::iter::once("ank").chain(words.split(' '))).unwrap();

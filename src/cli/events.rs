@@ -8,9 +8,9 @@ use super::get::check_masks;
 use super::output::event_text;
 use super::rows::entries;
 use super::session::{Context, Incoming};
-use crate::model::field_path::{WILDCARD, parts};
-use crate::model::messages::AlteredFields;
-use crate::model::node::Node;
+use ankaios_model::field_path::{WILDCARD, parts};
+use ankaios_model::messages::AlteredFields;
+use ankaios_model::node::Node;
 use std::time::SystemTime;
 
 impl Until {
@@ -115,10 +115,10 @@ pub fn follow(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::args::Format;
-    use crate::cli::error::CliError;
-    use crate::cli::settings::Waiting;
-    use crate::cli::tests::{Step, play};
+    use crate::args::Format;
+    use crate::error::CliError;
+    use crate::settings::Waiting;
+    use crate::tests::{Step, play};
     use std::time::{Duration, UNIX_EPOCH};
 
     fn at() -> SystemTime {

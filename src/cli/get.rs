@@ -9,12 +9,12 @@ use super::output::{
 };
 use super::rows::{self, Reasons, Row, text};
 use super::session::ServerLink;
-use crate::model::execution_state::Phase;
-use crate::model::field_path::{WILDCARD, parts};
-use crate::model::fields::table::{COMPLETE_STATE, PARTS_ON_REQUEST, selects_nothing};
-use crate::model::names::InstanceName;
-use crate::model::nearest::meant;
-use crate::model::node::Node;
+use ankaios_model::execution_state::Phase;
+use ankaios_model::field_path::{WILDCARD, parts};
+use ankaios_model::fields::table::{COMPLETE_STATE, PARTS_ON_REQUEST, selects_nothing};
+use ankaios_model::names::InstanceName;
+use ankaios_model::nearest::meant;
+use ankaios_model::node::Node;
 use std::collections::BTreeMap;
 
 impl Filter {

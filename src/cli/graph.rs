@@ -10,12 +10,12 @@ use super::modes::named;
 use super::output::{Field, Output, TooWide, View, object, one_line, value};
 use super::rows::{self, MASKS};
 use super::session::ServerLink;
-use crate::model::execution_state::{
+use ankaios_model::execution_state::{
     GONE_PREFIX, INACTIVE_PREFIX, PARTS_SEPARATOR, is_unmet_dependency,
 };
-use crate::model::modes::{MODES_TAG, NOT_IN_MODE, mode_names};
-use crate::model::node::Node;
-use crate::model::prepare_level::{PREPARE_PREFIX, PREPARED_PREFIX};
+use ankaios_model::modes::{MODES_TAG, NOT_IN_MODE, mode_names};
+use ankaios_model::node::Node;
+use ankaios_model::prepare_level::{PREPARE_PREFIX, PREPARED_PREFIX};
 use serde_yaml::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -462,9 +462,9 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::blame::tests::assert_documented;
-    use crate::cli::tests::{Step, let_need, play, state};
-    use crate::model::execution_state::Phase;
+    use crate::blame::tests::assert_documented;
+    use crate::tests::{Step, let_need, play, state};
+    use ankaios_model::execution_state::Phase;
 
     /// The cluster of the demo: `logger` needs `storage`, which needs `init`; `handler` waits for
     /// its failure.

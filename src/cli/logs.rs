@@ -9,10 +9,10 @@ use super::error::{CliError, ExitCode, Result};
 use super::output::{Output, one_line};
 use super::rows::{self, Row};
 use super::session::{Incoming, ServerLink};
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::log_entries;
-use crate::model::messages::{LogEntry, LogsRequest};
-use crate::model::names::InstanceName;
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::log_entries;
+use ankaios_model::messages::{LogEntry, LogsRequest};
+use ankaios_model::names::InstanceName;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -8,11 +8,11 @@ use super::error::{CliError, Result, meant_or};
 use super::output::{self, Output, Table, TooWide, one_line};
 use super::rows::{entries, text};
 use super::session::{ServerLink, Update};
-use crate::model::field_path::parts;
-use crate::model::modes::{ESSENTIAL_TAG, MODES_TAG, mode_names};
-use crate::model::names::is_name;
-use crate::model::nearest::meant;
-use crate::model::node::Node;
+use ankaios_model::field_path::parts;
+use ankaios_model::modes::{ESSENTIAL_TAG, MODES_TAG, mode_names};
+use ankaios_model::names::is_name;
+use ankaios_model::nearest::meant;
+use ankaios_model::node::Node;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The part of the complete state with the modes of the server.

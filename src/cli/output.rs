@@ -15,13 +15,13 @@
 
 use super::args::Format;
 use super::error::{Result, unknown};
-use crate::model::fields::table::COMPLETE_STATE;
-use crate::model::fields::{Kind, Object};
-use crate::model::messages::AlteredFields;
-use crate::model::nearest::meant;
-use crate::model::node::{Entries, Node};
-use crate::model::shown_text::{acts_on_terminal, printable, printable_with_colours};
-use crate::platform::logging::utc;
+use ankaios_model::fields::table::COMPLETE_STATE;
+use ankaios_model::fields::{Kind, Object};
+use ankaios_model::messages::AlteredFields;
+use ankaios_model::nearest::meant;
+use ankaios_model::node::{Entries, Node};
+use ankaios_model::shown_text::{acts_on_terminal, printable, printable_with_colours};
+use ankaios_platform::logging::utc;
 use serde::ser::{Serialize, Serializer};
 use serde_yaml::{Mapping, Value};
 use std::ffi::OsString;
@@ -972,7 +972,7 @@ pub(super) fn timestamp(now: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::tests::Written;
+    use crate::tests::Written;
 
     /// Writes one of everything and gives both streams.
     fn all(quiet: bool, verbose: bool, colours: bool) -> (String, String) {
@@ -1095,8 +1095,8 @@ mod tests {
 #[cfg(test)]
 mod table_tests {
     use super::*;
-    use crate::cli::output::value;
-    use crate::cli::tests::Written;
+    use crate::output::value;
+    use crate::tests::Written;
     use std::io;
 
     /// The example of the specification: the columns before the last take 54.
@@ -1348,7 +1348,7 @@ web   B   Removed
 #[cfg(test)]
 mod frame_tests {
     use super::*;
-    use crate::cli::tests::Written;
+    use crate::tests::Written;
     use std::io;
 
     fn frames(frames: &[&[&str]], terminal: Option<fn() -> (usize, usize)>) -> String {
@@ -1424,9 +1424,9 @@ mod frame_tests {
 #[cfg(test)]
 mod document_tests {
     use super::*;
-    use crate::model::complete_state::Rendering;
-    use crate::model::execution_state::{ExecutionState, Phase};
-    use crate::model::manifest::Manifest;
+    use ankaios_model::complete_state::Rendering;
+    use ankaios_model::execution_state::{ExecutionState, Phase};
+    use ankaios_model::manifest::Manifest;
 
     fn state(rendering: Rendering) -> Node {
         let manifest = "\
@@ -1463,7 +1463,7 @@ configs: {key: [v, {n: ''}]}
         let info = ExecutionState::with_info(Phase::FailedExecFailed, "Exit code: '1'");
         let id = Node::map([(
             "0a",
-            crate::model::complete_state::execution_state_node(&info),
+            ankaios_model::complete_state::execution_state_node(&info),
         )]);
         let states = Node::map([("agent_A", Node::map([("web", id)])), ("", Node::empty())]);
         Node::map([

@@ -6,14 +6,14 @@
 
 use super::args::Format;
 use super::output::{Field, View, one_line, some_of};
-use crate::model::execution_state::{
+use ankaios_model::execution_state::{
     ExecutionState, INACTIVE_PREFIX, PARTS_SEPARATOR, Phase, WorkloadState,
 };
-use crate::model::modes::NOT_IN_MODE;
-use crate::model::names::{InstanceName, of_workload};
-use crate::model::nearest::meant;
-use crate::model::node::Node;
-use crate::model::workload::{AddCondition, DeleteCondition};
+use ankaios_model::modes::NOT_IN_MODE;
+use ankaios_model::names::{InstanceName, of_workload};
+use ankaios_model::nearest::meant;
+use ankaios_model::node::Node;
+use ankaios_model::workload::{AddCondition, DeleteCondition};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The parts of the complete state that tables of workloads need. Everything else could be large.
@@ -377,7 +377,7 @@ pub fn needs(state: &Node) -> Needs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::tests::state;
+    use crate::tests::state;
 
     #[test]
     fn the_runtime_belongs_to_name_and_agent_and_the_effective_state_comes_first() {

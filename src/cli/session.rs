@@ -9,21 +9,22 @@
 use super::error::{CliError, Result};
 use super::output::{Output, WARNING};
 use super::settings::{CliSettings, Waiting};
-use crate::limits::CONNECT_MAX;
-use crate::limits::{GOODBYE_MAX, STACK_LARGE, STACK_SMALL, STOP_DEADLINE};
-use crate::model::execution_state::WorkloadState;
-use crate::model::messages::{AlteredFields, LogEntry, LogsRequest, ToServer, UpdateState};
-use crate::model::messages::{
+use ankaios_model::execution_state::WorkloadState;
+use ankaios_model::messages::{AlteredFields, LogEntry, LogsRequest, ToServer, UpdateState};
+use ankaios_model::messages::{
     FromServer, ReadState, Request, RequestContent, Response, ResponseContent,
 };
-use crate::model::names::InstanceName;
-use crate::model::node::Node;
-use crate::model::version::VERSION;
-use crate::platform::clock::{Clock, SystemClock, patience};
-use crate::platform::threads::{self, Thread};
-use crate::wire::client::{
+use ankaios_model::names::InstanceName;
+use ankaios_model::node::Node;
+use ankaios_model::version::VERSION;
+use ankaios_platform::clock::{Clock, SystemClock, patience};
+use ankaios_platform::limits::{STACK_LARGE, STACK_SMALL, STOP_DEADLINE};
+use ankaios_platform::threads::{self, Thread};
+use ankaios_wire::client::{
     self, ClientOptions, ClientReceiver, ClientSender, ConnectError, Hangup, Service, StreamEnd,
 };
+use ankaios_wire::limits::CONNECT_MAX;
+use ankaios_wire::limits::GOODBYE_MAX;
 use crossbeam_channel::{Receiver, Sender, at, bounded, never, select_biased};
 use signal_hook::iterator::Signals;
 use std::ffi::c_int;
@@ -584,8 +585,8 @@ fn tls_hint(source: impl std::fmt::Display) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::platform::settings::MessageSize;
-    use crate::wire::address::{Security, ServerUrl};
+    use ankaios_platform::settings::MessageSize;
+    use ankaios_wire::address::{Security, ServerUrl};
 
     fn settings(address: &str) -> CliSettings {
         CliSettings {
@@ -599,20 +600,21 @@ mod tests {
     }
 
     /// A server with much to do does not take it for long.
-    #[cfg(feature = "server")]
     #[test]
     fn who_has_only_read_sends_no_goodbye_and_does_not_wait_for_its_end() {
-        use crate::platform::watchdog::WatchedThreads;
-        use crate::wire::peer::PeerEvent;
-        use crate::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
+        use ankaios_platform::watchdog::WatchedThreads;
+        use ankaios_wire::peer::PeerEvent;
+        use ankaios_wire::server_endpoint::{EndpointOptions, ServerEndpoint};
         let (inbox, events) = bounded(16);
-        let options = EndpointOptions::tcp(
-            "127.0.0.1:0".parse().unwrap(),
-            Security::Insecure,
-            4 * 1024 * 1024,
-        );
+        let options = EndpointOptions {
+            addresses: vec!["127.0.0.1:0".parse().unwrap()],
+            socket_mode: 0o660,
+            security: Security::Insecure,
+            message_max: 4 * 1024 * 1024,
+            commander_names: Vec::new(),
+        };
         let endpoint =
-            ServerEndpoint::start(&options, inbox, &mut WatchedThreads::unattended()).unwrap();
+            ServerEndpoint::start(&options, inbox, &mut WatchedThreads::new(|_| {})).unwrap();
         let address = endpoint.addresses()[0].to_string();
         let server = std::thread::spawn(move || {
             let (mut outboxes, mut goodbyes) = (Vec::new(), 0);

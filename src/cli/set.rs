@@ -8,12 +8,12 @@ use super::error::{CliError, Result};
 use super::output::Output;
 use super::session::Update;
 use super::update::read_file;
-use crate::model::field_path::{parts, value_at};
-use crate::model::fields::reader::{self, MANIFEST_WARNINGS_MAX, Reading, Rules};
-use crate::model::fields::table::COMPLETE_STATE;
-use crate::model::manifest::ManifestError;
-use crate::model::node::Node;
-use crate::model::yaml::{self, Origin, YamlError};
+use ankaios_model::field_path::{parts, value_at};
+use ankaios_model::fields::reader::{self, MANIFEST_WARNINGS_MAX, Reading, Rules};
+use ankaios_model::fields::table::COMPLETE_STATE;
+use ankaios_model::manifest::ManifestError;
+use ankaios_model::node::Node;
+use ankaios_model::yaml::{self, Origin, YamlError};
 use std::io::{self, ErrorKind};
 
 /// Reads the file of `ank set state`, the last of `masks_and_file`, and makes the update of it.
@@ -174,7 +174,7 @@ pub fn hint_of_unread<'a>(error: &io::Error, general: &'a str) -> &'a str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::tests::play;
+    use crate::tests::play;
     use std::io;
 
     /// Makes the update of `masks` from `text`; returns it or the error, and standard error.
@@ -254,9 +254,9 @@ mod tests {
 #[cfg(test)]
 mod reading_tests {
     use super::*;
-    use crate::model::complete_state::Rendering;
-    use crate::model::manifest::Manifest;
-    use crate::model::node::Node;
+    use ankaios_model::complete_state::Rendering;
+    use ankaios_model::manifest::Manifest;
+    use ankaios_model::node::Node;
 
     #[test]
     fn what_get_state_prints_is_read_back() {
@@ -281,11 +281,8 @@ mod reading_tests {
             ("desiredState", desired.node(Rendering::Sparse)),
             ("agents", Node::map([("A", agent)])),
         ]);
-        for format in [
-            crate::cli::args::Format::Yaml,
-            crate::cli::args::Format::Json,
-        ] {
-            let text = crate::cli::output::state_text(&state, format);
+        for format in [crate::args::Format::Yaml, crate::args::Format::Json] {
+            let text = crate::output::state_text(&state, format);
             let read = read("-", &text).unwrap();
             assert_eq!(
                 (read.tree, read.unknown.len()),

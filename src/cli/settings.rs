@@ -6,10 +6,10 @@
 use super::args::Common;
 use super::error::{CliError, Result, meant_or};
 use super::output::{Output, one_line};
-use crate::platform::settings::{
+use ankaios_platform::settings::{
     self, ConfigError, ConfigFile, MessageSize, NUMBER_MAX, Number, PemKeys, Pems, VERSION_LINE,
 };
-use crate::wire::address::{Security, ServerUrl};
+use ankaios_wire::address::{Security, ServerUrl};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use std::collections::BTreeMap;
@@ -388,8 +388,8 @@ impl From<ConfigError> for CliError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::args::Arguments;
-    use crate::cli::tests::Written;
+    use crate::args::Arguments;
+    use crate::tests::Written;
     use std::io;
 
     /// Loads the settings for the words after `-x <file with text>`; returns them or the error and

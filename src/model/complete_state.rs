@@ -380,7 +380,7 @@ pub fn desired_state_from_node(node: &Node) -> Result<DesiredState, StateError> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::manifest::tests::workload_with_everything;
+    use crate::manifest::tests::workload_with_everything;
 
     impl WorkloadStates {
         pub fn count(&self) -> usize {

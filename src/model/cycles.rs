@@ -74,7 +74,7 @@ pub fn cycle_text(cycle: &[Name]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::workload::AddCondition;
+    use crate::workload::AddCondition;
     use std::collections::BTreeMap;
     use std::sync::Arc;
 

@@ -140,9 +140,7 @@ fn child<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
 }
 
 #[cfg(test)]
-pub(crate) use tests::apply_one;
-#[cfg(test)]
-pub(in crate::model) use tests::random_tree;
+pub(crate) use tests::random_tree;
 
 #[cfg(test)]
 mod tests {
@@ -171,7 +169,7 @@ mod tests {
         Some(())
     }
 
-    pub(in crate::model) fn random_tree(random: &mut fastrand::Rng, depth: usize) -> Node {
+    pub(crate) fn random_tree(random: &mut fastrand::Rng, depth: usize) -> Node {
         if depth == 0 || random.usize(..5) == 0 {
             return Node::text(random.u8(..3).to_string());
         }

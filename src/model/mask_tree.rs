@@ -163,8 +163,8 @@ impl MaskTree {
     }
 
     fn child(&self, key: &str) -> Option<&Branch> {
-        #[cfg(test)]
-        tests::LOOKUPS.with(|lookups| lookups.set(lookups.get() + 1));
+        #[cfg(debug_assertions)]
+        LOOKUPS.with(|lookups| lookups.set(lookups.get() + 1));
         self.below
             .binary_search_by(|(other, _)| (**other).cmp(key))
             .ok()
@@ -183,8 +183,18 @@ impl MaskTree {
     }
 }
 
-#[cfg(test)]
-pub use tests::lookups;
+#[cfg(debug_assertions)]
+thread_local! {
+    static LOOKUPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// How many keys `work` looks up, which is what the comparison with many masks costs.
+#[cfg(debug_assertions)]
+pub fn lookups(work: impl FnOnce()) -> usize {
+    let before = LOOKUPS.get();
+    work();
+    LOOKUPS.get() - before
+}
 
 /// A position in all masks of a [`MaskTree`] that lead to the same node.
 #[derive(Debug)]
@@ -273,17 +283,6 @@ impl<'m> Wanted<'m> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    thread_local! {
-        pub static LOOKUPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-    }
-
-    /// How many keys `work` looks up, which is what the comparison with many masks costs.
-    pub fn lookups(work: impl FnOnce()) -> usize {
-        let before = LOOKUPS.get();
-        work();
-        LOOKUPS.get() - before
-    }
 
     #[test]
     fn a_tree_of_masks_lists_the_wanted_entries() {

@@ -251,7 +251,7 @@ pub fn check_workload_pattern(pattern: &str) -> Result<(), ValidationError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::access_rules::Operation;
+    use crate::access_rules::Operation;
     use std::collections::BTreeMap;
 
     fn long(bytes: usize) -> String {

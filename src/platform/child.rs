@@ -8,11 +8,11 @@
 //! Thread: the caller's, which waits in one `poll` for output, exit, cancellation and deadlines.
 //! Owns: the child until it is reaped. Takes: [`ChildCall`], [`Cancel`]. Gives: [`ChildEnd`].
 
+use crate::clock::{Clock, SystemClock};
 use crate::limits::{
     CHILD_POLL_INTERVAL, KERNEL_KILL_GRACE, PIPE_CAPACITY, PIPE_CONTENT_MAX, STACK_SMALL,
 };
-use crate::platform::clock::{Clock, SystemClock};
-use crate::platform::memory;
+use crate::memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, fcntl_setfl};
 use rustix::process::{
@@ -460,7 +460,7 @@ pub fn reap_later(mut child: Child, held: impl Send + 'static) {
         "process {} does not end even when killed; not waiting for it any longer",
         child.id()
     );
-    let reaper = crate::platform::threads::spawn("reaper", STACK_SMALL, move || {
+    let reaper = crate::threads::spawn("reaper", STACK_SMALL, move || {
         let _ = child.wait();
         drop(held);
     });

@@ -7,11 +7,11 @@
 //! Owns: how many lines each source has caused, and the source of what each thread does at the
 //! moment.
 
+use crate::clock::{Clock, SystemClock};
 use crate::limits::{ADDITIONAL_INFO_MAX, LOG_SOURCE_LINES};
-use crate::model::names::{Name, excerpt};
-use crate::model::shown_text::printable;
-use crate::platform::clock::{Clock, SystemClock};
-use crate::platform::sync::Mutex;
+use crate::sync::Mutex;
+use ankaios_model::names::{Name, excerpt};
+use ankaios_model::shown_text::printable;
 use env_logger::{Builder, Target};
 use log::{Level, Record};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,8 +31,8 @@ use time::format_description::well_known::Rfc3339;
 const LOG_SOURCE_TIME: Duration = Duration::from_secs(60);
 /// Sources with a count of their own, more than a cluster has; all others share the lines of one.
 const LOG_SOURCES: usize = 256;
-/// How the modules of all programs begin.
-const OWN_MODULES: &str = env!("CARGO_CRATE_NAME");
+/// How the modules of all programs begin: each of our crates is one of them.
+const OWN_MODULES: &str = "ankaios_";
 
 /// Where all records of the program go.
 static STANDARD_ERROR: Mutex<LogWriter<io::Stderr>> = Mutex::new(LogWriter::new(LOG_WAIT_MAX));
@@ -106,12 +106,12 @@ fn wants_colours() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Repeats the directives of a filter for the module `program` for the library, which has nearly
-/// all of the program.
+/// Repeats the directives of a filter for the module `program` for our crates, which have
+/// nearly all of the program.
 fn own_modules(filter: &str, program: &str) -> String {
     let directive = |text: &str| match text.trim().strip_prefix(program) {
         Some(rest) if rest.is_empty() || rest.starts_with("::") || rest.starts_with('=') => {
-            format!("{text},{OWN_MODULES}{rest}")
+            format!("{text},{OWN_MODULES}{}", rest.trim_start_matches("::"))
         }
         _ => text.to_owned(),
     };
@@ -261,11 +261,11 @@ impl Drop for LogSource {
 }
 
 /// Whether a line is written, and another one before it or in its place.
-type Ruling = (bool, Option<String>);
+pub type Ruling = (bool, Option<String>);
 
 /// Lines of all sources, of [`LOG_SOURCES`] each by itself.
 #[derive(Debug, Default)]
-struct Sources {
+pub struct Sources {
     of: HashMap<String, Lines>,
     others: Lines,
 }
@@ -278,7 +278,7 @@ struct Lines {
 
 impl Sources {
     /// Decides about a record of this thread.
-    fn rule(&mut self, record: &Record<'_>, now: Instant) -> Ruling {
+    pub fn rule(&mut self, record: &Record<'_>, now: Instant) -> Ruling {
         let module = record.module_path().unwrap_or_default();
         let is_of_library = module.starts_with("grpcio");
         if record.level()
@@ -382,9 +382,6 @@ pub fn utc(now: SystemTime) -> String {
     seconds.format(&Rfc3339).unwrap_or_default()
 }
 
-#[cfg(test)]
-pub use tests::{lines_of, suppressed};
-
 /// Longest text of a log line, in bytes; the rest is cut. Text of an engine has half of it.
 const LOG_RECORD_MAX: usize = 8 * 1024;
 const _: () = assert!(2 * ADDITIONAL_INFO_MAX <= LOG_RECORD_MAX);
@@ -392,47 +389,7 @@ const _: () = assert!(2 * ADDITIONAL_INFO_MAX <= LOG_RECORD_MAX);
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The sources of which some of these lines say that further ones are left out.
-    pub fn suppressed(lines: &[String]) -> std::collections::BTreeSet<&str> {
-        let marked = lines
-            .iter()
-            .filter_map(|line| line.strip_prefix("Many log lines are about '"));
-        marked
-            .filter_map(|rest| rest.split("': further").next())
-            .collect()
-    }
-
-    /// The lines that `body` logs on this thread at the levels that are on by default, with the
-    /// notes about those left out, as if all came at the same time.
-    pub fn lines_of(body: impl FnOnce()) -> Vec<String> {
-        thread_local! {
-            static LINES: RefCell<Option<(Sources, Vec<String>)>> = const { RefCell::new(None) };
-        }
-        struct Collector(Instant);
-        impl log::Log for Collector {
-            fn enabled(&self, _: &log::Metadata<'_>) -> bool {
-                LINES.with_borrow(Option::is_some)
-            }
-            fn log(&self, record: &Record<'_>) {
-                LINES.with_borrow_mut(|lines| {
-                    let Some((sources, lines)) = lines else {
-                        return;
-                    };
-                    let (write, note) = sources.rule(record, self.0);
-                    lines.extend(note);
-                    lines.extend(write.then(|| record.args().to_string()));
-                });
-            }
-            fn flush(&self) {}
-        }
-        static COLLECTOR: LazyLock<Collector> = LazyLock::new(|| Collector(SystemClock.now()));
-        let _ = log::set_logger(&*COLLECTOR); // A test before this one may have done so.
-        log::set_max_level(log::LevelFilter::Info);
-        LINES.set(Some(Default::default()));
-        body();
-        LINES.take().unwrap_or_default().1
-    }
+    use crate::log_lines::lines_of;
 
     /// Takes what was written, without waiting for more.
     fn read_all(pipe: &std::os::fd::OwnedFd) -> String {
@@ -660,7 +617,7 @@ mod tests {
             ("ank_server=debug", format!("ank_server=debug,{ours}=debug")),
             (
                 "warn,ank_server::x=trace",
-                format!("warn,ank_server::x=trace,{ours}::x=trace"),
+                format!("warn,ank_server::x=trace,{ours}x=trace"),
             ),
             ("ank_server", format!("ank_server,{ours}")),
             ("ank_servers=info", "ank_servers=info".to_owned()),

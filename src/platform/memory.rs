@@ -6,7 +6,7 @@
 //! was done for a while, and gives back what only that needed.
 
 use crate::limits::{SETTLE_AFTER, STACK_SMALL, TRIM_FROM};
-use crate::platform::threads;
+use crate::threads;
 use crossbeam_channel::{Sender, bounded};
 use rustix::mm::Advice;
 use std::ffi::{CStr, c_int, c_void};

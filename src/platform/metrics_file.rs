@@ -7,8 +7,8 @@
 //! Thread: `metrics`, which may wait for the disk; nothing else of the program does.
 
 use crate::limits::STACK_SMALL;
-use crate::platform::settings::Number;
-use crate::platform::threads::{self, Thread};
+use crate::settings::Number;
+use crate::threads::{self, Thread};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};

@@ -7,7 +7,7 @@
 //!
 //! Thread: any. Takes: paths. Gives: open folders and files, with the modes that they are to have.
 
-use crate::limits::MESSAGE_MAX;
+use ankaios_model::limits::MESSAGE_MAX;
 use rustix::fs::{
     CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, ftruncate, mkdirat, open, openat, readlinkat,
 };

@@ -10,11 +10,11 @@
 //! The socket is ours because it has to work after children were started without the variable, with
 //! abstract names too, and with a bound on how long a full queue of the manager is waited for.
 
+use crate::clock::{Clock, SystemClock};
 use crate::limits::STACK_SMALL;
-use crate::platform::clock::{Clock, SystemClock};
-use crate::platform::sync::Mutex;
-use crate::platform::threads::{self, Thread};
-use crate::platform::watchdog::WatchedThreads;
+use crate::sync::Mutex;
+use crate::threads::{self, Thread};
+use crate::watchdog::WatchedThreads;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use sd_notify::NotifyState;
 use std::ffi::OsStr;
@@ -336,5 +336,5 @@ impl NotifySocket {
     }
 }
 
-#[cfg(all(test, feature = "agent"))] // The simulation has the clock.
+#[cfg(test)]
 mod tests;

@@ -6,9 +6,10 @@
 //! environment > file > default, decided per setting by the program). Gives: checked values, or
 //! errors with their texts. Nothing here logs, since `ank` has no logger: warnings are returned.
 
-use crate::limits::{CONTROL_MESSAGE_MAX, FOREIGN_MESSAGE_MAX, MESSAGE_MAX};
-use crate::model::nearest::nearest;
-use crate::wire::address::{PemTexts, Security};
+use crate::limits::CONTROL_MESSAGE_MAX;
+use crate::security::{PemTexts, Security};
+use ankaios_model::limits::{FOREIGN_MESSAGE_MAX, MESSAGE_MAX};
+use ankaios_model::nearest::nearest;
 use clap::error::{ContextKind, ContextValue};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};

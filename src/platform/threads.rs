@@ -2,7 +2,7 @@
 //!
 //! Thread: called by `main` and by owners of threads; the only file that may spawn one.
 
-use crate::platform::clock::{Clock, SystemClock};
+use crate::clock::{Clock, SystemClock};
 use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use std::io;
 use std::time::Duration;

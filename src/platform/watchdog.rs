@@ -56,11 +56,6 @@ impl WatchedThreads {
         }
     }
 
-    /// Threads whose end has no consequence, for tests.
-    pub fn unattended() -> Self {
-        Self::new(|_| {})
-    }
-
     /// Adds the thread `name`, which selects on [`Heartbeat::woken`].
     pub fn add(&mut self, name: impl Into<String>) -> Heartbeat {
         let (wakers, woken) = bounded(1);
@@ -194,15 +189,17 @@ impl fmt::Debug for Heartbeat {
 }
 
 #[cfg(test)]
+impl WatchedThreads {
+    /// Threads whose end has no consequence.
+    pub fn unattended() -> Self {
+        Self::new(|_| {})
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
-    impl Heartbeat {
-        /// The heartbeat of a thread without a watcher.
-        pub fn unattended() -> Self {
-            WatchedThreads::unattended().add("unattended")
-        }
-    }
     use std::sync::Mutex;
 
     #[test]

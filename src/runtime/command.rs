@@ -1,13 +1,13 @@
 //! Calls of an engine's program: recorded while they change something, quoted in errors.
 //!
-//! Thread: the caller's, see [`crate::platform::child`].
+//! Thread: the caller's, see [`ankaios_platform::child`].
 //! Takes: [`EngineCall`], [`Cancel`]. Gives: [`EngineOutput`] or [`RuntimeError`].
 
 use super::engine_children::{CALL_VARIABLE, EngineChildren};
 use super::masking::Arguments;
 use super::{Cancel, RuntimeError};
 use crate::limits::ENGINE_REASON_MAX;
-use crate::platform::child::{ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
+use ankaios_platform::child::{ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
 use std::time::Duration;

@@ -4,10 +4,10 @@
 
 use super::masking::Arguments;
 use super::{NewContainer, RuntimeError};
-use crate::model::names::InstanceName;
-use crate::model::runtime_config::{ContainerConfig, EngineConfig};
-use crate::model::validation::{mount_rule, unfit_for_mount};
-use crate::model::workload::Workload;
+use ankaios_model::names::InstanceName;
+use ankaios_model::runtime_config::{ContainerConfig, EngineConfig};
+use ankaios_model::validation::{mount_rule, unfit_for_mount};
+use ankaios_model::workload::Workload;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -30,18 +30,39 @@ pub fn config_of(workload: &Workload, runtime: &str) -> Result<Arc<ContainerConf
     }
 }
 
-impl ContainerConfig {
+/// The arguments of engines for a container.
+pub trait EngineArguments {
     /// The arguments that create and start the container of `new`.
     ///
     /// A later `--name` or `--pidfile` in the user's options wins over ours; our labels stand
     /// behind the user's and win.
+    fn run_arguments(&self, new: &NewContainer) -> Result<Arguments, RuntimeError>;
+
+    /// The arguments that create the same container and do not start it.
+    fn create_arguments(&self, new: &NewContainer) -> Result<Arguments, RuntimeError>;
+
+    /// The arguments of a call that creates it.
+    fn container_arguments(
+        &self,
+        verb: &[&str],
+        new: &NewContainer,
+    ) -> Result<Arguments, RuntimeError>;
+
+    /// The arguments of a call, such as `start` and a container. Its engine may repeat those of an
+    /// earlier call.
+    fn call(&self, verb: &[&str]) -> Arguments;
+
+    /// The arguments that pull the image as a create would.
+    fn pull_arguments(&self) -> Arguments;
+}
+
+impl EngineArguments for ContainerConfig {
     // [impl->swdd~podman-create-workload-runs-workload~1]
-    pub fn run_arguments(&self, new: &NewContainer) -> Result<Arguments, RuntimeError> {
+    fn run_arguments(&self, new: &NewContainer) -> Result<Arguments, RuntimeError> {
         self.container_arguments(&["run", "--detach"], new)
     }
 
-    /// The arguments that create the same container and do not start it.
-    pub fn create_arguments(&self, new: &NewContainer) -> Result<Arguments, RuntimeError> {
+    fn create_arguments(&self, new: &NewContainer) -> Result<Arguments, RuntimeError> {
         self.container_arguments(&["create"], new)
     }
 
@@ -81,9 +102,7 @@ impl ContainerConfig {
             .command(&self.command_args))
     }
 
-    /// The arguments of a call, such as `start` and a container. Its engine may repeat those of an
-    /// earlier call.
-    pub fn call(&self, verb: &[&str]) -> Arguments {
+    fn call(&self, verb: &[&str]) -> Arguments {
         let earlier = Arguments::default()
             .options(&self.command_options)
             .address(&self.image);
@@ -94,8 +113,7 @@ impl ContainerConfig {
         earlier.options(&self.general_options).plain(verb)
     }
 
-    /// The arguments that pull the image as a create would.
-    pub fn pull_arguments(&self) -> Arguments {
+    fn pull_arguments(&self) -> Arguments {
         self.call(&["pull"])
             .options(&pull_options(&self.command_options))
             .address(&self.image)
@@ -158,7 +176,7 @@ pub fn filter_by_agent(agent: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::scripted_engine;
+    use crate::scripted_engine;
 
     fn new_container(runtime_config: &str) -> NewContainer {
         scripted_engine::new_container("podman", runtime_config)

@@ -6,7 +6,7 @@
 //! [`RuntimeError`].
 
 use super::command::{EngineCall, EngineOutput};
-use super::container_config::{config_of, filter_by_agent, filter_by_name};
+use super::container_config::{EngineArguments as _, config_of, filter_by_agent, filter_by_name};
 use super::container_list::EngineContainer;
 use super::container_records::{ENDED, PREPARED};
 use super::engine_children::EngineChildren;
@@ -17,11 +17,11 @@ use super::{
     Cancel, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
 };
 use crate::limits::{LISTING_MAX, STOP_GRACE};
-use crate::model::messages::LogsRequest;
-use crate::model::names::{InstanceName, Name};
-use crate::model::runtime_config::ContainerConfig;
-use crate::model::shown_text::without_passwords;
-use crate::model::workload::Workload;
+use ankaios_model::messages::LogsRequest;
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::runtime_config::ContainerConfig;
+use ankaios_model::shown_text::without_passwords;
+use ankaios_model::workload::Workload;
 use std::time::Duration;
 
 /// Stop timeout of a container that names none itself (podman's default).

@@ -12,9 +12,9 @@
 
 use super::container_config::{LABEL_AGENT, LABEL_NAME};
 use super::{ContainerId, ListedContainer, MainProcess};
-use crate::limits::NAME_MAX;
-use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::names::InstanceName;
+use ankaios_model::execution_state::{ExecutionState, Phase};
+use ankaios_model::limits::NAME_MAX;
+use ankaios_model::names::InstanceName;
 use serde_json::{Map, Value};
 
 /// Characters of a label or a name that a listing prints, whatever image or person it is from.

@@ -10,10 +10,10 @@
 //! that a connector keeps beside them.
 
 use super::{ContainerId, ListedContainer};
-use crate::model::names::InstanceName;
-use crate::model::workload::Workload;
-use crate::platform::logging::log_source;
-use crate::platform::private_folder::PrivateFolder;
+use ankaios_model::names::InstanceName;
+use ankaios_model::workload::Workload;
+use ankaios_platform::logging::log_source;
+use ankaios_platform::private_folder::PrivateFolder;
 use rustix::fs::Mode;
 use std::collections::BTreeSet;
 use std::fs;
@@ -166,7 +166,7 @@ pub fn leave_strangers<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::execution_state::{ExecutionState, Phase};
+    use ankaios_model::execution_state::{ExecutionState, Phase};
     use rustix::fs::FileType;
 
     fn container(id: &str, in_pod: bool) -> ListedContainer {

@@ -10,7 +10,7 @@ use super::container_list::{self, EngineContainer};
 use super::engine_cli::EngineCli;
 use super::masking::Arguments;
 use super::{ContainerId, ListedContainer, MainProcess, RuntimeError};
-use crate::model::execution_state::{ExecutionState, Phase};
+use ankaios_model::execution_state::{ExecutionState, Phase};
 use std::collections::BTreeSet;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;

@@ -9,7 +9,7 @@
 //!
 //! Thread: any thread that calls an engine; [`PreviousChildren`] belongs to the scheduler.
 
-use crate::platform::private_folder::PrivateFolder;
+use ankaios_platform::private_folder::PrivateFolder;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs;
 use std::io::{self, Write as _};

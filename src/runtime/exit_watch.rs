@@ -11,9 +11,9 @@
 //! Gives: the key of each process that ended, once.
 
 use super::{ContainerId, MainProcess};
-use crate::limits::STACK_SMALL;
-use crate::platform::sync::EventFd;
-use crate::platform::threads::{self, Thread};
+use ankaios_platform::limits::STACK_SMALL;
+use ankaios_platform::sync::EventFd;
+use ankaios_platform::threads::{self, Thread};
 use crossbeam_channel::Sender;
 use rustix::event::epoll;
 use rustix::io::Errno;

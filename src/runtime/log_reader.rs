@@ -11,10 +11,10 @@
 
 use super::command::reason;
 use super::engine_children::{CALL_VARIABLE, ChildRecord, EngineChildren, READER};
-use crate::limits::LOG_MESSAGE_MAX;
-use crate::model::messages::LogsRequest;
-use crate::platform::child::{FollowedChild, Output};
-use crate::platform::clock::{Clock as _, SystemClock};
+use ankaios_model::limits::LOG_MESSAGE_MAX;
+use ankaios_model::messages::LogsRequest;
+use ankaios_platform::child::{FollowedChild, Output};
+use ankaios_platform::clock::{Clock as _, SystemClock};
 use std::ffi::OsStr;
 use std::io;
 use std::time::{Duration, Instant};
@@ -258,7 +258,7 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::LOG_MESSAGE_MAX;
+    use ankaios_model::limits::LOG_MESSAGE_MAX;
 
     fn lines_of(pieces: &[&[u8]]) -> (Vec<String>, bool) {
         let (mut splitter, mut lines) = (Lines::default(), Vec::new());

@@ -9,7 +9,7 @@
 //!
 //! Thread: none, plain values.
 
-use crate::model::shown_text::{MASK, password_in, without_passwords};
+use ankaios_model::shown_text::{MASK, password_in, without_passwords};
 
 /// Options whose whole value may be a secret, also when it has no name.
 const SECRET_OPTIONS: [&str; 10] = [

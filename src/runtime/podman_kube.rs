@@ -26,16 +26,16 @@ use super::{
     RuntimeConnector, RuntimeError,
 };
 use crate::limits::{LISTING_MAX, STACK_WORKLOAD, STOP_GRACE};
-use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::messages::LogsRequest;
-use crate::model::names::{InstanceName, Name};
-use crate::model::runtime_config::{ContainerConfig, EngineConfig, KubeConfig};
-use crate::model::shown_text::without_passwords;
-use crate::model::workload::Workload;
-use crate::model::yaml::{self, Content, Origin, Plain, Yaml, YamlError};
-use crate::platform::logging::log_source;
-use crate::platform::sync::Mutex;
-use crate::platform::threads;
+use ankaios_model::execution_state::{ExecutionState, Phase};
+use ankaios_model::messages::LogsRequest;
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::runtime_config::{ContainerConfig, EngineConfig, KubeConfig};
+use ankaios_model::shown_text::without_passwords;
+use ankaios_model::workload::Workload;
+use ankaios_model::yaml::{self, Content, Origin, Plain, Yaml, YamlError};
+use ankaios_platform::logging::log_source;
+use ankaios_platform::sync::Mutex;
+use ankaios_platform::threads;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
 use crossbeam_channel::bounded;

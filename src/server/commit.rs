@@ -8,12 +8,12 @@ use super::connections::removed;
 use super::events::Changes;
 use super::plan::{Difference, per_agent};
 use super::prepare::{Failed, PreparedUpdate};
-use crate::limits::ADDITIONAL_INFO_MAX;
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, ResponseContent};
-use crate::model::names::{InstanceName, Name};
-use crate::model::workload::Workload;
-use crate::platform::logging::log_source;
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::messages::{AddedWorkload, DeletedWorkload, FromServer, ResponseContent};
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::workload::Workload;
+use ankaios_platform::limits::ADDITIONAL_INFO_MAX;
+use ankaios_platform::logging::log_source;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -8,15 +8,15 @@ use super::lasting::Kind;
 use super::peers::{Agent, Peer};
 use super::requester::Requester;
 use super::workloads::{NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
-use crate::model::complete_state::AgentAttributes;
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{
+use ankaios_model::complete_state::AgentAttributes;
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::messages::{
     AgentHello, AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan,
 };
-use crate::model::names::{InstanceName, Name, excerpt};
-use crate::platform::logging::log_source;
-use crate::wire::outbox::Outbox;
-use crate::wire::peer::{PeerEvent, PeerHello, PeerId, Room, Service};
+use ankaios_model::names::{InstanceName, Name, excerpt};
+use ankaios_platform::logging::log_source;
+use ankaios_wire::outbox::Outbox;
+use ankaios_wire::peer::{PeerEvent, PeerHello, PeerId, Room, Service};
 use std::collections::BTreeSet;
 
 /// The report of an instance that has no state any more.

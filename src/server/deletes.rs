@@ -3,11 +3,11 @@
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`].
 
 use super::workloads::{Users, Workloads, needed_running};
-use crate::model::complete_state::WorkloadStates;
-use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::messages::{AddedWorkload, DeletedWorkload};
-use crate::model::names::{InstanceName, of_workload};
-use crate::model::workload::DeleteCondition;
+use ankaios_model::complete_state::WorkloadStates;
+use ankaios_model::execution_state::{ExecutionState, Phase};
+use ankaios_model::messages::{AddedWorkload, DeletedWorkload};
+use ankaios_model::names::{InstanceName, of_workload};
+use ankaios_model::workload::DeleteCondition;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Workloads of a chain of deletes that are followed to find out whether they wait for each other.
@@ -285,20 +285,22 @@ fn is_last(phase: Phase) -> bool {
     phase.state() == "Stopping" || phase == Phase::AgentDisconnected
 }
 
+/// What tests of other files and crates look at.
+#[cfg(debug_assertions)]
+impl Deletes {
+    /// Number of stopping instances and of deletes with conditions.
+    pub fn len(&self) -> [usize; 2] {
+        assert!(!self.sent.names.is_empty() || self.sent.instances.is_empty());
+        [self.stopping.names.len(), self.sent.names.len()]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::execution_state::GONE_PREFIX;
-    use crate::model::workload::{AddCondition, Workload};
+    use ankaios_model::execution_state::GONE_PREFIX;
+    use ankaios_model::workload::{AddCondition, Workload};
     use std::sync::Arc;
-
-    impl Deletes {
-        /// Number of stopping instances and of deletes with conditions.
-        pub fn len(&self) -> [usize; 2] {
-            assert!(!self.sent.names.is_empty() || self.sent.instances.is_empty());
-            [self.stopping.names.len(), self.sent.names.len()]
-        }
-    }
 
     fn added(name: &str, needs: &[(&str, AddCondition)]) -> AddedWorkload {
         let mut workload = Workload::new("A", "r", "c");

@@ -10,9 +10,9 @@ use super::modes::failure_text;
 use super::prepare::Occasion;
 use super::requester::RequestKey;
 use super::update::StateChange;
-use crate::model::execution_state::WorkloadState;
-use crate::model::names::{InstanceName, Name};
-use crate::model::workload::ConfigItem;
+use ankaios_model::execution_state::WorkloadState;
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::workload::ConfigItem;
 use std::collections::BTreeMap;
 
 /// Updates that waited for hooks when the server switched by itself. They came before and are

@@ -10,18 +10,18 @@ use super::lasting::{Content, Kind, Lasting};
 use super::requester::{RequestKey, Requester};
 use super::state_view::put_instance;
 use super::update::StateChange;
-use crate::model::complete_state::{
+use ankaios_model::complete_state::{
     AgentAttributes, DesiredState, Rendering, WorkloadStates, agent_node, config_node,
     execution_state_node, workload_node,
 };
-use crate::model::execution_state::ExecutionState;
-use crate::model::mask_tree::{MaskTree, Wanted};
-use crate::model::messages::AlteredFields;
-use crate::model::names::{InstanceName, Name};
-use crate::model::node::{Entries, Node};
-use crate::model::workload::Workload;
-use crate::wire::outbox::Encoded;
-use crate::wire::peer::Service;
+use ankaios_model::execution_state::ExecutionState;
+use ankaios_model::mask_tree::{MaskTree, Wanted};
+use ankaios_model::messages::AlteredFields;
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::node::{Entries, Node};
+use ankaios_model::workload::Workload;
+use ankaios_wire::outbox::Encoded;
+use ankaios_wire::peer::Service;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -578,7 +578,7 @@ impl ServerLoop {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::peer::PeerId;
+    use ankaios_wire::peer::PeerId;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     fn commander(number: u64) -> Requester {

@@ -11,11 +11,11 @@ use crate::limits::{
     LOG_CAMPAIGNS_OF_WORKLOAD, LOG_CAMPAIGNS_PER_PEER_MAX, SUBSCRIPTIONS_OF_WORKLOAD,
     SUBSCRIPTIONS_PER_PEER_MAX,
 };
-use crate::model::mask_tree::MaskTree;
-use crate::model::messages::{FromServer, RequestContent};
-use crate::model::names::{InstanceName, Name};
-use crate::model::usage::AgentUsage;
-use crate::wire::peer::PeerId;
+use ankaios_model::mask_tree::MaskTree;
+use ankaios_model::messages::{FromServer, RequestContent};
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::usage::AgentUsage;
+use ankaios_wire::peer::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;

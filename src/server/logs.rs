@@ -5,10 +5,10 @@
 use super::ServerLoop;
 use super::lasting::{Content, Kind, Lasting, Providers};
 use super::requester::{RequestKey, Requester};
-use crate::model::log_entries;
-use crate::model::messages::{FromServer, LogEntry, LogsRequest, ResponseContent};
-use crate::model::names::{InstanceName, Name, excerpt};
-use crate::wire::peer::PeerId;
+use ankaios_model::log_entries;
+use ankaios_model::messages::{FromServer, LogEntry, LogsRequest, ResponseContent};
+use ankaios_model::names::{InstanceName, Name, excerpt};
+use ankaios_wire::peer::PeerId;
 use std::collections::BTreeMap;
 
 impl ServerLoop {

@@ -1,14 +1,14 @@
 //! The numbers of the server for its metrics file.
 //!
-//! Thread: `metrics` writes the file, see [`crate::platform::metrics_file`]; `server` computes the
+//! Thread: `metrics` writes the file, see [`ankaios_platform::metrics_file`]; `server` computes the
 //! numbers on request and never waits.
 
 use super::ServerLoop;
-use crate::limits::METRICS_WAIT_MAX;
-use crate::model::execution_state::Phase;
-use crate::model::names::Name;
-use crate::model::version::VERSION;
-use crate::platform::metrics_file::{Family, MetricsText};
+use ankaios_model::execution_state::Phase;
+use ankaios_model::names::Name;
+use ankaios_model::version::VERSION;
+use ankaios_platform::limits::METRICS_WAIT_MAX;
+use ankaios_platform::metrics_file::{Family, MetricsText};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::BTreeMap;
 

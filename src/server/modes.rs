@@ -6,17 +6,17 @@
 
 use super::plan::Difference;
 use super::settings::ModeSettings;
-use crate::limits::EXCERPT_MAX;
-use crate::model::execution_state::{ExecutionState, NO_MORE_RESTARTS, Phase, WorkloadState};
-use crate::model::messages::AddedWorkload;
-use crate::model::modes::{
+use ankaios_model::execution_state::{ExecutionState, NO_MORE_RESTARTS, Phase, WorkloadState};
+use ankaios_model::limits::EXCERPT_MAX;
+use ankaios_model::messages::AddedWorkload;
+use ankaios_model::modes::{
     ESSENTIAL, ESSENTIAL_TAG, MODES_TAG, NO_MODE_ITEM, NOT_ESSENTIAL, NOT_IN_MODE, is_essential,
     is_in_mode, mode_names, wrong_mode,
 };
-use crate::model::names::{InstanceName, Name, excerpt, is_name};
-use crate::model::node::Node;
-use crate::model::validation::NAME_RULE;
-use crate::model::workload::{ConfigItem, RestartPolicy, Workload};
+use ankaios_model::names::{InstanceName, Name, excerpt, is_name};
+use ankaios_model::node::Node;
+use ankaios_model::validation::NAME_RULE;
+use ankaios_model::workload::{ConfigItem, RestartPolicy, Workload};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -7,12 +7,13 @@
 
 use super::settings::HookEntry;
 use super::update::UpdateError;
-use crate::limits::{HOOK_KILL_GRACE, STACK_LARGE};
-use crate::model::messages::WorkloadPlan;
-use crate::platform::child::{Cancel, ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
-use crate::platform::memory::give_back_after;
-use crate::platform::threads::{self, Thread};
-use crate::wire::hooks::{self, ConvertError};
+use crate::limits::HOOK_KILL_GRACE;
+use ankaios_model::messages::WorkloadPlan;
+use ankaios_platform::child::{Cancel, ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
+use ankaios_platform::limits::STACK_LARGE;
+use ankaios_platform::memory::give_back_after;
+use ankaios_platform::threads::{self, Thread};
+use ankaios_wire::hooks::{self, ConvertError};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
@@ -66,8 +67,8 @@ impl MutatingHooks {
     }
 
     /// Both ends without a thread between them.
-    fn without_thread() -> io::Result<(Self, Receiver<WorkloadPlan>, Sender<HookOutcome>, OwnedFd)>
-    {
+    pub(crate) fn without_thread()
+    -> io::Result<(Self, Receiver<WorkloadPlan>, Sender<HookOutcome>, OwnedFd)> {
         let (plans, taken) = bounded(1);
         let (put, outcomes) = bounded(1);
         let (watched, stop) = pipe_with(PipeFlags::CLOEXEC)?;

@@ -3,18 +3,18 @@
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`].
 
 use super::requester::{RequestKey, Requester};
-use crate::limits::ANSWERS_BYTES;
-use crate::model::complete_state::AgentAttributes;
-use crate::model::execution_state::WorkloadState;
-use crate::model::messages::{
+use ankaios_model::complete_state::AgentAttributes;
+use ankaios_model::execution_state::WorkloadState;
+use ankaios_model::messages::{
     AddedWorkload, AgentCapabilities, FromServer, Response, ResponseContent,
 };
-use crate::model::names::{InstanceName, Name};
-use crate::platform::logging::log_source;
-use crate::wire::outbox::{
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_platform::logging::log_source;
+use ankaios_wire::limits::ANSWERS_BYTES;
+use ankaios_wire::outbox::{
     Encoded, FIRST_ANSWERS_BYTES, FIRST_OF_SOURCE_BYTES, Outbox, OutboxError,
 };
-use crate::wire::peer::{PeerId, Service};
+use ankaios_wire::peer::{PeerId, Service};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::Arc;

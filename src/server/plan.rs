@@ -3,12 +3,12 @@
 //!
 //! Thread: `server`; plain functions.
 
-use crate::model::complete_state::{Rendering, workload_node};
-use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
-use crate::model::names::{InstanceName, Name, has_name_characters};
-use crate::model::node::{Node, StateError};
-use crate::model::validation::check_workload;
-use crate::model::workload::Workload;
+use ankaios_model::complete_state::{Rendering, workload_node};
+use ankaios_model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
+use ankaios_model::names::{InstanceName, Name, has_name_characters};
+use ankaios_model::node::{Node, StateError};
+use ankaios_model::validation::check_workload;
+use ankaios_model::workload::Workload;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -8,19 +8,18 @@ use super::plan::{Version, added, check_added};
 use super::templates::{RenderError, StartBudget};
 use super::update::{StateChange, Tags, UpdateError};
 use super::workloads::Workloads;
-use crate::limits::{
-    AGENT_TAGS_BYTES, RENDERED_FOR_WORKLOAD_MAX, RENDERED_UPDATE_MAX, TEMPLATE_STEPS_MAX,
-};
-use crate::model::complete_state::tags_bytes;
-use crate::model::cycles::find_cycle;
-use crate::model::lifecycle::{self, ConfigError};
-use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
-use crate::model::names::{Name, excerpt};
-use crate::model::validation::{
+use crate::limits::{RENDERED_FOR_WORKLOAD_MAX, RENDERED_UPDATE_MAX, TEMPLATE_STEPS_MAX};
+use ankaios_model::complete_state::tags_bytes;
+use ankaios_model::cycles::find_cycle;
+use ankaios_model::lifecycle::{self, ConfigError};
+use ankaios_model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
+use ankaios_model::names::{Name, excerpt};
+use ankaios_model::validation::{
     check_api_version, check_config_keys, check_config_references, check_mount_points,
     check_workload,
 };
-use crate::model::workload::Workload;
+use ankaios_model::workload::Workload;
+use ankaios_wire::limits::AGENT_TAGS_BYTES;
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt::Display;

@@ -8,10 +8,10 @@
 //! Thread: `server`; plain values.
 
 use super::workloads::Workloads;
-use crate::model::authorizer::{Authorizer, Denial};
-use crate::model::messages::{AddedWorkload, RequestContent};
-use crate::model::names::{InstanceName, Name, excerpt};
-use crate::wire::peer::PeerId;
+use ankaios_model::authorizer::{Authorizer, Denial};
+use ankaios_model::messages::{AddedWorkload, RequestContent};
+use ankaios_model::names::{InstanceName, Name, excerpt};
+use ankaios_wire::peer::PeerId;
 use std::collections::BTreeMap;
 
 /// A request that is served beyond its response: its stream and its id there.
@@ -223,23 +223,20 @@ pub fn denied(workload: &str, denial: &Denial) -> Denied {
     ))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    impl Rights {
-        /// Number of workloads that are remembered although they are not effective.
-        pub fn ending(&self, workloads: &Workloads) -> usize {
-            let agent_of = |workload: &Name| {
-                workloads
-                    .effective
-                    .get(workload)
-                    .map(|added| &added.instance.agent)
-            };
-            self.by_workload
-                .keys()
-                .filter(|(agent, workload)| agent_of(workload) != Some(agent))
-                .count()
-        }
+/// What tests of other files and crates look at.
+#[cfg(debug_assertions)]
+impl Rights {
+    /// Number of workloads that are remembered although they are not effective.
+    pub fn ending(&self, workloads: &Workloads) -> usize {
+        let agent_of = |workload: &Name| {
+            workloads
+                .effective
+                .get(workload)
+                .map(|added| &added.instance.agent)
+        };
+        self.by_workload
+            .keys()
+            .filter(|(agent, workload)| agent_of(workload) != Some(agent))
+            .count()
     }
 }

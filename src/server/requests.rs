@@ -10,20 +10,21 @@ use super::prepare::{Occasion, PreparedUpdate};
 use super::requester::{Denied, RequestKey, Requester};
 use super::update::{UpdateError, requested_change};
 use super::waiting_requests::WithHooks;
-use crate::limits::{MASKS_PARTS_MAX, REQUEST_ID_MAX};
-use crate::model::execution_state::Phase;
-use crate::model::field_path;
-use crate::model::fields::table::PARTS_ON_REQUEST;
-use crate::model::mask_tree::MaskTree;
-use crate::model::messages::{
+use crate::limits::MASKS_PARTS_MAX;
+use ankaios_model::execution_state::Phase;
+use ankaios_model::field_path;
+use ankaios_model::fields::table::PARTS_ON_REQUEST;
+use ankaios_model::mask_tree::MaskTree;
+use ankaios_model::messages::{
     AddedWorkload, NO_STATE, ReadState, Request, RequestContent, ResponseContent,
 };
-use crate::model::names::{Name, excerpt};
-use crate::model::node::Node;
-use crate::model::workload::Workload;
-use crate::platform::logging::log_source;
-use crate::wire::peer::PeerId;
-use crate::wire::peer::Room;
+use ankaios_model::names::{Name, excerpt};
+use ankaios_model::node::Node;
+use ankaios_model::workload::Workload;
+use ankaios_platform::logging::log_source;
+use ankaios_wire::limits::REQUEST_ID_MAX;
+use ankaios_wire::peer::PeerId;
+use ankaios_wire::peer::Room;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
@@ -475,8 +476,8 @@ impl ServerLoop {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::state_store::StateStore;
-    use crate::server::tests::{Cluster, read, update};
+    use crate::state_store::StateStore;
+    use crate::tests::{Cluster, read, update};
 
     const MANIFEST: &str = "
 apiVersion: v1

@@ -11,8 +11,8 @@ use super::plan::{Difference, Version};
 use super::requester::Requester;
 use super::update::UpdateError;
 use super::workloads::{Restart, Workloads};
-use crate::model::execution_state::Phase;
-use crate::model::names::{InstanceName, Name, excerpt};
+use ankaios_model::execution_state::Phase;
+use ankaios_model::names::{InstanceName, Name, excerpt};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl ServerLoop {

@@ -2,16 +2,16 @@
 //!
 //! Thread: `main`.
 
-use crate::model::lifecycle::OnFailure;
-use crate::model::names::{excerpt, is_name};
-use crate::model::validation::NAME_RULE;
-use crate::model::version::SHOWN_VERSION;
-use crate::platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};
-use crate::platform::settings::{
+use ankaios_model::lifecycle::OnFailure;
+use ankaios_model::names::{excerpt, is_name};
+use ankaios_model::validation::NAME_RULE;
+use ankaios_model::version::SHOWN_VERSION;
+use ankaios_platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};
+use ankaios_platform::settings::{
     ConfigError, ConfigFile, MessageSize, MissingPems, Number, PemKeys, Pems, SettingsError,
     decide_security, insecure_flag, readable_key_warning,
 };
-use crate::wire::address::{ListenAddress, Security};
+use ankaios_wire::address::{ListenAddress, Security};
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
 use serde::Deserialize;
 use std::ffi::OsString;

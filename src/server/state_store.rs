@@ -9,14 +9,14 @@
 //! Owns: the files in the folder. Takes: accepted states, of which only the newest is written.
 //! Gives: a report after each write, of which only the newest counts.
 
-use crate::limits::STACK_LARGE;
-use crate::model::complete_state::{DesiredState, Rendering, desired_state_from_node};
-use crate::model::names::hash_id;
-use crate::model::node::{Node, StateError};
-use crate::platform::clock::{Clock, SystemClock};
-use crate::platform::folder_lock;
-use crate::platform::logging::utc;
-use crate::platform::threads::{self, Thread};
+use ankaios_model::complete_state::{DesiredState, Rendering, desired_state_from_node};
+use ankaios_model::names::hash_id;
+use ankaios_model::node::{Node, StateError};
+use ankaios_platform::clock::{Clock, SystemClock};
+use ankaios_platform::folder_lock;
+use ankaios_platform::limits::STACK_LARGE;
+use ankaios_platform::logging::utc;
+use ankaios_platform::threads::{self, Thread};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded, never};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -166,7 +166,7 @@ impl StateStore {
     }
 
     /// Without a thread: the states come out of the other end.
-    pub(crate) fn unattended() -> (Self, Receiver<StateWrite>) {
+    pub fn unattended() -> (Self, Receiver<StateWrite>) {
         let (newest, states) = bounded(1);
         let store = Self {
             folder: PathBuf::new(),
@@ -735,7 +735,7 @@ fn rename_new(folder: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::workload::ConfigItem;
+    use ankaios_model::workload::ConfigItem;
 
     impl StateStore {
         /// Without a writer that ever takes a state, as while the disk hangs.
@@ -759,7 +759,7 @@ mod tests {
              files: [{{mountPoint: /a, binaryData: aGk=}}], \
              controlInterfaceAccess: {{denyRules: [{{type: LogRule, workloadNames: ['w*']}}]}}}}}}}}"
         );
-        crate::model::manifest::Manifest::parse(&yaml)
+        ankaios_model::manifest::Manifest::parse(&yaml)
             .unwrap()
             .into_desired_state()
             .unwrap()
@@ -798,7 +798,7 @@ mod tests {
                 "[".repeat(depth),
                 "]".repeat(depth)
             );
-            crate::model::manifest::Manifest::parse(&yaml)
+            ankaios_model::manifest::Manifest::parse(&yaml)
                 .ok()?
                 .into_desired_state()
                 .ok()
@@ -1058,7 +1058,7 @@ mod tests {
     fn highest_stored_numbers_are_read_and_stay_readable() {
         let newest = format!("\"newest\":{UPDATE_NUMBER_MAX}");
         let text = version_1_1_with("\"newest\":2", &newest);
-        let mut server = crate::server::ServerLoop::new();
+        let mut server = crate::ServerLoop::new();
         server.start_again_with(parse(&text).unwrap()).unwrap();
         assert!(parse(&super::text(&server.stored()).unwrap()).is_ok());
         parse(&version_1_1_with(r#""losses":0"#, r#""losses":4294967295"#)).unwrap();
@@ -1079,7 +1079,7 @@ mod tests {
             (vec!["db", "spare", "web"], 3)
         );
         assert_eq!(text(&stored).unwrap(), written, "nothing of it is left out");
-        let mut server = crate::server::ServerLoop::new();
+        let mut server = crate::ServerLoop::new();
         server.start_again_with(stored).unwrap();
         let phases: Vec<String> = server
             .seen_updates()

@@ -3,16 +3,16 @@
 //! Thread: `server`; plain functions over the state that [`super::ServerLoop`] owns.
 
 use super::peers::Agent;
-use crate::model::complete_state::{
+use ankaios_model::complete_state::{
     DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node,
     workload_node,
 };
-use crate::model::execution_state::ExecutionState;
-use crate::model::mask_tree::{Keys, MaskTree, Wanted};
-use crate::model::messages::AddedWorkload;
-use crate::model::names::{InstanceName, Name};
-use crate::model::node::{Entries, Node};
-use crate::model::workload::Workload;
+use ankaios_model::execution_state::ExecutionState;
+use ankaios_model::mask_tree::{Keys, MaskTree, Wanted};
+use ankaios_model::messages::AddedWorkload;
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::node::{Entries, Node};
+use ankaios_model::workload::Workload;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -248,10 +248,10 @@ fn sparse(workload: &Arc<Workload>) -> Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-    use crate::model::messages::{AgentLoad, ToServer};
-    use crate::model::names::hash_id;
-    use crate::server::tests::Cluster;
+    use crate::tests::Cluster;
+    use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+    use ankaios_model::messages::{AgentLoad, ToServer};
+    use ankaios_model::names::hash_id;
 
     const MANIFEST: &str = "
 apiVersion: v1

@@ -11,7 +11,7 @@ use crate::limits::{
     RENDERED_MAX, RENDERED_UPDATE_MAX, TEMPLATE_DEPTH_MAX, TEMPLATE_START_SHARE,
     TEMPLATE_START_STEPS, TEMPLATE_STEP_BYTES, TEMPLATE_STEPS_MAX, TEMPLATE_VALUES_MAX,
 };
-use crate::model::workload::{ConfigItem, File, FileContent, Workload};
+use ankaios_model::workload::{ConfigItem, File, FileContent, Workload};
 use cost::{COUNT_STEPS, Pricing};
 use handlebars::{
     Context, Handlebars, Helper, HelperResult, Output, RenderContext, RenderError as EngineError,

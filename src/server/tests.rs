@@ -20,138 +20,23 @@ mod usage;
 use super::lasting::Kind;
 use super::prepare::Failed;
 use super::*;
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::mask_tree::MaskTree;
-use crate::model::messages::{
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::messages::{
     AddedWorkload, AgentCapabilities, AgentHello, AgentLoad, FromServer, ReadState, Request,
     RequestContent, Response, ResponseContent, ToServer, UpdateState, WorkloadPlan,
 };
-use crate::model::names::{InstanceName, Name};
-use crate::model::node::Node;
-use crate::wire::budget::Budget;
-use crate::wire::outbox::{OTHERS_BYTES, OutboxReader, outbox_waking};
-use crate::wire::peer::{PeerHello, PeerId, Room};
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::node::Node;
+use ankaios_wire::budget::Budget;
+use ankaios_wire::outbox::{OTHERS_BYTES, OutboxReader, outbox_waking};
+use ankaios_wire::peer::{PeerHello, PeerId, Room};
 use std::collections::{BTreeMap, BTreeSet};
-
-impl StateView<'_> {
-    /// What the response to a read with these masks has.
-    pub fn read(&self, masks: &[String]) -> Node {
-        let masks = MaskTree::of_request(masks).unwrap();
-        masks.map_or_else(|| self.everything(), |masks| self.select(&masks))
-    }
-}
 
 impl From<DesiredState> for Stored {
     fn from(desired: DesiredState) -> Self {
         Self {
             desired,
             updates: None,
-        }
-    }
-}
-
-/// What tests and the simulation inspect.
-impl ServerLoop {
-    /// How much of what grows and shrinks is there: streams, stops and deletes that are remembered,
-    /// workload states, rights that outlast their workload.
-    pub fn sizes(&self) -> [usize; 5] {
-        let [stopping, deletes] = self.deletes.len();
-        let (streams, states) = (
-            self.peers.streams.len(),
-            self.workloads.states.iter().count(),
-        );
-        [
-            streams,
-            stopping,
-            deletes,
-            states,
-            self.rights.ending(&self.workloads),
-        ]
-    }
-
-    /// The instances that are counted as unwanted and have no such state, and those of which it is
-    /// the other way round.
-    pub fn wrong_unwanted(&self) -> BTreeSet<String> {
-        let states: Vec<_> = self
-            .workloads
-            .states
-            .iter()
-            .map(|(instance, _)| instance)
-            .collect();
-        let expected: BTreeSet<&InstanceName> = states
-            .iter()
-            .filter(|one| self.workloads.is_unwanted(one))
-            .collect();
-        self.workloads
-            .unwanted
-            .instances()
-            .symmetric_difference(&expected)
-            .map(ToString::to_string)
-            .collect()
-    }
-
-    /// Whether the server itself shows this instance, which no agent has got yet.
-    pub fn is_placeholder(&self, instance: &InstanceName) -> bool {
-        self.workloads.placeholders.contains(instance)
-    }
-
-    /// Whether only instances have times that have a state or are wanted.
-    pub fn timings_agree(&self) -> bool {
-        let Workloads { states, .. } = &self.workloads;
-        self.timings
-            .instances()
-            .all(|one| states.get(one).is_some() || self.workloads.is_wanted(one))
-    }
-
-    /// What the delete of an instance waits for, as it was sent last.
-    pub fn delete_conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
-        self.deletes.conditions(instance)
-    }
-
-    /// Workloads that are out of the effective state until their restarts go on.
-    pub fn restarting(&self) -> BTreeSet<Name> {
-        self.workloads
-            .restarts
-            .iter()
-            .flat_map(|restart| &restart.names)
-            .cloned()
-            .collect()
-    }
-
-    /// Whether it has modes.
-    pub fn has_modes(&self) -> bool {
-        self.workloads.modes.is_some()
-    }
-
-    /// Whether a request is served with events.
-    pub fn is_subscribed(&self, peer: PeerId, id: &str) -> bool {
-        self.lasting
-            .of(Kind::Events)
-            .any(|(key, _)| key.peer == peer && key.id == id)
-    }
-
-    /// Event subscriptions of each stream.
-    pub fn subscribed(&self) -> BTreeMap<PeerId, usize> {
-        let mut counts = BTreeMap::new();
-        self.lasting
-            .of(Kind::Events)
-            .for_each(|(key, _)| *counts.entry(key.peer).or_default() += 1);
-        counts
-    }
-
-    /// Serves all that waits as far as it may be served, as the loop does when nothing else
-    /// happens.
-    pub fn serve_all_waiting(&mut self) {
-        loop {
-            while self.serve_waiting() {}
-            self.on_event(ServerEvent::Room);
-            // Those of a simulation have an outcome of each plan; those of a test have none until
-            // the test gives it.
-            let hooks = self.hooks.as_ref().filter(|_| self.waiting.hooks_work());
-            let Some(outcome) = hooks.and_then(|hooks| hooks.outcomes().recv().ok()) else {
-                return;
-            };
-            self.on_event(ServerEvent::Hooks(outcome));
         }
     }
 }
@@ -169,7 +54,7 @@ pub struct Cluster {
 
 impl Default for Cluster {
     fn default() -> Self {
-        let answers = Budget::new(crate::limits::ANSWERS_BYTES);
+        let answers = Budget::new(ankaios_wire::limits::ANSWERS_BYTES);
         let (server, plans) = (ServerLoop::default(), crossbeam_channel::never());
         Self {
             server,
@@ -385,7 +270,7 @@ fn plans(messages: &[FromServer]) -> Vec<&WorkloadPlan> {
 }
 
 pub fn desired(yaml: &str) -> DesiredState {
-    crate::model::manifest::Manifest::parse(yaml)
+    ankaios_model::manifest::Manifest::parse(yaml)
         .unwrap()
         .into_desired_state()
         .unwrap()

@@ -5,12 +5,12 @@
 //! wanted.
 
 use super::state_view::{present, put_instance};
-use crate::model::execution_state::{ExecutionState, PARTS_SEPARATOR, Phase};
-use crate::model::mask_tree::Wanted;
-use crate::model::names::InstanceName;
-use crate::model::node::{Entries, Node};
-use crate::model::prepare_level::{PREPARED_PREFIX, PrepareLevel};
-use crate::platform::clock::{Clock, SystemClock};
+use ankaios_model::execution_state::{ExecutionState, PARTS_SEPARATOR, Phase};
+use ankaios_model::mask_tree::Wanted;
+use ankaios_model::names::InstanceName;
+use ankaios_model::node::{Entries, Node};
+use ankaios_model::prepare_level::{PREPARED_PREFIX, PrepareLevel};
+use ankaios_platform::clock::{Clock, SystemClock};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::num::NonZeroU64;
@@ -225,25 +225,27 @@ impl StartTimes {
     }
 }
 
+/// What tests of other files and crates look at.
+#[cfg(debug_assertions)]
+impl Timings {
+    /// The instances that have times.
+    pub fn instances(&self) -> impl Iterator<Item = &InstanceName> {
+        self.instances.keys()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::names::hash_id;
-    use crate::server::tests::Cluster;
-    use crate::simulation::manual_clock::ManualClock;
+    use crate::tests::Cluster;
+    use ankaios_fakes::manual_clock::ManualClock;
+    use ankaios_model::names::hash_id;
 
     use Phase::{
         AgentDisconnected, FailedExecFailed, FailedLost, FailedUnknown, PendingInitial,
         PendingStarting, PendingStartingFailed, PendingWaitingToStart, Removed, Running, Stopping,
         StoppingRequestedAtRuntime, Succeeded,
     };
-
-    impl Timings {
-        /// The instances that have times.
-        pub fn instances(&self) -> impl Iterator<Item = &InstanceName> {
-            self.instances.keys()
-        }
-    }
 
     /// The times of an instance that was accepted at 1 ms, after reports at 2 ms, 3 ms and so on.
     fn after(reports: &[(Phase, &str)]) -> String {

@@ -4,18 +4,18 @@
 //! Thread: `server`; plain functions. Nothing is changed here, so a refused update leaves no trace.
 
 use super::state_view::StateView;
-use crate::model::complete_state::{
+use ankaios_model::complete_state::{
     DesiredState, Rendering, agent_node, config_node, desired_state_from_node, workload_node,
 };
-use crate::model::cycles::cycle_text;
-use crate::model::field_path;
-use crate::model::fields::table::COMPLETE_STATE;
-use crate::model::fields::{Kind, omit_empty};
-use crate::model::messages::{NO_STATE, UpdateState};
-use crate::model::names::Name;
-use crate::model::node::{Node, StateError};
-use crate::model::version::API_VERSION;
-use crate::model::workload::{ConfigItem, Workload};
+use ankaios_model::cycles::cycle_text;
+use ankaios_model::field_path;
+use ankaios_model::fields::table::COMPLETE_STATE;
+use ankaios_model::fields::{Kind, omit_empty};
+use ankaios_model::messages::{NO_STATE, UpdateState};
+use ankaios_model::names::Name;
+use ankaios_model::node::{Node, StateError};
+use ankaios_model::version::API_VERSION;
+use ankaios_model::workload::{ConfigItem, Workload};
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

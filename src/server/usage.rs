@@ -11,12 +11,12 @@
 use super::ServerLoop;
 use super::lasting::{Content, Kind, Lasting, UsageRead};
 use super::requester::{RequestKey, Requester};
-use crate::limits::USAGE_WAIT_MAX;
-use crate::model::mask_tree::MaskTree;
-use crate::model::messages::{FromServer, ReadState, RequestContent, ResponseContent};
-use crate::model::names::{InstanceName, Name};
-use crate::model::node::Node;
-use crate::model::usage::{AgentUsage, DISCONNECTED, NO_ANSWER};
+use ankaios_model::limits::USAGE_WAIT_MAX;
+use ankaios_model::mask_tree::MaskTree;
+use ankaios_model::messages::{FromServer, ReadState, RequestContent, ResponseContent};
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::node::Node;
+use ankaios_model::usage::{AgentUsage, DISCONNECTED, NO_ANSWER};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;

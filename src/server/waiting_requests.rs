@@ -14,10 +14,10 @@
 
 use super::prepare::PreparedUpdate;
 use super::requester::{RequestKey, Requester};
-use crate::limits::{INBOX_SMALL_MESSAGE, SERVER_INBOX_OF_STREAM};
-use crate::model::messages::RequestContent;
-use crate::model::names::Name;
-use crate::wire::peer::{PeerId, Room};
+use ankaios_model::messages::RequestContent;
+use ankaios_model::names::Name;
+use ankaios_wire::limits::{INBOX_SMALL_MESSAGE, SERVER_INBOX_OF_STREAM};
+use ankaios_wire::peer::{PeerId, Room};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -287,8 +287,8 @@ impl WaitingRequests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::messages::{ReadState, UpdateState};
-    use crate::platform::clock::{Clock, SystemClock};
+    use ankaios_model::messages::{ReadState, UpdateState};
+    use ankaios_platform::clock::{Clock, SystemClock};
 
     fn requester(peer: u64, workload: Option<&str>) -> Requester {
         match workload {

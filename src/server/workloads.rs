@@ -6,11 +6,11 @@
 use super::modes::Modes;
 use super::plan::{Difference, Version};
 use super::templates::Templates;
-use crate::model::complete_state::{DesiredState, WorkloadStates};
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::AddedWorkload;
-use crate::model::names::{InstanceName, Name, of_workload};
-use crate::model::workload::{AddCondition, Workload};
+use ankaios_model::complete_state::{DesiredState, WorkloadStates};
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::messages::AddedWorkload;
+use ankaios_model::names::{InstanceName, Name, of_workload};
+use ankaios_model::workload::{AddCondition, Workload};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -452,24 +452,23 @@ impl UnwantedInstances {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    impl<T> Users<T> {
-        pub fn is_empty(&self) -> bool {
-            self.0.is_empty()
-        }
+/// What tests of other files and crates look at.
+#[cfg(debug_assertions)]
+impl<T> Users<T> {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
+}
 
-    impl UnwantedInstances {
-        /// All of them; sums that do not agree with the entries end the test.
-        pub fn instances(&self) -> BTreeSet<&InstanceName> {
-            let all = || self.deleted.iter().chain(&self.never_wanted);
-            for (name, own) in all() {
-                assert_eq!(own.bytes, own.all.values().sum::<usize>(), "{name}");
-            }
-            all().flat_map(|(_, own)| own.all.keys()).collect()
+/// What tests of other files and crates look at.
+#[cfg(debug_assertions)]
+impl UnwantedInstances {
+    /// All of them; sums that do not agree with the entries end the test.
+    pub fn instances(&self) -> BTreeSet<&InstanceName> {
+        let all = || self.deleted.iter().chain(&self.never_wanted);
+        for (name, own) in all() {
+            assert_eq!(own.bytes, own.all.values().sum::<usize>(), "{name}");
         }
+        all().flat_map(|(_, own)| own.all.keys()).collect()
     }
 }

@@ -6,8 +6,8 @@
 
 use super::scenario::{MANY_OPEN, SAME_AS};
 use super::subscriber::Followed;
-use crate::model::messages::{ReadState, Request, RequestContent, Response, ResponseContent};
-use crate::model::node::Node;
+use ankaios_model::messages::{ReadState, Request, RequestContent, Response, ResponseContent};
+use ankaios_model::node::Node;
 use std::collections::BTreeMap;
 
 /// How denials begin.

@@ -10,25 +10,25 @@ use super::disturbances::Disturbances;
 use super::engine::SimEngine;
 use super::guards::{Guards, Preparing};
 use super::life::{Life, LifeOptions, Part};
-use super::manual_clock::ManualClock;
 use super::modes::{self, OwnSwitches};
 use super::network::{Network, StreamId, StreamWork};
 use super::orders::Orders;
 use super::subscriber::Subscriber;
 use super::trace::Trace;
 use super::wishes::{Before, Wishes, not_in_force, to_restart};
-use crate::agent::events::SchedulerEvent;
-use crate::limits::RECONNECT_PAUSE;
-use crate::model::complete_state::DesiredState;
-use crate::model::execution_state::Phase;
-use crate::model::messages::{
+use ankaios_agent::events::SchedulerEvent;
+use ankaios_agent::limits::RECONNECT_PAUSE;
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::complete_state::DesiredState;
+use ankaios_model::execution_state::Phase;
+use ankaios_model::messages::{
     AgentCapabilities, AgentHello, FromServer, Request, RequestContent, ResponseContent, ToServer,
 };
-use crate::model::names::{InstanceName, Name};
-use crate::platform::clock::Clock;
-use crate::server::{ServerEvent, ServerLoop};
-use crate::wire::outbox::outbox;
-use crate::wire::peer::{PeerEvent, PeerHello, PeerId, Room};
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_platform::clock::Clock;
+use ankaios_server::{ServerEvent, ServerLoop};
+use ankaios_wire::outbox::outbox;
+use ankaios_wire::peer::{PeerEvent, PeerHello, PeerId, Room};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -745,7 +745,7 @@ impl Cluster {
             room: Room::default(),
         });
         match answer {
-            Some(crate::model::messages::FromServer::Response(response)) => {
+            Some(ankaios_model::messages::FromServer::Response(response)) => {
                 match response.content {
                     ResponseContent::UpdateStateSuccess { added, deleted, .. } => {
                         if !self.not_restarted.is_empty() {

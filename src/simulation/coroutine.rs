@@ -5,10 +5,10 @@
 //! own, and whoever steps the simulation decides which one goes on. Dropping a [`Task`] unwinds its
 //! stack: the process was killed.
 
-use super::manual_clock::ManualClock;
-use crate::agent::engine_call::EngineCall;
-use crate::agent::workload_control_loop::{Step, WorkloadControlLoop};
-use crate::platform::sync::EventFd;
+use ankaios_agent::engine_call::EngineCall;
+use ankaios_agent::workload_control_loop::{Step, WorkloadControlLoop};
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_platform::sync::EventFd;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use crossbeam_channel::{Receiver, never};

@@ -3,11 +3,11 @@
 //!
 //! Thread: the one of the test.
 
-use super::manual_clock::ManualClock;
-use crate::model::node::Node;
-use crate::platform::clock::Clock;
-use crate::server::ServerLoop;
-use crate::server::state_store::{StateStore, StateWrite, Stored, parse, text};
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::node::Node;
+use ankaios_platform::clock::Clock;
+use ankaios_server::ServerLoop;
+use ankaios_server::state_store::{StateStore, StateWrite, Stored, parse, text};
 use crossbeam_channel::{Receiver, never};
 use std::time::{Duration, Instant};
 

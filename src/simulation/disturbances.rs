@@ -3,7 +3,7 @@
 //! Thread: the one of the test.
 
 use super::engine::EngineFaults;
-use crate::model::prepare_level::PrepareLevel;
+use ankaios_model::prepare_level::PrepareLevel;
 
 /// What happens to a cluster, in percent: of calls, of messages, or of the rounds in which
 /// something breaks.

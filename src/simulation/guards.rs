@@ -4,18 +4,19 @@
 //! Thread: the one of the test.
 
 use super::life::RUNTIMES;
-use super::manual_clock::ManualClock;
 use super::modes;
 use super::wishes::Before;
-use crate::model::complete_state::Rendering;
-use crate::model::guarded_update::{AGENT_PREFIX, UpdatePhase};
-use crate::model::messages::{AddedWorkload, PreparedInstance, UpdateState};
-use crate::model::names::{InstanceName, Name};
-use crate::model::node::Node;
-use crate::model::prepare_level::PrepareLevel;
-use crate::model::workload::Workload;
-use crate::platform::clock::Clock;
-use crate::server::{SeenUpdate, ServerLoop};
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::complete_state::Rendering;
+use ankaios_model::guarded_update::{AGENT_PREFIX, UpdatePhase};
+use ankaios_model::messages::{AddedWorkload, PreparedInstance, UpdateState};
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::node::Node;
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::workload::Workload;
+use ankaios_platform::clock::Clock;
+use ankaios_server::ServerLoop;
+use ankaios_server::inspection::SeenUpdate;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -363,10 +364,10 @@ impl Preparing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-    use crate::model::messages::ToServer;
-    use crate::server::tests::{Cluster, desired};
-    use crate::wire::peer::PeerId;
+    use crate::one_server::{Cluster, desired};
+    use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+    use ankaios_model::messages::ToServer;
+    use ankaios_wire::peer::PeerId;
 
     const MANIFEST: &str = "{ apiVersion: v1, workloads: { w: { agent: A, runtime: podman, runtimeConfig: 'image: 1' } } }";
 

@@ -5,30 +5,31 @@
 
 use super::coroutine::Task;
 use super::engine::{Action, Answer, Caller, SimEngine, WatchGuard};
-use super::fake_probes::FakeProbes;
-use super::manual_clock::ManualClock;
 use super::sim_connector::SimConnector;
-use crate::agent::agent_manager::AgentManager;
-use crate::agent::conditions::NodeFacts;
-use crate::agent::control_interface::ControlHub;
-use crate::agent::engine_call::{CallContext, EngineCall};
-use crate::agent::events::SchedulerEvent;
-use crate::agent::resources::LoadSampler;
-use crate::agent::runtime_manager::RuntimeManager;
-use crate::agent::start_slots::StartSlots;
-use crate::agent::state_checker::{CheckerSettings, StateChecker, SystemEnv, WatchCommand};
-use crate::agent::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
-use crate::agent::workload_control_loop::{
+use ankaios_agent::agent_manager::AgentManager;
+use ankaios_agent::conditions::NodeFacts;
+use ankaios_agent::control_interface::ControlHub;
+use ankaios_agent::engine_call::{CallContext, EngineCall};
+use ankaios_agent::events::SchedulerEvent;
+use ankaios_agent::limits::{REPAIR_INTERVAL, SCHEDULER_INBOX, WATCH_INBOX};
+use ankaios_agent::resources::LoadSampler;
+use ankaios_agent::runtime_manager::RuntimeManager;
+use ankaios_agent::start_slots::StartSlots;
+use ankaios_agent::state_checker::{CheckerSettings, StateChecker, SystemEnv, WatchCommand};
+use ankaios_agent::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
+use ankaios_agent::workload_control_loop::{
     Connector, EngineSource, Engines, LoopContext, WorkloadControlLoop,
 };
-use crate::limits::{CONTROL_MESSAGE_MAX, REPAIR_INTERVAL, SCHEDULER_INBOX, WATCH_INBOX};
-use crate::model::names::Name;
-use crate::model::prepare_level::PrepareLevel;
-use crate::platform::clock::Clock;
-use crate::platform::service_manager::StatusBoard;
-use crate::runtime::MainProcess;
-use crate::runtime::engine_children::EarlierCalls;
-use crate::runtime::exit_watch::NotWatched;
+use ankaios_fakes::fake_probes::FakeProbes;
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::names::Name;
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_platform::clock::Clock;
+use ankaios_platform::limits::CONTROL_MESSAGE_MAX;
+use ankaios_platform::service_manager::StatusBoard;
+use ankaios_runtime::MainProcess;
+use ankaios_runtime::engine_children::EarlierCalls;
+use ankaios_runtime::exit_watch::NotWatched;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use std::cell::Cell;
 use std::collections::BTreeMap;

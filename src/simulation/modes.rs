@@ -3,13 +3,13 @@
 //!
 //! Thread: the one of the test. Worked out here once more: the server is judged by it.
 
-use crate::model::complete_state::DesiredState;
-use crate::model::messages::{AddedWorkload, UpdateState, WorkloadPlan};
-use crate::model::names::{InstanceName, Name};
-use crate::model::workload::{ConfigItem, Workload};
-use crate::server::ServerLoop;
-use crate::server::mutating_hooks::{HookOutcome, MutatingHooks};
-use crate::server::settings::ModeSettings;
+use ankaios_model::complete_state::DesiredState;
+use ankaios_model::messages::{AddedWorkload, UpdateState, WorkloadPlan};
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::workload::{ConfigItem, Workload};
+use ankaios_server::ServerLoop;
+use ankaios_server::mutating_hooks::{HookOutcome, MutatingHooks};
+use ankaios_server::settings::ModeSettings;
 use std::sync::Arc;
 
 /// The config item with the mode.

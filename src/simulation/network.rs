@@ -3,10 +3,10 @@
 //!
 //! Thread: the one of the test.
 
-use super::manual_clock::ManualClock;
-use crate::model::messages::{FromServer, ToServer};
-use crate::platform::clock::Clock;
-use crate::wire::outbox::OutboxReader;
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::messages::{FromServer, ToServer};
+use ankaios_platform::clock::Clock;
+use ankaios_wire::outbox::OutboxReader;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 

@@ -6,14 +6,14 @@
 //! Thread: the one of the test.
 
 use super::engine::{SimEngine, removes_itself};
-use super::manual_clock::ManualClock;
-use crate::agent::agent_manager::AgentManager;
-use crate::agent::events::SchedulerEvent;
-use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase, WorkloadState};
-use crate::model::messages::{AddedWorkload, FromServer};
-use crate::model::names::{InstanceName, Name};
-use crate::model::workload::{AddCondition, DeleteCondition, Workload};
-use crate::runtime::ListedContainer;
+use ankaios_agent::agent_manager::AgentManager;
+use ankaios_agent::events::SchedulerEvent;
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::execution_state::{ExecutionState, GONE_PREFIX, Phase, WorkloadState};
+use ankaios_model::messages::{AddedWorkload, FromServer};
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::workload::{AddCondition, DeleteCondition, Workload};
+use ankaios_runtime::ListedContainer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -586,9 +586,9 @@ mod tests {
     use super::super::life::{Life, LifeOptions};
     use super::super::trace::Trace;
     use super::*;
-    use crate::model::messages::{DeletedWorkload, WorkloadPlan};
-    use crate::model::prepare_level::PrepareLevel;
-    use crate::runtime::ContainerId;
+    use ankaios_model::messages::{DeletedWorkload, WorkloadPlan};
+    use ankaios_model::prepare_level::PrepareLevel;
+    use ankaios_runtime::ContainerId;
     use std::path::Path;
 
     /// What an agent is told, and its judge. It knows that `user` runs on another agent.

@@ -2,9 +2,9 @@
 //!
 //! Thread: the one of the test.
 
-use crate::agent::probes::ProbeOrder;
-use crate::model::names::InstanceName;
-use crate::runtime::NewContainer;
+use ankaios_model::names::InstanceName;
+use ankaios_runtime::NewContainer;
+use ankaios_runtime::probes::ProbeOrder;
 use std::collections::BTreeMap;
 
 /// What the checks of instances have found since their last starts.

@@ -8,10 +8,10 @@ use super::engine::{Container, removes_itself};
 use super::guards::pending;
 use super::life::RUNTIMES;
 use super::wishes::not_in_force;
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::AddedWorkload;
-use crate::model::names::{InstanceName, Name};
-use crate::model::workload::{AddCondition, RestartPolicy, Workload};
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::messages::AddedWorkload;
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::workload::{AddCondition, RestartPolicy, Workload};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

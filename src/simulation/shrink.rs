@@ -3,9 +3,9 @@
 //!
 //! Thread: the one of the test.
 
-use super::manual_clock::ManualClock;
 use super::scenario::{self, LeftOut, Outcome};
 use super::trace::Trace;
+use ankaios_fakes::manual_clock::ManualClock;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Most runs of a seed while it is made smaller.

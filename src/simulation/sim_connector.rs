@@ -5,14 +5,14 @@
 
 use super::coroutine::{Pause, pause};
 use super::engine::{Action, Answer, Caller, SimEngine};
-use super::fake_connector::is_cancelled;
-use super::manual_clock::ManualClock;
-use crate::model::messages::LogsRequest;
-use crate::model::names::InstanceName;
-use crate::model::workload::Workload;
-use crate::platform::clock::Clock;
-use crate::runtime::log_reader::LogCall;
-use crate::runtime::{
+use ankaios_fakes::fake_connector::is_cancelled;
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::messages::LogsRequest;
+use ankaios_model::names::InstanceName;
+use ankaios_model::workload::Workload;
+use ankaios_platform::clock::Clock;
+use ankaios_runtime::log_reader::LogCall;
+use ankaios_runtime::{
     Cancel, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
 };
 use std::time::Duration;

@@ -3,13 +3,13 @@
 //!
 //! Thread: the one of the test.
 
-use crate::model::field_path::WILDCARD;
-use crate::model::messages::{
+use ankaios_model::field_path::WILDCARD;
+use ankaios_model::messages::{
     AlteredFields, FromServer, ReadState, Request, RequestContent, ResponseContent,
 };
-use crate::model::node::Node;
-use crate::wire::outbox::OutboxReader;
-use crate::wire::peer::PeerId;
+use ankaios_model::node::Node;
+use ankaios_wire::outbox::OutboxReader;
+use ankaios_wire::peer::PeerId;
 use std::collections::BTreeMap;
 use std::time::Instant;
 

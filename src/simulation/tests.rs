@@ -5,7 +5,7 @@
 use super::disturbances::{Disturbances, LATEST, NEWER, NEWEST};
 use super::scenario::{LeftOut, ROUNDS_MAX};
 use super::shrink::{run, shrink};
-use crate::platform::clock::{Clock, SystemClock};
+use ankaios_platform::clock::{Clock, SystemClock};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 

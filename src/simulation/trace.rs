@@ -3,11 +3,11 @@
 //! Thread: the one of the test. A seed runs without a trace first; one that fails runs again with
 //! it.
 
-use super::manual_clock::ManualClock;
-use crate::agent::events::SchedulerEvent;
-use crate::model::execution_state::WorkloadState;
-use crate::model::messages::{AddedWorkload, FromServer, ToServer};
-use crate::platform::clock::Clock;
+use ankaios_agent::events::SchedulerEvent;
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::execution_state::WorkloadState;
+use ankaios_model::messages::{AddedWorkload, FromServer, ToServer};
+use ankaios_platform::clock::Clock;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;

@@ -6,14 +6,14 @@
 
 use super::guards::pending;
 use super::modes;
-use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
-use crate::model::complete_state::{DesiredState, desired_state_from_node};
-use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase, WorkloadState};
-use crate::model::guarded_update::UpdatePhase;
-use crate::model::messages::{AddedWorkload, Request, RequestContent, UpdateState};
-use crate::model::names::{InstanceName, Name};
-use crate::model::workload::{AddCondition, Workload};
-use crate::server::ServerLoop;
+use ankaios_model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
+use ankaios_model::complete_state::{DesiredState, desired_state_from_node};
+use ankaios_model::execution_state::{ExecutionState, GONE_PREFIX, Phase, WorkloadState};
+use ankaios_model::guarded_update::UpdatePhase;
+use ankaios_model::messages::{AddedWorkload, Request, RequestContent, UpdateState};
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::workload::{AddCondition, Workload};
+use ankaios_server::ServerLoop;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The server before it handles a message.
@@ -558,8 +558,8 @@ fn has_cycle<W: AsRef<Workload>>(workloads: &BTreeMap<Name, W>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::messages::AgentCapabilities;
-    use crate::server::tests::{Cluster, tree, update};
+    use crate::one_server::{Cluster, tree, update};
+    use ankaios_model::messages::AgentCapabilities;
     use std::sync::Arc;
 
     fn needs(edges: &[(&str, &str)]) -> BTreeMap<Name, Arc<Workload>> {

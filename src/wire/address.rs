@@ -2,8 +2,9 @@
 //!
 //! Thread: none, plain values.
 
-use crate::limits::SOCKET_PATH_MAX;
-use crate::model::shown_text::without_passwords;
+use ankaios_model::limits::SOCKET_PATH_MAX;
+use ankaios_model::shown_text::without_passwords;
+pub use ankaios_platform::security::{PemTexts, Security};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -172,32 +173,6 @@ fn socket_path(text: &str) -> Option<PathBuf> {
     let is_usable = text.len() <= SOCKET_PATH_MAX && !text.ends_with('/') && !text.contains('\0');
     let path = Path::new(text);
     (is_usable && path.is_absolute() && path.file_name().is_some()).then(|| path.to_owned())
-}
-
-/// PEM texts of one side of a mutually authenticated connection.
-#[derive(Clone, PartialEq, Eq)]
-pub struct PemTexts {
-    /// Certificates of the authority that signed the other side's certificate.
-    pub ca: String,
-    /// Our certificate.
-    pub certificate: String,
-    /// Our private key.
-    pub key: String,
-}
-
-impl std::fmt::Debug for PemTexts {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("PemTexts(<set>)") // Key material is never printed.
-    }
-}
-
-/// How connections are protected.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Security {
-    /// Plain text.
-    Insecure,
-    /// Mutual TLS.
-    MutualTls(PemTexts),
 }
 
 #[cfg(test)]

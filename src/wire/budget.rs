@@ -8,7 +8,7 @@
 //!
 //! Thread: any. Owns: the count, and who waits.
 
-use crate::platform::sync::{Condvar, Mutex};
+use ankaios_platform::sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
@@ -208,21 +208,23 @@ impl Drop for Share {
     }
 }
 
+/// What tests of other files and crates look at.
+#[cfg(debug_assertions)]
+impl Budget {
+    /// How much is taken.
+    pub fn taken(&self) -> usize {
+        self.state.lock().taken
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::outbox::tests::Count;
+    use crate::outbox::tests::Count;
     use crossbeam_channel::{Receiver, unbounded};
     use std::time::{Duration, Instant};
 
     const LIMIT: Duration = Duration::from_secs(180);
-
-    impl Budget {
-        /// How much is taken.
-        pub fn taken(&self) -> usize {
-            self.state.lock().taken
-        }
-    }
 
     /// Takes `amount` on a thread of its own, which waits before this returns; what is received is
     /// the share.

@@ -10,10 +10,11 @@ pub use super::grpc::Service;
 use super::grpc::{self, Keepalive, Received, wait_at_most};
 use super::pump::{self, Pump, PumpError};
 use super::tls::{ClientTls, TlsError};
-use crate::limits::{GOODBYE_MAX, STACK_LARGE};
-use crate::model::messages::{FromServer, ToServer};
-use crate::platform::clock::{Clock, SystemClock};
-use crate::platform::threads;
+use crate::limits::GOODBYE_MAX;
+use ankaios_model::messages::{FromServer, ToServer};
+use ankaios_platform::clock::{Clock, SystemClock};
+use ankaios_platform::limits::STACK_LARGE;
+use ankaios_platform::threads;
 use futures_executor::block_on;
 use futures_util::{Sink, SinkExt, StreamExt};
 use grpcio::{

@@ -3,9 +3,9 @@
 //! Thread: `server`.
 
 use super::convert::messages::write_from_server;
-use crate::model::messages::{FromServer, Response, ResponseContent, WorkloadPlan};
-use crate::model::names::Name;
-use crate::platform::logging::log_source;
+use ankaios_model::messages::{FromServer, Response, ResponseContent, WorkloadPlan};
+use ankaios_model::names::Name;
+use ankaios_platform::logging::log_source;
 use std::collections::BTreeMap;
 
 /// The message on the wire, in as many pieces as it takes to keep each within `limit` bytes.
@@ -98,10 +98,10 @@ fn halves(plan: WorkloadPlan) -> Option<[WorkloadPlan; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::access_rules::AccessRule;
-    use crate::model::messages::{AddedWorkload, DeletedWorkload, LogsRequest};
-    use crate::model::workload::{AddCondition, Workload};
-    use crate::wire::convert::messages::read_from_server;
+    use crate::convert::messages::read_from_server;
+    use ankaios_model::access_rules::AccessRule;
+    use ankaios_model::messages::{AddedWorkload, DeletedWorkload, LogsRequest};
+    use ankaios_model::workload::{AddCondition, Workload};
     use std::sync::Arc;
 
     const LIMIT: usize = 4096;

@@ -10,7 +10,7 @@
 use super::budget::{Budget, Share, Ticket};
 use super::pump::Gate;
 use crate::limits::FIRST_MESSAGE_MAX;
-use crate::platform::sync::Mutex;
+use ankaios_platform::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

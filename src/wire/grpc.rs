@@ -6,12 +6,10 @@
 
 use super::convert::messages::request_id_of_begin;
 use super::grpc_parts;
-#[cfg(feature = "server")]
 use super::outbox::Outgoing;
-use crate::limits::{
-    FOREIGN_MESSAGE_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, REQUEST_ID_MAX, TCP_USER_TIMEOUT,
-};
-use crate::platform::clock::{Clock, SystemClock};
+use crate::limits::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, REQUEST_ID_MAX, TCP_USER_TIMEOUT};
+use ankaios_model::limits::FOREIGN_MESSAGE_MAX;
+use ankaios_platform::clock::{Clock, SystemClock};
 use grpcio::{ChannelBuilder, EnvBuilder, Environment, GrpcSlice, Marshaller, Method, MethodType};
 use rustix::thread::{current_timer_slack, set_current_timer_slack};
 use std::ffi::CString;
@@ -54,7 +52,6 @@ const RECEIVED: Marshaller<Received> = Marshaller {
 };
 
 /// The client's side of a method.
-#[cfg(any(feature = "agent", feature = "cli"))]
 pub const fn called(service: Service) -> Method<Vec<u8>, Received> {
     let sent = Marshaller {
         ser: |bytes: &Vec<u8>, slice| give(slice, bytes.clone()),
@@ -69,7 +66,6 @@ pub const fn called(service: Service) -> Method<Vec<u8>, Received> {
 }
 
 /// The server's side of a method.
-#[cfg(feature = "server")]
 pub const fn served(service: Service) -> Method<Received, Outgoing> {
     let sent = Marshaller {
         ser: |message: &Outgoing, slice| give(slice, message.bytes()),
@@ -336,7 +332,8 @@ mod tests {
         let slack = with_late_timers(|| {
             let (give, take) = crossbeam_channel::bounded(1);
             let body = move || give.send(current_timer_slack().unwrap()).unwrap();
-            crate::platform::threads::spawn("late", crate::limits::STACK_SMALL, body).unwrap();
+            ankaios_platform::threads::spawn("late", ankaios_platform::limits::STACK_SMALL, body)
+                .unwrap();
             take.recv().unwrap()
         });
         assert_eq!(Duration::from_nanos(slack), Duration::from_millis(50));

@@ -6,10 +6,10 @@ use super::grpc::Service;
 use super::peer::{Origin, PeerHello};
 use super::tls::PeerCertificate;
 use crate::limits::AGENT_TAGS_BYTES;
-use crate::model::complete_state::tags_bytes;
-use crate::model::messages::{AgentHello, ToServer};
-use crate::model::names::{NOT_OF_COMMANDER, excerpt, is_name, is_of_commander};
-use crate::model::version::check_compatible;
+use ankaios_model::complete_state::tags_bytes;
+use ankaios_model::messages::{AgentHello, ToServer};
+use ankaios_model::names::{NOT_OF_COMMANDER, excerpt, is_name, is_of_commander};
+use ankaios_model::version::check_compatible;
 use grpcio::{RpcStatus, RpcStatusCode};
 
 /// Status message for a peer whose first message has no content.

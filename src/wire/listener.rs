@@ -9,7 +9,7 @@ use super::address::ListenAddress;
 use super::grpc;
 use super::peer::Origin;
 
-use crate::platform::folder_lock;
+use ankaios_platform::folder_lock;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};

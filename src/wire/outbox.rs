@@ -10,12 +10,13 @@ mod queue;
 use super::budget::{Budget, Share};
 use super::convert::messages::{before_state, encode_state, encode_states, read_from_server};
 use super::foreign::{fit, too_large, too_large_answer};
-use crate::limits::{ADDITIONAL_INFO_MAX, ANSWERS_BYTES, PEER_EVENTS_BYTES, PEER_OUTBOX_BYTES};
-use crate::model::execution_state::WorkloadState;
-use crate::model::messages::{AlteredFields, FromServer, Response, ResponseContent};
-use crate::model::names::InstanceName;
-use crate::model::node::Node;
-use crate::platform::sync::Mutex;
+use crate::limits::{ANSWERS_BYTES, PEER_EVENTS_BYTES, PEER_OUTBOX_BYTES};
+use ankaios_model::execution_state::WorkloadState;
+use ankaios_model::messages::{AlteredFields, FromServer, Response, ResponseContent};
+use ankaios_model::names::InstanceName;
+use ankaios_model::node::Node;
+use ankaios_platform::limits::ADDITIONAL_INFO_MAX;
+use ankaios_platform::sync::Mutex;
 use queue::{ANSWERS, Kind, OTHERS, Queue, STATES_MESSAGE_BYTES};
 pub use queue::{OutboxError, Outgoing, PEER_ANSWERS_BYTES};
 use std::sync::Arc;
@@ -401,4 +402,4 @@ impl Drop for OutboxReader {
 }
 
 #[cfg(test)]
-pub(in crate::wire) mod tests;
+pub(crate) mod tests;

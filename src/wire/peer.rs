@@ -6,7 +6,7 @@ use super::budget::Share;
 pub use super::grpc::Service;
 use super::outbox::Outbox;
 use super::tls::PeerCertificate;
-use crate::model::messages::{AgentHello, ToServer};
+use ankaios_model::messages::{AgentHello, ToServer};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -104,6 +104,18 @@ impl Origin {
             }
             Self::Plain(address) | Self::Tls(address, _) => address.ip().to_string(),
             Self::Socket(_, uid) => format!("uid {uid}"),
+        }
+    }
+}
+
+/// What tests of other files and crates look at.
+#[cfg(debug_assertions)]
+impl Room {
+    /// Of a small message.
+    pub fn of_place(place: Share) -> Self {
+        Self {
+            bytes: Share::default(),
+            _place: place,
         }
     }
 }

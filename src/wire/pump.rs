@@ -11,10 +11,11 @@
 //! handshake.
 
 use super::tls::{Link, would_block};
-use crate::limits::{HANDSHAKE_MAX, HELLO_MAX, STACK_LARGE};
-use crate::platform::clock::{Clock, SystemClock};
-use crate::platform::sync::EventFd;
-use crate::platform::threads;
+use crate::limits::{HANDSHAKE_MAX, HELLO_MAX};
+use ankaios_platform::clock::{Clock, SystemClock};
+use ankaios_platform::limits::STACK_LARGE;
+use ankaios_platform::sync::EventFd;
+use ankaios_platform::threads;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -283,7 +284,6 @@ impl Pump {
     }
 
     /// Whether a handshake is under way.
-    #[cfg(any(test, feature = "agent", feature = "cli"))]
     pub fn is_shaking(&self) -> bool {
         self.connections.values().any(Connection::is_shaking)
     }
@@ -584,5 +584,5 @@ fn watch(
     Ok(())
 }
 
-#[cfg(all(test, feature = "server"))]
+#[cfg(test)]
 mod tests;

@@ -14,12 +14,13 @@ use super::pump::{self, Gate, Pump, PumpError};
 use super::stream::{Client, Connection, Requests, Responses, Streams};
 use super::tls::{Link, ServerTls, TlsError, would_block};
 use super::writer::Writer;
-use crate::limits::{ANSWERS_BYTES, STACK_LARGE, STOP_DEADLINE};
-use crate::platform::clock::{Clock, SystemClock};
-use crate::platform::logging::log_source;
-use crate::platform::sync::Mutex;
-use crate::platform::threads::{self, Thread};
-use crate::platform::watchdog::{Heartbeat, WatchedThreads};
+use crate::limits::ANSWERS_BYTES;
+use ankaios_platform::clock::{Clock, SystemClock};
+use ankaios_platform::limits::{STACK_LARGE, STOP_DEADLINE};
+use ankaios_platform::logging::log_source;
+use ankaios_platform::sync::Mutex;
+use ankaios_platform::threads::{self, Thread};
+use ankaios_platform::watchdog::{Heartbeat, WatchedThreads};
 use crossbeam_channel::Sender;
 use grpcio::{RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder};
 use rustix::fd::{AsFd, IntoRawFd, OwnedFd};
@@ -466,4 +467,4 @@ fn connect_grpc(
 }
 
 #[cfg(test)]
-pub(in crate::wire) mod tests;
+pub(crate) mod tests;

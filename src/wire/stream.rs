@@ -16,9 +16,9 @@ use crate::limits::{
     AGENT_REQUEST_MAX, FIRST_MESSAGE_MAX, HELLO_MAX, INBOX_SMALL_MESSAGE, PEER_STUCK,
     SERVER_INBOX_OF_STREAM,
 };
-use crate::model::messages::ToServer;
-use crate::model::names::excerpt;
-use crate::platform::logging::log_source;
+use ankaios_model::messages::ToServer;
+use ankaios_model::names::excerpt;
+use ankaios_platform::logging::log_source;
 use crossbeam_channel::Sender;
 use futures_executor::block_on;
 use futures_util::{Sink, StreamExt};

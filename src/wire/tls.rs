@@ -47,17 +47,14 @@ fn mismatch(reason: impl std::fmt::Display) -> TlsError {
 }
 
 /// Settings of the server's side, shared by all connections.
-#[cfg(feature = "server")]
 #[derive(Debug, Clone)]
 pub struct ServerTls(Arc<ServerConfig>);
 
 /// Settings of a client's side.
-#[cfg(any(feature = "agent", feature = "cli"))]
 #[derive(Debug, Clone)]
 pub struct ClientTls(Arc<ClientConfig>);
 
 /// What the server uses of a client's certificate.
-#[cfg(feature = "server")]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeerCertificate {
     /// How many certificates were presented.
@@ -76,7 +73,6 @@ fn unusable_key(error: &rustls::Error) -> TlsError {
     }
 }
 
-#[cfg(feature = "server")]
 impl ServerTls {
     /// Reads the PEM texts.
     ///
@@ -113,7 +109,6 @@ impl ServerTls {
     }
 }
 
-#[cfg(any(feature = "agent", feature = "cli"))]
 impl ClientTls {
     /// Reads the PEM texts.
     ///
@@ -247,7 +242,6 @@ fn key(pem: &str) -> Result<PrivateKeyDer<'static>, TlsError> {
 }
 
 /// Reads the names, `*` among them: it is compared literally, so it need not be a valid DNS name.
-#[cfg(feature = "server")]
 fn names(presented: &[CertificateDer<'_>]) -> Result<PeerCertificate, String> {
     use x509_parser::extensions::GeneralName;
     let Some(first) = presented.first() else {
@@ -342,7 +336,6 @@ impl Link {
     ///
     /// # Errors
     /// It cannot be read.
-    #[cfg(feature = "server")]
     pub fn certificate(&self) -> Result<Option<PeerCertificate>, String> {
         let certificates = self
             .session
@@ -533,5 +526,5 @@ fn alert_text(alert: rustls::AlertDescription) -> String {
     }
 }
 
-#[cfg(all(test, feature = "server", feature = "agent"))]
+#[cfg(test)]
 mod tests;

@@ -10,13 +10,14 @@ use super::outbox::{OutboxReader, Outgoing};
 use super::peer::PeerId;
 use crate::limits::{
     BURST_TRIM_AFTER, BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK,
-    PEER_STUCK_CROWDED, STACK_LARGE, STATES_REST,
+    PEER_STUCK_CROWDED, STATES_REST,
 };
-use crate::platform::clock::{Clock, SystemClock, patience};
-use crate::platform::memory::give_back_after;
-use crate::platform::sync::Mutex;
-use crate::platform::threads;
-use crate::platform::watchdog::{Heartbeat, WatchedThreads};
+use ankaios_platform::clock::{Clock, SystemClock, patience};
+use ankaios_platform::limits::STACK_LARGE;
+use ankaios_platform::memory::give_back_after;
+use ankaios_platform::sync::Mutex;
+use ankaios_platform::threads;
+use ankaios_platform::watchdog::{Heartbeat, WatchedThreads};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use futures_util::Sink;
 use grpcio::WriteFlags;

@@ -9,8 +9,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
 use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_lite::model::limits::MESSAGE_MAX;
 use ankaios_lite::model::messages::{
     AgentCapabilities, AgentHello, FromServer, ReadState, Request, RequestContent, Response,
     ResponseContent, ToServer, UpdateState,
@@ -22,6 +22,7 @@ use ankaios_lite::model::version::VERSION;
 use ankaios_lite::wire::client::{
     ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect,
 };
+use ankaios_lite::wire::limits::CONNECT_MAX;
 
 use super::process::Server;
 

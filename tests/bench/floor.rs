@@ -8,11 +8,12 @@
 
 #![allow(clippy::disallowed_methods, clippy::print_stdout)] // Only scripts/size.sh runs it.
 
-use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
+use ankaios_lite::model::limits::MESSAGE_MAX;
 use ankaios_lite::model::messages::ToServer;
 use ankaios_lite::platform::logging;
 use ankaios_lite::wire::address::{PemTexts, Security, ServerUrl};
 use ankaios_lite::wire::client::{ClientOptions, Service, connect};
+use ankaios_lite::wire::limits::CONNECT_MAX;
 use clap::Parser;
 use signal_hook::consts::SIGTERM;
 use std::error::Error;

@@ -395,10 +395,15 @@ fn recipe_of_the_tree_names_all_that_is_compiled() {
     }
 }
 
-/// What the programs are compiled from, relative to the repository: the manifest, the folders of
-/// their sources, and the files that these take in by a macro. Only tests take in files of tests/.
+/// What the programs are compiled from, relative to the repository: the manifest, its build script,
+/// the folders of their sources, and the files that these take in by a macro. Only tests take in
+/// files of tests/.
 fn compiled_files() -> BTreeSet<PathBuf> {
-    let mut compiled: BTreeSet<PathBuf> = ["Cargo.lock", "Cargo.toml"].map(PathBuf::from).into();
+    let manifest: Table = read("Cargo.toml").parse().expect("TOML");
+    let build_script = manifest["package"]["build"].as_str().expect("a path");
+    let mut compiled: BTreeSet<PathBuf> = ["Cargo.lock", "Cargo.toml", build_script]
+        .map(PathBuf::from)
+        .into();
     for folder in ["src", "proto", "cross/package"] {
         for file in files_below(&repository(folder)) {
             let file = Path::new(folder).join(file);
@@ -444,7 +449,7 @@ fn without_parents(path: &Path) -> PathBuf {
 #[test]
 fn files_taken_in_by_sources_are_found() {
     let compiled = compiled_files();
-    for file in ["ank_schema.json", "proto/build.rs", "src/lib.rs"] {
+    for file in ["ank_schema.json", "src/wire/build.rs", "src/lib.rs"] {
         assert!(compiled.contains(Path::new(file)), "'{file}'");
     }
 }
@@ -678,20 +683,21 @@ fn release_recipe_that_does_not_fit_is_named() {
 
 fn version_of(manifest: &str) -> String {
     let manifest: Table = manifest.parse().expect("TOML");
-    manifest["package"]["version"]
+    shared(&manifest, "version").to_owned()
+}
+
+/// What all crates have in common.
+fn shared<'m>(manifest: &'m Table, key: &str) -> &'m str {
+    manifest["workspace"]["package"][key]
         .as_str()
-        .expect("a version")
-        .to_owned()
+        .expect("text")
 }
 
 /// License, features, programs and compiler flags that the recipes name are those of these files.
 fn fits(manifest: &str, cargo_config: &str) {
     let recipe = recipe(COMMON);
     let manifest: Table = manifest.parse().expect("TOML");
-    assert_eq!(
-        value(&recipe, "LICENSE"),
-        manifest["package"]["license"].as_str().expect("a license")
-    );
+    assert_eq!(value(&recipe, "LICENSE"), shared(&manifest, "license"));
     let sum = run("md5sum", Command::new("md5sum").arg("LICENSE"));
     assert!(
         recipe.contains(&format!("file://LICENSE;md5={}", &sum[..32])),

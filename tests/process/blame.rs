@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::support::control_client::folder;
 use crate::support::manifest::Workload;
 use crate::support::{Cluster, ControlClient, LIMIT, manifest, table, workload};
-use ankaios_lite::limits::MESSAGE_MAX;
+use ankaios_lite::model::limits::MESSAGE_MAX;
 use ankaios_lite::model::messages::{FromServer, Request, Response, ResponseContent, ToServer};
 use ankaios_lite::model::node::Node;
 use ankaios_lite::platform::watchdog::WatchedThreads;
@@ -215,7 +215,7 @@ fn a_server_that_keeps_no_start_times_is_an_error() {
         message_max: MESSAGE_MAX,
         commander_names: Vec::new(),
     };
-    let endpoint = ServerEndpoint::start(&options, inbox, &mut WatchedThreads::unattended())
+    let endpoint = ServerEndpoint::start(&options, inbox, &mut WatchedThreads::new(|_| {}))
         .expect("the port is free");
     for words in [&["blame"][..], &["graph", "--timing"]] {
         let mut ank = cluster.start_ank(words);

@@ -15,12 +15,13 @@ use crate::support::{
     Cluster, ControlClient, LIMIT, Recorder, SmallDisk, connection, leave_out, manifest, poll,
     wait_until, workload,
 };
-use ankaios_lite::limits::{LOG_SOURCE_LINES, MESSAGE_MAX};
+use ankaios_lite::model::limits::MESSAGE_MAX;
 use ankaios_lite::model::messages::{
     FromServer, RequestContent, Response, ResponseContent, ToServer, ToWorkload, UpdateState,
 };
 use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::model::node::Node;
+use ankaios_lite::platform::limits::LOG_SOURCE_LINES;
 use ankaios_lite::platform::watchdog::WatchedThreads;
 use ankaios_lite::wire::address::{ListenAddress, Security};
 use ankaios_lite::wire::client::{ClientReceiver, ClientSender, Hangup};
@@ -53,7 +54,7 @@ impl SilentServer {
             message_max: MESSAGE_MAX,
             commander_names: Vec::new(),
         };
-        let endpoint = ServerEndpoint::start(&options, inbox, &mut WatchedThreads::unattended());
+        let endpoint = ServerEndpoint::start(&options, inbox, &mut WatchedThreads::new(|_| {}));
         let mut server = Self {
             endpoint: endpoint.expect("the address is free"),
             events,

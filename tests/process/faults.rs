@@ -11,9 +11,9 @@ use crate::support::process::{
     exit_code, is_alive, memory_peak_kib, open_files, own_threads, process_state,
 };
 use crate::support::{Cluster, LIMIT, Proxy, manifest, wait_until, workload};
-use ankaios_lite::limits::LOG_SOURCE_LINES;
 use ankaios_lite::model::messages::{ReadState, RequestContent, ToServer, UpdateState};
 use ankaios_lite::model::node::Node;
+use ankaios_lite::platform::limits::LOG_SOURCE_LINES;
 use ankaios_lite::wire::client::{Service, StreamEnd};
 use rustix::process::Signal;
 

@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 use crate::support::control_client::{folder, read};
 use crate::support::process::memory_kib;
 use crate::support::{Cluster, ControlClient, LIMIT, connection, manifest, wait_until, workload};
-use ankaios_lite::limits::PEER_STUCK;
 use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_lite::model::messages::{
     FromServer, FromWorkload, ReadState, Request, RequestContent, Response, ResponseContent,
@@ -28,6 +27,7 @@ use ankaios_lite::model::messages::{
 use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::wire::client::Hangup;
 use ankaios_lite::wire::delimited::workload_side::frame;
+use ankaios_lite::wire::limits::PEER_STUCK;
 
 const WORKLOADS: usize = 500;
 /// How long a flood lasts at least: longer than a connection that is stuck is put up with.

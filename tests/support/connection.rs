@@ -3,7 +3,7 @@
 //!
 //! Thread: the test's. Owns nothing; the connection ends when what was returned is dropped.
 
-use ankaios_lite::limits::MESSAGE_MAX;
+use ankaios_lite::model::limits::MESSAGE_MAX;
 use ankaios_lite::model::messages::{AgentHello, Request, RequestContent, ToServer};
 use ankaios_lite::model::version::VERSION;
 use ankaios_lite::wire::address::{Security, ServerUrl};

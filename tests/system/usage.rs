@@ -5,7 +5,7 @@
 
 use crate::store::{PATIENT, Podman, shell};
 use crate::support::{Cluster, LIMIT, poll, wait_until};
-use ankaios_lite::limits::USAGE_WAIT_MAX;
+use ankaios_lite::model::limits::USAGE_WAIT_MAX;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -2,39 +2,23 @@
 //! memory.
 
 use super::*;
-use crate::agent::log_stream::LogAvailability;
-use crate::limits::{LOG_SOURCE_LINES, RESTART_SPACING};
-use crate::model::access_rules::{AccessRule, Operation};
-use crate::model::execution_state::ExecutionState;
-use crate::model::messages::{DeletedWorkload, LogsRequest, Response, ResponseContent, ToServer};
-use crate::model::prepare_level::PrepareLevel;
-use crate::model::workload::{AddCondition, RestartPolicy, Workload};
-use crate::platform::logging::{lines_of, suppressed};
-use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
-use crate::simulation::manual_clock::ManualClock;
-use crate::simulation::stepped_agent::{
+use crate::limits::RESTART_SPACING;
+use crate::log_stream::LogAvailability;
+use crate::stepped_agent::{
     AgentOptions, AgentRig as Rig, SteppedAgent, deleted_after, wanted_with,
 };
+use ankaios_fakes::fake_connector::{Call, FakeEngine, Fault};
+use ankaios_fakes::log_lines::{lines_of, suppressed};
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::access_rules::{AccessRule, Operation};
+use ankaios_model::execution_state::ExecutionState;
+use ankaios_model::messages::{DeletedWorkload, LogsRequest, Response, ResponseContent, ToServer};
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::workload::{AddCondition, RestartPolicy, Workload};
+use ankaios_platform::limits::LOG_SOURCE_LINES;
 use crossbeam_channel::bounded;
 use std::sync::Arc;
 use std::time::Duration;
-
-impl<C: Clock> AgentManager<C> {
-    /// How many workloads there are, operations that wait, and workloads with conditions.
-    pub fn sizes(&self) -> [usize; 3] {
-        self.runtime.sizes()
-    }
-
-    /// The states of all workloads known to this agent.
-    pub fn known_states(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
-        self.runtime.store.iter()
-    }
-
-    /// Whether what engines have listed is kept until others have, too.
-    pub fn awaits_listings(&self) -> bool {
-        self.runtime.awaits_listings
-    }
-}
 
 fn workload(name: &str, change: impl FnOnce(&mut Workload)) -> AddedWorkload {
     wanted_with(name, "a", change)
@@ -619,7 +603,7 @@ fn the_scheduler_thread_ends_when_told_to() {
     rig.agent.manager.run(
         &events,
         &stop,
-        &crate::platform::watchdog::Heartbeat::unattended(),
+        &ankaios_platform::watchdog::WatchedThreads::new(|_| {}).add("unattended"),
     );
 }
 

@@ -5,12 +5,12 @@
 //! Thread: none, a plain value; `rx:server` and `control` put, `control` takes, see
 //! [`super::ControlHub`].
 
-use crate::model::messages::{
+use ankaios_model::messages::{
     AlteredFields, ReadState, Request, RequestContent, Response, ResponseContent, ToWorkload,
 };
-use crate::model::names::InstanceName;
-use crate::model::node::Node;
-use crate::wire::delimited::frame;
+use ankaios_model::names::InstanceName;
+use ankaios_model::node::Node;
+use ankaios_wire::delimited::frame;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Messages waiting for one workload. One that does not read loses log lines and events, with a
@@ -572,8 +572,8 @@ fn everything(masks: &[String], state: &Node) -> AlteredFields {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::messages::{LogEntry, LogsRequest};
-    use crate::wire::delimited::workload_side::read_message;
+    use ankaios_model::messages::{LogEntry, LogsRequest};
+    use ankaios_wire::delimited::workload_side::read_message;
 
     impl Mailbox {
         /// The workload has requested events and logs with this id, and got the first response.
@@ -715,7 +715,7 @@ mod tests {
     #[test]
     fn one_request_is_under_way_until_its_answer_and_not_until_what_the_same_id_says_besides() {
         let instance = || InstanceName::with_id("w", "1", "A");
-        let update = RequestContent::UpdateState(crate::model::messages::UpdateState {
+        let update = RequestContent::UpdateState(ankaios_model::messages::UpdateState {
             new_state: None,
             masks: vec![],
             ..Default::default()

@@ -13,8 +13,8 @@
 //! everybody else away from them is the folder of the workload, which is ours alone: an engine
 //! mounts through it, others do not get through.
 
-use crate::limits::{PIPE_CAPACITY, PIPE_CONTENT_MAX};
-use crate::platform::private_folder::{PrivateFolder, check_owner};
+use ankaios_platform::limits::{PIPE_CAPACITY, PIPE_CONTENT_MAX};
+use ankaios_platform::private_folder::{PrivateFolder, check_owner};
 use rustix::fs::{
     CWD, FileType, Mode, OFlags, Stat, chmod, fstat, lstat, mknodat, open, openat, rmdir, unlink,
 };

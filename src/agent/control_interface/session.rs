@@ -3,15 +3,16 @@
 //! Thread: `control`. Owns: bytes that are no whole message yet, whether the workload has sent a
 //! hello, one request that waits for room. Gives: [`Effect`]s, and waits for nothing.
 
-use crate::limits::{CONTROL_MESSAGE_TIME, REQUEST_ID_MAX};
-use crate::model::authorizer::Authorizer;
-use crate::model::messages::{
+use crate::limits::CONTROL_MESSAGE_TIME;
+use ankaios_model::authorizer::Authorizer;
+use ankaios_model::messages::{
     FromWorkload, NO_STATE, Request, RequestContent, Response, ResponseContent, ToWorkload,
 };
-use crate::model::names::{Name, excerpt};
-use crate::model::version::check_compatible;
-use crate::platform::logging::log_source;
-use crate::wire::delimited::{ConvertError, FrameBuffer, read_message};
+use ankaios_model::names::{Name, excerpt};
+use ankaios_model::version::check_compatible;
+use ankaios_platform::logging::log_source;
+use ankaios_wire::delimited::{ConvertError, FrameBuffer, read_message};
+use ankaios_wire::limits::REQUEST_ID_MAX;
 use log::{debug, info, warn};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

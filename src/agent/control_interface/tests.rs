@@ -1,11 +1,11 @@
 //! Tests of the hub: interfaces opened, kept and ended while answers come.
 
 use super::*;
-use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
-use crate::limits::CONTROL_MESSAGE_MAX;
-use crate::model::access_rules::{AccessRule, Operation};
-use crate::model::messages::{LogEntry, ReadState, RequestContent, ResponseContent, ToServer};
-use crate::model::names::InstanceName;
+use crate::uplink_outbox::{UplinkReader, uplink_outbox};
+use ankaios_model::access_rules::{AccessRule, Operation};
+use ankaios_model::messages::{LogEntry, ReadState, RequestContent, ResponseContent, ToServer};
+use ankaios_model::names::InstanceName;
+use ankaios_platform::limits::CONTROL_MESSAGE_MAX;
 
 impl ControlHub {
     /// A workload has requested events and logs with this id, and got the first response.

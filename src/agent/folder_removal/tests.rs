@@ -1,8 +1,8 @@
 //! Tests of the removal: what is nested, linked, locked or swapped by somebody who may write there.
 
 use super::*;
-use crate::limits::STACK_SMALL;
-use crate::platform::clock::SystemClock;
+use ankaios_platform::clock::SystemClock;
+use ankaios_platform::limits::STACK_SMALL;
 use crossbeam_channel::Receiver;
 use rustix::fs::{RenameFlags, mkdirat, renameat_with};
 use std::cell::Cell;
@@ -48,9 +48,9 @@ fn depth_costs_neither_stack_nor_descriptors_nor_long_paths() {
     nest(&folder, 8_000);
     let removed = folder.clone();
     let thread =
-        crate::platform::threads::spawn("removes", STACK_SMALL, move || remove(&removed).unwrap())
+        ankaios_platform::threads::spawn("removes", STACK_SMALL, move || remove(&removed).unwrap())
             .unwrap();
-    assert!(crate::platform::threads::join_all(vec![thread], LONG).is_empty());
+    assert!(ankaios_platform::threads::join_all(vec![thread], LONG).is_empty());
     assert!(!folder.exists());
 }
 

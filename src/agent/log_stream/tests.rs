@@ -3,12 +3,12 @@
 
 use super::super::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
 use super::*;
-use crate::limits::LOG_MESSAGE_MAX;
-use crate::platform::clock::{Clock as _, SystemClock};
-use crate::runtime::RuntimeError;
-use crate::runtime::engine_children::EngineChildren;
-use crate::runtime::log_reader::LogCall;
-use crate::simulation::fake_connector::FakeEngine;
+use ankaios_fakes::fake_connector::FakeEngine;
+use ankaios_model::limits::LOG_MESSAGE_MAX;
+use ankaios_platform::clock::{Clock as _, SystemClock};
+use ankaios_runtime::RuntimeError;
+use ankaios_runtime::engine_children::EngineChildren;
+use ankaios_runtime::log_reader::LogCall;
 use crossbeam_channel::{Receiver, bounded};
 use std::cell::RefCell;
 use std::path::Path;

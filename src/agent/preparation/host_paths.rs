@@ -4,10 +4,10 @@
 //! Thread: `call:<name>` looks before a create, `wl:<name>` right before the start; `paths` does it
 //! for them, since a path on a network mount may hang.
 
-use crate::agent::probes::paths::{self, PathFacts, PathProbes};
-use crate::model::runtime_config::ContainerConfig;
-use crate::platform::sync::Mutex;
-use crate::runtime::NewContainer;
+use ankaios_model::runtime_config::ContainerConfig;
+use ankaios_platform::sync::Mutex;
+use ankaios_runtime::NewContainer;
+use ankaios_runtime::probes::paths::{self, PathFacts, PathProbes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;

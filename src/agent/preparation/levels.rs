@@ -3,10 +3,10 @@
 //!
 //! Thread: none, plain functions; used by `wl:<name>`.
 
-use crate::model::prepare_level::PrepareLevel;
-use crate::model::runtime_config::{ContainerConfig, EngineConfig};
-use crate::model::workload::Workload;
-use crate::runtime::containerd;
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::runtime_config::{ContainerConfig, EngineConfig};
+use ankaios_model::workload::Workload;
+use ankaios_runtime::containerd;
 
 /// What there is of a workload that waits, and goes before it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

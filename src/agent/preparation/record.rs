@@ -4,14 +4,14 @@
 //! connector keeps the text.
 
 use super::host_paths::HostPaths;
-use crate::agent::control_interface;
-use crate::agent::probes::prober::notify_socket_path;
-use crate::agent::workload_files::file_paths;
-use crate::model::messages::AddedWorkload;
-use crate::model::prepare_level::PrepareLevel;
-use crate::model::runtime_config::{EngineConfig, ReadConfig};
-use crate::model::workload::Workload;
-use crate::runtime::{ContainerId, NewContainer, RuntimeConnector, RuntimeError};
+use crate::control_interface;
+use crate::workload_files::file_paths;
+use ankaios_model::messages::AddedWorkload;
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::runtime_config::{EngineConfig, ReadConfig};
+use ankaios_model::workload::Workload;
+use ankaios_runtime::probes::prober::notify_socket_path;
+use ankaios_runtime::{ContainerId, NewContainer, RuntimeConnector, RuntimeError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::io::Write as _;

@@ -1,12 +1,12 @@
 //! Preparations of a whole agent, driven event by event, with a fake engine.
 
-use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::messages::AddedWorkload;
-use crate::model::prepare_level::PrepareLevel;
-use crate::model::workload::{AddCondition, File, FileContent, Workload};
-use crate::platform::clock::Clock as _;
-use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
-use crate::simulation::stepped_agent::{AgentRig, deleted_after, wanted_with};
+use crate::stepped_agent::{AgentRig, deleted_after, wanted_with};
+use ankaios_fakes::fake_connector::{Call, FakeEngine, Fault};
+use ankaios_model::execution_state::{ExecutionState, Phase};
+use ankaios_model::messages::AddedWorkload;
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::workload::{AddCondition, File, FileContent, Workload};
+use ankaios_platform::clock::Clock as _;
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;

@@ -5,21 +5,21 @@
 
 use super::next::{is_prepared, surplus_of};
 use super::{Existing, RuntimeManager, Waits, removed};
-use crate::agent::conditions::Gate;
-use crate::agent::end_record;
-use crate::agent::probes::short_info;
-use crate::agent::state_checker::KnownEnd;
-use crate::agent::wish_slot::Surplus;
-use crate::agent::workload_control_loop::Held;
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::lifecycle::Check;
-use crate::model::messages::AddedWorkload;
-use crate::model::names::Name;
-use crate::model::workload::Workload;
-use crate::platform::clock::Clock;
-use crate::platform::logging::log_source;
-use crate::runtime::ListedContainer;
-use crate::runtime::container_records::{Noted, leave_strangers};
+use crate::conditions::Gate;
+use crate::end_record;
+use crate::state_checker::KnownEnd;
+use crate::wish_slot::Surplus;
+use crate::workload_control_loop::Held;
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::lifecycle::Check;
+use ankaios_model::messages::AddedWorkload;
+use ankaios_model::names::Name;
+use ankaios_model::workload::Workload;
+use ankaios_platform::clock::Clock;
+use ankaios_platform::logging::log_source;
+use ankaios_runtime::ListedContainer;
+use ankaios_runtime::container_records::{Noted, leave_strangers};
+use ankaios_runtime::probes::short_info;
 use log::info;
 use std::collections::BTreeMap;
 

@@ -2,14 +2,14 @@
 //!
 //! Thread: `scheduler`; part of [`super::RuntimeManager`].
 
-use crate::agent::backoff::backoff_max;
-use crate::agent::events::SchedulerEvent;
-use crate::agent::state_checker::{ListResult, WatchCommand};
-use crate::agent::workload_control_loop::Engines;
+use crate::backoff::backoff_max;
+use crate::events::SchedulerEvent;
 use crate::limits::{FIRST_LISTING_MAX, REPAIR_INTERVAL};
-use crate::model::names::Name;
-use crate::runtime::command::reason;
-use crate::runtime::{ListedContainer, RuntimeError};
+use crate::state_checker::{ListResult, WatchCommand};
+use crate::workload_control_loop::Engines;
+use ankaios_model::names::Name;
+use ankaios_runtime::command::reason;
+use ankaios_runtime::{ListedContainer, RuntimeError};
 use crossbeam_channel::{Sender, TrySendError};
 use log::{debug, info, warn};
 use std::collections::BTreeMap;

@@ -7,20 +7,20 @@
 //! before the hello.
 
 use super::{Existing, Record, RuntimeManager, Waits};
-use crate::agent::conditions::Gate;
-use crate::agent::events::PreparationReport;
-use crate::agent::preparation::record::Record as PreparedRecord;
-use crate::agent::probes::short_info;
-use crate::agent::settings::unsupported_runtime;
-use crate::agent::wish_slot::{Preparation, Surplus};
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::guarded_update::CANNOT_BE_STAGED;
-use crate::model::messages::{AddedWorkload, PreparedInstance};
-use crate::model::names::{InstanceName, Name};
-use crate::model::prepare_level::PrepareLevel;
-use crate::platform::clock::Clock;
-use crate::platform::logging::log_source;
-use crate::runtime::{ListedContainer, RuntimeConnector};
+use crate::conditions::Gate;
+use crate::events::PreparationReport;
+use crate::preparation::record::Record as PreparedRecord;
+use crate::settings::unsupported_runtime;
+use crate::wish_slot::{Preparation, Surplus};
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::guarded_update::CANNOT_BE_STAGED;
+use ankaios_model::messages::{AddedWorkload, PreparedInstance};
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_platform::clock::Clock;
+use ankaios_platform::logging::log_source;
+use ankaios_runtime::probes::short_info;
+use ankaios_runtime::{ListedContainer, RuntimeConnector};
 use log::warn;
 use std::collections::BTreeMap;
 use std::time::Duration;

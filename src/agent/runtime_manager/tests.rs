@@ -2,27 +2,10 @@
 
 use super::*;
 use crate::limits::LOAD_INTERVAL;
-use crate::model::workload::AddCondition;
-use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
-use crate::simulation::stepped_agent::{AgentRig as Rig, deleted_after, wanted_with};
+use crate::stepped_agent::{AgentRig as Rig, deleted_after, wanted_with};
+use ankaios_fakes::fake_connector::{Call, FAILURE, FakeEngine, Fault};
+use ankaios_model::workload::AddCondition;
 use std::time::Duration;
-
-impl<C: Clock> RuntimeManager<C> {
-    /// How many records there are, of what waits, and of workloads with conditions.
-    pub fn sizes(&self) -> [usize; 3] {
-        let waiting = self
-            .records
-            .values()
-            .filter(|record| record.waits != Waits::No)
-            .count();
-        let gates = self
-            .records
-            .values()
-            .filter(|record| record.gate.is_some())
-            .count();
-        [self.records.len(), waiting, gates]
-    }
-}
 
 impl Rig {
     /// An agent where these run already.

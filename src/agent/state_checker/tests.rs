@@ -1,9 +1,10 @@
 //! The checker on one thread: a manual clock, listings and ends of processes given by the test.
 
 use super::*;
-use crate::runtime::ListedPods;
-use crate::simulation::fake_connector::FakeEngine;
-use crate::simulation::manual_clock::ManualClock;
+use ankaios_fakes::fake_connector::FakeEngine;
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_platform::watchdog::WatchedThreads;
+use ankaios_runtime::ListedPods;
 use std::sync::{Arc, Mutex};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -1007,7 +1008,13 @@ fn the_threads_report_and_end_with_their_sender() {
     let (reports, reported) = bounded(4);
     let connector = Box::new(engine.connector("agent_A"));
     let settings = settings();
-    let thread = start(settings, connector, inbox, Heartbeat::unattended()).unwrap();
+    let thread = start(
+        settings,
+        connector,
+        inbox,
+        WatchedThreads::new(|_| {}).add("unattended"),
+    )
+    .unwrap();
     let instance = instance("web");
     let id = engine.add(&instance, ExecutionState::plain(Phase::Running));
     let reply: StateReply = Box::new(move |state| reports.send(state).unwrap());

@@ -3,19 +3,21 @@
 
 use super::super::uplink_outbox::{UplinkOutbox, uplink_outbox};
 use super::*;
-use crate::limits::{CONNECT_MAX, MESSAGE_MAX, SCHEDULER_INBOX, SERVER_INBOX};
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AgentCapabilities, AgentHello, AgentLoad, FromServer};
-use crate::model::names::InstanceName;
-use crate::model::version::VERSION;
-use crate::platform::threads::Thread;
-use crate::platform::watchdog::WatchedThreads;
-use crate::simulation::manual_clock::ManualClock;
-use crate::wire::address::{Security, ServerUrl};
-use crate::wire::client::Service;
-use crate::wire::outbox::Outbox;
-use crate::wire::peer::{PeerEvent, PeerHello};
-use crate::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
+use crate::limits::SCHEDULER_INBOX;
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::limits::MESSAGE_MAX;
+use ankaios_model::messages::{AgentCapabilities, AgentHello, AgentLoad, FromServer};
+use ankaios_model::names::InstanceName;
+use ankaios_model::version::VERSION;
+use ankaios_platform::threads::Thread;
+use ankaios_platform::watchdog::WatchedThreads;
+use ankaios_wire::address::{ListenAddress, Security, ServerUrl};
+use ankaios_wire::client::Service;
+use ankaios_wire::limits::{CONNECT_MAX, SERVER_INBOX};
+use ankaios_wire::outbox::Outbox;
+use ankaios_wire::peer::{PeerEvent, PeerHello};
+use ankaios_wire::server_endpoint::{EndpointOptions, ServerEndpoint};
 use std::net::SocketAddr;
 
 /// Longest wait for what must come.
@@ -23,11 +25,25 @@ const LIMIT: Duration = Duration::from_secs(180);
 
 fn endpoint(address: SocketAddr) -> (ServerEndpoint, Receiver<PeerEvent>) {
     let (inbox, events) = bounded(SERVER_INBOX);
-    let options = EndpointOptions::tcp(address, Security::Insecure, MESSAGE_MAX);
+    let options = EndpointOptions {
+        addresses: vec![ListenAddress::Tcp(address)],
+        socket_mode: 0o660,
+        security: Security::Insecure,
+        message_max: MESSAGE_MAX,
+        commander_names: Vec::new(),
+    };
     (
-        ServerEndpoint::start(&options, inbox, &mut WatchedThreads::unattended()).unwrap(),
+        ServerEndpoint::start(&options, inbox, &mut WatchedThreads::new(|_| {})).unwrap(),
         events,
     )
+}
+
+/// The TCP address, of which there is one.
+fn address_of(server: &ServerEndpoint) -> SocketAddr {
+    match server.addresses() {
+        [ListenAddress::Tcp(address)] => *address,
+        other => panic!("{other:?}"),
+    }
 }
 
 /// An uplink on a thread of its own.
@@ -63,7 +79,8 @@ impl Running {
             status: StatusBoard::default(),
         };
         let thread = threads::spawn("uplink", STACK_LARGE, move || {
-            let _ = results.send(uplink.run(&stopped, &Heartbeat::unattended()));
+            let _ =
+                results.send(uplink.run(&stopped, &WatchedThreads::new(|_| {}).add("unattended")));
         });
         Self {
             outbox,
@@ -96,7 +113,7 @@ fn opened(events: &Receiver<PeerEvent>) -> Outbox {
                         tells_usage: true,
                         prepares: true
                     },
-                    version: crate::model::version::VERSION.to_owned()
+                    version: ankaios_model::version::VERSION.to_owned()
                 })
             );
             outbox
@@ -144,7 +161,7 @@ fn state(phase: Phase) -> WorkloadState {
 #[test]
 fn a_lost_connection_is_told_and_made_again_and_what_was_put_meanwhile_is_sent() {
     let (server, peers) = endpoint("127.0.0.1:0".parse().unwrap());
-    let uplink = Running::start(server.address(), VERSION);
+    let uplink = Running::start(address_of(&server), VERSION);
     let to_agent = opened(&peers);
     greet(&to_agent, &uplink);
     uplink.outbox.put(state(Phase::Running));
@@ -167,7 +184,7 @@ fn a_lost_connection_is_told_and_made_again_and_what_was_put_meanwhile_is_sent()
 #[test]
 fn what_is_put_because_of_a_hello_is_sent_on_each_connection() {
     let (server, peers) = endpoint("127.0.0.1:0".parse().unwrap());
-    let uplink = Running::start(server.address(), VERSION);
+    let uplink = Running::start(address_of(&server), VERSION);
     for cpu_usage in 0..3 {
         let to_agent = opened(&peers);
         greet(&to_agent, &uplink);
@@ -187,7 +204,7 @@ fn what_is_put_because_of_a_hello_is_sent_on_each_connection() {
 #[test]
 fn a_server_of_another_version_is_given_up() {
     let (server, _peers) = endpoint("127.0.0.1:0".parse().unwrap());
-    let uplink = Running::start(server.address(), "9.0.0");
+    let uplink = Running::start(address_of(&server), "9.0.0");
     let text = uplink.result.recv_timeout(LIMIT).unwrap();
     assert_eq!(
         text.as_deref(),
@@ -199,7 +216,7 @@ fn a_server_of_another_version_is_given_up() {
 #[test]
 fn a_server_that_comes_later_is_found() {
     let (server, _) = endpoint("127.0.0.1:0".parse().unwrap());
-    let address = server.address();
+    let address = address_of(&server);
     server.stop(LIMIT);
     let uplink = Running::start(address, VERSION);
     let (server, peers) = endpoint(address);

@@ -11,8 +11,8 @@
 //!
 //! Thread: `usage`, `metrics`. Owns: nothing but a buffer.
 
-use crate::model::usage::WorkloadUsage;
-use crate::runtime::MainProcess;
+use ankaios_model::usage::WorkloadUsage;
+use ankaios_runtime::MainProcess;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};

@@ -1,9 +1,9 @@
 //! What samples say of instances with one container, several, or none.
 
 use super::*;
-use crate::agent::uplink_outbox::uplink_outbox;
-use crate::model::usage::NodeUsage;
-use crate::runtime::{ContainerId, MainProcess};
+use crate::uplink_outbox::uplink_outbox;
+use ankaios_model::usage::NodeUsage;
+use ankaios_runtime::{ContainerId, MainProcess};
 use std::fs;
 
 fn container(memory: u64, start_ticks: u64) -> Reading {

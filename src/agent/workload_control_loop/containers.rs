@@ -8,18 +8,18 @@
 //! Gives: states to the scheduler (may block there).
 
 use super::{AfterDelete, Stage, WorkloadControlLoop};
-use crate::agent::backoff::retry_delay;
-use crate::agent::engine_call::{CallDone, CallResult};
-use crate::agent::events::send_state;
-use crate::agent::probes::prober::notify_socket_path;
-use crate::agent::start_slots::SlotRequest;
-use crate::agent::wish_slot::Surplus;
-use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::messages::AddedWorkload;
-use crate::model::names::{InstanceName, Name};
-use crate::model::workload::Workload;
-use crate::platform::clock::Clock;
-use crate::runtime::{ContainerId, RuntimeError};
+use crate::backoff::retry_delay;
+use crate::engine_call::{CallDone, CallResult};
+use crate::events::send_state;
+use crate::start_slots::SlotRequest;
+use crate::wish_slot::Surplus;
+use ankaios_model::execution_state::{ExecutionState, Phase};
+use ankaios_model::messages::AddedWorkload;
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::workload::Workload;
+use ankaios_platform::clock::Clock;
+use ankaios_runtime::probes::prober::notify_socket_path;
+use ankaios_runtime::{ContainerId, RuntimeError};
 use log::{debug, warn};
 use std::collections::BTreeSet;
 use std::sync::Arc;

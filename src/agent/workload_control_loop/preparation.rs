@@ -10,21 +10,21 @@
 //! block there).
 
 use super::WorkloadControlLoop;
-use crate::agent::backoff::retry_delay;
-use crate::agent::engine_call::{CallDone, CallResult, CallStep, EngineCall};
-use crate::agent::events::{PreparationReport, SchedulerEvent};
-use crate::agent::preparation::levels::{self, Old};
-use crate::agent::preparation::record::{PreparedContainer, new_container};
-use crate::agent::settings::unsupported_runtime;
-use crate::agent::start_slots::{SlotRequest, Use};
-use crate::agent::state_checker::WatchCommand;
-use crate::agent::wish_slot::Preparation;
+use crate::backoff::retry_delay;
+use crate::engine_call::{CallDone, CallResult, CallStep, EngineCall};
+use crate::events::{PreparationReport, SchedulerEvent};
 use crate::limits::START_SLOT_MAX;
-use crate::model::messages::AddedWorkload;
-use crate::model::prepare_level::{PREPARE_PREFIX, PREPARED_PREFIX, PrepareLevel};
-use crate::platform::clock::Clock;
-use crate::platform::sync::EventFd;
-use crate::runtime::{ContainerId, NewContainer, RuntimeError};
+use crate::preparation::levels::{self, Old};
+use crate::preparation::record::{PreparedContainer, new_container};
+use crate::settings::unsupported_runtime;
+use crate::start_slots::{SlotRequest, Use};
+use crate::state_checker::WatchCommand;
+use crate::wish_slot::Preparation;
+use ankaios_model::messages::AddedWorkload;
+use ankaios_model::prepare_level::{PREPARE_PREFIX, PREPARED_PREFIX, PrepareLevel};
+use ankaios_platform::clock::Clock;
+use ankaios_platform::sync::EventFd;
+use ankaios_runtime::{ContainerId, NewContainer, RuntimeError};
 use log::info;
 use std::time::Instant;
 

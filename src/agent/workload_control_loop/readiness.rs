@@ -6,14 +6,14 @@
 //! Gives: [`ProbeOrder`] to `probes`, states to the scheduler (may block there).
 
 use super::{AfterDelete, Stage, WorkloadControlLoop};
-use crate::agent::backoff::{Ended, RestartBackoff};
-use crate::agent::probes::prober::{notify_socket, notify_socket_path};
-use crate::agent::probes::{Outcome, ProbeOrder, ProbeReport, Purpose, short_info};
-use crate::agent::state_checker::KnownEnd;
-use crate::model::execution_state::{ExecutionState, GONE_PREFIX, NO_MORE_RESTARTS, Phase};
-use crate::model::lifecycle::{AliveAction, Check, Lifecycle, OnDeadline, Pace, Ready};
-use crate::platform::clock::Clock;
-use crate::runtime::{ProbeTarget, RuntimeError};
+use crate::backoff::{Ended, RestartBackoff};
+use crate::state_checker::KnownEnd;
+use ankaios_model::execution_state::{ExecutionState, GONE_PREFIX, NO_MORE_RESTARTS, Phase};
+use ankaios_model::lifecycle::{AliveAction, Check, Lifecycle, OnDeadline, Pace, Ready};
+use ankaios_platform::clock::Clock;
+use ankaios_runtime::probes::prober::{notify_socket, notify_socket_path};
+use ankaios_runtime::probes::{Outcome, ProbeOrder, ProbeReport, Purpose, short_info};
+use ankaios_runtime::{ProbeTarget, RuntimeError};
 use log::{info, warn};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;

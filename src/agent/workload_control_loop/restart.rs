@@ -6,14 +6,14 @@
 //! scheduler (may block at both).
 
 use super::{AfterDelete, Stage, WorkloadControlLoop};
-use crate::agent::backoff::Ended;
-use crate::agent::end_record;
-use crate::agent::state_checker::{KnownEnd, WatchCommand};
+use crate::backoff::Ended;
+use crate::end_record;
 use crate::limits::CREATED_MAX;
-use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::workload::RestartPolicy;
-use crate::platform::clock::Clock;
-use crate::runtime::{ContainerId, MainProcess};
+use crate::state_checker::{KnownEnd, WatchCommand};
+use ankaios_model::execution_state::{ExecutionState, Phase};
+use ankaios_model::workload::RestartPolicy;
+use ankaios_platform::clock::Clock;
+use ankaios_runtime::{ContainerId, MainProcess};
 use log::{debug, info};
 
 impl<C: Clock> WorkloadControlLoop<C> {

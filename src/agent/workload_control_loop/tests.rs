@@ -1,33 +1,26 @@
 //! A control loop with a manual clock and an engine in memory: no thread, no sleep.
 
 use super::*;
-use crate::agent::backoff::backoff_max;
-use crate::agent::control_interface::ControlHub;
-use crate::agent::engine_call::EngineCall;
-use crate::agent::start_slots::Use;
-use crate::agent::state_checker::{StateReply, WatchCommand};
-use crate::agent::uplink_outbox::uplink_outbox;
-use crate::agent::wish_slot::{Surplus, Wish, WishSender, wish_slot};
+use crate::backoff::backoff_max;
+use crate::control_interface::ControlHub;
+use crate::engine_call::EngineCall;
 use crate::limits::{
-    ADDITIONAL_INFO_MAX, CONTROL_MESSAGE_MAX, CREATED_MAX, RESTART_RESET, RESTART_SPACING,
-    REVIVAL_INTERVAL, START_SLOT_MAX, WATCH_INBOX,
+    CREATED_MAX, RESTART_RESET, RESTART_SPACING, REVIVAL_INTERVAL, START_SLOT_MAX, WATCH_INBOX,
 };
-use crate::model::access_rules::{AccessRule, Operation};
-use crate::model::messages::AddedWorkload;
-use crate::model::workload::{File, FileContent, RestartPolicy};
-use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
-use crate::simulation::fake_probes::FakeProbes;
-use crate::simulation::manual_clock::ManualClock;
+use crate::start_slots::Use;
+use crate::state_checker::{StateReply, WatchCommand};
+use crate::uplink_outbox::uplink_outbox;
+use crate::wish_slot::{Surplus, Wish, WishSender, wish_slot};
+use ankaios_fakes::fake_connector::{Call, FAILURE, FakeEngine, Fault};
+use ankaios_fakes::fake_probes::FakeProbes;
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::access_rules::{AccessRule, Operation};
+use ankaios_model::messages::AddedWorkload;
+use ankaios_model::workload::{File, FileContent, RestartPolicy};
+use ankaios_platform::limits::{ADDITIONAL_INFO_MAX, CONTROL_MESSAGE_MAX};
 use crossbeam_channel::{Receiver, bounded};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
-
-impl<C: Clock> WorkloadControlLoop<C> {
-    /// Becomes ready when there may be an event.
-    pub fn woken(&self) -> Receiver<()> {
-        self.slot.woken().clone()
-    }
-}
 
 /// A control loop and everything around it.
 struct Rig {
@@ -1655,10 +1648,11 @@ fn the_thread_ends_when_the_agent_drops_its_end() {
     let rig = Rig::new();
     drop(rig.wishes);
     let control_loop = rig.control_loop;
-    let thread =
-        crate::platform::threads::spawn("wl:web", crate::limits::STACK_WORKLOAD, move || {
-            control_loop.run()
-        })
-        .unwrap();
-    assert!(crate::platform::threads::join_all([thread], Duration::from_secs(180)).is_empty());
+    let thread = ankaios_platform::threads::spawn(
+        "wl:web",
+        ankaios_runtime::limits::STACK_WORKLOAD,
+        move || control_loop.run(),
+    )
+    .unwrap();
+    assert!(ankaios_platform::threads::join_all([thread], Duration::from_secs(180)).is_empty());
 }

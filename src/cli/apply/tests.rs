@@ -3,7 +3,7 @@
 mod validate;
 
 use super::*;
-use crate::cli::tests::play;
+use crate::tests::play;
 
 /// Merges manifests `a.yaml`, `b.yaml`, ... and gives the update or the error, standard output and
 /// standard error.

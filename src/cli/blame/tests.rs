@@ -4,7 +4,7 @@ mod chart;
 mod printed;
 
 use super::*;
-use crate::cli::tests::let_need;
+use crate::tests::let_need;
 
 /// A state with one instance `1` for each of `starts`: its agent and name (`agent/name`, agent `A`
 /// without), and its times, those of [`Start`] in their order from `desired` to `ended`. The server
@@ -132,7 +132,7 @@ pub fn example() -> Node {
 /// `ANKAIOS_WRITE_GOLDEN` in the environment writes it there.
 #[track_caller]
 pub fn assert_documented(begin: &str, text: &str) {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/fast-boot.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/fast-boot.md");
     let page = std::fs::read_to_string(path).unwrap();
     let block = |page: &str| {
         let from = page.find(&format!("```text\n{begin}")).expect(begin) + "```text\n".len();

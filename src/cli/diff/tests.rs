@@ -1,11 +1,11 @@
 //! Differences as text and JSON, against a scripted server.
 
 use super::*;
-use crate::cli::output::yaml_lines;
-use crate::cli::set;
-use crate::cli::tests::{Played, Step, let_need, play, state};
-use crate::model::execution_state::Phase;
-use crate::model::shown_text::acts_on_terminal;
+use crate::output::yaml_lines;
+use crate::set;
+use crate::tests::{Played, Step, let_need, play, state};
+use ankaios_model::execution_state::Phase;
+use ankaios_model::shown_text::acts_on_terminal;
 use rustix::time::{ClockId, clock_gettime};
 use serde_yaml::Value;
 

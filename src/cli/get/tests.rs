@@ -1,7 +1,7 @@
 //! Tables, filters and the watch mode, against a scripted server.
 
 use super::*;
-use crate::cli::tests::{ScriptedServer, Step, instance, let_need, play, reported, state};
+use crate::tests::{ScriptedServer, Step, instance, let_need, play, reported, state};
 
 /// Standard output of a command that ends well and plays the whole script.
 fn written(
@@ -370,7 +370,7 @@ fn tables_are_followed_by_nothing_but_a_warning_about_storage() {
             configs(Format::default(), link, output)
         }),
         (part(none), |link, output| {
-            crate::cli::update::print(Format::default(), link, output)
+            crate::update::print(Format::default(), link, output)
         }),
     ] {
         let played = play(None, vec![Step::State(step)], get);

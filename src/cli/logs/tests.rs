@@ -1,8 +1,8 @@
 //! What `ank logs` requests, prints and ends with, against a scripted server.
 
 use super::*;
-use crate::cli::tests::{Played, Step, instance, play, reported, state};
-use crate::model::node::Node;
+use crate::tests::{Played, Step, instance, play, reported, state};
+use ankaios_model::node::Node;
 
 fn arguments(names: &[&str]) -> LogsArguments {
     LogsArguments {

@@ -4,11 +4,11 @@ mod check;
 mod kept;
 
 use super::*;
-use crate::cli::error::ExitCode;
-use crate::cli::session::Context;
-use crate::cli::settings::Waiting;
-use crate::cli::tests::{Played, Step, accepted, play, reported, state};
-use crate::model::execution_state::Phase;
+use crate::error::ExitCode;
+use crate::session::Context;
+use crate::settings::Waiting;
+use crate::tests::{Played, Step, accepted, play, reported, state};
+use ankaios_model::execution_state::Phase;
 
 /// A state with modes, in which `nav` and `map` name some.
 fn with_modes(current: &str, cause: Option<&str>) -> Node {

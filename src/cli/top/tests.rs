@@ -1,10 +1,10 @@
 //! What `ank top` reads, computes and prints, against a scripted server.
 
 use super::*;
-use crate::cli::args::{Arguments, Verb};
-use crate::cli::tests::{Played, Step, play, reported, state};
-use crate::model::execution_state::Phase;
-use crate::model::usage::{AgentUsage, NO_ANSWER};
+use crate::args::{Arguments, Verb};
+use crate::tests::{Played, Step, play, reported, state};
+use ankaios_model::execution_state::Phase;
+use ankaios_model::usage::{AgentUsage, NO_ANSWER};
 use std::time::{Duration, UNIX_EPOCH};
 
 const MIB: u64 = 1024 * 1024;

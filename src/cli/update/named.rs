@@ -5,14 +5,14 @@
 
 use super::trial::{ClientTrial, Earlier, effective_mask};
 use super::{GUARDED_MASKS, Guarded, WaitState, wait};
-use crate::cli::error::{ExitCode, Result};
-use crate::cli::modes::PART;
-use crate::cli::rows::{self, entries, text};
-use crate::cli::session::{Accepted, Context, ServerLink};
-use crate::model::field_path::parts;
-use crate::model::modes::MODES_TAG;
-use crate::model::names::InstanceName;
-use crate::model::node::Node;
+use crate::error::{ExitCode, Result};
+use crate::modes::PART;
+use crate::rows::{self, entries, text};
+use crate::session::{Accepted, Context, ServerLink};
+use ankaios_model::field_path::parts;
+use ankaios_model::modes::MODES_TAG;
+use ankaios_model::names::InstanceName;
+use ankaios_model::node::Node;
 use std::collections::BTreeSet;
 use std::time::Instant;
 

@@ -5,9 +5,9 @@ mod guarded;
 mod waiting;
 
 use super::*;
-use crate::cli::settings::{AbsentAgents, Waiting};
-use crate::cli::tests::{Played, Step, accepted, instance, let_need, play, reported, state};
-use crate::model::execution_state::Phase;
+use crate::settings::{AbsentAgents, Waiting};
+use crate::tests::{Played, Step, accepted, instance, let_need, play, reported, state};
+use ankaios_model::execution_state::Phase;
 use std::time::Duration;
 
 fn run(

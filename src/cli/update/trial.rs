@@ -6,19 +6,19 @@
 //! why it failed.
 
 use super::{Progress, WaitState, wait};
-use crate::cli::error::{CliError, ExitCode, Result};
-use crate::cli::output::one_line;
-use crate::cli::rows;
-use crate::cli::session::{Accepted, Context, ServerLink};
-use crate::cli::settings::AbsentAgents;
-use crate::limits::UPDATE_LOSSES;
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::field_path::parts;
-use crate::model::lifecycle::{self, OnFailure, Terms};
-use crate::model::names::{InstanceName, Name};
-use crate::model::node::Node;
-use crate::model::trial::{Candidate, Failure, LATE, Trial};
-use crate::model::workload::{AddCondition, RestartPolicy};
+use crate::error::{CliError, ExitCode, Result};
+use crate::output::one_line;
+use crate::rows;
+use crate::session::{Accepted, Context, ServerLink};
+use crate::settings::AbsentAgents;
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::field_path::parts;
+use ankaios_model::lifecycle::{self, OnFailure, Terms};
+use ankaios_model::limits::UPDATE_LOSSES;
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::node::Node;
+use ankaios_model::trial::{Candidate, Failure, LATE, Trial};
+use ankaios_model::workload::{AddCondition, RestartPolicy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 

@@ -1,12 +1,12 @@
 //! Tests of the rules: the documented tables, and what must hold for all rules and requests.
 
 use super::*;
-use crate::model::field_path::apply;
-use crate::model::field_path::random_tree;
-use crate::model::mask_tree::{self, MaskTree};
-use crate::model::messages::{LogsRequest, ReadState, UpdateState};
-use crate::model::names::InstanceName;
-use crate::model::node::Node;
+use crate::field_path::apply;
+use crate::field_path::random_tree;
+use crate::mask_tree::{self, MaskTree};
+use crate::messages::{LogsRequest, ReadState, UpdateState};
+use crate::names::InstanceName;
+use crate::node::Node;
 
 fn owned(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()

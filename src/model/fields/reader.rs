@@ -5,12 +5,12 @@
 //! agent.
 
 use super::{Field, Kind, Object, TAG, TYPE, Text};
-use crate::model::names::alternatives;
-use crate::model::nearest::nearest;
-use crate::model::node::{Entries, Node};
-use crate::model::shown_text::without_passwords;
-use crate::model::version::{API_VERSION, API_VERSION_DEPRECATED};
-use crate::model::yaml::{Content, Location, Plain, Yaml};
+use crate::names::alternatives;
+use crate::nearest::nearest;
+use crate::node::{Entries, Node};
+use crate::shown_text::without_passwords;
+use crate::version::{API_VERSION, API_VERSION_DEPRECATED};
+use crate::yaml::{Content, Location, Plain, Yaml};
 use std::fmt;
 
 /// Unknown keys of one manifest that are warned about; more would hide the first ones.

@@ -3,10 +3,10 @@
 //! Thread: none, plain values and functions.
 
 use super::{Field, Kind, Object, QUOTED, TYPE, Text};
-use crate::model::access_rules::{LOG_RULE, Operation, STATE_RULE};
-use crate::model::field_path::WILDCARD;
-use crate::model::nearest::meant;
-use crate::model::workload::{AddCondition, RestartPolicy};
+use crate::access_rules::{LOG_RULE, Operation, STATE_RULE};
+use crate::field_path::WILDCARD;
+use crate::nearest::meant;
+use crate::workload::{AddCondition, RestartPolicy};
 
 const ANY_TEXT: Kind = Kind::Text(Text::Any);
 

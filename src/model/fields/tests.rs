@@ -8,10 +8,10 @@
 use super::reader::{Rules, read, read_part};
 use super::table::STATE;
 use super::{Field, Kind, Object, Text};
-use crate::model::lifecycle;
-use crate::model::runtime_config::{CONTAINER, KUBE};
-use crate::model::workload::{AddCondition, RestartPolicy};
-use crate::model::yaml::{self, Origin};
+use crate::lifecycle;
+use crate::runtime_config::{CONTAINER, KUBE};
+use crate::workload::{AddCondition, RestartPolicy};
+use crate::yaml::{self, Origin};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
@@ -339,7 +339,7 @@ fn neighbours(value: &Value) -> Vec<Value> {
 
 #[test]
 fn the_committed_schema_is_the_one_that_apply_checks() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("ank_schema.json");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ank_schema.json");
     let mut schema = schema();
     let committed = std::fs::read_to_string(&path).unwrap();
     take_descriptions(&serde_json::from_str(&committed).unwrap(), &mut schema);

@@ -1,7 +1,7 @@
 //! What a `lifecycle:` block may say, and the errors of what it may not.
 
 use super::*;
-use crate::model::prepare_level::PrepareLevel;
+use crate::prepare_level::PrepareLevel;
 
 const FULL: &str = "\
 image: localhost/storage:2.1

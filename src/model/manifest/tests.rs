@@ -1,11 +1,9 @@
 //! What manifests a server takes, and the texts of errors and warnings.
 
 use super::*;
-use crate::model::access_rules::{AccessRule, Operation};
-use crate::model::fields::reader::MANIFEST_WARNINGS_MAX;
-use crate::model::workload::{
-    AddCondition, ConfigItem, File, FileContent, RestartPolicy, Workload,
-};
+use crate::access_rules::{AccessRule, Operation};
+use crate::fields::reader::MANIFEST_WARNINGS_MAX;
+use crate::workload::{AddCondition, ConfigItem, File, FileContent, RestartPolicy, Workload};
 use std::collections::BTreeMap;
 
 /// A manifest with one workload `w` that has all mandatory fields, and `extra` lines below it.

@@ -1,8 +1,8 @@
 //! What a scripted service manager receives, with a clock that the test moves.
 
 use super::*;
-use crate::platform::watchdog::Heartbeat;
-use crate::simulation::manual_clock::ManualClock;
+use crate::manual_clock::ManualClock;
+use crate::watchdog::Heartbeat;
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use tempfile::TempDir;

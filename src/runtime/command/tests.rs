@@ -1,7 +1,7 @@
 //! Scripted children: what a call gives back, and that no child can hang, flood or outlive it.
 
 use super::*;
-use crate::limits::PIPE_CONTENT_MAX;
+use ankaios_platform::limits::PIPE_CONTENT_MAX;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use std::fs;

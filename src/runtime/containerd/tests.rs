@@ -1,12 +1,10 @@
 //! The connector against a scripted nerdctl.
 
 use super::*;
-use crate::model::messages::LogsRequest;
-use crate::runtime::container_engine::ContainerConnector;
-use crate::runtime::scripted_engine::{
-    ID, OTHER, ScriptedEngine, failed, id, new_container, run_call,
-};
-use crate::runtime::{NewContainer, RuntimeConnector as _, RuntimeError};
+use crate::container_engine::ContainerConnector;
+use crate::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container, run_call};
+use crate::{NewContainer, RuntimeConnector as _, RuntimeError};
+use ankaios_model::messages::LogsRequest;
 
 fn connector(script: &ScriptedEngine) -> ContainerConnector {
     let mut connector = ContainerConnector::new(&ENGINE, "agent_A", script.children());

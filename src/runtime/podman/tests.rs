@@ -1,19 +1,17 @@
 //! The connector against a scripted engine: which calls it makes, and what it makes of the answers.
 
 use super::*;
-use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::messages::LogsRequest;
-use crate::model::names::InstanceName;
-use crate::model::workload::Workload;
-use crate::runtime::ContainerId;
-use crate::runtime::ListedContainer;
-use crate::runtime::container_engine::ContainerConnector;
-use crate::runtime::container_list::podman_format;
-use crate::runtime::engine_cli::EngineCli;
-use crate::runtime::scripted_engine::{
-    ID, OTHER, ScriptedEngine, failed, id, new_container, run_call,
-};
-use crate::runtime::{MainProcess, NewContainer, RuntimeConnector as _, RuntimeError};
+use crate::ContainerId;
+use crate::ListedContainer;
+use crate::container_engine::ContainerConnector;
+use crate::container_list::podman_format;
+use crate::engine_cli::EngineCli;
+use crate::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container, run_call};
+use crate::{MainProcess, NewContainer, RuntimeConnector as _, RuntimeError};
+use ankaios_model::execution_state::{ExecutionState, Phase};
+use ankaios_model::messages::LogsRequest;
+use ankaios_model::names::InstanceName;
+use ankaios_model::workload::Workload;
 use std::fs;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;

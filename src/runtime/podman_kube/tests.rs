@@ -4,10 +4,10 @@ mod manifest;
 mod states;
 
 use super::*;
-use crate::model::execution_state::Phase;
-use crate::runtime::MainProcess;
-use crate::runtime::container_list::podman_format;
-use crate::runtime::scripted_engine::{ScriptedEngine, failed, id, new_container};
+use crate::MainProcess;
+use crate::container_list::podman_format;
+use crate::scripted_engine::{ScriptedEngine, failed, id, new_container};
+use ankaios_model::execution_state::Phase;
 use std::fs;
 use std::os::fd::AsFd as _;
 

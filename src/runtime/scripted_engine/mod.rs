@@ -3,12 +3,12 @@
 //!
 //! Thread: the one of the test.
 
-use super::container_config::config_of;
+use super::container_config::{EngineArguments as _, config_of};
 use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
 use super::{ContainerId, NewContainer, RuntimeError};
-use crate::model::names::InstanceName;
-use crate::model::workload::Workload;
+use ankaios_model::names::InstanceName;
+use ankaios_model::workload::Workload;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,10 +35,7 @@ impl ScriptedEngine {
             engine.on(&(index + 1).to_string(), answer);
         }
         fs::write(engine.path().join("calls"), "").unwrap();
-        let script = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/src/runtime/scripted_engine/engine.sh"
-        );
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripted_engine/engine.sh");
         // A link, since a file that is written while another test forks cannot be executed.
         std::os::unix::fs::symlink(script, engine.path().join("engine")).unwrap();
         engine

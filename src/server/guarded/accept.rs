@@ -6,22 +6,22 @@
 use super::trial::Candidate;
 use super::unit::{Touched, TouchedConfig, Unit, config_hash};
 use super::{Open, Record, block_of};
+use crate::ServerLoop;
 use crate::limits::{STATE_OF_WORKLOADS_MAX, UPDATES_OPEN, UPDATES_OPEN_OF_WORKLOADS};
-use crate::model::complete_state::{DesiredState, config_node, workload_bytes};
-use crate::model::execution_state::Phase;
-use crate::model::guarded_update::UpdatePhase;
-use crate::model::lifecycle::OnFailure;
-use crate::model::messages::{AddedWorkload, RequestContent, ResponseContent, UpdateState};
-use crate::model::names::Name;
-use crate::model::workload::RestartPolicy;
-use crate::platform::logging::utc;
-use crate::server::ServerLoop;
-use crate::server::modes::Modes;
-use crate::server::plan::{Difference, Version};
-use crate::server::prepare::PreparedUpdate;
-use crate::server::requester::Requester;
-use crate::server::state_store::UPDATE_NUMBER_MAX;
-use crate::server::update::{StateChange, UpdateError};
+use crate::modes::Modes;
+use crate::plan::{Difference, Version};
+use crate::prepare::PreparedUpdate;
+use crate::requester::Requester;
+use crate::state_store::UPDATE_NUMBER_MAX;
+use crate::update::{StateChange, UpdateError};
+use ankaios_model::complete_state::{DesiredState, config_node, workload_bytes};
+use ankaios_model::execution_state::Phase;
+use ankaios_model::guarded_update::UpdatePhase;
+use ankaios_model::lifecycle::OnFailure;
+use ankaios_model::messages::{AddedWorkload, RequestContent, ResponseContent, UpdateState};
+use ankaios_model::names::Name;
+use ankaios_model::workload::RestartPolicy;
+use ankaios_platform::logging::utc;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
@@ -31,7 +31,7 @@ impl ServerLoop {
     /// # Errors
     /// It makes the state too large, it is the same as one that was undone, too many are open, or
     /// it would become a part of one that is also about what the requester may not write.
-    pub(in crate::server) fn accept(
+    pub(crate) fn accept(
         &mut self,
         prepared: PreparedUpdate,
         requester: &Requester,
@@ -182,7 +182,7 @@ impl ServerLoop {
     }
 
     /// Whether `requester` may write all that these masks name.
-    pub(in crate::server) fn may_write(&self, requester: &Requester, masks: Vec<String>) -> bool {
+    pub(crate) fn may_write(&self, requester: &Requester, masks: Vec<String>) -> bool {
         let update = RequestContent::UpdateState(UpdateState {
             masks,
             ..UpdateState::default()

@@ -10,21 +10,21 @@ mod staging;
 mod unit;
 mod verdict;
 
+use crate::ServerLoop;
+use crate::events::Changes;
 use crate::limits::{UPDATES_ENDED, UPDATES_ENDED_BYTES, UPDATES_OPEN};
-use crate::model::guarded_update::{AGENT_PREFIX, REMEMBERED, UpdatePhase};
-use crate::model::lifecycle::{self, OnFailure};
-use crate::model::mask_tree::Wanted;
-use crate::model::names::Name;
-use crate::model::node::{Entries, Node};
-use crate::model::trial::{self, Failure, Trial};
-use crate::model::workload::Workload;
-use crate::platform::logging::utc;
-use crate::server::ServerLoop;
-use crate::server::events::Changes;
-use crate::server::plan::Version;
-use crate::server::state_store::{Stored, StoredUpdate, StoredUpdates};
-use crate::server::state_view::entries;
-use crate::server::update::UpdateError;
+use crate::plan::Version;
+use crate::state_store::{Stored, StoredUpdate, StoredUpdates};
+use crate::state_view::entries;
+use crate::update::UpdateError;
+use ankaios_model::guarded_update::{AGENT_PREFIX, REMEMBERED, UpdatePhase};
+use ankaios_model::lifecycle::{self, OnFailure};
+use ankaios_model::mask_tree::Wanted;
+use ankaios_model::names::Name;
+use ankaios_model::node::{Entries, Node};
+use ankaios_model::trial::{self, Failure, Trial};
+use ankaios_model::workload::Workload;
+use ankaios_platform::logging::utc;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -402,7 +402,7 @@ fn block_of(workload: &Workload) -> Option<lifecycle::Update> {
 impl ServerLoop {
     /// What masks select of the updates; there even when nothing is selected, so that a reader
     /// learns that this server keeps some.
-    pub(in crate::server) fn read_updates(&self, wanted: &Wanted<'_>) -> Node {
+    pub(crate) fn read_updates(&self, wanted: &Wanted<'_>) -> Node {
         let records = self
             .guarded
             .records()
@@ -501,10 +501,7 @@ impl ServerLoop {
     /// Goes on with stored updates, each in its phase, after the desired state was taken over as if
     /// all were carried out.
     // [impl->swdd~server-keeps-guarded-updates~1]
-    pub(in crate::server) fn restore_updates(
-        &mut self,
-        StoredUpdates { newest, list }: StoredUpdates,
-    ) {
+    pub(crate) fn restore_updates(&mut self, StoredUpdates { newest, list }: StoredUpdates) {
         // Numbers that are given later are new in any case.
         let known = list
             .iter()
@@ -584,5 +581,7 @@ impl ServerLoop {
     }
 }
 
+#[cfg(debug_assertions)]
+pub(crate) mod inspection;
 #[cfg(test)]
 pub mod tests;

@@ -6,15 +6,16 @@
 
 use super::unit::{Stage, Touched};
 use super::{GuardedUpdates, Open, block_of};
-use crate::limits::{BACKOFF_FIRST, BACKOFF_MAX, CREATE_AGE_INTERVAL, UPDATE_AGENT_AWAY};
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::guarded_update::{CANNOT_BE_STAGED, UpdatePhase};
-use crate::model::lifecycle::{self, OnFailure};
-use crate::model::messages::{AddedWorkload, FromServer, PreparedInstance};
-use crate::model::names::{InstanceName, Name};
-use crate::model::prepare_level::PrepareLevel;
-use crate::server::ServerLoop;
-use crate::server::events::Changes;
+use crate::ServerLoop;
+use crate::events::Changes;
+use crate::limits::UPDATE_AGENT_AWAY;
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::guarded_update::{CANNOT_BE_STAGED, UpdatePhase};
+use ankaios_model::lifecycle::{self, OnFailure};
+use ankaios_model::limits::{BACKOFF_FIRST, BACKOFF_MAX, CREATE_AGE_INTERVAL};
+use ankaios_model::messages::{AddedWorkload, FromServer, PreparedInstance};
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::prepare_level::PrepareLevel;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -344,7 +345,7 @@ impl ServerLoop {
     }
 
     /// The same for one agent. A session begins with what it shall prepare, which may be nothing.
-    pub(in crate::server) fn send_list(&mut self, name: &Name) {
+    pub(crate) fn send_list(&mut self, name: &Name) {
         let list = self.guarded.list_of(name);
         let Some(agent) = self.peers.agents.get_mut(name) else {
             return;
@@ -356,11 +357,7 @@ impl ServerLoop {
     }
 
     /// The agent reports how far it is.
-    pub(in crate::server) fn prepared_reported(
-        &mut self,
-        agent: &Name,
-        reports: &[PreparedInstance],
-    ) {
+    pub(crate) fn prepared_reported(&mut self, agent: &Name, reports: &[PreparedInstance]) {
         for report in reports
             .iter()
             .filter(|report| report.instance.agent == *agent)

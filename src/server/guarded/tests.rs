@@ -9,69 +9,19 @@ mod rollback;
 mod staging;
 mod undo;
 
-use super::{Open, Record};
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::guarded_update::UpdatePhase;
-use crate::model::lifecycle::OnFailure;
-use crate::model::messages::{AgentCapabilities, FromServer, ToServer, WorkloadPlan};
-use crate::model::names::{InstanceName, Name};
-use crate::model::node::Node;
-use crate::model::workload::Workload;
-use crate::platform::clock::Clock;
-use crate::server::state_store::{StateStore, StateWrite};
-use crate::server::tests::{Cluster, names};
-use crate::server::{ServerEvent, ServerLoop};
-use crate::simulation::manual_clock::ManualClock;
-use crate::wire::peer::{PeerHello, PeerId};
+use crate::ServerEvent;
+use crate::state_store::{StateStore, StateWrite};
+use crate::tests::{Cluster, names};
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::lifecycle::OnFailure;
+use ankaios_model::messages::{AgentCapabilities, FromServer, ToServer, WorkloadPlan};
+use ankaios_model::names::InstanceName;
+use ankaios_model::node::Node;
+use ankaios_platform::clock::Clock;
+use ankaios_wire::peer::{PeerHello, PeerId};
 use crossbeam_channel::Receiver;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
-
-/// An update as tests and the simulation inspect it.
-#[derive(Debug, Clone)]
-pub struct SeenUpdate {
-    /// How far it is.
-    pub phase: UpdatePhase,
-    /// Its workloads.
-    pub names: BTreeSet<Name>,
-    /// Workloads and agents.
-    pub waits_for: Vec<String>,
-    /// Workloads whose new form is not in force.
-    pub pending: BTreeSet<Name>,
-    /// What was desired before.
-    pub ways_back: BTreeMap<Name, Option<Arc<Workload>>>,
-}
-
-impl ServerLoop {
-    /// All updates by number.
-    pub fn seen_updates(&self) -> BTreeMap<u64, SeenUpdate> {
-        let seen = |(record, open): (&Record, Option<&Open>)| {
-            let workloads = &record.unit.workloads;
-            let ways_back = workloads
-                .iter()
-                .map(|(name, touched)| (name.clone(), touched.before.desired.clone()));
-            let pending = workloads
-                .iter()
-                .filter(|(_, touched)| touched.in_force.is_some());
-            let waits_for = |open| self.guarded.waits_for(open, self.now());
-            let update = SeenUpdate {
-                phase: record.phase,
-                names: workloads.keys().cloned().collect(),
-                waits_for: open.map(waits_for).unwrap_or_default(),
-                pending: pending.map(|(name, _)| name.clone()).collect(),
-                ways_back: ways_back.collect(),
-            };
-            (record.number, update)
-        };
-        self.guarded.records().map(seen).collect()
-    }
-
-    /// All states as agents know them.
-    pub fn reported_states(&self) -> Vec<WorkloadState> {
-        self.workloads.reported_states()
-    }
-}
 
 /// Judged by the defaults, and put back when it fails.
 pub const ROLLBACK: &str = "{ onFailure: ROLLBACK }";
@@ -432,7 +382,7 @@ fn what_hooks_leave_as_it_is_runs_on_and_is_healthy() {
     let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ {workloads} }} }} }}");
     let masks = ["desiredState.workloads.a", "desiredState.workloads.b"];
     rig.cluster
-        .send_request(commander, "r", crate::server::tests::update(&state, &masks));
+        .send_request(commander, "r", crate::tests::update(&state, &masks));
     let mut plan = rig.cluster.asked().expect("what hooks are to change");
     plan.added.retain(|added| &*added.instance.workload != "b");
     plan.deleted
@@ -476,24 +426,20 @@ fn reads_without_its_name_events_and_workloads_get_no_updates() {
     let commander = rig.cluster.commander();
     let subscribed = rig
         .cluster
-        .request(commander, crate::server::tests::read(&["updates"], true));
+        .request(commander, crate::tests::read(&["updates"], true));
     assert!(
         !format!("{subscribed:?}").contains("phase"),
         "{subscribed:?}"
     );
     rig.cluster.take_all();
-    rig.cluster.send_request(
-        rig.a,
-        "db@1",
-        crate::server::tests::read(&["updates"], false),
-    );
+    rig.cluster
+        .send_request(rig.a, "db@1", crate::tests::read(&["updates"], false));
     let answer = format!("{:?}", rig.cluster.take(rig.a));
     assert!(
         answer.contains("CompleteState") && !answer.contains("phase"),
         "{answer}"
     );
-    let forget =
-        crate::server::tests::update("{ desiredState: { apiVersion: v1 } }", &["updates.1"]);
+    let forget = crate::tests::update("{ desiredState: { apiVersion: v1 } }", &["updates.1"]);
     rig.cluster.send_request(rig.a, "db@2", forget);
     let answer = format!("{:?}", rig.cluster.take(rig.a));
     assert!(

@@ -3,15 +3,15 @@
 //!
 //! Thread: `server`; plain values.
 
-use crate::model::complete_state::{Rendering, config_node, workload_node};
-use crate::model::guarded_update::definition_hash;
-use crate::model::lifecycle::OnFailure;
-use crate::model::messages::{AddedWorkload, PreparedInstance};
-use crate::model::names::{InstanceName, Name};
-use crate::model::node::Node;
-use crate::model::prepare_level::PrepareLevel;
-use crate::model::workload::{ConfigItem, Workload};
-use crate::server::plan::Version;
+use crate::plan::Version;
+use ankaios_model::complete_state::{Rendering, config_node, workload_node};
+use ankaios_model::guarded_update::definition_hash;
+use ankaios_model::lifecycle::OnFailure;
+use ankaios_model::messages::{AddedWorkload, PreparedInstance};
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::node::Node;
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::workload::{ConfigItem, Workload};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Not;

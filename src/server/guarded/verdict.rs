@@ -6,18 +6,18 @@
 use super::trial::{Failure, LATE};
 use super::unit::{Unit, config_hash, desired_hash};
 use super::{GuardedUpdates, Open, Record};
-use crate::limits::{CONDITION_INFO_MAX, UPDATE_LOSSES};
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::guarded_update::UpdatePhase;
-use crate::model::lifecycle::OnFailure;
-use crate::model::names::{InstanceName, Name};
-use crate::platform::logging::log_source;
-use crate::server::ServerLoop;
-use crate::server::connections::removed;
-use crate::server::prepare::{Failed, PreparedUpdate};
-use crate::server::requester::Requester;
-use crate::server::templates::RenderError;
-use crate::server::update::{StateChange, UpdateError};
+use crate::ServerLoop;
+use crate::connections::removed;
+use crate::prepare::{Failed, PreparedUpdate};
+use crate::requester::Requester;
+use crate::templates::RenderError;
+use crate::update::{StateChange, UpdateError};
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::guarded_update::UpdatePhase;
+use ankaios_model::lifecycle::OnFailure;
+use ankaios_model::limits::{CONDITION_INFO_MAX, UPDATE_LOSSES};
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_platform::logging::log_source;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -133,7 +133,7 @@ impl ServerLoop {
     }
 
     /// An agent has reported these states.
-    pub(in crate::server) fn judge(&mut self, states: &[WorkloadState]) {
+    pub(crate) fn judge(&mut self, states: &[WorkloadState]) {
         let now = self.now();
         for open in self.guarded.open.values_mut() {
             let failures = states
@@ -144,7 +144,7 @@ impl ServerLoop {
     }
 
     /// An agent has connected, and was sent its workloads.
-    pub(in crate::server) fn judge_connected(&mut self, agent: &Name, prepares: bool) {
+    pub(crate) fn judge_connected(&mut self, agent: &Name, prepares: bool) {
         let (now, guarded) = (self.now(), &mut self.guarded);
         guarded.away.remove(agent);
         if !prepares && guarded.open.values().any(|open| open.asks(agent)) {
@@ -160,7 +160,7 @@ impl ServerLoop {
     }
 
     /// An agent is lost.
-    pub(in crate::server) fn judge_lost(&mut self, agent: &Name) {
+    pub(crate) fn judge_lost(&mut self, agent: &Name) {
         let (now, guarded) = (self.now(), &mut self.guarded);
         for open in guarded.open.values_mut() {
             // Until it is shown that nothing of it is staged.
@@ -174,7 +174,7 @@ impl ServerLoop {
 
     /// Does what follows for open updates from all that has happened. Returns whether anything did;
     /// then more may follow.
-    pub(in crate::server) fn settle_updates(&mut self) -> bool {
+    pub(crate) fn settle_updates(&mut self) -> bool {
         let (now, guarded) = (self.now(), &mut self.guarded);
         let is_due = guarded.show_at.is_some_and(|at| at <= now);
         let has_news = std::mem::take(&mut guarded.is_outdated) || is_due;
@@ -223,7 +223,7 @@ impl ServerLoop {
     }
 
     /// Gives the desired state and all updates to the disk.
-    pub(in crate::server) fn store_state(&mut self) {
+    pub(crate) fn store_state(&mut self) {
         // During the start there is no store yet; what has to be stored then is asked for after it.
         let Some(mut store) = self.store.take() else {
             return;
@@ -351,7 +351,7 @@ impl ServerLoop {
     /// # Errors
     /// Why not.
     // [impl->swdd~server-rolls-back-updates~1]
-    pub(in crate::server) fn change_before(
+    pub(crate) fn change_before(
         &self,
         number: u64,
         requester: &Requester,

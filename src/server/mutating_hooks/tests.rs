@@ -2,11 +2,11 @@
 //! its run.
 
 use super::*;
-use crate::limits::PIPE_CONTENT_MAX;
-use crate::model::messages::{AddedWorkload, DeletedWorkload};
-use crate::model::names::InstanceName;
-use crate::model::workload::Workload;
-use crate::platform::settings::Number;
+use ankaios_model::messages::{AddedWorkload, DeletedWorkload};
+use ankaios_model::names::InstanceName;
+use ankaios_model::workload::Workload;
+use ankaios_platform::limits::PIPE_CONTENT_MAX;
+use ankaios_platform::settings::Number;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
@@ -20,19 +20,6 @@ impl MutatingHooks {
     pub fn scripted() -> (Self, Receiver<WorkloadPlan>) {
         let (hooks, plans, ..) = Self::without_thread().unwrap();
         (hooks, plans)
-    }
-
-    /// Hooks that do this.
-    pub fn answering(decide: fn(WorkloadPlan) -> HookOutcome) -> Self {
-        let (hooks, plans, outcomes, _) = Self::without_thread().unwrap();
-        let decide_all = move || {
-            plans
-                .iter()
-                .map(decide)
-                .try_for_each(|outcome| outcomes.send(outcome))
-        };
-        let _thread = threads::spawn("hook", STACK_LARGE, move || drop(decide_all())).unwrap();
-        hooks
     }
 }
 
@@ -48,10 +35,7 @@ impl Hooks {
         let entry = |(name, script): &(&str, &str)| {
             fs::write(folder.path().join(format!("{name}.script")), script).unwrap();
             // A link, since a file that is written while another test forks cannot be executed.
-            let program = concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/src/server/mutating_hooks/hook.sh"
-            );
+            let program = concat!(env!("CARGO_MANIFEST_DIR"), "/mutating_hooks/hook.sh");
             symlink(program, folder.path().join(name)).unwrap();
             HookEntry {
                 name: (*name).to_owned(),
@@ -117,7 +101,7 @@ fn a_hook_may_write_while_it_still_reads_more_than_the_pipes_hold() {
 #[test]
 fn output_takes_the_place_of_the_update_and_empty_output_drops_all_of_it() {
     let hooks = Hooks::one("cat >/dev/null; cat \"$0.out\"");
-    hooks.write("hook.out", &crate::wire::hooks::write_plan(&plan("other")));
+    hooks.write("hook.out", &ankaios_wire::hooks::write_plan(&plan("other")));
     assert_eq!(hooks.run(&plan("x")), Ok(Some(plan("other"))));
     assert_eq!(
         Hooks::one("cat >/dev/null").run(&plan("x")),
@@ -137,8 +121,8 @@ fn each_hook_gets_the_result_of_the_one_before() {
         ("third", "cat >$0.in; cat $0.out"),
     ]);
     let (changed, last) = (
-        crate::wire::hooks::write_plan(&plan("changed")),
-        crate::wire::hooks::write_plan(&plan("last")),
+        ankaios_wire::hooks::write_plan(&plan("changed")),
+        ankaios_wire::hooks::write_plan(&plan("last")),
     );
     hooks.write("first.out", &changed);
     hooks.write("third.out", &last);
@@ -148,7 +132,7 @@ fn each_hook_gets_the_result_of_the_one_before() {
     assert_eq!(
         inputs,
         [
-            crate::wire::hooks::write_plan(&plan("x")),
+            ankaios_wire::hooks::write_plan(&plan("x")),
             changed.clone(),
             changed
         ]
@@ -163,9 +147,9 @@ fn a_change_that_a_later_hook_takes_back_is_none() {
     ]);
     hooks.write(
         "first.out",
-        &crate::wire::hooks::write_plan(&plan("changed")),
+        &ankaios_wire::hooks::write_plan(&plan("changed")),
     );
-    hooks.write("second.out", &crate::wire::hooks::write_plan(&plan("x")));
+    hooks.write("second.out", &ankaios_wire::hooks::write_plan(&plan("x")));
     assert_eq!(hooks.run(&plan("x")), Ok(None));
 }
 

@@ -17,10 +17,10 @@
 //! takes more of them.
 
 use super::*;
-use crate::model::field_path::apply_one;
-use crate::model::messages::{AgentHello, AlteredFields};
-use crate::model::names::hash_id;
-use crate::model::node::Entries;
+use ankaios_model::field_path::{parts, value_at};
+use ankaios_model::messages::{AgentHello, AlteredFields};
+use ankaios_model::names::hash_id;
+use ankaios_model::node::Entries;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -972,4 +972,26 @@ fn reads_updates_and_events_agree_for_random_states_and_masks() {
         accepted >= runs && events >= 5 * runs,
         "{accepted} accepted updates and {events} events in {seeds} runs"
     );
+}
+
+/// What an update does for one mask, without regard to others.
+fn apply_one(tree: &mut Node, new: &Node, mask: &str) -> Option<()> {
+    let path = parts(mask);
+    let (last, parents) = path.split_last().filter(|_| !mask.is_empty())?;
+    let value = value_at(new, &path);
+    let mut place = tree;
+    for key in parents {
+        let entries = place.as_map_mut()?;
+        place = if value.is_some() {
+            entries.child((*key).to_owned())
+        } else {
+            entries.get_mut(*key)?
+        };
+    }
+    let entries = place.as_map_mut()?;
+    match value {
+        Some(node) => drop(entries.insert((*last).to_owned(), node.clone())),
+        None => drop(entries.remove(*last)),
+    }
+    Some(())
 }

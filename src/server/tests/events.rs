@@ -1,7 +1,7 @@
 //! Subscriptions and what they tell.
 
 use super::*;
-use crate::model::messages::AlteredFields;
+use ankaios_model::messages::AlteredFields;
 
 const MANIFEST: &str = "
 apiVersion: v1
@@ -26,7 +26,7 @@ fn a() -> InstanceName {
 }
 
 fn id(config: &str) -> String {
-    crate::model::names::hash_id(config)
+    ankaios_model::names::hash_id(config)
 }
 
 /// The paths with `+`, `~` or `-` before them.

@@ -2,17 +2,15 @@
 //! what others do.
 
 use super::*;
-use crate::limits::{
-    ANSWERS_BYTES, LOG_CAMPAIGNS_OF_WORKLOAD, PEER_OUTBOX_BYTES, SERVER_INBOX_OF_STREAM,
-    SUBSCRIPTIONS_OF_WORKLOAD,
-};
-use crate::model::messages::{AgentLoad, LogsRequest};
-use crate::server::waiting_requests::WAITING_OF_WORKLOAD;
-use crate::server::{RoomWaker, WakeLoop};
-use crate::simulation::manual_clock::ManualClock;
-use crate::wire::budget::Budget;
-use crate::wire::outbox::FIRST_ANSWERS_BYTES;
-use crate::wire::peer::Room;
+use crate::limits::{LOG_CAMPAIGNS_OF_WORKLOAD, SUBSCRIPTIONS_OF_WORKLOAD};
+use crate::waiting_requests::WAITING_OF_WORKLOAD;
+use crate::{RoomWaker, WakeLoop};
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::messages::{AgentLoad, LogsRequest};
+use ankaios_wire::budget::Budget;
+use ankaios_wire::limits::{ANSWERS_BYTES, PEER_OUTBOX_BYTES, SERVER_INBOX_OF_STREAM};
+use ankaios_wire::outbox::FIRST_ANSWERS_BYTES;
+use ankaios_wire::peer::Room;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};

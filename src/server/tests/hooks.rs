@@ -2,9 +2,9 @@
 //! do.
 
 use super::*;
-use crate::model::workload::Workload;
-use crate::server::mutating_hooks::HookOutcome;
-use crate::server::waiting_requests::WAITING_OF_STREAM;
+use crate::mutating_hooks::HookOutcome;
+use crate::waiting_requests::WAITING_OF_STREAM;
+use ankaios_model::workload::Workload;
 use std::sync::Arc;
 
 impl Cluster {
@@ -21,7 +21,7 @@ impl Cluster {
     }
 
     /// What the hooks were asked, if anything.
-    pub(in crate::server) fn asked(&self) -> Option<WorkloadPlan> {
+    pub(crate) fn asked(&self) -> Option<WorkloadPlan> {
         self.plans.try_recv().ok()
     }
 
@@ -511,7 +511,7 @@ fn output_that_cannot_be_carried_out_refuses_the_update() {
             plan.added.push(again);
         }),
         ("workload dependency 'a' is part of a cycle.", |plan| {
-            let condition = crate::model::workload::AddCondition::Running;
+            let condition = ankaios_model::workload::AddCondition::Running;
             Arc::make_mut(&mut plan.added[0].workload)
                 .dependencies
                 .insert("old".into(), condition);
@@ -571,7 +571,7 @@ fn a_delete_of_what_does_not_exist_is_ignored() {
     let mut cluster = Cluster::hooked();
     let answer = cluster.update_with(&[("a", "A")], |plan| {
         let instance = InstanceName::new("ghost", "x", "A");
-        plan.deleted.push(crate::model::messages::DeletedWorkload {
+        plan.deleted.push(ankaios_model::messages::DeletedWorkload {
             instance,
             dependencies: [].into(),
         });

@@ -2,11 +2,11 @@
 //! sends.
 
 use super::*;
-use crate::limits::LOG_SOURCE_LINES;
-use crate::model::messages::{AgentHello, LogEntry, LogsRequest, PreparedInstance};
-use crate::model::usage::AgentUsage;
-use crate::platform::logging::{lines_of, suppressed};
-use crate::server::settings::ModeSettings;
+use crate::settings::ModeSettings;
+use ankaios_fakes::log_lines::{lines_of, suppressed};
+use ankaios_model::messages::{AgentHello, LogEntry, LogsRequest, PreparedInstance};
+use ankaios_model::usage::AgentUsage;
+use ankaios_platform::limits::LOG_SOURCE_LINES;
 
 /// So often each message is sent.
 const ROUNDS: usize = 100;

@@ -1,8 +1,8 @@
 //! Log campaigns: fan-out, stop, cancel and every way in which somebody disappears.
 
 use super::*;
-use crate::model::log_entries;
-use crate::model::messages::{LogEntry, LogsRequest};
+use ankaios_model::log_entries;
+use ankaios_model::messages::{LogEntry, LogsRequest};
 
 const MANIFEST: &str = "
 apiVersion: v1

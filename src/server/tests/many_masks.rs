@@ -4,8 +4,8 @@
 
 use super::*;
 use crate::limits::MASKS_PARTS_MAX;
-use crate::model::mask_tree::MASKS_OVERLAP_MAX;
-use crate::model::mask_tree::lookups;
+use ankaios_model::mask_tree::MASKS_OVERLAP_MAX;
+use ankaios_model::mask_tree::lookups;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -33,12 +33,12 @@ fn deep(levels: usize, leaves: usize) -> DesiredState {
     let leaf = |number: usize| {
         (
             format!("k{number}"),
-            crate::model::workload::ConfigItem::Text("v".to_owned()),
+            ankaios_model::workload::ConfigItem::Text("v".to_owned()),
         )
     };
-    let wide = crate::model::workload::ConfigItem::Map((0..leaves).map(leaf).collect());
+    let wide = ankaios_model::workload::ConfigItem::Map((0..leaves).map(leaf).collect());
     let below = (1..levels).fold(wide, |below, _| {
-        crate::model::workload::ConfigItem::Map([("a".to_owned(), below)].into())
+        ankaios_model::workload::ConfigItem::Map([("a".to_owned(), below)].into())
     });
     DesiredState {
         configs: [("a".to_owned(), below)].into(),

@@ -384,7 +384,7 @@ fn tags_of_connected_agents_are_set_and_removed_one_by_one() {
         ),
     ] {
         let mut cluster = Cluster::with_manifest(MANIFEST);
-        cluster.open(PeerHello::Agent(crate::model::messages::AgentHello {
+        cluster.open(PeerHello::Agent(ankaios_model::messages::AgentHello {
             agent: "A".into(),
             tags: [("old".into(), "1".into())].into(),
             capabilities: Default::default(),

@@ -3,7 +3,7 @@
 
 use super::hooks::move_to;
 use super::*;
-use crate::server::settings::ModeSettings;
+use crate::settings::ModeSettings;
 
 const MANIFEST: &str = "
 apiVersion: v1

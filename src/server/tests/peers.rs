@@ -1,8 +1,8 @@
 //! Peers come, speak and go.
 
 use super::*;
-use crate::model::log_entries;
-use crate::server::workloads::NEVER_WANTED;
+use crate::workloads::NEVER_WANTED;
+use ankaios_model::log_entries;
 
 const MANIFEST: &str = "
 apiVersion: v1
@@ -116,7 +116,7 @@ fn the_worked_example_of_the_specification() {
 fn tags_of_a_hello_are_shown_and_a_reconnect_begins_anew() {
     let mut cluster = Cluster::default();
     let hello = |value: &str| {
-        PeerHello::Agent(crate::model::messages::AgentHello {
+        PeerHello::Agent(ankaios_model::messages::AgentHello {
             agent: "A".into(),
             tags: [("k".into(), value.into())].into(),
             capabilities: Default::default(),
@@ -343,7 +343,7 @@ fn an_agent_cannot_fill_the_memory_with_states_of_workloads_that_nobody_wants() 
 fn agents_of_ever_new_names_cannot_fill_the_memory_with_states_that_nobody_wants() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let witness = cluster.settled_agent("agent_B");
-    let before = cluster.server.workloads.states.count();
+    let before = cluster.server.workloads.states.iter().count();
     for number in 0..20 {
         let name = format!("new_{number}");
         let agent = cluster.settled_agent(&name);
@@ -370,7 +370,7 @@ fn agents_of_ever_new_names_cannot_fill_the_memory_with_states_that_nobody_wants
             gone.len() == NEVER_WANTED
                 && gone.iter().all(|state| state.state.phase == Phase::Removed)
         );
-        assert_eq!(cluster.server.workloads.states.count(), before);
+        assert_eq!(cluster.server.workloads.states.iter().count(), before);
     }
 }
 
@@ -383,7 +383,7 @@ fn when_an_agent_goes_its_states_are_told_before_its_log_collections_end() {
     );
     let cli = cluster.open(PeerHello::Cli);
     let logs = |instance: InstanceName| {
-        RequestContent::Logs(crate::model::messages::LogsRequest {
+        RequestContent::Logs(ankaios_model::messages::LogsRequest {
             instances: vec![instance],
             ..Default::default()
         })
@@ -447,7 +447,7 @@ fn strange_messages_change_nothing_and_keep_the_connection() {
     let commander = cluster.commander();
     for message in [
         ToServer::Empty,
-        ToServer::AgentHello(crate::model::messages::AgentHello {
+        ToServer::AgentHello(ankaios_model::messages::AgentHello {
             agent: "x".into(),
             version: "1.0.0".into(),
             tags: BTreeMap::new(),
@@ -571,8 +571,8 @@ fn hostile_texts_are_only_texts() {
 fn an_older_connection_that_is_announced_late_does_not_replace_the_newer_one() {
     let mut cluster = Cluster::default();
     let newer = cluster.settled_agent("agent_A");
-    let (outbox, reader) = crate::wire::outbox::outbox();
-    let hello = PeerHello::Agent(crate::model::messages::AgentHello {
+    let (outbox, reader) = ankaios_wire::outbox::outbox();
+    let hello = PeerHello::Agent(ankaios_model::messages::AgentHello {
         agent: "agent_A".to_owned(),
         tags: BTreeMap::new(),
         capabilities: Default::default(),

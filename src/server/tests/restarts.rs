@@ -2,7 +2,7 @@
 //! meanwhile.
 
 use super::*;
-use crate::server::settings::ModeSettings;
+use crate::settings::ModeSettings;
 
 /// `nav` needs `web`, which needs `storage`; `log` needs nothing and `late` the end of `storage`.
 const MANIFEST: &str = "

@@ -1,7 +1,7 @@
 //! What workloads may ask through their agents, judged once more by the server.
 
 use super::*;
-use crate::model::messages::{LogEntry, LogsRequest};
+use ankaios_model::messages::{LogEntry, LogsRequest};
 
 /// A workload with rules, as part of a manifest.
 fn workload(name: &str, agent: &str, config: &str, rules: &str) -> String {

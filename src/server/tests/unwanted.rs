@@ -1,9 +1,10 @@
 //! States of instances that nobody wants: bounded in number and size, whatever agents report.
 
 use super::*;
-use crate::limits::{ADDITIONAL_INFO_MAX, AGENT_TAGS_BYTES};
-use crate::platform::logging::lines_of;
-use crate::server::workloads::{DELETED_OF_WORKLOAD, NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
+use crate::workloads::{DELETED_OF_WORKLOAD, NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
+use ankaios_fakes::log_lines::lines_of;
+use ankaios_platform::limits::ADDITIONAL_INFO_MAX;
+use ankaios_wire::limits::AGENT_TAGS_BYTES;
 
 const MANIFEST: &str = "
 apiVersion: v1

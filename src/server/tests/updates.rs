@@ -1,8 +1,8 @@
 //! What accepted and refused updates do to states, plans and agents.
 
 use super::*;
-use crate::model::messages::DeletedWorkload;
-use crate::server::update::requested_change;
+use crate::update::requested_change;
+use ankaios_model::messages::DeletedWorkload;
 
 fn manifest(workloads: &[(&str, &str, &str)]) -> String {
     let line = |(name, agent, rest): &(&str, &str, &str)| {
@@ -1151,9 +1151,9 @@ fn a_startup_manifest_is_checked_like_an_update() {
 #[test]
 fn a_hundred_thousand_workloads_in_one_update() {
     let mut cluster = Cluster::default();
-    let workloads: BTreeMap<Name, std::sync::Arc<crate::model::workload::Workload>> = (0..100_000)
+    let workloads: BTreeMap<Name, std::sync::Arc<ankaios_model::workload::Workload>> = (0..100_000)
         .map(|index| {
-            let workload = crate::model::workload::Workload::new(
+            let workload = ankaios_model::workload::Workload::new(
                 &format!("agent{}", index % 100),
                 "podman",
                 "x",

@@ -2,11 +2,11 @@
 
 use super::lasting::USAGE_READS_OF_WORKLOAD;
 use super::*;
-use crate::limits::USAGE_WAIT_MAX;
-use crate::model::messages::{AgentCapabilities, AgentHello};
-use crate::model::names::hash_id;
-use crate::model::usage::{AgentUsage, WorkloadUsage};
-use crate::simulation::manual_clock::ManualClock;
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::limits::USAGE_WAIT_MAX;
+use ankaios_model::messages::{AgentCapabilities, AgentHello};
+use ankaios_model::names::hash_id;
+use ankaios_model::usage::{AgentUsage, WorkloadUsage};
 use std::time::Duration;
 
 const MANIFEST: &str = "
@@ -90,7 +90,7 @@ impl Rig {
             .cluster
             .server
             .usage_until()
-            .is_some_and(|at| at <= crate::platform::clock::Clock::now(&self.clock))
+            .is_some_and(|at| at <= ankaios_platform::clock::Clock::now(&self.clock))
         {
             self.cluster.server.on_event(ServerEvent::Due);
         }
@@ -405,7 +405,7 @@ fn no_response_is_built_before_the_one_before_it_is_taken_and_a_workload_has_a_s
     let mut rig = Rig::new();
     let large = format!(
         "{{desiredState: {{configs: {{large: {}}}}}}}",
-        "x".repeat(2 * crate::wire::outbox::PEER_ANSWERS_BYTES)
+        "x".repeat(2 * ankaios_wire::outbox::PEER_ANSWERS_BYTES)
     );
     rig.cluster
         .update(&large, &["desiredState.configs.large"])

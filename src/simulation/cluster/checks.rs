@@ -3,8 +3,8 @@
 //! Thread: the one of the test.
 
 use super::{Cluster, Node};
-use crate::model::messages::Request;
-use crate::wire::peer::PeerId;
+use ankaios_model::messages::Request;
+use ankaios_wire::peer::PeerId;
 
 impl Node {
     /// What its agent keeps although nothing explains it: each waiting operation and reason to wait

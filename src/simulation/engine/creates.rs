@@ -3,9 +3,9 @@
 //! Thread: the one of the test.
 
 use super::{Answer, Caller, Container, Doing, World, failed, removes_itself};
-use crate::model::execution_state::Phase;
-use crate::platform::clock::Clock;
-use crate::runtime::{ContainerId, NewContainer, RuntimeError};
+use ankaios_model::execution_state::Phase;
+use ankaios_platform::clock::Clock;
+use ankaios_runtime::{ContainerId, NewContainer, RuntimeError};
 use std::time::Duration;
 
 impl World {

@@ -4,10 +4,10 @@
 //! Thread: the one of the test.
 
 use super::{Answer, Container, Doing, World};
-use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::workload::{RestartPolicy, Workload};
-use crate::platform::clock::Clock;
-use crate::runtime::{ContainerId, RuntimeError};
+use ankaios_model::execution_state::{ExecutionState, Phase};
+use ankaios_model::workload::{RestartPolicy, Workload};
+use ankaios_platform::clock::Clock;
+use ankaios_runtime::{ContainerId, RuntimeError};
 use std::time::{Duration, Instant};
 
 /// Ends the first line of the configuration of what is started with `--rm`.

@@ -3,11 +3,11 @@
 //! Thread: the one of the test.
 
 use super::{Action, Call, Caller, Container, SimEngine, World};
-use crate::limits::FIRST_LISTING_MAX;
-use crate::model::messages::AddedWorkload;
-use crate::model::names::InstanceName;
-use crate::platform::clock::Clock;
-use crate::runtime::{ContainerId, NewContainer};
+use ankaios_agent::limits::FIRST_LISTING_MAX;
+use ankaios_model::messages::AddedWorkload;
+use ankaios_model::names::InstanceName;
+use ankaios_platform::clock::Clock;
+use ankaios_runtime::{ContainerId, NewContainer};
 use std::time::Instant;
 
 impl SimEngine {
@@ -184,16 +184,17 @@ impl World {
 
 #[cfg(test)]
 mod tests {
-    use crate::model::messages::AddedWorkload;
-    use crate::platform::clock::Clock;
-    use crate::runtime::NewContainer;
-    use crate::simulation::engine::{Action, Caller, EngineFaults, SimEngine};
-    use crate::simulation::manual_clock::ManualClock;
-    use crate::simulation::stepped_agent::wanted_with;
-    use crate::simulation::trace::Trace;
+    use crate::engine::{Action, Caller, EngineFaults, SimEngine};
+    use crate::trace::Trace;
+    use ankaios_fakes::manual_clock::ManualClock;
+    use ankaios_model::workload::Workload;
+    use ankaios_platform::clock::Clock;
+    use ankaios_runtime::NewContainer;
+    use std::sync::Arc;
 
     fn new(config: &str) -> NewContainer {
-        let AddedWorkload { instance, workload } = wanted_with("w", config, |_| {});
+        let workload = Arc::new(Workload::new("agent_A", "podman", config));
+        let instance = workload.instance_name("w");
         NewContainer {
             instance,
             workload,
@@ -236,7 +237,7 @@ mod tests {
             }
         }
 
-        fn id(&self, new: &NewContainer) -> crate::runtime::ContainerId {
+        fn id(&self, new: &NewContainer) -> ankaios_runtime::ContainerId {
             self.engine
                 .id_of(&new.instance)
                 .expect("it has a container")

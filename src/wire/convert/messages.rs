@@ -1,6 +1,6 @@
 //! Messages of ours and those of the schema, which the library reads and writes. One list says
 //! which part of ours is which part of theirs. Complete states, workloads and execution states are
-//! bytes in these (proto/build.rs), which tree.rs reads and writes.
+//! bytes in these (build.rs), which tree.rs reads and writes.
 //!
 //! Thread: whichever reads or writes the stream.
 
@@ -10,20 +10,20 @@ use super::tree::reader::last_of;
 use super::tree::writer::Writer;
 use super::tree::{self, Parts};
 use super::{ConvertError, Decoded, LIBRARY_DEPTH, Left, MALFORMED, PART};
-use crate::limits::{
-    ADDITIONAL_INFO_MAX, CONDITION_INFO_MAX, FOREIGN_MESSAGE_MAX, READ_MASKS_PARTS_MAX,
-};
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{
+use crate::limits::READ_MASKS_PARTS_MAX;
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::limits::{CONDITION_INFO_MAX, FOREIGN_MESSAGE_MAX};
+use ankaios_model::messages::{
     AddedWorkload, AgentHello, AgentLoad, AlteredFields, DeletedWorkload, FromServer, FromWorkload,
     LogEntry, LogsRequest, PreparedInstance, ReadState, Request, RequestContent, Response,
     ResponseContent, ToServer, ToWorkload, UpdateState, WorkloadPlan,
 };
-use crate::model::names::{InstanceName, Name, excerpt};
-use crate::model::node::Node;
-use crate::model::prepare_level::PrepareLevel;
-use crate::model::usage::AgentUsage;
-use crate::model::workload::DeleteCondition;
+use ankaios_model::names::{InstanceName, Name, excerpt};
+use ankaios_model::node::Node;
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::usage::AgentUsage;
+use ankaios_model::workload::DeleteCondition;
+use ankaios_platform::limits::ADDITIONAL_INFO_MAX;
 use api::from_server::FromServerEnum;
 use api::to_server::ToServerEnum;
 use base::request::RequestContent as RequestEnum;
@@ -731,7 +731,6 @@ pub fn read_from_server(bytes: impl AsRef<[u8]>) -> Decoded<FromServer> {
 }
 
 /// What hooks read: what changes for an agent.
-#[cfg(feature = "server")]
 pub fn write_plan(plan: &WorkloadPlan) -> Vec<u8> {
     let plan: api::UpdateWorkload = plan.write();
     bytes_of(&plan)
@@ -741,7 +740,6 @@ pub fn write_plan(plan: &WorkloadPlan) -> Vec<u8> {
 ///
 /// # Errors
 /// What is missing or unknown.
-#[cfg(feature = "server")]
 pub fn read_plan(bytes: &[u8]) -> Decoded<WorkloadPlan> {
     let plan = parse::<api::UpdateWorkload>(bytes)?;
     for condition in plan
@@ -765,7 +763,6 @@ pub fn read_plan(bytes: &[u8]) -> Decoded<WorkloadPlan> {
 }
 
 /// The bytes of a state, with what changed when it is an event, without the id of its request.
-#[cfg(any(feature = "agent", feature = "server"))]
 pub fn encode_state(state: &Node, altered: Option<&AlteredFields>) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.nested(1, |writer| tree::add_state(writer, state));
@@ -777,7 +774,6 @@ pub fn encode_state(state: &Node, altered: Option<&AlteredFields>) -> Vec<u8> {
 }
 
 /// What stands before such a state in the response to the request `id`.
-#[cfg(any(feature = "agent", feature = "server"))]
 pub fn before_state(id: &str, state: usize) -> Vec<u8> {
     let mut inner = Writer::default();
     inner.text(1, id);
@@ -789,13 +785,11 @@ pub fn before_state(id: &str, state: usize) -> Vec<u8> {
 }
 
 /// The entries of states in a message with states.
-#[cfg(any(feature = "agent", feature = "server"))]
 pub fn encode_states(states: &[WorkloadState]) -> Vec<u8> {
     bytes_of(&write_states(states))
 }
 
 /// What stands before entries of so many bytes.
-#[cfg(any(feature = "agent", feature = "server"))]
 pub fn before_state_entries(bytes: usize) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.begin(2, bytes);

@@ -10,17 +10,17 @@ use super::schema::{ank_base as base, grpc_api, grpc_api as api};
 use super::tree::Parts;
 use super::tree::writer::Writer;
 use super::*;
-use crate::limits::{CONDITION_INFO_MAX, READ_MASKS_PARTS_MAX};
-use crate::model::complete_state::{Rendering, desired_state_from_node, workload_node};
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::log_entries;
-use crate::model::manifest::tests::workload_with_everything;
-use crate::model::messages::*;
-use crate::model::names::InstanceName;
-use crate::model::node::Node;
-use crate::model::prepare_level::PrepareLevel;
-use crate::model::usage::{AgentUsage, NodeUsage, WorkloadUsage};
-use crate::model::workload::DeleteCondition;
+use crate::limits::READ_MASKS_PARTS_MAX;
+use ankaios_model::complete_state::{Rendering, desired_state_from_node, workload_node};
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::limits::CONDITION_INFO_MAX;
+use ankaios_model::log_entries;
+use ankaios_model::messages::*;
+use ankaios_model::names::InstanceName;
+use ankaios_model::node::Node;
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::usage::{AgentUsage, NodeUsage, WorkloadUsage};
+use ankaios_model::workload::DeleteCondition;
 use protobuf::{EnumOrUnknown, Message, MessageField};
 use std::sync::Arc;
 
@@ -897,7 +897,7 @@ fn who_sent_what_is_too_heavy_is_told_so() {
 
 #[test]
 fn what_is_no_request_may_not_be_too_large_for_others() {
-    let info = "x".repeat(crate::limits::FOREIGN_MESSAGE_MAX);
+    let info = "x".repeat(ankaios_model::limits::FOREIGN_MESSAGE_MAX);
     let log = within(&[7, 2, 1, 2], info.as_bytes());
     let request = within(&[3, 1], info.as_bytes());
     assert!(read(&log).is_err() && read(&request).is_ok());
@@ -1147,4 +1147,52 @@ fn newer_values_in_a_state_that_was_sent_are_shown_and_passed_on() {
     let policy = tree.at(&["desiredState", "workloads", "w", "restartPolicy"]);
     assert_eq!(policy.and_then(Node::as_text), Some("9"));
     assert_eq!(read_tree(&written(&tree), Parts::Sent), Ok(tree));
+}
+
+/// A workload with a value in each of its fields.
+fn workload_with_everything() -> ankaios_model::workload::Workload {
+    use ankaios_model::access_rules::{AccessRule, Operation};
+    use ankaios_model::workload::{AddCondition, File, FileContent, RestartPolicy, Workload};
+    let mut workload = Workload::new("agent_A", "podman", "image: x");
+    workload.restart_policy = RestartPolicy::OnFailure;
+    workload.tags = texts(&[("owner", "me")]);
+    let dependencies = [
+        ("db", AddCondition::Running),
+        ("init", AddCondition::Succeeded),
+        ("bad", AddCondition::Failed),
+    ];
+    workload.dependencies = dependencies
+        .map(|(name, condition)| (name.to_owned(), condition))
+        .into();
+    workload.configs = texts(&[("alias", "key")]);
+    let file = |mount_point: &str, content| File {
+        mount_point: mount_point.into(),
+        content,
+    };
+    workload.files = vec![
+        file("/etc/a", FileContent::Data("text".into())),
+        file("/etc/b", FileContent::BinaryData("aGk=".into())),
+        file("/etc/c", FileContent::Data(String::new())),
+    ];
+    let state_rule = |operation, mask: &str| AccessRule::State {
+        operation,
+        filter_masks: vec![mask.into()],
+    };
+    let log_rule = |name: &str| AccessRule::Log {
+        workload_names: vec![name.into()],
+    };
+    let access = &mut workload.control_interface_access;
+    access.allow_rules = vec![
+        state_rule(Operation::Read, "desiredState.workloads.*"),
+        log_rule("web*"),
+    ];
+    access.deny_rules = vec![state_rule(Operation::Nothing, "*"), log_rule("*")];
+    workload
+}
+
+fn texts(entries: &[(&str, &str)]) -> std::collections::BTreeMap<String, String> {
+    entries
+        .iter()
+        .map(|(key, text)| ((*key).to_owned(), (*text).to_owned()))
+        .collect()
 }

@@ -13,15 +13,15 @@ pub(super) mod writer;
 
 use super::fields::{Fields, Value};
 use super::{ConvertError, Decoded, Left};
-use crate::model::access_rules::{
+use ankaios_model::access_rules::{
     LOG_RULE as LOG_RULE_TYPE, Operation, STATE_RULE as STATE_RULE_TYPE,
 };
-use crate::model::complete_state::{Rendering, workload_node};
-use crate::model::execution_state::Phase;
-use crate::model::fields::TYPE;
-use crate::model::node::Node;
-use crate::model::usage::AgentUsage;
-use crate::model::workload::{AddCondition, RestartPolicy, Workload};
+use ankaios_model::complete_state::{Rendering, workload_node};
+use ankaios_model::execution_state::Phase;
+use ankaios_model::fields::TYPE;
+use ankaios_model::node::Node;
+use ankaios_model::usage::AgentUsage;
+use ankaios_model::workload::{AddCondition, RestartPolicy, Workload};
 use reader::{last_of, message, only};
 use writer::Writer;
 

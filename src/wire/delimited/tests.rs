@@ -1,11 +1,11 @@
 //! Tests of framing and of the bytes that workloads and agents exchange.
 
 use super::*;
-use crate::model::messages::{FromWorkload, ToWorkload};
-use crate::model::messages::{
+use ankaios_model::messages::{FromWorkload, ToWorkload};
+use ankaios_model::messages::{
     LogsRequest, ReadState, Request, RequestContent, Response, ResponseContent,
 };
-use crate::model::names::InstanceName;
+use ankaios_model::names::InstanceName;
 
 fn bytes(hex: &str) -> Vec<u8> {
     hex.split_whitespace()

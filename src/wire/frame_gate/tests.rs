@@ -1,9 +1,10 @@
 //! Tests of the gate with frames made by hand.
 
 use super::*;
-use crate::limits::{AGENT_REQUEST_MAX, MESSAGE_MAX};
-use crate::platform::clock::Clock;
-use crate::simulation::manual_clock::ManualClock;
+use crate::limits::AGENT_REQUEST_MAX;
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::limits::MESSAGE_MAX;
+use ankaios_platform::clock::Clock;
 
 const LARGE: usize = AGENT_REQUEST_MAX + 1;
 

@@ -3,12 +3,13 @@
 //! Thread: none, a plain value that both ends of an outbox lock.
 
 use super::{Encoded, OTHERS_BYTES};
-use crate::limits::{LOG_MESSAGE_MAX, PEER_OUTBOX_BYTES, PEER_SMALL_MESSAGE};
-use crate::model::log_entries;
-use crate::model::messages::{FromServer, Response, ResponseContent};
-use crate::model::names::InstanceName;
-use crate::wire::budget::{Budget, Share};
-use crate::wire::convert::messages::{before_state_entries, write_from_server};
+use crate::budget::{Budget, Share};
+use crate::convert::messages::{before_state_entries, write_from_server};
+use crate::limits::{PEER_OUTBOX_BYTES, PEER_SMALL_MESSAGE};
+use ankaios_model::limits::LOG_MESSAGE_MAX;
+use ankaios_model::log_entries;
+use ankaios_model::messages::{FromServer, Response, ResponseContent};
+use ankaios_model::names::InstanceName;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;

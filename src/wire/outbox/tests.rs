@@ -2,9 +2,9 @@
 
 use super::queue::{LARGE, LOGS, STATES};
 use super::*;
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{LogEntry, Response, ResponseContent};
-use crate::model::names::InstanceName;
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::messages::{LogEntry, Response, ResponseContent};
+use ankaios_model::names::InstanceName;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn state(workload: &str, phase: Phase) -> WorkloadState {
@@ -260,11 +260,11 @@ fn too_many_bytes_are_refused_and_a_gone_reader_is_noticed() {
 }
 
 #[derive(Default)]
-pub(in crate::wire) struct Count(AtomicUsize);
+pub(crate) struct Count(AtomicUsize);
 
 impl Count {
     /// How often it was woken since the last call.
-    pub(in crate::wire) fn woken(&self) -> usize {
+    pub(crate) fn woken(&self) -> usize {
         self.0.swap(0, Ordering::Relaxed)
     }
 }
@@ -440,7 +440,7 @@ fn a_message_with_states_is_what_it_would_be_if_it_was_written_as_a_whole() {
         .collect();
     let (outbox, reader) = outbox();
     outbox.put(states(&all)).unwrap();
-    let whole = crate::wire::convert::messages::write_from_server(&states(&all));
+    let whole = crate::convert::messages::write_from_server(&states(&all));
     assert_eq!(reader.next_to_send().unwrap().bytes(), whole);
 }
 
@@ -459,11 +459,10 @@ fn a_state_that_others_are_sent_as_well_is_the_answer_that_it_would_be_alone() {
             state: tree(10),
             altered,
         };
-        let whole =
-            crate::wire::convert::messages::write_from_server(&FromServer::Response(Response {
-                id: "r".to_owned(),
-                content,
-            }));
+        let whole = crate::convert::messages::write_from_server(&FromServer::Response(Response {
+            id: "r".to_owned(),
+            content,
+        }));
         assert_eq!(reader.next_to_send().unwrap().bytes(), whole);
         // What is too large for the peer is refused.
         let outbox = outbox.limited_to(state.bytes(), "A");

@@ -3,26 +3,26 @@
 //! Thread: the test's, plus those of the endpoint.
 
 use super::*;
-use crate::limits::{AGENT_REQUEST_MAX, AGENT_TAGS_BYTES, FIRST_MESSAGE_MAX, MESSAGE_MAX};
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{
-    AgentHello, FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent,
-    ToServer, UpdateState,
-};
-use crate::model::names::InstanceName;
-use crate::model::version::VERSION;
-use crate::wire::address::ServerUrl;
-use crate::wire::budget::Share;
-use crate::wire::client::{
+use crate::address::ServerUrl;
+use crate::client::{
     ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, channel_over, connect,
     connect_with,
 };
-use crate::wire::convert::messages::{read_from_server, write_to_server};
-use crate::wire::grpc::Received;
-use crate::wire::hello::check_user;
-use crate::wire::outbox::Outbox;
-use crate::wire::peer::{PeerHello, Room};
-use crate::wire::tls::PeerCertificate;
+use crate::convert::messages::{read_from_server, write_to_server};
+use crate::grpc::Received;
+use crate::hello::check_user;
+use crate::limits::{AGENT_REQUEST_MAX, AGENT_TAGS_BYTES, FIRST_MESSAGE_MAX};
+use crate::outbox::Outbox;
+use crate::peer::PeerHello;
+use crate::tls::PeerCertificate;
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::limits::MESSAGE_MAX;
+use ankaios_model::messages::{
+    AgentHello, FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent,
+    ToServer, UpdateState,
+};
+use ankaios_model::names::InstanceName;
+use ankaios_model::version::VERSION;
 use crossbeam_channel::{Receiver, bounded};
 use futures_executor::block_on;
 use futures_util::{SinkExt, StreamExt};
@@ -34,16 +34,6 @@ use std::sync::atomic::AtomicBool;
 
 /// Long enough for a machine that is busy with other tests.
 const LIMIT: Duration = Duration::from_secs(180);
-
-impl Room {
-    /// Of a small message.
-    pub fn of_place(place: Share) -> Self {
-        Self {
-            bytes: Share::default(),
-            _place: place,
-        }
-    }
-}
 
 impl EndpointOptions {
     /// For one TCP address.
@@ -69,7 +59,7 @@ impl ServerEndpoint {
 }
 
 /// An endpoint on a free port of the loopback interface, and what it reports.
-pub(in crate::wire) fn start(
+pub(crate) fn start(
     security: Security,
     message_max: usize,
     keepalive: Keepalive,
@@ -77,7 +67,7 @@ pub(in crate::wire) fn start(
 ) -> (ServerEndpoint, Receiver<PeerEvent>) {
     let (inbox, events) = bounded(64);
     let options = EndpointOptions::tcp("127.0.0.1:0".parse().unwrap(), security, message_max);
-    let watched = &mut WatchedThreads::unattended();
+    let watched = &mut WatchedThreads::new(|_| {});
     (
         ServerEndpoint::start_with(&options, inbox, watched, keepalive, waiting_max).unwrap(),
         events,
@@ -93,7 +83,7 @@ fn endpoint(message_max: usize) -> (ServerEndpoint, Receiver<PeerEvent>) {
     )
 }
 
-pub(in crate::wire) fn client(url: &str, security: Security, service: Service) -> ClientOptions {
+pub(crate) fn client(url: &str, security: Security, service: Service) -> ClientOptions {
     let url = ServerUrl::parse(url).unwrap();
     ClientOptions {
         url,
@@ -722,12 +712,12 @@ fn stopping_ends_all_streams_and_frees_the_address() {
     let again = EndpointOptions::tcp(address, Security::Insecure, MESSAGE_MAX);
     let (inbox, _events) = bounded(1);
     assert!(matches!(
-        ServerEndpoint::start(&again, inbox.clone(), &mut WatchedThreads::unattended()),
+        ServerEndpoint::start(&again, inbox.clone(), &mut WatchedThreads::new(|_| {})),
         Err(EndpointError::Bind { .. })
     ));
     endpoint.stop(LIMIT);
     assert!(receiver.receive().is_err());
-    ServerEndpoint::start(&again, inbox, &mut WatchedThreads::unattended())
+    ServerEndpoint::start(&again, inbox, &mut WatchedThreads::new(|_| {}))
         .unwrap()
         .stop(LIMIT);
 }
@@ -771,7 +761,7 @@ fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
         commander_names: Vec::new(),
     };
     let endpoint =
-        ServerEndpoint::start(&options, inbox, &mut WatchedThreads::unattended()).unwrap();
+        ServerEndpoint::start(&options, inbox, &mut WatchedThreads::new(|_| {})).unwrap();
     let [ListenAddress::Tcp(port), socket] = endpoint.addresses() else {
         panic!("{:?}", endpoint.addresses())
     };

@@ -3,21 +3,23 @@
 //! Thread: the test's, plus those of the endpoint.
 
 use super::*;
-use crate::limits::{HANDSHAKE_MAX, MESSAGE_MAX, STACK_SMALL};
-use crate::model::messages::{
+use crate::address::Security;
+use crate::client::{ClientOptions, Service, StreamEnd, connect};
+use crate::grpc::Keepalive;
+use crate::limits::HANDSHAKE_MAX;
+use crate::peer::PeerEvent;
+use crate::pump::{BUFFER, Pump, PumpError, STRANGERS};
+use crate::server_endpoint::LARGE_MESSAGES;
+use crate::server_endpoint::ServerEndpoint;
+use crate::server_endpoint::tests::{client, start};
+use ankaios_model::limits::MESSAGE_MAX;
+use ankaios_model::messages::{
     AgentHello, FromServer, Request, RequestContent, Response, ResponseContent, ToServer,
 };
-use crate::model::version::VERSION;
-use crate::platform::clock::{Clock, SystemClock};
-use crate::platform::threads;
-use crate::wire::address::Security;
-use crate::wire::client::{ClientOptions, Service, StreamEnd, connect};
-use crate::wire::grpc::Keepalive;
-use crate::wire::peer::PeerEvent;
-use crate::wire::pump::{BUFFER, Pump, PumpError, STRANGERS};
-use crate::wire::server_endpoint::LARGE_MESSAGES;
-use crate::wire::server_endpoint::ServerEndpoint;
-use crate::wire::server_endpoint::tests::{client, start};
+use ankaios_model::version::VERSION;
+use ankaios_platform::clock::{Clock, SystemClock};
+use ankaios_platform::limits::STACK_SMALL;
+use ankaios_platform::threads;
 use crossbeam_channel::{Receiver, bounded};
 use rcgen::{
     CertificateParams, ExtendedKeyUsagePurpose as Usage, IsCa, KeyPair, SanType, date_time_ymd,

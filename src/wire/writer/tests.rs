@@ -2,15 +2,16 @@
 //! everything.
 
 use super::*;
-use crate::limits::{ANSWERS_BYTES, STOP_DEADLINE};
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{FromServer, Response, ResponseContent};
-use crate::model::names::InstanceName;
-use crate::model::node::Node;
-use crate::platform::sync::MutexGuard;
-use crate::wire::budget::Budget;
-use crate::wire::convert::messages::read_from_server;
-use crate::wire::outbox::{OTHERS_BYTES, Outbox, OutboxError, outbox_waking};
+use crate::budget::Budget;
+use crate::convert::messages::read_from_server;
+use crate::limits::ANSWERS_BYTES;
+use crate::outbox::{OTHERS_BYTES, Outbox, OutboxError, outbox_waking};
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::messages::{FromServer, Response, ResponseContent};
+use ankaios_model::names::InstanceName;
+use ankaios_model::node::Node;
+use ankaios_platform::limits::STOP_DEADLINE;
+use ankaios_platform::sync::MutexGuard;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 /// What a peer does with what it is sent.
@@ -366,7 +367,7 @@ fn open(writer: &Writer, number: u64) -> (Outbox, Receiver<String>) {
 
 #[test]
 fn one_thread_serves_all_streams_and_ends_each_with_its_outbox() {
-    let writer = Writer::start(&mut WatchedThreads::unattended()).unwrap();
+    let writer = Writer::start(&mut WatchedThreads::new(|_| {})).unwrap();
     let streams: Vec<(Outbox, Receiver<String>)> =
         (0..20).map(|number| open(&writer, number)).collect();
     for round in 0..50 {
@@ -390,7 +391,7 @@ fn one_thread_serves_all_streams_and_ends_each_with_its_outbox() {
 
 #[test]
 fn states_that_rested_are_told_although_nothing_else_happens() {
-    let writer = Writer::start(&mut WatchedThreads::unattended()).unwrap();
+    let writer = Writer::start(&mut WatchedThreads::new(|_| {})).unwrap();
     let (outbox, received) = open(&writer, 1);
     let mut names = Vec::new();
     for round in 0..10 {

@@ -4,16 +4,16 @@
 use super::super::mailbox::{UNREAD_BYTES, WAITING_BYTES};
 use super::super::{ControlHub, ControlInterface, FOLDER};
 use super::*;
-use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
 use crate::limits::CONTROL_MESSAGE_TIME;
-use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
-use crate::model::messages::{
+use crate::uplink_outbox::{UplinkReader, uplink_outbox};
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
+use ankaios_model::messages::{
     FromWorkload, LogEntry, ReadState, RequestContent, ResponseContent, ToServer, ToWorkload,
 };
-use crate::model::names::InstanceName;
-use crate::model::node::Node;
-use crate::simulation::manual_clock::ManualClock;
-use crate::wire::delimited::workload_side::{frame as to_agent, read_message};
+use ankaios_model::names::InstanceName;
+use ankaios_model::node::Node;
+use ankaios_wire::delimited::workload_side::{frame as to_agent, read_message};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{read, write};
 use std::path::PathBuf;
@@ -855,11 +855,11 @@ fn the_thread_ends_when_the_agent_does() {
     let (stop, running) = rustix::pipe::pipe().unwrap();
     let thread = hub
         .start(
-            crate::platform::clock::SystemClock,
+            ankaios_platform::clock::SystemClock,
             stop,
-            &mut crate::platform::watchdog::WatchedThreads::unattended(),
+            &mut ankaios_platform::watchdog::WatchedThreads::new(|_| {}),
         )
         .unwrap();
     drop(running);
-    assert!(crate::platform::threads::join_all([thread], Duration::from_secs(180)).is_empty());
+    assert!(ankaios_platform::threads::join_all([thread], Duration::from_secs(180)).is_empty());
 }

@@ -1,14 +1,14 @@
 //! Tests of one session: every message, every reason, one call at a time.
 
 use super::*;
-use crate::limits::{CONTROL_MESSAGE_MAX, LOG_SOURCE_LINES, STACK_LARGE};
-use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
-use crate::model::messages::{ReadState, UpdateState};
-use crate::model::node::Node;
-use crate::platform::clock::Clock;
-use crate::platform::logging::{lines_of, suppressed};
-use crate::simulation::manual_clock::ManualClock;
-use crate::wire::delimited::workload_side::frame;
+use ankaios_fakes::log_lines::{lines_of, suppressed};
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
+use ankaios_model::messages::{ReadState, UpdateState};
+use ankaios_model::node::Node;
+use ankaios_platform::clock::Clock;
+use ankaios_platform::limits::{CONTROL_MESSAGE_MAX, LOG_SOURCE_LINES, STACK_LARGE};
+use ankaios_wire::delimited::workload_side::frame;
 
 /// What a session did, in order.
 #[derive(Debug, Clone, PartialEq)]
@@ -256,9 +256,9 @@ fn an_established_session_survives_what_it_cannot_read() {
 
 #[test]
 fn a_request_of_tiny_parts_is_answered_and_not_decoded() {
-    let instance = crate::model::names::InstanceName::with_id("", "", "");
+    let instance = ankaios_model::names::InstanceName::with_id("", "", "");
     let instances = vec![instance; 500_000];
-    let logs = crate::model::messages::LogsRequest {
+    let logs = ankaios_model::messages::LogsRequest {
         instances,
         ..Default::default()
     };

@@ -1,9 +1,9 @@
 //! Which paths a container names, and which of their changes count.
 
 use super::*;
-use crate::agent::probes::paths::PathProbe;
-use crate::model::runtime_config::EngineConfig;
-use crate::model::workload::Workload;
+use ankaios_model::runtime_config::EngineConfig;
+use ankaios_model::workload::Workload;
+use ankaios_runtime::probes::paths::PathProbe;
 use crossbeam_channel::bounded;
 use rustix::io::Errno;
 use std::fs;

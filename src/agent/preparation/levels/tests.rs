@@ -1,7 +1,7 @@
 //! Each reason to prepare less, and none.
 
 use super::*;
-use crate::model::names::RUNTIMES;
+use ankaios_model::names::RUNTIMES;
 
 fn most_of(runtime: &str, options: &str, image: &str, old: Old) -> PrepareLevel {
     let config = match runtime {

@@ -1,8 +1,8 @@
 //! Which record of an earlier agent fits what is wanted now.
 
 use super::*;
-use crate::model::workload::{File, FileContent};
-use crate::simulation::fake_connector::FakeEngine;
+use ankaios_fakes::fake_connector::FakeEngine;
+use ankaios_model::workload::{File, FileContent};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn a_record_fits_the_same_definition_in_the_same_boot_only() {
         (
             "restart",
             added(|workload| {
-                workload.restart_policy = crate::model::workload::RestartPolicy::Always
+                workload.restart_policy = ankaios_model::workload::RestartPolicy::Always
             }),
         ),
         ("file", added(|workload| workload.files.push(file))),

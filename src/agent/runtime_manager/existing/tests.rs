@@ -1,18 +1,17 @@
 //! What an agent does with containers of an earlier life, and with its own when the server says
 //! hello again.
 
-use crate::agent::events::SchedulerEvent;
-use crate::limits::{
-    BACKOFF_FIRST, EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, FIRST_LISTING_MAX, REPAIR_INTERVAL,
-};
-use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::messages::{AddedWorkload, FromServer, ToServer, WorkloadPlan};
-use crate::model::names::InstanceName;
-use crate::model::prepare_level::PrepareLevel;
-use crate::model::workload::{AddCondition, File, FileContent, RestartPolicy};
-use crate::runtime::engine_children::EarlierCalls;
-use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
-use crate::simulation::stepped_agent::{AgentOptions, AgentRig as Rig, deleted_after, wanted_with};
+use crate::events::SchedulerEvent;
+use crate::limits::{EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, FIRST_LISTING_MAX, REPAIR_INTERVAL};
+use crate::stepped_agent::{AgentOptions, AgentRig as Rig, deleted_after, wanted_with};
+use ankaios_fakes::fake_connector::{Call, FAILURE, FakeEngine, Fault};
+use ankaios_model::execution_state::{ExecutionState, Phase};
+use ankaios_model::limits::BACKOFF_FIRST;
+use ankaios_model::messages::{AddedWorkload, FromServer, ToServer, WorkloadPlan};
+use ankaios_model::names::InstanceName;
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::workload::{AddCondition, File, FileContent, RestartPolicy};
+use ankaios_runtime::engine_children::EarlierCalls;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

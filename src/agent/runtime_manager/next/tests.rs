@@ -1,13 +1,13 @@
 //! Updates that are staged, of a whole agent that is driven event by event, with a fake engine.
 
-use crate::agent::events::SchedulerEvent;
-use crate::limits::ENGINE_REASON_MAX;
-use crate::model::execution_state::Phase;
-use crate::model::messages::{AddedWorkload, FromServer, PreparedInstance, ToServer};
-use crate::model::prepare_level::PrepareLevel;
-use crate::model::workload::{AddCondition, RestartPolicy};
-use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
-use crate::simulation::stepped_agent::{AgentRig, deleted_after, wanted_with};
+use crate::events::SchedulerEvent;
+use crate::stepped_agent::{AgentRig, deleted_after, wanted_with};
+use ankaios_fakes::fake_connector::{Call, FakeEngine, Fault};
+use ankaios_model::execution_state::Phase;
+use ankaios_model::messages::{AddedWorkload, FromServer, PreparedInstance, ToServer};
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::workload::{AddCondition, RestartPolicy};
+use ankaios_runtime::limits::ENGINE_REASON_MAX;
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);

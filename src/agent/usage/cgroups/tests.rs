@@ -2,7 +2,7 @@
 //! is.
 
 use super::*;
-use crate::runtime::ContainerId;
+use ankaios_runtime::ContainerId;
 
 const ID: &str = "3f9c1d0a7b5e4826a1c0ffee9d8b7a6c5e4f3d2c1b0a99887766554433221100";
 const POD: &str = "aa00bb11cc22dd33ee44ff5566778899aa00bb11cc22dd33ee44ff5566778899";

@@ -1,12 +1,12 @@
 //! A whole agent with checks and conditions in virtual time.
 
 use super::*;
-use crate::agent::events::SchedulerEvent;
-use crate::model::execution_state::WorkloadState;
-use crate::model::messages::{AddedWorkload, FromServer};
-use crate::model::workload::{AddCondition, RestartPolicy};
-use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
-use crate::simulation::stepped_agent::{AgentRig as Rig, deleted_after, wanted_with};
+use crate::events::SchedulerEvent;
+use crate::stepped_agent::{AgentRig as Rig, deleted_after, wanted_with};
+use ankaios_fakes::fake_connector::{Call, FakeEngine, Fault};
+use ankaios_model::execution_state::WorkloadState;
+use ankaios_model::messages::{AddedWorkload, FromServer};
+use ankaios_model::workload::{AddCondition, RestartPolicy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

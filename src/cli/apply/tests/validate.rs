@@ -1,7 +1,7 @@
 //! What `ank validate` finds in manifests.
 
 use super::*;
-use crate::model::manifest::Manifest;
+use ankaios_model::manifest::Manifest;
 
 fn state(workloads: &str) -> DesiredState {
     Manifest::parse(&format!("apiVersion: v1\n{workloads}"))
@@ -82,9 +82,7 @@ fn before_a_missing_agent_ends_it_what_cannot_be_run_is_named() {
         manifests: Vec::new(),
     };
     let played = play(None, [], |_, output| {
-        Ok(crate::cli::apply::merged(
-            &inputs, &arguments, output, false,
-        ))
+        Ok(crate::apply::merged(&inputs, &arguments, output, false))
     });
     assert!(
         !played.result.unwrap().errors.is_empty() && played.err.contains("cannot be run: "),

@@ -1,7 +1,7 @@
 //! The chart of start times.
 
 use super::*;
-use crate::model::node::Node;
+use ankaios_model::node::Node;
 
 fn drawn(state: &Node) -> String {
     let starts = Starts::of(state).unwrap();

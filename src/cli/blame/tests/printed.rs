@@ -1,7 +1,7 @@
 //! What `ank blame` prints, against a scripted server.
 
 use super::*;
-use crate::cli::tests::{Step, play};
+use crate::tests::{Step, play};
 use serde_json::{Value, json};
 
 fn printed(names: &[&str], format: Format, state: Node) -> Result<String, String> {
@@ -85,7 +85,7 @@ fn the_documentation_shows_what_is_printed() {
         "WORKLOAD NAME   AGENT   WAITED",
         &printed(&[], Format::Table, example()).unwrap(),
     );
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/start_times.svg");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/start_times.svg");
     let svg = printed(&[], Format::Svg, example()).unwrap();
     if std::env::var_os("ANKAIOS_WRITE_GOLDEN").is_some() {
         std::fs::write(path, &svg).unwrap();

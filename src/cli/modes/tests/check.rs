@@ -1,9 +1,9 @@
 //! What `apply` and `run workload` refuse and warn of.
 
 use super::super::*;
-use crate::cli::session::{Context, Update};
-use crate::cli::settings::Waiting;
-use crate::cli::tests::{Played, Step, accepted, play};
+use crate::session::{Context, Update};
+use crate::settings::Waiting;
+use crate::tests::{Played, Step, accepted, play};
 
 /// Workloads as `(name, tags, needs)`.
 type Entry<'e> = (&'e str, &'e [(&'e str, &'e str)], &'e [&'e str]);

@@ -1,12 +1,12 @@
 //! What becomes of the item of the mode in updates.
 
 use super::super::*;
-use crate::cli::apply;
-use crate::cli::args::{ManifestArguments, ModeChange};
-use crate::cli::error::ExitCode;
-use crate::cli::session::Context;
-use crate::cli::settings::Waiting;
-use crate::cli::tests::{Step, accepted, play};
+use crate::apply;
+use crate::args::{ManifestArguments, ModeChange};
+use crate::error::ExitCode;
+use crate::session::Context;
+use crate::settings::Waiting;
+use crate::tests::{Step, accepted, play};
 
 const ITEM: &str = "desiredState.configs.mode";
 const REFUSED: &str = "This would switch the mode from 'drive' to 'park'.";

@@ -1,12 +1,12 @@
 //! What a repeated command waits for and how it ends, against a scripted server.
 
 use super::*;
-use crate::cli::error::CliError;
-use crate::cli::session::Update;
-use crate::cli::settings::Waiting;
-use crate::cli::tests::{Played, Step, accepted, play};
-use crate::model::complete_state::execution_state_node;
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::error::CliError;
+use crate::session::Update;
+use crate::settings::Waiting;
+use crate::tests::{Played, Step, accepted, play};
+use ankaios_model::complete_state::execution_state_node;
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use std::time::Duration;
 
 const FAIL_ON_ERROR: Waiting = Waiting {
@@ -255,11 +255,7 @@ fn workloads_beside_the_changed_ones_are_judged() {
                 .map(|(name, node)| (name.to_owned().into(), node.clone())),
         );
     let now = || Step::State(now.clone());
-    let running = Step::Broadcast(vec![crate::cli::tests::reported(
-        "db.2.A",
-        Phase::Running,
-        "",
-    )]);
+    let running = Step::Broadcast(vec![crate::tests::reported("db.2.A", Phase::Running, "")]);
     let steps = [now(), Step::Accept(accepted), now(), running, now()];
     let ran = repeat(Update::default(), FAIL_ON_ERROR, steps);
     assert_eq!(ran.result.unwrap(), ExitCode::WorkloadFailed);

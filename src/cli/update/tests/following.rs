@@ -1,10 +1,10 @@
 //! How `ank` follows an update that the server judges, against a scripted server.
 
 use super::*;
-use crate::cli::session::Update;
-use crate::cli::settings::Waiting;
-use crate::cli::tests::{Played, Step, accepted, let_need, play, reported, state};
-use crate::model::execution_state::Phase;
+use crate::session::Update;
+use crate::settings::Waiting;
+use crate::tests::{Played, Step, accepted, let_need, play, reported, state};
+use ankaios_model::execution_state::Phase;
 use std::time::Duration;
 
 fn texts(entries: &[(&str, &str)]) -> Node {

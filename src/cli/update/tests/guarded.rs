@@ -1,8 +1,8 @@
 //! The table of updates and what `ank rollback` sends, against a scripted server.
 
 use super::*;
-use crate::cli::settings::Waiting;
-use crate::cli::tests::{Played, Step, accepted, play};
+use crate::settings::Waiting;
+use crate::tests::{Played, Step, accepted, play};
 
 const NOT_KEPT: &str = "Command failed: 'the server keeps no updates'";
 
@@ -125,7 +125,7 @@ fn texts_of_the_server_cannot_act_on_the_terminal() {
         !played
             .out
             .chars()
-            .any(crate::model::shown_text::acts_on_terminal),
+            .any(ankaios_model::shown_text::acts_on_terminal),
         "{:?}",
         played.out
     );

@@ -1,7 +1,7 @@
 //! Which states end a wait, what the frames show, and how a wait ends without success.
 
 use super::*;
-use crate::cli::tests::{Step, accepted, instance, let_need, play, reported, state};
+use crate::tests::{Step, accepted, instance, let_need, play, reported, state};
 
 fn wait_state(added: &[&str], deleted: &[&str], connected: &[&str]) -> WaitState {
     let all: Vec<InstanceName> = added
@@ -546,7 +546,7 @@ fn run_in(
             &mut Context {
                 link,
                 output,
-                waiting: crate::cli::settings::Waiting::default(),
+                waiting: crate::settings::Waiting::default(),
                 ignore_modes: false,
             },
         )

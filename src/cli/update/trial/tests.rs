@@ -3,9 +3,9 @@
 mod undo;
 
 use super::*;
-use crate::cli::tests::{ScriptedServer, Step, accepted, instance, let_need, reported, state};
-use crate::model::complete_state::execution_state_node;
-use crate::platform::clock::{Clock, SystemClock};
+use crate::tests::{ScriptedServer, Step, accepted, instance, let_need, reported, state};
+use ankaios_model::complete_state::execution_state_node;
+use ankaios_platform::clock::{Clock, SystemClock};
 
 /// What a check says: good, failed with a reason, or the second of the next check.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,8 +1,8 @@
 //! What the JSON schema refuses, in the words of its validators.
 
 use super::*;
-use crate::model::fields::table::STATE;
-use crate::model::yaml::{self, Origin};
+use crate::fields::table::STATE;
+use crate::yaml::{self, Origin};
 
 fn violations(text: &str) -> Vec<String> {
     let root = yaml::read(text, Origin::Own).unwrap().root;

@@ -1,7 +1,7 @@
 //! Programs whose output is followed.
 
 use super::*;
-use crate::platform::clock::{Clock as _, SystemClock};
+use crate::clock::{Clock as _, SystemClock};
 
 fn start(script: &str) -> FollowedChild {
     FollowedChild::start(OsStr::new("sh"), &["-c".into(), script.into()], &[]).unwrap()

@@ -1,7 +1,7 @@
 //! What the states of containers mean for the workload of their pods.
 
 use super::*;
-use crate::runtime::container_list;
+use crate::container_list;
 
 fn states(containers: &[(&str, &str, i64)]) -> Vec<EngineContainer> {
     let entries: Vec<String> = containers

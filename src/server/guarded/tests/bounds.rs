@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::limits::{UPDATES_ENDED, UPDATES_ENDED_BYTES, UPDATES_OPEN, UPDATES_OPEN_OF_WORKLOADS};
-use crate::model::messages::RequestContent;
-use crate::server::tests::update;
+use crate::tests::update;
+use ankaios_model::messages::RequestContent;
 
 /// A workload that may write these fields.
 pub fn with_rights(name: &str, masks: &str) -> String {

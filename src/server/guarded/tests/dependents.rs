@@ -2,8 +2,8 @@
 //! what is put back restarts them as well.
 
 use super::*;
-use crate::model::messages::{RequestContent, ResponseContent, UpdateState};
-use crate::server::tests::update;
+use crate::tests::update;
+use ankaios_model::messages::{RequestContent, ResponseContent, UpdateState};
 
 fn web() -> InstanceName {
     instance("web", "1", "")
@@ -253,8 +253,8 @@ fn what_is_staged_is_restarted_when_it_is_carried_out() {
         "nothing is stopped"
     );
     let instance = instance("db", "2", "{ onFailure: ROLLBACK, stage: IMAGE }");
-    let level = Some(crate::model::prepare_level::PrepareLevel::Image);
-    let prepared = crate::model::messages::PreparedInstance {
+    let level = Some(ankaios_model::prepare_level::PrepareLevel::Image);
+    let prepared = ankaios_model::messages::PreparedInstance {
         instance,
         level,
         ..Default::default()

@@ -1,11 +1,11 @@
 //! Guarded updates of a server with modes.
 
 use super::*;
-use crate::model::messages::PreparedInstance;
-use crate::model::prepare_level::PrepareLevel;
-use crate::model::workload::ConfigItem;
-use crate::server::settings::ModeSettings;
-use crate::server::tests::desired;
+use crate::settings::ModeSettings;
+use crate::tests::desired;
+use ankaios_model::messages::PreparedInstance;
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::workload::ConfigItem;
 
 const DRIVE: &str = ", tags: { modes: drive }";
 const PARK: &str = ", tags: { modes: park }";

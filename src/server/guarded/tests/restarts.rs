@@ -2,12 +2,12 @@
 
 use super::bounds::{ask, with_rights};
 use super::*;
+use crate::ServerLoop;
 use crate::limits::UPDATES_OPEN_OF_WORKLOADS;
-use crate::model::messages::PreparedInstance;
-use crate::model::prepare_level::PrepareLevel;
-use crate::server::ServerLoop;
-use crate::server::mutating_hooks::MutatingHooks;
-use crate::server::state_store::{Stored, parse, text};
+use crate::mutating_hooks::MutatingHooks;
+use crate::state_store::{Stored, parse, text};
+use ankaios_model::messages::PreparedInstance;
+use ankaios_model::prepare_level::PrepareLevel;
 use std::sync::Arc;
 
 /// The server is killed, and the next one starts with what is stored, or with `stored`.
@@ -208,7 +208,7 @@ fn an_earlier_server_reads_the_state_and_ignores_the_updates() {
     rig.apply(&[&db("2")]).unwrap();
     let written = text(&rig.cluster.server.stored()).unwrap();
     let body: Node = serde_json::from_str(written.lines().nth(1).unwrap()).unwrap();
-    let desired = crate::model::complete_state::desired_state_from_node(&body).unwrap();
+    let desired = ankaios_model::complete_state::desired_state_from_node(&body).unwrap();
     assert_eq!(desired, *rig.cluster.server.view().desired);
     assert!(body.at(&["updates", "list"]).is_some());
 }

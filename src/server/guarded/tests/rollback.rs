@@ -4,7 +4,7 @@
 use super::bounds::{ask_for, with_rights};
 use super::*;
 use crate::limits::UPDATES_ENDED_BYTES;
-use crate::model::messages::{RequestContent, ResponseContent};
+use ankaios_model::messages::{RequestContent, ResponseContent};
 
 fn roll_back(rig: &mut Rig, number: u64) -> Result<(), String> {
     let commander = rig.cluster.commander();

@@ -1,13 +1,13 @@
 //! Updates that are staged before they are carried out, with an agent that the test plays.
 
 use super::*;
+use crate::ServerLoop;
 use crate::limits::{UPDATE_AGENT_AWAY, UPDATES_OPEN};
-use crate::model::messages::PreparedInstance;
-use crate::model::names::Name;
-use crate::model::prepare_level::PrepareLevel;
-use crate::platform::clock::SystemClock;
-use crate::server::ServerLoop;
-use crate::server::state_store::STORE_WAIT;
+use crate::state_store::STORE_WAIT;
+use ankaios_model::messages::PreparedInstance;
+use ankaios_model::names::Name;
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_platform::clock::SystemClock;
 
 /// May only be replaced, or started, while a file is missing.
 const WHEN: &str = "{ when: { pathMissing: /lock } }";

@@ -1,7 +1,7 @@
 //! Updates that fail are put back as a whole, and the same is refused.
 
 use super::*;
-use crate::model::workload::ConfigItem;
+use ankaios_model::workload::ConfigItem;
 
 // [utest->swdd~server-undoes-failed-updates~1]
 // [utest->swdd~server-remembers-undone-updates~1]
@@ -162,7 +162,7 @@ fn an_undo_asks_no_hook_and_puts_back_what_hooks_had_made() {
         db("2")
     );
     rig.cluster
-        .send_request(commander, "r", crate::server::tests::update(&state, &masks));
+        .send_request(commander, "r", crate::tests::update(&state, &masks));
     rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
     assert_eq!(rig.phases(), ["1 TRIAL"]);
     rig.report(&db_instance("2"), Phase::PendingStartingFailed);
@@ -172,7 +172,7 @@ fn an_undo_asks_no_hook_and_puts_back_what_hooks_had_made() {
     );
     assert_eq!(*rig.cluster.server.view().effective, effective);
     rig.cluster
-        .send_request(commander, "r", crate::server::tests::update(&state, &masks));
+        .send_request(commander, "r", crate::tests::update(&state, &masks));
     rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
     let answer = format!("{:?}", rig.cluster.take(commander).pop());
     assert!(answer.contains("it is the same as update 1"), "{answer}");
@@ -188,7 +188,7 @@ fn a_request_that_hooks_had_while_an_update_was_undone_is_carried_out_from_there
             "{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}",
             db(image)
         );
-        let request = crate::server::tests::update(&state, &["desiredState.workloads.db"]);
+        let request = crate::tests::update(&state, &["desiredState.workloads.db"]);
         rig.cluster.send_request(commander, "r", request);
     };
     send(&mut rig, "2");
@@ -235,7 +235,7 @@ fn a_workload_that_comes_back_while_hooks_have_a_request_without_it_does_not_run
             db(image)
         );
         rig.cluster
-            .send_request(commander, "r", crate::server::tests::update(&state, &[]));
+            .send_request(commander, "r", crate::tests::update(&state, &[]));
     };
     send(&mut rig, "2");
     rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));

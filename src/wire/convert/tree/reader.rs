@@ -5,9 +5,9 @@
 
 use super::Kind::{Choice, List, Map, Number, Only, Own, Short, Text};
 use super::{ConvertError, Field, Kind};
-use crate::model::node::{Key, Node};
-use crate::wire::convert::fields::{Fields, Value};
-use crate::wire::convert::{Decoded, Left, PART};
+use crate::convert::fields::{Fields, Value};
+use crate::convert::{Decoded, Left, PART};
+use ankaios_model::node::{Key, Node};
 use std::ops::RangeInclusive;
 
 /// Messages nest at most so deep: with those around a state at most a hundred, as in the library.

@@ -3,9 +3,9 @@
 //! Thread: the test's.
 
 use super::*;
-use crate::limits::STACK_LARGE;
-use crate::platform::threads;
-use crate::wire::convert::schema::ank_base as base;
+use crate::convert::schema::ank_base as base;
+use ankaios_platform::limits::STACK_LARGE;
+use ankaios_platform::threads;
 use base::CompleteState;
 use protobuf::reflect::{
     FieldDescriptor, MessageDescriptor, ReflectValueBox, RuntimeFieldType, RuntimeType,

@@ -5,7 +5,7 @@
 
 use super::Field;
 use super::Kind::{self, Choice, List, Map, Number, Only, Own, Short, Text};
-use crate::model::node::Node;
+use ankaios_model::node::Node;
 
 /// The wire type of numbers.
 const VARINT: u32 = 0;

@@ -14,7 +14,7 @@ EXTERNALSRC_SYMLINKS = ""
 SRCTREECOVEREDTASKS = ""
 
 # What the programs are made of. The class would take the whole tree, which may have a build folder and other layers in it.
-ANKAIOS_SOURCES = "Cargo.lock Cargo.toml LICENSE ank_schema.json cross/package proto src"
+ANKAIOS_SOURCES = "Cargo.lock Cargo.toml LICENSE ank_schema.json cross/link.rs cross/package proto src"
 # nooelint: oelint.task.noanonpython
 python () {
     tree = d.getVar('EXTERNALSRC')

@@ -1,10 +1,10 @@
 //! What `ank apply --rollback` sends and prints, against a scripted server.
 
 use super::*;
-use crate::cli::session::Update;
-use crate::cli::settings::Waiting;
-use crate::cli::tests::{Played, Step, accepted, play, reported, state};
-use crate::model::execution_state::{Phase, WorkloadState};
+use crate::session::Update;
+use crate::settings::Waiting;
+use crate::tests::{Played, Step, accepted, play, reported, state};
+use ankaios_model::execution_state::{Phase, WorkloadState};
 
 const WEB: &str = "desiredState.workloads.web";
 const PORT: &str = "desiredState.configs.port";

@@ -1,0 +1,25 @@
+//! The agent as the simulation inspects it. Only in development builds.
+//!
+//! Thread: `scheduler`, or that of a test.
+
+use super::AgentManager;
+use ankaios_model::execution_state::ExecutionState;
+use ankaios_model::names::InstanceName;
+use ankaios_platform::clock::Clock;
+
+impl<C: Clock> AgentManager<C> {
+    /// How many workloads there are, operations that wait, and workloads with conditions.
+    pub fn sizes(&self) -> [usize; 3] {
+        self.runtime.sizes()
+    }
+
+    /// The states of all workloads known to this agent.
+    pub fn known_states(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
+        self.runtime.store.iter()
+    }
+
+    /// Whether what engines have listed is kept until others have, too.
+    pub fn awaits_listings(&self) -> bool {
+        self.runtime.awaits_listings
+    }
+}

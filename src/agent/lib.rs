@@ -1,0 +1,291 @@
+//! Plans in, containers running, states out: starts the agent's threads and hands out the channels.
+//!
+//! Thread: `main` starts and ends; see the files for the threads.
+//!
+//! Follow one workload: [`uplink`] receives it, [`agent_manager`] passes it to [`runtime_manager`],
+//! which keeps it until its dependencies are met and makes a wish of it then;
+//! [`workload_control_loop`] prepares its start meanwhile, and runs the engine; [`state_checker`]
+//! sees what becomes of it; its states go back through [`workload_state_store`] and
+//! [`uplink_outbox`] to the server. Its requests to the cluster, and their responses, go through
+//! [`control_interface`].
+
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
+pub mod agent_manager;
+pub mod backoff;
+pub mod conditions;
+pub mod control_interface;
+pub mod end_record;
+pub mod engine_call;
+pub mod events;
+pub mod folder_removal;
+pub mod limits;
+pub mod log_stream;
+pub mod metrics;
+pub mod preparation;
+pub mod resources;
+pub mod runtime_manager;
+pub mod settings;
+pub mod start_slots;
+pub mod state_checker;
+#[cfg(test)]
+mod stepped_agent;
+pub mod uplink;
+pub mod uplink_outbox;
+pub mod usage;
+pub mod wish_slot;
+pub mod workload_control_loop;
+pub mod workload_files;
+pub mod workload_state_store;
+
+use crate::limits::{AGENT_STOP_DEADLINE, SCHEDULER_INBOX, WATCH_INBOX};
+use agent_manager::AgentManager;
+use ankaios_model::version::VERSION;
+use ankaios_platform::clock::SystemClock;
+use ankaios_platform::folder_lock;
+use ankaios_platform::limits::STACK_LARGE;
+use ankaios_platform::service_manager::StatusBoard;
+use ankaios_platform::threads::{self, Thread};
+use ankaios_platform::watchdog::WatchedThreads;
+use ankaios_runtime::container_engine::ContainerConnector;
+use ankaios_runtime::containerd;
+use ankaios_runtime::engine_children::EngineChildren;
+use ankaios_runtime::podman;
+use ankaios_runtime::podman_kube::{self, PodmanKubeConnector};
+use ankaios_runtime::probes::prober::Prober;
+use ankaios_wire::client::{ClientOptions, Service};
+use ankaios_wire::limits::CONNECT_MAX;
+use conditions::NodeFacts;
+use control_interface::ControlHub;
+use crossbeam_channel::{Sender, bounded};
+use engine_call::CallContext;
+use resources::LoadSampler;
+use runtime_manager::{COPIED_FILES, RuntimeManager};
+use rustix::pipe::{PipeFlags, pipe_with};
+use settings::AgentSettings;
+use start_slots::StartSlots;
+use state_checker::CheckerSettings;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use uplink::Uplink;
+use uplink_outbox::uplink_outbox;
+use usage::UsageSampler;
+use workload_control_loop::{Connector, EngineSource, Engines, LoopContext};
+
+/// A running agent.
+pub struct Agent {
+    /// Dropping these ends the threads.
+    running: (Sender<()>, OwnedFd),
+    threads: Vec<Thread>,
+    /// Locked until the threads have ended.
+    _folder: Option<File>,
+}
+
+impl Agent {
+    /// Starts all threads, those without which nothing goes on as `watched`. `refused` is called
+    /// when the server will never accept us, with its text.
+    ///
+    /// # Errors
+    /// When the system gives no thread, or the run folder cannot be used, because another agent
+    /// uses it for example.
+    pub fn start(
+        settings: AgentSettings,
+        watched: &mut WatchedThreads,
+        status: StatusBoard,
+        refused: impl FnOnce(String) + Send + 'static,
+    ) -> io::Result<Self> {
+        let folder = own_folder(&settings.folder, &settings.name)?;
+        folder_removal::remove_set_aside(&settings.folder);
+        // [impl->swdd~agent-uses-bounded-channels~1]
+        let (inbox, events) = bounded(SCHEDULER_INBOX);
+        let (running, stop) = bounded::<()>(0);
+        let (outbox, reader) = uplink_outbox();
+        let mut threads = Vec::new();
+        let (children, previous) = EngineChildren::open(&settings.folder.join("engine-children"))?;
+        let engines = start_engines(&settings, &children, &mut threads, watched)?;
+        let control = ControlHub::new(outbox.clone(), settings.control_message_max.0 as usize)?;
+        let (control_stop, control_running) = pipe_with(PipeFlags::CLOEXEC)?;
+        threads.push(control.start(SystemClock, control_stop, watched)?);
+        let calls = CallContext {
+            folder: settings.folder,
+            boot: children.boot().into(),
+            copied: Arc::new(COPIED_FILES.map(str::to_owned).into()),
+            create_timeout: settings.create_timeout,
+        };
+        let context = LoopContext {
+            clock: SystemClock,
+            engines: Arc::new(engines),
+            reports: inbox.clone(),
+            slots: StartSlots::new(
+                settings.parallel_starts,
+                settings.cores,
+                settings.prepare_max,
+            ),
+            calls,
+            start_call: engine_call::on_threads(),
+            retry_limit: settings.retry_limit,
+            restart_backoff: settings.restart_backoff,
+            control: control.clone(),
+            probes: Arc::new(Prober::start(SystemClock)?),
+        };
+        if let Some(metrics) = settings.metrics {
+            let checkers = context
+                .engines
+                .values()
+                .map(|engine| engine.watch.clone())
+                .collect();
+            let sampler = UsageSampler::new(Path::new("/"), checkers);
+            threads.push(metrics::start(
+                metrics,
+                settings.name.clone(),
+                sampler,
+                inbox.clone(),
+                stop.clone(),
+            )?);
+        }
+        let facts = NodeFacts::new(settings.tags.clone());
+        let (name, random) = (settings.name.as_str().into(), fastrand::Rng::new());
+        let start_loop = runtime_manager::on_threads();
+        let runtime = RuntimeManager::new(
+            name,
+            context,
+            random,
+            start_loop,
+            settings.keeps_finished,
+            settings.prepare,
+            facts,
+        );
+        let load = LoadSampler::new(Path::new("/proc"));
+        let manager = AgentManager::new(
+            inbox.clone(),
+            runtime,
+            outbox,
+            load,
+            Some(Box::new(previous)),
+            status.clone(),
+        );
+        let (scheduler_stop, heartbeat) = (stop.clone(), watched.add("scheduler"));
+        threads.push(threads::spawn("scheduler", STACK_LARGE, move || {
+            manager.run(&events, &scheduler_stop, &heartbeat)
+        })?);
+        let uplink = Uplink {
+            options: ClientOptions {
+                url: settings.url,
+                security: settings.security,
+                service: Service::Agent,
+                connect_limit: CONNECT_MAX,
+                message_max: settings.message_max.0 as usize,
+            },
+            agent: settings.name,
+            version: VERSION,
+            tags: settings.tags,
+            outbox: reader,
+            control,
+            scheduler: inbox,
+            status,
+        };
+        let heartbeat = watched.add("uplink");
+        threads.push(threads::spawn("uplink", STACK_LARGE, move || {
+            if let Some(text) = uplink.run(&stop, &heartbeat) {
+                refused(text);
+            }
+        })?);
+        Ok(Self {
+            running: (running, control_running),
+            threads,
+            _folder: folder,
+        })
+    }
+
+    /// Ends the threads; returns the names of those that have not ended in time. Workloads go on
+    /// running, and the next agent takes them over: engine calls are not waited for, nothing in the
+    /// run folder is removed.
+    pub fn stop(self) -> Vec<String> {
+        drop(self.running);
+        threads::join_all(self.threads, AGENT_STOP_DEADLINE)
+    }
+}
+
+/// Makes the folder ours as long as we run. A second agent of the same name would end the engine
+/// calls of the first one as those of a predecessor, and both would make containers of the same
+/// workloads.
+fn own_folder(folder: &Path, name: &str) -> io::Result<Option<File>> {
+    match File::open(folder).and_then(folder_lock::lock) {
+        Ok(Some(lock)) => Ok(Some(lock)),
+        Ok(None) => {
+            let text = format!(
+                "another agent with the name '{name}' runs and uses the folder '{}'. End that one, or give this one a \
+                 name of its own",
+                folder.display()
+            );
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
+        }
+        Err(error) => {
+            log::warn!(
+                "Whether another agent uses the folder '{}' cannot be known: '{error}'.",
+                folder.display()
+            );
+            Ok(None)
+        }
+    }
+}
+
+/// Starts the state checkers of the enabled runtimes. They cost nothing until a workload wants
+/// them; whether the programs are there shows when they are called.
+// [impl->swdd~agent-supports-podman~2]
+// [impl->swdd~agent-supports-podman-kube-runtime~1]
+fn start_engines(
+    settings: &AgentSettings,
+    children: &EngineChildren,
+    threads: &mut Vec<Thread>,
+    watched: &mut WatchedThreads,
+) -> io::Result<Engines> {
+    let mut engines = Engines::new();
+    for &engine in &settings.runtimes {
+        let (agent, children) = (settings.name.clone(), children.clone());
+        let unknown_info = match engine {
+            podman_kube::RUNTIME_NAME => "Error getting state from pods.",
+            podman::RUNTIME_NAME => "Error getting state from Podman.",
+            _ => "Error getting state from Nerdctl.",
+        };
+        let kube = PodmanKubeConnector::new(&agent, children.clone());
+        let connect = move || -> Connector {
+            match engine {
+                podman_kube::RUNTIME_NAME => Box::new(kube.clone()),
+                podman::RUNTIME_NAME => Box::new(ContainerConnector::new(
+                    &podman::ENGINE,
+                    &agent,
+                    children.clone(),
+                )),
+                _ => Box::new(ContainerConnector::new(
+                    &containerd::ENGINE,
+                    &agent,
+                    children.clone(),
+                )),
+            }
+        };
+        let checker = CheckerSettings {
+            engine,
+            unknown_info,
+            repair_interval: settings.listing_interval,
+        };
+        let (watch, commands) = bounded(WATCH_INBOX);
+        threads.push(state_checker::start(
+            checker,
+            connect(),
+            commands,
+            watched.add(format!("watch:{engine}")),
+        )?);
+        engines.insert(
+            engine.into(),
+            EngineSource {
+                connect: Box::new(connect),
+                watch,
+            },
+        );
+    }
+    Ok(engines)
+}

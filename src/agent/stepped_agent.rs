@@ -1,0 +1,650 @@
+//! A whole agent without threads: scheduler, control loops and a state checker that run when a test
+//! says so.
+//!
+//! Thread: the one of the test.
+
+use crate::agent_manager::AgentManager;
+use crate::conditions::NodeFacts;
+use crate::control_interface::ControlHub;
+use crate::engine_call::{CallContext, EngineCall};
+use crate::events::SchedulerEvent;
+use crate::limits::{SCHEDULER_INBOX, WATCH_INBOX};
+use crate::resources::LoadSampler;
+use crate::runtime_manager::{RuntimeManager, StartLoop};
+use crate::start_slots::StartSlots;
+use crate::state_checker::{GoneReply, KnownEnd, ListReply, StateReply, WatchCommand};
+use crate::uplink_outbox::{UplinkReader, uplink_outbox};
+use crate::workload_control_loop::{
+    Connector, EngineSource, Engines, LoopContext, Step, WorkloadControlLoop,
+};
+use ankaios_fakes::fake_connector::FakeEngine;
+use ankaios_fakes::fake_probes::{FakeProbes, ProbeAnswers};
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::messages::{AddedWorkload, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
+use ankaios_model::names::InstanceName;
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::workload::{DeleteCondition, Workload};
+use ankaios_platform::clock::Clock;
+use ankaios_platform::limits::CONTROL_MESSAGE_MAX;
+use ankaios_platform::service_manager::StatusBoard;
+use ankaios_runtime::engine_children::EarlierCalls;
+use ankaios_runtime::{ContainerId, ListedContainer, RuntimeConnector};
+use crossbeam_channel::{Receiver, bounded, unbounded};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Keeps control loops and steps them.
+pub struct SteppedLoops {
+    loops: Vec<WorkloadControlLoop<ManualClock>>,
+    started: Receiver<Box<WorkloadControlLoop<ManualClock>>>,
+    calls: Arc<Mutex<Calls>>,
+    /// Engine calls do not begin.
+    pub hold_calls: bool,
+    refuse: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct Calls {
+    waiting: VecDeque<Box<EngineCall>>,
+    refuse: bool,
+}
+
+impl SteppedLoops {
+    fn new() -> (Self, StartLoop<ManualClock>) {
+        let (start, started) = unbounded();
+        let (calls, refuse) = (Arc::default(), Arc::new(AtomicBool::new(false)));
+        let loops = Self {
+            loops: Vec::new(),
+            started,
+            calls,
+            hold_calls: false,
+            refuse: refuse.clone(),
+        };
+        let start = move |_: &str, control_loop| {
+            if refuse.load(Ordering::Relaxed) {
+                return Err((io::ErrorKind::WouldBlock.into(), control_loop));
+            }
+            start
+                .send(control_loop)
+                .expect("the other end is part of the same agent");
+            Ok(())
+        };
+        (loops, Box::new(start))
+    }
+
+    /// Makes the next starts fail, as if the system had no more threads.
+    pub fn refuse(&self, refuse: bool) {
+        self.refuse.store(refuse, Ordering::Relaxed);
+    }
+
+    /// Lets each loop handle one event; returns whether there was any.
+    pub fn step(&mut self) -> bool {
+        let mut worked = false;
+        self.loops
+            .extend(self.started.try_iter().map(|control_loop| *control_loop));
+        self.loops.retain_mut(|control_loop| {
+            let step = control_loop.step();
+            worked |= step != Step::Idle;
+            step != Step::Ended
+        });
+        let call = self.calls().waiting.pop_front_if(|_| !self.hold_calls);
+        worked |= call.is_some();
+        call.into_iter().for_each(|call| call.run());
+        worked
+    }
+
+    /// How many loops have not ended.
+    pub fn count(&self) -> usize {
+        self.loops.len() + self.started.len()
+    }
+
+    /// How many engine calls have not begun.
+    pub fn waiting_calls(&self) -> usize {
+        self.calls().waiting.len()
+    }
+
+    /// Whether engine calls get no thread.
+    pub fn refuse_calls(&self, refuse: bool) {
+        self.calls().refuse = refuse;
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().expect("nobody panics with it")
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.loops.iter().filter_map(WorkloadControlLoop::due).min()
+    }
+}
+
+/// Answers and reports at once what the engine says.
+struct SteppedChecker {
+    engine: FakeEngine,
+    /// Who waits for a silent engine.
+    waiting: Vec<ListReply>,
+    commands: Receiver<WatchCommand>,
+    connector: Box<dyn RuntimeConnector>,
+    watched: BTreeMap<InstanceName, Watched>,
+    prepared: BTreeMap<InstanceName, (ContainerId, GoneReply)>,
+}
+
+struct Watched {
+    id: ContainerId,
+    reply: StateReply,
+    end: KnownEnd,
+    reported: Option<ExecutionState>,
+}
+
+impl SteppedChecker {
+    fn new(engine: &FakeEngine, agent: &'static str, commands: Receiver<WatchCommand>) -> Self {
+        let connector = Box::new(engine.connector(agent));
+        let (waiting, watched, prepared) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        Self {
+            engine: engine.clone(),
+            waiting,
+            commands,
+            connector,
+            watched,
+            prepared,
+        }
+    }
+
+    fn step(&mut self) -> bool {
+        let mut worked = false;
+        if !self.engine.is_silent() {
+            for reply in self.waiting.drain(..) {
+                worked = true;
+                reply(self.connector.list());
+            }
+        }
+        for command in self.commands.try_iter() {
+            worked = true;
+            match command {
+                WatchCommand::Watch {
+                    instance,
+                    id,
+                    end,
+                    reply,
+                    ..
+                } => {
+                    self.prepared.remove(&instance);
+                    self.watched.insert(
+                        instance,
+                        Watched {
+                            id,
+                            reply,
+                            end,
+                            reported: None,
+                        },
+                    );
+                }
+                WatchCommand::WatchPrepared {
+                    instance,
+                    container: Some(container),
+                } => {
+                    self.prepared.insert(instance, container);
+                }
+                WatchCommand::WatchPrepared { instance, .. } => _ = self.prepared.remove(&instance),
+                WatchCommand::Unwatch { instance } => _ = self.watched.remove(&instance),
+                WatchCommand::ListAll { reply } if self.engine.is_silent() => {
+                    self.waiting.push(reply)
+                }
+                WatchCommand::ListAll { reply } => reply(self.connector.list()),
+                // Samples are taken by a thread, which is not there.
+                WatchCommand::ListWatched { .. } => {}
+            }
+        }
+        let containers = self.engine.containers();
+        let is_gone = |_: &InstanceName, (id, _): &mut (ContainerId, GoneReply)| {
+            containers
+                .get(id)
+                .is_none_or(|container| !container.state.phase.is_pending())
+        };
+        // What is not watched is seen only when something is listed for others.
+        if !self.watched.is_empty() {
+            for (_, (_, gone)) in self.prepared.extract_if(.., is_gone) {
+                gone();
+                worked = true;
+            }
+        }
+        for (instance, watched) in &mut self.watched {
+            let container = containers.get(&watched.id);
+            let lost = ExecutionState::plain(Phase::FailedLost);
+            let state = watched.end.update(&ListedContainer {
+                id: watched.id.clone(),
+                instance: instance.clone(),
+                state: container.map_or(lost, |container| container.state.clone()),
+                processes: Vec::new(),
+                ended_at: None,
+                in_pod: false,
+                pods: container.and_then(|container| container.pods.clone()),
+            });
+            if watched.reported.as_ref() != Some(&state) {
+                watched.reported = Some(state.clone());
+                (watched.reply)(state);
+                worked = true;
+            }
+        }
+        worked
+    }
+}
+
+/// How a stepped agent differs from the usual.
+pub struct AgentOptions {
+    /// Its name.
+    pub name: &'static str,
+    /// Where it writes; lives as long as the test wants.
+    pub folder: std::path::PathBuf,
+    /// Decides all delays.
+    pub seed: u64,
+    /// Which finished workloads stay as they are.
+    pub keeps_finished: bool,
+    /// Calls of an earlier agent.
+    pub earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
+    /// Creates at the same time.
+    pub parallel_starts: usize,
+    /// What conditions are about.
+    pub facts: NodeFacts,
+    /// Runtimes besides podman.
+    pub others: Vec<(&'static str, FakeEngine)>,
+    /// How starts are prepared.
+    pub prepare: PrepareOptions,
+}
+
+/// How starts are prepared.
+#[derive(Clone)]
+pub struct PrepareOptions {
+    /// How far, when a workload does not say it.
+    pub level: PrepareLevel,
+    /// Containers that are initialised at the same time, at most.
+    pub max: usize,
+    /// Starts and preparations at the same time are no more than this, or nothing is prepared.
+    pub cores: usize,
+    /// Identifies this boot of the node.
+    pub boot: Arc<str>,
+    /// Files of the node that engines copy into a container.
+    pub copied: Arc<BTreeSet<String>>,
+}
+
+impl AgentOptions {
+    /// An agent called `agent_A` which writes to `folder`.
+    pub fn new(folder: &Path) -> Self {
+        Self {
+            name: "agent_A",
+            folder: folder.to_owned(),
+            seed: 1,
+            keeps_finished: false,
+            earlier_calls: None,
+            parallel_starts: 100,
+            facts: NodeFacts::new(BTreeMap::new()),
+            others: Vec::new(),
+            prepare: PrepareOptions {
+                level: PrepareLevel::None,
+                max: 4,
+                cores: 8,
+                boot: "boot 1".into(),
+                copied: Arc::default(),
+            },
+        }
+    }
+}
+
+/// An agent with podman as its runtime, and others if wanted.
+pub struct SteppedAgent {
+    /// Its scheduler.
+    pub manager: AgentManager<ManualClock>,
+    /// Its control loops.
+    pub loops: SteppedLoops,
+    /// Its end of the connection to the server.
+    pub uplink: UplinkReader,
+    /// Its checks.
+    pub probes: Arc<FakeProbes>,
+    /// What they come to.
+    pub answers: ProbeAnswers,
+    /// Its time.
+    pub clock: ManualClock,
+    events: Receiver<SchedulerEvent>,
+    checkers: Vec<SteppedChecker>,
+}
+
+impl SteppedAgent {
+    /// A new life of an agent on `engine`. It does nothing before the server says hello.
+    pub fn start(options: AgentOptions, engine: &FakeEngine, clock: &ManualClock) -> Self {
+        let (inbox, events) = bounded(SCHEDULER_INBOX);
+        let (outbox, uplink) = uplink_outbox();
+        let name = options.name;
+        let (mut engines, mut checkers) = (Engines::new(), Vec::new());
+        for (runtime, engine) in options
+            .others
+            .into_iter()
+            .chain([("podman", engine.clone())])
+        {
+            let (watch, commands) = bounded(WATCH_INBOX);
+            checkers.push(SteppedChecker::new(&engine, name, commands));
+            let connect = Box::new(move || Box::new(engine.connector(name)) as Connector);
+            engines.insert(runtime.into(), EngineSource { connect, watch });
+        }
+        let control = ControlHub::new(outbox.clone(), CONTROL_MESSAGE_MAX).expect("a descriptor");
+        let (probes, answers) = FakeProbes::settable(clock);
+        let (loops, start_loop) = SteppedLoops::new();
+        let (calls, prepare) = (loops.calls.clone(), options.prepare);
+        let context = LoopContext {
+            clock: clock.clone(),
+            engines: Arc::new(engines),
+            reports: inbox.clone(),
+            slots: StartSlots::new(options.parallel_starts, prepare.cores, prepare.max),
+            calls: CallContext {
+                folder: options.folder.clone(),
+                boot: prepare.boot,
+                copied: prepare.copied,
+                create_timeout: None,
+            },
+            start_call: Arc::new(move |call| {
+                let mut calls = calls.lock().expect("nobody panics with it");
+                if calls.refuse {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                calls.waiting.push_back(call);
+                Ok(())
+            }),
+            retry_limit: Some(20),
+            restart_backoff: true,
+            control,
+            probes: probes.clone(),
+        };
+        let random = fastrand::Rng::with_seed(options.seed);
+        let (rerun, level, facts) = (options.keeps_finished, prepare.level, options.facts);
+        let runtime = RuntimeManager::new(
+            name.into(),
+            context,
+            random,
+            start_loop,
+            rerun,
+            level,
+            facts,
+        );
+        let load = LoadSampler::new(&options.folder); // There is nothing to sample.
+        let manager = AgentManager::new(
+            inbox,
+            runtime,
+            outbox,
+            load,
+            options.earlier_calls,
+            StatusBoard::default(),
+        );
+        uplink.connected();
+        Self {
+            manager,
+            loops,
+            uplink,
+            probes,
+            answers,
+            clock: clock.clone(),
+            events,
+            checkers,
+        }
+    }
+
+    /// Passes a message of the server on and lets the agent do all it can do now.
+    pub fn receive(&mut self, message: FromServer) {
+        self.manager.on_event(SchedulerEvent::Server(message));
+        self.run();
+    }
+
+    /// The server wants these workloads, as a whole.
+    pub fn hello(&mut self, added: &[AddedWorkload]) {
+        self.receive(FromServer::ServerHello(added.to_vec()));
+    }
+
+    /// The server wants this change.
+    pub fn update(&mut self, plan: WorkloadPlan) {
+        self.receive(FromServer::UpdateWorkload(plan));
+    }
+
+    /// Lets the agent do all it can do without the time going on.
+    pub fn run(&mut self) {
+        for _ in 0..10_000 {
+            if !self.step() {
+                return;
+            }
+        }
+        panic!("the agent does not come to rest");
+    }
+
+    /// Lets each part of the agent do one thing; returns whether there was any.
+    pub fn step(&mut self) -> bool {
+        let mut worked = self.loops.step();
+        worked |= self.probes.step();
+        for checker in &mut self.checkers {
+            worked |= checker.step();
+        }
+        for event in self.events.try_iter().collect::<Vec<_>>() {
+            self.manager.on_event(event);
+            worked = true;
+        }
+        if self.manager.due() <= self.clock.now() {
+            self.manager.tick();
+            worked = true;
+        }
+        worked
+    }
+
+    /// Lets `duration` pass, stopping whenever something is due.
+    pub fn pass(&mut self, duration: Duration) {
+        let end = self.clock.now() + duration;
+        self.run();
+        while self.clock.now() < end {
+            let loops_due = self.loops.due();
+            let probes_due = self.probes.due();
+            let next = loops_due
+                .into_iter()
+                .chain(probes_due)
+                .chain([self.manager.due(), end])
+                .min()
+                .unwrap_or(end);
+            self.clock.advance(self.clock.until(next.min(end)));
+            self.run();
+        }
+    }
+
+    /// What was sent to the server since the last call.
+    pub fn sent(&self) -> Vec<WorkloadState> {
+        let messages = std::iter::from_fn(|| self.uplink.next());
+        let states = messages.filter_map(|message| match message {
+            ToServer::WorkloadStates(states) => Some(states),
+            _ => None,
+        });
+        states.flatten().collect()
+    }
+}
+
+/// An agent on a node of its own and one engine, with what its tests do again and again.
+pub struct AgentRig {
+    /// Driven by the test.
+    pub agent: SteppedAgent,
+    /// Its engine, podman.
+    pub engine: FakeEngine,
+    /// Its time.
+    pub clock: ManualClock,
+    /// Its run folder.
+    pub folder: TempDir,
+    /// Paths of the node.
+    pub paths: Arc<Mutex<BTreeSet<String>>>,
+    /// How its starts are prepared.
+    pub prepare: PrepareOptions,
+    /// Which finished workloads stay as they are.
+    pub keeps_finished: bool,
+    /// How reports name an instance.
+    pub label: fn(&InstanceName) -> String,
+}
+
+impl Default for AgentRig {
+    fn default() -> Self {
+        Self::with(|_| {})
+    }
+}
+
+impl AgentRig {
+    /// An agent that was greeted by the server, which wants nothing yet. What it called for that is
+    /// forgotten.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// As [`Self::new`], with other options.
+    pub fn with(change: impl FnOnce(&mut AgentOptions)) -> Self {
+        let mut rig = Self::silent_with(FakeEngine::new(), change);
+        rig.agent.hello(&[]);
+        rig.engine.take_calls();
+        rig
+    }
+
+    /// An agent that has not heard of the server yet, on an engine that may have containers.
+    pub fn silent(engine: FakeEngine) -> Self {
+        Self::silent_with(engine, |_| {})
+    }
+
+    /// As [`Self::silent`], with other options.
+    pub fn silent_with(engine: FakeEngine, change: impl FnOnce(&mut AgentOptions)) -> Self {
+        let (folder, clock) = (tempfile::tempdir().expect("a folder"), ManualClock::new());
+        let paths = Arc::default();
+        let mut options = node_options(folder.path(), &paths);
+        change(&mut options);
+        let (prepare, keeps_finished) = (options.prepare.clone(), options.keeps_finished);
+        let agent = SteppedAgent::start(options, &engine, &clock);
+        Self {
+            agent,
+            engine,
+            clock,
+            folder,
+            paths,
+            prepare,
+            keeps_finished,
+            label: |instance| instance.workload.to_string(),
+        }
+    }
+
+    /// Reports name an instance as `web:a`, when its configuration is `a`, `b` or `c`.
+    pub fn telling_configs(self) -> Self {
+        let label = |instance: &InstanceName| {
+            let (name, agent) = (&instance.workload, &instance.agent);
+            let config = ["a", "b", "c"]
+                .into_iter()
+                .find(|config| *instance == InstanceName::new(name, config, agent));
+            format!("{name}:{}", config.unwrap_or("?"))
+        };
+        Self { label, ..self }
+    }
+
+    /// The agent is killed and comes again, and the server wants the same.
+    pub fn restart_agent(&mut self, wanted: &[AddedWorkload]) {
+        self.restart_agent_with(wanted, |_| {});
+    }
+
+    /// As [`Self::restart_agent`]; something comes before the hello.
+    pub fn restart_agent_with(
+        &mut self,
+        wanted: &[AddedWorkload],
+        first: impl FnOnce(&mut SteppedAgent),
+    ) {
+        let answers = self.agent.answers.clone();
+        let mut options = node_options(self.folder.path(), &self.paths);
+        (options.prepare, options.keeps_finished) = (self.prepare.clone(), self.keeps_finished);
+        self.agent = SteppedAgent::start(options, &self.engine, &self.clock);
+        self.agent.answers.take_over(&answers);
+        first(&mut self.agent);
+        self.agent.hello(wanted);
+    }
+
+    /// The server wants these as well.
+    pub fn add(&mut self, added: &[AddedWorkload]) {
+        self.change(added, &[]);
+    }
+
+    /// The server wants this change.
+    pub fn change(&mut self, added: &[AddedWorkload], deleted: &[DeletedWorkload]) {
+        self.agent.update(WorkloadPlan {
+            added: added.to_vec(),
+            deleted: deleted.to_vec(),
+        });
+    }
+
+    /// The server tells the state of a workload of another agent.
+    pub fn foreign(&mut self, name: &str, phase: Phase) {
+        let instance = InstanceName::with_id(name, "id", "agent_B");
+        let state = WorkloadState::new(instance, ExecutionState::plain(phase));
+        self.agent.receive(FromServer::WorkloadStates(vec![state]));
+    }
+
+    /// The container of a workload that has one.
+    pub fn container_of(&self, name: &str) -> ContainerId {
+        let mut containers = self.engine.containers().into_iter();
+        containers
+            .find(|(_, container)| &*container.instance.workload == name)
+            .expect("it has a container")
+            .0
+    }
+
+    /// Its container ends with this code.
+    pub fn ends(&mut self, name: &str, code: i64) {
+        self.engine
+            .set_state(&self.container_of(name), ExecutionState::exited(code));
+        self.agent.run();
+    }
+
+    /// The states that were sent since the last call.
+    pub fn sent(&self) -> Vec<String> {
+        self.agent
+            .sent()
+            .iter()
+            .map(|report| format!("{} {}", (self.label)(&report.instance), report.state))
+            .collect()
+    }
+}
+
+/// The options of an agent on a node with these paths, in the zone `a`. What is below `/mnt`
+/// answers only when that is there.
+fn node_options(folder: &Path, paths: &Arc<Mutex<BTreeSet<String>>>) -> AgentOptions {
+    let paths = paths.clone();
+    let facts = NodeFacts {
+        tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
+        check_paths: Box::new(move |wanted| {
+            let paths = paths.lock().expect("nobody panics with it");
+            let answering = wanted
+                .iter()
+                .filter(|path| !path.starts_with("/mnt") || paths.contains("/mnt"));
+            answering
+                .map(|path| ((*path).to_owned(), paths.contains(*path)))
+                .collect()
+        }),
+    };
+    AgentOptions {
+        facts,
+        ..AgentOptions::new(folder)
+    }
+}
+
+/// A delete that waits until these users of the workload are gone.
+pub fn deleted_after(instance: &InstanceName, users: &[&str]) -> DeletedWorkload {
+    let condition = |name: &&str| ((*name).to_owned(), DeleteCondition::NotPendingNorRunning);
+    DeletedWorkload {
+        instance: instance.clone(),
+        dependencies: users.iter().map(condition).collect(),
+    }
+}
+
+/// A workload of `agent_A` with the runtime podman that is to run.
+pub fn wanted_with(name: &str, config: &str, change: impl FnOnce(&mut Workload)) -> AddedWorkload {
+    let mut workload = Workload::new("agent_A", "podman", config);
+    change(&mut workload);
+    AddedWorkload {
+        instance: workload.instance_name(name),
+        workload: Arc::new(workload),
+    }
+}

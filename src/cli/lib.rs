@@ -1,0 +1,219 @@
+//! The command line tool `ank`.
+//!
+//! Thread: `main`; `cli:connect` connects, `cli:rx` and `cli:tx` only forward messages from and to
+//! the server, `cli:signals` signals.
+
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
+pub mod apply;
+pub mod args;
+pub mod blame;
+pub mod completion;
+pub mod diff;
+pub mod error;
+pub mod events;
+pub mod get;
+pub mod graph;
+pub mod logs;
+pub mod modes;
+pub mod output;
+pub mod rows;
+pub mod session;
+pub mod set;
+pub mod settings;
+#[cfg(test)]
+mod tests;
+pub mod top;
+pub mod update;
+
+use args::{
+    ApplyArguments, Arguments, Delete, DiffArguments, EventsArguments, Get, ModeArguments, Run,
+    Set, Verb,
+};
+use error::{CliError, ExitCode};
+use output::Output;
+use session::{Context, Session, Update};
+use settings::CliSettings;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use std::ffi::{OsString, c_int};
+use std::time::SystemTime;
+
+/// Runs `ank` with the words of the command line, the program's name first.
+pub fn main(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
+    let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
+    let read = match completion::respond_to_shell(words.clone()) {
+        Ok(true) => return ExitCode::Success,
+        Ok(false) => Arguments::read(words.clone()),
+        Err(error) => Err(error),
+    };
+    let arguments = match read {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            output::print_usage(&error, &words);
+            return if error.use_stderr() {
+                ExitCode::Usage
+            } else {
+                ExitCode::Success
+            };
+        }
+    };
+    let mut output = Output::of_process();
+    match run(&arguments, &mut output) {
+        Ok(code) => code,
+        Err(error) if error.is_broken_pipe() || error.is_interrupted() => ExitCode::Success,
+        Err(error) => {
+            output.error(error.text_for(arguments.command.action()), &error.hint());
+            error.exit_code()
+        }
+    }
+}
+
+fn run(arguments: &Arguments, output: &mut Output) -> Result<ExitCode, CliError> {
+    let verb = &arguments.command;
+    match verb {
+        Verb::Validate(arguments) => return apply::validate(arguments, output),
+        Verb::Completion { shell } => {
+            output.result(&completion::script(shell)?)?;
+            return Ok(ExitCode::Success);
+        }
+        _ => {}
+    }
+    let settings = CliSettings::load(arguments.server_url.as_deref(), &arguments.common, output)?;
+    if verb.is_endless() {
+        output.quiet = false; // `quiet` of a config file would suppress all their output.
+    }
+    let signals = signals(verb);
+    let mut session = Session::new(&settings, signals);
+    let (waiting, ignore_modes) = (settings.waiting, settings.ignore_modes);
+    let result = run_verb(
+        verb,
+        &mut Context {
+            link: &mut session,
+            output,
+            waiting,
+            ignore_modes,
+        },
+    );
+    if !result.as_ref().is_err_and(CliError::is_interrupted) {
+        session.warn_of_storage(output);
+    }
+    session.close(
+        result
+            .as_ref()
+            .map_or_else(CliError::is_interrupted, |_| true),
+    );
+    if result.as_ref().is_err_and(CliError::is_interrupted) && signals.len() == 1 {
+        // What is left in force was said: the end is that of all commands which signals end.
+        let _ = signal_hook::low_level::emulate_default_handler(SIGINT);
+    }
+    result
+}
+
+/// The signals that a command reacts to: all, where they are its usual end, with the exit code of
+/// success. It is none where an end is awaited: a script must not take the signal for it.
+fn signals(verb: &Verb) -> &'static [c_int] {
+    match verb {
+        Verb::Logs(_)
+        | Verb::Get(Get::Events(EventsArguments {
+            until: None,
+            count: None,
+            ..
+        })) => &[SIGINT, SIGTERM, SIGQUIT, SIGHUP],
+        // Who interrupts the wait is told what stays in force.
+        Verb::Apply(ApplyArguments { dry_run: false, .. })
+        | Verb::Mode(ModeArguments { mode: Some(_), .. })
+        | Verb::Set(_)
+        | Verb::Delete(_)
+        | Verb::Run(_)
+        | Verb::Restart { .. }
+        | Verb::Rollback { .. } => &[SIGINT],
+        _ => &[],
+    }
+}
+
+fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError> {
+    let (link, output) = (&mut *context.link, &mut *context.output);
+    match verb {
+        Verb::Get(Get::State {
+            output: format,
+            masks,
+        }) => get::state(link, masks, *format, output)?,
+        Verb::Get(Get::Workload(filter)) => get::workloads(link, filter, output)?,
+        Verb::Get(Get::Agent { output: format }) => get::agents(*format, link, output)?,
+        Verb::Get(Get::Config { output: format }) => get::configs(*format, link, output)?,
+        Verb::Get(Get::Update { output: format }) => update::print(*format, link, output)?,
+        Verb::Get(Get::Events(arguments)) => {
+            return events::follow(arguments, SystemTime::now, context);
+        }
+        Verb::Set(Set::State {
+            masks_and_file,
+            delete_missing,
+            mode,
+        }) => {
+            let update = set::update(masks_and_file, *delete_missing, output)?;
+            return context.update_and_wait(Update {
+                keeps_mode: mode.keeps_mode(),
+                ..update
+            });
+        }
+        Verb::Delete(Delete::Workload { names }) => {
+            return context.update_and_wait(update::delete_workloads(names)?);
+        }
+        Verb::Delete(Delete::Config { names }) => return context.delete_configs(names),
+        Verb::Run(Run::Workload(arguments)) => {
+            return context.update_and_wait(update::run_workload(arguments)?);
+        }
+        Verb::Apply(ApplyArguments {
+            input,
+            dry_run: true,
+            output: format,
+            ..
+        })
+        | Verb::Diff(DiffArguments {
+            input,
+            output: format,
+        }) => {
+            return diff::print(apply::update(input, output)?, *format, link, output);
+        }
+        Verb::Apply(ApplyArguments {
+            input,
+            rollback,
+            force,
+            restart_dependents,
+            ..
+        }) => {
+            let update = apply::update(input, output)?;
+            let names = rows::entries(update.new_state.at(&["desiredState", "workloads"]));
+            let restart = names
+                .filter(|_| *restart_dependents)
+                .map(|(name, _)| name.to_owned())
+                .collect();
+            return context.update_and_wait(Update {
+                rollback: *rollback,
+                force: *force,
+                restart,
+                ..update
+            });
+        }
+        Verb::Restart { names } => {
+            let update = update::restart(names, link, output)?;
+            return context.update_and_wait(update);
+        }
+        Verb::Rollback { id } => return update::roll_back(*id, context),
+        Verb::Mode(ModeArguments {
+            mode: Some(mode),
+            new,
+            ..
+        }) => {
+            let update = modes::switch(link, mode, *new)?;
+            return context.update_and_wait(update);
+        }
+        Verb::Mode(arguments) => modes::show(link, arguments.output, output)?,
+        Verb::Logs(arguments) => return logs::print(arguments, link, output),
+        Verb::Graph(arguments) => graph::print(arguments, link, output)?,
+        Verb::Blame(arguments) => blame::print(arguments, link, output)?,
+        Verb::Top(arguments) => return top::show(arguments, SystemTime::now, link, output),
+        Verb::Validate(_) | Verb::Completion { .. } => {} // They need no server.
+    }
+    Ok(ExitCode::Success)
+}

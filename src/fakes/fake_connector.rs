@@ -1,0 +1,637 @@
+//! A container engine in memory: containers with states, and faults on request.
+//!
+//! Thread: the one of the test; connectors and the test share the engine.
+
+use ankaios_model::execution_state::{ExecutionState, Phase};
+use ankaios_model::messages::LogsRequest;
+use ankaios_model::names::InstanceName;
+use ankaios_model::workload::Workload;
+use ankaios_runtime::log_reader::LogCall;
+use ankaios_runtime::{
+    Cancel, ContainerId, ListedContainer, ListedPods, MainProcess, NewContainer, ProbeTarget,
+    RuntimeConnector, RuntimeError,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// What a call does instead of what was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing, and says so.
+    Fails,
+    /// Nothing: the engine is not there.
+    IsMissing,
+    /// What was asked for, but reports that it took too long.
+    TimesOut,
+    /// Refuses the workload for good.
+    Unsupported,
+    /// Stops in the middle: the container exists, the call fails, and so does the cleaning up.
+    LeavesHalfDone,
+    /// Runs for this long, then does what was asked for, unless it is cancelled before.
+    Hangs(Duration),
+}
+
+/// Kinds of calls that may fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Call {
+    /// `create`.
+    Create,
+    /// `prepare_image`.
+    Image,
+    /// `create_only`.
+    CreateOnly,
+    /// `init`.
+    Init,
+    /// `start`.
+    Start,
+    /// `delete`.
+    Delete,
+    /// `stop`.
+    Stop,
+    /// `find`.
+    Find,
+    /// `list`.
+    List,
+}
+
+/// The engine; clones are the same engine.
+#[derive(Clone, Default)]
+pub struct FakeEngine {
+    world: Arc<Mutex<World>>,
+}
+
+#[derive(Default)]
+struct World {
+    containers: BTreeMap<ContainerId, FakeContainer>,
+    created: u32,
+    calls: Vec<String>,
+    faults: BTreeMap<Call, VecDeque<Fault>>,
+    cannot_start_again: bool,
+    silent: bool,
+    /// Workloads whose containers cannot be deleted.
+    stuck: BTreeSet<String>,
+    during_next_create: Option<Box<dyn FnOnce() + Send>>,
+    /// What was noted of each instance.
+    noted: BTreeMap<InstanceName, ContainerId>,
+    /// The containers of these that were noted before the last boot.
+    of_earlier_boots: BTreeSet<ContainerId>,
+    /// What was kept of its prepared container.
+    records: BTreeMap<InstanceName, String>,
+    /// What was kept of how it ended.
+    ends: BTreeMap<InstanceName, String>,
+    log_calls: Option<Result<Vec<LogCall>, RuntimeError>>,
+}
+
+/// One container.
+#[derive(Debug, Clone)]
+pub struct FakeContainer {
+    /// From its label.
+    pub instance: InstanceName,
+    /// What the engine says of it.
+    pub state: ExecutionState,
+    /// Whether it is one of a pod.
+    pub in_pod: bool,
+    /// What its pods consist of, where it stands for pods.
+    pub pods: Option<ListedPods>,
+    /// What it was created with.
+    pub new: Option<NewContainer>,
+}
+
+impl FakeEngine {
+    /// No containers, no faults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap()
+    }
+
+    /// A connector for the containers of `agent`.
+    pub fn connector(&self, agent: &str) -> FakeConnector {
+        FakeConnector {
+            engine: self.clone(),
+            agent: agent.to_owned(),
+        }
+    }
+
+    /// The next calls of this kind do this, one after the other.
+    pub fn inject(&self, call: Call, faults: impl IntoIterator<Item = Fault>) {
+        self.world().faults.entry(call).or_default().extend(faults);
+    }
+
+    /// What has ended cannot be started again from now on, like pods.
+    pub fn forbid_start_again(&self) {
+        self.world().cannot_start_again = true;
+    }
+
+    /// From now on all calls work.
+    pub fn forget_faults(&self) {
+        self.world().faults.clear();
+    }
+
+    /// Whether the containers of this workload can be deleted.
+    pub fn set_stuck(&self, workload: &str, stuck: bool) {
+        let mut world = self.world();
+        if stuck {
+            world.stuck.insert(workload.to_owned());
+        } else {
+            world.stuck.remove(workload);
+        }
+    }
+
+    /// Whether listings of the state checker never end.
+    pub fn set_silent(&self, silent: bool) {
+        self.world().silent = silent;
+    }
+
+    /// See [`Self::set_silent`].
+    pub fn is_silent(&self) -> bool {
+        self.world().silent
+    }
+
+    /// Runs `action` in the middle of the next create.
+    pub fn during_next_create(&self, action: impl FnOnce() + Send + 'static) {
+        self.world().during_next_create = Some(Box::new(action));
+    }
+
+    /// Puts a container there, as if an earlier agent had.
+    pub fn add(&self, instance: &InstanceName, state: ExecutionState) -> ContainerId {
+        self.world().add(instance, state, None)
+    }
+
+    /// Changes the state of a container.
+    pub fn set_state(&self, id: &ContainerId, state: ExecutionState) {
+        self.world().containers.get_mut(id).unwrap().state = state;
+    }
+
+    /// Somebody else removes it.
+    pub fn remove(&self, id: &ContainerId) {
+        self.world().containers.remove(id);
+    }
+
+    /// Lets it stand for pods with these containers, of which `failed` is its state when that is a
+    /// failure.
+    pub fn set_pods(&self, id: &ContainerId, containers: &[&str], failed: Option<&str>) {
+        let id_of = |name: &str| ContainerId(name.into());
+        let containers = containers.iter().map(|name| id_of(name)).collect();
+        let pods = ListedPods {
+            containers,
+            failed: failed.map(id_of),
+        };
+        self.world().containers.get_mut(id).unwrap().pods = Some(pods);
+    }
+
+    /// Makes it one of a pod.
+    pub fn put_into_pod(&self, id: &ContainerId) {
+        self.world().containers.get_mut(id).unwrap().in_pod = true;
+    }
+
+    /// Notes the container, as if an earlier agent had.
+    pub fn note(&self, id: &ContainerId) {
+        let mut world = self.world();
+        let instance = world.containers[id].instance.clone();
+        world.noted.insert(instance, id.clone());
+    }
+
+    /// The node boots: what was noted until now is of an earlier boot.
+    pub fn reboot(&self) {
+        let mut world = self.world();
+        world.of_earlier_boots = world.noted.values().cloned().collect();
+    }
+
+    /// What was noted of the instance.
+    pub fn noted(&self, instance: &InstanceName) -> Option<ContainerId> {
+        self.world().noted.get(instance).cloned()
+    }
+
+    /// What was kept of the prepared container of the instance.
+    pub fn record(&self, instance: &InstanceName) -> Option<String> {
+        self.world().records.get(instance).cloned()
+    }
+
+    /// Keeps this, as if an earlier agent had.
+    pub fn set_record(&self, instance: &InstanceName, record: String) {
+        self.world().records.insert(instance.clone(), record);
+    }
+
+    /// Says how logs are read from now on.
+    pub fn set_log_calls(&self, calls: Result<Vec<LogCall>, RuntimeError>) {
+        self.world().log_calls = Some(calls);
+    }
+
+    /// All containers.
+    pub fn containers(&self) -> BTreeMap<ContainerId, FakeContainer> {
+        self.world().containers.clone()
+    }
+
+    /// The only container.
+    pub fn only(&self) -> (ContainerId, FakeContainer) {
+        let containers = self.containers();
+        assert_eq!(containers.len(), 1, "{containers:?}");
+        containers.into_iter().next().unwrap()
+    }
+
+    /// The calls until now, for example `create web`; forgets them.
+    pub fn take_calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.world().calls)
+    }
+
+    /// The containers of an agent, as a listing shows them.
+    pub fn listing(&self, agent: &str) -> Vec<ListedContainer> {
+        let world = self.world();
+        let own = world
+            .containers
+            .iter()
+            .filter(|(_, container)| &*container.instance.agent == agent);
+        own.map(|(id, container)| ListedContainer {
+            id: id.clone(),
+            instance: container.instance.clone(),
+            state: container.state.clone(),
+            processes: Vec::new(),
+            ended_at: None,
+            in_pod: container.in_pod,
+            pods: container.pods.clone(),
+        })
+        .collect()
+    }
+}
+
+impl World {
+    fn add(
+        &mut self,
+        instance: &InstanceName,
+        state: ExecutionState,
+        new: Option<NewContainer>,
+    ) -> ContainerId {
+        self.created += 1;
+        let id = ContainerId(format!("{:064x}", self.created).into());
+        let container = FakeContainer {
+            instance: instance.clone(),
+            state,
+            in_pod: false,
+            pods: None,
+            new,
+        };
+        self.containers.insert(id.clone(), container);
+        id
+    }
+
+    fn begin(&mut self, call: Call, text: String) -> Option<Fault> {
+        self.calls.push(text);
+        self.faults.get_mut(&call).and_then(VecDeque::pop_front)
+    }
+}
+
+/// Talks to a [`FakeEngine`].
+pub struct FakeConnector {
+    engine: FakeEngine,
+    agent: String,
+}
+
+/// The text of every failure.
+pub const FAILURE: &str = "Error: the engine says no";
+
+fn failure() -> String {
+    format!("a line\n{FAILURE}. Execution of 'fake \"call\"'")
+}
+
+fn failed() -> RuntimeError {
+    RuntimeError::Failed(failure())
+}
+
+/// Whether the call is to end now.
+pub fn is_cancelled(cancel: Cancel<'_>) -> bool {
+    let zero = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    cancel.is_some_and(|fd| {
+        poll(
+            &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
+            Some(&zero),
+        ) == Ok(1)
+    })
+}
+
+impl RuntimeConnector for FakeConnector {
+    fn create(
+        &mut self,
+        new: &NewContainer,
+        limit: Option<Duration>,
+        cancel: Cancel<'_>,
+    ) -> Result<ContainerId, RuntimeError> {
+        let (fault, action) = {
+            let mut world = self.engine.world();
+            let fault = world.begin(Call::Create, format!("create {}", new.instance.workload));
+            (fault, world.during_next_create.take())
+        };
+        if let Some(action) = action {
+            action();
+        }
+        if is_cancelled(cancel) {
+            return Err(RuntimeError::Cancelled);
+        }
+        if let Some(Fault::Hangs(age)) = &fault
+            && limit.is_some_and(|limit| limit < *age)
+        {
+            return Err(RuntimeError::TimedOut("it took too long".to_owned()));
+        }
+        let mut world = self.engine.world();
+        // Containers of pods have other names.
+        let has_name =
+            |one: &FakeContainer| !one.in_pod && one.instance.short() == new.instance.short();
+        let in_use = world.containers.values().any(has_name);
+        match fault {
+            Some(Fault::Unsupported) => {
+                return Err(RuntimeError::Unsupported("it will never work".to_owned()));
+            }
+            Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(failure())),
+            Some(Fault::Fails) => return Err(failed()),
+            _ if in_use => {
+                return Err(RuntimeError::Failed(
+                    "the name is already in use".to_owned(),
+                ));
+            }
+            _ => {}
+        }
+        let running = ExecutionState::plain(Phase::Running);
+        match fault {
+            Some(Fault::LeavesHalfDone) => {
+                world.add(
+                    &new.instance,
+                    ExecutionState::with_info(Phase::PendingStarting, "created"),
+                    None,
+                );
+                Err(failed())
+            }
+            Some(Fault::TimesOut) => {
+                world.add(&new.instance, running, Some(new.clone()));
+                Err(RuntimeError::TimedOut("it took too long".to_owned()))
+            }
+            _ => Ok(world.add(&new.instance, running, Some(new.clone()))),
+        }
+    }
+
+    fn prepare_image(
+        &mut self,
+        workload: &Workload,
+        _limit: Option<Duration>,
+        cancel: Cancel<'_>,
+    ) -> Result<(), RuntimeError> {
+        let fault = self
+            .engine
+            .world()
+            .begin(Call::Image, format!("image {}", &*workload.runtime_config));
+        if is_cancelled(cancel) {
+            return Err(RuntimeError::Cancelled);
+        }
+        match fault {
+            None => Ok(()),
+            Some(Fault::TimesOut) => Err(RuntimeError::TimedOut("it took too long".to_owned())),
+            Some(_) => Err(failed()),
+        }
+    }
+
+    fn create_arguments(&self, new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
+        match &new.workload.config().engine {
+            Ok(_) => Ok(vec![new.workload.runtime_config.to_string()]),
+            Err(reason) => Err(RuntimeError::Unsupported(reason.clone())),
+        }
+    }
+
+    fn create_only(
+        &mut self,
+        new: &NewContainer,
+        _limit: Option<Duration>,
+        cancel: Cancel<'_>,
+    ) -> Result<ContainerId, RuntimeError> {
+        let mut world = self.engine.world();
+        let fault = world.begin(
+            Call::CreateOnly,
+            format!("create-only {}", new.instance.workload),
+        );
+        let action = world.during_next_create.take();
+        drop(world);
+        action.into_iter().for_each(|action| action());
+        let mut world = self.engine.world();
+        let created = ExecutionState::with_info(Phase::PendingStarting, "created");
+        let is_named = |one: &FakeContainer| one.instance.short() == new.instance.short();
+        match fault {
+            Some(Fault::Unsupported) => {
+                return Err(RuntimeError::Unsupported("it will never work".to_owned()));
+            }
+            Some(Fault::Fails) => return Err(failed()),
+            Some(Fault::TimesOut) => {
+                world.add(&new.instance, created, Some(new.clone()));
+                return Err(RuntimeError::TimedOut("it took too long".to_owned()));
+            }
+            _ if world.containers.values().any(is_named) => {
+                return Err(RuntimeError::Failed(
+                    "the name is already in use".to_owned(),
+                ));
+            }
+            _ => {}
+        }
+        let id = world.add(&new.instance, created, Some(new.clone()));
+        match fault {
+            Some(Fault::LeavesHalfDone) => Err(failed()),
+            _ if is_cancelled(cancel) => Err(RuntimeError::Cancelled),
+            _ => Ok(id),
+        }
+    }
+
+    fn init(
+        &mut self,
+        id: &ContainerId,
+        new: &NewContainer,
+        _limit: Option<Duration>,
+        cancel: Cancel<'_>,
+    ) -> Result<(), RuntimeError> {
+        let mut world = self.engine.world();
+        let fault = world.begin(Call::Init, format!("init {}", new.instance.workload));
+        if is_cancelled(cancel) {
+            return Err(RuntimeError::Cancelled);
+        }
+        let Some(container) = world.containers.get_mut(id).filter(|_| fault.is_none()) else {
+            return Err(failed());
+        };
+        container.state = ExecutionState::with_info(Phase::PendingStarting, "initialized");
+        Ok(())
+    }
+
+    fn note_prepared(&mut self, instance: &InstanceName, record: &str) {
+        self.engine
+            .world()
+            .records
+            .insert(instance.clone(), record.to_owned());
+    }
+
+    fn prepared_record(&self, instance: &InstanceName) -> Option<String> {
+        self.engine.world().records.get(instance).cloned()
+    }
+
+    fn can_start_again(&self) -> bool {
+        !self.engine.world().cannot_start_again
+    }
+
+    fn start(
+        &mut self,
+        id: &ContainerId,
+        new: &NewContainer,
+        _limit: Option<Duration>,
+        cancel: Cancel<'_>,
+    ) -> Result<ContainerId, RuntimeError> {
+        let mut world = self.engine.world();
+        let fault = world.begin(Call::Start, format!("start {}", new.instance.workload));
+        if is_cancelled(cancel) {
+            return Err(RuntimeError::Cancelled);
+        }
+        match fault {
+            Some(Fault::Unsupported) => {
+                return Err(RuntimeError::Unsupported("it will never work".to_owned()));
+            }
+            Some(Fault::LeavesHalfDone) => return Err(failed()),
+            Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(failure())),
+            _ => {}
+        }
+        if fault.is_some() {
+            return Err(failed());
+        }
+        let Some(container) = world.containers.get_mut(id) else {
+            return Err(RuntimeError::Failed(format!(
+                "no container with ID {} found: no such container",
+                id.0
+            )));
+        };
+        container.state = ExecutionState::plain(Phase::Running);
+        Ok(id.clone())
+    }
+
+    fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let mut world = self.engine.world();
+        let name = world
+            .containers
+            .get(id)
+            .map_or("nothing".into(), |container| {
+                container.instance.workload.clone()
+            });
+        if world.stuck.contains(&*name) {
+            return Err(failed());
+        }
+        match world.begin(Call::Delete, format!("delete {name}")) {
+            Some(Fault::TimesOut) => {
+                return Err(RuntimeError::TimedOut("it took too long".to_owned()));
+            }
+            Some(_) => return Err(failed()),
+            None => {}
+        }
+        world.containers.remove(id);
+        Ok(())
+    }
+
+    fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let mut world = self.engine.world();
+        let name = world
+            .containers
+            .get(id)
+            .map_or("nothing".into(), |container| {
+                container.instance.workload.clone()
+            });
+        if world.begin(Call::Stop, format!("stop {name}")).is_some() {
+            return Err(failed());
+        }
+        if let Some(container) = world.containers.get_mut(id) {
+            container.state = ExecutionState::exited(0);
+        }
+        Ok(())
+    }
+
+    fn probe_target(
+        &mut self,
+        id: &ContainerId,
+        _with_processes: bool,
+    ) -> Result<ProbeTarget, RuntimeError> {
+        let processes = vec![MainProcess {
+            container: id.clone(),
+            pid: 1,
+        }];
+        Ok(ProbeTarget {
+            program: "fake",
+            container: Some(id.0.to_string()),
+            processes,
+        })
+    }
+
+    fn find(
+        &mut self,
+        instance: &InstanceName,
+        _wanted: Option<&Workload>,
+    ) -> Result<Vec<ContainerId>, RuntimeError> {
+        let mut world = self.engine.world();
+        if world
+            .begin(Call::Find, format!("find {}", instance.workload))
+            .is_some()
+        {
+            return Err(failed());
+        }
+        let found = world
+            .containers
+            .iter()
+            .filter(|(_, container)| container.instance == *instance);
+        Ok(found.map(|(id, _)| id.clone()).collect())
+    }
+
+    fn note(&mut self, instance: &InstanceName, id: &ContainerId) {
+        let mut world = self.engine.world();
+        world.of_earlier_boots.remove(id);
+        world.noted.insert(instance.clone(), id.clone());
+        world.records.remove(instance);
+    }
+
+    fn is_noted(&self, instance: &InstanceName, id: &ContainerId) -> bool {
+        self.engine.world().noted.get(instance) == Some(id)
+    }
+
+    fn ran_in_this_boot(&self, instance: &InstanceName, id: &ContainerId) -> bool {
+        self.is_noted(instance, id) && !self.engine.world().of_earlier_boots.contains(id)
+    }
+
+    fn note_end(&mut self, instance: &InstanceName, record: &str) {
+        self.engine
+            .world()
+            .ends
+            .insert(instance.clone(), record.to_owned());
+    }
+
+    fn end_record(&self, instance: &InstanceName) -> Option<String> {
+        self.engine.world().ends.get(instance).cloned()
+    }
+
+    fn forget_end(&mut self, instance: &InstanceName) {
+        self.engine.world().ends.remove(instance);
+    }
+
+    fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
+        match self.engine.world().begin(Call::List, "list".to_owned()) {
+            Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(failure())),
+            Some(_) => return Err(failed()),
+            None => {}
+        }
+        Ok(self.engine.listing(&self.agent))
+    }
+
+    fn log_calls(
+        &mut self,
+        _instance: &InstanceName,
+        _wanted: &LogsRequest,
+    ) -> Result<Vec<LogCall>, RuntimeError> {
+        self.engine
+            .world()
+            .log_calls
+            .clone()
+            .unwrap_or(Ok(Vec::new()))
+    }
+}

@@ -1,0 +1,55 @@
+//! Bounds of the values themselves: what all programs agree on, or a user may meet.
+//!
+//! Thread: none, plain values.
+
+use std::time::Duration;
+
+// ------------------------------------------------------------------ requests
+
+/// Encoded log entries in one message, in bytes: a peer of another implementation takes 4 MiB at
+/// most.
+pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
+/// Longest wait of a read for the samples of agents. A sample takes milliseconds; whoever reads
+/// repeats it.
+pub const USAGE_WAIT_MAX: Duration = Duration::from_secs(1);
+
+// --------------------------------------------------------------- connections
+
+/// Largest gRPC message sent or received by default, in bytes. 5,000 workloads with states need
+/// about 8 MB.
+pub const MESSAGE_MAX: usize = 64 * 1024 * 1024;
+/// What other implementations receive at most (gRPC default), in bytes.
+pub const FOREIGN_MESSAGE_MAX: usize = 4 * 1024 * 1024;
+/// Longest path of a Unix domain socket, in bytes: what the kernel takes without the zero at the
+/// end.
+pub const SOCKET_PATH_MAX: usize = 107;
+
+// -------------------------------------------------------------------- names
+
+/// Longest name of a workload, agent or config item, in bytes.
+pub const NAME_MAX: usize = 63;
+/// Bytes shown of a text from outside that may have any length.
+pub const EXCERPT_MAX: usize = 200;
+
+// ----------------------------------------------------------------- lifecycle
+
+/// Additional info about probes and conditions, in bytes: it is sent to the whole cluster.
+pub const CONDITION_INFO_MAX: usize = 256;
+
+// ---------------------------------------------------------- guarded updates
+
+/// Starts of the server and losses of agents after which an update has failed: it may be their
+/// reason.
+pub const UPDATE_LOSSES: u32 = 3;
+
+// ------------------------------------------------------------------ engines
+
+/// How often the age of a long create is reported in the additional info.
+pub const CREATE_AGE_INTERVAL: Duration = Duration::from_secs(10);
+
+// ----------------------------------------------------------------- workloads
+
+/// Upper bound of the first retry or restart delay; it doubles with each further one.
+pub const BACKOFF_FIRST: Duration = Duration::from_millis(500);
+/// Upper bound of all retry and restart delays.
+pub const BACKOFF_MAX: Duration = Duration::from_secs(300);

@@ -1,0 +1,360 @@
+//! The narrow waist to the container engines.
+//!
+//! Thread: the caller's: `call:<name>` for pull, create, init and start, `wl:<name>` for stop and
+//! delete, `list:<engine>` for listings.
+
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
+pub mod command;
+pub mod container_config;
+pub mod container_engine;
+pub mod container_list;
+pub mod container_records;
+pub mod containerd;
+pub mod engine_children;
+pub mod engine_cli;
+pub mod exit_watch;
+pub mod limits;
+pub mod log_reader;
+pub mod masking;
+pub mod podman;
+pub mod podman_kube;
+pub mod probes;
+#[cfg(test)]
+mod scripted_engine;
+
+use ankaios_model::execution_state::ExecutionState;
+use ankaios_model::messages::LogsRequest;
+use ankaios_model::names::{InstanceName, has_name_characters};
+use ankaios_model::workload::Workload;
+pub use ankaios_platform::child::Cancel;
+use log_reader::LogCall;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The engine's own name of what it created: the 64 hex digits of a container.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContainerId(pub Arc<str>);
+
+impl ContainerId {
+    /// An id that an engine printed; `None` for what could be taken for something else than an id
+    /// when it is an argument of a call.
+    pub fn printed(text: &str) -> Option<Self> {
+        let begins = text.starts_with(|first: char| first.is_ascii_alphanumeric());
+        (begins && has_name_characters(text)).then(|| Self(text.into()))
+    }
+}
+
+/// What a create needs besides the workload.
+#[derive(Debug, Clone)]
+pub struct NewContainer {
+    /// The instance to create.
+    pub instance: InstanceName,
+    /// What to run.
+    pub workload: Arc<Workload>,
+    /// Host folder with the FIFOs, when the workload has a control interface.
+    pub control_interface: Option<PathBuf>,
+    /// Host path and mount point of each file.
+    pub files: Vec<(PathBuf, String)>,
+    /// Where the workload notifies, when it does.
+    pub notify_socket: Option<PathBuf>,
+    /// Where the engine writes the pid of the main process, when it can; its folder is there, and
+    /// has nothing else.
+    pub pid_file: Option<PathBuf>,
+}
+
+/// Where probes of a workload are sent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProbeTarget {
+    /// The engine's program.
+    pub program: &'static str,
+    /// The container that commands run in.
+    pub container: Option<String>,
+    /// Its processes, whose network it has.
+    pub processes: Vec<MainProcess>,
+}
+
+/// One container of this agent in a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedContainer {
+    /// Its id.
+    pub id: ContainerId,
+    /// Whose it is, from its label.
+    pub instance: InstanceName,
+    /// Its state, as workloads see it.
+    pub state: ExecutionState,
+    /// Its main processes while they run: one of a container, one of each container of a pod.
+    pub processes: Vec<MainProcess>,
+    /// When it ended, in seconds since 1970; `None` while it runs or when the engine does not print
+    /// it. Only to tell one end from another: clocks may be set.
+    pub ended_at: Option<u64>,
+    /// Whether it belongs to a pod of the engine. Labels of those prove nothing, see
+    /// [`container_records`].
+    pub in_pod: bool,
+    /// What its pods consist of, where the workload is pods; `None` where it is one container.
+    pub pods: Option<ListedPods>,
+}
+
+/// The containers of all pods of a workload.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ListedPods {
+    /// Each container that the engine lists.
+    pub containers: Vec<ContainerId>,
+    /// The container whose failure is the state of the workload, when that is a failure.
+    pub failed: Option<ContainerId>,
+}
+
+/// The main process of a container as the engine lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MainProcess {
+    /// Which container.
+    pub container: ContainerId,
+    /// Its pid. It means something only when engine and agent share a pid namespace, see
+    /// [`exit_watch`].
+    pub pid: u32,
+}
+
+/// Why an engine call did not work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RuntimeError {
+    /// The workload can never run here: wrong configuration, unsupported feature. Not retried.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The engine's program does not exist, so nothing happened, and it has no containers.
+    #[error("{0}")]
+    NotInstalled(String),
+    /// The engine's program could not be started, so nothing happened.
+    #[error("{0}")]
+    NotStarted(String),
+    /// The engine failed; its own message (at most 4 KiB) and the call.
+    #[error("{0}")]
+    Failed(String),
+    /// It did not end in time; what was wanted may still happen.
+    #[error("{0}")]
+    TimedOut(String),
+    /// The caller cancelled it.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl RuntimeError {
+    /// As [`command::reason`].
+    pub fn reason(&self) -> String {
+        command::reason(&self.to_string())
+    }
+
+    /// Whether nothing happened: the engine's program was not, or could not be, started.
+    pub fn means_not_started(&self) -> bool {
+        matches!(
+            self,
+            Self::Unsupported(_) | Self::NotInstalled(_) | Self::NotStarted(_)
+        )
+    }
+
+    /// Whether the call failed because its container does not exist.
+    pub fn means_gone(&self) -> bool {
+        matches!(self, Self::Failed(text) if text.to_ascii_lowercase().contains("no such container"))
+    }
+
+    /// Whether the same call fails each time: it can never work, or has an option that the engine
+    /// does not know.
+    pub fn is_final(&self) -> bool {
+        let refusals = ["unknown flag: ", "unknown shorthand flag: "];
+        let refuses_option = || {
+            refusals
+                .iter()
+                .any(|refusal| self.reason().contains(refusal))
+        };
+        matches!(self, Self::Unsupported(_)) || matches!(self, Self::Failed(_)) && refuses_option()
+    }
+}
+
+/// One container engine. Each thread has its own connector; they share nothing but the engine.
+// [impl->swdd~functions-required-by-runtime-connector~1]
+// [impl->swdd~agent-general-runtime-state-getter-interface~1]
+pub trait RuntimeConnector: Send {
+    /// Creates and starts a container. `limit` bounds the call (`create_timeout`), `None` does not:
+    /// it may pull an image. A call that has failed may have left a container, which the caller
+    /// removes; so with all that make or start one.
+    ///
+    /// # Errors
+    /// `Unsupported` for a configuration that can never work, `Cancelled` by `cancel`, others may
+    /// be retried.
+    fn create(
+        &mut self,
+        new: &NewContainer,
+        limit: Option<Duration>,
+        cancel: Cancel<'_>,
+    ) -> Result<ContainerId, RuntimeError>;
+
+    /// Gets the images of the workload that are missing, as [`Self::create`] would. `limit` bounds
+    /// each call.
+    ///
+    /// # Errors
+    /// As [`Self::create`]; `Failed` when an image is missing and may not be pulled.
+    fn prepare_image(
+        &mut self,
+        workload: &Workload,
+        limit: Option<Duration>,
+        cancel: Cancel<'_>,
+    ) -> Result<(), RuntimeError>;
+
+    /// The arguments of [`Self::create_only`].
+    ///
+    /// # Errors
+    /// `Unsupported` for a configuration that can never work, and where the engine knows no such
+    /// step.
+    fn create_arguments(&self, _new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
+        Err(RuntimeError::Unsupported(
+            "it can only be created and started at once".to_owned(),
+        ))
+    }
+
+    /// Creates a container as [`Self::create`] does and does not start it; [`Self::start`] does
+    /// that.
+    ///
+    /// # Errors
+    /// As [`Self::create`] and [`Self::create_arguments`].
+    fn create_only(
+        &mut self,
+        new: &NewContainer,
+        _limit: Option<Duration>,
+        _cancel: Cancel<'_>,
+    ) -> Result<ContainerId, RuntimeError> {
+        Err(RuntimeError::Unsupported(format!(
+            "'{}' can only be created and started at once",
+            new.instance.workload
+        )))
+    }
+
+    /// Does all of a start of the created container `id` of `new` but the start itself.
+    ///
+    /// # Errors
+    /// As [`Self::create_only`].
+    fn init(
+        &mut self,
+        _id: &ContainerId,
+        _new: &NewContainer,
+        _limit: Option<Duration>,
+        _cancel: Cancel<'_>,
+    ) -> Result<(), RuntimeError> {
+        Err(RuntimeError::Unsupported(
+            "it can only be created and started at once".to_owned(),
+        ))
+    }
+
+    /// Whether what has ended can be started again. What cannot is deleted and created anew.
+    fn can_start_again(&self) -> bool {
+        true
+    }
+
+    /// Starts the existing, ended container `id` of `new` again; same limits and errors as
+    /// [`Self::create`].
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    fn start(
+        &mut self,
+        id: &ContainerId,
+        new: &NewContainer,
+        limit: Option<Duration>,
+        cancel: Cancel<'_>,
+    ) -> Result<ContainerId, RuntimeError>;
+
+    /// Stops and removes a container with its anonymous volumes. Already gone counts as done.
+    /// Bounded by the container's own stop timeout and [`crate::limits::STOP_GRACE`], then 30 s for
+    /// the removal.
+    ///
+    /// # Errors
+    /// `TimedOut`: the container may still exist, so try again. `Failed`: the engine's own message.
+    fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError>;
+
+    /// Stops a container with its stop signal and keeps it, where the engine can; otherwise as
+    /// [`Self::delete`]. Same limits.
+    ///
+    /// # Errors
+    /// As [`Self::delete`].
+    fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError>;
+
+    /// Where probes of the workload behind `id` are sent; its processes only when they are wanted.
+    ///
+    /// # Errors
+    /// `Failed` or `TimedOut` when the engine could not be called.
+    fn probe_target(
+        &mut self,
+        id: &ContainerId,
+        with_processes: bool,
+    ) -> Result<ProbeTarget, RuntimeError>;
+
+    /// As [`Self::delete`] for a container that was seen to have ended or was never started, which
+    /// needs fewer calls of the engine.
+    ///
+    /// # Errors
+    /// See there.
+    fn delete_ended(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
+        self.delete(id)
+    }
+
+    /// The containers labelled with exactly this instance, normally none or one. Those in pods only
+    /// when they were noted, or when it is `wanted` so.
+    ///
+    /// # Errors
+    /// `Failed` or `TimedOut` when the engine could not be called.
+    fn find(
+        &mut self,
+        instance: &InstanceName,
+        wanted: Option<&Workload>,
+    ) -> Result<Vec<ContainerId>, RuntimeError>;
+
+    /// Notes for this and later agents that the container runs the instance, so that it is not
+    /// prepared any more.
+    fn note(&mut self, _instance: &InstanceName, _id: &ContainerId) {}
+
+    /// Whether that was noted last.
+    fn is_noted(&self, _instance: &InstanceName, _id: &ContainerId) -> bool {
+        false
+    }
+
+    /// Whether `id` is known to have run the instance since the node booted.
+    fn ran_in_this_boot(&self, _instance: &InstanceName, _id: &ContainerId) -> bool {
+        false
+    }
+
+    /// Keeps what is known of the prepared container of the instance for this and later agents.
+    fn note_prepared(&mut self, _instance: &InstanceName, _record: &str) {}
+
+    /// What was kept last.
+    fn prepared_record(&self, _instance: &InstanceName) -> Option<String> {
+        None
+    }
+
+    /// Keeps how the container of the instance ended, for later agents.
+    fn note_end(&mut self, _instance: &InstanceName, _record: &str) {}
+
+    /// What was kept of its end last.
+    fn end_record(&self, _instance: &InstanceName) -> Option<String> {
+        None
+    }
+
+    /// Removes what is kept of its end: it is started again, or goes.
+    fn forget_end(&mut self, _instance: &InstanceName) {}
+
+    /// All containers of this agent, ended ones too. Entries that cannot be read are left out with
+    /// a warning.
+    ///
+    /// # Errors
+    /// `Failed` or `TimedOut` when the engine could not be called; its output makes no sense.
+    fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError>;
+
+    /// The calls that print what the containers of this instance wrote; none when it has no
+    /// container.
+    ///
+    /// # Errors
+    /// `Failed` or `TimedOut` when the engine could not be called.
+    fn log_calls(
+        &mut self,
+        instance: &InstanceName,
+        wanted: &LogsRequest,
+    ) -> Result<Vec<LogCall>, RuntimeError>;
+}

@@ -1,0 +1,404 @@
+//! The server: manifest in, plans out, states in, responses out.
+//!
+//! Thread: `server` runs [`ServerLoop`], the one owner of desired state, workload states and
+//! connected agents.
+//! Owns: all of that, and one outbox per stream. Takes: [`ServerEvent`]s from a bounded inbox.
+//! Gives: messages through outboxes, which never block; a peer that does not take them is closed
+//! and resynchronises later.
+//!
+//! The loop only waits, [`ServerLoop::on_event`] decides. A test or simulation calls it without any
+//! thread.
+
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
+mod commit;
+mod connections;
+mod deletes;
+mod essential;
+mod events;
+mod guarded;
+#[cfg(debug_assertions)]
+pub mod inspection;
+mod lasting;
+pub mod limits;
+mod logs;
+pub mod metrics;
+mod modes;
+pub mod mutating_hooks;
+mod peers;
+mod plan;
+mod prepare;
+mod requester;
+mod requests;
+mod restarts;
+pub mod settings;
+pub mod state_store;
+pub mod state_view;
+mod templates;
+mod timings;
+mod update;
+mod usage;
+mod waiting_requests;
+mod workloads;
+
+use ankaios_model::complete_state::DesiredState;
+use ankaios_model::lifecycle::OnFailure;
+use ankaios_platform::clock::{Clock, SystemClock};
+use ankaios_platform::limits::TURN_MAX;
+use ankaios_platform::service_manager::StatusBoard;
+use ankaios_platform::watchdog::Heartbeat;
+use ankaios_wire::limits::SERVER_INBOX;
+use ankaios_wire::peer::PeerEvent;
+use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
+use deletes::Deletes;
+use essential::OlderUpdates;
+use events::{Changes, CpuTime};
+use guarded::GuardedUpdates;
+use lasting::LastingRequests;
+use metrics::NumbersRequest;
+use modes::Modes;
+use mutating_hooks::{HookOutcome, MutatingHooks};
+use peers::Peers;
+use prepare::Occasion;
+use requester::Rights;
+use settings::ModeSettings;
+use state_store::{StateStore, Stored};
+use state_view::StateView;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+use timings::Timings;
+use update::{StateChange, UpdateError};
+use waiting_requests::WaitingRequests;
+use workloads::Workloads;
+
+/// What the server reacts to.
+#[derive(Debug)]
+pub enum ServerEvent {
+    /// Something happened on a connection.
+    Peer(PeerEvent),
+    /// The mutating hooks are done with an update.
+    Hooks(HookOutcome),
+    /// A peer for which requests wait may have room for responses, or more requests may be served.
+    Room,
+    /// There is something to do without an event, see [`ServerLoop::due`].
+    Due,
+}
+
+/// Woken when a request that waits may be served: a peer has room for responses again, or another
+/// request was served.
+struct RoomWaker(Waker);
+
+impl Default for RoomWaker {
+    fn default() -> Self {
+        Self(Waker::noop().clone())
+    }
+}
+
+/// Wakes the loop.
+struct WakeLoop(Sender<()>);
+
+impl Wake for WakeLoop {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.try_send(()); // Full: it is being woken already.
+    }
+}
+
+/// The present time; stands still until there is a clock.
+struct Time(Box<dyn Fn() -> Instant + Send>);
+
+impl Default for Time {
+    fn default() -> Self {
+        let start = SystemClock.now();
+        Self(Box::new(move || start))
+    }
+}
+
+/// The state of the cluster and everything that changes it.
+#[derive(Default)]
+pub struct ServerLoop {
+    workloads: Workloads,
+    deletes: Deletes,
+    peers: Peers,
+    rights: Rights,
+    lasting: LastingRequests,
+    waiting: WaitingRequests,
+    /// What was taken out of the inbox and is not handled yet.
+    arrived: VecDeque<PeerEvent>,
+    /// The number of the last read of what workloads use.
+    last_read: u64,
+    /// Updates that came before the server switched the mode by itself.
+    older_updates: OlderUpdates,
+    /// How many updates were refused, and accepted, since the start.
+    updates: [u64; 2],
+    /// Changes without workloads, of which subscribers are notified at the end of the event.
+    unpublished: Vec<Changes>,
+    metrics: Option<Receiver<NumbersRequest>>,
+    hooks: Option<MutatingHooks>,
+    guarded: GuardedUpdates,
+    store: Option<StateStore>,
+    status: StatusBoard,
+    /// What happened at the start that users should know of, until an update was stored.
+    warning: Option<String>,
+    /// When instances were accepted and started.
+    timings: Timings,
+    time: Time,
+    cpu: CpuTime,
+    /// The CPU time when the present event began.
+    begun: Duration,
+    room: RoomWaker,
+}
+
+impl ServerLoop {
+    /// A server without workloads.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// From now on `hooks` may change or refuse updates of workloads. To be called before the first
+    /// update.
+    pub fn set_hooks(&mut self, hooks: MutatingHooks) {
+        self.workloads.before_hooks = Some(self.workloads.effective.clone());
+        self.hooks = Some(hooks);
+    }
+
+    /// From now on a config item decides which workloads run. To be called before the first update.
+    pub fn set_modes(&mut self, settings: ModeSettings) {
+        self.workloads.modes = Some(Modes::new(settings));
+        self.workloads.placed = Some(self.workloads.effective.clone());
+    }
+
+    /// From now on each accepted desired state is given to `store`. To be called after the start.
+    pub fn set_store(&mut self, store: StateStore) {
+        self.store = Some(store);
+    }
+
+    /// From now on clients that read the part `warning` receive this, until an update was stored.
+    pub fn set_warning(&mut self, text: String) {
+        self.warning = Some(text);
+    }
+
+    /// From now on this follows from a failed update of workloads that do not say it.
+    pub fn set_update_on_failure(&mut self, on_failure: OnFailure) {
+        self.guarded.on_failure = on_failure;
+    }
+
+    /// Takes over a startup manifest; waits for the hooks, since there is nothing else to do yet. A
+    /// workload that was not rendered because the templates do too much altogether fails alone.
+    ///
+    /// # Errors
+    /// [`UpdateError`] with the reason of the refusal.
+    pub fn start_with(&mut self, desired: DesiredState) -> Result<(), UpdateError> {
+        self.start(desired, Occasion::Manifest)
+    }
+
+    /// Takes over a state that an earlier server had accepted, like [`ServerLoop::start_with`]. A
+    /// workload that is refused now fails alone.
+    ///
+    /// # Errors
+    /// [`UpdateError`] with the reason of the refusal.
+    pub fn start_again_with(
+        &mut self,
+        Stored { desired, updates }: Stored,
+    ) -> Result<(), UpdateError> {
+        self.start(desired, Occasion::Stored)?;
+        if let Some(updates) = updates {
+            self.restore_updates(updates);
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, desired: DesiredState, occasion: Occasion) -> Result<(), UpdateError> {
+        let mut prepared = self.workloads.prepare(
+            StateChange::between(&self.workloads.desired, desired),
+            occasion,
+        )?;
+        if let Some(hooks) = &self.hooks
+            && !prepared.forms.is_empty()
+        {
+            let plan = self.workloads.difference(&prepared.forms).message();
+            prepared = self.workloads.hooked(prepared, hooks.run(plan))?;
+        }
+        self.commit(prepared);
+        Ok(())
+    }
+
+    /// From now on reports the numbers of agents and workloads to the service manager.
+    pub fn set_status(&mut self, board: StatusBoard) {
+        self.status = board;
+        self.report_status();
+    }
+
+    fn report_status(&self) {
+        let counted = |count: usize, what: &str| {
+            format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+        };
+        self.status
+            .connection(|| format!("{} connected", counted(self.peers.agents.len(), "agent")));
+        self.status
+            .workloads(|| counted(self.workloads.effective.len(), "workload"));
+    }
+
+    /// From now on the time that requests take is measured with `clock`.
+    pub fn set_clock(&mut self, clock: impl Clock) {
+        self.time = Time(Box::new(move || clock.now()));
+    }
+
+    fn now(&self) -> Instant {
+        (self.time.0)()
+    }
+
+    /// Handles events until `stop` is closed by its owner or all senders of `events` are gone. The
+    /// streams end with status OK when the loop is dropped at the end.
+    pub fn run(
+        mut self,
+        events: &Receiver<PeerEvent>,
+        stop: &Receiver<()>,
+        clock: &impl Clock,
+        heartbeat: &Heartbeat,
+    ) {
+        let outcomes = self
+            .hooks
+            .as_ref()
+            .map_or_else(never, |hooks| hooks.outcomes().clone());
+        let mut metrics = self.metrics.take().unwrap_or_else(never);
+        let (wake, room) = bounded(1);
+        // The second is closed, so there is always something.
+        let (nothing, (_, arrived)) = (never(), bounded::<()>(0));
+        self.set_clock(clock.clone());
+        self.set_cpu_time(CpuTime::of_thread());
+        self.room = RoomWaker(Waker::from(Arc::new(WakeLoop(wake))));
+        let mut rest_until = clock.now();
+        loop {
+            heartbeat.turn();
+            self.arrived
+                .extend(events.try_iter().take(SERVER_INBOX - self.arrived.len()));
+            let due = self.due().map_or_else(never, |at| clock.alarm(at));
+            let event = select_biased! { // The end first: a flood of events must not delay it.
+                recv(stop) -> _ => return,
+                recv(outcomes) -> outcome => match outcome {
+                    Ok(outcome) => ServerEvent::Hooks(outcome),
+                    Err(_) => return log::error!("The thread of the mutating hooks has ended; ending the server."),
+                },
+                recv(if self.arrived.is_empty() { &nothing } else { &arrived }) -> _ => match self.next_arrived() {
+                    Some(event) => ServerEvent::Peer(event),
+                    None => continue,
+                },
+                recv(events) -> event => match event {
+                    Ok(event) => ServerEvent::Peer(event),
+                    Err(_) => return,
+                },
+                recv(metrics) -> reply => {
+                    match reply {
+                        // Nobody waits for it any more.
+                        Ok(reply) => _ = reply.try_send(self.numbers()),
+                        Err(_) => metrics = never(), // Its thread has ended, as this one will.
+                    }
+                    continue;
+                }
+                // Last: a peer whose requests wait has not read its earlier responses.
+                recv(room) -> _ => ServerEvent::Room,
+                recv(due) -> _ => ServerEvent::Due,
+                recv(heartbeat.woken()) -> _ => continue,
+            };
+            self.turn(event, clock);
+            // But a flood of events must not keep it waiting for ever: it gets half of the time.
+            let begin = clock.now();
+            if begin >= rest_until && room.try_recv().is_ok() {
+                self.turn(ServerEvent::Room, clock);
+                let end = clock.now();
+                rest_until = end + end.saturating_duration_since(begin);
+            }
+        }
+    }
+
+    fn turn(&mut self, event: ServerEvent, clock: &impl Clock) {
+        let begin = clock.now();
+        self.on_event(event);
+        self.report_status();
+        let turn = clock.now().saturating_duration_since(begin);
+        if turn > TURN_MAX {
+            log::warn!("One event took {turn:?}; all others waited for it.");
+        }
+    }
+
+    /// Handles one event completely.
+    pub fn on_event(&mut self, event: ServerEvent) {
+        self.begun = (self.cpu.0)();
+        self.take_store_report();
+        self.workloads.states.observe(self.is_observed());
+        match event {
+            ServerEvent::Peer(PeerEvent::Opened {
+                peer,
+                hello,
+                source,
+                outbox,
+            }) => {
+                self.peer_opened(peer, hello, source.into(), outbox);
+            }
+            ServerEvent::Peer(PeerEvent::Message {
+                peer,
+                message,
+                room,
+            }) => self.message_received(peer, message, room),
+            ServerEvent::Peer(PeerEvent::Closed { peer }) => self.peer_gone(peer),
+            ServerEvent::Hooks(outcome) => self.hooks_done(outcome),
+            ServerEvent::Room => _ = self.serve_waiting(),
+            ServerEvent::Due => {}
+        }
+        loop {
+            std::mem::take(&mut self.unpublished)
+                .into_iter()
+                .for_each(|changes| self.publish(changes));
+            self.respond_with_usage();
+            // The messages about the end of one peer may fail for the next one; each can fail once
+            // only.
+            while let Some(peer) = self.peers.take_failed() {
+                self.peer_gone(peer);
+                self.respond_with_usage();
+            }
+            if !(self.settle_updates() | self.settle_restarts()) {
+                return;
+            }
+        }
+    }
+
+    /// Takes over what the writer of the state has done meanwhile.
+    fn take_store_report(&mut self) {
+        let Some(store) = &mut self.store else { return };
+        store.take_report();
+        if store.has_stored() {
+            self.warning = None;
+        }
+    }
+
+    /// What users should know of the stored state; `None` while all is well.
+    fn storage_warning(&self) -> Option<String> {
+        let unstored = self.store.as_ref().and_then(StateStore::warning);
+        match (&self.warning, unstored) {
+            (Some(older), Some(unstored)) => Some(format!("{older}; also, {unstored}")),
+            (Some(older), None) => Some(older.clone()),
+            (None, unstored) => unstored,
+        }
+    }
+
+    /// Everything that can be read.
+    pub fn view(&self) -> StateView<'_> {
+        let Workloads {
+            desired,
+            effective,
+            states,
+            ..
+        } = &self.workloads;
+        StateView {
+            desired,
+            effective,
+            states,
+            agents: &self.peers.agents,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,164 @@
+//! One server in the tests of what judges it, with peers whose messages are read directly.
+//!
+//! Thread: the one of the test.
+
+use ankaios_model::complete_state::DesiredState;
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::messages::{
+    AgentCapabilities, AgentHello, FromServer, Request, RequestContent, Response, ResponseContent,
+    ToServer, UpdateState,
+};
+use ankaios_model::names::InstanceName;
+use ankaios_model::node::Node;
+use ankaios_server::{ServerEvent, ServerLoop};
+use ankaios_wire::outbox::{OutboxReader, outbox};
+use ankaios_wire::peer::{PeerEvent, PeerHello, PeerId, Room};
+use std::collections::BTreeMap;
+
+/// A server and what it sends.
+#[derive(Default)]
+pub struct Cluster {
+    pub server: ServerLoop,
+    readers: BTreeMap<PeerId, OutboxReader>,
+    opened: u64,
+}
+
+impl Cluster {
+    /// A server that was started with the manifest `yaml`.
+    pub fn with_manifest(yaml: &str) -> Self {
+        let mut cluster = Self::default();
+        cluster.server.start_with(desired(yaml)).unwrap();
+        cluster
+    }
+
+    fn open(&mut self, hello: PeerHello) -> PeerId {
+        self.opened += 1;
+        let peer = PeerId(self.opened);
+        let (outbox, reader) = outbox();
+        self.readers.insert(peer, reader);
+        let source = String::new();
+        self.server.on_event(ServerEvent::Peer(PeerEvent::Opened {
+            peer,
+            hello,
+            source,
+            outbox,
+        }));
+        peer
+    }
+
+    pub fn agent(&mut self, name: &str) -> PeerId {
+        self.agent_with(name, AgentCapabilities::default())
+    }
+
+    pub fn agent_with(&mut self, name: &str, capabilities: AgentCapabilities) -> PeerId {
+        self.open(PeerHello::Agent(AgentHello {
+            agent: name.to_owned(),
+            tags: BTreeMap::new(),
+            capabilities,
+            version: String::new(),
+        }))
+    }
+
+    pub fn commander(&mut self) -> PeerId {
+        self.open(PeerHello::Commander)
+    }
+
+    pub fn send(&mut self, peer: PeerId, message: ToServer) {
+        self.server.on_event(ServerEvent::Peer(PeerEvent::Message {
+            peer,
+            message,
+            room: Room::default(),
+        }));
+    }
+
+    pub fn report(&mut self, peer: PeerId, states: &[(&InstanceName, Phase)]) {
+        let states = states
+            .iter()
+            .map(|(instance, phase)| state(instance, *phase))
+            .collect();
+        self.send(peer, ToServer::WorkloadStates(states));
+    }
+
+    /// Sends a request and returns the response to it, which must be the last message.
+    pub fn request(&mut self, peer: PeerId, content: RequestContent) -> ResponseContent {
+        self.send(
+            peer,
+            ToServer::Request(Request {
+                id: "question".to_owned(),
+                content,
+            }),
+        );
+        let reader = &self.readers[&peer];
+        match std::iter::from_fn(|| reader.try_next()).last() {
+            Some(FromServer::Response(Response { id, content })) if id == "question" => content,
+            other => panic!("no answer but {other:?}"),
+        }
+    }
+
+    /// Sends an update from a new commander. Returns added and deleted instances, or the error.
+    pub fn update(
+        &mut self,
+        new_state: &str,
+        masks: &[&str],
+    ) -> Result<(Vec<String>, Vec<String>), String> {
+        let commander = self.commander();
+        let answer = self.request(commander, update(new_state, masks));
+        self.send(commander, ToServer::Goodbye);
+        outcome(answer)
+    }
+
+    /// The phase of an instance as the server knows it.
+    pub fn phase(&self, instance: &InstanceName) -> Option<Phase> {
+        self.server
+            .view()
+            .states
+            .get(instance)
+            .map(|state| state.phase)
+    }
+}
+
+pub fn desired(yaml: &str) -> DesiredState {
+    ankaios_model::manifest::Manifest::parse(yaml)
+        .unwrap()
+        .into_desired_state()
+        .unwrap()
+}
+
+pub fn update(new_state: &str, masks: &[&str]) -> RequestContent {
+    let masks = masks.iter().map(|mask| (*mask).to_owned()).collect();
+    RequestContent::UpdateState(UpdateState {
+        new_state: Some(Ok(tree(new_state))),
+        masks,
+        ..Default::default()
+    })
+}
+
+/// A field tree from YAML.
+pub fn tree(yaml: &str) -> Node {
+    fn node(value: &serde_yaml::Value) -> Node {
+        match value {
+            serde_yaml::Value::Mapping(entries) => Node::map(
+                entries
+                    .iter()
+                    .map(|(key, value)| (key.as_str().unwrap(), node(value))),
+            ),
+            serde_yaml::Value::Sequence(items) => Node::List(items.iter().map(node).collect()),
+            serde_yaml::Value::Number(number) => Node::Number(number.as_u64().unwrap()),
+            other => Node::text(other.as_str().unwrap()),
+        }
+    }
+    node(&serde_yaml::from_str(yaml).unwrap())
+}
+
+pub fn state(instance: &InstanceName, phase: Phase) -> WorkloadState {
+    WorkloadState::new(instance.clone(), ExecutionState::plain(phase))
+}
+
+/// The added and deleted instances of an answer to an update, or its error.
+fn outcome(answer: ResponseContent) -> Result<(Vec<String>, Vec<String>), String> {
+    match answer {
+        ResponseContent::UpdateStateSuccess { added, deleted, .. } => Ok((added, deleted)),
+        ResponseContent::Error(text) => Err(text),
+        other => panic!("{other:?}"),
+    }
+}
