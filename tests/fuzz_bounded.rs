@@ -4,6 +4,7 @@
 //! `ANKAIOS_FUZZ_INPUTS=100000` takes more of them. `ANKAIOS_FUZZ_SEEDS=<folder>` writes what the
 //! targets begin with, for cargo-fuzz (scripts/fuzz.sh).
 
+#![allow(unreachable_pub)] // Its files offer each other what they have, and nobody else.
 #![allow(clippy::disallowed_methods)] // Tests start threads of their own.
 
 #[path = "fuzz/targets.rs"]

@@ -93,7 +93,7 @@ impl<C: Clock> AgentManager<C> {
 
     /// Handles events until the other end of `stop` is dropped.
     // [impl->swdd~agent-manager-listens-requests-from-server~1]
-    pub fn run(
+    pub(crate) fn run(
         mut self,
         events: &Receiver<SchedulerEvent>,
         stop: &Receiver<()>,

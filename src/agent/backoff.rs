@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Longest delay before retry number `attempt`, counted from 1: doubles each time, then stays at
 /// [`BACKOFF_MAX`].
-pub fn backoff_max(attempt: u32) -> Duration {
+pub(crate) fn backoff_max(attempt: u32) -> Duration {
     // The exponent is bounded, so that no attempt number can overflow.
     let exponent = attempt.saturating_sub(1).min(16);
     BACKOFF_FIRST.saturating_mul(1 << exponent).min(BACKOFF_MAX)
@@ -18,7 +18,7 @@ pub fn backoff_max(attempt: u32) -> Duration {
 /// Delay before retry number `attempt`: any whole millisecond up to [`backoff_max`], so that
 /// workloads which failed together do not retry together.
 // [impl->swdd~agent-workload-control-loop-requests-retries-on-failing-retry-attempt~1]
-pub fn retry_delay(attempt: u32, random: &mut fastrand::Rng) -> Duration {
+pub(crate) fn retry_delay(attempt: u32, random: &mut fastrand::Rng) -> Duration {
     Duration::from_millis(random.u64(0..=whole_ms(backoff_max(attempt))))
 }
 
@@ -28,7 +28,7 @@ fn whole_ms(duration: Duration) -> u64 {
 
 /// How a workload ended, as far as restarts care.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub(crate) enum Ended {
     /// With exit code 0.
     Well,
     /// With another exit code.
@@ -37,7 +37,7 @@ pub enum Ended {
 
 /// When a workload that ended may start again.
 #[derive(Debug, Clone)]
-pub struct RestartBackoff {
+pub(crate) struct RestartBackoff {
     enabled: bool,
     /// Restarts after a failure since the workload last ran for [`RESTART_RESET`].
     failures: u32,
@@ -50,7 +50,7 @@ pub struct RestartBackoff {
 impl RestartBackoff {
     /// Nothing has started yet. Without `enabled` every restart is immediate, but the workload's
     /// own rules delay its restarts even then.
-    pub fn new(enabled: bool, rules: Option<Restart>) -> Self {
+    pub(crate) fn new(enabled: bool, rules: Option<Restart>) -> Self {
         Self {
             enabled,
             failures: 0,
@@ -61,18 +61,18 @@ impl RestartBackoff {
     }
 
     /// The engine is about to start the workload.
-    pub fn starting(&mut self, now: Instant) {
+    pub(crate) fn starting(&mut self, now: Instant) {
         self.last_start = Some(now);
         self.running_since = None;
     }
 
     /// The workload runs, or still does.
-    pub fn running(&mut self, now: Instant) {
+    pub(crate) fn running(&mut self, now: Instant) {
         self.running_since.get_or_insert(now);
     }
 
     /// Starts and restarts without success in a row.
-    pub fn unsuccessful(&self) -> u32 {
+    pub(crate) fn unsuccessful(&self) -> u32 {
         self.failures
     }
 
@@ -82,7 +82,7 @@ impl RestartBackoff {
     /// After a failure the first restart is immediate, the next ones wait for half to all of a
     /// bound that doubles; two starts are at least [`RESTART_SPACING`] apart. The workload's own
     /// rules delay the first restart, too.
-    pub fn next(
+    pub(crate) fn next(
         &mut self,
         ended: Ended,
         now: Instant,
@@ -127,7 +127,11 @@ impl RestartBackoff {
     /// The workload was started and did not become ready: when to start it again, as
     /// [`Self::next`]. Where nothing delays restarts it is delayed like a create that failed, which
     /// it is shown as.
-    pub fn next_start(&mut self, now: Instant, random: &mut fastrand::Rng) -> Option<Instant> {
+    pub(crate) fn next_start(
+        &mut self,
+        now: Instant,
+        random: &mut fastrand::Rng,
+    ) -> Option<Instant> {
         if self.enabled || self.rules.is_some() {
             return self.next(Ended::Badly, now, random);
         }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Which of these paths of the node exist and which do not; without those that do not answer.
-pub type CheckPaths = Box<dyn FnMut(&BTreeSet<&str>) -> BTreeMap<String, bool> + Send>;
+pub(crate) type CheckPaths = Box<dyn FnMut(&BTreeSet<&str>) -> BTreeMap<String, bool> + Send>;
 
 /// What conditions are about.
 pub struct NodeFacts {
@@ -41,7 +41,7 @@ impl NodeFacts {
 }
 
 /// The conditions of one instance.
-pub struct Gate {
+pub(crate) struct Gate {
     /// Its activation, the condition of its update, and its precondition.
     conditions: [Option<Condition>; 3],
     /// What does not hold of each. Until a path has answered, nothing is known to hold.
@@ -54,7 +54,11 @@ pub struct Gate {
 impl Gate {
     /// Those of an instance that is wanted from now on, or `is_staged`; `None` when it has none.
     // [impl->swdd~agent-lifecycle-activation~1]
-    pub fn new(added: &AddedWorkload, is_staged: bool, facts: &mut NodeFacts) -> Option<Self> {
+    pub(crate) fn new(
+        added: &AddedWorkload,
+        is_staged: bool,
+        facts: &mut NodeFacts,
+    ) -> Option<Self> {
         let config = added.workload.config();
         let lifecycle = config.usable_lifecycle()?;
         let update = lifecycle.update.as_ref().filter(|_| is_staged);
@@ -80,11 +84,15 @@ impl Gate {
         Some(gate)
     }
 
-    pub fn paths(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
         self.conditions.iter().flatten().flat_map(Condition::paths)
     }
 
-    pub fn evaluate(&mut self, known: &BTreeMap<String, bool>, tags: &BTreeMap<String, String>) {
+    pub(crate) fn evaluate(
+        &mut self,
+        known: &BTreeMap<String, bool>,
+        tags: &BTreeMap<String, String>,
+    ) {
         for (condition, unmet) in self.conditions.iter().zip(&mut self.unmet) {
             let Some(condition) = condition else { continue };
             if self.is_staged || condition.paths().all(|path| known.contains_key(path)) {
@@ -102,12 +110,12 @@ impl Gate {
     }
 
     /// Whether there is something to evaluate again.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.conditions.iter().any(Option::is_some)
     }
 
     /// Why the workload may not run.
-    pub fn reason(&self) -> Option<String> {
+    pub(crate) fn reason(&self) -> Option<String> {
         let text = match &self.unmet {
             // It may be relevant.
             [Some(why), ..] if self.conditions[0].is_some() => format!("activation: {why}"),
@@ -118,18 +126,18 @@ impl Gate {
     }
 
     /// Whether the workload is not relevant on this node.
-    pub fn is_inactive(&self) -> bool {
+    pub(crate) fn is_inactive(&self) -> bool {
         self.unmet[0].is_some()
     }
 
     /// Whether the precondition holds.
-    pub fn may_run(&self) -> bool {
+    pub(crate) fn may_run(&self) -> bool {
         self.unmet[2].is_none()
     }
 
     /// Why what is staged may not replace the old instance yet. One that is not relevant on this
     /// node need not run.
-    pub fn staged_unmet(&self) -> Option<&str> {
+    pub(crate) fn staged_unmet(&self) -> Option<&str> {
         let [inactive, when, precondition] = &self.unmet;
         when.as_deref()
             .or_else(|| precondition.as_deref().filter(|_| inactive.is_none()))

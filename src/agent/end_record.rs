@@ -20,7 +20,7 @@ struct EndRecord {
 }
 
 /// Keeps how the container `id` of the instance ended during this `boot`.
-pub fn keep(
+pub(crate) fn keep(
     connector: &mut dyn RuntimeConnector,
     instance: &InstanceName,
     id: &ContainerId,
@@ -38,7 +38,7 @@ pub fn keep(
 }
 
 /// Which container of the instance ended during this `boot`, and how; `None` when nothing was kept.
-pub fn kept(
+pub(crate) fn kept(
     connector: &dyn RuntimeConnector,
     instance: &InstanceName,
     boot: &str,

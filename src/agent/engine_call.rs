@@ -35,10 +35,10 @@ use std::time::Duration;
 const PREPARING_PATHS_WAIT: Duration = Duration::from_secs(1);
 
 /// Starts calls. Tests and simulations run them when they want.
-pub type StartCall = Arc<dyn Fn(Box<EngineCall>) -> io::Result<()> + Send + Sync>;
+pub(crate) type StartCall = Arc<dyn Fn(Box<EngineCall>) -> io::Result<()> + Send + Sync>;
 
 /// Each call on a thread of its own.
-pub fn on_threads() -> StartCall {
+pub(crate) fn on_threads() -> StartCall {
     Arc::new(|call| {
         let name = format!("call:{}", call.new.instance.workload);
         threads::spawn(name, STACK_WORKLOAD, move || call.run()).map(drop)
@@ -46,7 +46,7 @@ pub fn on_threads() -> StartCall {
 }
 
 /// What a call does.
-pub enum CallStep {
+pub(crate) enum CallStep {
     /// Gets the image.
     Image,
     /// Creates the container and does not start it.
@@ -70,7 +70,7 @@ impl CallStep {
 
 /// What a call has reached.
 #[derive(Debug)]
-pub enum CallDone {
+pub(crate) enum CallDone {
     /// The image is there.
     Image,
     /// This container waits to be started.
@@ -80,7 +80,7 @@ pub enum CallDone {
 }
 
 /// How a call ended. `NotStarted`: the engine was not called.
-pub type CallResult = Result<CallDone, RuntimeError>;
+pub(crate) type CallResult = Result<CallDone, RuntimeError>;
 
 /// What preparations of an agent have in common.
 #[derive(Debug, Clone)]
@@ -98,14 +98,14 @@ pub struct CallContext {
 
 /// One call.
 pub struct EngineCall {
-    pub step: CallStep,
+    pub(crate) step: CallStep,
     /// What it is about.
     pub new: NewContainer,
-    pub connector: Box<dyn RuntimeConnector>,
-    pub context: CallContext,
+    pub(crate) connector: Box<dyn RuntimeConnector>,
+    pub(crate) context: CallContext,
     /// Readable when the call is not wanted any more; `None` when no descriptor could be had.
     pub cancel: Option<EventFd>,
-    pub reply: Box<dyn FnOnce(CallResult) + Send>,
+    pub(crate) reply: Box<dyn FnOnce(CallResult) + Send>,
 }
 
 impl EngineCall {

@@ -45,39 +45,39 @@ pub enum SchedulerEvent {
 /// How far something is prepared.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PreparationReport {
-    pub added: AddedWorkload,
+    pub(crate) added: AddedWorkload,
     /// As far as it may be.
-    pub done: Option<PrepareLevel>,
+    pub(crate) done: Option<PrepareLevel>,
     /// Why the last try failed, and how many did.
-    pub failure: Option<(String, u32)>,
+    pub(crate) failure: Option<(String, u32)>,
     /// There is no further try.
-    pub is_final: bool,
+    pub(crate) is_final: bool,
     /// What is shown of it while it waits.
-    pub note: String,
+    pub(crate) note: String,
 }
 
 /// What the scheduler knows for the metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overview {
     /// Whether the server has sent its hello on the present connection.
-    pub connected: bool,
+    pub(crate) connected: bool,
     /// The workloads that are to run.
-    pub workloads: Vec<WorkloadOverview>,
+    pub(crate) workloads: Vec<WorkloadOverview>,
 }
 
 /// One workload that is to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkloadOverview {
+pub(crate) struct WorkloadOverview {
     /// The instance that is to run.
-    pub instance: InstanceName,
+    pub(crate) instance: InstanceName,
     /// The runtime that is to run it, as in its manifest.
-    pub runtime: Name,
+    pub(crate) runtime: Name,
     /// The name of its state; `None` when it has none yet.
-    pub state: Option<&'static str>,
+    pub(crate) state: Option<&'static str>,
 }
 
 /// Reports a state of an instance to the scheduler; a long message of an engine is cut.
-pub fn send_state(
+pub(crate) fn send_state(
     reports: &Sender<SchedulerEvent>,
     instance: &InstanceName,
     mut state: ExecutionState,

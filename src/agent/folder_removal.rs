@@ -33,7 +33,7 @@ const REMOVING: &str = ".removing-";
 
 /// Removes `folder` with all that is in it, for at most `limit`; missing is fine, any other failure
 /// only worth a warning. What takes longer is set aside beside it, for [`remove_set_aside`].
-pub fn remove_folder(folder: &Path, clock: &impl Clock, limit: Duration) {
+pub(crate) fn remove_folder(folder: &Path, clock: &impl Clock, limit: Duration) {
     let removal = Removal {
         clock,
         until: clock.now() + limit,
@@ -59,7 +59,7 @@ pub fn remove_folder(folder: &Path, clock: &impl Clock, limit: Duration) {
 /// Removes what was set aside in the agent's `folder` in an earlier life, on a thread of its own
 /// that ends with it and that is not waited for. What takes more than [`REMOVAL_MAX`] is continued
 /// with the next start.
-pub fn remove_set_aside(folder: &Path) {
+pub(crate) fn remove_set_aside(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let set_aside = entries.filter(|entry| {
         entry
@@ -84,7 +84,7 @@ pub fn remove_set_aside(folder: &Path) {
 }
 
 /// Removes what is in the agent's `folder` and not kept, as [`remove_set_aside`].
-pub fn remove_left(folder: &Path, keeps: impl Fn(&str) -> bool) {
+pub(crate) fn remove_left(folder: &Path, keeps: impl Fn(&str) -> bool) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry
             .file_name()

@@ -12,17 +12,17 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 pub mod agent_manager;
-pub mod backoff;
+mod backoff;
 pub mod conditions;
 pub mod control_interface;
-pub mod end_record;
+mod end_record;
 pub mod engine_call;
 pub mod events;
-pub mod folder_removal;
+mod folder_removal;
 pub mod limits;
-pub mod log_stream;
-pub mod metrics;
-pub mod preparation;
+mod log_stream;
+mod metrics;
+mod preparation;
 pub mod resources;
 pub mod runtime_manager;
 pub mod settings;
@@ -30,13 +30,13 @@ pub mod start_slots;
 pub mod state_checker;
 #[cfg(test)]
 mod stepped_agent;
-pub mod uplink;
+mod uplink;
 pub mod uplink_outbox;
-pub mod usage;
-pub mod wish_slot;
+mod usage;
+mod wish_slot;
 pub mod workload_control_loop;
 pub mod workload_files;
-pub mod workload_state_store;
+mod workload_state_store;
 
 use crate::limits::{AGENT_STOP_DEADLINE, SCHEDULER_INBOX, WATCH_INBOX};
 use agent_manager::AgentManager;

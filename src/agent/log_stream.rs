@@ -42,7 +42,7 @@ use std::time::Duration;
 const LOG_REQUESTS: &str = "log requests";
 
 /// Whether the log of an instance can be read.
-pub enum LogAvailability {
+pub(crate) enum LogAvailability {
     /// From what this engine has of the instance.
     Readable {
         engine: Box<dyn RuntimeConnector>,
@@ -59,7 +59,7 @@ pub enum LogAvailability {
 }
 
 /// The streams under way, and the logs that wait for a container.
-pub struct LogStreams {
+pub(crate) struct LogStreams {
     outbox: UplinkOutbox,
     scheduler: Sender<SchedulerEvent>,
     running: Vec<Running>,
@@ -106,7 +106,7 @@ impl Drop for Running {
 
 impl LogStreams {
     /// No stream yet. Lines go to `outbox`, what has no container to `scheduler`.
-    pub fn new(outbox: UplinkOutbox, scheduler: Sender<SchedulerEvent>) -> Self {
+    pub(crate) fn new(outbox: UplinkOutbox, scheduler: Sender<SchedulerEvent>) -> Self {
         Self {
             outbox,
             scheduler,
@@ -118,7 +118,7 @@ impl LogStreams {
 
     /// Starts to read, or to wait for containers; a request under the same id is replaced. What
     /// cannot be read ends at once, or the requester would wait for it for ever.
-    pub fn start(
+    pub(crate) fn start(
         &mut self,
         request_id: &str,
         wanted: &LogsRequest,
@@ -147,7 +147,7 @@ impl LogStreams {
 
     /// Starts to read what waited for a container that has come, and ends what waits for one that
     /// will not come.
-    pub fn look_again(&mut self, availability: impl Fn(&InstanceName) -> LogAvailability) {
+    pub(crate) fn look_again(&mut self, availability: impl Fn(&InstanceName) -> LogAvailability) {
         for order in std::mem::take(&mut self.waiting) {
             let available = availability(&order.instance);
             self.take(order, available);
@@ -156,7 +156,7 @@ impl LogStreams {
 
     /// A stream has found no container. One that was started since is read, and one that is being
     /// started is waited for; otherwise the log ends for the reason `why`.
-    pub fn found_nothing(
+    pub(crate) fn found_nothing(
         &mut self,
         request_id: &str,
         instance: &InstanceName,
@@ -284,21 +284,21 @@ impl LogStreams {
     }
 
     /// Ends what a request has open; an unknown one is no error.
-    pub fn cancel(&mut self, request_id: &str) {
+    pub(crate) fn cancel(&mut self, request_id: &str) {
         self.running
             .retain(|one| one.order.request_id != request_id);
         self.waiting.retain(|one| one.request_id != request_id);
     }
 
     /// Ends everything: whoever wanted it is gone.
-    pub fn cancel_all(&mut self) {
+    pub(crate) fn cancel_all(&mut self) {
         self.running.clear();
         self.waiting.clear();
     }
 
     /// Forgets the streams that have ended by themselves. What found no container is kept until its
     /// event has come, or nobody would end the log.
-    pub fn forget_ended(&mut self) {
+    pub(crate) fn forget_ended(&mut self) {
         self.running.retain(|one| {
             let has_ended = one.thread.as_ref().is_none_or(Thread::has_ended);
             !has_ended || one.has_nothing.load(Ordering::Acquire)

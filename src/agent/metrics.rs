@@ -58,7 +58,7 @@ const RESTARTS: Family = Family::counter(
 );
 
 /// Writes the metrics of `agent` until the other end of `stop` is dropped.
-pub fn start(
+pub(crate) fn start(
     settings: MetricsSettings,
     agent: String,
     sampler: UsageSampler,

@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Clock ticks of a second in the files below `/proc`, on all architectures that agents run on.
-pub const TICKS_PER_SECOND: u64 = 100;
+pub(crate) const TICKS_PER_SECOND: u64 = 100;
 /// Room for such a file; longer ones are read as well.
 const FILE_BYTES: usize = 4096;
 
@@ -38,7 +38,7 @@ impl LoadSampler {
 
     /// CPU usage in whole percent of all cores together, and free memory in bytes.
     /// `None` when `/proc` cannot be read.
-    pub fn sample(&mut self) -> Option<(u32, u64)> {
+    pub(crate) fn sample(&mut self) -> Option<(u32, u64)> {
         let times = cpu_times(&text(&self.proc.join("stat")).ok()?)?;
         let free = memory_entry(&text(&self.proc.join("meminfo")).ok()?, "MemFree:")?;
         let usage = usage_percent(self.last, times);
@@ -49,13 +49,13 @@ impl LoadSampler {
 }
 
 /// When the machine booted, in seconds since 1970; `None` when `/proc` cannot be read.
-pub fn boot_time() -> Option<u64> {
+pub(crate) fn boot_time() -> Option<u64> {
     btime(&text(Path::new("/proc/stat")).ok()?)
 }
 
 /// What the node uses, from the files below `proc`, normally `/proc`. What cannot be read is
 /// unknown.
-pub fn node_usage(proc: &Path) -> NodeUsage {
+pub(crate) fn node_usage(proc: &Path) -> NodeUsage {
     let stat = text(&proc.join("stat")).unwrap_or_default();
     let memory = text(&proc.join("meminfo")).unwrap_or_default();
     let is_core = |line: &&str| {

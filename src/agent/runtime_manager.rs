@@ -38,18 +38,18 @@ mod listings;
 mod next;
 
 use listings::Listings;
-pub use next::COPIED_FILES;
+pub(crate) use next::COPIED_FILES;
 
 /// How often preconditions are evaluated.
 const PRECONDITION_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A container with the name of its runtime.
-pub type Existing = (Name, ListedContainer);
+pub(crate) type Existing = (Name, ListedContainer);
 
 /// Lets the control loop of a workload run from now on. It comes back when no thread can be had,
 /// since it may hold the only id of a container. Tests and simulations keep them and call
 /// [`WorkloadControlLoop::step`] instead.
-pub type StartLoop<C> = Box<
+pub(crate) type StartLoop<C> = Box<
     dyn Fn(
             &str,
             Box<WorkloadControlLoop<C>>,
@@ -58,7 +58,7 @@ pub type StartLoop<C> = Box<
 >;
 
 /// Each control loop on a thread of its own.
-pub fn on_threads<C: Clock>() -> StartLoop<C> {
+pub(crate) fn on_threads<C: Clock>() -> StartLoop<C> {
     Box::new(|workload, control_loop| {
         threads::spawn_with(
             format!("wl:{workload}"),
@@ -203,14 +203,14 @@ impl Record {
 
 /// All workloads of this agent.
 pub struct RuntimeManager<C: Clock> {
-    pub store: WorkloadStateStore,
+    pub(crate) store: WorkloadStateStore,
     /// States to report, in order.
-    pub reports: VecDeque<WorkloadState>,
+    pub(crate) reports: VecDeque<WorkloadState>,
     /// Which engines have listed their containers since the start of the agent.
-    pub listings: Listings,
+    pub(crate) listings: Listings,
     /// Control loops without a thread.
     unstarted: BTreeMap<Name, Box<WorkloadControlLoop<C>>>,
-    pub context: LoopContext<C>,
+    pub(crate) context: LoopContext<C>,
     facts: NodeFacts,
     /// When to evaluate conditions again.
     gates_due: Option<Instant>,
@@ -223,7 +223,7 @@ pub struct RuntimeManager<C: Clock> {
     /// A list of what is to be staged has come since the session began.
     has_stage_list: bool,
     /// A hello has come, and nothing is ordered before engines have listed their containers.
-    pub awaits_listings: bool,
+    pub(crate) awaits_listings: bool,
     /// The workloads of which something else is wanted since they were last decided about.
     unsettled: BTreeSet<Name>,
     /// What was deleted while listings were awaited.
@@ -234,7 +234,7 @@ pub struct RuntimeManager<C: Clock> {
     /// Workloads of which something may have changed that decides what is prepared.
     touched: BTreeSet<Name>,
     /// What engines have listed and was not taken in yet.
-    pub existing: Vec<Existing>,
+    pub(crate) existing: Vec<Existing>,
     /// What an earlier agent has prepared and no control loop has yet.
     found: BTreeMap<Name, (AddedWorkload, PreparedContainer)>,
 }
@@ -285,7 +285,7 @@ impl<C: Clock> RuntimeManager<C> {
     // [impl->swdd~agent-handles-new-workload-operations]
     // [impl->swdd~agent-update-on-add-known-workload~1]
     // [impl->swdd~agent-add-on-update-missing-workload~1]
-    pub fn submit(
+    pub(crate) fn submit(
         &mut self,
         name: Name,
         new: Option<AddedWorkload>,
@@ -349,7 +349,7 @@ impl<C: Clock> RuntimeManager<C> {
 
     /// Does what may be done when all that is wanted now is known: what is replaced together is
     /// started in the order of its dependencies. Decides again about what waits for listings.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         if self.awaits_listings {
             return;
         }
@@ -548,7 +548,7 @@ impl<C: Clock> RuntimeManager<C> {
     /// once, so all that wait are looked at once.
     // [impl->swdd~agent-handles-workloads-with-fulfilled-dependencies~1]
     // [impl->swdd~agent-keeps-workloads-with-unfulfilled-workload-dependencies-in-queue~1]
-    pub fn states_changed(&mut self, workloads: &BTreeSet<Name>) {
+    pub(crate) fn states_changed(&mut self, workloads: &BTreeSet<Name>) {
         let waiting = self
             .records
             .iter()
@@ -630,7 +630,7 @@ impl<C: Clock> RuntimeManager<C> {
     }
 
     /// When [`Self::refresh_conditions`] wants to be called next.
-    pub fn conditions_due(&self) -> Option<Instant> {
+    pub(crate) fn conditions_due(&self) -> Option<Instant> {
         self.unstaged
             .values()
             .copied()
@@ -640,7 +640,7 @@ impl<C: Clock> RuntimeManager<C> {
     }
 
     /// Evaluates the conditions again and does what follows.
-    pub fn refresh_conditions(&mut self) {
+    pub(crate) fn refresh_conditions(&mut self) {
         let gates = self
             .records
             .values()
@@ -670,7 +670,7 @@ impl<C: Clock> RuntimeManager<C> {
 
     /// The old container of an instance is gone: what is shown of the same instance, which waits to
     /// be started.
-    pub fn waits_to_start(&self, instance: &InstanceName) -> Option<WorkloadState> {
+    pub(crate) fn waits_to_start(&self, instance: &InstanceName) -> Option<WorkloadState> {
         let record = self.records.get(&instance.workload)?;
         record
             .waiting()
@@ -679,7 +679,7 @@ impl<C: Clock> RuntimeManager<C> {
     }
 
     /// What is shown of this instance if it waits for others before it is deleted or replaced.
-    pub fn waits_to_stop(&self, instance: &InstanceName) -> Option<WorkloadState> {
+    pub(crate) fn waits_to_stop(&self, instance: &InstanceName) -> Option<WorkloadState> {
         let record = self
             .records
             .get(&instance.workload)
@@ -691,21 +691,21 @@ impl<C: Clock> RuntimeManager<C> {
     }
 
     /// What is to run of each workload, whatever else of it there is still.
-    pub fn wanted(&self) -> impl Iterator<Item = &AddedWorkload> {
+    pub(crate) fn wanted(&self) -> impl Iterator<Item = &AddedWorkload> {
         self.records
             .values()
             .filter_map(|record| record.wanted.as_ref())
     }
 
     /// Whether this instance waits to be started, or its control loop will report its end.
-    pub fn has(&self, instance: &InstanceName) -> bool {
+    pub(crate) fn has(&self, instance: &InstanceName) -> bool {
         let record = self.records.get(&instance.workload);
         record.is_some_and(|record| record.accounts_for(instance))
             || self.waits_to_start(instance).is_some()
     }
 
     /// The control loop of this name has nothing: it ends, unless something was put meanwhile.
-    pub fn loop_done(&mut self, name: &Name) {
+    pub(crate) fn loop_done(&mut self, name: &Name) {
         let Some(record) = self.records.get_mut(name) else {
             return;
         };
@@ -777,7 +777,7 @@ impl<C: Clock> RuntimeManager<C> {
     }
 
     /// Whether the log of an instance can be read, now or when it is started.
-    pub fn log_of(&self, instance: &InstanceName) -> LogAvailability {
+    pub(crate) fn log_of(&self, instance: &InstanceName) -> LogAvailability {
         let InstanceName {
             workload, agent, ..
         } = instance;
@@ -853,7 +853,7 @@ impl<C: Clock> RuntimeManager<C> {
     }
 
     /// Why an instance without a container has none.
-    pub fn why_without_log(&self, instance: &InstanceName) -> String {
+    pub(crate) fn why_without_log(&self, instance: &InstanceName) -> String {
         match self.store.get(instance) {
             Some(state) => format!("it has no container, it is {state}"),
             None => "it has no container".to_owned(),
@@ -933,7 +933,7 @@ impl<C: Clock> RuntimeManager<C> {
     }
 
     /// Tries again to get threads for the control loops that have none.
-    pub fn start_waiting_loops(&mut self) {
+    pub(crate) fn start_waiting_loops(&mut self) {
         while let Some((name, control_loop)) = self.unstarted.pop_first() {
             let _source = log_source(name.clone());
             match (self.run_loop)(&name, control_loop) {

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The config file when no option names one.
-pub const DEFAULT_CONFIG_FILE: &str = "/etc/ankaios/ank-agent.conf";
+pub(crate) const DEFAULT_CONFIG_FILE: &str = "/etc/ankaios/ank-agent.conf";
 const DEFAULT_SERVER_URL: &str = "https://127.0.0.1:25551";
 const SCHEMES: &str = " Write it as http://<host>:<port>, https://<host>:<port> or unix:///<path>";
 
@@ -176,34 +176,34 @@ pub struct AgentSettings {
     /// The agent's folder below the run folder, absolute; it exists.
     pub folder: PathBuf,
     /// Tags of this agent.
-    pub tags: BTreeMap<String, String>,
+    pub(crate) tags: BTreeMap<String, String>,
     /// Enabled runtimes.
-    pub runtimes: BTreeSet<&'static str>,
+    pub(crate) runtimes: BTreeSet<&'static str>,
     /// Longest create; `None` has no limit.
-    pub create_timeout: Option<Duration>,
+    pub(crate) create_timeout: Option<Duration>,
     /// Failed creates are retried this often; `None` has no limit.
-    pub retry_limit: Option<u32>,
+    pub(crate) retry_limit: Option<u32>,
     /// Whether restarts are delayed.
-    pub restart_backoff: bool,
+    pub(crate) restart_backoff: bool,
     /// After a restart of the agent, finished workloads run again, but for those that ended since
     /// the node booted.
-    pub keeps_finished: bool,
+    pub(crate) keeps_finished: bool,
     /// Creates at the same time.
-    pub parallel_starts: usize,
+    pub(crate) parallel_starts: usize,
     /// How far starts of workloads that wait are prepared when they do not say it themselves.
-    pub prepare: PrepareLevel,
+    pub(crate) prepare: PrepareLevel,
     /// Containers that are initialised and wait, at most.
-    pub prepare_max: usize,
+    pub(crate) prepare_max: usize,
     /// Number of cores.
-    pub cores: usize,
+    pub(crate) cores: usize,
     /// How often a full listing of the containers repairs what no event shows.
-    pub listing_interval: Duration,
+    pub(crate) listing_interval: Duration,
     /// Largest message sent and received.
-    pub message_max: MessageSize,
+    pub(crate) message_max: MessageSize,
     /// Longest message of a workload.
-    pub control_message_max: ControlMessageSize,
+    pub(crate) control_message_max: ControlMessageSize,
     /// Where metrics are written, if they are.
-    pub metrics: Option<MetricsSettings>,
+    pub(crate) metrics: Option<MetricsSettings>,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
     /// Warnings for the user.
@@ -360,7 +360,7 @@ fn combine(
 }
 
 /// What is reported about a workload whose runtime the agent does not have.
-pub fn unsupported_runtime(runtime: &str) -> String {
+pub(crate) fn unsupported_runtime(runtime: &str) -> String {
     if RUNTIMES.contains(&runtime) {
         return format!(
             "Unsupported Runtime: '{runtime}' is not among the 'runtimes' in the config file of the agent"

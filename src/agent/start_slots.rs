@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// What a slot is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Use {
+pub(crate) enum Use {
     /// A start under way.
     Start,
     /// A preparation under way: none begins while a start waits, or starts and preparations occupy
@@ -44,7 +44,7 @@ struct Shared {
 }
 
 /// A place in the queue for a slot, and then the slot; given up when dropped.
-pub struct SlotRequest {
+pub(crate) struct SlotRequest {
     shared: Arc<Mutex<Shared>>,
     of: Use,
     number: u64,
@@ -66,7 +66,7 @@ impl StartSlots {
     }
 
     /// Requests a slot; `wake` is called when it is given.
-    pub fn request(&self, of: Use, wake: WakeLoop) -> SlotRequest {
+    pub(crate) fn request(&self, of: Use, wake: WakeLoop) -> SlotRequest {
         let mut shared = self.shared.lock();
         shared.requests += 1;
         let number = shared.requests;
@@ -107,7 +107,7 @@ impl Shared {
 
 impl SlotRequest {
     /// Whether it has the slot.
-    pub fn is_given(&self) -> bool {
+    pub(crate) fn is_given(&self) -> bool {
         self.shared.lock().taken[self.of as usize].contains(&self.number)
     }
 }
@@ -127,7 +127,7 @@ mod tests {
 
     impl StartSlots {
         /// How many starts are free.
-        pub fn free(&self) -> usize {
+        pub(crate) fn free(&self) -> usize {
             let shared = self.shared.lock();
             shared.limits[Use::Start as usize] - shared.taken[Use::Start as usize].len()
         }
@@ -135,7 +135,7 @@ mod tests {
 
     impl StartSlots {
         /// A slot if one is free now.
-        pub fn try_take(&self, of: Use) -> Option<SlotRequest> {
+        pub(crate) fn try_take(&self, of: Use) -> Option<SlotRequest> {
             Some(self.request(of, Box::new(|| ()))).filter(SlotRequest::is_given)
         }
     }

@@ -43,18 +43,18 @@ const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
 const END_UNNOTICED_MAX: Duration = Duration::from_secs(30);
 
 /// The containers of this agent, or why the engine could not list them.
-pub type ListResult = Result<Vec<ListedContainer>, RuntimeError>;
+pub(crate) type ListResult = Result<Vec<ListedContainer>, RuntimeError>;
 
 /// Receives the containers of this agent; runs on the thread of the state checker and may block.
-pub type ListReply = Box<dyn FnOnce(ListResult) + Send>;
+pub(crate) type ListReply = Box<dyn FnOnce(ListResult) + Send>;
 
 /// Receives what a watched container does; runs on the thread of the state checker and must not
 /// block.
-pub type StateReply = Box<dyn Fn(ExecutionState) + Send>;
+pub(crate) type StateReply = Box<dyn Fn(ExecutionState) + Send>;
 
 /// Receives that a prepared container is not what it was; runs on the thread of the state checker
 /// and must not block.
-pub type GoneReply = Box<dyn FnOnce() + Send>;
+pub(crate) type GoneReply = Box<dyn FnOnce() + Send>;
 
 /// A command of a control loop or of the scheduler.
 // [impl->swdd~agent-general-state-checker-interface~1]
@@ -107,7 +107,7 @@ pub enum WatchCommand {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KnownEnd {
     /// How all containers of the workload have ended; `None` while one may run.
-    pub state: Option<ExecutionState>,
+    pub(crate) state: Option<ExecutionState>,
     /// The failure of one container of a pod, whatever the others do.
     failure: Option<Failure>,
 }
@@ -125,7 +125,11 @@ impl KnownEnd {
     /// Of a pod `id` is the name of its workload, which no listing has, so its failure stays until
     /// the pod is seen to run. Where the engine restarts containers, one may have run and ended
     /// meanwhile: then a listing is right.
-    pub fn of_earlier_life(id: &ContainerId, state: ExecutionState, engine_restarts: bool) -> Self {
+    pub(crate) fn of_earlier_life(
+        id: &ContainerId,
+        state: ExecutionState,
+        engine_restarts: bool,
+    ) -> Self {
         let is_failure = state.phase == Phase::FailedExecFailed && !engine_restarts;
         let failure = is_failure.then(|| Failure {
             container: id.clone(),
@@ -183,11 +187,11 @@ impl KnownEnd {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WatchedInstance {
     /// Which instance.
-    pub instance: InstanceName,
+    pub(crate) instance: InstanceName,
     /// How often this agent has started it after the first time.
-    pub restarts: u32,
+    pub(crate) restarts: u32,
     /// The main process of each of its containers that was not seen to end.
-    pub processes: Vec<MainProcess>,
+    pub(crate) processes: Vec<MainProcess>,
 }
 
 /// How one engine is checked.
@@ -755,7 +759,7 @@ impl SystemEnv for System {
 /// Starts the thread that checks the containers behind `connector`. It ends when the sender of
 /// `commands` is gone.
 // [impl->swdd~podman-start-checker-starts-podman-state-checker~1]
-pub fn start(
+pub(crate) fn start(
     settings: CheckerSettings,
     connector: Connector,
     commands: Receiver<WatchCommand>,

@@ -40,12 +40,12 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Keeps control loops and steps them.
-pub struct SteppedLoops {
+pub(crate) struct SteppedLoops {
     loops: Vec<WorkloadControlLoop<ManualClock>>,
     started: Receiver<Box<WorkloadControlLoop<ManualClock>>>,
     calls: Arc<Mutex<Calls>>,
     /// Engine calls do not begin.
-    pub hold_calls: bool,
+    pub(crate) hold_calls: bool,
     refuse: Arc<AtomicBool>,
 }
 
@@ -79,12 +79,12 @@ impl SteppedLoops {
     }
 
     /// Makes the next starts fail, as if the system had no more threads.
-    pub fn refuse(&self, refuse: bool) {
+    pub(crate) fn refuse(&self, refuse: bool) {
         self.refuse.store(refuse, Ordering::Relaxed);
     }
 
     /// Lets each loop handle one event; returns whether there was any.
-    pub fn step(&mut self) -> bool {
+    pub(crate) fn step(&mut self) -> bool {
         let mut worked = false;
         self.loops
             .extend(self.started.try_iter().map(|control_loop| *control_loop));
@@ -100,17 +100,17 @@ impl SteppedLoops {
     }
 
     /// How many loops have not ended.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.loops.len() + self.started.len()
     }
 
     /// How many engine calls have not begun.
-    pub fn waiting_calls(&self) -> usize {
+    pub(crate) fn waiting_calls(&self) -> usize {
         self.calls().waiting.len()
     }
 
     /// Whether engine calls get no thread.
-    pub fn refuse_calls(&self, refuse: bool) {
+    pub(crate) fn refuse_calls(&self, refuse: bool) {
         self.calls().refuse = refuse;
     }
 
@@ -236,45 +236,45 @@ impl SteppedChecker {
 }
 
 /// How a stepped agent differs from the usual.
-pub struct AgentOptions {
+pub(crate) struct AgentOptions {
     /// Its name.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Where it writes; lives as long as the test wants.
-    pub folder: std::path::PathBuf,
+    pub(crate) folder: std::path::PathBuf,
     /// Decides all delays.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// Which finished workloads stay as they are.
-    pub keeps_finished: bool,
+    pub(crate) keeps_finished: bool,
     /// Calls of an earlier agent.
-    pub earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
+    pub(crate) earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     /// Creates at the same time.
-    pub parallel_starts: usize,
+    pub(crate) parallel_starts: usize,
     /// What conditions are about.
-    pub facts: NodeFacts,
+    pub(crate) facts: NodeFacts,
     /// Runtimes besides podman.
-    pub others: Vec<(&'static str, FakeEngine)>,
+    pub(crate) others: Vec<(&'static str, FakeEngine)>,
     /// How starts are prepared.
-    pub prepare: PrepareOptions,
+    pub(crate) prepare: PrepareOptions,
 }
 
 /// How starts are prepared.
 #[derive(Clone)]
-pub struct PrepareOptions {
+pub(crate) struct PrepareOptions {
     /// How far, when a workload does not say it.
-    pub level: PrepareLevel,
+    pub(crate) level: PrepareLevel,
     /// Containers that are initialised at the same time, at most.
-    pub max: usize,
+    pub(crate) max: usize,
     /// Starts and preparations at the same time are no more than this, or nothing is prepared.
-    pub cores: usize,
+    pub(crate) cores: usize,
     /// Identifies this boot of the node.
-    pub boot: Arc<str>,
+    pub(crate) boot: Arc<str>,
     /// Files of the node that engines copy into a container.
-    pub copied: Arc<BTreeSet<String>>,
+    pub(crate) copied: Arc<BTreeSet<String>>,
 }
 
 impl AgentOptions {
     /// An agent called `agent_A` which writes to `folder`.
-    pub fn new(folder: &Path) -> Self {
+    pub(crate) fn new(folder: &Path) -> Self {
         Self {
             name: "agent_A",
             folder: folder.to_owned(),
@@ -296,26 +296,26 @@ impl AgentOptions {
 }
 
 /// An agent with podman as its runtime, and others if wanted.
-pub struct SteppedAgent {
+pub(crate) struct SteppedAgent {
     /// Its scheduler.
-    pub manager: AgentManager<ManualClock>,
+    pub(crate) manager: AgentManager<ManualClock>,
     /// Its control loops.
-    pub loops: SteppedLoops,
+    pub(crate) loops: SteppedLoops,
     /// Its end of the connection to the server.
-    pub uplink: UplinkReader,
+    pub(crate) uplink: UplinkReader,
     /// Its checks.
-    pub probes: Arc<FakeProbes>,
+    pub(crate) probes: Arc<FakeProbes>,
     /// What they come to.
-    pub answers: ProbeAnswers,
+    pub(crate) answers: ProbeAnswers,
     /// Its time.
-    pub clock: ManualClock,
+    pub(crate) clock: ManualClock,
     events: Receiver<SchedulerEvent>,
     checkers: Vec<SteppedChecker>,
 }
 
 impl SteppedAgent {
     /// A new life of an agent on `engine`. It does nothing before the server says hello.
-    pub fn start(options: AgentOptions, engine: &FakeEngine, clock: &ManualClock) -> Self {
+    pub(crate) fn start(options: AgentOptions, engine: &FakeEngine, clock: &ManualClock) -> Self {
         let (inbox, events) = bounded(SCHEDULER_INBOX);
         let (outbox, uplink) = uplink_outbox();
         let name = options.name;
@@ -392,23 +392,23 @@ impl SteppedAgent {
     }
 
     /// Passes a message of the server on and lets the agent do all it can do now.
-    pub fn receive(&mut self, message: FromServer) {
+    pub(crate) fn receive(&mut self, message: FromServer) {
         self.manager.on_event(SchedulerEvent::Server(message));
         self.run();
     }
 
     /// The server wants these workloads, as a whole.
-    pub fn hello(&mut self, added: &[AddedWorkload]) {
+    pub(crate) fn hello(&mut self, added: &[AddedWorkload]) {
         self.receive(FromServer::ServerHello(added.to_vec()));
     }
 
     /// The server wants this change.
-    pub fn update(&mut self, plan: WorkloadPlan) {
+    pub(crate) fn update(&mut self, plan: WorkloadPlan) {
         self.receive(FromServer::UpdateWorkload(plan));
     }
 
     /// Lets the agent do all it can do without the time going on.
-    pub fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         for _ in 0..10_000 {
             if !self.step() {
                 return;
@@ -418,7 +418,7 @@ impl SteppedAgent {
     }
 
     /// Lets each part of the agent do one thing; returns whether there was any.
-    pub fn step(&mut self) -> bool {
+    pub(crate) fn step(&mut self) -> bool {
         let mut worked = self.loops.step();
         worked |= self.probes.step();
         for checker in &mut self.checkers {
@@ -436,7 +436,7 @@ impl SteppedAgent {
     }
 
     /// Lets `duration` pass, stopping whenever something is due.
-    pub fn pass(&mut self, duration: Duration) {
+    pub(crate) fn pass(&mut self, duration: Duration) {
         let end = self.clock.now() + duration;
         self.run();
         while self.clock.now() < end {
@@ -454,7 +454,7 @@ impl SteppedAgent {
     }
 
     /// What was sent to the server since the last call.
-    pub fn sent(&self) -> Vec<WorkloadState> {
+    pub(crate) fn sent(&self) -> Vec<WorkloadState> {
         let messages = std::iter::from_fn(|| self.uplink.next());
         let states = messages.filter_map(|message| match message {
             ToServer::WorkloadStates(states) => Some(states),
@@ -465,23 +465,23 @@ impl SteppedAgent {
 }
 
 /// An agent on a node of its own and one engine, with what its tests do again and again.
-pub struct AgentRig {
+pub(crate) struct AgentRig {
     /// Driven by the test.
-    pub agent: SteppedAgent,
+    pub(crate) agent: SteppedAgent,
     /// Its engine, podman.
-    pub engine: FakeEngine,
+    pub(crate) engine: FakeEngine,
     /// Its time.
-    pub clock: ManualClock,
+    pub(crate) clock: ManualClock,
     /// Its run folder.
-    pub folder: TempDir,
+    pub(crate) folder: TempDir,
     /// Paths of the node.
-    pub paths: Arc<Mutex<BTreeSet<String>>>,
+    pub(crate) paths: Arc<Mutex<BTreeSet<String>>>,
     /// How its starts are prepared.
-    pub prepare: PrepareOptions,
+    pub(crate) prepare: PrepareOptions,
     /// Which finished workloads stay as they are.
-    pub keeps_finished: bool,
+    pub(crate) keeps_finished: bool,
     /// How reports name an instance.
-    pub label: fn(&InstanceName) -> String,
+    pub(crate) label: fn(&InstanceName) -> String,
 }
 
 impl Default for AgentRig {
@@ -493,12 +493,12 @@ impl Default for AgentRig {
 impl AgentRig {
     /// An agent that was greeted by the server, which wants nothing yet. What it called for that is
     /// forgotten.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
     /// As [`Self::new`], with other options.
-    pub fn with(change: impl FnOnce(&mut AgentOptions)) -> Self {
+    pub(crate) fn with(change: impl FnOnce(&mut AgentOptions)) -> Self {
         let mut rig = Self::silent_with(FakeEngine::new(), change);
         rig.agent.hello(&[]);
         rig.engine.take_calls();
@@ -506,12 +506,12 @@ impl AgentRig {
     }
 
     /// An agent that has not heard of the server yet, on an engine that may have containers.
-    pub fn silent(engine: FakeEngine) -> Self {
+    pub(crate) fn silent(engine: FakeEngine) -> Self {
         Self::silent_with(engine, |_| {})
     }
 
     /// As [`Self::silent`], with other options.
-    pub fn silent_with(engine: FakeEngine, change: impl FnOnce(&mut AgentOptions)) -> Self {
+    pub(crate) fn silent_with(engine: FakeEngine, change: impl FnOnce(&mut AgentOptions)) -> Self {
         let (folder, clock) = (tempfile::tempdir().expect("a folder"), ManualClock::new());
         let paths = Arc::default();
         let mut options = node_options(folder.path(), &paths);
@@ -531,7 +531,7 @@ impl AgentRig {
     }
 
     /// Reports name an instance as `web:a`, when its configuration is `a`, `b` or `c`.
-    pub fn telling_configs(self) -> Self {
+    pub(crate) fn telling_configs(self) -> Self {
         let label = |instance: &InstanceName| {
             let (name, agent) = (&instance.workload, &instance.agent);
             let config = ["a", "b", "c"]
@@ -543,12 +543,12 @@ impl AgentRig {
     }
 
     /// The agent is killed and comes again, and the server wants the same.
-    pub fn restart_agent(&mut self, wanted: &[AddedWorkload]) {
+    pub(crate) fn restart_agent(&mut self, wanted: &[AddedWorkload]) {
         self.restart_agent_with(wanted, |_| {});
     }
 
     /// As [`Self::restart_agent`]; something comes before the hello.
-    pub fn restart_agent_with(
+    pub(crate) fn restart_agent_with(
         &mut self,
         wanted: &[AddedWorkload],
         first: impl FnOnce(&mut SteppedAgent),
@@ -563,12 +563,12 @@ impl AgentRig {
     }
 
     /// The server wants these as well.
-    pub fn add(&mut self, added: &[AddedWorkload]) {
+    pub(crate) fn add(&mut self, added: &[AddedWorkload]) {
         self.change(added, &[]);
     }
 
     /// The server wants this change.
-    pub fn change(&mut self, added: &[AddedWorkload], deleted: &[DeletedWorkload]) {
+    pub(crate) fn change(&mut self, added: &[AddedWorkload], deleted: &[DeletedWorkload]) {
         self.agent.update(WorkloadPlan {
             added: added.to_vec(),
             deleted: deleted.to_vec(),
@@ -576,14 +576,14 @@ impl AgentRig {
     }
 
     /// The server tells the state of a workload of another agent.
-    pub fn foreign(&mut self, name: &str, phase: Phase) {
+    pub(crate) fn foreign(&mut self, name: &str, phase: Phase) {
         let instance = InstanceName::with_id(name, "id", "agent_B");
         let state = WorkloadState::new(instance, ExecutionState::plain(phase));
         self.agent.receive(FromServer::WorkloadStates(vec![state]));
     }
 
     /// The container of a workload that has one.
-    pub fn container_of(&self, name: &str) -> ContainerId {
+    pub(crate) fn container_of(&self, name: &str) -> ContainerId {
         let mut containers = self.engine.containers().into_iter();
         containers
             .find(|(_, container)| &*container.instance.workload == name)
@@ -592,14 +592,14 @@ impl AgentRig {
     }
 
     /// Its container ends with this code.
-    pub fn ends(&mut self, name: &str, code: i64) {
+    pub(crate) fn ends(&mut self, name: &str, code: i64) {
         self.engine
             .set_state(&self.container_of(name), ExecutionState::exited(code));
         self.agent.run();
     }
 
     /// The states that were sent since the last call.
-    pub fn sent(&self) -> Vec<String> {
+    pub(crate) fn sent(&self) -> Vec<String> {
         self.agent
             .sent()
             .iter()
@@ -631,7 +631,7 @@ fn node_options(folder: &Path, paths: &Arc<Mutex<BTreeSet<String>>>) -> AgentOpt
 }
 
 /// A delete that waits until these users of the workload are gone.
-pub fn deleted_after(instance: &InstanceName, users: &[&str]) -> DeletedWorkload {
+pub(crate) fn deleted_after(instance: &InstanceName, users: &[&str]) -> DeletedWorkload {
     let condition = |name: &&str| ((*name).to_owned(), DeleteCondition::NotPendingNorRunning);
     DeletedWorkload {
         instance: instance.clone(),
@@ -640,7 +640,11 @@ pub fn deleted_after(instance: &InstanceName, users: &[&str]) -> DeletedWorkload
 }
 
 /// A workload of `agent_A` with the runtime podman that is to run.
-pub fn wanted_with(name: &str, config: &str, change: impl FnOnce(&mut Workload)) -> AddedWorkload {
+pub(crate) fn wanted_with(
+    name: &str,
+    config: &str,
+    change: impl FnOnce(&mut Workload),
+) -> AddedWorkload {
     let mut workload = Workload::new("agent_A", "podman", config);
     change(&mut workload);
     AddedWorkload {

@@ -24,23 +24,23 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// The connection to the server.
-pub struct Uplink {
+pub(crate) struct Uplink {
     /// Where the server is.
-    pub options: ClientOptions,
+    pub(crate) options: ClientOptions,
     /// Name of this agent.
-    pub agent: String,
+    pub(crate) agent: String,
     /// Our version, sent with every hello.
-    pub version: &'static str,
+    pub(crate) version: &'static str,
     /// Its tags, sent with every hello.
-    pub tags: BTreeMap<String, String>,
+    pub(crate) tags: BTreeMap<String, String>,
     /// What to send.
-    pub outbox: UplinkReader,
+    pub(crate) outbox: UplinkReader,
     /// Takes answers for workloads with a control interface.
-    pub control: ControlHub,
+    pub(crate) control: ControlHub,
     /// The scheduler's inbox, for everything else.
-    pub scheduler: Sender<SchedulerEvent>,
+    pub(crate) scheduler: Sender<SchedulerEvent>,
     /// Gets the state of the connection.
-    pub status: StatusBoard,
+    pub(crate) status: StatusBoard,
 }
 
 /// How a session ended.
@@ -58,7 +58,7 @@ impl Uplink {
     /// version.
     // [impl->swdd~communication-to-from-agent-middleware~1]
     // [impl->swdd~agent-shall-use-interfaces-to-server~1]
-    pub fn run(self, stop: &Receiver<()>, heartbeat: &Heartbeat) -> Option<String> {
+    pub(crate) fn run(self, stop: &Receiver<()>, heartbeat: &Heartbeat) -> Option<String> {
         let mut log = InterruptionLog::default();
         let mut reconnects = Reconnects::default();
         self.status

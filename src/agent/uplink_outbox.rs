@@ -35,7 +35,7 @@ const CANCELS: usize = 2048;
 pub(super) const LARGE_REQUEST: usize = 32 * 1024;
 
 /// A connection that takes messages; never waits.
-pub trait MessageSink: Send {
+pub(crate) trait MessageSink: Send {
     /// Whether a message can be taken; when not, the waker is woken as soon as one can.
     ///
     /// # Errors
@@ -134,14 +134,14 @@ pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
 impl UplinkOutbox {
     /// Puts a state behind those that wait; never waits. All are sent in order as long as there are
     /// few.
-    pub fn put(&self, state: WorkloadState) {
+    pub(crate) fn put(&self, state: WorkloadState) {
         self.0.slots.lock().put(state);
         self.0.wake();
     }
 
     /// Puts the newest load. Without a connection it is dropped, since it would be old when there
     /// is one.
-    pub fn put_load(&self, load: AgentLoad) {
+    pub(crate) fn put_load(&self, load: AgentLoad) {
         let mut slots = self.0.slots.lock();
         if slots.connected {
             let is_next = slots.is_empty();
@@ -156,7 +156,7 @@ impl UplinkOutbox {
 
     /// Puts how far instances are that are staged. Without a connection that is dropped: each
     /// connection gets all.
-    pub fn put_prepared(&self, reports: Vec<PreparedInstance>) {
+    pub(crate) fn put_prepared(&self, reports: Vec<PreparedInstance>) {
         if reports.is_empty() {
             return;
         }
@@ -175,7 +175,7 @@ impl UplinkOutbox {
     /// Puts the states of all own instances; what waits is then out of date, except for removals.
     /// With `complete` no other instances exist, and the server forgets what it remembers of this
     /// agent beside these.
-    pub fn resynchronise(&self, own: Vec<WorkloadState>, complete: bool) {
+    pub(crate) fn resynchronise(&self, own: Vec<WorkloadState>, complete: bool) {
         let mut slots = self.0.slots.lock();
         slots.thin_out();
         let existing: BTreeSet<&InstanceName> = own.iter().map(|state| &state.instance).collect();
@@ -203,12 +203,12 @@ impl UplinkOutbox {
         }
     }
 
-    pub fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         self.0.slots.lock().connected
     }
 
     /// Whether the request with this id waits for the connection.
-    pub fn has_request(&self, id: &str) -> bool {
+    pub(crate) fn has_request(&self, id: &str) -> bool {
         self.0
             .slots
             .lock()
@@ -218,7 +218,7 @@ impl UplinkOutbox {
     }
 
     /// Whether a large request waits for the connection.
-    pub fn has_large_request(&self) -> bool {
+    pub(crate) fn has_large_request(&self) -> bool {
         self.0
             .slots
             .lock()
@@ -229,7 +229,7 @@ impl UplinkOutbox {
 
     /// Nobody waits for the responses to requests with this prefix any more: those that were not
     /// sent are forgotten, and the others are cancelled.
-    pub fn end_requests(&self, prefix: &str, cancels: Vec<Request>) {
+    pub(crate) fn end_requests(&self, prefix: &str, cancels: Vec<Request>) {
         self.0
             .slots
             .lock()
@@ -242,7 +242,7 @@ impl UplinkOutbox {
 
     /// Puts the cancellation of something that a workload has asked and that was sent; never waits
     /// and never fails. Without a connection there is nothing to cancel.
-    pub fn put_cancel(&self, request: Request) {
+    pub(crate) fn put_cancel(&self, request: Request) {
         let mut slots = self.0.slots.lock();
         if slots.connected {
             if slots.cancels.len() >= CANCELS {
@@ -256,7 +256,7 @@ impl UplinkOutbox {
     /// Puts lines or the end of a log, or a sample; never waits. `taken` is set when the next
     /// message may be put. Returns false without a connection: the server has ended all log
     /// requests with it.
-    pub fn put_message(&self, message: ToServer, taken: Option<EventFd>) -> bool {
+    pub(crate) fn put_message(&self, message: ToServer, taken: Option<EventFd>) -> bool {
         let mut slots = self.0.slots.lock();
         if slots.connected {
             slots.logs.push_back((message, taken));
@@ -413,7 +413,7 @@ impl UplinkReader {
     ///
     /// # Errors
     /// How the connection ended.
-    pub fn send_waiting(&self) -> Result<(), StreamEnd> {
+    pub(crate) fn send_waiting(&self) -> Result<(), StreamEnd> {
         let mut sink = self.shared.sink.lock();
         let Some(sink) = sink.as_mut() else {
             return Ok(());
@@ -423,7 +423,7 @@ impl UplinkReader {
     }
 
     /// There is a connection.
-    pub fn connected_by(&self, sink: Box<dyn MessageSink>) {
+    pub(crate) fn connected_by(&self, sink: Box<dyn MessageSink>) {
         *self.shared.sink.lock() = Some(sink);
         self.shared.slots.lock().connected = true;
     }
@@ -449,7 +449,8 @@ impl UplinkReader {
     }
 
     /// How many messages of logs wait.
-    pub fn log_messages(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn log_messages(&self) -> usize {
         self.shared.slots.lock().logs.len()
     }
 

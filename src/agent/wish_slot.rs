@@ -23,28 +23,28 @@ use std::sync::Arc;
 
 /// What is to be prepared beside what runs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Preparation {
-    pub added: AddedWorkload,
+pub(crate) struct Preparation {
+    pub(crate) added: AddedWorkload,
     /// How far, if its options and what runs allow it.
-    pub level: PrepareLevel,
+    pub(crate) level: PrepareLevel,
     /// For an update: when more tries than these have failed, there is no further one. `None` for
     /// what waits to be started, which is tried until then.
-    pub retry_limit: Option<u32>,
+    pub(crate) retry_limit: Option<u32>,
 }
 
 /// A container of the workload that is not wanted.
 #[derive(Debug, Clone)]
-pub struct Surplus {
-    pub runtime: Name,
-    pub instance: InstanceName,
-    pub id: ContainerId,
+pub(crate) struct Surplus {
+    pub(crate) runtime: Name,
+    pub(crate) instance: InstanceName,
+    pub(crate) id: ContainerId,
     /// It was prepared and never started.
-    pub is_unused: bool,
+    pub(crate) is_unused: bool,
 }
 
 /// What is wanted of a workload.
 #[derive(Debug)]
-pub enum Wish {
+pub(crate) enum Wish {
     /// It runs, and nothing else of it but what is prepared.
     Run(AddedWorkload),
     /// Nothing of it is there but what is prepared.
@@ -53,7 +53,7 @@ pub enum Wish {
 
 impl Wish {
     /// What is to run.
-    pub fn added(&self) -> Option<&AddedWorkload> {
+    pub(crate) fn added(&self) -> Option<&AddedWorkload> {
         match self {
             Self::Run(added) => Some(added),
             Self::End => None,
@@ -63,7 +63,7 @@ impl Wish {
 
 /// How far the newest start of an instance is, which decides whether its log can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum StartProgress {
+pub(crate) enum StartProgress {
     /// No try has ended yet.
     #[default]
     UnderWay,
@@ -80,7 +80,7 @@ struct StartNote {
 }
 
 /// What a control loop takes from its slot.
-pub enum SlotEvent {
+pub(crate) enum SlotEvent {
     /// There is a newer wish, which stays in the slot until [`WishSlot::take`].
     Wish,
     /// What is to be prepared has changed.
@@ -98,12 +98,12 @@ pub enum SlotEvent {
 }
 
 /// Puts wishes for one workload. The control loop ends when this is dropped.
-pub struct WishSender {
+pub(crate) struct WishSender {
     shared: Arc<Shared>,
 }
 
 /// Takes the wishes for one workload.
-pub struct WishSlot {
+pub(crate) struct WishSlot {
     shared: Arc<Shared>,
     woken: Receiver<()>,
 }
@@ -147,7 +147,7 @@ struct Slot {
 }
 
 /// Makes a slot without a wish.
-pub fn wish_slot() -> (WishSender, WishSlot) {
+pub(crate) fn wish_slot() -> (WishSender, WishSlot) {
     let (wake, woken) = bounded(1);
     let shared = Arc::new(Shared {
         slot: Mutex::default(),
@@ -211,12 +211,12 @@ impl Slot {
 impl WishSender {
     /// Puts a wish in place of an older one; never waits. Returns the instance of that one when it
     /// was not taken: the control loop starts nothing of it, and removes what it had prepared.
-    pub fn put(&self, wish: Wish) -> Option<InstanceName> {
+    pub(crate) fn put(&self, wish: Wish) -> Option<InstanceName> {
         self.put_with(wish, None)
     }
 
     /// The same, together with what an earlier agent has prepared, which may be what is to run.
-    pub fn put_with(
+    pub(crate) fn put_with(
         &self,
         wish: Wish,
         found: Option<(AddedWorkload, PreparedContainer)>,
@@ -238,7 +238,7 @@ impl WishSender {
 
     /// Orders that the container of an earlier life of the agent goes on as this. Nothing was
     /// ordered before.
-    pub fn resume(&self, added: AddedWorkload) {
+    pub(crate) fn resume(&self, added: AddedWorkload) {
         self.change(|slot| {
             slot.resumed = Some(added.clone());
             slot.wish = Some(Wish::Run(added));
@@ -248,7 +248,7 @@ impl WishSender {
 
     /// Orders what is to be prepared beside what runs, and gives the control loop what an earlier
     /// agent has prepared.
-    pub fn prepare(
+    pub(crate) fn prepare(
         &self,
         preparation: Option<Preparation>,
         found: Option<(AddedWorkload, PreparedContainer)>,
@@ -262,7 +262,7 @@ impl WishSender {
     }
 
     /// Gives the control loop containers to remove.
-    pub fn put_surplus(&self, surplus: Vec<Surplus>) {
+    pub(crate) fn put_surplus(&self, surplus: Vec<Surplus>) {
         self.change(|slot| {
             let started = surplus.iter().filter(|one| !one.is_unused);
             slot.held.extend(started.map(|one| one.instance.clone()));
@@ -271,7 +271,7 @@ impl WishSender {
     }
 
     /// Lets the control loop report the end of an instance that was to be prepared.
-    pub fn report_end(&self, instance: &InstanceName) {
+    pub(crate) fn report_end(&self, instance: &InstanceName) {
         self.change(|slot| {
             slot.held.insert(instance.clone());
             slot.ended.push(instance.clone());
@@ -290,13 +290,13 @@ impl WishSender {
 
     /// Whether the control loop has, or is to start, something of this instance and will report its
     /// end.
-    pub fn accounts_for(&self, instance: &InstanceName) -> bool {
+    pub(crate) fn accounts_for(&self, instance: &InstanceName) -> bool {
         let slot = self.shared.slot.lock();
         slot.wants(instance) || slot.held.contains(instance)
     }
 
     /// How far the start of this instance is.
-    pub fn start_of(&self, instance: &InstanceName) -> StartProgress {
+    pub(crate) fn start_of(&self, instance: &InstanceName) -> StartProgress {
         let slot = self.shared.slot.lock();
         match &slot.start {
             Some(note) if note.instance == *instance => note.progress,
@@ -305,7 +305,7 @@ impl WishSender {
     }
 
     /// Whether the control loop has nothing and nothing to do, so that this may be dropped.
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.shared.slot.lock().is_done
     }
 }
@@ -319,7 +319,7 @@ impl Drop for WishSender {
 
 impl WishSlot {
     /// Takes the next event. Wishes come first: a delete must not lose to a retry.
-    pub fn next(&self) -> Option<SlotEvent> {
+    pub(crate) fn next(&self) -> Option<SlotEvent> {
         let mut slot = self.shared.slot.lock();
         if std::mem::take(&mut slot.preparation_is_new) {
             // What an earlier agent has prepared may be what is to run.
@@ -335,7 +335,7 @@ impl WishSlot {
     }
 
     /// Reads the workload that is to run as soon as the wish is taken.
-    pub fn peek<T>(&self, read: impl FnOnce(&AddedWorkload) -> T) -> Option<T> {
+    pub(crate) fn peek<T>(&self, read: impl FnOnce(&AddedWorkload) -> T) -> Option<T> {
         self.shared
             .slot
             .lock()
@@ -347,13 +347,13 @@ impl WishSlot {
 
     /// Takes the newest wish, and returns what is to run; the control loop holds that instead of
     /// `removed`, whose end it reports.
-    pub fn take(&self, removed: Option<&InstanceName>) -> Option<AddedWorkload> {
+    pub(crate) fn take(&self, removed: Option<&InstanceName>) -> Option<AddedWorkload> {
         self.take_if(removed, |_| true)
     }
 
     /// [`Self::take`] if the newest wish `fits`. One that came since [`Self::peek`] may not; it is
     /// announced by itself.
-    pub fn take_if(
+    pub(crate) fn take_if(
         &self,
         removed: Option<&InstanceName>,
         fits: impl FnOnce(&Wish) -> bool,
@@ -374,49 +374,49 @@ impl WishSlot {
     }
 
     /// Containers to remove.
-    pub fn take_surplus(&self) -> Vec<Surplus> {
+    pub(crate) fn take_surplus(&self) -> Vec<Surplus> {
         std::mem::take(&mut self.shared.slot.lock().surplus)
     }
 
     /// What is to be prepared.
-    pub fn preparation(&self) -> Option<Preparation> {
+    pub(crate) fn preparation(&self) -> Option<Preparation> {
         self.shared.slot.lock().preparation.clone()
     }
 
     /// Instances that were to be prepared, and are not to be any more; once.
-    pub fn take_ended(&self) -> Vec<InstanceName> {
+    pub(crate) fn take_ended(&self) -> Vec<InstanceName> {
         std::mem::take(&mut self.shared.slot.lock().ended)
     }
 
     /// What an earlier agent has prepared; once.
-    pub fn take_found(&self) -> Option<(AddedWorkload, PreparedContainer)> {
+    pub(crate) fn take_found(&self) -> Option<(AddedWorkload, PreparedContainer)> {
         self.shared.slot.lock().found.take()
     }
 
     /// What the container of an earlier life of the agent goes on as; once.
-    pub fn take_resumed(&self) -> Option<AddedWorkload> {
+    pub(crate) fn take_resumed(&self) -> Option<AddedWorkload> {
         self.shared.slot.lock().resumed.take()
     }
 
     /// The control loop has something of this instance.
-    pub fn hold(&self, instance: &InstanceName) {
+    pub(crate) fn hold(&self, instance: &InstanceName) {
         self.shared.slot.lock().held.insert(instance.clone());
     }
 
     /// The control loop has nothing of this instance any more. Returns whether that is to be
     /// reported: not when the instance is wanted again, nor when nobody counts on it.
-    pub fn release(&self, instance: &InstanceName) -> bool {
+    pub(crate) fn release(&self, instance: &InstanceName) -> bool {
         let mut slot = self.shared.slot.lock();
         slot.held.remove(instance) && !slot.wants(instance)
     }
 
     /// Whether the control loop has to report the end of this instance.
-    pub fn holds(&self, instance: &InstanceName) -> bool {
+    pub(crate) fn holds(&self, instance: &InstanceName) -> bool {
         self.shared.slot.lock().held.contains(instance)
     }
 
     /// Notes that the container of this instance was started.
-    pub fn note_started(&self, instance: &InstanceName) {
+    pub(crate) fn note_started(&self, instance: &InstanceName) {
         let mut slot = self.shared.slot.lock();
         slot.starts += 1;
         let progress = StartProgress::Started(slot.starts);
@@ -427,7 +427,7 @@ impl WishSlot {
     }
 
     /// Notes that a try to start this instance failed.
-    pub fn note_start_failed(&self, instance: &InstanceName) {
+    pub(crate) fn note_start_failed(&self, instance: &InstanceName) {
         let note = StartNote {
             instance: instance.clone(),
             progress: StartProgress::Failed,
@@ -436,23 +436,23 @@ impl WishSlot {
     }
 
     /// Notes that no container is started any more: it goes, or another start begins.
-    pub fn note_not_started(&self) {
+    pub(crate) fn note_not_started(&self) {
         self.shared.slot.lock().start = None;
     }
 
     /// Whether there is a wish that was not taken.
-    pub fn has_wish(&self) -> bool {
+    pub(crate) fn has_wish(&self) -> bool {
         self.shared.slot.lock().wish.is_some()
     }
 
     /// Whether this instance is to run as soon as the wish is taken.
-    pub fn wants(&self, instance: &InstanceName) -> bool {
+    pub(crate) fn wants(&self, instance: &InstanceName) -> bool {
         self.shared.slot.lock().wants(instance)
     }
 
     /// Begins a watch: what takes its states. Those of an earlier one count no more.
     // [impl->swdd~workload-control-loop-checks-workload-state-validity~1]
-    pub fn begin_watch(&self) -> StateReply {
+    pub(crate) fn begin_watch(&self) -> StateReply {
         let watch = self.end_watch();
         let shared = self.shared.clone();
         let is_state = |event: &SlotEvent| matches!(event, SlotEvent::Observed(_));
@@ -466,13 +466,13 @@ impl WishSlot {
     }
 
     /// What reports that this prepared container was removed or started by somebody else.
-    pub fn gone_reply(&self, id: ContainerId) -> GoneReply {
+    pub(crate) fn gone_reply(&self, id: ContainerId) -> GoneReply {
         let shared = self.shared.clone();
         Box::new(move || shared.put(SlotEvent::PreparedGone(id), |_| true, |_| false))
     }
 
     /// Observed states do not count any more. Returns the number of the next watch.
-    pub fn end_watch(&self) -> u64 {
+    pub(crate) fn end_watch(&self) -> u64 {
         let mut slot = self.shared.slot.lock();
         slot.watch += 1;
         slot.events
@@ -481,31 +481,31 @@ impl WishSlot {
     }
 
     /// Takes the results of probes.
-    pub fn probe_reply(&self) -> ProbeReply {
+    pub(crate) fn probe_reply(&self) -> ProbeReply {
         let shared = self.shared.clone();
         Box::new(move |report| shared.probed(report))
     }
 
     /// Wakes the control loop.
-    pub fn waker(&self) -> Box<dyn Fn() + Send> {
+    pub(crate) fn waker(&self) -> Box<dyn Fn() + Send> {
         let shared = self.shared.clone();
         Box::new(move || shared.wake())
     }
 
     /// Becomes ready when there may be an event.
-    pub fn woken(&self) -> &Receiver<()> {
+    pub(crate) fn woken(&self) -> &Receiver<()> {
         &self.woken
     }
 
     /// Whether the sender is gone. Takes the wake-up token, so call [`Self::next`] afterwards.
-    pub fn owner_gone(&self) -> bool {
+    pub(crate) fn owner_gone(&self) -> bool {
         let _ = self.woken.try_recv();
         self.shared.slot.lock().abandoned
     }
 
     /// The control loop has nothing; it is done if it has nothing to do either. Returns whether
     /// that is new.
-    pub fn done_if_empty(&self) -> bool {
+    pub(crate) fn done_if_empty(&self) -> bool {
         let mut slot = self.shared.slot.lock();
         let has_nothing_to_do =
             slot.wish.is_none() && slot.surplus.is_empty() && slot.ended.is_empty();
@@ -514,14 +514,14 @@ impl WishSlot {
     }
 
     /// Takes the end of an engine call.
-    pub fn call_reply(&self, number: u64) -> Box<dyn FnOnce(CallResult) + Send> {
+    pub(crate) fn call_reply(&self, number: u64) -> Box<dyn FnOnce(CallResult) + Send> {
         let shared = self.shared.clone();
         Box::new(move |result| shared.put(SlotEvent::Called(number, result), |_| true, |_| false))
     }
 
     /// Lets a newer wish cancel the start that begins now, also one that has come already. `None`:
     /// there is none.
-    pub fn set_cancel(&self, cancel: Option<EventFd>) {
+    pub(crate) fn set_cancel(&self, cancel: Option<EventFd>) {
         let mut slot = self.shared.slot.lock();
         slot.cancel = cancel;
         if slot.is_new {

@@ -87,17 +87,17 @@ pub struct LoopContext<C> {
 
 impl<C> LoopContext<C> {
     /// What makes the calls of the engine that has the containers of this runtime.
-    pub fn connector(&self, runtime: &Name) -> Option<Connector> {
+    pub(crate) fn connector(&self, runtime: &Name) -> Option<Connector> {
         self.engines.get(runtime).map(|source| (source.connect)())
     }
 }
 
 /// A container of an earlier life of the agent.
-pub struct Held {
-    pub id: ContainerId,
+pub(crate) struct Held {
+    pub(crate) id: ContainerId,
     /// For what it is not removed when that is to run: it goes on as it is (`true`), or has ended
     /// and is started again.
-    pub serves: Option<(AddedWorkload, bool)>,
+    pub(crate) serves: Option<(AddedWorkload, bool)>,
 }
 
 /// Runs one workload.
@@ -193,7 +193,7 @@ pub enum Step {
 
 impl<C: Clock> WorkloadControlLoop<C> {
     /// It holds nothing of `instance` yet, or a container of an earlier life.
-    pub fn new(
+    pub(crate) fn new(
         instance: InstanceName,
         runtime: Name,
         held: Option<Held>,

@@ -51,7 +51,7 @@ impl WorkloadFileError {
     }
 
     /// Whether these `files` can never be written, whatever happens to the machine.
-    pub fn is_final(&self, files: &[File]) -> bool {
+    pub(crate) fn is_final(&self, files: &[File]) -> bool {
         let Some(error) = &self.io_error else {
             return true;
         };

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// States by instance, so that those of a workload are beside each other.
 // [impl->swdd~agent-manager-stores-all-workload-states~1]
 #[derive(Debug)]
-pub struct WorkloadStateStore {
-    pub agent: Name,
+pub(crate) struct WorkloadStateStore {
+    pub(crate) agent: Name,
     entries: BTreeMap<InstanceName, Entry>,
 }
 
@@ -27,7 +27,7 @@ struct Entry {
 
 impl WorkloadStateStore {
     /// No state yet; instances of `agent` are our own.
-    pub fn new(agent: Name) -> Self {
+    pub(crate) fn new(agent: Name) -> Self {
         Self {
             agent,
             entries: BTreeMap::new(),
@@ -38,7 +38,11 @@ impl WorkloadStateStore {
     /// state of the container changes nothing.
     // [impl->swdd~agent-manager-hysteresis_on-workload-states-of-its-workloads~1]
     // [impl->swdd~agent-stores-workload-states-of-its-workloads~1]
-    pub fn set_own(&mut self, instance: &InstanceName, incoming: ExecutionState) -> ExecutionState {
+    pub(crate) fn set_own(
+        &mut self,
+        instance: &InstanceName,
+        incoming: ExecutionState,
+    ) -> ExecutionState {
         let Some(entry) = self.entries.get_mut(instance) else {
             self.set(instance.clone(), incoming.clone());
             return incoming;
@@ -61,7 +65,7 @@ impl WorkloadStateStore {
 
     /// The workload need not stop any more: returns the state of its container. `None` when it was
     /// not to stop.
-    pub fn cancel_stop(&mut self, instance: &InstanceName) -> Option<ExecutionState> {
+    pub(crate) fn cancel_stop(&mut self, instance: &InstanceName) -> Option<ExecutionState> {
         let entry = self.entries.get_mut(instance)?;
         entry.state = entry.hidden.take()?;
         Some(entry.state.clone())
@@ -70,14 +74,14 @@ impl WorkloadStateStore {
     /// Stores a state of an instance on another agent; one of our own is ignored. Of its text only
     /// what decides about our workloads is kept: a hostile agent must not fill the memory of all
     /// others.
-    pub fn set_foreign(&mut self, report: WorkloadState) {
+    pub(crate) fn set_foreign(&mut self, report: WorkloadState) {
         if report.instance.agent != self.agent {
             self.set(report.instance, report.state.without_text());
         }
     }
 
     /// The connection was lost: states of other agents may be wrong from now on.
-    pub fn mark_foreign_stale(&mut self) {
+    pub(crate) fn mark_foreign_stale(&mut self) {
         for (instance, entry) in &mut self.entries {
             entry.stale = instance.agent != self.agent;
         }
@@ -85,13 +89,13 @@ impl WorkloadStateStore {
 
     /// Drops states that the server has not repeated since the connection was lost; returns their
     /// workloads.
-    pub fn drop_stale(&mut self) -> BTreeSet<Name> {
+    pub(crate) fn drop_stale(&mut self) -> BTreeSet<Name> {
         let dropped = self.entries.extract_if(.., |_, entry| entry.stale);
         dropped.map(|(instance, _)| instance.workload).collect()
     }
 
     /// The states of all own instances.
-    pub fn own(&self) -> Vec<WorkloadState> {
+    pub(crate) fn own(&self) -> Vec<WorkloadState> {
         let own = self
             .entries
             .iter()
@@ -102,7 +106,7 @@ impl WorkloadStateStore {
 
     /// How many own instances there are in which state, for people:
     /// `3 workloads: 2 running, 1 failed`.
-    pub fn summary(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for (_, entry) in self
             .entries
@@ -124,14 +128,14 @@ impl WorkloadStateStore {
     }
 
     /// The state of an instance.
-    pub fn get(&self, instance: &InstanceName) -> Option<&ExecutionState> {
+    pub(crate) fn get(&self, instance: &InstanceName) -> Option<&ExecutionState> {
         self.entries.get(instance).map(|entry| &entry.state)
     }
 
     /// Those of these dependencies that are not met: of none of them, an instance that counts has
     /// reached the state.
     // [impl->swdd~workload-ready-to-create-on-fulfilled-dependencies~1]
-    pub fn unmet(
+    pub(crate) fn unmet(
         &self,
         dependencies: &BTreeMap<String, AddCondition>,
         counts: impl Fn(&InstanceName) -> bool,
@@ -151,19 +155,19 @@ impl WorkloadStateStore {
     /// Whether a workload that `dependent` depends on may stop: all instances of that are far
     /// enough.
     // [impl->swdd~workload-ready-to-delete-on-fulfilled-dependencies~1]
-    pub fn may_stop(&self, dependent: &str, condition: DeleteCondition) -> bool {
+    pub(crate) fn may_stop(&self, dependent: &str, condition: DeleteCondition) -> bool {
         of_workload(&self.entries, dependent)
             .all(|(_, entry)| entry.state.fulfils_delete(condition))
     }
 
     /// As [`Self::may_stop`], whatever it is that its end has to wait for.
-    pub fn is_stopping(&self, dependent: &str, condition: DeleteCondition) -> bool {
+    pub(crate) fn is_stopping(&self, dependent: &str, condition: DeleteCondition) -> bool {
         let mut phases = of_workload(&self.entries, dependent).map(|(_, entry)| entry.state.phase);
         phases.all(|phase| phase.state() == "Stopping" || phase.fulfils_delete(condition))
     }
 
     /// Whether no own instance of the workload has a container any more, as far as is known.
-    pub fn has_no_container(&self, workload: &str) -> bool {
+    pub(crate) fn has_no_container(&self, workload: &str) -> bool {
         let mut own = of_workload(&self.entries, workload)
             .filter(|(instance, _)| instance.agent == self.agent);
         own.all(|(_, entry)| entry.state.phase == Phase::PendingWaitingToStart)
@@ -189,7 +193,7 @@ impl WorkloadStateStore {
 #[cfg(debug_assertions)]
 impl WorkloadStateStore {
     /// All states.
-    pub fn iter(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
         self.entries
             .iter()
             .map(|(instance, entry)| (instance, &entry.state))

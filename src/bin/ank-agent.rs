@@ -21,7 +21,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// The program; its exit code. Public for the multi-call file.
-pub fn main() -> ExitCode {
+pub(crate) fn main() -> ExitCode {
     program::abort_on_panic();
     memory::at_start();
     logging::init("ank_agent");

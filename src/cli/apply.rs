@@ -49,7 +49,7 @@ struct Input {
 ///
 /// # Errors
 /// A manifest cannot be read or used.
-pub fn update(arguments: &ManifestArguments, output: &mut Output) -> Result<Update> {
+pub(crate) fn update(arguments: &ManifestArguments, output: &mut Output) -> Result<Update> {
     merge(&read_inputs(&arguments.manifests)?, arguments, output)
 }
 
@@ -515,7 +515,7 @@ fn wrong_key(node: &Yaml) -> Option<(String, Location)> {
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn validate(arguments: &ValidateArguments, output: &mut Output) -> Result<ExitCode> {
+pub(crate) fn validate(arguments: &ValidateArguments, output: &mut Output) -> Result<ExitCode> {
     let ValidateArguments {
         agent,
         strict,

@@ -44,13 +44,13 @@ const EVERYWHERE: &str = "Options of all commands";
 pub struct Arguments {
     /// URL of the server [default: https://127.0.0.1:25551]
     #[arg(short, long, env = "ANK_SERVER_URL", value_name = "URL", value_hint = ValueHint::Url, help_heading = EVERYWHERE, hide_short_help = true, global = true)]
-    pub server_url: Option<String>,
+    pub(crate) server_url: Option<String>,
     /// Options that may also stand after the command.
     #[command(flatten)]
     pub common: Common,
     /// The command.
     #[command(subcommand)]
-    pub command: Verb,
+    pub(crate) command: Verb,
 }
 
 /// Options that may stand before and after the command.
@@ -59,7 +59,7 @@ pub struct Arguments {
 pub struct Common {
     /// Config file [default: ~/.config/ankaios/ank.conf or /etc/ankaios/ank.conf]
     #[arg(short = 'x', long, global = true, value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath, hide_short_help = true)]
-    pub ank_config: Option<PathBuf>,
+    pub(crate) ank_config: Option<PathBuf>,
     /// Use the table [contexts.<NAME>] of the config file in place of [default]
     #[arg(
         long,
@@ -68,56 +68,56 @@ pub struct Common {
         value_name = "NAME",
         hide_short_help = true
     )]
-    pub context: Option<String>,
+    pub(crate) context: Option<String>,
     /// Milliseconds to wait for a response of the server [default: 3000]
     #[arg(long, global = true, value_name = "MS", value_parser = parse_milliseconds, hide_short_help = true)]
-    pub response_timeout: Option<u64>,
+    pub(crate) response_timeout: Option<u64>,
     /// Print debug messages on standard error
     #[arg(short, long, global = true, hide_short_help = true)]
-    pub verbose: bool,
+    pub(crate) verbose: bool,
     /// Override `verbose` of the config file
     #[arg(long, global = true, hide = true)]
-    pub no_verbose: bool,
+    pub(crate) no_verbose: bool,
     /// Print results, warnings and errors only
     #[arg(short, long, global = true, hide_short_help = true)]
-    pub quiet: bool,
+    pub(crate) quiet: bool,
     /// Override `quiet` of the config file
     #[arg(long, global = true, hide = true)]
-    pub no_quiet: bool,
+    pub(crate) no_quiet: bool,
     /// Do not wait for workloads after a change
     #[arg(long, global = true, hide_short_help = true)]
-    pub no_wait: bool,
+    pub(crate) no_wait: bool,
     /// Override `no_wait` of the config file
     #[arg(long, global = true, hide = true)]
-    pub wait: bool,
+    pub(crate) wait: bool,
     /// Wait also for agents that are not connected, give up after this time, for example 90s or 5m,
     /// and exit with 4
     #[arg(long, global = true, value_name = "TIME", value_parser = parse_duration, hide_short_help = true)]
-    pub wait_timeout: Option<Duration>,
+    pub(crate) wait_timeout: Option<Duration>,
     /// Exit with 3 when a workload that the command names failed, and with 4 when a guarded update
     /// stays open since an agent is away
     #[arg(long, global = true, hide_short_help = true)]
-    pub fail_on_error: bool,
+    pub(crate) fail_on_error: bool,
     /// Connect to the server without TLS, if no certificates are set
     #[arg(short = 'k', long, global = true, env = "ANK_INSECURE", num_args = 0, value_parser = BoolValueParser::new(), default_missing_value = "true", value_name = "BOOL", hide_short_help = true)]
-    pub insecure: Option<bool>,
+    pub(crate) insecure: Option<bool>,
     /// Override `insecure` of the config file and of the environment
     #[arg(long, global = true, hide = true)]
-    pub no_insecure: bool,
+    pub(crate) no_insecure: bool,
     /// PEM file with the certificate of the authority that signed the server's certificate
     #[arg(long = "ca_pem", global = true, env = "ANK_CA_PEM", value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath, hide_short_help = true)]
-    pub ca_pem: Option<PathBuf>,
+    pub(crate) ca_pem: Option<PathBuf>,
     /// PEM file with the certificate of this client
     #[arg(long = "crt_pem", global = true, env = "ANK_CRT_PEM", value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath, hide_short_help = true)]
-    pub crt_pem: Option<PathBuf>,
+    pub(crate) crt_pem: Option<PathBuf>,
     /// PEM file with the private key of this client
     #[arg(long = "key_pem", global = true, env = "ANK_KEY_PEM", value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath, hide_short_help = true)]
-    pub key_pem: Option<PathBuf>,
+    pub(crate) key_pem: Option<PathBuf>,
 }
 
 /// The commands.
 #[derive(Debug, Clone, Subcommand)]
-pub enum Verb {
+pub(crate) enum Verb {
     /// Show the state of the cluster
     #[command(subcommand)]
     Get(Get),
@@ -261,7 +261,7 @@ pub enum Verb {
 
 /// What `get` shows.
 #[derive(Debug, Clone, Subcommand)]
-pub enum Get {
+pub(crate) enum Get {
     /// The complete state, or the parts that masks select
     #[command(after_help = "Examples:\n  ank get state -o json\n  \
                             ank get state desiredState.workloads.web\n  \
@@ -315,7 +315,7 @@ pub enum Get {
 
 /// What `set` changes.
 #[derive(Debug, Clone, Subcommand)]
-pub enum Set {
+pub(crate) enum Set {
     /// Replace parts of the state with those of a file
     #[command(
         arg_required_else_help = true,
@@ -342,7 +342,7 @@ pub enum Set {
 
 /// What `delete` deletes.
 #[derive(Debug, Clone, Subcommand)]
-pub enum Delete {
+pub(crate) enum Delete {
     /// Stop workloads and remove them from the desired state; unknown names are no error
     #[command(
         visible_alias = "workloads",
@@ -369,7 +369,7 @@ pub enum Delete {
 
 /// What `run` runs.
 #[derive(Debug, Clone, Subcommand)]
-pub enum Run {
+pub(crate) enum Run {
     /// Run one workload; one with the same name is replaced
     #[command(
         arg_required_else_help = true,
@@ -380,265 +380,265 @@ pub enum Run {
 
 /// Which instances are shown.
 #[derive(Debug, Clone, Default, Args)]
-pub struct Filter {
+pub(crate) struct Filter {
     /// Only those of this agent
     #[arg(short, long, value_name = "NAME")]
-    pub agent: Option<String>,
+    pub(crate) agent: Option<String>,
     /// Only workloads with these names
     #[arg(value_name = "NAME")]
-    pub names: Vec<String>,
+    pub(crate) names: Vec<String>,
 }
 
 /// Options of `get workload`: which rows it shows; all conditions must hold.
 #[derive(Debug, Clone, Default, Args)]
-pub struct WorkloadArguments {
+pub(crate) struct WorkloadArguments {
     #[command(flatten)]
-    pub filter: Filter,
+    pub(crate) filter: Filter,
     /// Only those in this state, for example 'running' or 'Pending(Starting)'
     #[arg(short, long, value_name = "STATE")]
-    pub state: Option<String>,
+    pub(crate) state: Option<String>,
     /// Keep showing changes until interrupted
     #[arg(short, long)]
-    pub watch: bool,
+    pub(crate) watch: bool,
     /// Format of the output
     #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT")]
-    pub output: Format,
+    pub(crate) output: Format,
 }
 
 /// Options of `get events`.
 #[derive(Debug, Clone, Args)]
-pub struct EventsArguments {
+pub(crate) struct EventsArguments {
     /// Format of the output
     #[arg(short, value_parser = formats(&["yaml", "json"]), default_value = "yaml", value_name = "FORMAT")]
-    pub output: Format,
+    pub(crate) output: Format,
     /// Print the current state before the first event
     #[arg(short = 'c', long)]
-    pub include_current_state: bool,
+    pub(crate) include_current_state: bool,
     /// End after this many events; the state that '-c' prints does not count
     #[arg(long, value_name = "N", value_parser = parse_number::<u64>)]
-    pub count: Option<u64>,
+    pub(crate) count: Option<u64>,
     /// End when this field has this value, at once if it has it already; '*' stands for every name
     /// at its place
     #[arg(long, value_name = "FIELD=VALUE", value_parser = parse_until)]
-    pub until: Option<Until>,
+    pub(crate) until: Option<Until>,
     /// Connect again when the connection is lost, and print the state at that time
     #[arg(long)]
-    pub reconnect: bool,
+    pub(crate) reconnect: bool,
     /// Parts to watch, names separated by dots; '*' stands for every name at its place
     #[arg(value_name = "MASK")]
-    pub masks: Vec<String>,
+    pub(crate) masks: Vec<String>,
 }
 
 /// A field and the value that ends `get events`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Until {
+pub(crate) struct Until {
     /// The field; `*` stands for every name at its place.
-    pub mask: String,
+    pub(crate) mask: String,
     /// The value as the state prints it.
-    pub value: String,
+    pub(crate) value: String,
 }
 
 /// Options of `run workload`.
 #[derive(Debug, Clone, Args)]
-pub struct RunArguments {
+pub(crate) struct RunArguments {
     /// Name of the workload
     #[arg(value_name = "NAME")]
-    pub name: String,
+    pub(crate) name: String,
     /// Runtime that runs it: podman, podman-kube or containerd
     #[arg(long, value_name = "RUNTIME")]
-    pub runtime: String,
+    pub(crate) runtime: String,
     /// Configuration for the runtime, as in the runtimeConfig of a manifest
     #[arg(long, value_name = "CONFIG")]
-    pub config: String,
+    pub(crate) config: String,
     /// Agent that runs it
     #[arg(long, value_name = "AGENT")]
-    pub agent: String,
+    pub(crate) agent: String,
     /// A tag as <key>=<value>; may be given several times
     #[arg(long, value_name = "TAGS", value_parser = parse_tag)]
-    pub tags: Vec<(String, String)>,
+    pub(crate) tags: Vec<(String, String)>,
     /// Run it on a server without modes although it has the tag 'modes'
     #[arg(long)]
-    pub ignore_modes: bool,
+    pub(crate) ignore_modes: bool,
 }
 
 /// The manifests of `apply` and `diff`.
 #[derive(Debug, Clone, Args)]
-pub struct ManifestArguments {
+pub(crate) struct ManifestArguments {
     /// Assign all workloads of the manifests to this agent
     #[arg(long, value_name = "AGENT")]
-    pub agent: Option<String>,
+    pub(crate) agent: Option<String>,
     /// Delete the workloads and configs that the manifests name
     #[arg(short = 'd')]
-    pub delete: bool,
+    pub(crate) delete: bool,
     /// Apply workloads with the tag 'modes' also to a server without modes, which runs all of them
     #[arg(long)]
-    pub ignore_modes: bool,
+    pub(crate) ignore_modes: bool,
     #[command(flatten)]
-    pub mode: ModeChange,
+    pub(crate) mode: ModeChange,
     /// Manifests; '-' as the first reads one from standard input
     #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
-    pub manifests: Vec<String>,
+    pub(crate) manifests: Vec<String>,
 }
 
 /// What becomes of the mode of the vehicle when an update would switch it.
 #[derive(Debug, Clone, Default, Args)]
-pub struct ModeChange {
+pub(crate) struct ModeChange {
     /// Let it switch the mode of the vehicle, which is refused otherwise
     #[arg(long)]
-    pub switch_mode: bool,
+    pub(crate) switch_mode: bool,
     /// Change all but the mode of the vehicle, which stays as it is
     #[arg(long, conflicts_with = "switch_mode")]
-    pub keep_mode: bool,
+    pub(crate) keep_mode: bool,
 }
 
 impl ModeChange {
     /// See [`Update::keeps_mode`](super::session::Update::keeps_mode).
-    pub fn keeps_mode(&self) -> Option<bool> {
+    pub(crate) fn keeps_mode(&self) -> Option<bool> {
         (!self.switch_mode).then_some(self.keep_mode)
     }
 }
 
 /// Options of `validate`.
 #[derive(Debug, Clone, Args)]
-pub struct ValidateArguments {
+pub(crate) struct ValidateArguments {
     /// Assign all workloads of the manifests to this agent
     #[arg(long, value_name = "AGENT")]
-    pub agent: Option<String>,
+    pub(crate) agent: Option<String>,
     /// Take warnings for errors, for example that of a runtime that no agent has
     #[arg(long)]
-    pub strict: bool,
+    pub(crate) strict: bool,
     /// Manifests; '-' as the first reads one from standard input
     #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
-    pub manifests: Vec<String>,
+    pub(crate) manifests: Vec<String>,
 }
 
 /// Options of `apply`.
 #[derive(Debug, Clone, Args)]
-pub struct ApplyArguments {
+pub(crate) struct ApplyArguments {
     /// What is applied.
     #[command(flatten)]
-    pub input: ManifestArguments,
+    pub(crate) input: ManifestArguments,
     /// Show what would change and change nothing; exit with 6 when something would
     #[arg(long)]
-    pub dry_run: bool,
+    pub(crate) dry_run: bool,
     /// Format of the output of '--dry-run'
     #[arg(short, value_parser = formats(&["text", "json"]), default_value = "text", value_name = "FORMAT", requires = "dry_run")]
-    pub output: Format,
+    pub(crate) output: Format,
     /// Roll back when a workload fails or is not healthy in time; exit with 5 then, or 7 if what
     /// was there does not run again
     #[arg(long, conflicts_with = "dry_run")]
-    pub rollback: bool,
+    pub(crate) rollback: bool,
     /// Try it also when the server has rolled the same update back before
     #[arg(long, conflicts_with = "dry_run")]
-    pub force: bool,
+    pub(crate) force: bool,
     /// Also restart what needs the changed workloads running, so that the change need not wait for
     /// it; without a change, nothing is restarted
     #[arg(long, conflicts_with_all = ["dry_run", "rollback", "delete"])]
-    pub restart_dependents: bool,
+    pub(crate) restart_dependents: bool,
 }
 
 /// Options of `diff`.
 #[derive(Debug, Clone, Args)]
-pub struct DiffArguments {
+pub(crate) struct DiffArguments {
     /// What is compared.
     #[command(flatten)]
-    pub input: ManifestArguments,
+    pub(crate) input: ManifestArguments,
     /// Format of the output
     #[arg(short, value_parser = formats(&["text", "json"]), default_value = "text", value_name = "FORMAT")]
-    pub output: Format,
+    pub(crate) output: Format,
 }
 
 /// Options of `logs`.
 #[derive(Debug, Clone, Args)]
-pub struct LogsArguments {
+pub(crate) struct LogsArguments {
     /// Print new lines until interrupted
     #[arg(short, long)]
-    pub follow: bool,
+    pub(crate) follow: bool,
     /// Lines from the end; -1 means all
     #[arg(short, long, value_name = "N", default_value = "-1", allow_negative_numbers = true, value_parser = parse_number::<i32>)]
-    pub tail: i32,
+    pub(crate) tail: i32,
     /// Begin each line with the name of the workload, also when there is only one
     #[arg(short = 'n', long = "names")]
-    pub names_before_lines: bool,
+    pub(crate) names_before_lines: bool,
     /// Begin each line with agent and workload, as <agent>/<workload>
     #[arg(long)]
-    pub agent_names: bool,
+    pub(crate) agent_names: bool,
     /// Only lines since this time, for example 2026-01-31T12:00:00Z
     #[arg(short, long, value_name = "TIME", value_parser = parse_time)]
-    pub since: Option<String>,
+    pub(crate) since: Option<String>,
     /// Only lines until this time
     #[arg(short, long, value_name = "TIME", value_parser = parse_time)]
-    pub until: Option<String>,
+    pub(crate) until: Option<String>,
     /// Names of workloads
     #[arg(value_name = "NAME", required = true)]
-    pub names: Vec<String>,
+    pub(crate) names: Vec<String>,
 }
 
 /// Options of `mode`.
 #[derive(Debug, Clone, Args)]
-pub struct ModeArguments {
+pub(crate) struct ModeArguments {
     /// Format of the output
     #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT", conflicts_with = "mode")]
-    pub output: Format,
+    pub(crate) output: Format,
     /// Switch also to a mode that no workload names
     #[arg(long, requires = "mode")]
-    pub new: bool,
+    pub(crate) new: bool,
     /// The mode to switch to
     #[arg(value_name = "NAME")]
-    pub mode: Option<String>,
+    pub(crate) mode: Option<String>,
 }
 
 /// Options of `graph`.
 #[derive(Debug, Clone, Args)]
-pub struct GraphArguments {
+pub(crate) struct GraphArguments {
     /// Format of the output
     #[arg(short, value_parser = formats(&["text", "wide", "json", "yaml", "dot", "mermaid"]), default_value = "text", value_name = "FORMAT")]
-    pub output: Format,
+    pub(crate) output: Format,
     /// Show when each workload was ready: '@' and the seconds since the boot of the server's node,
     /// '+' and the seconds that it took; '*' marks the chain that was ready last
     #[arg(long)]
-    pub timing: bool,
+    pub(crate) timing: bool,
     /// Only workloads in this mode
     #[arg(long, value_name = "NAME")]
-    pub mode: Option<String>,
+    pub(crate) mode: Option<String>,
     /// Only these workloads and what they need
     #[arg(value_name = "NAME")]
-    pub names: Vec<String>,
+    pub(crate) names: Vec<String>,
 }
 
 /// Options of `blame`.
 #[derive(Debug, Clone, Args)]
-pub struct BlameArguments {
+pub(crate) struct BlameArguments {
     /// Format of the output
     #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml", "svg"]), default_value = "table", value_name = "FORMAT")]
-    pub output: Format,
+    pub(crate) output: Format,
     /// Only these workloads
     #[arg(value_name = "NAME")]
-    pub names: Vec<String>,
+    pub(crate) names: Vec<String>,
 }
 
 /// Options of `top`.
 #[derive(Debug, Clone, Args)]
-pub struct TopArguments {
+pub(crate) struct TopArguments {
     #[command(flatten)]
-    pub filter: Filter,
+    pub(crate) filter: Filter,
     /// Order of the rows, highest first
     #[arg(short, long, value_parser = ["cpu", "memory", "peak", "pids", "restarts", "uptime", "name"], default_value = "cpu", value_name = "KEY")]
-    pub sort: String,
+    pub(crate) sort: String,
     /// Keep showing changes until interrupted
     #[arg(short, long)]
-    pub watch: bool,
+    pub(crate) watch: bool,
     /// Time between two samples, from 500ms to 1h [default: 1s; with --watch 2s]
     #[arg(long, value_name = "TIME", value_parser = parse_interval)]
-    pub interval: Option<Duration>,
+    pub(crate) interval: Option<Duration>,
     /// Format of the output
     #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT")]
-    pub output: Format,
+    pub(crate) output: Format,
 }
 
 /// How something is shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// A table, or other text for people.
     #[default]
     #[value(alias = "text")]
@@ -654,7 +654,7 @@ pub enum Format {
 
 impl Verb {
     /// Whether it prints changes until it is stopped.
-    pub fn is_endless(&self) -> bool {
+    pub(crate) fn is_endless(&self) -> bool {
         matches!(
             self,
             Self::Get(Get::Events(_) | Get::Workload(WorkloadArguments { watch: true, .. }))
@@ -663,7 +663,7 @@ impl Verb {
     }
 
     /// The action as errors name it, where those of Eclipse Ankaios do.
-    pub fn action(&self) -> Option<&'static str> {
+    pub(crate) fn action(&self) -> Option<&'static str> {
         Some(match self {
             Self::Get(Get::State { .. }) => "get state",
             Self::Get(Get::Workload(WorkloadArguments { watch: false, .. })) => "get workloads",

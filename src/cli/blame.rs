@@ -17,7 +17,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
 /// Prints the start times of all instances, or of those of the named workloads.
-pub fn print(
+pub(crate) fn print(
     BlameArguments {
         output: format,
         names,
@@ -105,10 +105,10 @@ fn fields(start: &Start, now: u64) -> Vec<Field> {
 // ------------------------------------------------------------- start times
 
 /// The part of the complete state with the start times.
-pub const PART: &str = "timings";
+pub(crate) const PART: &str = "timings";
 
 /// The parts of the complete state that [`Starts::of`] needs.
-pub const MASKS: [&str; 3] = [
+pub(crate) const MASKS: [&str; 3] = [
     PART,
     "desiredState.workloads.*.dependencies",
     "effectiveState.workloads.*.dependencies",
@@ -116,53 +116,53 @@ pub const MASKS: [&str; 3] = [
 
 /// The latest starts of all instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Starts {
+pub(crate) struct Starts {
     /// The time of the response.
-    pub now: u64,
+    pub(crate) now: u64,
     /// From the boot of the server's node to the start of the server.
-    pub boot: u64,
+    pub(crate) boot: u64,
     /// In the order of agent, workload and id.
-    pub all: Vec<Start>,
+    pub(crate) all: Vec<Start>,
 }
 
 /// The latest start of one instance; what did not happen, or was not reported, is missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Start {
+pub(crate) struct Start {
     /// Which instance.
     #[serde(skip)]
-    pub instance: InstanceName,
+    pub(crate) instance: InstanceName,
     /// Accepted as a part of the desired state.
     #[serde(deserialize_with = "time")]
-    pub desired: Option<u64>,
+    pub(crate) desired: Option<u64>,
     /// First reported as waiting for others.
     #[serde(deserialize_with = "time")]
-    pub waiting: Option<u64>,
+    pub(crate) waiting: Option<u64>,
     /// First reported as starting.
     #[serde(deserialize_with = "time")]
-    pub starting: Option<u64>,
+    pub(crate) starting: Option<u64>,
     /// First reported as started and not ready.
     #[serde(deserialize_with = "time")]
-    pub started: Option<u64>,
+    pub(crate) started: Option<u64>,
     /// First reported as running, which is ready.
     #[serde(deserialize_with = "time")]
-    pub running: Option<u64>,
+    pub(crate) running: Option<u64>,
     /// First reported as ended.
     #[serde(deserialize_with = "time")]
-    pub ended: Option<u64>,
+    pub(crate) ended: Option<u64>,
     /// How many starts of it were reported.
-    pub starts: u64,
+    pub(crate) starts: u64,
     /// How far its start was prepared; empty when it was not.
-    pub prepared: String,
+    pub(crate) prepared: String,
     /// The dependency that was met last while it waited; empty when there is none.
     #[serde(skip)]
-    pub waited_for: String,
+    pub(crate) waited_for: String,
 }
 
 impl Starts {
     /// The starts in `state`, a complete state as far as [`MASKS`].
     // [impl->swdd~cli-shows-start-times~1]
-    pub fn of(state: &Node) -> Result<Self> {
+    pub(crate) fn of(state: &Node) -> Result<Self> {
         let Some(timings) = state.get(PART) else {
             let hint = "an ank-server of Ankaios lite keeps them, if it is not older than this ank";
             return Err(CliError::start("the server keeps no start times", hint));
@@ -203,7 +203,7 @@ impl Starts {
     }
 
     /// The start of each workload. Of several instances it is the one that was accepted last.
-    pub fn by_workload(&self) -> HashMap<&str, &Start> {
+    pub(crate) fn by_workload(&self) -> HashMap<&str, &Start> {
         let mut all: Vec<&Start> = self.all.iter().collect();
         all.sort_by_key(|start| start.desired); // A later one replaces an earlier one.
         all.into_iter()
@@ -213,7 +213,7 @@ impl Starts {
 
     /// The workload among those that pass `filter` which was ready last, the dependency that it
     /// waited for last, and so on.
-    pub fn last_chain(&self, filter: impl Fn(&str) -> bool) -> BTreeSet<&str> {
+    pub(crate) fn last_chain(&self, filter: impl Fn(&str) -> bool) -> BTreeSet<&str> {
         let among = self
             .all
             .iter()
@@ -268,13 +268,13 @@ impl Start {
 
     /// When it was ready. Without a report that it starts, it ran before the server knew of it, and
     /// nobody knows when it was ready.
-    pub fn ready_at(&self) -> Option<u64> {
+    pub(crate) fn ready_at(&self) -> Option<u64> {
         self.running.filter(|_| self.starting.is_some())
     }
 
     /// When it was ready; of what ended before it was reported to run, as a short job does, when it
     /// ended.
-    pub fn done_at(&self) -> Option<u64> {
+    pub(crate) fn done_at(&self) -> Option<u64> {
         self.ready_at().or(self
             .ended
             .filter(|_| self.starting.is_some() && self.running.is_none()))
@@ -282,7 +282,7 @@ impl Start {
 
     /// When the start began: with the acceptance of the instance, or, if it had been started
     /// before, with the first report after that.
-    pub fn begin(&self) -> Option<u64> {
+    pub(crate) fn begin(&self) -> Option<u64> {
         if self.starts > 1 {
             self.waiting.into_iter().chain(self.starting).min()
         } else {
@@ -291,27 +291,27 @@ impl Start {
     }
 
     /// How long it waited before it was started.
-    pub fn waited(&self) -> Option<u64> {
+    pub(crate) fn waited(&self) -> Option<u64> {
         between(self.waiting, self.starting)
     }
 
     /// How long its engine took to start it.
-    pub fn start(&self) -> Option<u64> {
+    pub(crate) fn start(&self) -> Option<u64> {
         between(self.starting, self.started.or(self.running).or(self.ended))
     }
 
     /// How long it took from there until it was ready.
-    pub fn ready(&self) -> Option<u64> {
+    pub(crate) fn ready(&self) -> Option<u64> {
         between(self.started, self.running)
     }
 
     /// How long it took altogether.
-    pub fn total(&self) -> Option<u64> {
+    pub(crate) fn total(&self) -> Option<u64> {
         between(self.begin(), self.done_at())
     }
 
     /// How long it takes already at `now`, since `from`; `None` when it is done, or has not begun.
-    pub fn so_far(&self, from: Option<u64>, now: u64) -> Option<u64> {
+    pub(crate) fn so_far(&self, from: Option<u64>, now: u64) -> Option<u64> {
         let goes_on =
             self.waiting.or(self.starting).is_some() && self.running.or(self.ended).is_none();
         between(from.filter(|_| goes_on), Some(now))
@@ -319,7 +319,7 @@ impl Start {
 }
 
 /// Milliseconds as seconds with three decimals.
-pub fn seconds(milliseconds: u64) -> String {
+pub(crate) fn seconds(milliseconds: u64) -> String {
     format!("{}.{:03}", milliseconds / 1000, milliseconds % 1000)
 }
 

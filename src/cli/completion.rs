@@ -31,14 +31,14 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 
 /// Prints the script or candidates when a shell requests them. Returns whether it did.
-pub fn respond_to_shell(
+pub(crate) fn respond_to_shell(
     words: impl IntoIterator<Item = impl Into<OsString>>,
 ) -> Result<bool, clap::Error> {
     CompleteEnv::with_factory(command).try_complete(words, std::env::current_dir().ok().as_deref())
 }
 
 /// The script for `shell`, the same as `COMPLETE=<shell> ank` prints.
-pub fn script(shell: &str) -> Result<String> {
+pub(crate) fn script(shell: &str) -> Result<String> {
     let mut script = Vec::new();
     if let Some(completer) = Shells::builtins().completer(shell) {
         completer.write_registration("COMPLETE", "ank", "ank", "ank", &mut script)?;

@@ -33,7 +33,7 @@ const NEW: &str = "\x1b[32m";
 ///
 /// # Errors
 /// No response, or standard output cannot be written.
-pub fn print(
+pub(crate) fn print(
     mut update: Update,
     format: Format,
     link: &mut dyn ServerLink,

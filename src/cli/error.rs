@@ -78,10 +78,10 @@ pub enum CliError {
 }
 
 /// What most functions of commands return.
-pub type Result<T, E = CliError> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = CliError> = std::result::Result<T, E>;
 
 /// A time limit as people write it.
-pub fn shown(limit: Duration) -> String {
+pub(crate) fn shown(limit: Duration) -> String {
     if limit.is_zero() {
         "0s".to_owned()
     } else {
@@ -90,12 +90,12 @@ pub fn shown(limit: Duration) -> String {
 }
 
 /// A number of things, in the plural but for one.
-pub fn counted(number: usize, what: &str) -> String {
+pub(crate) fn counted(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Those of `names` that none of `known` is.
-pub fn unknown<'n, 'k>(
+pub(crate) fn unknown<'n, 'k>(
     names: &'n [String],
     known: impl Iterator<Item = &'k str> + Clone,
 ) -> impl Iterator<Item = &'n String> {
@@ -106,7 +106,7 @@ pub fn unknown<'n, 'k>(
 
 /// The hint for an unknown `name`: the similar one of `known`, or `otherwise` where none is
 /// similar.
-pub fn meant_or<'k>(
+pub(crate) fn meant_or<'k>(
     name: &str,
     known: impl IntoIterator<Item = &'k str>,
     otherwise: &str,
@@ -127,7 +127,7 @@ impl CliError {
     }
 
     /// A problem with a file or its content.
-    pub fn input(text: impl Into<String>, hint: impl Into<String>) -> Self {
+    pub(crate) fn input(text: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Input {
             text: text.into(),
             hint: hint.into(),
@@ -135,7 +135,7 @@ impl CliError {
     }
 
     /// A response that no server of this version sends.
-    pub fn unexpected(text: &str) -> Self {
+    pub(crate) fn unexpected(text: &str) -> Self {
         // What to do about a response that cannot be used.
         Self::input(
             text,
@@ -144,7 +144,7 @@ impl CliError {
     }
 
     /// Refuses the first of `names` that no workload of `known` has.
-    pub fn check_workloads<'k>(
+    pub(crate) fn check_workloads<'k>(
         names: &[String],
         known: impl Iterator<Item = &'k str> + Clone,
     ) -> Result<()> {
@@ -159,7 +159,7 @@ impl CliError {
     }
 
     /// The connection ended; with a server that `understood` what was sent, TLS is not the cause.
-    pub fn ended(end: StreamEnd, understood: bool) -> Self {
+    pub(crate) fn ended(end: StreamEnd, understood: bool) -> Self {
         match end {
             // A refused version is no failure of the command.
             StreamEnd::VersionMismatch(text) => {
@@ -219,7 +219,7 @@ impl CliError {
     }
 
     /// The exit code of a command that ends with it.
-    pub fn exit_code(&self) -> ExitCode {
+    pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Refused(text) | Self::Input { text, .. } if text.contains(REMEMBERED) => {
                 ExitCode::UndoneBefore
@@ -229,25 +229,25 @@ impl CliError {
     }
 
     /// Whether a signal ended the command.
-    pub fn is_interrupted(&self) -> bool {
+    pub(crate) fn is_interrupted(&self) -> bool {
         matches!(self, Self::Interrupted)
     }
 
     /// Whether another attempt may succeed: the connection was lost, or there is none at the
     /// moment.
-    pub fn is_transient(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         let lost = matches!(self, Self::Ended(StreamEnd::Closed | StreamEnd::Lost(_), _));
         lost || matches!(self, Self::Unreachable { .. } | Self::TimedOut(_))
     }
 
     /// Whether the reader of the output ended, as in `ank get state | head -1`: no message is
     /// printed.
-    pub fn is_broken_pipe(&self) -> bool {
+    pub(crate) fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
     /// The whole text for the failed `action` of a command, without the prefix `error: `.
-    pub fn text_for(&self, action: Option<&str>) -> String {
+    pub(crate) fn text_for(&self, action: Option<&str>) -> String {
         match (self, action) {
             (Self::Start { .. } | Self::Unreachable { .. } | Self::Output(_), _) | (_, None) => {
                 self.to_string()

@@ -38,7 +38,7 @@ impl Until {
 /// Prints events until enough were printed, for at most the time limit in all; `now` is the time of
 /// each document. With `--reconnect` it goes on when the connection is lost and made again; then it
 /// prints the current state first: that is all that can be known about the time between.
-pub fn follow(
+pub(crate) fn follow(
     arguments: &EventsArguments,
     now: fn() -> SystemTime,
     Context {

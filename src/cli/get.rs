@@ -100,7 +100,7 @@ impl WorkloadArguments {
 }
 
 /// Prints the parts of the state that `masks` select.
-pub fn state(
+pub(crate) fn state(
     link: &mut dyn ServerLink,
     masks: &[String],
     format: Format,
@@ -171,7 +171,7 @@ fn warn_of_unknown_parts(masks: &[String], output: &mut Output) {
 }
 
 /// Refuses masks of which nothing can ever change, so that no event would come for them.
-pub fn check_masks(masks: &[String]) -> Result<()> {
+pub(crate) fn check_masks(masks: &[String]) -> Result<()> {
     for mask in masks {
         let path = parts(mask);
         let reason = if PARTS_ON_REQUEST.contains(&path[0]) {
@@ -194,7 +194,7 @@ pub fn check_masks(masks: &[String]) -> Result<()> {
 }
 
 /// Prints the workloads; with `--watch` it keeps them up to date until the connection ends.
-pub fn workloads(
+pub(crate) fn workloads(
     link: &mut dyn ServerLink,
     filter: &WorkloadArguments,
     output: &mut Output,
@@ -231,7 +231,7 @@ pub fn workloads(
 }
 
 /// Prints the agents.
-pub fn agents(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
+pub(crate) fn agents(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
     let state = link.complete_state(&["agents", "workloadStates", WARNING])?;
     output.warn_of_storage(&state);
     let rows = state
@@ -278,7 +278,11 @@ fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Field
 }
 
 /// Prints the names of configs.
-pub fn configs(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
+pub(crate) fn configs(
+    format: Format,
+    link: &mut dyn ServerLink,
+    output: &mut Output,
+) -> Result<()> {
     let state = link.complete_state(&["desiredState.configs", WARNING])?;
     output.warn_of_storage(&state);
     let fields = |name: &str, config: Option<&Node>| {

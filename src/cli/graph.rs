@@ -26,7 +26,7 @@ const TAG_MASKS: [&str; 2] = [
 ];
 
 /// Prints the graph of all workloads, of those in a mode, or of the named ones and what they need.
-pub fn print(
+pub(crate) fn print(
     GraphArguments {
         output: format,
         timing,

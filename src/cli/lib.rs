@@ -5,26 +5,26 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
-pub mod apply;
+mod apply;
 pub mod args;
-pub mod blame;
-pub mod completion;
-pub mod diff;
-pub mod error;
-pub mod events;
-pub mod get;
-pub mod graph;
-pub mod logs;
-pub mod modes;
+mod blame;
+mod completion;
+mod diff;
+mod error;
+mod events;
+mod get;
+mod graph;
+mod logs;
+mod modes;
 pub mod output;
-pub mod rows;
-pub mod session;
+mod rows;
+mod session;
 pub mod set;
 pub mod settings;
 #[cfg(test)]
 mod tests;
-pub mod top;
-pub mod update;
+mod top;
+mod update;
 
 use args::{
     ApplyArguments, Arguments, Delete, DiffArguments, EventsArguments, Get, ModeArguments, Run,

@@ -20,7 +20,7 @@ use std::time::Duration;
 const EXPLAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// Prints the logs of the workloads that `arguments` name until all of them ended.
-pub fn print(
+pub(crate) fn print(
     arguments: &LogsArguments,
     link: &mut dyn ServerLink,
     output: &mut Output,

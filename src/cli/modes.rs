@@ -16,12 +16,12 @@ use ankaios_model::node::Node;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The part of the complete state with the modes of the server.
-pub const PART: &str = "modes";
+pub(crate) const PART: &str = "modes";
 
 /// The modes of the server in `state`, a complete state that was read with [`PART`], and which are
 /// known: the current one, the one for failures and those that workloads name, sorted. `None` when
 /// the server has no modes.
-pub fn of_server(state: &Node) -> Option<(&Node, Vec<&str>)> {
+pub(crate) fn of_server(state: &Node) -> Option<(&Node, Vec<&str>)> {
     let modes = state
         .get(PART)
         .filter(|modes| modes.get("configItem").is_some())?;
@@ -41,14 +41,14 @@ fn no_modes() -> CliError {
 
 /// The modes in the tags of the workloads in `part` of a complete state, with each workload that
 /// names them.
-pub fn named<'s>(state: &'s Node, part: &str) -> impl Iterator<Item = (&'s str, &'s str)> {
+pub(crate) fn named<'s>(state: &'s Node, part: &str) -> impl Iterator<Item = (&'s str, &'s str)> {
     entries(state.at(&[part, "workloads"])).flat_map(|(name, workload)| {
         mode_names(text(workload, &["tags", MODES_TAG])).map(move |mode| (name, mode))
     })
 }
 
 /// Prints the modes of the server, which one is current, and how many workloads name each.
-pub fn show(link: &mut dyn ServerLink, format: Format, output: &mut Output) -> Result<()> {
+pub(crate) fn show(link: &mut dyn ServerLink, format: Format, output: &mut Output) -> Result<()> {
     let state = link.complete_state(&[PART, "effectiveState.workloads.*.tags"])?;
     let (modes, known) = of_server(&state).ok_or_else(no_modes)?;
     warn_of_cause(modes, output);
@@ -92,14 +92,14 @@ pub fn show(link: &mut dyn ServerLink, format: Format, output: &mut Output) -> R
 }
 
 /// Says why the server itself has switched, if it has.
-pub fn warn_of_cause(modes: &Node, output: &mut Output) {
+pub(crate) fn warn_of_cause(modes: &Node, output: &mut Output) {
     if let Some(cause) = modes.get("cause") {
         output.warn(one_line(text(cause, &[])));
     }
 }
 
 /// The update that switches to a mode.
-pub fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) -> Result<Update> {
+pub(crate) fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) -> Result<Update> {
     let state = link.complete_state(&[PART])?;
     let (modes, known) = of_server(&state).ok_or_else(no_modes)?;
     if !may_be_new && !known.contains(&mode) {
@@ -144,7 +144,7 @@ pub fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) -> Result
 /// switch that must not be. To create or delete the item is none: the server sees to it that no
 /// workload names modes without it.
 // [impl->swdd~cli-switches-no-mode-by-accident~1]
-pub fn leave_out(update: &mut Update, link: &mut dyn ServerLink) -> Result<Option<String>> {
+pub(crate) fn leave_out(update: &mut Update, link: &mut dyn ServerLink) -> Result<Option<String>> {
     let Some(keeps) = update.keeps_mode else {
         return Ok(None);
     };
@@ -197,7 +197,11 @@ type Workloads<'s> = BTreeMap<&'s str, &'s Node>;
 /// modes would run all of them at once, so nothing is sent to it; a server with modes accepts what
 /// probably is a mistake, so that is only warned of.
 // [impl->swdd~cli-modes-need-a-server-with-modes~1]
-pub fn check(new_state: &Node, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
+pub(crate) fn check(
+    new_state: &Node,
+    link: &mut dyn ServerLink,
+    output: &mut Output,
+) -> Result<()> {
     let sent: Workloads<'_> = entries(new_state.at(&["desiredState", "workloads"])).collect();
     let with_tag = |tag| {
         let tagged = sent

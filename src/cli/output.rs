@@ -31,10 +31,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use unicode_width::UnicodeWidthChar;
 
 /// Width without a terminal: nothing is cut or wrapped.
-pub const UNLIMITED: usize = usize::MAX;
+pub(crate) const UNLIMITED: usize = usize::MAX;
 /// The part of the state that says what is wrong with the stored state. Servers that have none do
 /// not mind the mask.
-pub const WARNING: &str = "warning";
+pub(crate) const WARNING: &str = "warning";
 
 /// Both streams and their levels.
 pub struct Output {
@@ -43,22 +43,22 @@ pub struct Output {
     /// Reads columns and lines of the terminal; `None` when standard output is none.
     terminal: Option<fn() -> (usize, usize)>,
     /// Whether frames replace each other: standard output is a terminal that can move its cursor.
-    pub redraws: bool,
+    pub(crate) redraws: bool,
     /// Whether labels have colours.
     colours: bool,
     /// Whether results have colours.
     result_colours: bool,
     /// Progress is not written.
-    pub quiet: bool,
+    pub(crate) quiet: bool,
     /// Debug messages are written.
     verbose: bool,
     /// How many warnings were written.
-    pub warnings: usize,
+    pub(crate) warnings: usize,
 }
 
 impl Output {
     /// The streams of the process.
-    pub fn of_process() -> Self {
+    pub(crate) fn of_process() -> Self {
         let dumb = std::env::var_os("TERM").is_some_and(|kind| kind == "dumb");
         let no_colour = dumb || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self {
@@ -97,29 +97,29 @@ impl Output {
     }
 
     /// Sets the levels; quiet wins.
-    pub fn set_level(&mut self, quiet: bool, verbose: bool) {
+    pub(crate) fn set_level(&mut self, quiet: bool, verbose: bool) {
         self.quiet = quiet;
         self.verbose = verbose && !quiet;
     }
 
     /// Columns and lines of the terminal; `None` when standard output is none.
-    pub fn terminal(&self) -> Option<(usize, usize)> {
+    pub(crate) fn terminal(&self) -> Option<(usize, usize)> {
         self.terminal.map(|size| size())
     }
 
     /// Columns for a table.
-    pub fn width(&self) -> usize {
+    pub(crate) fn width(&self) -> usize {
         self.terminal().map_or(UNLIMITED, |(columns, _)| columns)
     }
 
     /// Writes a result.
-    pub fn result(&mut self, text: &str) -> Result<()> {
+    pub(crate) fn result(&mut self, text: &str) -> Result<()> {
         self.raw(&printable(text))
     }
 
     /// Writes lines of a result, each with the escape sequence of its colour; an empty one means no
     /// colour.
-    pub fn coloured_result(
+    pub(crate) fn coloured_result(
         &mut self,
         lines: impl IntoIterator<Item = (&'static str, String)>,
     ) -> Result<()> {
@@ -137,7 +137,7 @@ impl Output {
     /// Writes lines that workloads have printed, unchanged where there is no terminal. A terminal
     /// gets their colours and nothing else that acts on it: a workload could overwrite lines of
     /// others, or set the clipboard.
-    pub fn lines_of_workloads(&mut self, text: &str) -> Result<()> {
+    pub(crate) fn lines_of_workloads(&mut self, text: &str) -> Result<()> {
         if self.terminal.is_none() {
             return self.raw(text);
         }
@@ -154,7 +154,7 @@ impl Output {
     }
 
     /// Writes a line of progress, unless quiet.
-    pub fn status(&mut self, text: &str) -> Result<()> {
+    pub(crate) fn status(&mut self, text: &str) -> Result<()> {
         if self.quiet {
             return Ok(());
         }
@@ -162,26 +162,26 @@ impl Output {
     }
 
     /// Writes frames of progress, unless quiet. They hold cursor movements, so nothing is escaped.
-    pub fn progress(&mut self, text: &str) -> Result<()> {
+    pub(crate) fn progress(&mut self, text: &str) -> Result<()> {
         if self.quiet { Ok(()) } else { self.raw(text) }
     }
 
     /// Writes a warning.
-    pub fn warn(&mut self, text: impl Display) {
+    pub(crate) fn warn(&mut self, text: impl Display) {
         self.warnings += 1;
         self.labelled("\x1b[38;5;11m", "warn:", &text);
     }
 
     /// Warns of what is wrong with the stored state, when `state` was read with [`WARNING`] as a
     /// mask.
-    pub fn warn_of_storage(&mut self, state: &Node) {
+    pub(crate) fn warn_of_storage(&mut self, state: &Node) {
         if let Some(text) = state.get(WARNING).and_then(Node::as_text) {
             self.warn(text);
         }
     }
 
     /// Warns about names that no workload of `known` has: they are probably typing errors.
-    pub fn warn_of_unknown_workloads<'k>(
+    pub(crate) fn warn_of_unknown_workloads<'k>(
         &mut self,
         names: &[String],
         known: impl Iterator<Item = &'k str> + Clone,
@@ -195,14 +195,14 @@ impl Output {
     }
 
     /// Writes a debug message, when verbose.
-    pub fn debug(&mut self, text: impl Display) {
+    pub(crate) fn debug(&mut self, text: impl Display) {
         if self.verbose {
             self.labelled("\x1b[38;5;12m", "debug:", &text);
         }
     }
 
     /// Writes why the command failed, and what to do.
-    pub fn error(&mut self, text: impl Display, hint: &str) {
+    pub(crate) fn error(&mut self, text: impl Display, hint: &str) {
         self.labelled("\x1b[1;38;5;9m", "error:", &text);
         if !hint.is_empty() {
             self.labelled("\x1b[38;5;14m", "hint:", &hint);
@@ -210,7 +210,7 @@ impl Output {
     }
 
     /// Writes text that belongs to the warning or error before it.
-    pub fn explain(&mut self, text: &str) {
+    pub(crate) fn explain(&mut self, text: &str) {
         let _ = self.err.write_all(printable(text).as_bytes()); // As for labels.
     }
 
@@ -228,7 +228,7 @@ impl Output {
 
 /// Prints a usage error of the command line `words`, or the help. An error repeats the words, which
 /// may be texts of others.
-pub fn print_usage(error: &clap::Error, words: &[OsString]) {
+pub(crate) fn print_usage(error: &clap::Error, words: &[OsString]) {
     let hostile = |word: &OsString| word.to_string_lossy().chars().any(acts_on_terminal);
     // There is no stream left for an error of this one.
     let _ = if error.use_stderr() && words.iter().any(hostile) {
@@ -259,7 +259,7 @@ const INDENT: &str = "  ";
 
 /// One column of one row: its heading, the cell, the key in JSON and YAML, and the value there.
 /// Without a heading it is no column of the table, without a value no part of the data.
-pub struct Field {
+pub(crate) struct Field {
     heading: &'static str,
     is_wide: bool,
     cell: String,
@@ -268,7 +268,12 @@ pub struct Field {
 }
 
 impl Field {
-    pub fn new(heading: &'static str, key: &str, cell: String, value: impl Into<Value>) -> Self {
+    pub(crate) fn new(
+        heading: &'static str,
+        key: &str,
+        cell: String,
+        value: impl Into<Value>,
+    ) -> Self {
         Self {
             heading,
             is_wide: false,
@@ -279,17 +284,17 @@ impl Field {
     }
 
     /// A text of others.
-    pub fn text(heading: &'static str, key: &str, text: &str) -> Self {
+    pub(crate) fn text(heading: &'static str, key: &str, text: &str) -> Self {
         Self::new(heading, key, one_line(text), text)
     }
 
     /// No column of the table.
-    pub fn data(key: &str, value: impl Into<Value>) -> Self {
+    pub(crate) fn data(key: &str, value: impl Into<Value>) -> Self {
         Self::new("", key, String::new(), value)
     }
 
     /// A column of `-o wide` only.
-    pub fn wide(self) -> Self {
+    pub(crate) fn wide(self) -> Self {
         Self {
             is_wide: true,
             ..self
@@ -298,15 +303,15 @@ impl Field {
 }
 
 /// What a command shows: its rows, as a table and as data.
-pub struct View {
+pub(crate) struct View {
     format: Format,
-    pub table: Table,
-    pub rows: Vec<Value>,
+    pub(crate) table: Table,
+    pub(crate) rows: Vec<Value>,
 }
 
 impl View {
     /// `blank` has the columns of `rows`, of which there may be none.
-    pub fn new(
+    pub(crate) fn new(
         format: Format,
         blank: &[Field],
         rows: impl IntoIterator<Item = Vec<Field>>,
@@ -331,7 +336,7 @@ impl View {
     }
 
     /// A row of the table only.
-    pub fn push_cells(&mut self, fields: &[Field]) {
+    pub(crate) fn push_cells(&mut self, fields: &[Field]) {
         let columns = fields.iter().filter(|field| is_column(self.format, field));
         self.table
             .rows
@@ -339,7 +344,7 @@ impl View {
     }
 
     /// Lets the cells below each of `headings` end at the same place.
-    pub fn align(&mut self, headings: &[&str]) {
+    pub(crate) fn align(&mut self, headings: &[&str]) {
         for at in
             (0..self.table.headings.len()).filter(|at| headings.contains(&self.table.headings[*at]))
         {
@@ -359,7 +364,7 @@ impl View {
 
     /// Prints the table, or the rows as `key` of one document, after `more`. Those of `frames`
     /// follow each other.
-    pub fn print<const N: usize>(
+    pub(crate) fn print<const N: usize>(
         self,
         (key, more): (&str, [(&str, Value); N]),
         too_wide: TooWide,
@@ -379,7 +384,7 @@ impl View {
 }
 
 /// Prints `table`, or `data` where the format is one for programs.
-pub fn show(
+pub(crate) fn show(
     format: Format,
     data: &impl Serialize,
     table: &Table,
@@ -411,7 +416,7 @@ fn is_column(format: Format, field: &Field) -> bool {
 /// which `...` behind the headings says, but for the first and that of the state; what is left ends
 /// at the edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TooWide {
+pub(crate) enum TooWide {
     /// Nothing else.
     Drop,
     /// The last cell goes on in the next line, below its heading.
@@ -425,9 +430,9 @@ pub enum TooWide {
 
 /// Headings and rows; every row has a cell for each heading.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Table {
-    pub headings: Vec<&'static str>,
-    pub rows: Vec<Vec<String>>,
+pub(crate) struct Table {
+    pub(crate) headings: Vec<&'static str>,
+    pub(crate) rows: Vec<Vec<String>>,
 }
 
 /// Columns that `text` takes in a terminal.
@@ -436,7 +441,7 @@ fn width(text: &str) -> usize {
 }
 
 /// Makes a cell of text from outside: one line, trimmed, without control characters.
-pub fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     let lines: Vec<&str> = text.trim().lines().map(str::trim_end).collect();
     let blank = |c: char| if c == '\t' { ' ' } else { c };
     let visible = |c: char| {
@@ -453,7 +458,7 @@ pub fn one_line(text: &str) -> String {
 const NAMES_SHOWN: usize = 3;
 
 /// Names; of many the first ones.
-pub fn some_of<'n>(names: impl Iterator<Item = &'n str>) -> String {
+pub(crate) fn some_of<'n>(names: impl Iterator<Item = &'n str>) -> String {
     let names: Vec<String> = names.map(one_line).collect();
     let shown = names[..names.len().min(NAMES_SHOWN)].join(", ");
     if names.len() > NAMES_SHOWN {
@@ -465,7 +470,7 @@ pub fn some_of<'n>(names: impl Iterator<Item = &'n str>) -> String {
 
 impl Table {
     /// The lines of the table, without line ends, in a terminal with `columns` columns.
-    pub fn lines(&self, columns: usize, too_wide: TooWide) -> Vec<String> {
+    pub(crate) fn lines(&self, columns: usize, too_wide: TooWide) -> Vec<String> {
         let last = self.headings.len() - 1;
         let headings: Vec<String> = self.headings.iter().map(ToString::to_string).collect();
         let rows = || std::iter::once(&headings).chain(&self.rows);
@@ -560,7 +565,7 @@ impl Table {
     }
 
     /// The table as text, every line with its end.
-    pub fn text(&self, columns: usize, too_wide: TooWide) -> String {
+    pub(crate) fn text(&self, columns: usize, too_wide: TooWide) -> String {
         self.lines(columns, too_wide)
             .iter()
             .flat_map(|line| [line.as_str(), "\n"])
@@ -569,7 +574,7 @@ impl Table {
 }
 
 /// The beginning of `text` that fits in `columns`.
-pub fn cut(text: &str, columns: usize) -> &str {
+pub(crate) fn cut(text: &str, columns: usize) -> &str {
     let mut used = 0;
     for (index, c) in text.char_indices() {
         used += c.width().unwrap_or(0);
@@ -581,7 +586,7 @@ pub fn cut(text: &str, columns: usize) -> &str {
 }
 
 /// `text`, or its beginning and `...` when it is wider than `columns`.
-pub fn shortened(text: &str, columns: usize) -> String {
+pub(crate) fn shortened(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();
     }
@@ -632,7 +637,7 @@ fn wrap(text: &str, columns: usize) -> Vec<String> {
 
 /// The place on the screen where frames are drawn.
 #[derive(Debug, Default)]
-pub struct LiveFrames {
+pub(crate) struct LiveFrames {
     /// Lines of the frame above the cursor.
     drawn: usize,
     /// The last frame that was written without a terminal.
@@ -641,7 +646,7 @@ pub struct LiveFrames {
 
 impl LiveFrames {
     /// Shows `table`, as far as the terminal has lines for it.
-    pub fn show_table(
+    pub(crate) fn show_table(
         &mut self,
         table: &Table,
         too_wide: TooWide,
@@ -656,7 +661,7 @@ impl LiveFrames {
 
     /// Shows `lines`. In a terminal that can redraw they replace the frame before; elsewhere they
     /// are written, followed by an empty line, when they differ from the frame before.
-    pub fn show(&mut self, lines: Vec<String>, output: &mut Output) -> Result<()> {
+    pub(crate) fn show(&mut self, lines: Vec<String>, output: &mut Output) -> Result<()> {
         let lines: Vec<String> = lines
             .into_iter()
             .map(|line| printable(&line).into_owned())
@@ -708,11 +713,11 @@ fn shorten(lines: &mut Vec<String>, lines_max: usize) {
 // -------------------------------------------------------------- documents
 
 /// A node with its kind: it is written with the documented order of fields.
-pub struct Ordered<'n> {
+pub(crate) struct Ordered<'n> {
     /// The node.
-    pub node: &'n Node,
+    pub(crate) node: &'n Node,
     /// What it is.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
 }
 
 // [impl->swdd~api-object-serialization~1]
@@ -771,7 +776,7 @@ fn ordered_fields<'n>(
 }
 
 /// The text of a complete state or a part of one, as `ank get state` prints it.
-pub fn state_text(state: &Node, format: Format) -> String {
+pub(crate) fn state_text(state: &Node, format: Format) -> String {
     let text = document(
         &Ordered {
             node: state,
@@ -789,7 +794,7 @@ pub fn state_text(state: &Node, format: Format) -> String {
 
 /// Anything that can be written in both formats, which are texts, numbers, lists and maps with text
 /// keys. In a `stream`, YAML follows after a line `---`, and JSON has one line.
-pub fn document(value: &impl Serialize, format: Format, stream: bool) -> String {
+pub(crate) fn document(value: &impl Serialize, format: Format, stream: bool) -> String {
     let json = if stream {
         serde_json::to_string
     } else {
@@ -803,7 +808,7 @@ pub fn document(value: &impl Serialize, format: Format, stream: bool) -> String 
 }
 
 /// One event as a document of a stream.
-pub fn event_text(
+pub(crate) fn event_text(
     now: SystemTime,
     altered: &AlteredFields,
     state: &Node,
@@ -827,14 +832,14 @@ pub fn event_text(
 }
 
 /// Anything as a value; what is missing has none.
-pub fn value(of: Option<impl Serialize>) -> Value {
+pub(crate) fn value(of: Option<impl Serialize>) -> Value {
     of.map_or(Value::Null, |of| {
         serde_yaml::to_value(of).unwrap_or_default()
     }) // States can always be written.
 }
 
 /// A map of what is known.
-pub fn object<K: Into<Value>>(entries: impl IntoIterator<Item = (K, Value)>) -> Value {
+pub(crate) fn object<K: Into<Value>>(entries: impl IntoIterator<Item = (K, Value)>) -> Value {
     let known = entries.into_iter().filter(|(_, value)| !value.is_null());
     Value::Mapping(
         known
@@ -870,7 +875,7 @@ fn yaml_text(value: &impl Serialize) -> String {
 }
 
 /// The lines of a value as YAML.
-pub fn all_lines(value: &Value) -> Vec<String> {
+pub(crate) fn all_lines(value: &Value) -> Vec<String> {
     let (beside, below) = yaml_lines(value);
     Some(beside)
         .filter(|line| !line.is_empty())
@@ -881,7 +886,7 @@ pub fn all_lines(value: &Value) -> Vec<String> {
 
 /// A value as YAML: what stands beside its key, and the lines below. Texts of several lines are
 /// written line by line, so that these can be compared.
-pub fn yaml_lines(value: &Value) -> (String, Vec<String>) {
+pub(crate) fn yaml_lines(value: &Value) -> (String, Vec<String>) {
     match value {
         Value::Mapping(map) if !map.is_empty() => {
             let lines = map.iter().flat_map(|(key, value)| {

@@ -17,7 +17,7 @@ use ankaios_model::workload::{AddCondition, DeleteCondition};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The parts of the complete state that tables of workloads need. Everything else could be large.
-pub const MASKS: [&str; 8] = [
+pub(crate) const MASKS: [&str; 8] = [
     "workloadStates",
     "agents",
     "desiredState.workloads.*.agent",
@@ -30,33 +30,33 @@ pub const MASKS: [&str; 8] = [
 
 /// The cells of one instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Row {
+pub(crate) struct Row {
     /// Empty when it is unknown, for example of a workload that was deleted.
-    pub runtime: String,
+    pub(crate) runtime: String,
     /// `None` for one of a newer server.
-    pub phase: Option<Phase>,
+    pub(crate) phase: Option<Phase>,
     /// As it is shown, for example `Running(Ok)`.
-    pub state: String,
+    pub(crate) state: String,
     /// One line of any length.
-    pub info: String,
+    pub(crate) info: String,
 }
 
 impl Row {
     /// Applies a reported state.
-    pub fn update(&mut self, state: &ExecutionState) {
+    pub(crate) fn update(&mut self, state: &ExecutionState) {
         (self.phase, self.state) = (Some(state.phase), state.phase.to_string());
         self.info = one_line(&state.additional_info);
     }
 
     /// Whether the phase fulfils a condition.
-    pub fn fulfils(&self, condition: &str) -> bool {
+    pub(crate) fn fulfils(&self, condition: &str) -> bool {
         let both = self.phase.zip(AddCondition::parse(condition));
         both.is_some_and(|(phase, condition)| phase.fulfils_add(condition))
     }
 }
 
 /// The rows of all instances below `workloadStates`.
-pub fn rows(state: &Node) -> BTreeMap<InstanceName, Row> {
+pub(crate) fn rows(state: &Node) -> BTreeMap<InstanceName, Row> {
     let with_row = |(instance, execution_state): (InstanceName, &Node)| {
         let row = Row {
             runtime: runtime(state, &instance.workload, &instance.agent),
@@ -92,7 +92,7 @@ fn row(state: &Node) -> Row {
 
 /// The runtime of the workload called `name` on `agent`. The effective state comes first: there a
 /// templated agent has its final name.
-pub fn runtime(state: &Node, name: &str, agent: &str) -> String {
+pub(crate) fn runtime(state: &Node, name: &str, agent: &str) -> String {
     let found = ["effectiveState", "desiredState"]
         .into_iter()
         .find_map(|part| {
@@ -103,17 +103,17 @@ pub fn runtime(state: &Node, name: &str, agent: &str) -> String {
 }
 
 /// The entries of a map; none when it is missing.
-pub fn entries(node: Option<&Node>) -> impl Iterator<Item = (&str, &Node)> + Clone {
+pub(crate) fn entries(node: Option<&Node>) -> impl Iterator<Item = (&str, &Node)> + Clone {
     node.and_then(Node::as_map).into_iter().flatten()
 }
 
 /// The text at `path`; empty where there is none.
-pub fn text<'n>(node: &'n Node, path: &[&str]) -> &'n str {
+pub(crate) fn text<'n>(node: &'n Node, path: &[&str]) -> &'n str {
     node.at(path).and_then(Node::as_text).unwrap_or_default()
 }
 
 /// What a part of the state has about each instance, below agent, workload and id.
-pub fn instances(part: Option<&Node>) -> impl Iterator<Item = (InstanceName, &Node)> {
+pub(crate) fn instances(part: Option<&Node>) -> impl Iterator<Item = (InstanceName, &Node)> {
     entries(part).flat_map(|(agent, workloads)| {
         entries(Some(workloads)).flat_map(move |(workload, ids)| {
             entries(Some(ids))
@@ -123,7 +123,10 @@ pub fn instances(part: Option<&Node>) -> impl Iterator<Item = (InstanceName, &No
 }
 
 /// What is shown of instances, in the order of `rows`.
-pub fn view<'r>(format: Format, rows: impl IntoIterator<Item = (&'r InstanceName, Row)>) -> View {
+pub(crate) fn view<'r>(
+    format: Format,
+    rows: impl IntoIterator<Item = (&'r InstanceName, Row)>,
+) -> View {
     let blank = fields(&InstanceName::with_id("", "", ""), &Row::default());
     View::new(
         format,
@@ -141,7 +144,7 @@ fn fields(instance: &InstanceName, row: &Row) -> Vec<Field> {
 }
 
 /// The first columns of all views of instances.
-pub fn instance_fields(instance: &InstanceName, state: &str) -> Vec<Field> {
+pub(crate) fn instance_fields(instance: &InstanceName, state: &str) -> Vec<Field> {
     let (name, sub_state) = state.split_once('(').unwrap_or((state, state));
     vec![
         Field::text("WORKLOAD NAME", "workload", &instance.workload),
@@ -155,20 +158,20 @@ pub fn instance_fields(instance: &InstanceName, state: &str) -> Vec<Field> {
 // ------------------------------------------------------------ why an instance waits
 
 /// The dependencies of each workload, with their conditions, for example `ADD_COND_RUNNING`.
-pub type Needs = BTreeMap<String, BTreeMap<String, String>>;
+pub(crate) type Needs = BTreeMap<String, BTreeMap<String, String>>;
 
 /// The states and dependencies that the reasons follow from.
 #[derive(Debug, Default)]
-pub struct Reasons {
-    pub rows: BTreeMap<InstanceName, Row>,
+pub(crate) struct Reasons {
+    pub(crate) rows: BTreeMap<InstanceName, Row>,
     needs: Needs,
     /// Those before an update: a deleted workload waits for the end of those that needed it.
-    pub needed_before: Needs,
+    pub(crate) needed_before: Needs,
 }
 
 impl Reasons {
     /// The reasons in `state`, a complete state as far as [`MASKS`].
-    pub fn new(state: &Node) -> Self {
+    pub(crate) fn new(state: &Node) -> Self {
         Self {
             rows: rows(state),
             needs: needs(state),
@@ -177,7 +180,7 @@ impl Reasons {
     }
 
     /// Applies a reported state. Returns whether the instance was known, or has gone.
-    pub fn on_state(&mut self, WorkloadState { instance, state }: &WorkloadState) -> bool {
+    pub(crate) fn on_state(&mut self, WorkloadState { instance, state }: &WorkloadState) -> bool {
         let is_known = self.rows.contains_key(instance) || state.phase == Phase::Removed;
         self.rows.entry(instance.clone()).or_default().update(state);
         is_known
@@ -186,7 +189,7 @@ impl Reasons {
     /// Whether a workload waits for one that is not relevant on its node or outside of the current
     /// mode, directly or not: only an update, a switch of the mode or a new start of that agent can
     /// change this.
-    pub fn waits_for_inactive(&self, name: &str) -> bool {
+    pub(crate) fn waits_for_inactive(&self, name: &str) -> bool {
         let (mut open, mut seen) = (vec![name], BTreeSet::new());
         while let Some(name) = open.pop() {
             for (needed, condition) in self.needs.get(name).into_iter().flatten() {
@@ -211,7 +214,7 @@ impl Reasons {
     }
 
     /// The row of an instance, with what it waits for in its info.
-    pub fn explained(&self, instance: &InstanceName) -> Row {
+    pub(crate) fn explained(&self, instance: &InstanceName) -> Row {
         let (name, row) = (
             &*instance.workload,
             self.rows.get(instance).cloned().unwrap_or_default(),
@@ -250,7 +253,7 @@ impl Reasons {
     }
 
     /// One text for each dependency of `name` that is not fulfilled.
-    pub fn unmet(&self, name: &str) -> Vec<String> {
+    pub(crate) fn unmet(&self, name: &str) -> Vec<String> {
         let unmet = |(needed, condition): (&String, &String)| {
             let is_met = self.rows_of(needed).any(|row| row.fulfils(condition));
             let wanted = match AddCondition::parse(condition) {
@@ -310,7 +313,7 @@ impl Reasons {
 
     /// That some of `names` wait for workloads which go on, and what to do: the `remedy` for these,
     /// or another update. What is in `ending` ends anyway.
-    pub fn held_up(
+    pub(crate) fn held_up(
         &self,
         names: &BTreeSet<&str>,
         ending: &BTreeSet<&str>,
@@ -360,7 +363,7 @@ fn end_of<'n>(names: impl Iterator<Item = &'n str>) -> String {
 
 /// The dependencies of each workload in a complete state. The effective state counts where it has a
 /// workload: the agent runs that.
-pub fn needs(state: &Node) -> Needs {
+pub(crate) fn needs(state: &Node) -> Needs {
     let mut all = Needs::new();
     for part in ["desiredState", "effectiveState"] {
         for (name, workload) in entries(state.at(&[part, "workloads"])) {

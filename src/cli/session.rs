@@ -36,19 +36,19 @@ const UNEXPECTED: &str = "Received an unexpected response from the server";
 
 /// The instances that an accepted update starts and ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Accepted {
+pub(crate) struct Accepted {
     /// Instances that start.
-    pub added: Vec<InstanceName>,
+    pub(crate) added: Vec<InstanceName>,
     /// Instances that end.
-    pub deleted: Vec<InstanceName>,
+    pub(crate) deleted: Vec<InstanceName>,
     /// Instances that start again, when all of them have ended.
-    pub restarted: Vec<InstanceName>,
+    pub(crate) restarted: Vec<InstanceName>,
     /// States received before the server accepted, oldest first.
-    pub earlier: Vec<WorkloadState>,
+    pub(crate) earlier: Vec<WorkloadState>,
 }
 
 /// The server as the commands use it, and the time against which they wait.
-pub trait ServerLink {
+pub(crate) trait ServerLink {
     /// Reads the parts of the complete state that `masks` select; none means everything.
     fn complete_state(&mut self, masks: &[&str]) -> Result<Node>;
 
@@ -99,7 +99,7 @@ pub trait ServerLink {
 
 /// What the server sends by itself.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Incoming {
+pub(crate) enum Incoming {
     /// States of instances that it broadcast.
     States(Vec<WorkloadState>),
     /// A change that was subscribed to: only the parts that changed, and their paths.
@@ -112,46 +112,46 @@ pub enum Incoming {
 
 /// A change of the state, ready to be sent.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Update {
+pub(crate) struct Update {
     /// Parts of a complete state.
-    pub new_state: Node,
+    pub(crate) new_state: Node,
     /// Which parts to take from it; what it lacks is deleted.
-    pub masks: Vec<String>,
+    pub(crate) masks: Vec<String>,
     /// Workloads that the command line names: one that does not exist may be a typing error.
-    pub deleted: Vec<String>,
+    pub(crate) deleted: Vec<String>,
     /// Try it also when the server has undone the same before.
-    pub force: bool,
+    pub(crate) force: bool,
     /// Put back what was there when it fails.
-    pub rollback: bool,
+    pub(crate) rollback: bool,
     /// Workloads to restart with all that need them; of those in a new state the ones that it
     /// changes.
-    pub restart: Vec<String>,
+    pub(crate) restart: Vec<String>,
     /// Instead of all that: what was there before this guarded update, of which the masks are the
     /// names.
-    pub rollback_of: Option<u64>,
+    pub(crate) rollback_of: Option<u64>,
     /// What is printed first when the server has accepted it, if it is a switch of the mode; else
     /// empty.
-    pub accepted: String,
+    pub(crate) accepted: String,
     /// Whether a server without modes must not get workloads with the tag `modes`.
-    pub checks_modes: bool,
+    pub(crate) checks_modes: bool,
     /// Whether the mode stays as it is, whatever is in `new_state`; when not, an update that would
     /// switch it is refused. `None`: it may switch.
-    pub keeps_mode: Option<bool>,
+    pub(crate) keeps_mode: Option<bool>,
 }
 
 /// What commands work with.
-pub struct Context<'c> {
-    pub link: &'c mut dyn ServerLink,
-    pub output: &'c mut Output,
+pub(crate) struct Context<'c> {
+    pub(crate) link: &'c mut dyn ServerLink,
+    pub(crate) output: &'c mut Output,
     /// Whether and how to wait after an update.
-    pub waiting: Waiting,
+    pub(crate) waiting: Waiting,
     /// Workloads with the tag `modes` are sent also to a server without modes.
-    pub ignore_modes: bool,
+    pub(crate) ignore_modes: bool,
 }
 
 /// The connection of one run of `ank`, made by the first request: files are read and checked
 /// before.
-pub struct Session<'s> {
+pub(crate) struct Session<'s> {
     settings: &'s CliSettings,
     connection: Option<Connection>,
     /// Received while a response was awaited, oldest first.
@@ -179,7 +179,7 @@ struct Connection {
 
 impl<'s> Session<'s> {
     /// Of the `signals` each ends every wait with [`CliError::Interrupted`].
-    pub fn new(settings: &'s CliSettings, signals: &'static [c_int]) -> Self {
+    pub(crate) fn new(settings: &'s CliSettings, signals: &'static [c_int]) -> Self {
         let is_understood = settings.url.is_socket();
         let stream = (String::new(), CliError::Response as fn(String) -> CliError);
         Self {
@@ -325,7 +325,7 @@ impl<'s> Session<'s> {
     /// After an accepted update: warns when a restart of the server may lose it. The response came
     /// before the disk was tried, so the server is asked once more; when it does not respond, what
     /// the response said counts.
-    pub fn warn_of_storage(&mut self, output: &mut Output) {
+    pub(crate) fn warn_of_storage(&mut self, output: &mut Output) {
         let Some(said) = self.storage.take() else {
             return;
         };
@@ -367,7 +367,7 @@ impl<'s> Session<'s> {
     /// Ends the connection. `in_order` it sends `Goodbye` first if events or logs were requested,
     /// so that the server frees what it holds for it, and waits shortly for its end. For all others
     /// it holds nothing.
-    pub fn close(&mut self, in_order: bool) {
+    pub(crate) fn close(&mut self, in_order: bool) {
         let Some(Connection {
             requests,
             hangup,

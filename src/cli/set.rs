@@ -21,7 +21,7 @@ use std::io::{self, ErrorKind};
 /// # Errors
 /// The file cannot be read, is no complete state, or lacks what a mask names without
 /// `delete_missing`.
-pub fn update(
+pub(crate) fn update(
     masks_and_file: &[String],
     delete_missing: bool,
     output: &mut Output,
@@ -133,7 +133,7 @@ pub fn read(name: &str, text: &str) -> Result<Reading> {
 }
 
 /// What to do about a `text` that is no YAML because of `error`: `general` where no place is known.
-pub fn hint_of_unreadable(text: &str, error: &YamlError, general: &str) -> String {
+pub(crate) fn hint_of_unreadable(text: &str, error: &YamlError, general: &str) -> String {
     let Some(at) = error.location else {
         return general.to_owned();
     };
@@ -158,7 +158,7 @@ pub fn hint_of_unreadable(text: &str, error: &YamlError, general: &str) -> Strin
 
 /// What to do about a file that cannot be read because of `error`: `general`, unless it is
 /// something else than a file, or may not be read.
-pub fn hint_of_unread<'a>(error: &io::Error, general: &'a str) -> &'a str {
+pub(crate) fn hint_of_unread<'a>(error: &io::Error, general: &'a str) -> &'a str {
     match error.kind() {
         ErrorKind::IsADirectory => "it is a folder; name the files in it",
         ErrorKind::PermissionDenied => {

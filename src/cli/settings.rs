@@ -36,22 +36,22 @@ const KEYS: [&str; 9] = [
 #[derive(Debug)]
 pub struct CliSettings {
     /// The URL of the server; the scheme tells whether TLS is used.
-    pub url: ServerUrl,
+    pub(crate) url: ServerUrl,
     /// How the connection is protected.
-    pub security: Security,
+    pub(crate) security: Security,
     /// Longest wait for a response.
-    pub response_timeout: Duration,
+    pub(crate) response_timeout: Duration,
     /// Largest message sent and received.
-    pub message_max: MessageSize,
+    pub(crate) message_max: MessageSize,
     /// Whether and how long to wait for workloads after an update.
-    pub waiting: Waiting,
+    pub(crate) waiting: Waiting,
     /// Workloads with the tag `modes` are sent also to a server without modes.
-    pub ignore_modes: bool,
+    pub(crate) ignore_modes: bool,
 }
 
 /// What a wait does about instances of agents that are not connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AbsentAgents {
+pub(crate) enum AbsentAgents {
     /// It does not wait for them: without a limit that could last for ever.
     Skipped,
     /// It waits for them until its limit.
@@ -60,29 +60,29 @@ pub enum AbsentAgents {
 
 /// Whether and how long to wait for workloads after an update.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Waiting {
+pub(crate) struct Waiting {
     /// Do not wait at all.
-    pub no_wait: bool,
+    pub(crate) no_wait: bool,
     /// Give up after this time.
-    pub limit: Option<Duration>,
+    pub(crate) limit: Option<Duration>,
     /// A failed workload is an error of the command.
-    pub fail_on_error: bool,
+    pub(crate) fail_on_error: bool,
 }
 
 impl Waiting {
     /// Whether workloads are judged also when the update does not change them: who asks for a
     /// result gets it from every call, also after one that was interrupted.
-    pub fn judges(&self) -> bool {
+    pub(crate) fn judges(&self) -> bool {
         self.fail_on_error || self.limit.is_some()
     }
 
     /// When a wait that begins `now` is given up; `None`: never.
-    pub fn give_up(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn give_up(&self, now: Instant) -> Option<Instant> {
         self.limit.and_then(|limit| now.checked_add(limit))
     }
 
     /// What the wait does about agents that are not connected: one may connect until the limit.
-    pub fn absent(&self) -> AbsentAgents {
+    pub(crate) fn absent(&self) -> AbsentAgents {
         if self.limit.is_some() {
             AbsentAgents::Awaited
         } else {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// The next step of the server.
 #[derive(Debug, Clone)]
-pub enum Step {
+pub(crate) enum Step {
     /// Responds to a read.
     State(Node),
     /// Responds to a read with an error.
@@ -47,25 +47,25 @@ pub enum Step {
 
 /// Plays a script and records the requests; at its end the connection is lost.
 #[derive(Debug)]
-pub struct ScriptedServer {
-    pub steps: VecDeque<Step>,
+pub(crate) struct ScriptedServer {
+    pub(crate) steps: VecDeque<Step>,
     /// The time; it advances only in [`Step::Silence`].
-    pub now: Instant,
+    pub(crate) now: Instant,
     /// Masks of the reads.
-    pub reads: Vec<Vec<String>>,
+    pub(crate) reads: Vec<Vec<String>>,
     /// New states and masks of the updates.
-    pub updates: Vec<(Node, Vec<String>)>,
+    pub(crate) updates: Vec<(Node, Vec<String>)>,
     /// What they restart.
-    pub restarts: Vec<Vec<String>>,
+    pub(crate) restarts: Vec<Vec<String>>,
     /// Requests for logs.
-    pub logs: Vec<LogsRequest>,
+    pub(crate) logs: Vec<LogsRequest>,
     /// Whether logs were cancelled.
-    pub cancelled: bool,
+    pub(crate) cancelled: bool,
 }
 
 impl ScriptedServer {
     /// A server that does `steps`.
-    pub fn new(steps: impl IntoIterator<Item = Step>) -> Self {
+    pub(crate) fn new(steps: impl IntoIterator<Item = Step>) -> Self {
         let steps = steps.into_iter().collect();
         Self {
             steps,
@@ -79,7 +79,7 @@ impl ScriptedServer {
     }
 
     /// Whether the whole script was played.
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.steps.is_empty()
     }
 }
@@ -190,17 +190,17 @@ impl ServerLink for ScriptedServer {
 }
 
 /// The instance `<workload>.<id>.<agent>`.
-pub fn instance(text: &str) -> InstanceName {
+pub(crate) fn instance(text: &str) -> InstanceName {
     InstanceName::parse(text).unwrap()
 }
 
 /// A reported state.
-pub fn reported(name: &str, phase: Phase, info: &str) -> WorkloadState {
+pub(crate) fn reported(name: &str, phase: Phase, info: &str) -> WorkloadState {
     WorkloadState::new(instance(name), ExecutionState::with_info(phase, info))
 }
 
 /// The response that these instances start and end.
-pub fn accepted(added: &[&str], deleted: &[&str]) -> Accepted {
+pub(crate) fn accepted(added: &[&str], deleted: &[&str]) -> Accepted {
     let all = |names: &[&str]| names.iter().map(|name| instance(name)).collect();
     Accepted {
         added: all(added),
@@ -210,7 +210,7 @@ pub fn accepted(added: &[&str], deleted: &[&str]) -> Accepted {
 }
 
 /// The complete state in which `instances` run with podman, in the given phases.
-pub fn state(agents: &[&str], instances: &[(&str, &str, &str, Phase)]) -> Node {
+pub(crate) fn state(agents: &[&str], instances: &[(&str, &str, &str, Phase)]) -> Node {
     let mut states = Node::empty();
     let mut workloads = Node::empty();
     for (workload, id, agent, phase) in instances {
@@ -239,7 +239,7 @@ pub fn state(agents: &[&str], instances: &[(&str, &str, &str, Phase)]) -> Node {
 }
 
 /// Adds what `workload` needs to a part of `state`.
-pub fn let_need(state: &mut Node, part: &str, workload: &str, needs: &[(&str, &str)]) {
+pub(crate) fn let_need(state: &mut Node, part: &str, workload: &str, needs: &[(&str, &str)]) {
     let place = [part, "workloads", workload, "dependencies"]
         .into_iter()
         .fold(state, |place, key| {
@@ -254,10 +254,10 @@ pub fn let_need(state: &mut Node, part: &str, workload: &str, needs: &[(&str, &s
 
 /// A stream that is read after it was written.
 #[derive(Clone, Default)]
-pub struct Written(Rc<RefCell<Vec<u8>>>);
+pub(crate) struct Written(Rc<RefCell<Vec<u8>>>);
 
 impl Written {
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.0.borrow().clone()).unwrap()
     }
 }
@@ -274,17 +274,17 @@ impl Write for Written {
 
 /// What a command did with a script.
 #[derive(Debug)]
-pub struct Played<T> {
-    pub result: Result<T, CliError>,
+pub(crate) struct Played<T> {
+    pub(crate) result: Result<T, CliError>,
     /// Standard output.
-    pub out: String,
+    pub(crate) out: String,
     /// Standard error.
-    pub err: String,
-    pub server: ScriptedServer,
+    pub(crate) err: String,
+    pub(crate) server: ScriptedServer,
 }
 
 /// Runs `command` against `steps`; with `terminal`, standard output is one of that size.
-pub fn play<T>(
+pub(crate) fn play<T>(
     terminal: Option<fn() -> (usize, usize)>,
     steps: impl IntoIterator<Item = Step>,
     command: impl FnOnce(&mut ScriptedServer, &mut Output) -> Result<T, CliError>,

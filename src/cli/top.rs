@@ -38,7 +38,7 @@ type Values = [Option<f64>; 6];
 /// Reads samples and shows the last one, and the shares since the one before; with `--watch` until
 /// the connection ends. `now` is the time of each document. A name that does not exist is an error
 /// at the end.
-pub fn show(
+pub(crate) fn show(
     arguments: &TopArguments,
     now: fn() -> SystemTime,
     link: &mut dyn ServerLink,

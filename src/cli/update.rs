@@ -42,7 +42,7 @@ const WAITING: &str =
     "Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n";
 
 mod named;
-pub mod trial;
+pub(crate) mod trial;
 
 use named::Unchanged;
 use trial::Earlier;
@@ -50,7 +50,7 @@ use trial::Earlier;
 impl Context<'_> {
     /// Sends the update and, unless `no_wait` is set, waits until its workloads have reached their
     /// states.
-    pub fn update_and_wait(&mut self, mut update: Update) -> Result<ExitCode> {
+    pub(crate) fn update_and_wait(&mut self, mut update: Update) -> Result<ExitCode> {
         if let Some(text) = modes::leave_out(&mut update, self.link)? {
             let hint = "nothing was changed; '--keep-mode' leaves the mode as it is, '--switch-mode' switches it";
             return Err(CliError::input(text, hint));
@@ -254,13 +254,13 @@ impl Context<'_> {
     }
 
     /// Reads the parts of the complete state that `masks` select.
-    pub fn read<M: AsRef<str>>(&mut self, masks: &[M]) -> Result<Node> {
+    pub(crate) fn read<M: AsRef<str>>(&mut self, masks: &[M]) -> Result<Node> {
         self.link
             .complete_state(&masks.iter().map(AsRef::as_ref).collect::<Vec<_>>())
     }
 
     /// Reports what did not reach its state and decides the exit code.
-    pub fn conclude(&mut self, state: &WaitState, reached: bool) -> ExitCode {
+    pub(crate) fn conclude(&mut self, state: &WaitState, reached: bool) -> ExitCode {
         for (agent, workloads) in state.absent_agents() {
             let workloads = workloads.join("', '");
             let meant = meant(agent, state.connected_agents());
@@ -301,7 +301,7 @@ impl Context<'_> {
 
     /// Reports the workloads that did not reach their states. Returns how many of them failed, and
     /// how many are outstanding.
-    pub fn warn_of_missed(&mut self, state: &WaitState, reached: bool) -> (usize, usize) {
+    pub(crate) fn warn_of_missed(&mut self, state: &WaitState, reached: bool) -> (usize, usize) {
         let failures = state.failures();
         let outstanding = if reached {
             Vec::new()
@@ -327,7 +327,7 @@ impl Context<'_> {
     }
 
     /// Deletes configs by name, and reports which existed.
-    pub fn delete_configs(&mut self, names: &[String]) -> Result<ExitCode> {
+    pub(crate) fn delete_configs(&mut self, names: &[String]) -> Result<ExitCode> {
         names
             .iter()
             .try_for_each(|name| check_name("config", name))?;
@@ -364,7 +364,7 @@ impl Context<'_> {
 
 /// Refuses a text that cannot be the name of a `kind`. In a mask a dot would select a part of
 /// another object.
-pub fn check_name(kind: &str, name: &str) -> Result<()> {
+pub(crate) fn check_name(kind: &str, name: &str) -> Result<()> {
     if is_name(name) {
         return Ok(());
     }
@@ -381,7 +381,7 @@ pub fn check_name(kind: &str, name: &str) -> Result<()> {
 
 /// Reads a whole manifest or state of at most [`MESSAGE_MAX`] bytes, which fit into a message of
 /// the size that is the default; `-` is standard input.
-pub fn read_file(name: &str) -> io::Result<String> {
+pub(crate) fn read_file(name: &str) -> io::Result<String> {
     let source: Box<dyn Read> = if name == "-" {
         Box::new(io::stdin().lock())
     } else {
@@ -391,7 +391,7 @@ pub fn read_file(name: &str) -> io::Result<String> {
 }
 
 /// The update that deletes workloads by name.
-pub fn delete_workloads(names: &[String]) -> Result<Update> {
+pub(crate) fn delete_workloads(names: &[String]) -> Result<Update> {
     names
         .iter()
         .try_for_each(|name| check_name("workload", name))?;
@@ -407,7 +407,11 @@ pub fn delete_workloads(names: &[String]) -> Result<Update> {
 }
 
 /// The update that restarts workloads. Warns of what will not start again at once.
-pub fn restart(names: &[String], link: &mut dyn ServerLink, output: &mut Output) -> Result<Update> {
+pub(crate) fn restart(
+    names: &[String],
+    link: &mut dyn ServerLink,
+    output: &mut Output,
+) -> Result<Update> {
     let state = link.complete_state(&rows::MASKS)?;
     let known = rows::entries(state.at(&["desiredState", "workloads"])).map(|(name, _)| name);
     CliError::check_workloads(names, known)?;
@@ -437,7 +441,7 @@ fn refused(text: String, hint: &str) -> CliError {
 }
 
 /// The update that creates or replaces the workload.
-pub fn run_workload(arguments: &RunArguments) -> Result<Update> {
+pub(crate) fn run_workload(arguments: &RunArguments) -> Result<Update> {
     let RunArguments {
         name,
         runtime,
@@ -466,10 +470,10 @@ const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 
 /// What a wait is for, asked after each report: it is reached, or when it is to be asked again
 /// although nothing was reported. The wait has the reported states already.
-pub type Progress = ControlFlow<(), Option<Instant>>;
+pub(crate) type Progress = ControlFlow<(), Option<Instant>>;
 
 /// The goal that nothing is outstanding.
-pub fn settled(
+pub(crate) fn settled(
     wait: &mut WaitState,
     _: &mut dyn ServerLink,
     _: &[WorkloadState],
@@ -483,7 +487,7 @@ pub fn settled(
 
 /// The instances of one update and their progress.
 #[derive(Debug)]
-pub struct WaitState {
+pub(crate) struct WaitState {
     watched: BTreeMap<InstanceName, Watched>,
     /// Agents that were connected after the update was accepted, or have reported states since.
     connected: BTreeSet<Name>,
@@ -520,7 +524,12 @@ impl Watched {
 
 impl WaitState {
     /// Begins with the complete states before the update and after it was accepted.
-    pub fn new(accepted: &Accepted, before: &Node, now: &Node, absent: AbsentAgents) -> Self {
+    pub(crate) fn new(
+        accepted: &Accepted,
+        before: &Node,
+        now: &Node,
+        absent: AbsentAgents,
+    ) -> Self {
         let (remembered, mut reasons) = (rows::rows(before), Reasons::new(now));
         reasons.needed_before = rows::needs(before);
         let connected = connected_agents(now);
@@ -592,7 +601,7 @@ impl WaitState {
 
     /// Begins with instances that are there already, as they are in the complete state
     /// `now`: of `wanted` ones the start is waited for, of `unwanted` ones the end.
-    pub fn of_present(
+    pub(crate) fn of_present(
         wanted: &[InstanceName],
         unwanted: &[InstanceName],
         now: &Node,
@@ -636,7 +645,7 @@ impl WaitState {
     }
 
     /// Applies reported states; those of other instances count only as reasons.
-    pub fn on_states(&mut self, states: &[WorkloadState]) {
+    pub(crate) fn on_states(&mut self, states: &[WorkloadState]) {
         states.iter().for_each(|state| self.on_state(state));
         self.settle();
     }
@@ -688,12 +697,12 @@ impl WaitState {
     }
 
     /// Whether nothing is outstanding.
-    pub fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         self.has_ended() && self.watched.values().all(|watched| !watched.starts)
     }
 
     /// Whether all that was to end has ended.
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.watched.values().all(|watched| !watched.ends)
     }
 
@@ -713,7 +722,7 @@ impl WaitState {
     /// lines: when there are more instances, those that are done are left out first. Infos of
     /// outstanding instances that the table had to cut are repeated below it as far as there is
     /// room.
-    pub fn frame(&self, spinner: char, columns: usize, lines_max: usize) -> Vec<String> {
+    pub(crate) fn frame(&self, spinner: char, columns: usize, lines_max: usize) -> Vec<String> {
         let room = lines_max.saturating_sub(1).max(1); // Below the heading.
         let mut shown: Vec<&InstanceName> = self.watched.keys().collect();
         let hidden = if shown.len() > room {
@@ -775,7 +784,7 @@ impl WaitState {
 
     /// Marks the added instances of the named workloads as outstanding, and no others but those
     /// that were not reported to have reached their states.
-    pub fn set_on_trial(&mut self, names: &BTreeSet<&str>) {
+    pub(crate) fn set_on_trial(&mut self, names: &BTreeSet<&str>) {
         for (instance, watched) in &mut self.watched {
             watched.on_trial = watched.is_added && names.contains(&*instance.workload);
         }
@@ -790,30 +799,30 @@ impl WaitState {
     }
 
     /// The added instances that failed.
-    pub fn failures(&self) -> Vec<&InstanceName> {
+    pub(crate) fn failures(&self) -> Vec<&InstanceName> {
         let failed =
             |phase: Phase| phase.state() == "Failed" || phase == Phase::PendingStartingFailed;
         self.those(|watched| watched.is_added && watched.phase().is_some_and(failed))
     }
 
     /// A failed instance that had a container and so may have logs.
-    pub fn failure_with_logs(&self) -> Option<&InstanceName> {
+    pub(crate) fn failure_with_logs(&self) -> Option<&InstanceName> {
         self.failures()
             .into_iter()
             .find(|instance| self.watched[*instance].phase() != Some(Phase::PendingStartingFailed))
     }
 
     /// The instances that are outstanding.
-    pub fn outstanding(&self) -> Vec<&InstanceName> {
+    pub(crate) fn outstanding(&self) -> Vec<&InstanceName> {
         self.those(Watched::is_outstanding)
     }
 
-    pub fn connected_agents(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn connected_agents(&self) -> impl Iterator<Item = &str> {
         self.connected.iter().map(|name| &**name)
     }
 
     /// Agents that are not connected, with the workloads that they should start.
-    pub fn absent_agents(&self) -> BTreeMap<&str, Vec<&str>> {
+    pub(crate) fn absent_agents(&self) -> BTreeMap<&str, Vec<&str>> {
         let mut absent: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for InstanceName {
             agent, workload, ..
@@ -875,7 +884,10 @@ impl WaitState {
 
     /// The table of `instances` for the end. A deleted instance stands above the one that replaced
     /// it.
-    pub fn summary<'i>(&self, instances: impl IntoIterator<Item = &'i InstanceName>) -> Table {
+    pub(crate) fn summary<'i>(
+        &self,
+        instances: impl IntoIterator<Item = &'i InstanceName>,
+    ) -> Table {
         let mut instances: Vec<&InstanceName> = instances.into_iter().collect();
         let is_added = |instance: &InstanceName| {
             self.watched
@@ -917,7 +929,7 @@ fn ends_start(phase: Phase) -> bool {
 /// Follows the states that `link` broadcasts until `goal` is reached or it is time to `give_up`,
 /// and shows frames. Returns whether the goal was reached. Says that it waits, unless the goal is
 /// reached at once.
-pub fn wait(
+pub(crate) fn wait(
     state: &mut WaitState,
     mut goal: impl FnMut(&mut WaitState, &mut dyn ServerLink, &[WorkloadState]) -> Result<Progress>,
     give_up: Option<Instant>,
@@ -992,7 +1004,7 @@ pub fn wait(
 // --------- guarded updates: the server judges them itself, and undoes them when they fail
 
 /// Prints the updates, the oldest first.
-pub fn print(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
+pub(crate) fn print(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
     let state = read(link)?;
     output.warn_of_storage(&state);
     let updates = updates(&state);
@@ -1062,7 +1074,7 @@ fn info(update: &Node) -> String {
 
 /// Has the server bring back what was there before update `id`, or before the newest that can be
 /// rolled back, and waits.
-pub fn roll_back(id: Option<u64>, context: &mut Context<'_>) -> Result<ExitCode> {
+pub(crate) fn roll_back(id: Option<u64>, context: &mut Context<'_>) -> Result<ExitCode> {
     let state = read(context.link)?;
     let updates = updates(&state);
     let (id, update) = match id {
@@ -1164,12 +1176,12 @@ fn objects(update: &Node) -> String {
 const GUARDED_MASKS: [&str; 2] = ["updates.*.phase", "updates.*.workloads"];
 
 /// The phase of a guarded update; `None` for one of a newer server.
-pub fn phase(update: &Node) -> Option<UpdatePhase> {
+pub(crate) fn phase(update: &Node) -> Option<UpdatePhase> {
     UpdatePhase::parse(text(update, &["phase"]))
 }
 
 /// The guarded updates of a complete state with their numbers, oldest first.
-pub fn updates(state: &Node) -> Vec<(u64, &Node)> {
+pub(crate) fn updates(state: &Node) -> Vec<(u64, &Node)> {
     let mut updates: Vec<(u64, &Node)> = state
         .entries("updates")
         .filter_map(|(id, update)| Some((id.parse().ok()?, update)))
@@ -1179,7 +1191,7 @@ pub fn updates(state: &Node) -> Vec<(u64, &Node)> {
 }
 
 /// The texts that an update waits for: names of workloads, and agents after [`AGENT_PREFIX`].
-pub fn waits_for(update: &Node) -> impl Iterator<Item = &str> {
+pub(crate) fn waits_for(update: &Node) -> impl Iterator<Item = &str> {
     update
         .get("waitsFor")
         .and_then(Node::as_list)
@@ -1190,7 +1202,7 @@ pub fn waits_for(update: &Node) -> impl Iterator<Item = &str> {
 
 /// The guarded updates in one of these phases that are about workloads and configs that `masks`
 /// name as a whole.
-pub fn about(state: &Node, masks: &[String], is_one: fn(UpdatePhase) -> bool) -> Vec<u64> {
+pub(crate) fn about(state: &Node, masks: &[String], is_one: fn(UpdatePhase) -> bool) -> Vec<u64> {
     let masks: BTreeSet<&String> = masks.iter().collect();
     let is_about = |update: &Node| {
         ["workloads", "configs"].iter().any(|part| {
@@ -1206,7 +1218,7 @@ pub fn about(state: &Node, masks: &[String], is_one: fn(UpdatePhase) -> bool) ->
 }
 
 /// The masks that let the server try again what it has undone, of updates of what `masks` name.
-pub fn masks_to_forget(link: &mut dyn ServerLink, masks: &[String]) -> Result<Vec<String>> {
+pub(crate) fn masks_to_forget(link: &mut dyn ServerLink, masks: &[String]) -> Result<Vec<String>> {
     // The parts that say which updates are remembered as undone, and of what.
     let state = link.complete_state(&[
         "updates.*.phase",
@@ -1219,7 +1231,7 @@ pub fn masks_to_forget(link: &mut dyn ServerLink, masks: &[String]) -> Result<Ve
 
 /// A guarded update that is followed to its end.
 #[derive(Debug)]
-pub struct Guarded {
+pub(crate) struct Guarded {
     /// Its number, or that of the one that replaced it.
     id: u64,
     /// What the server last said of it; empty when it forgot it.
@@ -1230,7 +1242,7 @@ pub struct Guarded {
 
 impl Guarded {
     /// The update that the server made of a request; `None` when it does not guard it.
-    pub fn of_request(
+    pub(crate) fn of_request(
         before: &Node,
         now: &Node,
         accepted: &Accepted,

@@ -383,7 +383,7 @@ mod tests {
     use crate::manifest::tests::workload_with_everything;
 
     impl WorkloadStates {
-        pub fn count(&self) -> usize {
+        pub(crate) fn count(&self) -> usize {
             self.entries.len()
         }
     }

@@ -16,7 +16,7 @@ pub fn parts(mask: &str) -> Vec<&str> {
 }
 
 /// Whether this is a mask of an access rule: parts that are `*` or consist of name characters.
-pub fn is_filter_mask(mask: &str) -> bool {
+pub(crate) fn is_filter_mask(mask: &str) -> bool {
     parts(mask)
         .into_iter()
         .all(|part| part == WILDCARD || (!part.is_empty() && has_name_characters(part)))
@@ -27,7 +27,7 @@ pub fn is_filter_mask(mask: &str) -> bool {
 #[error("Could not find field {}", excerpt(mask))]
 pub struct FieldNotFound {
     /// The mask as the user wrote it.
-    pub mask: String,
+    pub(crate) mask: String,
 }
 
 /// A tree that is being changed. Maps that masks lead through are opened, so that no order of

@@ -52,7 +52,7 @@ pub enum Kind {
 
 impl Kind {
     /// The texts of which one must be the value, or the first field of the object.
-    pub fn texts(self) -> Vec<&'static str> {
+    pub(crate) fn texts(self) -> Vec<&'static str> {
         match self {
             Self::Choice(texts) => texts.to_vec(),
             Self::OneOf(objects) => objects.iter().filter_map(Object::tag).collect(),
@@ -77,13 +77,15 @@ impl Kind {
 #[derive(Debug, Clone, Copy)]
 pub struct Object {
     /// Its name in the JSON schema; empty for one that has none there. Descriptions are there only.
-    pub name: &'static str,
+    // The test that compares the schema reads it.
+    #[cfg_attr(not(test), expect(dead_code))]
+    pub(crate) name: &'static str,
     /// In the order in which they are printed.
     pub fields: &'static [Field],
     /// Fields of which at least one is required; any may be missing when this is empty.
-    pub any_of: &'static [&'static str],
+    pub(crate) any_of: &'static [&'static str],
     /// Fields of which exactly one is required, likewise.
-    pub one_of: &'static [&'static str],
+    pub(crate) one_of: &'static [&'static str],
 }
 
 impl Object {
@@ -101,7 +103,7 @@ impl Object {
     }
 
     /// The text of [`TYPE`], by which it is distinguished from others.
-    pub fn tag(&self) -> Option<&'static str> {
+    pub(crate) fn tag(&self) -> Option<&'static str> {
         if let Kind::Choice(texts) = self.field(TYPE)?.kind {
             texts.first().copied()
         } else {
@@ -126,20 +128,20 @@ pub struct Field {
     /// Its key.
     pub name: &'static str,
     /// The key that it had earlier; a manifest may still use it for the server.
-    pub old_name: Option<&'static str>,
+    pub(crate) old_name: Option<&'static str>,
     pub kind: Kind,
     /// Whether an object is incomplete without it.
-    pub required: bool,
+    pub(crate) required: bool,
     /// Whether null stands for an empty value in every manifest.
-    pub nullable: bool,
+    pub(crate) nullable: bool,
     /// Whether it is not printed when it holds nothing.
-    pub omit_empty: bool,
+    pub(crate) omit_empty: bool,
     /// What a block has where it is not given, beside numbers.
-    pub default: Option<&'static str>,
+    pub(crate) default: Option<&'static str>,
     /// The field beside which it means nothing.
-    pub not_with: Option<&'static str>,
+    pub(crate) not_with: Option<&'static str>,
     /// The field that it needs beside it.
-    pub needs: Option<&'static str>,
+    pub(crate) needs: Option<&'static str>,
 }
 
 impl Field {
@@ -229,7 +231,7 @@ pub enum Text {
 
 impl Text {
     /// How many characters it has at most; it is not empty where this is bounded.
-    pub fn length_max(self) -> Option<usize> {
+    pub(crate) fn length_max(self) -> Option<usize> {
         match self {
             Self::Name => Some(NAME_MAX),
             Self::NamePattern => Some(NAME_MAX + 1),
@@ -282,7 +284,7 @@ impl Text {
     ///
     /// # Errors
     /// It is too short, too long, or does not match the pattern.
-    pub fn check(self, text: &str) -> Result<(), String> {
+    pub(crate) fn check(self, text: &str) -> Result<(), String> {
         match self.length_max() {
             Some(_) if text.is_empty() => Err("\"\" is shorter than 1 character".to_owned()),
             Some(max) if text.chars().count() > max => {
@@ -322,7 +324,7 @@ const _: () = assert!(SOCKET_PATH_MAX == 107, "a text names it");
 const QUOTED: Kind = Kind::Text(Text::Quoted);
 
 /// A tag in a manifest of the deprecated version.
-pub const TAG: Object = Object::new(&[
+pub(crate) const TAG: Object = Object::new(&[
     Field::new("key", QUOTED).required(),
     Field::new("value", QUOTED).required(),
 ]);

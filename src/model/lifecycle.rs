@@ -273,12 +273,12 @@ pub struct Update {
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
     /// A path of the node that must exist.
-    pub path_exists: Option<String>,
+    pub(crate) path_exists: Option<String>,
     /// A path of the node that must not exist.
-    pub path_missing: Option<String>,
+    pub(crate) path_missing: Option<String>,
     /// Tags that the agent must have been started with.
     #[serde(rename = "tagEquals", default)]
-    pub tags: BTreeMap<String, String>,
+    pub(crate) tags: BTreeMap<String, String>,
 }
 
 impl Condition {
@@ -325,9 +325,9 @@ impl Condition {
 #[error("{}{message}{}", prefix(path), location.map_or_else(String::new, |at| format!(" ({at} of runtimeConfig)")))]
 pub struct ConfigError {
     /// Path of the field, empty when the text cannot be read at all.
-    pub path: String,
+    pub(crate) path: String,
     /// What is wrong, with a suggestion where there is one.
-    pub message: String,
+    pub(crate) message: String,
     /// Where in the runtime configuration.
     pub location: Option<Location>,
 }

@@ -145,7 +145,7 @@ impl MaskTree {
     }
 
     /// All masks by their parts.
-    pub fn masks(&self) -> Vec<Vec<&str>> {
+    pub(crate) fn masks(&self) -> Vec<Vec<&str>> {
         let mut all = if self.ends_here {
             vec![Vec::new()]
         } else {

@@ -194,7 +194,7 @@ macro_rules! named_enum {
 pub(super) use named_enum;
 
 /// `A, B or C`.
-pub fn alternatives(texts: &[&str]) -> String {
+pub(crate) fn alternatives(texts: &[&str]) -> String {
     match texts {
         [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
         _ => texts.concat(),

@@ -192,7 +192,7 @@ pub fn check_workload_name(name: &str) -> Result<(), ValidationError> {
 /// # Errors
 /// [`ValidationError::AgentName`].
 // [impl->swdd~api-agent-naming-convention~1]
-pub fn check_agent_of_workload(agent: &str) -> Result<(), ValidationError> {
+pub(crate) fn check_agent_of_workload(agent: &str) -> Result<(), ValidationError> {
     if agent.is_empty() || is_name(agent) {
         Ok(())
     } else {
@@ -216,7 +216,7 @@ fn check_rule(rule: &AccessRule) -> Result<(), ValidationError> {
 /// # Errors
 /// [`ValidationError::FilterMaskEmpty`] or [`ValidationError::FilterMask`].
 // [impl->swdd~api-access-rules-filter-mask-convention~1]
-pub fn check_filter_mask(mask: &str) -> Result<(), ValidationError> {
+pub(crate) fn check_filter_mask(mask: &str) -> Result<(), ValidationError> {
     if mask.is_empty() {
         return Err(Error::FilterMaskEmpty);
     }
@@ -232,7 +232,7 @@ pub fn check_filter_mask(mask: &str) -> Result<(), ValidationError> {
 /// # Errors
 /// The [`ValidationError`] with the reason why the name can never match a workload.
 // [impl->swdd~api-access-rules-logs-workload-names-convention~1]
-pub fn check_workload_pattern(pattern: &str) -> Result<(), ValidationError> {
+pub(crate) fn check_workload_pattern(pattern: &str) -> Result<(), ValidationError> {
     let Some((prefix, suffix)) = pattern.split_once('*') else {
         return check_workload_name(pattern);
     };

@@ -18,9 +18,9 @@ use std::rc::Rc;
 
 /// What a YAML node counts beside its text, in bytes: about its memory, a few times over in what is
 /// made of it.
-pub const NODE_BYTES: usize = 128;
+pub(crate) const NODE_BYTES: usize = 128;
 /// Size of what others sent: some 30,000 nodes or 4 MB of text, so an agent stays below 50 MB.
-pub const OTHERS_MAX: usize = FOREIGN_MESSAGE_MAX;
+pub(crate) const OTHERS_MAX: usize = FOREIGN_MESSAGE_MAX;
 /// Lists and mappings may be nested this deep, which bounds every recursion over a tree.
 const DEPTH_MAX: usize = 128;
 /// The key, without quotes, whose mappings are merged into the one that it is in.
@@ -135,7 +135,7 @@ impl Yaml {
         }
     }
 
-    pub fn entry(&self, key: &str) -> Option<&(Yaml, Yaml)> {
+    pub(crate) fn entry(&self, key: &str) -> Option<&(Yaml, Yaml)> {
         let Content::Map(entries) = &self.content else {
             return None;
         };
@@ -176,7 +176,7 @@ impl Yaml {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Location {
     pub line: u32,
-    pub column: u32,
+    pub(crate) column: u32,
 }
 
 impl Location {
@@ -200,7 +200,7 @@ impl fmt::Display for Location {
 }
 
 /// What stands before a message about a node; nothing for the root.
-pub fn prefix(path: &str) -> String {
+pub(crate) fn prefix(path: &str) -> String {
     if path.is_empty() {
         String::new()
     } else {
@@ -262,7 +262,7 @@ pub struct Document {
     pub root: Yaml,
     /// What it becomes when its aliases are followed, in bytes; reading it takes some 5 ns for
     /// each.
-    pub size: usize,
+    pub(crate) size: usize,
 }
 
 /// Reads a text of one document; an empty text is null.

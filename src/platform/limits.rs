@@ -20,7 +20,7 @@ pub const TURN_MAX: Duration = Duration::from_millis(500);
 
 /// After the start, or the last call of an engine, memory that only it needed is returned after
 /// this time.
-pub const SETTLE_AFTER: Duration = Duration::from_secs(2);
+pub(crate) const SETTLE_AFTER: Duration = Duration::from_secs(2);
 /// Dropping this many bytes at once is worth the milliseconds that returning them takes.
 pub const TRIM_FROM: usize = 1024 * 1024;
 
@@ -43,9 +43,9 @@ pub const CONTROL_MESSAGE_MAX: usize = 4 * 1024 * 1024;
 // ------------------------------------------------------------ other programs
 
 /// Longest wait for a killed child; one that the kernel cannot end is left to a thread of its own.
-pub const KERNEL_KILL_GRACE: Duration = Duration::from_secs(2);
+pub(crate) const KERNEL_KILL_GRACE: Duration = Duration::from_secs(2);
 /// How often the end of a child is checked where the kernel has no pidfd (before Linux 5.3).
-pub const CHILD_POLL_INTERVAL: Duration = Duration::from_millis(20);
+pub(crate) const CHILD_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// What a pipe holds by default, in bytes.
 pub const PIPE_CAPACITY: usize = 64 * 1024;
 /// Most that a pipe can hold without privileges, in bytes (`/proc/sys/fs/pipe-max-size`).

@@ -261,7 +261,7 @@ impl Drop for LogSource {
 }
 
 /// Whether a line is written, and another one before it or in its place.
-pub type Ruling = (bool, Option<String>);
+pub(crate) type Ruling = (bool, Option<String>);
 
 /// Lines of all sources, of [`LOG_SOURCES`] each by itself.
 #[derive(Debug, Default)]

@@ -222,7 +222,7 @@ pub fn settle() -> io::Result<()> {
 }
 
 /// Code was used that is idle otherwise, such as for a call of an engine. Never waits.
-pub fn settle_again() {
+pub(crate) fn settle_again() {
     if let Some(work_done) = WORK_DONE.get() {
         let _ = work_done.try_send(()); // Full: it is woken anyway.
     }

@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     impl PrivateFolder {
-        pub fn path(&self) -> &Path {
+        pub(crate) fn path(&self) -> &Path {
             &self.path
         }
     }

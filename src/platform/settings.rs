@@ -27,7 +27,7 @@ const FILE_MAX: usize = 1024 * 1024;
 const MESSAGE_MAX_HIGHEST: usize = 1024 * 1024 * 1024;
 
 /// The only version of config files.
-pub const CONFIG_VERSION: &str = "v1";
+pub(crate) const CONFIG_VERSION: &str = "v1";
 /// What to do about a file without version, or with another one.
 pub const VERSION_LINE: &str = "begin the file with: version = \"v1\"";
 
@@ -468,7 +468,7 @@ pub enum PemError {
 
 /// Opens `path`, checks the permissions of what was opened (links are followed) and reads the text.
 /// A private key has mode 0600 or 0400, others can neither change nor execute a certificate.
-pub fn read_pem(path: &Path, is_key: bool) -> Result<String, PemError> {
+pub(crate) fn read_pem(path: &Path, is_key: bool) -> Result<String, PemError> {
     let failed = |source| PemError::Open {
         path: path.to_owned(),
         source,
@@ -522,17 +522,17 @@ const KEY_PEM: &str = "key_pem";
 #[derive(Clone, Default, Deserialize)]
 pub struct PemKeys {
     /// Path of the CA certificate.
-    pub ca_pem: Option<PathBuf>,
+    pub(crate) ca_pem: Option<PathBuf>,
     /// Path of our certificate.
-    pub crt_pem: Option<PathBuf>,
+    pub(crate) crt_pem: Option<PathBuf>,
     /// Path of our private key.
-    pub key_pem: Option<PathBuf>,
+    pub(crate) key_pem: Option<PathBuf>,
     /// The CA certificate itself.
-    pub ca_pem_content: Option<String>,
+    pub(crate) ca_pem_content: Option<String>,
     /// Our certificate itself.
-    pub crt_pem_content: Option<String>,
+    pub(crate) crt_pem_content: Option<String>,
     /// Our private key itself.
-    pub key_pem_content: Option<String>,
+    pub(crate) key_pem_content: Option<String>,
 }
 
 impl PemKeys {
@@ -578,7 +578,7 @@ impl PemKeys {
 
 /// Paths of a CA certificate, of our certificate and of our private key: the PEM options of a
 /// command line (`--ca_pem` and so on) and their environment variables.
-pub type PemPaths<'a> = [Option<&'a Path>; 3];
+pub(crate) type PemPaths<'a> = [Option<&'a Path>; 3];
 
 /// The same texts as far as they are given.
 #[derive(Clone, Default, PartialEq, Eq)]

@@ -94,12 +94,6 @@ pub fn join_all(threads: impl IntoIterator<Item = Thread>, limit: Duration) -> V
 mod tests {
     use super::*;
 
-    impl Thread {
-        pub fn name(&self) -> &str {
-            &self.name
-        }
-    }
-
     #[test]
     fn join_names_the_threads_that_do_not_end() {
         let (hold, held) = bounded::<()>(0);

@@ -102,14 +102,14 @@ impl WatchedThreads {
     }
 
     /// From here on every thread has to make progress once more.
-    pub fn begin_round(&mut self) {
+    pub(crate) fn begin_round(&mut self) {
         for thread in &mut self.threads {
             thread.counted = thread.mark.turns.load(Ordering::Acquire);
         }
     }
 
     /// Nudges the threads that made no progress in this round; answers their names.
-    pub fn nudge_silent(&self) -> Vec<&str> {
+    pub(crate) fn nudge_silent(&self) -> Vec<&str> {
         let silent = self.threads.iter().filter(|thread| thread.is_silent());
         silent
             .map(|thread| {
@@ -191,7 +191,7 @@ impl fmt::Debug for Heartbeat {
 #[cfg(test)]
 impl WatchedThreads {
     /// Threads whose end has no consequence.
-    pub fn unattended() -> Self {
+    pub(crate) fn unattended() -> Self {
         Self::new(|_| {})
     }
 }

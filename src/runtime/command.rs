@@ -28,7 +28,7 @@ const BOUNDS: OutputBounds = OutputBounds {
 
 /// One call of an engine's program.
 #[derive(Debug)]
-pub struct EngineCall<'a> {
+pub(crate) struct EngineCall<'a> {
     call: ChildCall<'a>,
     record_in: Option<&'a EngineChildren>,
     partial: bool,
@@ -40,7 +40,7 @@ pub struct EngineCall<'a> {
 
 /// What a successful call wrote to its standard output.
 #[derive(Debug)]
-pub struct EngineOutput {
+pub(crate) struct EngineOutput {
     bytes: Vec<u8>,
     discarded: u64,
     call: String,
@@ -48,7 +48,7 @@ pub struct EngineOutput {
 
 impl EngineOutput {
     /// The output as text.
-    pub fn into_text(self) -> Result<String, RuntimeError> {
+    pub(crate) fn into_text(self) -> Result<String, RuntimeError> {
         if self.discarded > 0 {
             let total = self.discarded + self.bytes.len() as u64;
             let text = format!(
@@ -70,7 +70,7 @@ impl EngineOutput {
 
 impl<'a> EngineCall<'a> {
     /// A call of `program`, looked up in `PATH`, without input and without time limit.
-    pub fn new(program: &'a str, arguments: impl Into<Arguments>) -> Self {
+    pub(crate) fn new(program: &'a str, arguments: impl Into<Arguments>) -> Self {
         let Arguments {
             given,
             shown,
@@ -96,20 +96,20 @@ impl<'a> EngineCall<'a> {
     }
 
     /// Ends the call after `limit`, `None` never.
-    pub fn limit(mut self, limit: impl Into<Option<Duration>>) -> Self {
+    pub(crate) fn limit(mut self, limit: impl Into<Option<Duration>>) -> Self {
         self.call.limit = limit.into();
         self
     }
 
     /// Bytes for the standard input, which is `/dev/null` without them.
-    pub fn input(mut self, input: &'a [u8]) -> Self {
+    pub(crate) fn input(mut self, input: &'a [u8]) -> Self {
         self.call.input = input;
         self
     }
 
     /// Leaves a record of the child while it runs, so that the next agent can wait for it. For
     /// calls that change something; listings need none.
-    pub fn recorded(self, children: &'a EngineChildren) -> Self {
+    pub(crate) fn recorded(self, children: &'a EngineChildren) -> Self {
         Self {
             record_in: Some(children),
             ..self
@@ -118,7 +118,7 @@ impl<'a> EngineCall<'a> {
 
     /// Takes what the program wrote even when it ends with an error; only a call that wrote nothing
     /// fails then. For queries for several things of which some may be gone.
-    pub fn partial(self) -> Self {
+    pub(crate) fn partial(self) -> Self {
         Self {
             partial: true,
             ..self
@@ -126,7 +126,7 @@ impl<'a> EngineCall<'a> {
     }
 
     /// Environment variables that only this call gets.
-    pub fn variables(
+    pub(crate) fn variables(
         mut self,
         variables: impl IntoIterator<Item = (&'static str, String)>,
     ) -> Self {
@@ -135,12 +135,12 @@ impl<'a> EngineCall<'a> {
     }
 
     /// Runs the program and waits for its end.
-    pub fn run(self, cancel: Cancel<'_>) -> Result<EngineOutput, RuntimeError> {
+    pub(crate) fn run(self, cancel: Cancel<'_>) -> Result<EngineOutput, RuntimeError> {
         self.run_extended(cancel, || None)
     }
 
     /// As [`Self::run`]; when the limit has passed, `more_time` is called once for additional time.
-    pub fn run_extended(
+    pub(crate) fn run_extended(
         self,
         cancel: Cancel<'_>,
         more_time: impl FnOnce() -> Option<Duration>,
@@ -172,7 +172,7 @@ impl<'a> EngineCall<'a> {
 }
 
 /// A command as users see it.
-pub fn quoted(program: &str, arguments: &[impl AsRef<str>]) -> String {
+pub(crate) fn quoted(program: &str, arguments: &[impl AsRef<str>]) -> String {
     let arguments: String = arguments
         .iter()
         .map(|argument| format!(" \"{}\"", argument.as_ref()))

@@ -12,9 +12,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Label with the full name of the instance.
-pub const LABEL_NAME: &str = "name";
+pub(crate) const LABEL_NAME: &str = "name";
 /// Label with the name of the agent.
-pub const LABEL_AGENT: &str = "agent";
+pub(crate) const LABEL_AGENT: &str = "agent";
 
 /// What the container of `workload` is to be, for the runtime called `runtime`.
 pub fn config_of(workload: &Workload, runtime: &str) -> Result<Arc<ContainerConfig>, RuntimeError> {
@@ -121,7 +121,7 @@ impl EngineArguments for ContainerConfig {
 }
 
 /// Those of the options of a create, or of pods, that decide which image is pulled, and how.
-pub fn pull_options(options: &[impl AsRef<str>]) -> Vec<String> {
+pub(crate) fn pull_options(options: &[impl AsRef<str>]) -> Vec<String> {
     const WITH_VALUE: [&str; 5] = ["--arch", "--authfile", "--os", "--platform", "--variant"];
     let mut found = Vec::new();
     let mut words = options.iter().map(AsRef::as_ref);
@@ -164,12 +164,12 @@ fn bind_mount(source: &Path, target: &str, more: &str) -> Result<String, Runtime
 }
 
 /// The filter that selects the containers of `instance`.
-pub fn filter_by_name(instance: &InstanceName) -> String {
+pub(crate) fn filter_by_name(instance: &InstanceName) -> String {
     format!("label={LABEL_NAME}={instance}")
 }
 
 /// The filter that selects the containers of `agent`.
-pub fn filter_by_agent(agent: &str) -> String {
+pub(crate) fn filter_by_agent(agent: &str) -> String {
     format!("label={LABEL_AGENT}={agent}")
 }
 

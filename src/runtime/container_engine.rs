@@ -39,20 +39,20 @@ const ID_DIGITS: usize = 64;
 #[derive(Debug)]
 pub struct Engine {
     /// Name of the runtime in manifests.
-    pub runtime: &'static str,
-    pub program: &'static str,
-    pub stop: &'static [&'static str],
+    pub(crate) runtime: &'static str,
+    pub(crate) program: &'static str,
+    pub(crate) stop: &'static [&'static str],
     /// With the anonymous volumes of the container: nothing else can ever use them, and each start
     /// of an image with `VOLUME` makes new ones.
-    pub remove: &'static [&'static str],
+    pub(crate) remove: &'static [&'static str],
     /// Prints how long a container may take to stop.
-    pub stop_timeout: &'static [&'static str],
+    pub(crate) stop_timeout: &'static [&'static str],
     /// Fails when an image is missing.
-    pub image_exists: &'static [&'static str],
+    pub(crate) image_exists: &'static [&'static str],
     /// The containers that match a filter, ended ones too.
-    pub listing: fn(&EngineCli, &str) -> Result<Vec<EngineContainer>, RuntimeError>,
+    pub(crate) listing: fn(&EngineCli, &str) -> Result<Vec<EngineContainer>, RuntimeError>,
     /// The entry as a container of an agent; `None` when it is not its, or cannot be read.
-    pub listed: fn(&EngineContainer, &str) -> Option<ListedContainer>,
+    pub(crate) listed: fn(&EngineContainer, &str) -> Option<ListedContainer>,
 }
 
 /// Runs workloads with an engine for one agent.
@@ -438,7 +438,7 @@ fn gone_is_fine(result: Result<(), RuntimeError>) -> Result<(), RuntimeError> {
 
 /// Pulls the image of `config` if it is missing, with those of its options that choose the image.
 /// `exists` is the call that fails when it is, without its name; `limit` bounds each call.
-pub fn pull_missing(
+pub(crate) fn pull_missing(
     cli: &EngineCli,
     config: &ContainerConfig,
     exists: &[&str],

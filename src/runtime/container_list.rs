@@ -29,7 +29,7 @@ pub struct EngineContainer(Map<String, Value>);
 
 /// The Go template by which podman prints one container. `ListContainer` has the plain values,
 /// without the changes for people that podman makes to some of them.
-pub fn podman_format() -> String {
+pub(crate) fn podman_format() -> String {
     let fields = [
         "State",
         "ExitCode",
@@ -95,12 +95,12 @@ impl EngineContainer {
     }
 
     /// Id of the pod that the container belongs to.
-    pub fn pod(&self) -> Option<&str> {
+    pub(crate) fn pod(&self) -> Option<&str> {
         self.field("Pod").as_str().filter(|pod| !pod.is_empty())
     }
 
     /// Name of that pod, where the listing was made with `--pod`; otherwise empty.
-    pub fn pod_name(&self) -> &str {
+    pub(crate) fn pod_name(&self) -> &str {
         self.field("PodName").as_str().unwrap_or_default()
     }
 
@@ -115,14 +115,14 @@ impl EngineContainer {
     }
 
     /// Whether its processes are stopped for the time being.
-    pub fn is_paused(&self) -> bool {
+    pub(crate) fn is_paused(&self) -> bool {
         self.field("State")
             .as_str()
             .is_some_and(|state| state.eq_ignore_ascii_case("paused"))
     }
 
     /// Main process while there is one.
-    pub fn process(&self) -> Option<MainProcess> {
+    pub(crate) fn process(&self) -> Option<MainProcess> {
         let pid = self
             .field("Pid")
             .as_u64()
@@ -195,7 +195,7 @@ impl EngineContainer {
 
     /// Whether the container carries the name of `instance` exactly.
     // [impl->swdd~podman-get-workload-id-uses-label~1]
-    pub fn is_of(&self, instance: &InstanceName) -> bool {
+    pub(crate) fn is_of(&self, instance: &InstanceName) -> bool {
         self.label(LABEL_NAME)
             .is_some_and(|name| name == instance.to_string())
     }

@@ -24,13 +24,13 @@ use std::sync::Arc;
 /// Name of the file in the folder of an instance.
 const FILE: &str = "container";
 /// Name of the file beside it about a container that waits to be started.
-pub const PREPARED: &str = "prepared";
+pub(crate) const PREPARED: &str = "prepared";
 /// Name of the file beside it about a container that has ended.
-pub const ENDED: &str = "ended";
+pub(crate) const ENDED: &str = "ended";
 
 /// Where this agent notes the containers of its workloads.
 #[derive(Debug, Clone)]
-pub struct ContainerRecords {
+pub(crate) struct ContainerRecords {
     folder: PathBuf,
     /// Identifies this boot of the node; empty when that is not known.
     boot: Arc<str>,
@@ -38,7 +38,7 @@ pub struct ContainerRecords {
 
 impl ContainerRecords {
     /// Notes below the folder of an agent, made during this `boot`.
-    pub fn below(folder: PathBuf, boot: &str) -> Self {
+    pub(crate) fn below(folder: PathBuf, boot: &str) -> Self {
         Self {
             folder,
             boot: boot.into(),
@@ -47,7 +47,7 @@ impl ContainerRecords {
 
     /// Notes that `id` runs the instance, in this boot. Without a note the labels of the container
     /// decide.
-    pub fn note(&self, instance: &InstanceName, id: &ContainerId) {
+    pub(crate) fn note(&self, instance: &InstanceName, id: &ContainerId) {
         let text = format!("{}\n{}\n", id.0, self.boot);
         if self.kept(instance, FILE).as_deref() == Some(&*text) {
             return;
@@ -59,7 +59,7 @@ impl ContainerRecords {
     }
 
     /// Whether `id` is what was last noted for the instance.
-    pub fn has(&self, instance: &InstanceName, id: &ContainerId) -> bool {
+    pub(crate) fn has(&self, instance: &InstanceName, id: &ContainerId) -> bool {
         self.kept(instance, FILE)
             .is_some_and(|noted| noted.lines().next() == Some(&*id.0))
     }
@@ -68,7 +68,7 @@ impl ContainerRecords {
     /// about that: they may be set at any time, and a node without one begins each boot with the
     /// same.
     // [impl->swdd~agent-tells-boots-apart-by-id~1]
-    pub fn ran_in_this_boot(&self, instance: &InstanceName, id: &ContainerId) -> bool {
+    pub(crate) fn ran_in_this_boot(&self, instance: &InstanceName, id: &ContainerId) -> bool {
         let Some(noted) = self.kept(instance, FILE).filter(|_| !self.boot.is_empty()) else {
             return false;
         };
@@ -78,7 +78,7 @@ impl ContainerRecords {
 
     /// Keeps a text about the instance for this and later agents; a failure is only worth a
     /// warning. Only we read and write it.
-    pub fn keep(&self, instance: &InstanceName, file: &str, text: &str) {
+    pub(crate) fn keep(&self, instance: &InstanceName, file: &str, text: &str) {
         let folder = self.folder.join(instance.folder());
         let write = || {
             let folder = PrivateFolder::open(&folder)?;
@@ -97,19 +97,19 @@ impl ContainerRecords {
 
     /// The text that was kept last. What is no file of ours is none: a link leads elsewhere, and a
     /// pipe never ends.
-    pub fn kept(&self, instance: &InstanceName, file: &str) -> Option<String> {
+    pub(crate) fn kept(&self, instance: &InstanceName, file: &str) -> Option<String> {
         let folder = PrivateFolder::existing(&self.folder.join(instance.folder())).ok()?;
         folder.read(Path::new(file)).ok()
     }
 
     /// Keeps it no more.
-    pub fn forget(&self, instance: &InstanceName, file: &str) {
+    pub(crate) fn forget(&self, instance: &InstanceName, file: &str) {
         // There may be none.
         let _ = fs::remove_file(self.folder.join(instance.folder()).join(file));
     }
 
     /// The instances about which such a text is kept.
-    pub fn instances(&self, agent: &str, file: &str) -> BTreeSet<InstanceName> {
+    pub(crate) fn instances(&self, agent: &str, file: &str) -> BTreeSet<InstanceName> {
         let folders = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let folders = folders.filter(|folder| folder.path().join(file).exists());
         folders

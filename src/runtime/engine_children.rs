@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Environment variable with the token of a recorded call.
-pub const CALL_VARIABLE: &str = "ANKAIOS_ENGINE_CALL";
+pub(crate) const CALL_VARIABLE: &str = "ANKAIOS_ENGINE_CALL";
 
 /// Arguments among which the program of a call is: an interpreter, an option of its own, the
 /// program.
@@ -39,10 +39,10 @@ pub struct EngineChildren {
 
 /// The record of one call; removed when dropped.
 #[derive(Debug)]
-pub struct ChildRecord {
+pub(crate) struct ChildRecord {
     path: PathBuf,
     /// Identifies the call, in its environment and as file name.
-    pub token: String,
+    pub(crate) token: String,
 }
 
 /// Engine processes of an earlier agent of the same name that may still run.

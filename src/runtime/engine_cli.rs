@@ -14,35 +14,35 @@ use crate::limits::LISTING_MAX;
 
 /// How one engine is called.
 #[derive(Debug, Clone)]
-pub struct EngineCli {
-    pub program: &'static str,
+pub(crate) struct EngineCli {
+    pub(crate) program: &'static str,
     children: EngineChildren,
 }
 
 impl EngineCli {
     /// Calls `program`, looked up in `PATH` each time, and records calls that change something in
     /// `children`.
-    pub fn new(program: &'static str, children: EngineChildren) -> Self {
+    pub(crate) fn new(program: &'static str, children: EngineChildren) -> Self {
         Self { program, children }
     }
 
     /// Which containers this agent made.
-    pub fn records(&self) -> ContainerRecords {
+    pub(crate) fn records(&self) -> ContainerRecords {
         ContainerRecords::below(self.children.agent_folder(), self.children.boot())
     }
 
     /// A call that changes nothing; the caller may limit it and runs it.
-    pub fn call(&self, arguments: impl Into<Arguments>) -> EngineCall<'_> {
+    pub(crate) fn call(&self, arguments: impl Into<Arguments>) -> EngineCall<'_> {
         EngineCall::new(self.program, arguments).limit(LISTING_MAX)
     }
 
     /// A call that changes something, recorded for the next agent; the caller limits and runs it.
-    pub fn change(&self, arguments: impl Into<Arguments>) -> EngineCall<'_> {
+    pub(crate) fn change(&self, arguments: impl Into<Arguments>) -> EngineCall<'_> {
         EngineCall::new(self.program, arguments).recorded(&self.children)
     }
 
     /// A call that prints a log, to be started by who reads it. `prefix` stands before each line.
-    pub fn log_call(&self, arguments: Vec<String>, prefix: String) -> LogCall {
+    pub(crate) fn log_call(&self, arguments: Vec<String>, prefix: String) -> LogCall {
         LogCall {
             program: self.program.to_owned(),
             arguments,
@@ -52,14 +52,14 @@ impl EngineCli {
     }
 
     /// What a call that changes nothing printed, within [`LISTING_MAX`].
-    pub fn query(&self, arguments: &[&str]) -> Result<String, RuntimeError> {
+    pub(crate) fn query(&self, arguments: &[&str]) -> Result<String, RuntimeError> {
         self.call(Arguments::default().plain(arguments))
             .run(None)?
             .into_text()
     }
 
     /// The error for output that cannot be understood.
-    pub fn nonsense(&self, why: &str, arguments: &[&str]) -> RuntimeError {
+    pub(crate) fn nonsense(&self, why: &str, arguments: &[&str]) -> RuntimeError {
         RuntimeError::Failed(format!(
             "{why}. Execution of {}",
             quoted(self.program, arguments)
@@ -68,7 +68,10 @@ impl EngineCli {
 
     /// All containers of podman, ended ones too, as far as the options of `ps` select them.
     // [impl->swdd~podmancli-container-state-cache-all-containers~1]
-    pub fn containers(&self, options: &[&str]) -> Result<Vec<EngineContainer>, RuntimeError> {
+    pub(crate) fn containers(
+        &self,
+        options: &[&str],
+    ) -> Result<Vec<EngineContainer>, RuntimeError> {
         let mut arguments = [&["ps", "--all"], options].concat();
         let format = format!("--format={}", container_list::podman_format());
         let shown = [&arguments[..], &["--format=..."]].concat();
@@ -78,7 +81,7 @@ impl EngineCli {
 
     /// Makes a call that prints a listing. In errors it has the arguments `shown`, since templates
     /// are long.
-    pub fn read_listing(
+    pub(crate) fn read_listing(
         &self,
         call: EngineCall<'_>,
         shown: &[&str],

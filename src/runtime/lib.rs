@@ -12,11 +12,11 @@ pub mod container_list;
 pub mod container_records;
 pub mod containerd;
 pub mod engine_children;
-pub mod engine_cli;
+mod engine_cli;
 pub mod exit_watch;
 pub mod limits;
 pub mod log_reader;
-pub mod masking;
+mod masking;
 pub mod podman;
 pub mod podman_kube;
 pub mod probes;
@@ -40,7 +40,7 @@ pub struct ContainerId(pub Arc<str>);
 impl ContainerId {
     /// An id that an engine printed; `None` for what could be taken for something else than an id
     /// when it is an argument of a call.
-    pub fn printed(text: &str) -> Option<Self> {
+    pub(crate) fn printed(text: &str) -> Option<Self> {
         let begins = text.starts_with(|first: char| first.is_ascii_alphanumeric());
         (begins && has_name_characters(text)).then(|| Self(text.into()))
     }

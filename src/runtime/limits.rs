@@ -14,17 +14,17 @@ pub const STACK_WORKLOAD: usize = 512 * 1024;
 
 /// Commands that check at the same time, at most one of each workload. More wait: each costs the
 /// engine some 0.1 s.
-pub const EXEC_PARALLEL: usize = 4;
+pub(crate) const EXEC_PARALLEL: usize = 4;
 /// A command that takes longer gives its slot back, so that hanging ones delay no others for long.
-pub const EXEC_SLOT_MAX: Duration = Duration::from_secs(2);
+pub(crate) const EXEC_SLOT_MAX: Duration = Duration::from_secs(2);
 /// Running commands, hanging ones among them: each is a process of the engine, with some 10 MB.
-pub const EXEC_RUNNING_MAX: usize = 16;
+pub(crate) const EXEC_RUNNING_MAX: usize = 16;
 const _: () = assert!(EXEC_RUNNING_MAX > EXEC_PARALLEL);
 /// Threads that probe paths for one owner. A network mount that does not answer blocks one each; a
 /// node has few. While all are blocked, what is prepared and names paths is created anew.
 pub const PATH_THREADS: usize = 4;
 /// Probes of paths of one owner without a result: two for each of many workloads.
-pub const PATH_PROBES_MAX: usize = 1024;
+pub(crate) const PATH_PROBES_MAX: usize = 1024;
 
 // ------------------------------------------------------------------ engines
 

@@ -45,7 +45,7 @@ pub struct LogCall {
 }
 
 /// The arguments that print the log of the container `id`.
-pub fn log_arguments(wanted: &LogsRequest, id: &str) -> Vec<String> {
+pub(crate) fn log_arguments(wanted: &LogsRequest, id: &str) -> Vec<String> {
     let mut arguments = vec!["logs".to_owned()];
     arguments.extend(
         wanted

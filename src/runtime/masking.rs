@@ -29,9 +29,9 @@ const SECRET_OPTIONS: [&str; 10] = [
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Arguments {
     pub given: Vec<String>,
-    pub shown: Vec<String>,
+    pub(crate) shown: Vec<String>,
     /// The values that are not shown.
-    pub hidden: Vec<String>,
+    pub(crate) hidden: Vec<String>,
 }
 
 /// Arguments of ours, which may be shown.
@@ -43,7 +43,7 @@ impl<T: AsRef<str>, const N: usize> From<[T; N]> for Arguments {
 
 impl Arguments {
     /// Arguments that are shown in another way.
-    pub fn shown_as(given: &[&str], shown: &[&str]) -> Self {
+    pub(crate) fn shown_as(given: &[&str], shown: &[&str]) -> Self {
         Self {
             given: strings(given),
             shown: strings(shown),
@@ -52,14 +52,14 @@ impl Arguments {
     }
 
     /// Appends arguments of ours.
-    pub fn plain(mut self, texts: &[impl AsRef<str>]) -> Self {
+    pub(crate) fn plain(mut self, texts: &[impl AsRef<str>]) -> Self {
         self.given.extend(strings(texts));
         self.shown.extend(strings(texts));
         self
     }
 
     /// Appends options of a user.
-    pub fn options(mut self, options: &[impl AsRef<str>]) -> Self {
+    pub(crate) fn options(mut self, options: &[impl AsRef<str>]) -> Self {
         let mut value_of_secret = false;
         for option in options.iter().map(AsRef::as_ref) {
             let name_end = name_length(option, value_of_secret);
@@ -80,7 +80,7 @@ impl Arguments {
     }
 
     /// Appends what may be an address or an image, of which only a password is hidden.
-    pub fn address(mut self, text: &str) -> Self {
+    pub(crate) fn address(mut self, text: &str) -> Self {
         self.given.push(text.to_owned());
         match password_in(text) {
             Some(password) => {
@@ -97,7 +97,7 @@ impl Arguments {
     }
 
     /// Appends what a container executes, which may hold anything.
-    pub fn command(mut self, texts: &[impl AsRef<str>]) -> Self {
+    pub(crate) fn command(mut self, texts: &[impl AsRef<str>]) -> Self {
         self.given.extend(strings(texts));
         self.shown.extend(texts.iter().map(|_| MASK.to_owned()));
         self
@@ -105,7 +105,7 @@ impl Arguments {
 
     /// Puts the mask in the place of each hidden value that an engine repeats, and of passwords in
     /// addresses. Short values stay: they are parts of words.
-    pub fn mask(hidden: &[String], text: String) -> String {
+    pub(crate) fn mask(hidden: &[String], text: String) -> String {
         // A secret of fewer bytes is not masked in output of an engine: it would be found in the
         // middle of words.
         let long_enough = hidden.iter().filter(|value| value.len() >= 4);

@@ -801,7 +801,7 @@ pub fn parse_pods(output: &str) -> Vec<String> {
 
 /// Ids of the pods of a workload: `None` when nothing was noted, so that nothing was played to its
 /// end; an error when they could not be read now.
-pub type Pods = Result<Option<Vec<String>>, RuntimeError>;
+pub(crate) type Pods = Result<Option<Vec<String>>, RuntimeError>;
 
 /// The workload as a listing shows it.
 pub fn listed(
@@ -938,14 +938,14 @@ pub struct PodDocument {
     is_pod: bool,
     /// `terminationGracePeriodSeconds`: how long its containers may take to stop. `None` where it
     /// names none, or something that is no number of seconds.
-    pub stop_seconds: Option<u32>,
+    pub(crate) stop_seconds: Option<u32>,
 }
 
 impl PodDocument {
     /// Whether podman may have made the pod called `pod` from this document: a Pod keeps its name,
     /// the pods of anything else are called `<name>-pod` or `<name>-pod-<number>`, depending on
     /// podman's version.
-    pub fn makes(&self, pod: &str) -> bool {
+    pub(crate) fn makes(&self, pod: &str) -> bool {
         if self.is_pod {
             return pod == self.name;
         }
@@ -987,7 +987,7 @@ fn pod_document(document: &mut Value) -> Option<PodDocument> {
 
 /// The images that a play of `manifest` pulls when they are missing: not those that it always or
 /// never pulls. Nothing that would be read as an option.
-pub fn images(manifest: &str) -> BTreeSet<String> {
+pub(crate) fn images(manifest: &str) -> BTreeSet<String> {
     let mut documents = of_pods(manifest);
     let lists = documents.iter_mut().filter_map(pod_spec);
     let lists = lists.flat_map(|spec| [spec.get("containers"), spec.get("initContainers")]);
@@ -1030,7 +1030,7 @@ fn of_pods(manifest: &str) -> Vec<Value> {
 
 /// Mounts `host_folder` as control interface into the container that `target` (`<pod>/<container>`)
 /// names.
-pub fn with_control_interface(
+pub(crate) fn with_control_interface(
     manifest: &str,
     target: Option<&str>,
     host_folder: &Path,

@@ -48,7 +48,7 @@ impl NamesByInstance {
 
 /// Deletes that are under way.
 #[derive(Debug, Default)]
-pub struct Deletes {
+pub(crate) struct Deletes {
     /// Instances that agents were told to stop, with the workloads that they need until then.
     stopping: NamesByInstance,
     /// Deletes that were sent with conditions, with the workloads that they wait for, until their
@@ -60,7 +60,7 @@ pub struct Deletes {
 impl Deletes {
     /// `stopped` is about to stop on its agent. What runs there may still be an earlier form of the
     /// same instance.
-    pub fn note_stopping(&mut self, stopped: AddedWorkload) {
+    pub(crate) fn note_stopping(&mut self, stopped: AddedWorkload) {
         let earlier = self
             .stopping
             .names
@@ -76,7 +76,7 @@ impl Deletes {
     }
 
     /// `instance` has stopped.
-    pub fn forget_stopping(&mut self, instance: &InstanceName) {
+    pub(crate) fn forget_stopping(&mut self, instance: &InstanceName) {
         self.stopping.remove(instance);
     }
 
@@ -84,7 +84,7 @@ impl Deletes {
     /// count any more: an agent has one order of a workload at a time, and the newest one may name
     /// an instance that was never started while an older one goes on waiting, for these conditions
     /// now.
-    pub fn note_sent(&mut self, deleted: &DeletedWorkload) {
+    pub(crate) fn note_sent(&mut self, deleted: &DeletedWorkload) {
         let DeletedWorkload {
             instance: InstanceName {
                 workload, agent, ..
@@ -102,13 +102,13 @@ impl Deletes {
     }
 
     /// `instance` is gone and not wanted.
-    pub fn forget_sent(&mut self, instance: &InstanceName) {
+    pub(crate) fn forget_sent(&mut self, instance: &InstanceName) {
         self.sent.remove(instance);
     }
 
     /// An agent connects: what was sent to it before may not have arrived. It will report what
     /// waits there.
-    pub fn forget_agent(&mut self, agent: &str) {
+    pub(crate) fn forget_agent(&mut self, agent: &str) {
         let of_agent: Vec<InstanceName> = self
             .sent
             .names
@@ -122,12 +122,12 @@ impl Deletes {
     }
 
     /// Whether something waits for the end of `instance`.
-    pub fn knows(&self, instance: &InstanceName) -> bool {
+    pub(crate) fn knows(&self, instance: &InstanceName) -> bool {
         self.sent.names.contains_key(instance) || self.stopping.names.contains_key(instance)
     }
 
     /// What the delete of `instance` waits for, as it was sent last; empty without conditions.
-    pub fn conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
+    pub(crate) fn conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
         self.sent.names.get(instance).cloned().unwrap_or_default()
     }
 
@@ -136,7 +136,7 @@ impl Deletes {
     /// These are effective ones, as they were before the update, and stopping ones that still have
     /// a state. A stopped workload that exists again is judged by its present form alone: its name
     /// would stand for the new instance, and waiting for the end of that could last for ever.
-    pub fn with_conditions(
+    pub(crate) fn with_conditions(
         &mut self,
         deleted: Vec<InstanceName>,
         workloads: &Workloads,
@@ -179,7 +179,7 @@ impl Deletes {
     /// An old instance of that workload that needs them is waited for until it stops. Its last
     /// known state may be outdated: one that waited to start or had ended may run again before its
     /// agent receives that it is not wanted.
-    pub fn relieved<'n>(
+    pub(crate) fn relieved<'n>(
         &mut self,
         changed: impl Iterator<Item = &'n InstanceName>,
         workloads: &Workloads,
@@ -289,7 +289,7 @@ fn is_last(phase: Phase) -> bool {
 #[cfg(debug_assertions)]
 impl Deletes {
     /// Number of stopping instances and of deletes with conditions.
-    pub fn len(&self) -> [usize; 2] {
+    pub(crate) fn len(&self) -> [usize; 2] {
         assert!(!self.sent.names.is_empty() || self.sent.instances.is_empty());
         [self.stopping.names.len(), self.sent.names.len()]
     }

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 /// Updates that waited for hooks when the server switched by itself. They came before and are
 /// carried out after: what they write into the config item is older than the failure.
 #[derive(Debug, Default)]
-pub struct OlderUpdates {
+pub(crate) struct OlderUpdates {
     updates: Vec<RequestKey>,
     /// Why the server switched.
     cause: String,

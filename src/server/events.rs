@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The keys that lead to a node. A key may contain dots, so a path is more than its text.
-pub type Path = Vec<String>;
+pub(crate) type Path = Vec<String>;
 
 /// Parts of all changed paths of one event, and of all that one subscriber is told: a dozen fields
 /// of each of 5,000 workloads. The paths to many fields of a deep config take far more memory than
@@ -67,7 +67,7 @@ enum Told {
 
 /// CPU time that the thread of the server has used; stands still until it is said where that comes
 /// from.
-pub struct CpuTime(pub Box<dyn Fn() -> Duration + Send>);
+pub(crate) struct CpuTime(pub Box<dyn Fn() -> Duration + Send>);
 
 impl Default for CpuTime {
     fn default() -> Self {
@@ -77,7 +77,7 @@ impl Default for CpuTime {
 
 impl CpuTime {
     /// That of the thread that asks.
-    pub fn of_thread() -> Self {
+    pub(crate) fn of_thread() -> Self {
         Self(Box::new(|| {
             clock_gettime(ClockId::ThreadCPUTime)
                 .try_into()
@@ -183,7 +183,7 @@ fn fields(altered: &[(Change, Path)]) -> AlteredFields {
 
 /// What one trigger changed.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub(crate) struct Changes {
     /// Parts of all paths below. When there are too many, no event has them.
     parts: usize,
     /// What became of which node, with everything below it.
@@ -246,7 +246,7 @@ impl Changes {
     }
 
     /// An agent came, went or changed.
-    pub fn agent(
+    pub(crate) fn agent(
         &mut self,
         name: &str,
         old: Option<&AgentAttributes>,
@@ -301,7 +301,7 @@ impl Changes {
 
     /// The desired state became `now`, and with its version that of the effective state; `before`
     /// leads back.
-    pub fn desired(&mut self, before: &StateChange, now: &DesiredState) {
+    pub(crate) fn desired(&mut self, before: &StateChange, now: &DesiredState) {
         if let Some(old) = &before.api_version {
             let [old, new] = [old, &now.api_version].map(|version| Node::text(&**version));
             for part in ["desiredState", "effectiveState"] {
@@ -338,7 +338,7 @@ impl Changes {
     }
 
     /// A workload of the desired or effective state, named by `part`, came, went or changed.
-    pub fn workload(
+    pub(crate) fn workload(
         &mut self,
         part: &str,
         name: &str,
@@ -444,7 +444,7 @@ fn collect_below(
 
 impl ServerLoop {
     /// From now on the CPU time that the events of a change take is `cpu`.
-    pub fn set_cpu_time(&mut self, cpu: CpuTime) {
+    pub(crate) fn set_cpu_time(&mut self, cpu: CpuTime) {
         self.cpu = cpu;
     }
 

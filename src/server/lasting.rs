@@ -23,7 +23,7 @@ use std::time::Instant;
 
 /// Usage reads of one workload that wait for samples. Our agents forward one at a time, others have
 /// no bound.
-pub const USAGE_READS_OF_WORKLOAD: usize = 4;
+pub(crate) const USAGE_READS_OF_WORKLOAD: usize = 4;
 /// All requests of one kind and one stream, in bytes: room for some that name each of 5,000
 /// workloads.
 const BYTES_OF_STREAM: usize = 8 * 1024 * 1024;
@@ -32,7 +32,7 @@ const BYTES_OF_WORKLOAD: usize = BYTES_OF_STREAM / 4;
 
 /// What is requested. One id may have one subscription and one collection, and any number of reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub(crate) enum Kind {
     Events,
     Logs,
     /// Each read has a number.
@@ -42,7 +42,7 @@ pub enum Kind {
 impl Kind {
     /// How many a workload and a stream may have. An agent's stream carries those of all its
     /// workloads.
-    pub fn most(self) -> (usize, usize) {
+    pub(crate) fn most(self) -> (usize, usize) {
         match self {
             Self::Events => (SUBSCRIPTIONS_OF_WORKLOAD, SUBSCRIPTIONS_PER_PEER_MAX),
             Self::Logs => (LOG_CAMPAIGNS_OF_WORKLOAD, LOG_CAMPAIGNS_PER_PEER_MAX),
@@ -66,25 +66,25 @@ impl fmt::Display for Kind {
 }
 
 /// Agents that still send lines, and of which instances.
-pub type Providers = BTreeMap<Name, BTreeSet<InstanceName>>;
+pub(crate) type Providers = BTreeMap<Name, BTreeSet<InstanceName>>;
 
 /// A read that waits.
 #[derive(Debug)]
-pub struct UsageRead {
-    pub masks: MaskTree,
+pub(crate) struct UsageRead {
+    pub(crate) masks: MaskTree,
     /// What rights are compared with: they may change while it waits.
-    pub content: RequestContent,
+    pub(crate) content: RequestContent,
     /// How long it waits for agents; `None` when it does not any more.
-    pub until: Option<Instant>,
+    pub(crate) until: Option<Instant>,
     /// Agents without a sample yet, with the number of the request that each has: that of the first
     /// read that waits for it.
-    pub awaited: BTreeMap<Name, u64>,
+    pub(crate) awaited: BTreeMap<Name, u64>,
     /// Samples that have come; one may be for several reads.
-    pub usage: BTreeMap<Name, Arc<AgentUsage>>,
+    pub(crate) usage: BTreeMap<Name, Arc<AgentUsage>>,
 }
 
 #[derive(Debug)]
-pub enum Content {
+pub(crate) enum Content {
     /// The masks; `None` stands for everything. Equal masks are shared.
     Events(Option<Arc<MaskTree>>),
     Logs(Providers),
@@ -108,16 +108,16 @@ impl Content {
 }
 
 #[derive(Debug)]
-pub struct Lasting {
-    pub requester: Requester,
+pub(crate) struct Lasting {
+    pub(crate) requester: Requester,
     /// The instance that requested it through its agent: its successor has not.
-    pub owner: Option<InstanceName>,
-    pub content: Content,
+    pub(crate) owner: Option<InstanceName>,
+    pub(crate) content: Content,
 }
 
 impl Lasting {
     /// The masks of a subscription that does not stand for everything.
-    pub fn masks(&self) -> Option<&Arc<MaskTree>> {
+    pub(crate) fn masks(&self) -> Option<&Arc<MaskTree>> {
         match &self.content {
             Content::Events(masks) => masks.as_ref(),
             _ => None,
@@ -127,12 +127,17 @@ impl Lasting {
 
 /// All of them, by kind and in the order of streams.
 #[derive(Debug, Default)]
-pub struct LastingRequests(BTreeMap<(Kind, RequestKey), Lasting>);
+pub(crate) struct LastingRequests(BTreeMap<(Kind, RequestKey), Lasting>);
 
 impl LastingRequests {
     /// Adds a request; an earlier one of the same kind and id is replaced, or stays when there is
     /// no room.
-    pub fn add(&mut self, kind: Kind, key: &RequestKey, lasting: Lasting) -> Result<(), String> {
+    pub(crate) fn add(
+        &mut self,
+        kind: Kind,
+        key: &RequestKey,
+        lasting: Lasting,
+    ) -> Result<(), String> {
         let place = (kind, key.clone());
         let earlier = self.0.remove(&place);
         let checked = self.check_room(kind, key, &lasting);
@@ -170,20 +175,20 @@ impl LastingRequests {
         fits(&|_| true, "this connection", stream_max, BYTES_OF_STREAM)
     }
 
-    pub fn get(&self, kind: Kind, key: &RequestKey) -> Option<&Lasting> {
+    pub(crate) fn get(&self, kind: Kind, key: &RequestKey) -> Option<&Lasting> {
         self.0.get(&(kind, key.clone()))
     }
 
-    pub fn get_mut(&mut self, kind: Kind, key: &RequestKey) -> Option<&mut Lasting> {
+    pub(crate) fn get_mut(&mut self, kind: Kind, key: &RequestKey) -> Option<&mut Lasting> {
         self.0.get_mut(&(kind, key.clone()))
     }
 
-    pub fn remove(&mut self, kind: Kind, key: &RequestKey) -> Option<Lasting> {
+    pub(crate) fn remove(&mut self, kind: Kind, key: &RequestKey) -> Option<Lasting> {
         self.0.remove(&(kind, key.clone()))
     }
 
     /// Those of one kind; all reads are one.
-    pub fn of(&self, kind: Kind) -> impl Iterator<Item = (&RequestKey, &Lasting)> {
+    pub(crate) fn of(&self, kind: Kind) -> impl Iterator<Item = (&RequestKey, &Lasting)> {
         let all = self
             .0
             .range(first(kind)..)
@@ -191,12 +196,12 @@ impl LastingRequests {
         all.map(|((_, key), lasting)| (key, lasting))
     }
 
-    pub fn has_no(&self, kind: Kind) -> bool {
+    pub(crate) fn has_no(&self, kind: Kind) -> bool {
         self.of(kind).next().is_none()
     }
 
     /// The reads of what workloads use, each with its kind.
-    pub fn reads(&mut self) -> impl Iterator<Item = (Kind, &RequestKey, &mut UsageRead)> {
+    pub(crate) fn reads(&mut self) -> impl Iterator<Item = (Kind, &RequestKey, &mut UsageRead)> {
         self.0
             .range_mut(first(Kind::Usage(0))..)
             .filter_map(|((kind, key), lasting)| match &mut lasting.content {

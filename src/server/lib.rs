@@ -33,7 +33,7 @@ mod requests;
 mod restarts;
 pub mod settings;
 pub mod state_store;
-pub mod state_view;
+mod state_view;
 mod templates;
 mod timings;
 mod update;

@@ -16,72 +16,72 @@ pub const STACK_SERVER: usize = 4 * 1024 * 1024;
 
 /// What requests of workloads may make of the desired and the effective state together, in bytes of
 /// memory: a response with all of it is one that our clients take.
-pub const STATE_OF_WORKLOADS_MAX: usize = 16 * 1024 * 1024;
+pub(crate) const STATE_OF_WORKLOADS_MAX: usize = 16 * 1024 * 1024;
 const _: () = assert!(2 * STATE_OF_WORKLOADS_MAX < MESSAGE_MAX);
 /// Event subscriptions of one stream. An agent's stream carries those of all its workloads.
-pub const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
+pub(crate) const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
 /// Log collections that one stream may have running. An agent's stream carries those of all its
 /// workloads.
-pub const LOG_CAMPAIGNS_PER_PEER_MAX: usize = 1024;
+pub(crate) const LOG_CAMPAIGNS_PER_PEER_MAX: usize = 1024;
 /// Event subscriptions of one workload among them.
-pub const SUBSCRIPTIONS_OF_WORKLOAD: usize = 64;
+pub(crate) const SUBSCRIPTIONS_OF_WORKLOAD: usize = 64;
 /// Log collections of one workload among them. Each may be of many workloads.
-pub const LOG_CAMPAIGNS_OF_WORKLOAD: usize = 64;
+pub(crate) const LOG_CAMPAIGNS_OF_WORKLOAD: usize = 64;
 /// Parts of all field masks of one update and of the names that it restarts, each counted once: a
 /// dozen masks for each of 5,000 workloads. Each part may take a hundred bytes while the state is
 /// read.
-pub const MASKS_PARTS_MAX: usize = 250_000;
+pub(crate) const MASKS_PARTS_MAX: usize = 250_000;
 
 // ---------------------------------------------------------- guarded updates
 
 /// Guarded updates that are open at the same time. Each report is compared with all of them.
-pub const UPDATES_OPEN: usize = 16;
+pub(crate) const UPDATES_OPEN: usize = 16;
 /// How many of these workloads may have requested, so that there is room for those of commanders.
-pub const UPDATES_OPEN_OF_WORKLOADS: usize = 12;
+pub(crate) const UPDATES_OPEN_OF_WORKLOADS: usize = 12;
 /// Ended updates that are known, so that failures are remembered: of commanders, and as many of
 /// workloads.
-pub const UPDATES_ENDED: usize = 16;
+pub(crate) const UPDATES_ENDED: usize = 16;
 /// What was before them, in bytes of JSON, newest first, of either: it is written with each desired
 /// state.
-pub const UPDATES_ENDED_BYTES: usize = 1024 * 1024;
+pub(crate) const UPDATES_ENDED_BYTES: usize = 1024 * 1024;
 /// An agent that is away for so long is not waited for before an update is carried out.
-pub const UPDATE_AGENT_AWAY: Duration = Duration::from_secs(60);
+pub(crate) const UPDATE_AGENT_AWAY: Duration = Duration::from_secs(60);
 
 // ---------------------------------------------------------------- templates
 
 /// Blocks, alternatives and brackets of a template may be nested this deep. The template engine
 /// recurses and would overflow the stack, which ends the process; it needs up to 16 KiB for each
 /// level.
-pub const TEMPLATE_DEPTH_MAX: usize = 64;
+pub(crate) const TEMPLATE_DEPTH_MAX: usize = 64;
 /// Longest rendered template, in bytes. Agents of Eclipse Ankaios take no longer messages.
-pub const RENDERED_MAX: usize = FOREIGN_MESSAGE_MAX;
+pub(crate) const RENDERED_MAX: usize = FOREIGN_MESSAGE_MAX;
 /// All rendered templates of one update, in bytes; more could not be sent to agents.
-pub const RENDERED_UPDATE_MAX: usize = 2 * MESSAGE_MAX;
+pub(crate) const RENDERED_UPDATE_MAX: usize = 2 * MESSAGE_MAX;
 /// The same of a request of a workload, which may make only [`STATE_OF_WORKLOADS_MAX`] of the
 /// state.
-pub const RENDERED_FOR_WORKLOAD_MAX: usize = STATE_OF_WORKLOADS_MAX / 2;
+pub(crate) const RENDERED_FOR_WORKLOAD_MAX: usize = STATE_OF_WORKLOADS_MAX / 2;
 const _: () = assert!(2 * TEMPLATE_DEPTH_MAX * 16 * 1024 < STACK_SERVER);
 /// Steps of all templates of one update. A step is at most about a microsecond of the server's
 /// thread on a small PC. Thousands of workloads with loops need some 100,000; nested loops over a
 /// short list could run for ever.
-pub const TEMPLATE_STEPS_MAX: usize = 1_000_000;
+pub(crate) const TEMPLATE_STEPS_MAX: usize = 1_000_000;
 /// Steps of all templates at a start, which are the result of several updates. Agents wait at most
 /// two seconds meanwhile, and then start what is rendered; the rest has failed.
-pub const TEMPLATE_START_STEPS: usize = 1_600_000;
+pub(crate) const TEMPLATE_START_STEPS: usize = 1_600_000;
 /// One part of so many of these is shared evenly by all workloads; the rest is for those that need
 /// more.
-pub const TEMPLATE_START_SHARE: usize = 4;
+pub(crate) const TEMPLATE_START_SHARE: usize = 4;
 const _: () = assert!(
     TEMPLATE_START_STEPS - TEMPLATE_START_STEPS / TEMPLATE_START_SHARE > TEMPLATE_STEPS_MAX
 );
 /// Bytes of config values that are copied or compared in one step.
-pub const TEMPLATE_STEP_BYTES: usize = 1024;
+pub(crate) const TEMPLATE_STEP_BYTES: usize = 1024;
 /// Config values that the templates of one workload can name, in bytes. The template engine gets a
 /// copy of them.
-pub const TEMPLATE_VALUES_MAX: usize = RENDERED_MAX;
+pub(crate) const TEMPLATE_VALUES_MAX: usize = RENDERED_MAX;
 
 // ----------------------------------------------------------- mutating hooks
 
 /// Time from SIGTERM to SIGKILL for a hook.
-pub const HOOK_KILL_GRACE: Duration = Duration::from_millis(500);
+pub(crate) const HOOK_KILL_GRACE: Duration = Duration::from_millis(500);
 const _: () = assert!(HOOK_KILL_GRACE.as_millis() < STOP_DEADLINE.as_millis());

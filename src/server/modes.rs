@@ -28,7 +28,7 @@ type Placed = BTreeMap<Name, AddedWorkload>;
 
 /// The modes of a server.
 #[derive(Debug, Default)]
-pub struct Modes {
+pub(crate) struct Modes {
     settings: ModeSettings,
     /// The text of the config item; none without one.
     current: Option<String>,
@@ -37,18 +37,18 @@ pub struct Modes {
     /// Essential instances whose final failure was seen.
     failed: BTreeSet<InstanceName>,
     /// Why the server switched by itself, until a client writes the config item.
-    pub cause: Option<String>,
+    pub(crate) cause: Option<String>,
     /// Switches since the start of the server.
-    pub switches: SwitchCounts,
+    pub(crate) switches: SwitchCounts,
 }
 
 /// How often the mode was switched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SwitchCounts {
+pub(crate) struct SwitchCounts {
     /// By clients.
-    pub client: u64,
+    pub(crate) client: u64,
     /// By the server, because an essential workload had failed.
-    pub failure: u64,
+    pub(crate) failure: u64,
 }
 
 fn text(item: Option<&ConfigItem>) -> Option<&str> {
@@ -61,7 +61,7 @@ fn text(item: Option<&ConfigItem>) -> Option<&str> {
 
 impl Modes {
     /// No workloads and no mode.
-    pub fn new(settings: ModeSettings) -> Self {
+    pub(crate) fn new(settings: ModeSettings) -> Self {
         Self {
             settings,
             ..Self::default()
@@ -69,17 +69,17 @@ impl Modes {
     }
 
     /// Key of the config item with the current mode.
-    pub fn item(&self) -> &str {
+    pub(crate) fn item(&self) -> &str {
         &self.settings.config_item
     }
 
     /// The current mode.
-    pub fn current(&self) -> Option<&str> {
+    pub(crate) fn current(&self) -> Option<&str> {
         self.current.as_deref()
     }
 
     /// The mode that a failed essential workload leads to.
-    pub fn on_failure(&self) -> Option<&str> {
+    pub(crate) fn on_failure(&self) -> Option<&str> {
         self.settings.on_failure.as_deref()
     }
 
@@ -93,7 +93,7 @@ impl Modes {
     }
 
     /// What clients read of them and the modes of these workloads.
-    pub fn node(&self, workloads: &Placed) -> Node {
+    pub(crate) fn node(&self, workloads: &Placed) -> Node {
         let text = |key, text: Option<&str>| Some((key, Node::text(text?)));
         let known = Node::List(self.known(workloads).into_iter().map(Node::text).collect());
         let entries = [
@@ -107,7 +107,7 @@ impl Modes {
     }
 
     /// Whether an update with these masks writes the config item, with the same text or another.
-    pub fn is_written_by(&self, masks: &[String]) -> bool {
+    pub(crate) fn is_written_by(&self, masks: &[String]) -> bool {
         let writes = |mask: &String| match mask.strip_prefix("desiredState") {
             Some("" | ".configs") => true,
             Some(below) => below.strip_prefix(".configs.") == Some(self.item()),
@@ -119,7 +119,7 @@ impl Modes {
     // ------------------------------------------------------------------ checks
 
     /// Checks the config item.
-    pub fn check_item(&self, item: Option<&ConfigItem>) -> Result<(), String> {
+    pub(crate) fn check_item(&self, item: Option<&ConfigItem>) -> Result<(), String> {
         match item {
             Some(item) if !text(Some(item)).is_some_and(is_name) => Err(format!(
                 "Config item '{}' must be the name of a mode. {NAME_RULE}",
@@ -131,7 +131,12 @@ impl Modes {
 
     /// Checks what a workload says about modes. `has_item` is whether there will be a current mode.
     // [impl->swdd~server-modes-are-checked~1]
-    pub fn check(&self, name: &Name, workload: &Workload, has_item: bool) -> Result<(), String> {
+    pub(crate) fn check(
+        &self,
+        name: &Name,
+        workload: &Workload,
+        has_item: bool,
+    ) -> Result<(), String> {
         if let Some(modes) = workload.tags.get(MODES_TAG) {
             if mode_names(modes).next().is_none() {
                 return Err(format!(
@@ -172,7 +177,7 @@ impl Modes {
 
     /// Checks that the config item may go: hooks may have given the tag to one of
     /// `workloads` that `stays`.
-    pub fn check_hooked(
+    pub(crate) fn check_hooked(
         &self,
         workloads: &Placed,
         stays: impl Fn(&Name) -> bool,
@@ -194,7 +199,7 @@ impl Modes {
     /// Takes over the present config item. Returns those of `workloads` that may be inside or
     /// outside now.
     // [impl->swdd~server-modes-switch~1]
-    pub fn switch(&mut self, item: Option<&ConfigItem>, workloads: &Placed) -> Vec<Name> {
+    pub(crate) fn switch(&mut self, item: Option<&ConfigItem>, workloads: &Placed) -> Vec<Name> {
         let mode = text(item);
         if mode == self.current() {
             return Vec::new();
@@ -229,25 +234,25 @@ impl Modes {
     }
 
     /// Whether a workload is in the current mode.
-    pub fn is_inside(&self, workload: &Workload) -> bool {
+    pub(crate) fn is_inside(&self, workload: &Workload) -> bool {
         self.current()
             .is_none_or(|mode| is_in_mode(&workload.tags, mode))
     }
 
     /// The state of a workload outside of the current mode.
-    pub fn outside(&self) -> ExecutionState {
+    pub(crate) fn outside(&self) -> ExecutionState {
         ExecutionState::with_info(Phase::NotScheduled, self.info.clone())
     }
 
     // --------------------------------------------------------------- failures
 
     /// Whether the final failure of an essential instance was seen.
-    pub fn has_failed(&self, instance: &InstanceName) -> bool {
+    pub(crate) fn has_failed(&self, instance: &InstanceName) -> bool {
         self.failed.contains(instance)
     }
 
     /// The failures of instances that have ended mean nothing any more.
-    pub fn forget_failures(&mut self, Difference { added, deleted }: &Difference) {
+    pub(crate) fn forget_failures(&mut self, Difference { added, deleted }: &Difference) {
         self.failed.retain(|failed| {
             !deleted.contains(failed) || added.iter().any(|added| added.instance == *failed)
         });
@@ -255,7 +260,7 @@ impl Modes {
 
     /// Notes which effective instances have finally failed by these reports. Returns the essential
     /// ones that had not before, if failures lead to a mode.
-    pub fn new_failures(
+    pub(crate) fn new_failures(
         &mut self,
         states: &[WorkloadState],
         effective: &BTreeMap<Name, AddedWorkload>,
@@ -307,7 +312,7 @@ fn is_final_failure(state: &ExecutionState, policy: RestartPolicy) -> bool {
 }
 
 /// What is logged, and shown as the cause, when the server switches because of a failure.
-pub fn failure_text(WorkloadState { instance, state }: &WorkloadState) -> String {
+pub(crate) fn failure_text(WorkloadState { instance, state }: &WorkloadState) -> String {
     let mut state = state.clone();
     state.cut_info(EXCERPT_MAX);
     format!(

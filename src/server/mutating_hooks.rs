@@ -85,7 +85,7 @@ impl MutatingHooks {
     }
 
     /// Gives the hooks a plan. Its outcome comes later; until then no other plan may be given.
-    pub fn start_plan(&self, plan: WorkloadPlan) {
+    pub(crate) fn start_plan(&self, plan: WorkloadPlan) {
         if self.plans.try_send(plan).is_err() {
             log::error!("The mutating hooks do not take an update.");
         }
@@ -95,14 +95,14 @@ impl MutatingHooks {
     ///
     /// # Errors
     /// As a hook refuses or fails.
-    pub fn run(&self, plan: WorkloadPlan) -> HookOutcome {
+    pub(crate) fn run(&self, plan: WorkloadPlan) -> HookOutcome {
         self.start_plan(plan);
         let gone = || failed("", "the thread of the hooks ended");
         self.outcomes.recv().unwrap_or_else(|_| Err(gone()))
     }
 
     /// Where outcomes come in the order of the plans.
-    pub fn outcomes(&self) -> &Receiver<HookOutcome> {
+    pub(crate) fn outcomes(&self) -> &Receiver<HookOutcome> {
         &self.outcomes
     }
 }

@@ -22,16 +22,16 @@ use std::task::Waker;
 
 /// One stream.
 #[derive(Debug)]
-pub struct Peer {
+pub(crate) struct Peer {
     /// Which service it uses.
-    pub class: Service,
+    pub(crate) class: Service,
     /// The agent's name, or a name that no agent can have and no other stream has.
-    pub name: Name,
+    pub(crate) name: Name,
     /// The source that its log lines are counted for: the agent's name, or the holder of a
     /// commander's connection.
-    pub source: Name,
+    pub(crate) source: Name,
     /// What waits to be sent.
-    pub outbox: Outbox,
+    pub(crate) outbox: Outbox,
 }
 
 /// A connected agent.
@@ -39,25 +39,25 @@ pub struct Peer {
 pub struct Agent {
     /// Its stream. An agent is removed by its stream and not by its name, so that the late end of
     /// an old stream does not remove its successor.
-    pub peer: PeerId,
+    pub(crate) peer: PeerId,
     /// Its tags and load.
-    pub attributes: AgentAttributes,
+    pub(crate) attributes: AgentAttributes,
     /// What its program does beyond what every agent does.
-    pub capabilities: AgentCapabilities,
+    pub(crate) capabilities: AgentCapabilities,
     /// Instances with a state that were not wanted any more when the agent connected, and that it
     /// has not reported since. They are gone if its first report ends without them.
-    pub unconfirmed: BTreeSet<InstanceName>,
+    pub(crate) unconfirmed: BTreeSet<InstanceName>,
     /// Wanted instances that wait as an earlier server or connection has ordered, and whose update
     /// was sent again. `None` after the first report: what waits then was ordered on this
     /// connection.
-    pub resent: Option<BTreeSet<InstanceName>>,
+    pub(crate) resent: Option<BTreeSet<InstanceName>>,
     /// What it was sent to prepare.
-    pub to_prepare: Vec<AddedWorkload>,
+    pub(crate) to_prepare: Vec<AddedWorkload>,
 }
 
 impl Agent {
     /// Whether the update of a wanted instance that waits has to be sent again; only once for each.
-    pub fn must_resend(&mut self, instance: &InstanceName) -> bool {
+    pub(crate) fn must_resend(&mut self, instance: &InstanceName) -> bool {
         self.resent
             .as_mut()
             .is_some_and(|resent| resent.insert(instance.clone()))
@@ -66,30 +66,30 @@ impl Agent {
 
 /// All streams and all connected agents.
 #[derive(Debug, Default)]
-pub struct Peers {
+pub(crate) struct Peers {
     /// Streams by their number.
-    pub streams: BTreeMap<PeerId, Peer>,
+    pub(crate) streams: BTreeMap<PeerId, Peer>,
     /// Connected agents by name.
-    pub agents: BTreeMap<Name, Agent>,
+    pub(crate) agents: BTreeMap<Name, Agent>,
     /// Streams that did not take a message; closed at the end of the event.
     failed: Vec<PeerId>,
 }
 
 impl Peers {
     /// The stream `id`.
-    pub fn get(&self, id: PeerId) -> Option<&Peer> {
+    pub(crate) fn get(&self, id: PeerId) -> Option<&Peer> {
         self.streams.get(&id)
     }
 
     /// The stream of a connected agent.
-    pub fn of_agent(&self, name: &str) -> Option<PeerId> {
+    pub(crate) fn of_agent(&self, name: &str) -> Option<PeerId> {
         self.agents.get(name).map(|agent| agent.peer)
     }
 
     /// Whether a response for this peer would be sent soon; if not, `wake` is called when that is
     /// so. There is more room if its requester waits for no other (`is_only`), and some more if no
     /// other large one for its source waits.
-    pub fn has_room_for_answer(&self, peer: PeerId, is_only: bool, wake: &Waker) -> bool {
+    pub(crate) fn has_room_for_answer(&self, peer: PeerId, is_only: bool, wake: &Waker) -> bool {
         let Some(Peer { source, outbox, .. }) = self.get(peer) else {
             return true;
         };
@@ -107,7 +107,7 @@ impl Peers {
     }
 
     /// Who sent a request.
-    pub fn requester(&self, key: &RequestKey) -> Requester {
+    pub(crate) fn requester(&self, key: &RequestKey) -> Requester {
         let known = self
             .get(key.peer)
             .map(|peer| (peer.class == Service::Agent, peer.source.clone()));
@@ -122,7 +122,7 @@ impl Peers {
     }
 
     /// A stream that did not take a message, once for each.
-    pub fn take_failed(&mut self) -> Option<PeerId> {
+    pub(crate) fn take_failed(&mut self) -> Option<PeerId> {
         self.failed.pop()
     }
 
@@ -130,20 +130,20 @@ impl Peers {
 
     /// Puts a message for one stream. A stream that cannot take it is closed when the event is
     /// done.
-    pub fn send(&mut self, id: PeerId, message: FromServer) {
+    pub(crate) fn send(&mut self, id: PeerId, message: FromServer) {
         let result = self.get(id).map_or(Ok(()), |peer| peer.outbox.put(message));
         self.check(id, result);
     }
 
     /// Puts a message for an agent, if it is connected.
-    pub fn send_to_agent(&mut self, name: &str, message: FromServer) {
+    pub(crate) fn send_to_agent(&mut self, name: &str, message: FromServer) {
         if let Some(peer) = self.of_agent(name) {
             self.send(peer, message);
         }
     }
 
     /// Closes the stream when its outbox did not take a message.
-    pub fn check(&mut self, id: PeerId, result: Result<(), OutboxError>) {
+    pub(crate) fn check(&mut self, id: PeerId, result: Result<(), OutboxError>) {
         let Err(error) = result else { return };
         let Some(peer) = self.streams.get(&id).filter(|_| !self.failed.contains(&id)) else {
             return;
@@ -155,7 +155,7 @@ impl Peers {
 
     /// Sends a response. The id on the stream of an agent names the workload, and the agent removes
     /// that part. A request without an id has no response: nobody could assign it.
-    pub fn respond(&mut self, key: &RequestKey, content: ResponseContent) {
+    pub(crate) fn respond(&mut self, key: &RequestKey, content: ResponseContent) {
         if key.id.is_empty() {
             if let Some(peer) = self.get(key.peer) {
                 let _source = log_source(peer.source.clone());
@@ -176,14 +176,14 @@ impl Peers {
     }
 
     /// Responds with an error.
-    pub fn refuse(&mut self, key: &RequestKey, text: impl Display) {
+    pub(crate) fn refuse(&mut self, key: &RequestKey, text: impl Display) {
         self.respond(key, ResponseContent::Error(text.to_string()));
     }
 
     /// Responds with an error before all earlier responses, or not at all when much waits for the
     /// stream: requests without end must not fill the outbox that others on that stream need as
     /// well.
-    pub fn refuse_or_drop(&mut self, key: &RequestKey, text: impl Display) {
+    pub(crate) fn refuse_or_drop(&mut self, key: &RequestKey, text: impl Display) {
         let Some(peer) = self.get(key.peer).filter(|_| !key.id.is_empty()) else {
             return;
         };
@@ -196,12 +196,12 @@ impl Peers {
     }
 
     /// Sends `states` to every stream that receives broadcasts, and to no agent its own.
-    pub fn broadcast_states(&mut self, states: &[WorkloadState]) {
+    pub(crate) fn broadcast_states(&mut self, states: &[WorkloadState]) {
         self.broadcast(states, |class| class != Service::Command);
     }
 
     /// Sends `states` to command lines of an earlier version only.
-    pub fn broadcast_to_clis(&mut self, states: &[WorkloadState]) {
+    pub(crate) fn broadcast_to_clis(&mut self, states: &[WorkloadState]) {
         self.broadcast(states, |class| class == Service::Cli);
     }
 

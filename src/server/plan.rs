@@ -16,28 +16,28 @@ use std::sync::Arc;
 /// A workload at one time; nothing where it did not exist.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "StoredForm", into = "StoredForm")]
-pub struct Version {
+pub(crate) struct Version {
     /// As users asked for it.
-    pub desired: Option<Arc<Workload>>,
+    pub(crate) desired: Option<Arc<Workload>>,
     /// As templates made it.
-    pub rendered: Option<AddedWorkload>,
+    pub(crate) rendered: Option<AddedWorkload>,
     /// As its agent gets it, after hooks.
-    pub effective: Option<AddedWorkload>,
+    pub(crate) effective: Option<AddedWorkload>,
 }
 
 /// The workloads that differ, sorted by name. A changed workload is in both lists, even under the
 /// same instance name.
 #[derive(Debug, Default, PartialEq)]
-pub struct Difference {
+pub(crate) struct Difference {
     /// New and changed workloads.
-    pub added: Vec<AddedWorkload>,
+    pub(crate) added: Vec<AddedWorkload>,
     /// The instances that end.
-    pub deleted: Vec<InstanceName>,
+    pub(crate) deleted: Vec<InstanceName>,
 }
 
 impl Difference {
     /// What leads from `old` to these, `None` for those that go.
-    pub fn to(
+    pub(crate) fn to(
         old: &BTreeMap<Name, AddedWorkload>,
         new: impl Iterator<Item = (Name, Option<AddedWorkload>)>,
     ) -> Self {
@@ -55,7 +55,7 @@ impl Difference {
     }
 
     /// As a message; conditions of deletes are not known yet.
-    pub fn message(&self) -> WorkloadPlan {
+    pub(crate) fn message(&self) -> WorkloadPlan {
         let delete = |instance: &InstanceName| DeletedWorkload {
             instance: instance.clone(),
             dependencies: BTreeMap::new(),
@@ -67,7 +67,7 @@ impl Difference {
     }
 
     /// Makes the change in a set of workloads.
-    pub fn carry_out(&self, workloads: &mut BTreeMap<Name, AddedWorkload>) {
+    pub(crate) fn carry_out(&self, workloads: &mut BTreeMap<Name, AddedWorkload>) {
         for deleted in &self.deleted {
             workloads.remove(&deleted.workload);
         }
@@ -77,13 +77,15 @@ impl Difference {
     }
 
     /// Whether nothing differs.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.added.is_empty() && self.deleted.is_empty()
     }
 }
 
 /// What hooks added, checked.
-pub fn check_added(AddedWorkload { instance, workload }: &AddedWorkload) -> Result<(), String> {
+pub(crate) fn check_added(
+    AddedWorkload { instance, workload }: &AddedWorkload,
+) -> Result<(), String> {
     let InstanceName {
         workload: name,
         id,
@@ -103,7 +105,7 @@ pub fn check_added(AddedWorkload { instance, workload }: &AddedWorkload) -> Resu
 }
 
 /// The workload with the name of its instance, sharing the texts that are there already.
-pub fn added(name: &Name, workload: Arc<Workload>) -> AddedWorkload {
+pub(crate) fn added(name: &Name, workload: Arc<Workload>) -> AddedWorkload {
     let InstanceName { id, .. } = workload.instance_name(name);
     AddedWorkload {
         instance: InstanceName {
@@ -117,7 +119,7 @@ pub fn added(name: &Name, workload: Arc<Workload>) -> AddedWorkload {
 
 /// Sorts what changes by agent. Each agent gets one plan, in which the workloads are sorted by
 /// name.
-pub fn per_agent(
+pub(crate) fn per_agent(
     added: &[AddedWorkload],
     deleted: Vec<DeletedWorkload>,
 ) -> BTreeMap<Name, WorkloadPlan> {
@@ -143,7 +145,7 @@ pub fn per_agent(
 
 /// A form as it is stored. Where templates and hooks change nothing, no text stands there twice.
 #[derive(Serialize, Deserialize)]
-pub struct StoredForm {
+pub(crate) struct StoredForm {
     #[serde(skip_serializing_if = "Option::is_none")]
     desired: Option<Node>,
     /// None when it is the effective one.

@@ -26,26 +26,26 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 /// Workloads of a start that cannot be taken over, and why.
-pub type Failed = BTreeMap<Name, String>;
+pub(crate) type Failed = BTreeMap<Name, String>;
 
 /// An update that passed all checks but is not carried out yet.
 #[derive(Debug, Default)]
-pub struct PreparedUpdate {
+pub(crate) struct PreparedUpdate {
     /// What changes in the desired state.
-    pub change: StateChange,
+    pub(crate) change: StateChange,
     /// The new forms of the workloads that are rendered in another way, or that hooks have changed.
-    pub forms: BTreeMap<Name, Version>,
+    pub(crate) forms: BTreeMap<Name, Version>,
     /// Workloads that fail alone.
-    pub failed: Failed,
+    pub(crate) failed: Failed,
     /// Whether a client writes the config item of the mode, also with the text that it has.
-    pub writes_mode: bool,
+    pub(crate) writes_mode: bool,
     /// Workloads that are restarted.
-    pub restarted: BTreeSet<Name>,
+    pub(crate) restarted: BTreeSet<Name>,
 }
 
 /// What brings a change, which decides about workloads that cannot be taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Occasion {
+pub(crate) enum Occasion {
     /// A request: the whole update is refused.
     Update,
     /// The same of a workload, whose templates may render less.
@@ -140,7 +140,7 @@ impl Workloads {
     ///
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
-    pub fn prepare(
+    pub(crate) fn prepare(
         &self,
         change: StateChange,
         occasion: Occasion,
@@ -267,7 +267,7 @@ impl Workloads {
     ///
     /// # Errors
     /// [`UpdateError`] when a hook refused it, or its output cannot be carried out.
-    pub fn hooked(
+    pub(crate) fn hooked(
         &self,
         mut prepared: PreparedUpdate,
         outcome: HookOutcome,

@@ -16,23 +16,23 @@ use std::collections::BTreeMap;
 
 /// A request that is served beyond its response: its stream and its id there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RequestKey {
+pub(crate) struct RequestKey {
     /// The stream that it came on.
-    pub peer: PeerId,
+    pub(crate) peer: PeerId,
     /// As it came on that stream.
-    pub id: String,
+    pub(crate) id: String,
 }
 
 impl RequestKey {
     /// The workload that sent it through its agent: the part that the agent put before the
     /// workload's own id.
-    pub fn workload(&self) -> Option<&str> {
+    pub(crate) fn workload(&self) -> Option<&str> {
         self.id.split_once('@').map(|(workload, _)| workload)
     }
 
     /// The id that is unique in the cluster, under which agents know it: with the number of the
     /// stream before it.
-    pub fn full_id(&self) -> String {
+    pub(crate) fn full_id(&self) -> String {
         format!("{}@{}", self.peer.0, self.id)
     }
 }
@@ -40,28 +40,28 @@ impl RequestKey {
 /// Who sends requests. Responses to one requester keep their order, and what one requester uses is
 /// counted together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Requester {
+pub(crate) struct Requester {
     /// Whether it sends them on the stream of an agent.
-    pub is_agent: bool,
+    pub(crate) is_agent: bool,
     /// The agent, under whose name all its connections count; of a commander its certificate,
     /// address or user.
-    pub source: Name,
+    pub(crate) source: Name,
     /// The connection of a commander; `None` stands for all of that source.
-    pub peer: Option<PeerId>,
+    pub(crate) peer: Option<PeerId>,
     /// On the stream of an agent the name before the first `@` of the request id, which is a
     /// workload of that agent once the request is accepted; `None` on other streams, and where the
     /// id has no such part.
-    pub workload: Option<Name>,
+    pub(crate) workload: Option<Name>,
 }
 
 impl Requester {
     /// The agent whose stream it is; `None` for commanders.
-    pub fn agent(&self) -> Option<&Name> {
+    pub(crate) fn agent(&self) -> Option<&Name> {
         self.is_agent.then_some(&self.source)
     }
 
     /// The stream of an agent.
-    pub fn of_agent(name: &Name) -> Self {
+    pub(crate) fn of_agent(name: &Name) -> Self {
         Self {
             is_agent: true,
             source: name.clone(),
@@ -71,7 +71,7 @@ impl Requester {
     }
 
     /// What counts together with it, itself last.
-    pub fn accounts(&self) -> [Self; 3] {
+    pub(crate) fn accounts(&self) -> [Self; 3] {
         let stream = Self {
             workload: None,
             ..self.clone()
@@ -87,7 +87,7 @@ impl Requester {
     }
 
     /// The source of its log lines. On the stream of an agent each workload is one of its own.
-    pub fn log_source(&self) -> Name {
+    pub(crate) fn log_source(&self) -> Name {
         let source = &self.source;
         self.workload.as_ref().map_or_else(
             || source.clone(),
@@ -99,11 +99,11 @@ impl Requester {
 /// Why a request on the stream of an agent is denied. The texts begin as those of agents do.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Access denied: {0}")]
-pub struct Denied(String);
+pub(crate) struct Denied(String);
 
 /// What one workload may request.
 #[derive(Debug)]
-pub struct Right {
+pub(crate) struct Right {
     /// The instance that the agent was told to run last.
     instance: InstanceName,
     authorizer: Authorizer,
@@ -111,7 +111,7 @@ pub struct Right {
 
 /// What workloads may request through their agents: the rules of each are read once.
 #[derive(Debug, Default)]
-pub struct Rights {
+pub(crate) struct Rights {
     /// By agent and name: workloads with allow rules that are effective, or that still have a state
     /// on their agent.
     by_workload: BTreeMap<(Name, Name), Right>,
@@ -119,7 +119,7 @@ pub struct Rights {
 
 impl Rights {
     /// `added` is effective from now on.
-    pub fn begin(&mut self, AddedWorkload { instance, workload }: &AddedWorkload) {
+    pub(crate) fn begin(&mut self, AddedWorkload { instance, workload }: &AddedWorkload) {
         let key = (instance.agent.clone(), instance.workload.clone());
         let access = &workload.control_interface_access;
         if access.allow_rules.is_empty() {
@@ -136,7 +136,7 @@ impl Rights {
     /// `ended` is not effective any more, or has no state any more. The last rules of a workload
     /// count until it is not effective and no instance of it has a state on its agent; what is only
     /// staged was never there.
-    pub fn end(
+    pub(crate) fn end(
         &mut self,
         InstanceName {
             workload, agent, ..
@@ -154,11 +154,11 @@ impl Rights {
         }
     }
 
-    pub fn of(&self, agent: &Name, workload: &Name) -> Option<&Right> {
+    pub(crate) fn of(&self, agent: &Name, workload: &Name) -> Option<&Right> {
         self.by_workload.get(&(agent.clone(), workload.clone()))
     }
 
-    pub fn authorizer(&self, agent: &Name, workload: &Name) -> Result<&Authorizer, Denied> {
+    pub(crate) fn authorizer(&self, agent: &Name, workload: &Name) -> Result<&Authorizer, Denied> {
         let denied = || {
             let workload = excerpt(workload);
             Denied(format!(
@@ -172,7 +172,7 @@ impl Rights {
     }
 
     /// The instance that the requests of `requester` belong to.
-    pub fn owner(&self, requester: &Requester) -> Option<InstanceName> {
+    pub(crate) fn owner(&self, requester: &Requester) -> Option<InstanceName> {
         self.of(requester.agent()?, requester.workload.as_ref()?)
             .map(|right| right.instance.clone())
     }
@@ -182,7 +182,11 @@ impl Rights {
     ///
     /// # Errors
     /// [`Denied`] with the reason.
-    pub fn authorize(&self, requester: &Requester, content: &RequestContent) -> Result<(), Denied> {
+    pub(crate) fn authorize(
+        &self,
+        requester: &Requester,
+        content: &RequestContent,
+    ) -> Result<(), Denied> {
         let Some((workload, authorizer)) = self.rules_for(requester, content)? else {
             return Ok(());
         };
@@ -196,7 +200,7 @@ impl Rights {
     ///
     /// # Errors
     /// [`Denied`] when no workload of that agent may send any request of that kind.
-    pub fn rules_for<'r>(
+    pub(crate) fn rules_for<'r>(
         &'r self,
         requester: &'r Requester,
         content: &RequestContent,
@@ -216,7 +220,7 @@ impl Rights {
     }
 }
 
-pub fn denied(workload: &str, denial: &Denial) -> Denied {
+pub(crate) fn denied(workload: &str, denial: &Denial) -> Denied {
     Denied(format!(
         "by the rules of workload '{workload}': {}",
         excerpt(&denial.to_string())
@@ -227,7 +231,7 @@ pub fn denied(workload: &str, denial: &Denial) -> Denied {
 #[cfg(debug_assertions)]
 impl Rights {
     /// Number of workloads that are remembered although they are not effective.
-    pub fn ending(&self, workloads: &Workloads) -> usize {
+    pub(crate) fn ending(&self, workloads: &Workloads) -> usize {
         let agent_of = |workload: &Name| {
             workloads
                 .effective

@@ -19,9 +19,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// The config file when no option names one.
-pub const DEFAULT_CONFIG_FILE: &str = "/etc/ankaios/ank-server.conf";
+pub(crate) const DEFAULT_CONFIG_FILE: &str = "/etc/ankaios/ank-server.conf";
 /// The folder of hooks whose entry names none.
-pub const DEFAULT_HOOKS_FOLDER: &str = "/usr/libexec/ankaios/hooks";
+pub(crate) const DEFAULT_HOOKS_FOLDER: &str = "/usr/libexec/ankaios/hooks";
 const DEFAULT_ADDRESS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 25551);
 /// The user of the server and the group of the socket's file may connect.
@@ -167,18 +167,18 @@ fn mode_name<'de, D: serde::Deserializer<'de>>(text: D) -> Result<Option<String>
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct HookEntry {
     /// Name of the program, and of the hook in messages.
-    pub name: String,
+    pub(crate) name: String,
     /// Hooks with a lower number run first; 0 to 255.
     #[serde(default)]
-    pub prio: Number<0, { u8::MAX as u64 }>,
+    pub(crate) prio: Number<0, { u8::MAX as u64 }>,
     /// Folder of the program.
     #[serde(default = "default_hooks_folder")]
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// How long it may run, in seconds, 1 to 65535; a hook that takes longer is ended and the
     /// update refused.
     #[serde(default)]
     // Timeout of a hook unless the config file has another one, in seconds. Updates wait meanwhile.
-    pub timeout_s: Number<1, { u16::MAX as u64 }, 10>,
+    pub(crate) timeout_s: Number<1, { u16::MAX as u64 }, 10>,
 }
 
 /// Which config item holds the mode of the vehicle.

@@ -36,7 +36,7 @@ const STORE_RETRY: Duration = Duration::from_secs(30);
 
 /// Longest time that the server waits for its disk before staged updates are carried out. All
 /// others wait meanwhile.
-pub const STORE_WAIT: Duration = Duration::from_millis(500);
+pub(crate) const STORE_WAIT: Duration = Duration::from_millis(500);
 /// So many times as long as it has waited it takes until it may wait as long again: a second in any
 /// ten seconds.
 const STORE_WAIT_REGAINED: u32 = 20;
@@ -66,7 +66,7 @@ const CHECK_BYTES: usize = 4096;
 const HEADER: &str = "ankaios-lite desired state 1 sha256:";
 
 /// Highest number of a guarded update. Nobody makes so many; all readers of JSON have it exactly.
-pub const UPDATE_NUMBER_MAX: u64 = 1 << 53;
+pub(crate) const UPDATE_NUMBER_MAX: u64 = 1 << 53;
 
 /// The key of guarded updates in the file; earlier servers ignore it.
 const UPDATES: &str = "updates";
@@ -75,7 +75,7 @@ const UPDATES: &str = "updates";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoredUpdates {
     /// The newest number that was given.
-    pub newest: u64,
+    pub(crate) newest: u64,
     /// In the order in which they have ended, the open ones first.
     pub list: Vec<StoredUpdate>,
 }
@@ -183,13 +183,13 @@ impl StateStore {
     }
 
     /// Gives the writer a state; never waits. One that it has not begun to write is replaced.
-    pub fn store(&mut self, state: Stored) {
+    pub(crate) fn store(&mut self, state: Stored) {
         self.put(state, None);
     }
 
     /// As [`Self::store`], and waits until the writer has tried it, as long as the server may wait
     /// by now.
-    pub fn store_and_wait(&mut self, state: Stored) {
+    pub(crate) fn store_and_wait(&mut self, state: Stored) {
         let (tried, wait) = bounded(1);
         self.put(state, Some(tried));
         let begin = SystemClock.now();
@@ -207,7 +207,7 @@ impl StateStore {
     }
 
     /// Takes over what the writer has done.
-    pub fn take_report(&mut self) {
+    pub(crate) fn take_report(&mut self) {
         let Ok(report) = self.reports.try_recv() else {
             return;
         };
@@ -220,14 +220,14 @@ impl StateStore {
     }
 
     /// Whether a state was stored since the start that is not the older copy with which it began.
-    pub fn has_stored(&self) -> bool {
+    pub(crate) fn has_stored(&self) -> bool {
         self.report.has_stored
     }
 
     /// Why a restart of the server would go back to an older state, for users; `None` while all is
     /// well.
     // [impl->swdd~server-warns-of-unstored-state~1]
-    pub fn warning(&self) -> Option<String> {
+    pub(crate) fn warning(&self) -> Option<String> {
         let folder = self.folder.display();
         let consequence =
             "a restart of the server would go back to the state that was stored before";

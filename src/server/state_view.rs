@@ -192,7 +192,7 @@ fn state_parts(wanted: &Wanted<'_>, state: &ExecutionState) -> Option<Node> {
 }
 
 /// The wanted entries of a map whose values are rendered only when they are wanted.
-pub fn entries<K, V>(
+pub(crate) fn entries<K, V>(
     wanted: &Wanted<'_>,
     map: &BTreeMap<K, V>,
     node: impl Fn(&V) -> Node,
@@ -225,7 +225,7 @@ where
 }
 
 /// A map of the parts that exist, or nothing when there is none and the map itself is not wanted.
-pub fn present<const N: usize>(
+pub(crate) fn present<const N: usize>(
     wanted: &Wanted<'_>,
     parts: [(&str, Option<Node>); N],
 ) -> Option<Node> {

@@ -38,7 +38,7 @@ const INDENT: (&str, &str) = ("indent", "{{content}}");
 
 /// A workload cannot be rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RenderError {
+pub(crate) enum RenderError {
     /// A name for templates refers to a config that does not exist.
     #[error("Workload references config key '{0}' that does not exist")]
     MissingConfig(String),
@@ -69,7 +69,7 @@ const TOO_MANY_STEPS: &str = "the templates of this update or start take too man
     use shorter lists, texts and templates, fewer loops inside of each other, or several updates";
 
 /// Renders workloads.
-pub struct Templates {
+pub(crate) struct Templates {
     engine: Handlebars<'static>,
     /// Steps that are left. Shared with the helper that counts them.
     steps_left: Arc<AtomicUsize>,
@@ -121,14 +121,14 @@ fn take_steps(left: &AtomicUsize, steps: usize) -> HelperResult {
 
 /// The steps for a start. Each workload may take its share first, and the rest is for those that
 /// need more, so that no workload takes the steps of the others.
-pub struct StartBudget {
+pub(crate) struct StartBudget {
     steps_left: usize,
     share: usize,
 }
 
 impl StartBudget {
     /// For a start with so many workloads.
-    pub fn new(workloads: usize) -> Self {
+    pub(crate) fn new(workloads: usize) -> Self {
         Self {
             steps_left: TEMPLATE_START_STEPS,
             share: TEMPLATE_START_STEPS / TEMPLATE_START_SHARE / workloads.max(1),
@@ -139,7 +139,7 @@ impl StartBudget {
 impl Templates {
     /// Another update begins: its templates may do so many steps and render so many bytes
     /// altogether.
-    pub fn begin(&self, steps: usize, bytes: usize) {
+    pub(crate) fn begin(&self, steps: usize, bytes: usize) {
         self.steps_left.store(steps, Ordering::Relaxed);
         self.output_left.set(bytes);
     }
@@ -149,7 +149,7 @@ impl Templates {
     ///
     /// # Errors
     /// [`RenderError`], see [`Templates::render`].
-    pub fn render_within<'c, 'w>(
+    pub(crate) fn render_within<'c, 'w>(
         &self,
         budget: &mut StartBudget,
         all: bool,
@@ -174,7 +174,7 @@ impl Templates {
     /// # Errors
     /// [`RenderError`] for the first field, or a config that is missing even if no template uses
     /// it.
-    pub fn render<'c, 'w>(
+    pub(crate) fn render<'c, 'w>(
         &self,
         workload: &'w Arc<Workload>,
         config: impl Fn(&str) -> Option<&'c ConfigItem>,

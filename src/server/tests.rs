@@ -42,8 +42,8 @@ impl From<DesiredState> for Stored {
 }
 
 /// A server with peers whose messages are read directly from their outboxes.
-pub struct Cluster {
-    pub server: ServerLoop,
+pub(crate) struct Cluster {
+    pub(crate) server: ServerLoop,
     readers: BTreeMap<PeerId, OutboxReader>,
     /// What hooks are asked, when there are some.
     plans: Receiver<WorkloadPlan>,
@@ -82,25 +82,25 @@ impl Drop for Cluster {
 
 impl Cluster {
     /// A server that was started with the manifest `yaml`.
-    pub fn with_manifest(yaml: &str) -> Self {
+    pub(crate) fn with_manifest(yaml: &str) -> Self {
         let mut cluster = Self::default();
         cluster.server.start_with(desired(yaml)).unwrap();
         cluster
     }
 
     /// From now on hooks are asked, which answer when the test says so.
-    pub fn hook(&mut self) {
+    pub(crate) fn hook(&mut self) {
         let (hooks, plans) = MutatingHooks::scripted();
         self.server.set_hooks(hooks);
         self.plans = plans;
     }
 
-    pub fn open(&mut self, hello: PeerHello) -> PeerId {
+    pub(crate) fn open(&mut self, hello: PeerHello) -> PeerId {
         self.open_from("", hello)
     }
 
     /// As [`Self::open`], of a peer whose log lines count for `source`, unless it is an agent.
-    pub fn open_from(&mut self, source: &str, hello: PeerHello) -> PeerId {
+    pub(crate) fn open_from(&mut self, source: &str, hello: PeerHello) -> PeerId {
         self.opened += 1;
         let peer = PeerId(self.opened);
         let (outbox, reader) = outbox_waking(
@@ -119,11 +119,11 @@ impl Cluster {
         peer
     }
 
-    pub fn agent(&mut self, name: &str) -> PeerId {
+    pub(crate) fn agent(&mut self, name: &str) -> PeerId {
         self.agent_with(name, Default::default())
     }
 
-    pub fn agent_with(&mut self, name: &str, capabilities: AgentCapabilities) -> PeerId {
+    pub(crate) fn agent_with(&mut self, name: &str, capabilities: AgentCapabilities) -> PeerId {
         self.open(PeerHello::Agent(AgentHello {
             agent: name.to_owned(),
             tags: BTreeMap::new(),
@@ -133,27 +133,27 @@ impl Cluster {
     }
 
     /// An agent whose first messages were read already.
-    pub fn settled_agent(&mut self, name: &str) -> PeerId {
+    pub(crate) fn settled_agent(&mut self, name: &str) -> PeerId {
         let peer = self.agent(name);
         self.take_all();
         peer
     }
 
-    pub fn commander(&mut self) -> PeerId {
+    pub(crate) fn commander(&mut self) -> PeerId {
         self.open(PeerHello::Commander)
     }
 
-    pub fn close(&mut self, peer: PeerId) {
+    pub(crate) fn close(&mut self, peer: PeerId) {
         self.server
             .on_event(ServerEvent::Peer(PeerEvent::Closed { peer }));
     }
 
     /// The peer dies without an event for the server.
-    pub fn break_outbox(&mut self, peer: PeerId) {
+    pub(crate) fn break_outbox(&mut self, peer: PeerId) {
         self.readers.remove(&peer);
     }
 
-    pub fn send(&mut self, peer: PeerId, message: ToServer) {
+    pub(crate) fn send(&mut self, peer: PeerId, message: ToServer) {
         self.server.on_event(ServerEvent::Peer(PeerEvent::Message {
             peer,
             message,
@@ -161,7 +161,7 @@ impl Cluster {
         }));
     }
 
-    pub fn report(&mut self, peer: PeerId, states: &[(&InstanceName, Phase)]) {
+    pub(crate) fn report(&mut self, peer: PeerId, states: &[(&InstanceName, Phase)]) {
         let states = states
             .iter()
             .map(|(instance, phase)| state(instance, *phase))
@@ -170,12 +170,12 @@ impl Cluster {
     }
 
     /// What was sent to `peer` since the last look.
-    pub fn take(&self, peer: PeerId) -> Vec<FromServer> {
+    pub(crate) fn take(&self, peer: PeerId) -> Vec<FromServer> {
         std::iter::from_fn(|| self.readers[&peer].try_next()).collect()
     }
 
     /// The one plan that the agent was sent since the last look.
-    pub fn one_plan(&self, agent: PeerId) -> WorkloadPlan {
+    pub(crate) fn one_plan(&self, agent: PeerId) -> WorkloadPlan {
         let messages = self.take(agent);
         let [plan] = plans(&messages)[..] else {
             panic!("{messages:?}")
@@ -184,17 +184,22 @@ impl Cluster {
     }
 
     /// Forgets what was sent to anybody.
-    pub fn take_all(&self) {
+    pub(crate) fn take_all(&self) {
         self.readers.keys().for_each(|peer| drop(self.take(*peer)));
     }
 
     /// Whether the server has dropped its end of the stream.
-    pub fn is_closed(&self, peer: PeerId) -> bool {
+    pub(crate) fn is_closed(&self, peer: PeerId) -> bool {
         !self.server.peers.streams.contains_key(&peer)
     }
 
     /// Sends a request without reading its response.
-    pub fn send_request(&mut self, peer: PeerId, id: impl Into<String>, content: RequestContent) {
+    pub(crate) fn send_request(
+        &mut self,
+        peer: PeerId,
+        id: impl Into<String>,
+        content: RequestContent,
+    ) {
         self.send(
             peer,
             ToServer::Request(Request {
@@ -205,7 +210,7 @@ impl Cluster {
     }
 
     /// The responses that were sent to `peer` since the last look, and nothing else.
-    pub fn responses(&self, peer: PeerId) -> Vec<ResponseContent> {
+    pub(crate) fn responses(&self, peer: PeerId) -> Vec<ResponseContent> {
         let content = |message| match message {
             FromServer::Response(response) => response.content,
             other => panic!("{other:?}"),
@@ -214,7 +219,7 @@ impl Cluster {
     }
 
     /// Sends a request and returns the response to it, which must be the last message.
-    pub fn request(&mut self, peer: PeerId, content: RequestContent) -> ResponseContent {
+    pub(crate) fn request(&mut self, peer: PeerId, content: RequestContent) -> ResponseContent {
         self.send_request(peer, "question", content);
         match self.take(peer).pop() {
             Some(FromServer::Response(Response { id, content })) if id == "question" => content,
@@ -223,7 +228,7 @@ impl Cluster {
     }
 
     /// Sends an update from a new commander. Returns added and deleted instances, or the error.
-    pub fn update(
+    pub(crate) fn update(
         &mut self,
         new_state: &str,
         masks: &[&str],
@@ -235,7 +240,7 @@ impl Cluster {
     }
 
     /// What a new commander reads with `masks`, as JSON.
-    pub fn read(&mut self, masks: &[&str]) -> String {
+    pub(crate) fn read(&mut self, masks: &[&str]) -> String {
         let commander = self.commander();
         let answer = self.request(commander, read(masks, false));
         self.send(commander, ToServer::Goodbye);
@@ -249,7 +254,7 @@ impl Cluster {
     }
 
     /// The phase of an instance as the server knows it.
-    pub fn phase(&self, instance: &InstanceName) -> Option<Phase> {
+    pub(crate) fn phase(&self, instance: &InstanceName) -> Option<Phase> {
         self.server
             .workloads
             .states
@@ -269,7 +274,7 @@ fn plans(messages: &[FromServer]) -> Vec<&WorkloadPlan> {
     messages.iter().filter_map(plan).collect()
 }
 
-pub fn desired(yaml: &str) -> DesiredState {
+pub(crate) fn desired(yaml: &str) -> DesiredState {
     ankaios_model::manifest::Manifest::parse(yaml)
         .unwrap()
         .into_desired_state()
@@ -286,12 +291,12 @@ fn outcome(answer: ResponseContent) -> Result<(Vec<String>, Vec<String>), String
 }
 
 /// A read, or a subscription.
-pub fn read(masks: &[&str], subscribe: bool) -> RequestContent {
+pub(crate) fn read(masks: &[&str], subscribe: bool) -> RequestContent {
     let masks = masks.iter().map(|mask| (*mask).to_owned()).collect();
     RequestContent::CompleteState(ReadState { masks, subscribe })
 }
 
-pub fn update(new_state: &str, masks: &[&str]) -> RequestContent {
+pub(crate) fn update(new_state: &str, masks: &[&str]) -> RequestContent {
     let masks = masks.iter().map(|mask| (*mask).to_owned()).collect();
     RequestContent::UpdateState(UpdateState {
         new_state: Some(Ok(tree(new_state))),
@@ -301,7 +306,7 @@ pub fn update(new_state: &str, masks: &[&str]) -> RequestContent {
 }
 
 /// A field tree from YAML.
-pub fn tree(yaml: &str) -> Node {
+pub(crate) fn tree(yaml: &str) -> Node {
     fn node(value: &serde_yaml::Value) -> Node {
         match value {
             serde_yaml::Value::Mapping(entries) => Node::map(
@@ -317,11 +322,11 @@ pub fn tree(yaml: &str) -> Node {
     node(&serde_yaml::from_str(yaml).unwrap())
 }
 
-pub fn state(instance: &InstanceName, phase: Phase) -> WorkloadState {
+pub(crate) fn state(instance: &InstanceName, phase: Phase) -> WorkloadState {
     WorkloadState::new(instance.clone(), ExecutionState::plain(phase))
 }
 
-pub fn names(added: &[AddedWorkload]) -> Vec<String> {
+pub(crate) fn names(added: &[AddedWorkload]) -> Vec<String> {
     added
         .iter()
         .map(|added| added.instance.workload.to_string())

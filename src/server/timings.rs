@@ -21,7 +21,7 @@ const READY_PREFIX: &str = "ready: ";
 
 /// The times of all instances.
 #[derive(Debug)]
-pub struct Timings {
+pub(crate) struct Timings {
     /// When the server started.
     start: Instant,
     /// The time from the boot of the node until then.
@@ -59,7 +59,7 @@ impl Default for Timings {
 
 impl Timings {
     /// The instance is wanted since `now`, for the first time or in another form.
-    pub fn accept(&mut self, instance: &InstanceName, now: Instant) {
+    pub(crate) fn accept(&mut self, instance: &InstanceName, now: Instant) {
         let desired = Some(self.moment(now));
         self.instances.insert(
             instance.clone(),
@@ -73,7 +73,7 @@ impl Timings {
     /// The agent of the instance has reported its state. `is_wanted` is whether the instance is
     /// wanted.
     // [impl->swdd~server-keeps-start-times~1]
-    pub fn report(
+    pub(crate) fn report(
         &mut self,
         instance: &InstanceName,
         state: &ExecutionState,
@@ -95,7 +95,7 @@ impl Timings {
     }
 
     /// The instance is neither wanted nor has a state any more.
-    pub fn remove(&mut self, instance: &InstanceName) {
+    pub(crate) fn remove(&mut self, instance: &InstanceName) {
         self.instances.remove(instance);
     }
 
@@ -104,7 +104,7 @@ impl Timings {
     }
 
     /// What is wanted of all times, as a tree; `None` when that is nothing.
-    pub fn read(&self, now: Instant, wanted: &Wanted<'_>) -> Option<Node> {
+    pub(crate) fn read(&self, now: Instant, wanted: &Wanted<'_>) -> Option<Node> {
         let now = milliseconds(now.saturating_duration_since(self.start));
         let parts = [
             ("now", wanted.below("now").take(Node::Number(now))),
@@ -229,7 +229,7 @@ impl StartTimes {
 #[cfg(debug_assertions)]
 impl Timings {
     /// The instances that have times.
-    pub fn instances(&self) -> impl Iterator<Item = &InstanceName> {
+    pub(crate) fn instances(&self) -> impl Iterator<Item = &InstanceName> {
         self.instances.keys()
     }
 }

@@ -21,27 +21,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Tags by key.
-pub type Tags = BTreeMap<String, String>;
+pub(crate) type Tags = BTreeMap<String, String>;
 
 /// What an update changes; everything else costs nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct StateChange {
+pub(crate) struct StateChange {
     /// The version of the state, if that is named; it may be as it was.
-    pub api_version: Option<String>,
+    pub(crate) api_version: Option<String>,
     /// Workloads in their new form, `None` for those that go; none is as it was, but for those that
     /// are tried again.
-    pub workloads: BTreeMap<Name, Option<Arc<Workload>>>,
+    pub(crate) workloads: BTreeMap<Name, Option<Arc<Workload>>>,
     /// Configs, likewise.
-    pub configs: BTreeMap<String, Option<ConfigItem>>,
+    pub(crate) configs: BTreeMap<String, Option<ConfigItem>>,
     /// New tags of agents; only those of connected agents are changed.
-    pub agent_tags: BTreeMap<Name, Tags>,
+    pub(crate) agent_tags: BTreeMap<Name, Tags>,
     /// Guarded updates that may be made once more although they were undone.
-    pub forgotten_updates: BTreeSet<u64>,
+    pub(crate) forgotten_updates: BTreeSet<u64>,
 }
 
 impl StateChange {
     /// What leads from `old` to `new`.
-    pub fn between(old: &DesiredState, new: DesiredState) -> Self {
+    pub(crate) fn between(old: &DesiredState, new: DesiredState) -> Self {
         Self {
             api_version: Some(new.api_version),
             workloads: differences(&old.workloads, new.workloads),
@@ -51,7 +51,7 @@ impl StateChange {
     }
 
     /// Whether the desired state stays as it is.
-    pub fn keeps(&self, desired: &DesiredState) -> bool {
+    pub(crate) fn keeps(&self, desired: &DesiredState) -> bool {
         self.workloads.is_empty()
             && self.configs.is_empty()
             && self
@@ -61,7 +61,7 @@ impl StateChange {
     }
 
     /// A workload of `desired` after the change.
-    pub fn workload<'a>(
+    pub(crate) fn workload<'a>(
         &'a self,
         desired: &'a DesiredState,
         name: &str,
@@ -73,7 +73,11 @@ impl StateChange {
     }
 
     /// A config of `desired` after the change.
-    pub fn config<'a>(&'a self, desired: &'a DesiredState, key: &str) -> Option<&'a ConfigItem> {
+    pub(crate) fn config<'a>(
+        &'a self,
+        desired: &'a DesiredState,
+        key: &str,
+    ) -> Option<&'a ConfigItem> {
         match self.configs.get(key) {
             Some(changed) => changed.as_ref(),
             None => desired.configs.get(key),
@@ -81,7 +85,7 @@ impl StateChange {
     }
 
     /// Makes the change. Returns the change that leads back.
-    pub fn carry_out(self, desired: &mut DesiredState) -> Self {
+    pub(crate) fn carry_out(self, desired: &mut DesiredState) -> Self {
         Self {
             api_version: self
                 .api_version
@@ -149,17 +153,17 @@ pub enum UpdateError {
 
 impl UpdateError {
     /// The state that the update leads to is not valid.
-    pub fn invalid(reason: impl std::fmt::Display) -> Self {
+    pub(crate) fn invalid(reason: impl std::fmt::Display) -> Self {
         Self::Other(format!("Resulting State is invalid, reason: '{reason}'"))
     }
 
     /// Workloads wait for each other, each for the next one and the last one for the first one.
-    pub fn cycle(cycle: &[Name]) -> Self {
+    pub(crate) fn cycle(cycle: &[Name]) -> Self {
         Self::Other(cycle_text(cycle))
     }
 
     /// The text of the error response.
-    pub fn answer(&self) -> String {
+    pub(crate) fn answer(&self) -> String {
         match self {
             Self::Rule(_) => self.to_string(),
             Self::Veto { hook, reason } => {
@@ -182,7 +186,7 @@ fn unparsable(reason: impl std::fmt::Display) -> UpdateError {
 /// # Errors
 /// [`UpdateError`] when the new state cannot be read, a mask cannot be followed or the result lacks
 /// something.
-pub fn requested_change(
+pub(crate) fn requested_change(
     current: StateView<'_>,
     update: UpdateState,
     may_forget: bool,

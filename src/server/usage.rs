@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// The part of the complete state that samples are.
-pub const USAGE: &str = "usage";
+pub(crate) const USAGE: &str = "usage";
 
 impl UsageRead {
     /// The sample of an agent has come, as the response to the request `number`, or will never

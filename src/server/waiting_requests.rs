@@ -34,9 +34,9 @@ const REST_MAX: Duration = Duration::from_secs(10);
 const WAITING: usize = 512;
 /// Those of one agent or one connection of a commander. They keep their places in the inbox, so the
 /// connection of a commander with as many is read no further.
-pub const WAITING_OF_STREAM: usize = WAITING / 4;
+pub(crate) const WAITING_OF_STREAM: usize = WAITING / 4;
 /// Those of one workload. Our agents pass on one at a time, other implementations all.
-pub const WAITING_OF_WORKLOAD: usize = 16;
+pub(crate) const WAITING_OF_WORKLOAD: usize = 16;
 /// What all of them take in memory, in bytes. A single one may be larger.
 const WAITING_BYTES: usize = 6 * 1024 * 1024;
 /// One part in so many of the places and bytes is kept for small requests on connections without
@@ -57,19 +57,19 @@ struct Waiting {
 
 /// An update that the hooks have.
 #[derive(Debug)]
-pub struct WithHooks {
-    pub requester: Requester,
-    pub key: RequestKey,
+pub(crate) struct WithHooks {
+    pub(crate) requester: Requester,
+    pub(crate) key: RequestKey,
     /// As it was requested, in case that the state becomes another meanwhile.
-    pub content: RequestContent,
-    pub prepared: PreparedUpdate,
+    pub(crate) content: RequestContent,
+    pub(crate) prepared: PreparedUpdate,
     /// [`super::workloads::Workloads::commits`] when it was prepared.
-    pub commits: u64,
+    pub(crate) commits: u64,
 }
 
 /// The update that the hooks have, what waits, and who rests.
 #[derive(Debug, Default)]
-pub struct WaitingRequests {
+pub(crate) struct WaitingRequests {
     with_hooks: Option<WithHooks>,
     queue: VecDeque<Waiting>,
     /// When they have rested for all that was done for them: agents, certificates, addresses and
@@ -86,7 +86,7 @@ impl WaitingRequests {
     // ------------------------------------------------------------------- rests
 
     /// The server has worked for `requester` from `begin` to `end`.
-    pub fn charge(&mut self, requester: &Requester, begin: Instant, end: Instant) {
+    pub(crate) fn charge(&mut self, requester: &Requester, begin: Instant, end: Instant) {
         let rest = end.saturating_duration_since(begin).saturating_mul(REST);
         if rest.is_zero() {
             return;
@@ -101,7 +101,7 @@ impl WaitingRequests {
     }
 
     /// Whether an agent rests.
-    pub fn agent_rests(&self, agent: &Name, now: Instant) -> bool {
+    pub(crate) fn agent_rests(&self, agent: &Name, now: Instant) -> bool {
         self.rests(&Requester::of_agent(agent), now).contains(&true)
     }
 
@@ -125,7 +125,7 @@ impl WaitingRequests {
     /// Whether a request has to wait: its requester rests or has older ones that wait, hooks work
     /// on an update before it, an update would pass others that waited for hooks, or its response
     /// would not be sent soon, as `has_room` returns.
-    pub fn must_wait(
+    pub(crate) fn must_wait(
         &self,
         requester: &Requester,
         content: &RequestContent,
@@ -152,7 +152,7 @@ impl WaitingRequests {
     }
 
     /// The update that the hooks have, and those that wait.
-    pub fn updates(&self) -> impl Iterator<Item = &RequestKey> {
+    pub(crate) fn updates(&self) -> impl Iterator<Item = &RequestKey> {
         let first = self.with_hooks.iter().map(|first| &first.key);
         first.chain(
             self.queue
@@ -163,13 +163,13 @@ impl WaitingRequests {
     }
 
     /// Whether hooks work on an update.
-    pub fn hooks_work(&self) -> bool {
+    pub(crate) fn hooks_work(&self) -> bool {
         self.with_hooks.is_some()
     }
 
     /// Lets a request wait; `place` is kept as long as it does. What there is no room for is
     /// returned.
-    pub fn add(
+    pub(crate) fn add(
         &mut self,
         requester: Requester,
         key: RequestKey,
@@ -212,12 +212,12 @@ impl WaitingRequests {
     }
 
     /// The hooks work on this update.
-    pub fn begin(&mut self, update: WithHooks) {
+    pub(crate) fn begin(&mut self, update: WithHooks) {
         self.with_hooks = Some(update);
     }
 
     /// The hooks are done with the update that is returned.
-    pub fn end(&mut self) -> Option<WithHooks> {
+    pub(crate) fn end(&mut self) -> Option<WithHooks> {
         self.with_hooks.take()
     }
 
@@ -226,7 +226,7 @@ impl WaitingRequests {
     /// whether a response would be sent soon). Of requesters that rest it is the oldest only if
     /// there is no other; whose stream does not rest comes before others of its address, and a
     /// workload that does not before others of its stream.
-    pub fn next(
+    pub(crate) fn next(
         &mut self,
         now: Instant,
         has_room: impl Fn(PeerId) -> bool,
@@ -259,7 +259,7 @@ impl WaitingRequests {
     }
 
     /// Drops requests under `key` that would last longer than their response. Returns how many.
-    pub fn withdraw(&mut self, key: &RequestKey) -> usize {
+    pub(crate) fn withdraw(&mut self, key: &RequestKey) -> usize {
         let before = self.queue.len();
         self.queue.retain(|waiting| {
             let lasting = match &waiting.content {
@@ -274,12 +274,12 @@ impl WaitingRequests {
 
     /// A stream has ended. Its updates are carried out all the same, as if the response was lost;
     /// its other requests need no response any more.
-    pub fn remove_peer(&mut self, peer: PeerId) {
+    pub(crate) fn remove_peer(&mut self, peer: PeerId) {
         self.queue
             .retain(|waiting| waiting.key.peer != peer || waiting.content.is_update());
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 }

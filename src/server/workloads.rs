@@ -15,13 +15,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Additional info stored of such an instance, in bytes.
-pub const UNWANTED_INFO_MAX: usize = 256;
+pub(crate) const UNWANTED_INFO_MAX: usize = 256;
 /// Instances of one agent that were never wanted, as long as it is connected. More can only be a
 /// mistake or an attack.
-pub const NEVER_WANTED: usize = 1_000;
+pub(crate) const NEVER_WANTED: usize = 1_000;
 /// Those of one workload among them: containers of a few earlier forms may be left. Each is
 /// compared with all known deletes.
-pub const NEVER_WANTED_OF_WORKLOAD: usize = 16;
+pub(crate) const NEVER_WANTED_OF_WORKLOAD: usize = 16;
 /// What those of all agents together take, in bytes of their names and the longest infos, so there
 /// are at most 4,000: every client that reads the state gets them, and programs of other
 /// implementations take 4 MiB.
@@ -36,76 +36,76 @@ const DELETED_BYTES: usize = 10 * 1024 * 1024;
 const STATE_BYTES: usize = 256;
 /// Those of one workload among them: updates that follow each other faster than its agent carries
 /// them out.
-pub const DELETED_OF_WORKLOAD: usize = 256;
+pub(crate) const DELETED_OF_WORKLOAD: usize = 256;
 
 /// The info of a workload that is out of the effective state until its restart goes on.
 const RESTARTS: &str = "being restarted";
 
 /// Workloads that are restarted together.
 #[derive(Debug)]
-pub struct Restart {
+pub(crate) struct Restart {
     /// All of them.
-    pub names: BTreeSet<Name>,
+    pub(crate) names: BTreeSet<Name>,
     /// Instances whose ends it waits for.
-    pub stopping: Vec<InstanceName>,
+    pub(crate) stopping: Vec<InstanceName>,
 }
 
 /// All workloads.
 #[derive(Default)]
-pub struct Workloads {
+pub(crate) struct Workloads {
     /// What users asked for.
-    pub desired: DesiredState,
+    pub(crate) desired: DesiredState,
     /// Which of these use which configs.
-    pub config_users: Users<Name>,
+    pub(crate) config_users: Users<Name>,
     /// What agents have to run, by workload. Shares its workloads with `desired` as long as nothing
     /// is rendered.
-    pub effective: BTreeMap<Name, AddedWorkload>,
+    pub(crate) effective: BTreeMap<Name, AddedWorkload>,
     /// Which of these need which others running.
-    pub dependents: Users<Name>,
+    pub(crate) dependents: Users<Name>,
     /// The rendered workloads as they were before hooks changed them; only kept when there are
     /// hooks.
-    pub before_hooks: Option<BTreeMap<Name, AddedWorkload>>,
+    pub(crate) before_hooks: Option<BTreeMap<Name, AddedWorkload>>,
     /// The modes of the vehicle; only where the settings name their config item.
-    pub modes: Option<Modes>,
+    pub(crate) modes: Option<Modes>,
     /// What is being restarted.
-    pub restarts: Vec<Restart>,
+    pub(crate) restarts: Vec<Restart>,
     /// All workloads with their own agents; only kept with modes and during restarts, when some of
     /// them are effective without.
-    pub placed: Option<BTreeMap<Name, AddedWorkload>>,
+    pub(crate) placed: Option<BTreeMap<Name, AddedWorkload>>,
     /// What runs.
-    pub states: WorkloadStates,
+    pub(crate) states: WorkloadStates,
     /// Instances that are staged and whose state is the server's own: no agent knows of them.
-    pub placeholders: BTreeSet<InstanceName>,
+    pub(crate) placeholders: BTreeSet<InstanceName>,
     /// Which of these states are of instances that are not wanted.
-    pub unwanted: UnwantedInstances,
+    pub(crate) unwanted: UnwantedInstances,
     /// Renders desired workloads.
-    pub templates: Templates,
+    pub(crate) templates: Templates,
     /// How often any of this was changed by an update, an undo or a switch.
-    pub commits: u64,
+    pub(crate) commits: u64,
 }
 
 impl Workloads {
     /// Whether an agent has to run this instance.
-    pub fn is_wanted(&self, instance: &InstanceName) -> bool {
+    pub(crate) fn is_wanted(&self, instance: &InstanceName) -> bool {
         self.effective
             .get(&instance.workload)
             .is_some_and(|added| added.instance == *instance)
     }
 
     /// Whether an instance is one that its agent has although it shall not.
-    pub fn is_unwanted(&self, instance: &InstanceName) -> bool {
+    pub(crate) fn is_unwanted(&self, instance: &InstanceName) -> bool {
         !self.is_wanted(instance) && !self.placeholders.contains(instance)
     }
 
     /// All states that agents know.
-    pub fn reported_states(&self) -> Vec<WorkloadState> {
+    pub(crate) fn reported_states(&self) -> Vec<WorkloadState> {
         let mut states = self.states.reports();
         states.retain(|state| !self.placeholders.contains(&state.instance));
         states
     }
 
     /// These workloads and all that need them running, directly or not.
-    pub fn with_dependents(&self, mut next: Vec<Name>) -> BTreeSet<Name> {
+    pub(crate) fn with_dependents(&self, mut next: Vec<Name>) -> BTreeSet<Name> {
         let mut all = BTreeSet::new();
         while let Some(name) = next.pop() {
             if all.insert(name.clone()) {
@@ -116,20 +116,20 @@ impl Workloads {
     }
 
     /// The rendered workloads, as they were before hooks changed them.
-    pub fn before_hooks(&self) -> &BTreeMap<Name, AddedWorkload> {
+    pub(crate) fn before_hooks(&self) -> &BTreeMap<Name, AddedWorkload> {
         self.before_hooks.as_ref().unwrap_or_else(|| self.placed())
     }
 
     /// The effective workloads with their own agents, also outside of the current mode and while
     /// they are restarted.
-    pub fn placed(&self) -> &BTreeMap<Name, AddedWorkload> {
+    pub(crate) fn placed(&self) -> &BTreeMap<Name, AddedWorkload> {
         self.placed.as_ref().unwrap_or(&self.effective)
     }
 
     /// Carries out `difference`, which is about workloads with their own agents. Returns what that,
     /// the present mode and the begin or end of a restart of the workloads `restarted` mean for the
     /// effective workloads, and the workloads for [`Self::refresh_infos`].
-    pub fn in_mode(
+    pub(crate) fn in_mode(
         &mut self,
         difference: Difference,
         restarted: &BTreeSet<Name>,
@@ -174,7 +174,7 @@ impl Workloads {
     /// A workload with its own agent as it is effective in the present mode, at the latest after a
     /// restart.
     // [impl->swdd~server-modes-outside-is-not-scheduled~1]
-    pub fn seen(&self, added: &AddedWorkload) -> AddedWorkload {
+    pub(crate) fn seen(&self, added: &AddedWorkload) -> AddedWorkload {
         let is_inside = self
             .modes
             .as_ref()
@@ -187,7 +187,7 @@ impl Workloads {
     }
 
     /// The workload `name`, as [`Self::seen`], if it has an agent then.
-    pub fn scheduled(&self, name: &Name) -> Option<AddedWorkload> {
+    pub(crate) fn scheduled(&self, name: &Name) -> Option<AddedWorkload> {
         self.placed()
             .get(name)
             .map(|added| self.seen(added))
@@ -195,7 +195,7 @@ impl Workloads {
     }
 
     /// What these forms would change in the present mode.
-    pub fn seen_in_mode(&self, forms: &BTreeMap<Name, Version>) -> Difference {
+    pub(crate) fn seen_in_mode(&self, forms: &BTreeMap<Name, Version>) -> Difference {
         let seen = forms.iter().map(|(name, form)| {
             (
                 name.clone(),
@@ -206,7 +206,7 @@ impl Workloads {
     }
 
     /// A workload as it is by now.
-    pub fn form(&self, name: &Name) -> Version {
+    pub(crate) fn form(&self, name: &Name) -> Version {
         let [rendered, effective] =
             [self.before_hooks(), self.placed()].map(|all| all.get(name).cloned());
         Version {
@@ -217,7 +217,7 @@ impl Workloads {
     }
 
     /// What leads to these forms, about workloads with their own agents.
-    pub fn difference(&self, forms: &BTreeMap<Name, Version>) -> Difference {
+    pub(crate) fn difference(&self, forms: &BTreeMap<Name, Version>) -> Difference {
         Difference::to(
             self.placed(),
             forms
@@ -228,7 +228,7 @@ impl Workloads {
 
     /// These are the rendered forms now. Returns what leads to them, about workloads with their own
     /// agents.
-    pub fn render(&mut self, forms: BTreeMap<Name, Version>) -> Difference {
+    pub(crate) fn render(&mut self, forms: BTreeMap<Name, Version>) -> Difference {
         let difference = self.difference(&forms);
         if let Some(before_hooks) = &mut self.before_hooks {
             for (name, Version { rendered, .. }) in forms {
@@ -242,7 +242,7 @@ impl Workloads {
     }
 
     /// The state of an instance that no agent has reported yet.
-    pub fn first_state(&self, instance: &InstanceName) -> ExecutionState {
+    pub(crate) fn first_state(&self, instance: &InstanceName) -> ExecutionState {
         let added = self.placed().get(&instance.workload);
         match (&self.modes, added) {
             _ if !instance.agent.is_empty() => ExecutionState::plain(Phase::PendingInitial),
@@ -255,7 +255,7 @@ impl Workloads {
     }
 
     /// Makes the infos of those among `names` that are not scheduled those of the present mode.
-    pub fn refresh_infos(&mut self, names: &BTreeSet<Name>) {
+    pub(crate) fn refresh_infos(&mut self, names: &BTreeSet<Name>) {
         for AddedWorkload { instance, .. } in
             names.iter().filter_map(|name| self.effective.get(name))
         {
@@ -271,14 +271,14 @@ impl Workloads {
     }
 
     /// Makes a workload effective.
-    pub fn begin(&mut self, added: &AddedWorkload) {
+    pub(crate) fn begin(&mut self, added: &AddedWorkload) {
         let name = &added.instance.workload;
         self.dependents.add(name, needed_running(&added.workload));
         self.effective.insert(name.clone(), added.clone());
     }
 
     /// Ends the effective workload `name`.
-    pub fn end(&mut self, name: &Name) -> Option<AddedWorkload> {
+    pub(crate) fn end(&mut self, name: &Name) -> Option<AddedWorkload> {
         let ended = self.effective.remove(name)?;
         self.dependents
             .remove(name, needed_running(&ended.workload));
@@ -305,7 +305,7 @@ fn without_agent(AddedWorkload { instance, workload }: &AddedWorkload) -> AddedW
 // ------------------------------------------------------------ dependencies
 
 /// The names of workloads that `workload` needs running.
-pub fn needed_running(workload: &Workload) -> impl Iterator<Item = &String> {
+pub(crate) fn needed_running(workload: &Workload) -> impl Iterator<Item = &String> {
     workload
         .dependencies
         .iter()
@@ -316,7 +316,7 @@ pub fn needed_running(workload: &Workload) -> impl Iterator<Item = &String> {
 /// Who uses what, by the name of what is used. Kept up to date, so that the users of one name are
 /// found without a search of all workloads.
 #[derive(Debug)]
-pub struct Users<T>(BTreeMap<String, BTreeSet<T>>);
+pub(crate) struct Users<T>(BTreeMap<String, BTreeSet<T>>);
 
 impl<T> Default for Users<T> {
     fn default() -> Self {
@@ -326,14 +326,14 @@ impl<T> Default for Users<T> {
 
 impl<T: Ord + Clone> Users<T> {
     /// `user` uses `names`.
-    pub fn add<'n>(&mut self, user: &T, names: impl IntoIterator<Item = &'n String>) {
+    pub(crate) fn add<'n>(&mut self, user: &T, names: impl IntoIterator<Item = &'n String>) {
         for name in names {
             self.0.entry(name.clone()).or_default().insert(user.clone());
         }
     }
 
     /// `user` does not use `names` any more.
-    pub fn remove<'n>(&mut self, user: &T, names: impl IntoIterator<Item = &'n String>) {
+    pub(crate) fn remove<'n>(&mut self, user: &T, names: impl IntoIterator<Item = &'n String>) {
         for name in names {
             if let Some(users) = self.0.get_mut(name) {
                 users.remove(user);
@@ -345,7 +345,7 @@ impl<T: Ord + Clone> Users<T> {
     }
 
     /// The users of `name`.
-    pub fn of(&self, name: &str) -> impl Iterator<Item = &T> {
+    pub(crate) fn of(&self, name: &str) -> impl Iterator<Item = &T> {
         self.0.get(name).into_iter().flatten()
     }
 }
@@ -360,7 +360,7 @@ impl<T: Ord + Clone> Users<T> {
 /// agent reports first is what it really has, and each forgotten state would have to be sent to
 /// everybody.
 #[derive(Debug, Default)]
-pub struct UnwantedInstances {
+pub(crate) struct UnwantedInstances {
     never_wanted: BTreeMap<Name, Instances>,
     /// Those that were wanted and whose end is not reported.
     deleted: BTreeMap<Name, Instances>,
@@ -391,7 +391,7 @@ impl Instances {
 impl UnwantedInstances {
     /// A connected agent reports a state of an instance that is not wanted, with a text of at most
     /// [`UNWANTED_INFO_MAX`] bytes. Returns `false` when it cannot be kept: there are too many.
-    pub fn report(&mut self, instance: &InstanceName) -> bool {
+    pub(crate) fn report(&mut self, instance: &InstanceName) -> bool {
         if self
             .deleted
             .get(&instance.agent)
@@ -417,14 +417,14 @@ impl UnwantedInstances {
     /// An instance that has a state with a text of `info` bytes is not wanted any more. Returns
     /// `false` when its state cannot be kept until the agent reports its end: there are too many of
     /// this agent.
-    pub fn delete(&mut self, instance: &InstanceName, info: usize) -> bool {
+    pub(crate) fn delete(&mut self, instance: &InstanceName, info: usize) -> bool {
         let bytes = instance.bytes() + info.max(UNWANTED_INFO_MAX) + STATE_BYTES;
         let own = self.deleted.entry(instance.agent.clone()).or_default();
         own.bytes + bytes <= DELETED_BYTES && own.add(instance, bytes, DELETED_OF_WORKLOAD)
     }
 
     /// The instance has no state any more, or is wanted now. Returns whether it was counted.
-    pub fn remove(&mut self, instance: &InstanceName) -> bool {
+    pub(crate) fn remove(&mut self, instance: &InstanceName) -> bool {
         let mut was_known = false;
         for agents in [&mut self.never_wanted, &mut self.deleted] {
             let Some(own) = agents.get_mut(&instance.agent) else {
@@ -442,7 +442,7 @@ impl UnwantedInstances {
 
     /// An agent is gone. Returns its instances that were never wanted: nothing is kept of them, and
     /// it reports them again when it comes back.
-    pub fn agent_gone(&mut self, name: &Name) -> BTreeSet<InstanceName> {
+    pub(crate) fn agent_gone(&mut self, name: &Name) -> BTreeSet<InstanceName> {
         self.never_wanted
             .remove(name)
             .unwrap_or_default()
@@ -455,7 +455,7 @@ impl UnwantedInstances {
 /// What tests of other files and crates look at.
 #[cfg(debug_assertions)]
 impl<T> Users<T> {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
@@ -464,7 +464,7 @@ impl<T> Users<T> {
 #[cfg(debug_assertions)]
 impl UnwantedInstances {
     /// All of them; sums that do not agree with the entries end the test.
-    pub fn instances(&self) -> BTreeSet<&InstanceName> {
+    pub(crate) fn instances(&self) -> BTreeSet<&InstanceName> {
         let all = || self.deleted.iter().chain(&self.never_wanted);
         for (name, own) in all() {
             assert_eq!(own.bytes, own.all.values().sum::<usize>(), "{name}");

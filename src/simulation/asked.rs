@@ -15,7 +15,7 @@ const DENIED: &str = "Access denied";
 
 /// What workloads asked on one connection.
 #[derive(Default)]
-pub struct Asked {
+pub(crate) struct Asked {
     waiting: BTreeMap<String, Waiting>,
     following: BTreeMap<String, Followed>,
 }
@@ -30,7 +30,7 @@ struct Waiting {
 
 impl Asked {
     /// A request is on its way to the server.
-    pub fn note(&mut self, Request { id, content }: Request) {
+    pub(crate) fn note(&mut self, Request { id, content }: Request) {
         let follows = match content {
             RequestContent::CompleteState(read) if read.subscribe => Some(read.masks),
             _ => None,
@@ -45,14 +45,14 @@ impl Asked {
     }
 
     /// The server reads a request now, which is `allowed` or not.
-    pub fn judged(&mut self, id: &str, allowed: bool) {
+    pub(crate) fn judged(&mut self, id: &str, allowed: bool) {
         if let Some(waiting) = self.waiting.get_mut(id) {
             waiting.allowed = Some(allowed);
         }
     }
 
     /// Answers what is wrong with a response of the server.
-    pub fn check(&mut self, Response { id, content }: &Response) -> Option<String> {
+    pub(crate) fn check(&mut self, Response { id, content }: &Response) -> Option<String> {
         if let (
             ResponseContent::CompleteState {
                 altered: Some(_), ..
@@ -119,7 +119,7 @@ impl Asked {
     }
 
     /// The id of one of those that follow something and are as asked.
-    pub fn first_of(&self, which: impl Fn(&Request) -> bool) -> Option<&str> {
+    pub(crate) fn first_of(&self, which: impl Fn(&Request) -> bool) -> Option<&str> {
         let request = |id: &str, followed: &Followed| {
             let read = ReadState {
                 masks: followed.masks().to_vec(),
@@ -137,13 +137,13 @@ impl Asked {
     }
 
     /// How many follow something.
-    pub fn following(&self) -> usize {
+    pub(crate) fn following(&self) -> usize {
         self.following.len()
     }
 
     /// Answers what one of those that `are_told` differs in from a fresh read, when nothing is on
     /// its way.
-    pub fn differs(
+    pub(crate) fn differs(
         &self,
         is_told: impl Fn(&str) -> bool,
         fresh: impl Fn(&[String]) -> Node,

@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 mod checks;
 
 /// One machine with an agent.
-pub struct Node {
+pub(crate) struct Node {
     pub name: Name,
     pub engine: SimEngine,
     pub life: Option<Life>,
@@ -78,7 +78,7 @@ enum Actor {
 const PAUSE_UNNOTICED: Duration = Duration::from_secs(10);
 
 /// The cluster.
-pub struct Cluster {
+pub(crate) struct Cluster {
     pub clock: ManualClock,
     pub random: fastrand::Rng,
     pub trace: Trace,
@@ -118,7 +118,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// A server without workloads, and agents that are about to connect.
-    pub fn new(
+    pub(crate) fn new(
         mut random: fastrand::Rng,
         trace: Trace,
         clock: ManualClock,
@@ -207,7 +207,7 @@ impl Cluster {
     // --------------------------------------------------------------- stepping
 
     /// Lets time go on until `end`, one thing after the other. Stops early at a violation.
-    pub fn run_until(&mut self, end: Instant) {
+    pub(crate) fn run_until(&mut self, end: Instant) {
         let mut ready = Vec::new();
         while self.violations.is_empty() {
             ready.clear();
@@ -720,7 +720,7 @@ impl Cluster {
 
     /// A commander connects, asks for a change of the state and leaves. Answers the error when it
     /// is refused; `None` when there is no server.
-    pub fn ask(&mut self, content: RequestContent) -> Option<Result<(), String>> {
+    pub(crate) fn ask(&mut self, content: RequestContent) -> Option<Result<(), String>> {
         self.server
             .as_ref()
             .filter(|_| self.server_paused_until.is_none())?;
@@ -770,7 +770,7 @@ impl Cluster {
     /// A workload of a node asks something through its agent, which does not look at its rules
     /// here: the server has to. What comes back is checked; while the agent is away from the
     /// server, requests wait.
-    pub fn workload_asks(&mut self, index: usize, workload: &str, content: RequestContent) {
+    pub(crate) fn workload_asks(&mut self, index: usize, workload: &str, content: RequestContent) {
         self.commanders += 1;
         let node = &mut self.nodes[index];
         let Some(life) = &node.life else { return };
@@ -843,7 +843,7 @@ impl Cluster {
     }
 
     /// Kills an agent; its calls and containers go on unless the whole node is restarted.
-    pub fn kill_agent(&mut self, index: usize, back_after: Duration, reboot: bool) {
+    pub(crate) fn kill_agent(&mut self, index: usize, back_after: Duration, reboot: bool) {
         let node = &mut self.nodes[index];
         let Some(life) = node.life.take() else { return };
         self.trace.line(|| {
@@ -875,7 +875,7 @@ impl Cluster {
     }
 
     /// Kills the server; its successor starts with the last desired state.
-    pub fn kill_server(&mut self, back_after: Duration) {
+    pub(crate) fn kill_server(&mut self, back_after: Duration) {
         self.violations.extend(self.lost_state());
         let Some(server) = self.server.take() else {
             return;
@@ -893,7 +893,7 @@ impl Cluster {
     }
 
     /// The newest state on the disk of the server, which is not running, cannot be read any more.
-    pub fn damage_disk(&mut self) {
+    pub(crate) fn damage_disk(&mut self) {
         self.disk
             .iter_mut()
             .filter(|_| self.server.is_none())
@@ -928,7 +928,7 @@ impl Cluster {
 
     /// Stops the process of an agent for a while. The server drops its connection when that takes
     /// long.
-    pub fn pause(&mut self, index: usize, until: Duration) {
+    pub(crate) fn pause(&mut self, index: usize, until: Duration) {
         let node = &mut self.nodes[index];
         if node.life.is_none() {
             return;
@@ -943,7 +943,7 @@ impl Cluster {
 
     /// Stops the process of the server for a while. Agents give up their connections when that
     /// takes long.
-    pub fn pause_server(&mut self, until: Duration) {
+    pub(crate) fn pause_server(&mut self, until: Duration) {
         if self.server.is_some() {
             self.trace.line(|| format!("server: paused for {until:?}"));
             self.server_paused_until = Some(self.clock.now() + until);
@@ -952,7 +952,7 @@ impl Cluster {
     }
 
     /// A commander that follows events goes, with a goodbye or without, and another one comes.
-    pub fn change_subscriber(&mut self) {
+    pub(crate) fn change_subscriber(&mut self) {
         if self.subscribers.is_empty()
             || self.server.is_none()
             || self.server_paused_until.is_some()
@@ -974,7 +974,7 @@ impl Cluster {
     }
 
     /// What is on its way between an agent and the server is late.
-    pub fn stall(&mut self, index: usize) {
+    pub(crate) fn stall(&mut self, index: usize) {
         if let Some(stream) = self.nodes[index].stream {
             self.trace.line(|| {
                 format!(
@@ -987,7 +987,7 @@ impl Cluster {
     }
 
     /// Breaks the connection of an agent; both ends notice it at some time.
-    pub fn cut(&mut self, index: usize) {
+    pub(crate) fn cut(&mut self, index: usize) {
         if let Some(stream) = self.nodes[index].stream {
             self.trace.line(|| {
                 format!(
@@ -1000,7 +1000,7 @@ impl Cluster {
     }
 
     /// From now on nothing disturbs any more.
-    pub fn calm_down(&mut self) {
+    pub(crate) fn calm_down(&mut self) {
         self.nodes
             .iter_mut()
             .for_each(|node| node.paused_until = None);

@@ -23,7 +23,7 @@ const STACK: usize = 512 * 1024;
 
 /// Why a control loop stopped.
 #[derive(Debug)]
-pub enum Pause {
+pub(crate) enum Pause {
     /// It handled an event and may find another one.
     Worked,
     /// It waits until it is woken, or for `due`.
@@ -37,7 +37,7 @@ thread_local! {
 }
 
 /// Stops the running control loop until it is resumed.
-pub fn pause(why: Pause) {
+pub(crate) fn pause(why: Pause) {
     let yielder = RUNNING
         .get()
         .expect("only control loops of a simulation are paused");
@@ -50,7 +50,7 @@ pub fn pause(why: Pause) {
 }
 
 /// One control loop or job.
-pub struct Task {
+pub(crate) struct Task {
     /// Name of the workload.
     pub workload: String,
     coroutine: Coroutine<(), Pause, ()>,
@@ -63,7 +63,10 @@ pub struct Task {
 
 impl Task {
     /// A control loop that has not begun.
-    pub fn new(workload: &str, mut control_loop: Box<WorkloadControlLoop<ManualClock>>) -> Self {
+    pub(crate) fn new(
+        workload: &str,
+        mut control_loop: Box<WorkloadControlLoop<ManualClock>>,
+    ) -> Self {
         let woken = control_loop.woken();
         let stack = DefaultStack::new(STACK).expect("there is memory for a stack");
         let coroutine = Coroutine::with_stack(stack, move |yielder, ()| {
@@ -90,7 +93,7 @@ impl Task {
     }
 
     /// An engine call that has not begun.
-    pub fn call(call: Box<EngineCall>) -> Self {
+    pub(crate) fn call(call: Box<EngineCall>) -> Self {
         let (workload, cancel) = (call.new.instance.workload.to_string(), call.cancel.clone());
         let stack = DefaultStack::new(STACK).expect("there is memory for a stack");
         let coroutine = Coroutine::with_stack(stack, move |yielder, ()| {
@@ -108,12 +111,12 @@ impl Task {
     }
 
     /// Whether it is a control loop.
-    pub fn is_loop(&self) -> bool {
+    pub(crate) fn is_loop(&self) -> bool {
         self.is_loop
     }
 
     /// Whether it can do something now.
-    pub fn is_ready(&mut self, now: Instant) -> bool {
+    pub(crate) fn is_ready(&mut self, now: Instant) -> bool {
         if self.cancel.as_ref().is_some_and(is_readable) {
             self.cancel = None; // Once.
             self.pause = Pause::Worked;
@@ -127,7 +130,7 @@ impl Task {
     }
 
     /// When it can do something without being called.
-    pub fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         match self.pause {
             Pause::Worked => None,
             Pause::Idle { due, .. } => due,
@@ -136,7 +139,7 @@ impl Task {
     }
 
     /// Goes on until the next pause; returns whether the control loop has ended.
-    pub fn resume(&mut self) -> bool {
+    pub(crate) fn resume(&mut self) -> bool {
         let _ = self.woken.try_recv();
         match self.coroutine.resume(()) {
             CoroutineResult::Yield(pause) => {

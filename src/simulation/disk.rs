@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const WRITE_MS: u64 = 2_000;
 
 /// What is stored, and what is on its way there.
-pub struct Disk {
+pub(crate) struct Disk {
     clock: ManualClock,
     given: Receiver<StateWrite>,
     writing: Option<(Instant, String)>,
@@ -26,7 +26,7 @@ pub struct Disk {
 
 impl Disk {
     /// An empty one.
-    pub fn new(clock: &ManualClock) -> Self {
+    pub(crate) fn new(clock: &ManualClock) -> Self {
         Self {
             clock: clock.clone(),
             given: never(),
@@ -38,7 +38,7 @@ impl Disk {
 
     /// A server starts with what is stored, and puts states here from now on. What it has to store
     /// before it serves anybody is stored at once. Answers what is wrong.
-    pub fn start(&mut self, server: &mut ServerLoop) -> Option<String> {
+    pub(crate) fn start(&mut self, server: &mut ServerLoop) -> Option<String> {
         let (store, given) = StateStore::unattended();
         self.given = given;
         let stored = self.read();
@@ -65,19 +65,19 @@ impl Disk {
 
     /// Answers what is stored in place of the present state while nothing is being written. Losses
     /// of agents are stored with whatever comes next.
-    pub fn lost_state(&self, server: &ServerLoop) -> Option<String> {
+    pub(crate) fn lost_state(&self, server: &ServerLoop) -> Option<String> {
         let (stored, accepted) = (self.settled()?, server.stored());
         let is_same = stored.desired == accepted.desired && phases(&stored) == phases(&accepted);
         (!is_same).then(|| format!("stored is {stored:?}, accepted was {accepted:?}"))
     }
 
     /// The server is killed; a write that has not ended did nothing.
-    pub fn killed(&mut self) {
+    pub(crate) fn killed(&mut self) {
         (self.given, self.writing) = (never(), None);
     }
 
     /// The newest state cannot be read any more. The one before it is used, if there is one.
-    pub fn damage(&mut self) {
+    pub(crate) fn damage(&mut self) {
         self.stored = self.previous.take().or(self.stored.take());
     }
 
@@ -86,7 +86,7 @@ impl Disk {
     }
 
     /// When a write ends or can begin.
-    pub fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         match &self.writing {
             Some((at, _)) => Some(*at),
             None if self.given.is_empty() => None,
@@ -95,7 +95,7 @@ impl Disk {
     }
 
     /// Ends a write or begins the next one.
-    pub fn step(&mut self, random: &mut fastrand::Rng) {
+    pub(crate) fn step(&mut self, random: &mut fastrand::Rng) {
         match self.writing.take() {
             Some((_, written)) => self.written(written),
             None => {

@@ -8,7 +8,7 @@ use ankaios_model::prepare_level::PrepareLevel;
 /// What happens to a cluster, in percent: of calls, of messages, or of the rounds in which
 /// something breaks.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Disturbances {
+pub(crate) struct Disturbances {
     pub engine: EngineFaults,
     /// Messages that may take seconds.
     pub slow_network: u32,
@@ -49,11 +49,11 @@ pub struct Disturbances {
 
 /// Kinds that there were not from the begin. A seed without them does what it did before there were
 /// any.
-pub const NEWER: [&str; 4] = ["server_pauses", "manifests", "departures", "storms"];
+pub(crate) const NEWER: [&str; 4] = ["server_pauses", "manifests", "departures", "storms"];
 /// As [`NEWER`], for those that came after them.
-pub const NEWEST: [&str; 2] = ["strange_ends", "self_removals"];
+pub(crate) const NEWEST: [&str; 2] = ["strange_ends", "self_removals"];
 /// As [`NEWEST`], for those that came after them.
-pub const LATEST: [&str; 6] = [
+pub(crate) const LATEST: [&str; 6] = [
     "prepares",
     "modes",
     "guards",
@@ -65,7 +65,7 @@ pub const LATEST: [&str; 6] = [
 impl Disturbances {
     /// Each seed has only some kinds of faults: what happens rarely would otherwise drown in what
     /// happens often.
-    pub fn new(random: &mut fastrand::Rng, seed: u64) -> Self {
+    pub(crate) fn new(random: &mut fastrand::Rng, seed: u64) -> Self {
         let mut newer = fastrand::Rng::with_seed(!seed);
         let up_to = |random: &mut fastrand::Rng, most: u32| {
             if random.bool() {
@@ -123,7 +123,7 @@ impl Disturbances {
 
     /// How far the agent of a node prepares starts, and how many containers may be initialised
     /// there.
-    pub fn preparation(&self, node: &str) -> (PrepareLevel, usize) {
+    pub(crate) fn preparation(&self, node: &str) -> (PrepareLevel, usize) {
         let mut random = fastrand::Rng::with_seed(
             node.bytes().map(u64::from).sum::<u64>() + u64::from(self.prepares),
         );
@@ -140,7 +140,7 @@ impl Disturbances {
     }
 
     /// Each kind of fault by its name.
-    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 32] {
+    pub(crate) fn kinds(&mut self) -> [(&'static str, &mut u32); 32] {
         let Self {
             engine,
             slow_network,

@@ -19,7 +19,7 @@ use ankaios_platform::clock::Clock;
 use ankaios_runtime::limits::{LISTING_MAX, STOP_GRACE};
 use ankaios_runtime::probes::{Outcome, ProbeOrder, Purpose};
 use ankaios_runtime::{ContainerId, ListedContainer, MainProcess, NewContainer, RuntimeError};
-pub use ends::removes_itself;
+pub(crate) use ends::removes_itself;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ const BELIEVED: Duration = Duration::from_secs(120);
 
 /// How often calls go wrong, in percent.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct EngineFaults {
+pub(crate) struct EngineFaults {
     /// A create or start does nothing and says so.
     pub start_fails: u32,
     /// A create stops in the middle: the container exists, the call fails.
@@ -56,7 +56,7 @@ pub struct EngineFaults {
 
 /// What a child process of the agent does.
 #[derive(Debug, Clone)]
-pub enum Action {
+pub(crate) enum Action {
     Run(NewContainer),
     Start(ContainerId, NewContainer),
     /// Gets the image.
@@ -79,7 +79,7 @@ impl Action {
 
 /// What a call answers.
 #[derive(Debug, Clone)]
-pub enum Answer {
+pub(crate) enum Answer {
     Done,
     Id(ContainerId),
     Listed(Vec<ListedContainer>),
@@ -87,7 +87,7 @@ pub enum Answer {
 
 /// Which agent process calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caller {
+pub(crate) struct Caller {
     /// Number of its life; an agent that was killed has another one than its successor.
     pub life: u64,
     pub runtime: Name,
@@ -129,7 +129,7 @@ enum Doing {
 
 /// One container.
 #[derive(Debug, Clone)]
-pub struct Container {
+pub(crate) struct Container {
     pub runtime: Name,
     pub instance: InstanceName,
     doing: Doing,
@@ -171,27 +171,27 @@ impl Container {
     }
 
     /// Whether this life of the agent did not start it.
-    pub fn is_of_another_life(&self, life: u64) -> bool {
+    pub(crate) fn is_of_another_life(&self, life: u64) -> bool {
         self.started_by != life
     }
 
     /// Whether this life of the agent stopped it: how it ended says nothing to it then.
-    pub fn was_stopped_by(&self, life: u64) -> bool {
+    pub(crate) fn was_stopped_by(&self, life: u64) -> bool {
         self.stopped_by == Some(life)
     }
 
     /// Whether it ended because this life of the agent stopped it, and waits to be removed.
-    pub fn is_only_stopped_by(&self, life: u64) -> bool {
+    pub(crate) fn is_only_stopped_by(&self, life: u64) -> bool {
         matches!(self.doing, Doing::Ended { .. }) && self.was_stopped_by(life)
     }
 
     /// Whether it waits to be started.
-    pub fn is_prepared(&self) -> bool {
+    pub(crate) fn is_prepared(&self) -> bool {
         self.prepared
     }
 
     /// What it really does, whatever a listing may still say.
-    pub fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         match self.doing {
             Doing::Created { .. } => Phase::PendingStarting,
             Doing::Running { .. } => Phase::Running,
@@ -247,12 +247,12 @@ struct World {
 
 /// The engines; clones are the same engines.
 #[derive(Clone)]
-pub struct SimEngine {
+pub(crate) struct SimEngine {
     world: Arc<Mutex<World>>,
 }
 
 /// Ends the watching of one process when it is dropped.
-pub struct WatchGuard {
+pub(crate) struct WatchGuard {
     engine: SimEngine,
     caller: Caller,
     key: u64,
@@ -269,7 +269,7 @@ impl Drop for WatchGuard {
 }
 
 impl SimEngine {
-    pub fn new(
+    pub(crate) fn new(
         clock: &ManualClock,
         random: fastrand::Rng,
         trace: Trace,
@@ -313,17 +313,17 @@ impl SimEngine {
     // ------------------------------------------------------- what agents see
 
     /// Starts a child process; answers its number.
-    pub fn begin(&self, caller: &Caller, action: Action, limit: Option<Duration>) -> u64 {
+    pub(crate) fn begin(&self, caller: &Caller, action: Action, limit: Option<Duration>) -> u64 {
         self.world().begin(caller.clone(), action, limit)
     }
 
     /// When there may be something new about a call.
-    pub fn due_of(&self, call: u64) -> Option<Instant> {
+    pub(crate) fn due_of(&self, call: u64) -> Option<Instant> {
         self.world().calls.get(&call).map(|call| call.ends_at)
     }
 
     /// What the call said, when it has ended.
-    pub fn take_result(&self, call: u64) -> Option<Result<Answer, RuntimeError>> {
+    pub(crate) fn take_result(&self, call: u64) -> Option<Result<Answer, RuntimeError>> {
         let mut world = self.world();
         if world.calls.get(&call)?.ends_at > world.clock.now() {
             return None;
@@ -348,29 +348,29 @@ impl SimEngine {
     }
 
     /// The scheduler of this life was told which containers a runtime has.
-    pub fn note_listed(&self, life: u64, runtime: &Name) {
+    pub(crate) fn note_listed(&self, life: u64, runtime: &Name) {
         self.world().listed.insert((life, runtime.clone()));
     }
 
     /// Keeps what an agent writes about what it has prepared.
-    pub fn keep_record(&self, instance: &InstanceName, record: &str) {
+    pub(crate) fn keep_record(&self, instance: &InstanceName, record: &str) {
         self.world()
             .records
             .insert(instance.clone(), record.to_owned());
     }
 
     /// It does not wait any more.
-    pub fn forget_record(&self, instance: &InstanceName) {
+    pub(crate) fn forget_record(&self, instance: &InstanceName) {
         self.world().records.remove(instance);
     }
 
     /// What was kept.
-    pub fn record(&self, instance: &InstanceName) -> Option<String> {
+    pub(crate) fn record(&self, instance: &InstanceName) -> Option<String> {
         self.world().records.get(instance).cloned()
     }
 
     /// Ends a child process within two seconds. What it was about to do may still happen.
-    pub fn cancel(&self, call: u64) {
+    pub(crate) fn cancel(&self, call: u64) {
         let mut world = self.world();
         let late = world.random.u64(0..2_000);
         let acts = world.random.u8(0..3);
@@ -389,7 +389,7 @@ impl SimEngine {
     }
 
     /// Watches a process; what is over already is told at once.
-    pub fn watch_exit(&self, caller: &Caller, key: u64, pid: u32) -> WatchGuard {
+    pub(crate) fn watch_exit(&self, caller: &Caller, key: u64, pid: u32) -> WatchGuard {
         let mut world = self.world();
         let runs =
             |container: &Container| container.pid == pid && container.phase() == Phase::Running;
@@ -411,7 +411,7 @@ impl SimEngine {
     }
 
     /// Whether [`Self::take_exits`] has something.
-    pub fn has_exits(&self, caller: &Caller) -> bool {
+    pub(crate) fn has_exits(&self, caller: &Caller) -> bool {
         self.world()
             .ended
             .iter()
@@ -419,7 +419,7 @@ impl SimEngine {
     }
 
     /// Keys of watched processes that have ended.
-    pub fn take_exits(&self, caller: &Caller) -> Vec<u64> {
+    pub(crate) fn take_exits(&self, caller: &Caller) -> Vec<u64> {
         let mut world = self.world();
         world
             .ended
@@ -431,7 +431,7 @@ impl SimEngine {
     // ----------------------------------------------------------------- checks
 
     /// What a check of a workload by one life of an agent comes to.
-    pub fn check(&self, life: u64, order: &ProbeOrder) -> Outcome {
+    pub(crate) fn check(&self, life: u64, order: &ProbeOrder) -> Outcome {
         let mut world = self.world();
         let now = world.clock.now();
         let faults = world.faults.checks_fail;
@@ -461,17 +461,17 @@ impl SimEngine {
 
     /// Whether that life of the agent has found the instance ready since it was started last, as
     /// often in a row as its block wants.
-    pub fn is_ready(&self, life: u64, instance: &InstanceName) -> bool {
+    pub(crate) fn is_ready(&self, life: u64, instance: &InstanceName) -> bool {
         self.world().ready.is_ready(life, instance)
     }
 
     /// Whether a path of the node exists.
-    pub fn exists(&self, path: &str) -> bool {
+    pub(crate) fn exists(&self, path: &str) -> bool {
         !self.world().missing.contains(path)
     }
 
     /// A path comes or goes.
-    pub fn toggle(&self, path: &str) {
+    pub(crate) fn toggle(&self, path: &str) {
         let mut world = self.world();
         world.trace.line(|| format!("engine: {path} comes or goes"));
         if !world.missing.remove(path) {
@@ -482,7 +482,7 @@ impl SimEngine {
     // -------------------------------------------------------- agents and nodes
 
     /// The agent was killed: calls that change something go on.
-    pub fn orphan(&self, life: u64) {
+    pub(crate) fn orphan(&self, life: u64) {
         let mut world = self.world();
         world
             .calls
@@ -492,12 +492,12 @@ impl SimEngine {
     }
 
     /// How many calls of earlier lives still run.
-    pub fn orphans(&self, life: u64) -> usize {
+    pub(crate) fn orphans(&self, life: u64) -> usize {
         self.world().forget_ended(life)
     }
 
     /// Ends calls of earlier lives.
-    pub fn end_orphans(&self, life: u64, by_force: bool) {
+    pub(crate) fn end_orphans(&self, life: u64, by_force: bool) {
         let numbers: Vec<u64> = {
             let world = self.world();
             world
@@ -515,7 +515,7 @@ impl SimEngine {
     }
 
     /// The node loses its power: nothing runs any more.
-    pub fn reboot(&self) {
+    pub(crate) fn reboot(&self) {
         let mut world = self.world();
         let now = world.clock.now();
         (world.calls, world.watches, world.ended) = (BTreeMap::new(), Vec::new(), Vec::new());
@@ -540,7 +540,7 @@ impl SimEngine {
     // ---------------------------------------------------------- from outside
 
     /// A process ends by itself, if there is one; also the one that an initialised container has.
-    pub fn crash_one(&self) {
+    pub(crate) fn crash_one(&self) {
         let mut world = self.world();
         let has_process = |container: &Container| {
             matches!(
@@ -558,7 +558,7 @@ impl SimEngine {
     }
 
     /// Somebody removes a container by hand, if there is one.
-    pub fn remove_one(&self) {
+    pub(crate) fn remove_one(&self) {
         let mut world = self.world();
         let ids = world.ids(|_| true);
         if ids.is_empty() {
@@ -578,31 +578,31 @@ impl SimEngine {
     }
 
     /// From now on calls work.
-    pub fn calm_down(&self) {
+    pub(crate) fn calm_down(&self) {
         let mut world = self.world();
         (world.faults, world.calm) = (EngineFaults::default(), true);
         world.missing.clear();
     }
 
     /// What is due by itself: acts of calls, ends of processes.
-    pub fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         self.world().due()
     }
 
     /// Does what is due.
-    pub fn step(&self) {
+    pub(crate) fn step(&self) {
         self.world().take_due();
     }
 
     // ------------------------------------------------------------ for checks
 
-    pub fn containers(&self) -> Vec<Container> {
+    pub(crate) fn containers(&self) -> Vec<Container> {
         self.world().containers.values().cloned().collect()
     }
 
     /// The container of an instance.
     #[cfg(test)]
-    pub fn id_of(&self, instance: &InstanceName) -> Option<ContainerId> {
+    pub(crate) fn id_of(&self, instance: &InstanceName) -> Option<ContainerId> {
         let world = self.world();
         let mut found = world
             .containers
@@ -611,11 +611,11 @@ impl SimEngine {
         found.next().map(|(id, _)| id.clone())
     }
 
-    pub fn is_removed_by_hand(&self, instance: &InstanceName) -> bool {
+    pub(crate) fn is_removed_by_hand(&self, instance: &InstanceName) -> bool {
         self.world().removed_by_hand.contains(instance)
     }
 
-    pub fn calls(&self) -> usize {
+    pub(crate) fn calls(&self) -> usize {
         let world = self.world();
         world
             .calls
@@ -624,17 +624,17 @@ impl SimEngine {
             .count()
     }
 
-    pub fn take_violations(&self) -> Vec<String> {
+    pub(crate) fn take_violations(&self) -> Vec<String> {
         std::mem::take(&mut self.world().violations)
     }
 
     /// Creates and starts that have begun, with the life of their agent.
-    pub fn take_started(&self) -> Vec<(u64, InstanceName, Arc<Workload>)> {
+    pub(crate) fn take_started(&self) -> Vec<(u64, InstanceName, Arc<Workload>)> {
         std::mem::take(&mut self.world().started)
     }
 
     /// Running containers that somebody began to stop, with who did.
-    pub fn take_stopped(&self) -> Vec<(Caller, InstanceName)> {
+    pub(crate) fn take_stopped(&self) -> Vec<(Caller, InstanceName)> {
         std::mem::take(&mut self.world().stopped)
     }
 }

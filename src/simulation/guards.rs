@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// What is known of guarded updates.
 #[derive(Default)]
-pub struct Guards {
+pub(crate) struct Guards {
     updates: BTreeMap<u64, SeenUpdate>,
     /// What each name of an open update was before the first of the updates that it is a part of.
     ways_back: BTreeMap<Name, Option<Arc<Workload>>>,
@@ -38,7 +38,7 @@ pub struct Guards {
 
 impl Guards {
     /// Nothing is known yet but these agents that prepare nothing.
-    pub fn new(foreign: BTreeSet<Name>) -> Self {
+    pub(crate) fn new(foreign: BTreeSet<Name>) -> Self {
         Self {
             foreign,
             ..Self::default()
@@ -46,7 +46,7 @@ impl Guards {
     }
 
     /// The server hears how far agents are.
-    pub fn reported(&mut self, reports: &[PreparedInstance]) {
+    pub(crate) fn reported(&mut self, reports: &[PreparedInstance]) {
         for PreparedInstance {
             instance,
             level,
@@ -65,12 +65,12 @@ impl Guards {
 
     /// The connection of an agent has ended, or another one begins: what it reported does not count
     /// any more.
-    pub fn disconnected(&mut self, agent: &Name) {
+    pub(crate) fn disconnected(&mut self, agent: &Name) {
         self.permitted.retain(|instance| instance.agent != *agent);
     }
 
     /// Another server has started, which knows what is stored.
-    pub fn restarted(&mut self, server: &ServerLoop) {
+    pub(crate) fn restarted(&mut self, server: &ServerLoop) {
         self.permitted.clear();
         self.updates = server.seen_updates();
         let open = self
@@ -81,7 +81,7 @@ impl Guards {
     }
 
     /// Answers what an event has made wrong, which was a request for an update or not.
-    pub fn judge(
+    pub(crate) fn judge(
         &mut self,
         before: &Before,
         is_request: bool,
@@ -174,7 +174,7 @@ impl Guards {
 
     /// What a rollback of an update asks for. `None`: it has to be refused, since something is not
     /// as the update left it.
-    pub fn rollback_of(&self, number: u64, server: &ServerLoop) -> Option<UpdateState> {
+    pub(crate) fn rollback_of(&self, number: u64, server: &ServerLoop) -> Option<UpdateState> {
         let update = self.updates.get(&number)?;
         let (mut wished, mut masks) = (server.view().desired.clone(), Vec::new());
         let after = self.after.get(&number)?;
@@ -217,7 +217,7 @@ impl Guards {
     }
 
     /// What is shown of those updates of which the last event has changed something, for a trace.
-    pub fn news(&self, before: &BTreeMap<u64, SeenUpdate>) -> Vec<String> {
+    pub(crate) fn news(&self, before: &BTreeMap<u64, SeenUpdate>) -> Vec<String> {
         let text = |(number, update): (&u64, &SeenUpdate)| {
             let SeenUpdate {
                 phase,
@@ -235,7 +235,7 @@ impl Guards {
     }
 
     /// All updates that are known.
-    pub fn updates(&self) -> &BTreeMap<u64, SeenUpdate> {
+    pub(crate) fn updates(&self) -> &BTreeMap<u64, SeenUpdate> {
         &self.updates
     }
 
@@ -246,7 +246,7 @@ impl Guards {
     }
 
     /// Answers which update waits for something else than agents that are away.
-    pub fn unfinished(&self, server: &ServerLoop) -> Option<String> {
+    pub(crate) fn unfinished(&self, server: &ServerLoop) -> Option<String> {
         let updates = server.seen_updates();
         let mut open = updates.iter().filter(|(_, update)| update.phase.is_open());
         open.find_map(
@@ -265,7 +265,7 @@ impl Guards {
 }
 
 /// Workloads whose new form is not in force yet.
-pub fn pending(server: &ServerLoop) -> BTreeSet<Name> {
+pub(crate) fn pending(server: &ServerLoop) -> BTreeSet<Name> {
     server
         .seen_updates()
         .into_values()
@@ -275,7 +275,7 @@ pub fn pending(server: &ServerLoop) -> BTreeSet<Name> {
 
 /// The part of an agent that prepares. What it prepared is not used here: each switch takes the
 /// usual way.
-pub struct Preparing {
+pub(crate) struct Preparing {
     clock: ManualClock,
     random: fastrand::Rng,
     reports: VecDeque<(Instant, PreparedInstance)>,
@@ -286,7 +286,7 @@ pub struct Preparing {
 const STEP_MS: u64 = 8_000;
 
 impl Preparing {
-    pub fn new(clock: &ManualClock, seed: u64) -> Self {
+    pub(crate) fn new(clock: &ManualClock, seed: u64) -> Self {
         let (random, reports, listed) =
             (fastrand::Rng::with_seed(seed), VecDeque::new(), Vec::new());
         Self {
@@ -298,13 +298,13 @@ impl Preparing {
     }
 
     /// Another connection begins, or the agent is gone.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.reports.clear();
         self.listed.clear();
     }
 
     /// These are all instances to be prepared.
-    pub fn list(&mut self, list: &[AddedWorkload]) {
+    pub(crate) fn list(&mut self, list: &[AddedWorkload]) {
         let known = std::mem::replace(&mut self.listed, list.to_vec());
         let stays = |instance: &InstanceName| {
             list.iter()
@@ -351,12 +351,12 @@ impl Preparing {
     }
 
     /// When it has something to report.
-    pub fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         self.reports.front().map(|(at, _)| *at)
     }
 
     /// What it reports now.
-    pub fn next(&mut self) -> Option<PreparedInstance> {
+    pub(crate) fn next(&mut self) -> Option<PreparedInstance> {
         self.reports.pop_front().map(|(_, report)| report)
     }
 }

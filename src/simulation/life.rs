@@ -39,10 +39,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The runtimes of each node.
-pub const RUNTIMES: [&str; 2] = ["podman", "containerd"];
+pub(crate) const RUNTIMES: [&str; 2] = ["podman", "containerd"];
 
 /// Control loops and engine calls that wait until they are stepped.
-pub struct Tasks {
+pub(crate) struct Tasks {
     tasks: Vec<Task>,
     /// Control loops that the scheduler has started since, with their workloads.
     loops: Receiver<(String, Box<WorkloadControlLoop<ManualClock>>)>,
@@ -149,7 +149,7 @@ impl EarlierCalls for Orphans {
 
 /// How an agent is configured.
 #[derive(Debug, Clone, Copy)]
-pub struct LifeOptions {
+pub(crate) struct LifeOptions {
     pub parallel_starts: usize,
     pub create_timeout: Option<Duration>,
     pub pidfds: bool,
@@ -162,7 +162,7 @@ pub struct LifeOptions {
 
 /// A part of an agent that can do something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub(crate) enum Part {
     Scheduler,
     Loop(usize),
     Checker(usize),
@@ -170,7 +170,7 @@ pub enum Part {
 }
 
 /// A running agent.
-pub struct Life {
+pub(crate) struct Life {
     pub number: u64,
     pub manager: AgentManager<ManualClock>,
     tasks: Tasks,
@@ -190,7 +190,7 @@ pub struct Life {
 
 impl Life {
     /// Starts the agent `name` on a node. `folder` is never written to.
-    pub fn start(
+    pub(crate) fn start(
         name: &Name,
         number: u64,
         engine: &SimEngine,
@@ -339,7 +339,7 @@ impl Life {
     }
 
     /// The parts that can do something now.
-    pub fn ready(&mut self, ready: &mut Vec<Part>) {
+    pub(crate) fn ready(&mut self, ready: &mut Vec<Part>) {
         let now = self.clock.now();
         if !self.events.is_empty() || self.manager.due() <= now {
             ready.push(Part::Scheduler);
@@ -360,7 +360,7 @@ impl Life {
     }
 
     /// When something happens without anybody asking for it.
-    pub fn due(&mut self) -> Instant {
+    pub(crate) fn due(&mut self) -> Instant {
         let checkers = self.checkers.iter().filter_map(SimChecker::due).min();
         let manager = self.manager.due();
         let tasks = self.tasks.all().iter().filter_map(Task::due).min();
@@ -374,7 +374,7 @@ impl Life {
     }
 
     /// Lets a control loop go on; answers its workload and what it says to the scheduler.
-    pub fn step_loop(&mut self, index: usize) -> (String, Vec<SchedulerEvent>) {
+    pub(crate) fn step_loop(&mut self, index: usize) -> (String, Vec<SchedulerEvent>) {
         let tasks = self.tasks.all();
         let workload = tasks[index].workload.clone();
         if tasks[index].resume() {
@@ -384,17 +384,17 @@ impl Life {
     }
 
     /// Lets the checks go on.
-    pub fn step_probes(&self) {
+    pub(crate) fn step_probes(&self) {
         self.probes.step();
     }
 
     /// Lets a state checker go on.
-    pub fn step_checker(&mut self, index: usize) {
+    pub(crate) fn step_checker(&mut self, index: usize) {
         self.checkers[index].step();
     }
 
     /// How many control loops there are.
-    pub fn loops(&mut self) -> usize {
+    pub(crate) fn loops(&mut self) -> usize {
         self.tasks
             .all()
             .iter()

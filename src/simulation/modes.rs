@@ -13,18 +13,18 @@ use ankaios_server::settings::ModeSettings;
 use std::sync::Arc;
 
 /// The config item with the mode.
-pub const ITEM: &str = "mode";
+pub(crate) const ITEM: &str = "mode";
 /// Its mask.
-pub const ITEM_MASK: &str = "desiredState.configs.mode";
+pub(crate) const ITEM_MASK: &str = "desiredState.configs.mode";
 /// The modes that clients switch to; nothing names the last one.
-pub const MODES: [&str; 4] = ["drive", "park", LIMP, "off"];
+pub(crate) const MODES: [&str; 4] = ["drive", "park", LIMP, "off"];
 /// What failures lead to.
-pub const LIMP: &str = "limp";
+pub(crate) const LIMP: &str = "limp";
 /// The agent that the hook gives to workloads without one.
 const ASSIGNED: &str = "A";
 
 /// A server as the cluster starts it.
-pub fn new_server(has_modes: bool) -> ServerLoop {
+pub(crate) fn new_server(has_modes: bool) -> ServerLoop {
     let mut server = ServerLoop::new();
     if has_modes {
         server.set_modes(ModeSettings {
@@ -50,7 +50,7 @@ fn assign(mut plan: WorkloadPlan) -> HookOutcome {
 }
 
 /// The current mode.
-pub fn mode(desired: &DesiredState) -> Option<&str> {
+pub(crate) fn mode(desired: &DesiredState) -> Option<&str> {
     match desired.configs.get(ITEM) {
         Some(ConfigItem::Text(mode)) => Some(mode),
         _ => None,
@@ -66,7 +66,7 @@ fn is_in_mode(desired: &DesiredState, workload: &Workload) -> bool {
 }
 
 /// What has to be effective for a desired workload.
-pub fn expected(
+pub(crate) fn expected(
     desired: &DesiredState,
     name: &Name,
     workload: &Arc<Workload>,
@@ -84,7 +84,7 @@ pub fn expected(
 }
 
 /// The instance of a desired workload on its own agent, in the mode or not.
-pub fn own_instance(name: &Name, workload: &Workload, has_modes: bool) -> InstanceName {
+pub(crate) fn own_instance(name: &Name, workload: &Workload, has_modes: bool) -> InstanceName {
     let instance = workload.instance_name(name);
     let is_assigned = has_modes && instance.agent.is_empty();
     InstanceName {
@@ -98,7 +98,7 @@ pub fn own_instance(name: &Name, workload: &Workload, has_modes: bool) -> Instan
 }
 
 /// Whether a state may be desired: without the config item nothing may name a mode.
-pub fn is_allowed(desired: &DesiredState) -> bool {
+pub(crate) fn is_allowed(desired: &DesiredState) -> bool {
     mode(desired).is_some()
         || !desired
             .workloads
@@ -107,12 +107,12 @@ pub fn is_allowed(desired: &DesiredState) -> bool {
 }
 
 /// Whether a client writes the mode.
-pub fn writes_mode(update: &UpdateState) -> bool {
+pub(crate) fn writes_mode(update: &UpdateState) -> bool {
     update.masks.is_empty() || update.masks.iter().any(|mask| mask == ITEM_MASK)
 }
 
 /// Gives a workload other modes, or lets its failure mean something else.
-pub fn retag(workload: &mut Workload, random: &mut fastrand::Rng) {
+pub(crate) fn retag(workload: &mut Workload, random: &mut fastrand::Rng) {
     let tags = &mut workload.tags;
     tags.remove("modes");
     let named: Vec<&str> = MODES[..3]
@@ -132,19 +132,19 @@ pub fn retag(workload: &mut Workload, random: &mut fastrand::Rng) {
 
 /// Counts the switches of the server itself.
 #[derive(Debug, Default)]
-pub struct OwnSwitches {
+pub(crate) struct OwnSwitches {
     since_client: usize,
 }
 
 impl OwnSwitches {
     /// A client has written the mode.
-    pub fn client_wrote(&mut self) {
+    pub(crate) fn client_wrote(&mut self) {
         self.since_client = 0;
     }
 
     /// Notes what the mode was and is after something that no client asked for. Returns what is
     /// wrong with that.
-    pub fn note(&mut self, was: Option<&str>, is: Option<&str>) -> Option<String> {
+    pub(crate) fn note(&mut self, was: Option<&str>, is: Option<&str>) -> Option<String> {
         if was == is {
             return None;
         }

@@ -16,11 +16,11 @@ const NOTICED_AFTER_MS: u64 = 20_000;
 
 /// Number of a stream, which is also that of the peer for the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct StreamId(pub u64);
+pub(crate) struct StreamId(pub u64);
 
 /// What can be done about a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StreamWork {
+pub(crate) enum StreamWork {
     Open,
     Up,
     Pump,
@@ -44,7 +44,7 @@ struct Stream {
 }
 
 /// All streams.
-pub struct Network {
+pub(crate) struct Network {
     clock: ManualClock,
     random: fastrand::Rng,
     slow: u32,
@@ -53,7 +53,7 @@ pub struct Network {
 }
 
 impl Network {
-    pub fn new(clock: &ManualClock, random: fastrand::Rng, slow: u32) -> Self {
+    pub(crate) fn new(clock: &ManualClock, random: fastrand::Rng, slow: u32) -> Self {
         Self {
             clock: clock.clone(),
             random,
@@ -71,7 +71,7 @@ impl Network {
     }
 
     /// An agent connects.
-    pub fn open(&mut self, node: usize) -> StreamId {
+    pub(crate) fn open(&mut self, node: usize) -> StreamId {
         self.opened += 1;
         let opens_at = Some(self.arrival(None));
         let stream = Stream {
@@ -90,12 +90,12 @@ impl Network {
         StreamId(self.opened)
     }
 
-    pub fn node(&self, stream: StreamId) -> usize {
+    pub(crate) fn node(&self, stream: StreamId) -> usize {
         self.streams[&stream].node
     }
 
     /// The hello has arrived; without a reader the server is not there.
-    pub fn opened(&mut self, id: StreamId, reader: Option<OutboxReader>) {
+    pub(crate) fn opened(&mut self, id: StreamId, reader: Option<OutboxReader>) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
@@ -107,7 +107,7 @@ impl Network {
         stream.reader = reader;
     }
 
-    pub fn send_up(&mut self, id: StreamId, message: ToServer) {
+    pub(crate) fn send_up(&mut self, id: StreamId, message: ToServer) {
         let Some(stream) = self.streams.get(&id).filter(|stream| stream.server_open) else {
             return;
         };
@@ -122,16 +122,16 @@ impl Network {
         }
     }
 
-    pub fn take_up(&mut self, id: StreamId) -> Option<ToServer> {
+    pub(crate) fn take_up(&mut self, id: StreamId) -> Option<ToServer> {
         Some(self.streams.get_mut(&id)?.up.pop_front()?.1)
     }
 
-    pub fn take_down(&mut self, id: StreamId) -> Option<FromServer> {
+    pub(crate) fn take_down(&mut self, id: StreamId) -> Option<FromServer> {
         Some(self.streams.get_mut(&id)?.down.pop_front()?.1)
     }
 
     /// The server handled an event and may have put messages.
-    pub fn server_spoke(&mut self) {
+    pub(crate) fn server_spoke(&mut self) {
         self.streams
             .values_mut()
             .filter(|stream| stream.reader.is_some())
@@ -139,7 +139,7 @@ impl Network {
     }
 
     /// Moves what the server has put onto the wire.
-    pub fn pump(&mut self, id: StreamId) {
+    pub(crate) fn pump(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
@@ -171,7 +171,7 @@ impl Network {
     }
 
     /// What is on its way is lost, and nobody knows yet.
-    pub fn cut(&mut self, id: StreamId) {
+    pub(crate) fn cut(&mut self, id: StreamId) {
         let (server, client) = (
             self.random.u64(0..NOTICED_AFTER_MS),
             self.random.u64(0..NOTICED_AFTER_MS),
@@ -196,7 +196,7 @@ impl Network {
 
     /// What is on its way arrives late. The client may give up in the meantime and come back on
     /// another stream, so that what it said on this one arrives after what it says on that.
-    pub fn stall(&mut self, id: StreamId) {
+    pub(crate) fn stall(&mut self, id: StreamId) {
         let late = Duration::from_millis(self.random.u64(0..NOTICED_AFTER_MS));
         let gives_up = self
             .random
@@ -216,7 +216,7 @@ impl Network {
 
     /// The server stands still for so long: who hears nothing gives up, what was said arrives
     /// afterwards.
-    pub fn server_pauses(&mut self, until: Duration) {
+    pub(crate) fn server_pauses(&mut self, until: Duration) {
         let now = self.clock.now();
         for stream in self
             .streams
@@ -232,7 +232,7 @@ impl Network {
     }
 
     /// The agent's process ends: what it sent arrives, then its end.
-    pub fn client_dies(&mut self, id: StreamId) {
+    pub(crate) fn client_dies(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get(&id) else {
             return;
         };
@@ -248,7 +248,7 @@ impl Network {
     }
 
     /// The server's process ends: what it sent arrives, then its end.
-    pub fn server_dies(&mut self) {
+    pub(crate) fn server_dies(&mut self) {
         let ids: Vec<StreamId> = self.streams.keys().copied().collect();
         for id in ids {
             let last = self.streams[&id].down.back().map(|(at, _)| *at);
@@ -263,7 +263,7 @@ impl Network {
         self.forget_closed();
     }
 
-    pub fn close_server_end(&mut self, id: StreamId) {
+    pub(crate) fn close_server_end(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id) {
             (stream.server_open, stream.reader, stream.opens_at) = (false, None, None);
             stream.up.clear();
@@ -274,7 +274,7 @@ impl Network {
         self.forget_closed();
     }
 
-    pub fn close_client_end(&mut self, id: StreamId) {
+    pub(crate) fn close_client_end(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.client_open = false;
             stream.down.clear();
@@ -291,12 +291,12 @@ impl Network {
     }
 
     /// From now on messages are fast.
-    pub fn calm_down(&mut self) {
+    pub(crate) fn calm_down(&mut self) {
         self.slow = 0;
     }
 
     /// Whether no message is on its way and no end is about to be noticed.
-    pub fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         self.streams.values().all(|stream| {
             stream.up.is_empty()
                 && stream.down.is_empty()
@@ -311,7 +311,7 @@ impl Network {
 
     /// What can be done now; the server does nothing while it is stopped, and `room` says whether
     /// the agent of a node takes another message.
-    pub fn ready(
+    pub(crate) fn ready(
         &self,
         now: Instant,
         server_runs: bool,
@@ -346,7 +346,7 @@ impl Network {
     }
 
     /// When something can be done next.
-    pub fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         let times = self.streams.values().flat_map(|stream| {
             let ends = [
                 stream.server_notices_at.filter(|_| stream.server_open),

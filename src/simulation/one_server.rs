@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 /// A server and what it sends.
 #[derive(Default)]
-pub struct Cluster {
+pub(crate) struct Cluster {
     pub server: ServerLoop,
     readers: BTreeMap<PeerId, OutboxReader>,
     opened: u64,
@@ -25,7 +25,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// A server that was started with the manifest `yaml`.
-    pub fn with_manifest(yaml: &str) -> Self {
+    pub(crate) fn with_manifest(yaml: &str) -> Self {
         let mut cluster = Self::default();
         cluster.server.start_with(desired(yaml)).unwrap();
         cluster
@@ -46,11 +46,11 @@ impl Cluster {
         peer
     }
 
-    pub fn agent(&mut self, name: &str) -> PeerId {
+    pub(crate) fn agent(&mut self, name: &str) -> PeerId {
         self.agent_with(name, AgentCapabilities::default())
     }
 
-    pub fn agent_with(&mut self, name: &str, capabilities: AgentCapabilities) -> PeerId {
+    pub(crate) fn agent_with(&mut self, name: &str, capabilities: AgentCapabilities) -> PeerId {
         self.open(PeerHello::Agent(AgentHello {
             agent: name.to_owned(),
             tags: BTreeMap::new(),
@@ -59,11 +59,11 @@ impl Cluster {
         }))
     }
 
-    pub fn commander(&mut self) -> PeerId {
+    pub(crate) fn commander(&mut self) -> PeerId {
         self.open(PeerHello::Commander)
     }
 
-    pub fn send(&mut self, peer: PeerId, message: ToServer) {
+    pub(crate) fn send(&mut self, peer: PeerId, message: ToServer) {
         self.server.on_event(ServerEvent::Peer(PeerEvent::Message {
             peer,
             message,
@@ -71,7 +71,7 @@ impl Cluster {
         }));
     }
 
-    pub fn report(&mut self, peer: PeerId, states: &[(&InstanceName, Phase)]) {
+    pub(crate) fn report(&mut self, peer: PeerId, states: &[(&InstanceName, Phase)]) {
         let states = states
             .iter()
             .map(|(instance, phase)| state(instance, *phase))
@@ -80,7 +80,7 @@ impl Cluster {
     }
 
     /// Sends a request and returns the response to it, which must be the last message.
-    pub fn request(&mut self, peer: PeerId, content: RequestContent) -> ResponseContent {
+    pub(crate) fn request(&mut self, peer: PeerId, content: RequestContent) -> ResponseContent {
         self.send(
             peer,
             ToServer::Request(Request {
@@ -96,7 +96,7 @@ impl Cluster {
     }
 
     /// Sends an update from a new commander. Returns added and deleted instances, or the error.
-    pub fn update(
+    pub(crate) fn update(
         &mut self,
         new_state: &str,
         masks: &[&str],
@@ -108,7 +108,7 @@ impl Cluster {
     }
 
     /// The phase of an instance as the server knows it.
-    pub fn phase(&self, instance: &InstanceName) -> Option<Phase> {
+    pub(crate) fn phase(&self, instance: &InstanceName) -> Option<Phase> {
         self.server
             .view()
             .states
@@ -117,14 +117,14 @@ impl Cluster {
     }
 }
 
-pub fn desired(yaml: &str) -> DesiredState {
+pub(crate) fn desired(yaml: &str) -> DesiredState {
     ankaios_model::manifest::Manifest::parse(yaml)
         .unwrap()
         .into_desired_state()
         .unwrap()
 }
 
-pub fn update(new_state: &str, masks: &[&str]) -> RequestContent {
+pub(crate) fn update(new_state: &str, masks: &[&str]) -> RequestContent {
     let masks = masks.iter().map(|mask| (*mask).to_owned()).collect();
     RequestContent::UpdateState(UpdateState {
         new_state: Some(Ok(tree(new_state))),
@@ -134,7 +134,7 @@ pub fn update(new_state: &str, masks: &[&str]) -> RequestContent {
 }
 
 /// A field tree from YAML.
-pub fn tree(yaml: &str) -> Node {
+pub(crate) fn tree(yaml: &str) -> Node {
     fn node(value: &serde_yaml::Value) -> Node {
         match value {
             serde_yaml::Value::Mapping(entries) => Node::map(
@@ -150,7 +150,7 @@ pub fn tree(yaml: &str) -> Node {
     node(&serde_yaml::from_str(yaml).unwrap())
 }
 
-pub fn state(instance: &InstanceName, phase: Phase) -> WorkloadState {
+pub(crate) fn state(instance: &InstanceName, phase: Phase) -> WorkloadState {
     WorkloadState::new(instance.clone(), ExecutionState::plain(phase))
 }
 

@@ -48,7 +48,7 @@ impl Delete {
 }
 
 /// The orders of one life.
-pub struct Orders {
+pub(crate) struct Orders {
     agent: Name,
     /// States of instances of other agents, and whether the connection was lost since they were
     /// told.
@@ -156,7 +156,7 @@ impl Known<'_> {
 
 impl Orders {
     /// The life of an agent that was told nothing yet.
-    pub fn new(agent: Name) -> Self {
+    pub(crate) fn new(agent: Name) -> Self {
         Self {
             agent,
             foreign: BTreeMap::new(),
@@ -171,7 +171,7 @@ impl Orders {
     }
 
     /// An event is about to be handled, or a tick.
-    pub fn before(
+    pub(crate) fn before(
         &mut self,
         event: Option<&SchedulerEvent>,
         manager: &AgentManager<ManualClock>,
@@ -297,7 +297,7 @@ impl Orders {
     }
 
     /// How many workloads it was told of that may still be there.
-    pub fn workloads(&self) -> usize {
+    pub(crate) fn workloads(&self) -> usize {
         let names = self
             .orders
             .iter()
@@ -372,7 +372,7 @@ impl Orders {
     }
 
     /// The event was handled.
-    pub fn after(&mut self, manager: &AgentManager<ManualClock>, engine: &SimEngine) {
+    pub(crate) fn after(&mut self, manager: &AgentManager<ManualClock>, engine: &SimEngine) {
         self.look(manager, engine, None);
         self.orders
             .iter_mut()
@@ -433,7 +433,7 @@ impl Orders {
     }
 
     /// Whether the stop of a running container is against what its delete waits for.
-    pub fn check_stop(&self, instance: &InstanceName, runtime: &Name) -> Option<String> {
+    pub(crate) fn check_stop(&self, instance: &InstanceName, runtime: &Name) -> Option<String> {
         if self.stops_by_itself(instance) {
             return None;
         }
@@ -493,7 +493,7 @@ impl Orders {
 
     /// Whether a control loop of this life says that a workload runs which that life has not found
     /// ready since its last start.
-    pub fn check_ready(
+    pub(crate) fn check_ready(
         &self,
         report: &WorkloadState,
         life: u64,
@@ -509,7 +509,10 @@ impl Orders {
 
     /// Whether a control loop knows how a workload ended that removes itself: nobody else would, it
     /// is up to chance.
-    pub fn check_end(&self, WorkloadState { instance, state }: &WorkloadState) -> Option<String> {
+    pub(crate) fn check_end(
+        &self,
+        WorkloadState { instance, state }: &WorkloadState,
+    ) -> Option<String> {
         let knows =
             state.phase == Phase::Succeeded || state.additional_info.starts_with("Exit code");
         let removes = |order: &Order| {
@@ -521,7 +524,7 @@ impl Orders {
     }
 
     /// Whether a create or start is against its dependencies.
-    pub fn check_start(
+    pub(crate) fn check_start(
         &mut self,
         instance: &InstanceName,
         workload: &Arc<Workload>,

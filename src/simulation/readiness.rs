@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// What the checks of instances have found since their last starts.
 #[derive(Default)]
-pub struct Readiness {
+pub(crate) struct Readiness {
     found: BTreeMap<InstanceName, Found>,
     /// Successes in a row that each needs.
     wanted: BTreeMap<InstanceName, u32>,
@@ -24,7 +24,7 @@ struct Found {
 
 impl Readiness {
     /// What was found before the start says nothing of what comes.
-    pub fn starts_anew(
+    pub(crate) fn starts_anew(
         &mut self,
         NewContainer {
             instance, workload, ..
@@ -40,7 +40,7 @@ impl Readiness {
     }
 
     /// One life of an agent has asked.
-    pub fn note(&mut self, life: u64, order: &ProbeOrder, holds: bool) {
+    pub(crate) fn note(&mut self, life: u64, order: &ProbeOrder, holds: bool) {
         let found = self.found.entry(order.instance.clone()).or_default();
         if found.life != life {
             *found = Found {
@@ -53,7 +53,7 @@ impl Readiness {
     }
 
     /// Whether that life has found the instance ready since its last start.
-    pub fn is_ready(&self, life: u64, instance: &InstanceName) -> bool {
+    pub(crate) fn is_ready(&self, life: u64, instance: &InstanceName) -> bool {
         self.found
             .get(instance)
             .is_some_and(|found| found.life == life && found.is_ready)

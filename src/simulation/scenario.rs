@@ -25,9 +25,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Part of the refusal of an update that was undone before.
-pub const SAME_AS: &str = "it is the same as update";
+pub(crate) const SAME_AS: &str = "it is the same as update";
 /// Part of the refusal of one more guarded update.
-pub const MANY_OPEN: &str = "guarded updates are open";
+pub(crate) const MANY_OPEN: &str = "guarded updates are open";
 /// Parts of the refusals of restarts.
 const RESTART_REFUSED: [&str; 4] = [
     "does not exist",
@@ -45,7 +45,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 const STAYS_SETTLED: Duration = Duration::from_secs(120);
 
 /// Each seed has less rounds of requests and disturbances.
-pub const ROUNDS_MAX: usize = 60;
+pub(crate) const ROUNDS_MAX: usize = 60;
 
 /// What workloads say about their lifecycle, mostly nothing. All hold once nothing disturbs any
 /// more, except `never`.
@@ -76,7 +76,7 @@ const GUARDS: [&str; 6] = [
 
 /// What is left out of a seed, to find out what its failure needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LeftOut {
+pub(crate) struct LeftOut {
     /// Numbers of rounds in which nothing is asked and nothing breaks.
     pub rounds: BTreeSet<usize>,
     /// Kinds of faults that do not happen.
@@ -84,7 +84,7 @@ pub struct LeftOut {
 }
 
 /// How a seed ended.
-pub struct Outcome {
+pub(crate) struct Outcome {
     pub steps: u64,
     /// Rounds of requests and disturbances that there were.
     pub rounds: usize,
@@ -95,7 +95,7 @@ pub struct Outcome {
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, clock: ManualClock, trace: Trace, left_out: &LeftOut) -> Outcome {
+pub(crate) fn run(seed: u64, clock: ManualClock, trace: Trace, left_out: &LeftOut) -> Outcome {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut disturbances = Disturbances::new(&mut random, seed);
     for (name, percent) in disturbances.kinds() {

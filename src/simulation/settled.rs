@@ -19,7 +19,7 @@ type States = BTreeMap<InstanceName, ExecutionState>;
 type Effective = BTreeMap<Name, AddedWorkload>;
 
 /// Answers the first thing that is not as it must be; `None` when all is.
-pub fn unsettled(cluster: &mut Cluster) -> Option<String> {
+pub(crate) fn unsettled(cluster: &mut Cluster) -> Option<String> {
     if let Some(reason) = cluster.busy() {
         return Some(reason);
     }

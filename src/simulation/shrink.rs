@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 const RUNS_MAX: usize = 120;
 
 /// How one run ended.
-pub struct Run {
+pub(crate) struct Run {
     /// `None` after a panic.
     pub outcome: Option<Outcome>,
     /// What is wrong.
@@ -22,7 +22,7 @@ pub struct Run {
 }
 
 /// Runs one seed and keeps that many events.
-pub fn run(seed: u64, left_out: &LeftOut, kept: usize) -> Run {
+pub(crate) fn run(seed: u64, left_out: &LeftOut, kept: usize) -> Run {
     let clock = ManualClock::new();
     let trace = Trace::new(&clock, kept);
     let result = catch_unwind(AssertUnwindSafe(|| {
@@ -59,7 +59,7 @@ fn kind(violation: &str) -> String {
 
 /// As much as can be left out of a seed that fails so that it still fails in the same way, with its
 /// violation then. `left_out` are those with which it was run.
-pub fn shrink(seed: u64, left_out: LeftOut, violation: &str) -> (LeftOut, String) {
+pub(crate) fn shrink(seed: u64, left_out: LeftOut, violation: &str) -> (LeftOut, String) {
     let mut best = (left_out, violation.to_owned());
     let Some(outcome) = run(seed, &best.0, 0).outcome else {
         return best;

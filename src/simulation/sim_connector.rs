@@ -18,7 +18,7 @@ use ankaios_runtime::{
 use std::time::Duration;
 
 /// Calls the engines of one node for one life of its agent.
-pub struct SimConnector {
+pub(crate) struct SimConnector {
     pub engine: SimEngine,
     pub caller: Caller,
     pub clock: ManualClock,

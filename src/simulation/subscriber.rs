@@ -28,7 +28,7 @@ const MASKS: [&[&str]; 7] = [
 ];
 
 /// One subscriber. It reads its stream only now and then.
-pub struct Subscriber {
+pub(crate) struct Subscriber {
     pub reader: OutboxReader,
     pub reads_at: Instant,
     pub peer: PeerId,
@@ -38,7 +38,7 @@ pub struct Subscriber {
 
 impl Subscriber {
     /// One that asks for one of several parts of the state.
-    pub fn new(reader: OutboxReader, peer: PeerId, kind: usize, reads_at: Instant) -> Self {
+    pub(crate) fn new(reader: OutboxReader, peer: PeerId, kind: usize, reads_at: Instant) -> Self {
         let masks = MASKS[kind % MASKS.len()]
             .iter()
             .map(|mask| (*mask).to_owned())
@@ -53,7 +53,7 @@ impl Subscriber {
     }
 
     /// What it asks.
-    pub fn request(&self) -> Request {
+    pub(crate) fn request(&self) -> Request {
         let read = ReadState {
             masks: self.followed.masks.clone(),
             subscribe: true,
@@ -65,7 +65,7 @@ impl Subscriber {
     }
 
     /// Takes over all events so far; answers what is different from `fresh`, a read with its masks.
-    pub fn follow(&mut self, fresh: impl FnOnce(&[String]) -> Node) -> Option<String> {
+    pub(crate) fn follow(&mut self, fresh: impl FnOnce(&[String]) -> Node) -> Option<String> {
         let mut news = false;
         while let Some(message) = self.reader.try_next() {
             news = true;
@@ -90,24 +90,24 @@ impl Subscriber {
 }
 
 /// What is known to somebody who has read the state once and changes his copy with each event.
-pub struct Followed {
+pub(crate) struct Followed {
     masks: Vec<String>,
     copy: Option<Node>,
 }
 
 impl Followed {
     /// Nothing was read yet.
-    pub fn new(masks: Vec<String>) -> Self {
+    pub(crate) fn new(masks: Vec<String>) -> Self {
         Self { masks, copy: None }
     }
 
     /// What is followed.
-    pub fn masks(&self) -> &[String] {
+    pub(crate) fn masks(&self) -> &[String] {
         &self.masks
     }
 
     /// Takes over the first answer or an event; answers what is wrong with it.
-    pub fn take(&mut self, content: ResponseContent) -> Option<String> {
+    pub(crate) fn take(&mut self, content: ResponseContent) -> Option<String> {
         match (content, &mut self.copy) {
             (
                 ResponseContent::CompleteState {
@@ -131,7 +131,7 @@ impl Followed {
     }
 
     /// Answers what is different from `fresh`, a read with the same masks.
-    pub fn differs(&self, fresh: &Node) -> Option<String> {
+    pub(crate) fn differs(&self, fresh: &Node) -> Option<String> {
         let (fresh, copy) = (self.leaves(fresh), self.leaves(self.copy.as_ref()?));
         let paths = fresh.keys().chain(copy.keys());
         let different = paths

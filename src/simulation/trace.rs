@@ -14,7 +14,7 @@ use std::time::Instant;
 
 /// Where lines go; clones write to the same place.
 #[derive(Clone)]
-pub struct Trace {
+pub(crate) struct Trace {
     lines: Option<Arc<Mutex<Lines>>>,
     clock: ManualClock,
     start: Instant,
@@ -27,7 +27,7 @@ struct Lines {
 
 impl Trace {
     /// Keeps the last `kept` lines; none is made when that is zero.
-    pub fn new(clock: &ManualClock, kept: usize) -> Self {
+    pub(crate) fn new(clock: &ManualClock, kept: usize) -> Self {
         let lines = (kept > 0).then(|| {
             Arc::new(Mutex::new(Lines {
                 last: VecDeque::new(),
@@ -42,7 +42,7 @@ impl Trace {
     }
 
     /// Adds a line with the virtual time before it.
-    pub fn line(&self, text: impl FnOnce() -> String) {
+    pub(crate) fn line(&self, text: impl FnOnce() -> String) {
         let Some(lines) = &self.lines else { return };
         let time = self.clock.now().saturating_duration_since(self.start);
         let line = format!("{:>9.3} {}", time.as_secs_f64(), text());
@@ -54,7 +54,7 @@ impl Trace {
     }
 
     /// What an agent handles, short enough for one line.
-    pub fn event(event: &SchedulerEvent) -> String {
+    pub(crate) fn event(event: &SchedulerEvent) -> String {
         match event {
             SchedulerEvent::Server(FromServer::ServerHello(added)) => {
                 format!("hello {}", names(added))
@@ -87,7 +87,7 @@ impl Trace {
     }
 
     /// What an agent says, short enough for one line.
-    pub fn message(message: &ToServer) -> String {
+    pub(crate) fn message(message: &ToServer) -> String {
         match message {
             ToServer::WorkloadStates(list) => states(list),
             ToServer::Prepared(list) => format!("prepared: {list:?}"),
@@ -96,7 +96,7 @@ impl Trace {
     }
 
     /// The lines that were kept.
-    pub fn take(&self) -> Vec<String> {
+    pub(crate) fn take(&self) -> Vec<String> {
         self.lines
             .as_ref()
             .map(|lines| lines.lock().unwrap().last.drain(..).collect())

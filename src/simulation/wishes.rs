@@ -17,7 +17,7 @@ use ankaios_server::ServerLoop;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The server before it handles a message.
-pub struct Before {
+pub(crate) struct Before {
     desired: DesiredState,
     effective: BTreeMap<Name, AddedWorkload>,
     /// Instances with a state.
@@ -41,7 +41,7 @@ fn names_of_open(server: &ServerLoop) -> BTreeSet<Name> {
 }
 
 /// The known updates that were undone.
-pub fn undone(server: &ServerLoop) -> BTreeSet<u64> {
+pub(crate) fn undone(server: &ServerLoop) -> BTreeSet<u64> {
     let updates = server.seen_updates().into_iter();
     updates
         .filter(|(_, update)| update.phase == UpdatePhase::Undone)
@@ -51,7 +51,7 @@ pub fn undone(server: &ServerLoop) -> BTreeSet<u64> {
 
 /// What a restart of the workloads that are asked for has to end: they and all that need them
 /// running, directly or not, as far as they were started. With an update it also depends on that.
-pub fn to_restart(content: &RequestContent, server: &ServerLoop) -> BTreeSet<Name> {
+pub(crate) fn to_restart(content: &RequestContent, server: &ServerLoop) -> BTreeSet<Name> {
     let RequestContent::UpdateState(UpdateState {
         new_state: None,
         restart,
@@ -100,7 +100,7 @@ pub fn to_restart(content: &RequestContent, server: &ServerLoop) -> BTreeSet<Nam
 }
 
 impl Before {
-    pub fn of(server: &ServerLoop) -> Self {
+    pub(crate) fn of(server: &ServerLoop) -> Self {
         let view = server.view();
         let existing = view.states.iter().map(|(instance, _)| instance).collect();
         Self {
@@ -119,22 +119,22 @@ impl Before {
         !undone(server).is_subset(&self.undone)
     }
 
-    pub fn desired(&self) -> &DesiredState {
+    pub(crate) fn desired(&self) -> &DesiredState {
         &self.desired
     }
 
-    pub fn restarting(&self) -> &BTreeSet<Name> {
+    pub(crate) fn restarting(&self) -> &BTreeSet<Name> {
         &self.restarting
     }
 
-    pub fn effective(&self) -> &BTreeMap<Name, AddedWorkload> {
+    pub(crate) fn effective(&self) -> &BTreeMap<Name, AddedWorkload> {
         &self.effective
     }
 }
 
 /// What is remembered of earlier wishes.
 #[derive(Default)]
-pub struct Wishes {
+pub(crate) struct Wishes {
     /// Instances that were told to stop and still have a state, with the workloads that they need
     /// running until then.
     stopping: BTreeMap<InstanceName, BTreeSet<String>>,
@@ -151,7 +151,7 @@ pub struct Wishes {
 }
 
 impl Wishes {
-    pub fn new(are_guarded: bool) -> Self {
+    pub(crate) fn new(are_guarded: bool) -> Self {
         Self {
             are_guarded,
             ..Self::default()
@@ -160,7 +160,7 @@ impl Wishes {
 
     /// Answers what the server has made wrong of a message: `update` is what it asks for, if that
     /// is an update and the server listens to who says it.
-    pub fn judge(
+    pub(crate) fn judge(
         &mut self,
         before: &Before,
         update: Option<&UpdateState>,
@@ -202,7 +202,7 @@ impl Wishes {
     }
 
     /// What was wanted before and is not any more may go on for a while.
-    pub fn note_ended(&mut self, before: &Before, server: &ServerLoop) {
+    pub(crate) fn note_ended(&mut self, before: &Before, server: &ServerLoop) {
         let ended = before
             .effective
             .iter()
@@ -259,7 +259,7 @@ impl Wishes {
     /// An agent that the server listens to is about to report these. What it says has been removed
     /// has ended in all forms that it had until then, also when the same instance comes back with
     /// this event and so never is without a state.
-    pub fn reported(&mut self, states: &[WorkloadState]) {
+    pub(crate) fn reported(&mut self, states: &[WorkloadState]) {
         let removed = states
             .iter()
             .filter(|report| report.state.phase == Phase::Removed);
@@ -268,7 +268,7 @@ impl Wishes {
 
     /// Instances without a state have stopped. One that is staged again is shown, although nothing
     /// of it is there.
-    pub fn forget_gone(&mut self, server: &ServerLoop) {
+    pub(crate) fn forget_gone(&mut self, server: &ServerLoop) {
         let (states, effective) = (server.view().states, server.view().effective);
         self.stopping.retain(|instance, _| {
             states.get(instance).is_some() && !server.is_placeholder(instance)
@@ -302,7 +302,7 @@ impl Wishes {
 
     /// Whether a workload may ask this through `agent`: by its rules there, or its last ones as
     /// long as it has not stopped; `None` when these are not known.
-    pub fn may_ask(
+    pub(crate) fn may_ask(
         &self,
         server: &ServerLoop,
         agent: &Name,
@@ -335,7 +335,7 @@ impl Wishes {
     }
 
     /// The server was killed; the next one knows nothing of what stops.
-    pub fn server_killed(&mut self) {
+    pub(crate) fn server_killed(&mut self) {
         self.stopping.clear();
         self.last_rules.clear();
         self.unclear.clear();
@@ -451,7 +451,7 @@ fn joining(before: &Before, update: Option<&UpdateState>, server: &ServerLoop) -
 
 /// What agents are told is what is desired and in the mode, but for what is being staged or
 /// restarted: there are no templates here, and one simple hook.
-pub fn not_in_force(server: &ServerLoop) -> Option<String> {
+pub(crate) fn not_in_force(server: &ServerLoop) -> Option<String> {
     let view = server.view();
     let (pending, restarting) = (pending(server), server.restarting());
     let in_force = |name: &Name| {

@@ -33,7 +33,7 @@ pub enum ServerUrl {
 }
 
 /// Port of a server that names none.
-pub const DEFAULT_PORT: u16 = 25551;
+pub(crate) const DEFAULT_PORT: u16 = 25551;
 
 impl ServerUrl {
     /// Reads `http://host[:port]` or `https://host[:port]`; a path, query or user part is ignored,

@@ -40,7 +40,7 @@ struct State {
 
 /// A place among those who wait; given up when dropped.
 #[derive(Debug)]
-pub struct Ticket {
+pub(crate) struct Ticket {
     budget: Arc<Budget>,
     number: u64,
 }
@@ -67,7 +67,11 @@ impl Budget {
     }
 
     /// Takes a share, or gives a `ticket` with which to try again for the same amount.
-    pub fn try_take(self: &Arc<Self>, ticket: &mut Option<Ticket>, amount: usize) -> Option<Share> {
+    pub(crate) fn try_take(
+        self: &Arc<Self>,
+        ticket: &mut Option<Ticket>,
+        amount: usize,
+    ) -> Option<Share> {
         let mut state = self.state.lock();
         let is_next = match ticket {
             Some(ticket) => state.queue.front() == Some(&ticket.number),
@@ -119,7 +123,7 @@ impl Budget {
     /// Decodes a message, which grows `share` to what it takes then. One message is decoded at a
     /// time, and only while there is room or no other is decoded; so the share of one that is not
     /// decoded keeps none of those waiting.
-    pub fn decode<T>(
+    pub(crate) fn decode<T>(
         self: &Arc<Self>,
         share: &mut Share,
         decode: impl FnOnce() -> (T, usize),
@@ -135,7 +139,7 @@ impl Budget {
 
     /// Takes a share whether there is room or not; for users that have checked [`Self::has_room`]
     /// before.
-    pub fn overdraw(self: &Arc<Self>, amount: usize) -> Share {
+    pub(crate) fn overdraw(self: &Arc<Self>, amount: usize) -> Share {
         self.state.lock().taken += amount;
         Share {
             budget: Some(self.clone()),
@@ -145,12 +149,12 @@ impl Budget {
     }
 
     /// Whether less than all is taken.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.state.lock().taken < self.max
     }
 
     /// Whether less than `max` is taken. If not, `waker` is woken as soon as less than all is.
-    pub fn has_room_below(&self, max: usize, waker: &Waker) -> bool {
+    pub(crate) fn has_room_below(&self, max: usize, waker: &Waker) -> bool {
         let mut state = self.state.lock();
         let has_room = state.taken < max;
         if !has_room {
@@ -160,7 +164,7 @@ impl Budget {
     }
 
     /// Whether somebody waits.
-    pub fn is_wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         let state = self.state.lock();
         state.waker.is_some() || !state.queue.is_empty() || state.waiting > 0
     }
@@ -177,12 +181,12 @@ impl Drop for Ticket {
 }
 
 impl Share {
-    pub fn amount(&self) -> usize {
+    pub(crate) fn amount(&self) -> usize {
         self.amount
     }
 
     /// Whether others wait for it.
-    pub fn is_wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         self.budget
             .as_ref()
             .is_some_and(|budget| budget.is_wanted())

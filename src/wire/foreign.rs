@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// What cannot be cut is replaced: an answer by an error that names the way out, the list of
 /// workloads in a hello by nothing and an error in the log, because it would end the session again
 /// and again.
-pub fn fit(message: FromServer, limit: usize, peer: &str) -> Vec<Vec<u8>> {
+pub(crate) fn fit(message: FromServer, limit: usize, peer: &str) -> Vec<Vec<u8>> {
     let bytes = write_from_server(&message);
     let size = bytes.len();
     if size <= limit {
@@ -40,7 +40,7 @@ pub fn fit(message: FromServer, limit: usize, peer: &str) -> Vec<Vec<u8>> {
 }
 
 /// An error in place of an answer of at least `size` bytes.
-pub fn too_large_answer(id: String, size: usize, limit: usize, peer: &str) -> Vec<Vec<u8>> {
+pub(crate) fn too_large_answer(id: String, size: usize, limit: usize, peer: &str) -> Vec<Vec<u8>> {
     let text = format!(
         "The answer has at least {size} bytes, but this client takes at most {limit}. Ask for parts with field masks."
     );
@@ -56,7 +56,7 @@ pub fn too_large_answer(id: String, size: usize, limit: usize, peer: &str) -> Ve
     Vec::new()
 }
 
-pub fn too_large(peer: &str, what: &str, size: usize, limit: usize) {
+pub(crate) fn too_large(peer: &str, what: &str, size: usize, limit: usize) {
     let _source = log_source(peer);
     log::error!(
         "Not sending {what} to '{peer}': it has {size} bytes, but that program takes at most {limit}. \

@@ -53,7 +53,7 @@ const STREAM_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Why a connection ends.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub(crate) enum Refused {
     /// The first message of a stream, which should be a hello.
     #[error("the first message of a stream has {0} bytes, a hello has at most {FIRST_MESSAGE_MAX}")]
     First(usize),
@@ -89,7 +89,7 @@ pub enum Refused {
 
 /// What the gate of a connection and the readers of its streams share.
 #[derive(Debug)]
-pub struct Account {
+pub(crate) struct Account {
     /// Of all connections.
     room: Arc<Budget>,
     message_max: usize,
@@ -149,7 +149,7 @@ impl InFlight {
 
 impl Account {
     /// For a connection whose messages may have `message_max` bytes.
-    pub fn new(room: Arc<Budget>, message_max: usize) -> Arc<Self> {
+    pub(crate) fn new(room: Arc<Budget>, message_max: usize) -> Arc<Self> {
         Arc::new(Self {
             room,
             message_max,
@@ -158,20 +158,20 @@ impl Account {
     }
 
     /// A hello was accepted, so more than hellos may come.
-    pub fn hello_accepted(&self) {
+    pub(crate) fn hello_accepted(&self) {
         let mut state = self.state.lock();
         state.has_hello = true;
         state.served += 1;
     }
 
     /// A stream whose hello was accepted has ended.
-    pub fn stream_ended(&self) {
+    pub(crate) fn stream_ended(&self) {
         self.state.lock().served -= 1;
     }
 
     /// The reader has received a message of `bytes`. The share, if it has one, is to be kept as
     /// long as its bytes are.
-    pub fn arrived(&self, bytes: usize) -> Share {
+    pub(crate) fn arrived(&self, bytes: usize) -> Share {
         let mut state = self.state.lock();
         // Two of the same length need the same room.
         let index = state
@@ -216,7 +216,7 @@ struct Frame {
 
 /// Parses what one client sends.
 #[derive(Debug)]
-pub struct FrameGate {
+pub(crate) struct FrameGate {
     account: Arc<Account>,
     header: [u8; FRAME_HEADER],
     header_bytes: usize,
@@ -232,7 +232,7 @@ pub struct FrameGate {
 
 impl FrameGate {
     /// For a connection that begins `now`.
-    pub fn new(account: Arc<Account>, now: Instant) -> Self {
+    pub(crate) fn new(account: Arc<Account>, now: Instant) -> Self {
         Self {
             account,
             header: [0; FRAME_HEADER],
@@ -254,7 +254,7 @@ impl FrameGate {
     ///
     /// # Errors
     /// The connection has to end.
-    pub fn admit(&mut self, bytes: &[u8], now: Instant) -> Result<usize, Refused> {
+    pub(crate) fn admit(&mut self, bytes: &[u8], now: Instant) -> Result<usize, Refused> {
         self.is_waiting = false;
         let mut admitted = 0;
         while admitted < bytes.len() {
@@ -272,7 +272,7 @@ impl FrameGate {
     ///
     /// # Errors
     /// The connection has to end.
-    pub fn check(&self, now: Instant) -> Result<(), Refused> {
+    pub(crate) fn check(&self, now: Instant) -> Result<(), Refused> {
         let mut state = self.account.state.lock();
         if !state.has_hello && now.saturating_duration_since(self.begun) >= NO_HELLO_MAX {
             return Err(Refused::NoHello);

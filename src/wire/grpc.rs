@@ -34,7 +34,7 @@ pub enum Service {
 }
 
 impl Service {
-    pub const fn method(self) -> &'static str {
+    pub(crate) const fn method(self) -> &'static str {
         match self {
             Self::Agent => "/grpc_api.AgentConnection/ConnectAgent",
             Self::Cli => "/grpc_api.CliConnection/ConnectCli",
@@ -44,7 +44,7 @@ impl Service {
 }
 
 /// A message as it was received: still in pieces, of which gRPC has the memory.
-pub struct Received(grpcio::MessageReader);
+pub(crate) struct Received(grpcio::MessageReader);
 
 const RECEIVED: Marshaller<Received> = Marshaller {
     ser: never_sent,
@@ -52,7 +52,7 @@ const RECEIVED: Marshaller<Received> = Marshaller {
 };
 
 /// The client's side of a method.
-pub const fn called(service: Service) -> Method<Vec<u8>, Received> {
+pub(crate) const fn called(service: Service) -> Method<Vec<u8>, Received> {
     let sent = Marshaller {
         ser: |bytes: &Vec<u8>, slice| give(slice, bytes.clone()),
         de: never_received,
@@ -66,7 +66,7 @@ pub const fn called(service: Service) -> Method<Vec<u8>, Received> {
 }
 
 /// The server's side of a method.
-pub const fn served(service: Service) -> Method<Received, Outgoing> {
+pub(crate) const fn served(service: Service) -> Method<Received, Outgoing> {
     let sent = Marshaller {
         ser: |message: &Outgoing, slice| give(slice, message.bytes()),
         de: never_received,
@@ -97,7 +97,7 @@ fn never_received<T>(_: grpcio::MessageReader) -> grpcio::Result<T> {
 
 impl Received {
     /// Bytes of the message.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
@@ -105,7 +105,7 @@ impl Received {
     ///
     /// # Errors
     /// Why not, and the id if it is a request.
-    pub fn unpack(self, max: usize) -> Result<Vec<u8>, (Option<String>, String)> {
+    pub(crate) fn unpack(self, max: usize) -> Result<Vec<u8>, (Option<String>, String)> {
         let Self(mut reader) = self;
         let length = reader.len();
         if length > max {
@@ -146,7 +146,7 @@ fn user_agent(message_max: i32) -> String {
 
 /// The largest message that a client with this user agent takes, in bytes, of at most `message_max`
 /// that the server sends. Programs of other implementations keep the default of gRPC.
-pub fn takes(user_agent: &[u8], message_max: usize) -> usize {
+pub(crate) fn takes(user_agent: &[u8], message_max: usize) -> usize {
     let text = String::from_utf8_lossy(user_agent);
     let Some(own) = text.strip_prefix(OWN_USER_AGENT) else {
         return message_max.min(FOREIGN_MESSAGE_MAX);
@@ -160,17 +160,17 @@ pub fn takes(user_agent: &[u8], message_max: usize) -> usize {
 }
 
 /// Whether a client with this user agent is one of our programs.
-pub fn is_own(user_agent: &[u8]) -> bool {
+pub(crate) fn is_own(user_agent: &[u8]) -> bool {
     user_agent.starts_with(OWN_USER_AGENT.as_bytes())
 }
 
 /// Whether a client sends its requests only when the response headers have come.
-pub fn waits_for_headers(user_agent: &[u8]) -> bool {
+pub(crate) fn waits_for_headers(user_agent: &[u8]) -> bool {
     String::from_utf8_lossy(user_agent).contains("tonic/")
 }
 
 /// The gRPC library, started on first use with a single completion queue.
-pub fn environment() -> Arc<Environment> {
+pub(crate) fn environment() -> Arc<Environment> {
     static ENVIRONMENT: OnceLock<Arc<Environment>> = OnceLock::new();
     let start = || {
         grpcio::redirect_log(); // Or the library writes to standard error in a format of its own.
@@ -187,7 +187,7 @@ pub fn environment() -> Arc<Environment> {
 /// Starts the first end of a connection, with which the library starts the thread of its timers.
 /// That looks after each of its two lists once a second, some milliseconds apart, and is woken once
 /// for both when it may be late.
-pub fn with_late_timers<T>(start: impl FnOnce() -> T) -> T {
+pub(crate) fn with_late_timers<T>(start: impl FnOnce() -> T) -> T {
     let nanoseconds = |slack: Duration| {
         u64::try_from(slack.as_nanos())
             .ok()
@@ -205,11 +205,11 @@ pub fn with_late_timers<T>(start: impl FnOnce() -> T) -> T {
 
 /// How soon a peer that has vanished is noticed.
 #[derive(Debug, Clone, Copy)]
-pub struct Keepalive {
+pub(crate) struct Keepalive {
     /// A ping is sent after this long without traffic.
-    pub interval: Duration,
+    pub(crate) interval: Duration,
     /// A peer that does not answer a ping for this long is gone.
-    pub timeout: Duration,
+    pub(crate) timeout: Duration,
 }
 
 impl Default for Keepalive {
@@ -222,7 +222,7 @@ impl Default for Keepalive {
 }
 
 /// Limits and keepalive for either side. A dead peer is noticed within 30 s by default.
-pub fn channel(message_max: usize, keepalive: Keepalive) -> ChannelBuilder {
+pub(crate) fn channel(message_max: usize, keepalive: Keepalive) -> ChannelBuilder {
     let message_max = i32::try_from(message_max).unwrap_or(i32::MAX);
     ChannelBuilder::new(environment())
         .max_receive_message_len(message_max)
@@ -246,7 +246,7 @@ pub fn channel(message_max: usize, keepalive: Keepalive) -> ChannelBuilder {
 }
 
 /// An integer argument of the library that has no method of its own.
-pub fn argument(name: &str) -> CString {
+pub(crate) fn argument(name: &str) -> CString {
     CString::new(name).expect("argument names are literals without a zero byte")
 }
 
@@ -254,7 +254,7 @@ pub fn argument(name: &str) -> CString {
 ///
 /// # Errors
 /// The socket refuses an option, normally because the peer is gone already.
-pub fn prepare(stream: &TcpStream) -> std::io::Result<()> {
+pub(crate) fn prepare(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let limit_ms = u32::try_from(TCP_USER_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
     rustix::net::sockopt::set_tcp_user_timeout(stream, limit_ms)?;
@@ -271,7 +271,7 @@ impl Wake for Unpark {
 
 /// Runs `future` on the calling thread until it is ready, at most `limit`; `None` when the time is
 /// over.
-pub fn wait_at_most<F: Future + Unpin>(mut future: F, limit: Duration) -> Option<F::Output> {
+pub(crate) fn wait_at_most<F: Future + Unpin>(mut future: F, limit: Duration) -> Option<F::Output> {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);
     let deadline = SystemClock.now() + limit;

@@ -52,7 +52,7 @@ unsafe extern "C" {
 /// are resolved, where the library itself connects, listens or watches idle channels, and for the
 /// deadlines of calls, which are not among the parts above. So the server does not end a call at
 /// the deadline of its client; the client does.
-pub fn end_timer_thread() {
+pub(crate) fn end_timer_thread() {
     // SAFETY: waits for that thread, and may be called by any other at any time until the library
     // is shut down, which our programs never do.
     unsafe { set_timer_thread(false) };

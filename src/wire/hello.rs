@@ -13,16 +13,16 @@ use ankaios_model::version::check_compatible;
 use grpcio::{RpcStatus, RpcStatusCode};
 
 /// Status message for a peer whose first message has no content.
-pub const NO_HELLO: &str = "Empty";
+pub(crate) const NO_HELLO: &str = "Empty";
 
 /// A status that ends a stream.
-pub fn refusal(code: RpcStatusCode, text: &str) -> RpcStatus {
+pub(crate) fn refusal(code: RpcStatusCode, text: &str) -> RpcStatus {
     RpcStatus::with_message(code, text.to_owned())
 }
 
 /// Checks the first message of a stream, and the certificate of an agent with TLS.
 // [impl->swdd~server-check-agent-name~1]
-pub fn check_hello(
+pub(crate) fn check_hello(
     service: Service,
     certificate: Option<&PeerCertificate>,
     message: ToServer,
@@ -93,7 +93,7 @@ pub fn check_hello(
 /// Unix domain socket, because an agent receives the secrets of its workloads. Who may be a
 /// commander is decided by the permissions of the socket's file, and with TLS by the DNS names in
 /// the certificate if the settings restrict these.
-pub fn check_user(
+pub(crate) fn check_user(
     hello: &PeerHello,
     origin: &Origin,
     commander_names: &[String],

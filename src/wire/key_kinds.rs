@@ -4,17 +4,17 @@
 //! Thread: none, plain functions. Nothing of a text or key becomes part of what they return.
 
 /// The keys that work, for users.
-pub const WORKING_KEYS: &str =
+pub(crate) const WORKING_KEYS: &str =
     "Ed25519, ECDSA with P-256 or P-384 and RSA with 2048 to 4096 bits work";
 /// Keys of authorities that work, for users.
-pub const WORKING_AUTHORITIES: &str =
+pub(crate) const WORKING_AUTHORITIES: &str =
     "Ed25519, ECDSA with P-256 or P-384 and RSA with 2048 to 8192 bits work";
 /// RSA keys that the library accepts, in bits.
 const RSA_BITS_MIN: usize = 2048;
 /// Of own keys, with which it signs.
-pub const RSA_BITS_OWN: usize = 4096;
+pub(crate) const RSA_BITS_OWN: usize = 4096;
 /// Of the keys of authorities, with which it only verifies.
-pub const RSA_BITS_AUTHORITY: usize = 8192;
+pub(crate) const RSA_BITS_AUTHORITY: usize = 8192;
 /// Numbers of a key that have at least so many bytes are those of RSA; versions and exponents are
 /// shorter.
 const MODULUS_BYTES_MIN: usize = 32;
@@ -75,7 +75,7 @@ const PEM_CONTENTS: [(&str, &str); 9] = [
 
 /// Why a key in DER, or the public key of a certificate, cannot be used; `None` when its kind works
 /// or is unknown. One of RSA may have `rsa_bits_max` bits.
-pub fn unusable_kind(der: &[u8], rsa_bits_max: usize) -> Option<String> {
+pub(crate) fn unusable_kind(der: &[u8], rsa_bits_max: usize) -> Option<String> {
     for (identifier, kind) in UNUSABLE_KINDS {
         if der
             .windows(identifier.len())
@@ -153,12 +153,12 @@ fn bits(number: &[u8]) -> usize {
 }
 
 /// Whether a PEM text holds an encrypted private key.
-pub fn is_encrypted(pem: &str) -> bool {
+pub(crate) fn is_encrypted(pem: &str) -> bool {
     pem.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") || pem.contains("Proc-Type: 4,ENCRYPTED")
 }
 
 /// What a PEM text holds in place of what is expected; `None` when that is unknown.
-pub fn other_content(pem: &str) -> Option<&'static str> {
+pub(crate) fn other_content(pem: &str) -> Option<&'static str> {
     let begin = pem
         .lines()
         .find(|line| line.starts_with("-----BEGIN "))?

@@ -25,7 +25,6 @@ pub mod server_endpoint;
 mod stream;
 mod tls;
 mod writer;
-pub use tls::{SERVER_NAME, TlsError};
 
 /// Messages as bytes, without a connection: for tests with malformed messages (tests/fuzz).
 #[doc(hidden)]

@@ -9,10 +9,10 @@ use std::time::Duration;
 // ------------------------------------------------------------------- memory
 
 /// Messages of this many bytes in total are a burst, after which free memory is returned.
-pub const BURST_TRIM_FROM: usize = 4 * 1024 * 1024;
+pub(crate) const BURST_TRIM_FROM: usize = 4 * 1024 * 1024;
 const _: () = assert!(BURST_TRIM_FROM >= TRIM_FROM);
 /// Free memory is returned this long after a burst was noticed.
-pub const BURST_TRIM_AFTER: Duration = Duration::from_millis(500);
+pub(crate) const BURST_TRIM_AFTER: Duration = Duration::from_millis(500);
 
 // ------------------------------------------------------------------- queues
 
@@ -35,21 +35,21 @@ pub const ANSWERS_BYTES: usize = 6 * 1024 * 1024;
 const _: () = assert!(ANSWERS_BYTES > PEER_EVENTS_BYTES);
 /// While requests wait for that room, a peer that occupies some of it and takes nothing for this
 /// long is disconnected. On a link of 1 Mbit/s, 250 KB take as long.
-pub const PEER_STUCK_CROWDED: Duration = Duration::from_secs(2);
+pub(crate) const PEER_STUCK_CROWDED: Duration = Duration::from_secs(2);
 const _: () = assert!(PEER_STUCK_CROWDED.as_secs() < PEER_STUCK.as_secs());
 /// A peer that takes nothing for this long while something waits for it is disconnected.
 pub const PEER_STUCK: Duration = Duration::from_secs(10);
 /// Bytes per second of the slowest supported link (1 Mbit/s). gRPC reports only that a whole
 /// message was sent, so a large one has so much longer than [`PEER_STUCK`]; keepalive notices
 /// earlier that a peer is gone.
-pub const PEER_SLOWEST: u64 = 128 * 1024;
+pub(crate) const PEER_SLOWEST: u64 = 128 * 1024;
 /// A message up to this size, in bytes, counts as sent when gRPC has it; its completion is checked
 /// before the next one. Half of the smallest window of a stream, so that it normally leaves at
 /// once.
-pub const PEER_SMALL_MESSAGE: usize = 32 * 1024;
+pub(crate) const PEER_SMALL_MESSAGE: usize = 32 * 1024;
 /// After an agent was sent states of others, further ones are collected in one message for this
 /// long, so that a burst of changes on many agents does not cost agents times changes.
-pub const STATES_REST: Duration = Duration::from_millis(20);
+pub(crate) const STATES_REST: Duration = Duration::from_millis(20);
 
 // ------------------------------------------------------------------ requests
 
@@ -58,10 +58,10 @@ pub const STATES_REST: Duration = Duration::from_millis(20);
 pub const REQUEST_ID_MAX: usize = 1024;
 /// Parts of all field masks of one read or subscription, equal masks counted each time: two masks
 /// for each of 5,000 workloads. More is refused before it is decoded.
-pub const READ_MASKS_PARTS_MAX: usize = 50_000;
+pub(crate) const READ_MASKS_PARTS_MAX: usize = 50_000;
 /// While responses to all peers take all their room, a peer for which so many bytes wait beside a
 /// large message loses further events.
-pub const PEER_EVENTS_BYTES: usize = 1024 * 1024;
+pub(crate) const PEER_EVENTS_BYTES: usize = 1024 * 1024;
 /// Tags of an agent, in bytes of their keys and values and 64 each. They are stored while it is
 /// connected, and are a part of responses with those of all agents.
 pub const AGENT_TAGS_BYTES: usize = 16 * 1024;
@@ -69,24 +69,24 @@ pub const AGENT_TAGS_BYTES: usize = 16 * 1024;
 // --------------------------------------------------------------- connections
 
 /// Longest first message of a stream, in bytes: a hello with [`AGENT_TAGS_BYTES`] of tags.
-pub const FIRST_MESSAGE_MAX: usize = 128 * 1024;
+pub(crate) const FIRST_MESSAGE_MAX: usize = 128 * 1024;
 const _: () = assert!(AGENT_TAGS_BYTES * 3 / 2 < FIRST_MESSAGE_MAX);
 /// Longest request on the stream of an agent, in bytes: what a workload sends by default, and what
 /// agents add.
-pub const AGENT_REQUEST_MAX: usize = CONTROL_MESSAGE_MAX + 64 * 1024;
+pub(crate) const AGENT_REQUEST_MAX: usize = CONTROL_MESSAGE_MAX + 64 * 1024;
 const _: () = assert!(AGENT_REQUEST_MAX > FOREIGN_MESSAGE_MAX);
 /// Longest wait for a TCP connection. A vehicle network connects in milliseconds or not at all.
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// An HTTP/2 ping is sent after this long without traffic.
-pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// A peer that does not answer a ping for this long is gone.
-pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time data may stay unacknowledged by TCP before the connection counts as dead.
-pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// A new connection must send its hello within this time.
-pub const HELLO_MAX: Duration = Duration::from_secs(10);
+pub(crate) const HELLO_MAX: Duration = Duration::from_secs(10);
 /// A TLS handshake must be done within this time.
-pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+pub(crate) const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Longest wait of a client for its last message to be sent.
 pub const GOODBYE_MAX: Duration = Duration::from_secs(1);
 const _: () = assert!(

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 /// One place that is listened on.
 #[derive(Debug)]
-pub enum Listener {
+pub(crate) enum Listener {
     /// A TCP port.
     Tcp(TcpListener),
     /// A Unix domain socket.
@@ -32,7 +32,7 @@ pub enum Listener {
 
 /// A Unix domain socket and its file.
 #[derive(Debug)]
-pub struct SocketFile {
+pub(crate) struct SocketFile {
     listener: UnixListener,
     path: Arc<Path>,
     /// Device and number of the file, to recognise it when it is removed.
@@ -44,7 +44,7 @@ impl Listener {
     ///
     /// # Errors
     /// The operating system's, with kind `AddrInUse` when another server listens there.
-    pub fn bind(address: &ListenAddress, mode: u32) -> io::Result<Self> {
+    pub(crate) fn bind(address: &ListenAddress, mode: u32) -> io::Result<Self> {
         match address {
             ListenAddress::Tcp(address) => {
                 let listener = TcpListener::bind(address).map_err(with_hint)?;
@@ -59,7 +59,7 @@ impl Listener {
     ///
     /// # Errors
     /// The operating system's.
-    pub fn address(&self) -> io::Result<ListenAddress> {
+    pub(crate) fn address(&self) -> io::Result<ListenAddress> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(ListenAddress::Tcp),
             Self::Socket(socket) => Ok(ListenAddress::Socket(socket.path.to_path_buf())),
@@ -70,7 +70,7 @@ impl Listener {
     ///
     /// # Errors
     /// `WouldBlock` when there is none any more.
-    pub fn accept(&self) -> io::Result<(OwnedFd, Origin)> {
+    pub(crate) fn accept(&self) -> io::Result<(OwnedFd, Origin)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, from) = listener.accept()?;

@@ -92,7 +92,7 @@ impl Encoded {
             .is_some_and(|instance| *instance.agent == *name)
     }
 
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes.len()
     }
 }
@@ -134,7 +134,7 @@ pub fn outbox_waking(
 
 impl Outbox {
     /// For a peer with this name that takes messages of at most `message_max` bytes.
-    pub fn limited_to(mut self, message_max: usize, name: &str) -> Self {
+    pub(crate) fn limited_to(mut self, message_max: usize, name: &str) -> Self {
         self.queue.lock().states_max = STATES_MESSAGE_BYTES.min(message_max);
         (self.message_max, self.name) = (message_max, name.to_owned());
         self
@@ -356,14 +356,14 @@ impl OutboxReader {
     }
 
     /// What was taken before is sent.
-    pub fn sent(&self) {
+    pub(crate) fn sent(&self) {
         let mut queue = self.queue.lock();
         queue.sending = Default::default();
         queue.notify_room();
     }
 
     /// Whether what waits for it takes room that others wait for.
-    pub fn takes_wanted_room(&self) -> bool {
+    pub(crate) fn takes_wanted_room(&self) -> bool {
         let queue = self.queue.lock();
         let [answers, others] = &queue.rooms;
         queue.takes(ANSWERS) > 0 && answers.is_wanted()
@@ -371,7 +371,7 @@ impl OutboxReader {
     }
 
     /// Whether something waits, or is being sent, that takes such room.
-    pub fn takes_room(&self) -> bool {
+    pub(crate) fn takes_room(&self) -> bool {
         let queue = self.queue.lock();
         queue.takes(ANSWERS) + queue.takes(OTHERS) > 0
     }
@@ -387,7 +387,7 @@ impl OutboxReader {
     }
 
     /// Whether nothing waits but states of instances, which further ones would join.
-    pub fn has_only_states(&self) -> bool {
+    pub(crate) fn has_only_states(&self) -> bool {
         let queue = self.queue.lock();
         !queue.outbox_gone && queue.has_only_states()
     }

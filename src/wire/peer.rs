@@ -75,7 +75,7 @@ impl Room {
 
 /// Where a connection comes from, and what vouches for the other end.
 #[derive(Debug, Clone)]
-pub enum Origin {
+pub(crate) enum Origin {
     /// TCP without TLS: nothing does.
     Plain(SocketAddr),
     /// TCP with TLS: its certificate.
@@ -97,7 +97,7 @@ impl Origin {
     /// Whose streams, log lines and time of the server are counted together: those of a
     /// certificate, wherever it is used, and else those of an address or user; each connection has
     /// another port.
-    pub fn holder(&self) -> String {
+    pub(crate) fn holder(&self) -> String {
         match self {
             Self::Tls(_, certificate) if !certificate.dns_names.is_empty() => {
                 certificate.dns_names.join(", ")

@@ -27,7 +27,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// Bytes that are moved at once: one TLS record.
-pub const BUFFER: usize = 16 * 1024;
+pub(crate) const BUFFER: usize = 16 * 1024;
 /// After we end a connection we read for this long until the other side has closed it, so that an
 /// alert or the last message arrives.
 const FAREWELL_MAX: Duration = Duration::from_secs(2);
@@ -35,7 +35,7 @@ const FAREWELL_MAX: Duration = Duration::from_secs(2);
 const SHAKERS: usize = 4;
 /// Connections without a stream that is served; another one ends the oldest, whose client tries
 /// again: whoever says nothing must not keep others out, and each takes three descriptors.
-pub const STRANGERS: usize = 128;
+pub(crate) const STRANGERS: usize = 128;
 const TOO_MANY: &str = "too many connections without a stream that is served";
 /// Events taken at once.
 const EVENTS: usize = 64;
@@ -45,7 +45,7 @@ const FIRST_CONNECTION: u64 = 1 << 32;
 const WAKE: u64 = FIRST_CONNECTION - 1;
 
 /// Decides what of the bytes of a client goes on.
-pub trait Gate: Send {
+pub(crate) trait Gate: Send {
     /// How many of these bytes may go on now. Also called without any, to check what was admitted
     /// before.
     ///
@@ -63,7 +63,7 @@ pub trait Gate: Send {
 /// Why a connection ends before one of its sides has ended it.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub enum PumpError {
+pub(crate) enum PumpError {
     /// It is not served any longer.
     Refused(String),
     /// Its socket failed.
@@ -78,12 +78,13 @@ impl From<String> for PumpError {
 
 /// Makes a connection of gRPC: our end of it, which must not block, and what the bytes for it have
 /// to pass.
-pub type Open = Box<dyn FnOnce(&Link) -> io::Result<(UnixStream, Option<Box<dyn Gate>>)> + Send>;
+pub(crate) type Open =
+    Box<dyn FnOnce(&Link) -> io::Result<(UnixStream, Option<Box<dyn Gate>>)> + Send>;
 /// Called before gRPC sees the end.
-pub type OnEnd = Box<dyn FnOnce(&PumpError) + Send>;
+pub(crate) type OnEnd = Box<dyn FnOnce(&PumpError) + Send>;
 
 /// Our end of a connection of gRPC, and that of gRPC.
-pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
+pub(crate) fn pair() -> io::Result<(UnixStream, UnixStream)> {
     let (ours, grpc) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     grpc.set_nonblocking(true)?;
@@ -91,7 +92,7 @@ pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
 }
 
 /// All connections of a thread.
-pub struct Pump {
+pub(crate) struct Pump {
     epoll: OwnedFd,
     connections: BTreeMap<u64, Connection>,
     next: u64,
@@ -99,7 +100,7 @@ pub struct Pump {
     due: BTreeSet<(Instant, u64)>,
     buffer: Box<[u8]>,
     /// Ends [`Pump::wait`].
-    pub wake: EventFd,
+    pub(crate) wake: EventFd,
     shakers: Option<Shakers>,
 }
 
@@ -142,7 +143,7 @@ impl Pump {
     ///
     /// # Errors
     /// The kernel has no room for it.
-    pub fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let (connections, due, buffer) = (BTreeMap::new(), BTreeSet::new(), vec![0; BUFFER].into());
         let wake = EventFd::new()?;
@@ -163,7 +164,7 @@ impl Pump {
     ///
     /// # Errors
     /// The system has no room for them.
-    pub fn start_shakers(&mut self) -> io::Result<()> {
+    pub(crate) fn start_shakers(&mut self) -> io::Result<()> {
         let (work, to_do) = bounded::<(u64, Connection)>(STRANGERS);
         // We never wait, so whoever waits for a place gets one.
         let (finished, done) = bounded(STRANGERS);
@@ -189,7 +190,7 @@ impl Pump {
     ///
     /// # Errors
     /// The kernel has no room for it.
-    pub fn watch(&self, end: BorrowedFd<'_>, key: u64) -> io::Result<()> {
+    pub(crate) fn watch(&self, end: BorrowedFd<'_>, key: u64) -> io::Result<()> {
         Ok(epoll::add(
             &self.epoll,
             end,
@@ -199,12 +200,19 @@ impl Pump {
     }
 
     /// Ends [`Self::watch`].
-    pub fn unwatch(&self, end: BorrowedFd<'_>) {
+    pub(crate) fn unwatch(&self, end: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.epoll, end); // It is watched, else nothing is lost.
     }
 
     /// Adds a connection, which is opened `at_once` or with its first byte.
-    pub fn add(&mut self, link: Link, open: Open, at_once: bool, on_end: OnEnd, now: Instant) {
+    pub(crate) fn add(
+        &mut self,
+        link: Link,
+        open: Open,
+        at_once: bool,
+        on_end: OnEnd,
+        now: Instant,
+    ) {
         let strangers = self
             .connections
             .iter()
@@ -247,7 +255,7 @@ impl Pump {
     ///
     /// # Errors
     /// The kernel cannot wait.
-    pub fn wait(
+    pub(crate) fn wait(
         &mut self,
         limit: Option<Duration>,
         clock: impl Fn() -> Instant,
@@ -284,13 +292,13 @@ impl Pump {
     }
 
     /// Whether a handshake is under way.
-    pub fn is_shaking(&self) -> bool {
+    pub(crate) fn is_shaking(&self) -> bool {
         self.connections.values().any(Connection::is_shaking)
     }
 
     /// Moves the bytes of its connections until all have ended. With an `end` that is the last
     /// time, and those on which nothing came yet end at once.
-    pub fn run(&mut self, end: Option<Instant>) {
+    pub(crate) fn run(&mut self, end: Option<Instant>) {
         let silent = self
             .connections
             .iter()

@@ -27,52 +27,52 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 /// What a client sends.
-pub type Requests = RequestStream<Received>;
+pub(crate) type Requests = RequestStream<Received>;
 /// What a client gets.
-pub type Responses = DuplexSink<Outgoing>;
+pub(crate) type Responses = DuplexSink<Outgoing>;
 
 /// What all streams share.
-pub struct Streams {
+pub(crate) struct Streams {
     /// Of the server.
-    pub inbox: Sender<PeerEvent>,
+    pub(crate) inbox: Sender<PeerEvent>,
     /// For large messages of all connections, in bytes: from the first byte that gRPC gets until
     /// the message is served or begins to wait, where it has another bound.
-    pub room: Arc<Budget>,
+    pub(crate) room: Arc<Budget>,
     /// What responses to all peers take that wait.
-    pub answers: Arc<Budget>,
+    pub(crate) answers: Arc<Budget>,
     /// What all else for them takes that waits.
-    pub others: Arc<Budget>,
+    pub(crate) others: Arc<Budget>,
     /// Largest message, in bytes.
-    pub message_max: usize,
+    pub(crate) message_max: usize,
     /// Only certificates with one of these DNS names may command; empty: all of the authority.
-    pub commander_names: Vec<String>,
+    pub(crate) commander_names: Vec<String>,
     /// Sends to all peers.
-    pub writer: Writer,
+    pub(crate) writer: Writer,
 }
 
 /// An open connection.
 #[derive(Debug, Clone)]
-pub struct Connection {
+pub(crate) struct Connection {
     /// Where it comes from.
-    pub origin: Origin,
+    pub(crate) origin: Origin,
     /// Its messages on their way.
-    pub account: Arc<Account>,
+    pub(crate) account: Arc<Account>,
 }
 
 /// The other end of one stream.
-pub struct Client {
-    pub connection: Connection,
+pub(crate) struct Client {
+    pub(crate) connection: Connection,
     /// Largest message it takes, in bytes.
-    pub message_max: usize,
+    pub(crate) message_max: usize,
     /// Whether it is a program of ours.
-    pub own: bool,
+    pub(crate) own: bool,
     /// Whether it sends nothing after its hello until the response headers have come.
-    pub waits_for_headers: bool,
+    pub(crate) waits_for_headers: bool,
 }
 
 impl Streams {
     /// Reads a stream until it ends.
-    pub fn serve(
+    pub(crate) fn serve(
         &self,
         peer: PeerId,
         service: Service,

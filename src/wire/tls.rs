@@ -27,7 +27,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 /// The name that every server certificate must carry, whatever the address of the server is.
-pub const SERVER_NAME: &str = "ank-server";
+pub(crate) const SERVER_NAME: &str = "ank-server";
 const ALPN: &[u8] = b"h2";
 
 /// Certificates or key that cannot be used, or why the other side was refused. Never contains any
@@ -48,19 +48,19 @@ fn mismatch(reason: impl std::fmt::Display) -> TlsError {
 
 /// Settings of the server's side, shared by all connections.
 #[derive(Debug, Clone)]
-pub struct ServerTls(Arc<ServerConfig>);
+pub(crate) struct ServerTls(Arc<ServerConfig>);
 
 /// Settings of a client's side.
 #[derive(Debug, Clone)]
-pub struct ClientTls(Arc<ClientConfig>);
+pub(crate) struct ClientTls(Arc<ClientConfig>);
 
 /// What the server uses of a client's certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PeerCertificate {
+pub(crate) struct PeerCertificate {
     /// How many certificates were presented.
-    pub count: usize,
+    pub(crate) count: usize,
     /// DNS names of the first one.
-    pub dns_names: Vec<String>,
+    pub(crate) dns_names: Vec<String>,
 }
 
 /// The error for a certificate and a key that cannot be used together.
@@ -78,7 +78,7 @@ impl ServerTls {
     ///
     /// # Errors
     /// [`TlsError`] naming the text that cannot be used.
-    pub fn new(pem: &PemTexts) -> Result<Self, TlsError> {
+    pub(crate) fn new(pem: &PemTexts) -> Result<Self, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let roots = Arc::new(roots(&pem.ca)?);
         let (chain, key) = identity(pem, &provider)?;
@@ -103,7 +103,7 @@ impl ServerTls {
     ///
     /// # Errors
     /// The library has no session.
-    pub fn begin(&self, socket: impl Into<OwnedFd>) -> Result<Link, rustls::Error> {
+    pub(crate) fn begin(&self, socket: impl Into<OwnedFd>) -> Result<Link, rustls::Error> {
         ServerConnection::new(self.0.clone())
             .map(|session| Link::new(socket, Some(Box::new(session.into()))))
     }
@@ -114,7 +114,7 @@ impl ClientTls {
     ///
     /// # Errors
     /// [`TlsError`] naming the text that cannot be used.
-    pub fn new(pem: &PemTexts) -> Result<Self, TlsError> {
+    pub(crate) fn new(pem: &PemTexts) -> Result<Self, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let roots = roots(&pem.ca)?;
         let (chain, key) = identity(pem, &provider)?;
@@ -133,7 +133,7 @@ impl ClientTls {
     ///
     /// # Errors
     /// The library has no session.
-    pub fn begin(&self, stream: TcpStream) -> Result<Link, rustls::Error> {
+    pub(crate) fn begin(&self, stream: TcpStream) -> Result<Link, rustls::Error> {
         let name = ServerName::try_from(SERVER_NAME).expect("a literal DNS name");
         let session = ClientConnection::new(self.0.clone(), name)?;
         Ok(Link::new(stream, Some(Box::new(session.into()))))
@@ -271,7 +271,7 @@ fn names(presented: &[CertificateDer<'_>]) -> Result<PeerCertificate, String> {
 
 /// The other side of a connection, with or without TLS. Nothing waits; errors are reasons why the
 /// connection broke.
-pub struct Link {
+pub(crate) struct Link {
     socket: File,
     session: Option<Box<Connection>>,
     /// What a socket without TLS has not taken yet.
@@ -280,7 +280,7 @@ pub struct Link {
 
 impl Link {
     /// On a socket that does not block.
-    pub fn new(socket: impl Into<OwnedFd>, session: Option<Box<Connection>>) -> Self {
+    pub(crate) fn new(socket: impl Into<OwnedFd>, session: Option<Box<Connection>>) -> Self {
         Self {
             socket: socket.into().into(),
             session,
@@ -288,12 +288,12 @@ impl Link {
         }
     }
 
-    pub fn socket(&self) -> BorrowedFd<'_> {
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
     /// Whether its handshake is under way.
-    pub fn is_shaking(&self) -> bool {
+    pub(crate) fn is_shaking(&self) -> bool {
         self.session
             .as_ref()
             .is_some_and(|session| session.is_handshaking())
@@ -301,7 +301,7 @@ impl Link {
 
     /// Shakes hands as far as that goes without waiting. After an error the alert for the other
     /// side is left to be written.
-    pub fn shake(&mut self) -> Result<(), String> {
+    pub(crate) fn shake(&mut self) -> Result<(), String> {
         self.flush()?;
         while self.is_shaking() {
             match self.receive()? {
@@ -324,7 +324,7 @@ impl Link {
     }
 
     /// Why it is given up when nothing came.
-    pub fn why_late(&self) -> String {
+    pub(crate) fn why_late(&self) -> String {
         if self.is_shaking() {
             "no TLS handshake within the time limit".to_owned()
         } else {
@@ -336,7 +336,7 @@ impl Link {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn certificate(&self) -> Result<Option<PeerCertificate>, String> {
+    pub(crate) fn certificate(&self) -> Result<Option<PeerCertificate>, String> {
         let certificates = self
             .session
             .as_ref()
@@ -359,7 +359,11 @@ impl Link {
 
     /// Reads what the other side sent; 0 when it has ended, `None` when there is nothing now. The
     /// socket is read only if it `is_ready`.
-    pub fn read(&mut self, buffer: &mut [u8], is_ready: bool) -> Result<Option<usize>, String> {
+    pub(crate) fn read(
+        &mut self,
+        buffer: &mut [u8],
+        is_ready: bool,
+    ) -> Result<Option<usize>, String> {
         if is_ready {
             self.receive()?;
         }
@@ -375,7 +379,7 @@ impl Link {
     }
 
     /// Throws away what the other side sent. Returns whether it has ended.
-    pub fn discard(&mut self) -> bool {
+    pub(crate) fn discard(&mut self) -> bool {
         !matches!(
             now_or_later(self.socket.read(&mut [0; 4096])),
             Ok(None | Some(1..))
@@ -383,7 +387,7 @@ impl Link {
     }
 
     /// Sends bytes, as far as the socket takes them. Only when nothing is left to be written.
-    pub fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
         match &mut self.session {
             Some(session) => session
                 .writer()
@@ -395,7 +399,7 @@ impl Link {
     }
 
     /// Writes what is left, as far as the socket takes it.
-    pub fn flush(&mut self) -> Result<(), String> {
+    pub(crate) fn flush(&mut self) -> Result<(), String> {
         while self.wants_write() {
             let written = match &mut self.session {
                 Some(session) => session.write_tls(&mut self.socket),
@@ -415,14 +419,14 @@ impl Link {
     }
 
     /// Whether something is left to be written.
-    pub fn wants_write(&self) -> bool {
+    pub(crate) fn wants_write(&self) -> bool {
         self.session
             .as_ref()
             .map_or(!self.unsent.is_empty(), |session| session.wants_write())
     }
 
     /// Takes what the protocol sends at the end.
-    pub fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.session
             .iter_mut()
             .for_each(|session| session.send_close_notify());
@@ -442,7 +446,7 @@ impl Link {
 }
 
 /// Whether there is just nothing to be done now.
-pub fn would_block(error: &io::Error) -> bool {
+pub(crate) fn would_block(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted

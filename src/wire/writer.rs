@@ -30,11 +30,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 /// Where messages of one stream go; the end of it drops the call.
-pub type Line = Box<dyn Sink<(Outgoing, WriteFlags), Error = grpcio::Error> + Unpin + Send>;
+pub(crate) type Line = Box<dyn Sink<(Outgoing, WriteFlags), Error = grpcio::Error> + Unpin + Send>;
 
 /// Gives streams to the writing thread, which ends after this was dropped and the last stream has
 /// ended.
-pub struct Writer(Arc<Due>);
+pub(crate) struct Writer(Arc<Due>);
 
 /// Streams for which there is something to do.
 struct Due {
@@ -80,7 +80,7 @@ impl Writer {
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn start(watched: &mut WatchedThreads) -> io::Result<Self> {
+    pub(crate) fn start(watched: &mut WatchedThreads) -> io::Result<Self> {
         let (changed, changes) = bounded(1);
         let state = DueState {
             added: Vec::new(),
@@ -100,7 +100,7 @@ impl Writer {
     }
 
     /// Wakes the thread for this stream.
-    pub fn waker(&self, peer: PeerId) -> Waker {
+    pub(crate) fn waker(&self, peer: PeerId) -> Waker {
         Waker::from(Arc::new(Woken {
             peer,
             marked: AtomicBool::new(false),
@@ -109,7 +109,7 @@ impl Writer {
     }
 
     /// Gives a stream to the thread; `waker` is the one that was made for it.
-    pub fn add(&self, peer: PeerId, stream: PeerStream, waker: Waker) {
+    pub(crate) fn add(&self, peer: PeerId, stream: PeerStream, waker: Waker) {
         self.0
             .change(|state| state.added.push((peer, stream, waker)));
     }
@@ -233,7 +233,7 @@ enum Next {
 }
 
 /// The writing end of one stream.
-pub struct PeerStream {
+pub(crate) struct PeerStream {
     name: String,
     line: Line,
     reader: OutboxReader,
@@ -252,7 +252,12 @@ pub struct PeerStream {
 impl PeerStream {
     /// A stream to `name`; with `bundles_states` states that follow each other closely are sent
     /// together.
-    pub fn new(name: String, line: Line, reader: OutboxReader, bundles_states: bool) -> Self {
+    pub(crate) fn new(
+        name: String,
+        line: Line,
+        reader: OutboxReader,
+        bundles_states: bool,
+    ) -> Self {
         Self {
             name,
             line,

@@ -11,6 +11,8 @@
 //! Thread: `main`, one more for each simulated agent and for the subscriber. Run by
 //! scripts/bench.sh.
 
+#![allow(unreachable_pub)] // Its files offer each other what they have, and nobody else.
+
 // A program of its own for people.
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)]
 

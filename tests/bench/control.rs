@@ -4,6 +4,9 @@
 //! Thread: `main`. Owns: one cluster at a time. Prints medians, and what other load on the machine
 //! may change.
 
+#![allow(unreachable_pub)]
+// Its files offer each other what they have, and nobody else.
+
 // It starts processes, takes times and prints them.
 #![allow(clippy::disallowed_methods, clippy::print_stdout)]
 

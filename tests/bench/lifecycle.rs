@@ -3,6 +3,9 @@
 //!
 //! Thread: `main`. Owns: one cluster at a time. Prints CPU, memory and threads of the agent.
 
+#![allow(unreachable_pub)]
+// Its files offer each other what they have, and nobody else.
+
 // It starts processes, takes times and prints them.
 #![allow(clippy::disallowed_methods, clippy::print_stdout)]
 

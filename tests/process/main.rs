@@ -5,6 +5,7 @@
 //! side by side. A test therefore changes nothing that the whole process has: limits, environment,
 //! working folder and signals are set for the children that it starts.
 
+#![allow(unreachable_pub)] // Its files offer each other what they have, and nobody else.
 #![allow(clippy::disallowed_methods)] // Tests start processes and wait for them.
 
 #[path = "../support/mod.rs"]

@@ -4,6 +4,7 @@
 //! `just stest` runs these alone, and then none of them may be left out. They begin in the order of
 //! their names, so those that take longest have early ones.
 
+#![allow(unreachable_pub)] // Its files offer each other what they have, and nobody else.
 #![allow(clippy::disallowed_methods)] // Tests start processes and wait for them.
 
 #[allow(dead_code, unused_imports)] // The process tests use all of it, these a part.

@@ -112,14 +112,14 @@ fn part_of(content: &ResponseContent) -> Option<Lasting> {
 
 /// An encoded response, with its id as the workload wrote it.
 #[derive(Debug)]
-pub struct Frame {
+pub(crate) struct Frame {
     id: String,
     part: Option<Lasting>,
     bytes: Vec<u8>,
 }
 
 impl Frame {
-    pub fn new(response: Response) -> Self {
+    pub(crate) fn new(response: Response) -> Self {
         let (id, part) = (response.id.clone(), part_of(&response.content));
         Self {
             id,
@@ -181,7 +181,7 @@ impl Open {
 
 /// What waits for one workload, and what it has asked.
 #[derive(Debug)]
-pub struct Mailbox {
+pub(crate) struct Mailbox {
     /// What the agent puts before each id of this generation.
     prefix: String,
     /// Answers a hello or ends the session, so it comes before all else.
@@ -193,7 +193,7 @@ pub struct Mailbox {
 
 impl Mailbox {
     /// Nothing is asked. Ids get this `prefix`.
-    pub fn new(prefix: String) -> Self {
+    pub(crate) fn new(prefix: String) -> Self {
         Self {
             prefix,
             first: None,
@@ -204,7 +204,7 @@ impl Mailbox {
 
     /// A new generation begins, with this prefix. Returns the prefix of the one before, and what is
     /// to be cancelled of it at the server.
-    pub fn begin(&mut self, prefix: String) -> (String, Vec<Request>) {
+    pub(crate) fn begin(&mut self, prefix: String) -> (String, Vec<Request>) {
         let before = std::mem::replace(self, Self::new(prefix));
         let known = before
             .open
@@ -219,12 +219,12 @@ impl Mailbox {
     }
 
     /// The id as the workload wrote it, if it is of this generation.
-    pub fn own_id<'i>(&self, id: &'i str) -> Option<&'i str> {
+    pub(crate) fn own_id<'i>(&self, id: &'i str) -> Option<&'i str> {
         id.strip_prefix(&self.prefix)
     }
 
     /// The id for the server.
-    pub fn full_id(&self, own_id: &str) -> String {
+    pub(crate) fn full_id(&self, own_id: &str) -> String {
         format!("{}{own_id}", self.prefix)
     }
 
@@ -232,7 +232,7 @@ impl Mailbox {
 
     /// Whether the workload has to wait before its next request, for a response or until it has
     /// read some.
-    pub fn must_wait(&self, next: &RequestContent) -> bool {
+    pub(crate) fn must_wait(&self, next: &RequestContent) -> bool {
         // Log lines and events do not count.
         let answers = || {
             self.waiting
@@ -244,7 +244,7 @@ impl Mailbox {
     }
 
     /// Whether a request has no response yet.
-    pub fn is_under_way(&self) -> bool {
+    pub(crate) fn is_under_way(&self) -> bool {
         self.open
             .iter()
             .any(|open| open.progress == Progress::UnderWay)
@@ -252,7 +252,7 @@ impl Mailbox {
 
     /// A request is about to be sent; or the text of an error for the workload, when it would last
     /// and [`OPEN`] do.
-    pub fn ask(&mut self, id: String, content: &RequestContent) -> Result<(), String> {
+    pub(crate) fn ask(&mut self, id: String, content: &RequestContent) -> Result<(), String> {
         let asked = Asked::of(content);
         let lasts = |open: &Open| matches!(open.asked, Asked::Lasting(_));
         let lasting = self.open.iter().filter(|open| lasts(open)).count();
@@ -303,7 +303,7 @@ impl Mailbox {
 
     /// The next subscription to be sent again, one after the other: while a request of the workload
     /// is under way there is none.
-    pub fn next_renewal(&mut self) -> Option<Request> {
+    pub(crate) fn next_renewal(&mut self) -> Option<Request> {
         if self.is_under_way() {
             return None;
         }
@@ -324,7 +324,7 @@ impl Mailbox {
     }
 
     /// The next request does not wait for the response to the one before.
-    pub fn wait_no_longer(&mut self) {
+    pub(crate) fn wait_no_longer(&mut self) {
         let under_way = self
             .open
             .iter_mut()
@@ -334,7 +334,7 @@ impl Mailbox {
 
     /// The connection to the server is lost. Logs end with it; subscriptions are sent again on the
     /// next one. What was not sent `waits` for that as well; all else is answered.
-    pub fn connection_lost(&mut self, waits: impl Fn(&str) -> bool) {
+    pub(crate) fn connection_lost(&mut self, waits: impl Fn(&str) -> bool) {
         for mut open in std::mem::take(&mut self.open) {
             let is_unsent = open.is_unanswered() && waits(&self.full_id(&open.id));
             if is_unsent || open.progress == Progress::Lost {
@@ -379,7 +379,7 @@ impl Mailbox {
 
     /// Notes what a response of the server means, and makes the first response to a renewed
     /// subscription an event. Returns whether it is for the workload.
-    pub fn accept(&mut self, id: &str, content: &mut ResponseContent) -> bool {
+    pub(crate) fn accept(&mut self, id: &str, content: &mut ResponseContent) -> bool {
         if let Some(lasting) = part_of(content) {
             return self.open.iter().any(|open| open.is(lasting, id));
         }
@@ -453,7 +453,7 @@ impl Mailbox {
     /// Puts a response. When there is no room, log lines and events are dropped with the request
     /// that they belong to, and for other answers the oldest ones make room. Returns what is to be
     /// cancelled at the server.
-    pub fn put(&mut self, frame: Frame) -> Vec<Request> {
+    pub(crate) fn put(&mut self, frame: Frame) -> Vec<Request> {
         let mut cancels = Vec::new();
         if let Some(lasting) = frame.part
             && !self.has_room(frame.weight())
@@ -471,7 +471,7 @@ impl Mailbox {
     }
 
     /// Puts what comes before everything else. After the end of a session nothing else comes.
-    pub fn put_first(&mut self, message: ToWorkload) {
+    pub(crate) fn put_first(&mut self, message: ToWorkload) {
         if matches!(message, ToWorkload::Closed { .. }) {
             self.clear();
         }
@@ -479,7 +479,7 @@ impl Mailbox {
     }
 
     /// The bytes of the next message. Responses come only after a hello of the workload.
-    pub fn pop(&mut self, greeted: bool) -> Option<Vec<u8>> {
+    pub(crate) fn pop(&mut self, greeted: bool) -> Option<Vec<u8>> {
         let first = self.first.take();
         first.or_else(|| {
             if greeted {
@@ -491,12 +491,12 @@ impl Mailbox {
     }
 
     /// Whether [`Self::pop`] would return something.
-    pub fn has_any(&self, greeted: bool) -> bool {
+    pub(crate) fn has_any(&self, greeted: bool) -> bool {
         self.first.is_some() || greeted && !self.waiting.is_empty()
     }
 
     /// Forgets what waits.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         (self.first, self.waiting) = (None, VecDeque::new());
     }
 
@@ -577,7 +577,7 @@ mod tests {
 
     impl Mailbox {
         /// The workload has requested events and logs with this id, and got the first response.
-        pub fn follow(&mut self, id: &str) {
+        pub(crate) fn follow(&mut self, id: &str) {
             for lasting in [Lasting::Logs, Lasting::Events] {
                 let instances = BTreeSet::from([InstanceName::with_id("w", "1", "A")]);
                 self.open.push(Open {

@@ -16,9 +16,9 @@
 //! Owns: which workload has an interface, and its mailbox, shared behind locks that are held for a
 //! moment only.
 
-pub mod mailbox;
-pub mod pipes;
-pub mod poller;
+pub(crate) mod mailbox;
+pub(crate) mod pipes;
+pub(crate) mod poller;
 pub mod session;
 
 use super::uplink_outbox::UplinkOutbox;
@@ -44,11 +44,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Name of the folder of the FIFOs in that of their workload.
-pub const FOLDER: &str = "control_interface";
+pub(crate) const FOLDER: &str = "control_interface";
 
 /// Whether a workload gets a control interface: deny rules alone make none.
 // [impl->swdd~api-workload-needs-control-interface~1]
-pub fn is_wanted(access: &ControlInterfaceAccess) -> bool {
+pub(crate) fn is_wanted(access: &ControlInterfaceAccess) -> bool {
     !access.allow_rules.is_empty()
 }
 
@@ -150,7 +150,7 @@ impl ControlHub {
     /// Makes the FIFOs of a workload in `folder`, and serves them from now on: of one that is about
     /// to start, or of one that runs already and has them mounted, so that it goes on after a
     /// restart of the agent.
-    pub fn open(
+    pub(crate) fn open(
         &self,
         workload: &Name,
         folder: PathBuf,
@@ -258,14 +258,14 @@ impl ControlHub {
 
     /// There is a connection to the server: workloads get again what they have subscribed to.
     // [impl->swdd~agent-renews-event-subscriptions~1]
-    pub fn connected(&self) {
+    pub(crate) fn connected(&self) {
         self.shared.wake.set();
     }
 
     /// The connection to the server is lost: the logs that workloads follow have ended, their
     /// events are interrupted, and what was sent is not answered any more.
     // [impl->swdd~agent-renews-event-subscriptions~1]
-    pub fn connection_lost(&self) {
+    pub(crate) fn connection_lost(&self) {
         let interfaces: Vec<Arc<Interface>> = self
             .shared
             .registry
@@ -286,7 +286,7 @@ impl ControlHub {
 
 /// The control interface of one workload, as its control loop holds it. Dropping it ends nothing,
 /// since workloads outlive the agent.
-pub struct ControlInterface {
+pub(crate) struct ControlInterface {
     hub: ControlHub,
     interface: Arc<Interface>,
     folder: PathBuf,
@@ -296,30 +296,30 @@ pub struct ControlInterface {
 
 impl ControlInterface {
     /// Whether it may serve a workload with this folder and these rules as it is.
-    pub fn serves(&self, folder: &Path, access: &ControlInterfaceAccess) -> bool {
+    pub(crate) fn serves(&self, folder: &Path, access: &ControlInterfaceAccess) -> bool {
         self.folder == folder && is_wanted(access) && self.authorizer == Authorizer::new(access)
     }
 
     /// Whether a container that is started now would find its FIFOs.
-    pub fn is_in_its_folder(&self) -> bool {
+    pub(crate) fn is_in_its_folder(&self) -> bool {
         self.ids.are_in(&self.folder)
     }
 
     /// The container will be started again: the next one must send a hello, and gets nothing of its
     /// predecessor.
-    pub fn restart(&self) {
+    pub(crate) fn restart(&self) {
         self.container_gone();
         self.interface.restarted.store(true, Ordering::Relaxed);
         self.hub.shared.wake.set();
     }
 
     /// What the container has asked is not for the next one, which may go on with the session.
-    pub fn container_gone(&self) {
+    pub(crate) fn container_gone(&self) {
         self.hub.shared.begin_generation(&self.interface);
     }
 
     /// Ends the session and removes the FIFOs.
-    pub fn end(self) {
+    pub(crate) fn end(self) {
         let mut registry = self.hub.shared.registry.lock();
         let name = &self.interface.workload;
         if registry

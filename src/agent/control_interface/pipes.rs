@@ -45,20 +45,20 @@ const FIFO_MODE: Mode = Mode::from_bits_retain(0o666);
 /// A control interface cannot be made or opened.
 #[derive(Debug, thiserror::Error)]
 #[error("'{}': {source}", path.display())]
-pub struct PipeError {
+pub(crate) struct PipeError {
     path: PathBuf,
     source: io::Error,
 }
 
 impl PipeError {
     /// Another user may have made or changed what is there.
-    pub fn is_foreign(&self) -> bool {
+    pub(crate) fn is_foreign(&self) -> bool {
         self.source.raw_os_error().is_none()
             && self.source.kind() == io::ErrorKind::PermissionDenied
     }
 
     /// The machine has too little of something at the moment.
-    pub fn may_pass(&self) -> bool {
+    pub(crate) fn may_pass(&self) -> bool {
         const SCARCE: [Errno; 6] = [
             Errno::NOSPC,
             Errno::DQUOT,
@@ -75,7 +75,7 @@ impl PipeError {
 
 /// What a read gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReadOutcome {
+pub(crate) enum ReadOutcome {
     /// So many bytes.
     Bytes(usize),
     /// Nothing now.
@@ -86,7 +86,7 @@ pub enum ReadOutcome {
 
 /// What a write did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WriteOutcome {
+pub(crate) enum WriteOutcome {
     /// So many bytes.
     Bytes(usize),
     /// No room now.
@@ -113,7 +113,7 @@ impl FifoId {
 
 /// Which two FIFOs were opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PipeIds {
+pub(crate) struct PipeIds {
     output: FifoId,
     input: FifoId,
 }
@@ -121,7 +121,7 @@ pub struct PipeIds {
 impl PipeIds {
     /// Whether these are still the FIFOs of `folder`. What cleans old files up may have removed
     /// them.
-    pub fn are_in(&self, folder: &Path) -> bool {
+    pub(crate) fn are_in(&self, folder: &Path) -> bool {
         let is_there = |name: &str, id: FifoId| {
             lstat(folder.join(name)).is_ok_and(|stat| FifoId::new(&stat) == id)
         };
@@ -131,7 +131,7 @@ impl PipeIds {
 
 /// Both FIFOs, open as far as the workload lets us.
 #[derive(Debug)]
-pub struct Pipes {
+pub(crate) struct Pipes {
     ids: PipeIds,
     output: OwnedFd,
     /// Names the FIFO without opening it, which takes a reader.
@@ -152,7 +152,7 @@ pub struct Pipes {
 /// when folder or FIFO belong to somebody else or were made by somebody else's rules; of a
 /// container that runs only the folder around them.
 // [impl->swdd~agent-control-interface-creates-two-pipes-per-workload~1]
-pub fn create(folder: &Path, is_mounted: bool) -> Result<(), PipeError> {
+pub(crate) fn create(folder: &Path, is_mounted: bool) -> Result<(), PipeError> {
     let failed = |path: PathBuf| move |source: io::Error| PipeError { path, source };
     let place = open_place(folder, is_mounted).map_err(failed(folder.to_owned()))?;
     for name in [OUTPUT, INPUT] {
@@ -210,7 +210,7 @@ fn check_fifo(fifo: &OwnedFd) -> io::Result<()> {
 
 /// Removes the FIFOs, and their folder when nothing else is in it. Whatever else the workload has
 /// put there goes when its container is gone, which could make more of it until then.
-pub fn remove(folder: &Path) {
+pub(crate) fn remove(folder: &Path) {
     for name in [OUTPUT, INPUT] {
         let _ = unlink(folder.join(name)); // What is left goes later, with a warning if it cannot.
     }
@@ -251,7 +251,7 @@ impl Pipes {
     ///
     /// # Errors
     /// [`PipeError`] when one is missing or is something else.
-    pub fn open(folder: &Path) -> Result<Self, PipeError> {
+    pub(crate) fn open(folder: &Path) -> Result<Self, PipeError> {
         let fifo = |name: &str| {
             let path = folder.join(name);
             fifo_at(CWD, &path).map_err(|source| PipeError { path, source })
@@ -284,17 +284,17 @@ impl Pipes {
     }
 
     /// Which ones these are.
-    pub fn ids(&self) -> &PipeIds {
+    pub(crate) fn ids(&self) -> &PipeIds {
         &self.ids
     }
 
     /// To wait for bytes of the workload.
-    pub fn output(&self) -> BorrowedFd<'_> {
+    pub(crate) fn output(&self) -> BorrowedFd<'_> {
         self.output.as_fd()
     }
 
     /// To wait for room, and for the reader to close.
-    pub fn input(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn input(&self) -> Option<BorrowedFd<'_>> {
         self.input.as_ref().map(AsFd::as_fd)
     }
 
@@ -303,7 +303,7 @@ impl Pipes {
     /// # Errors
     /// The operating system's, which makes the pipe useless.
     // [impl->swdd~agent-ensures-control-interface-output-pipe-read~1]
-    pub fn read(&mut self, room: &mut [u8]) -> io::Result<ReadOutcome> {
+    pub(crate) fn read(&mut self, room: &mut [u8]) -> io::Result<ReadOutcome> {
         match read(&self.output, room) {
             Ok(0) => {
                 // Until it is reopened it would be ready for ever.
@@ -319,7 +319,7 @@ impl Pipes {
     /// Whether the workload has taken all that was written. A message is begun only then: there are
     /// clients that wait for the pipe while further messages are in their own buffer already, and
     /// so never see those.
-    pub fn is_drained(&self) -> bool {
+    pub(crate) fn is_drained(&self) -> bool {
         self.input
             .as_ref()
             .is_none_or(|input| ioctl_fionread(input).is_ok_and(|bytes| bytes == 0))
@@ -327,7 +327,7 @@ impl Pipes {
 
     /// Whether `poll` reports when the pipe is drained: a pipe of one page has room only when it is
     /// empty.
-    pub fn reports_drained(&self) -> bool {
+    pub(crate) fn reports_drained(&self) -> bool {
         self.one_page
     }
 
@@ -336,7 +336,7 @@ impl Pipes {
     /// # Errors
     /// The operating system's, which makes the pipe useless.
     // [impl->swdd~agent-handles-control-interface-input-pipe-not-read~1]
-    pub fn write(&mut self, message: &[u8], sent: usize) -> io::Result<WriteOutcome> {
+    pub(crate) fn write(&mut self, message: &[u8], sent: usize) -> io::Result<WriteOutcome> {
         if self.input.is_none() {
             match reopen(&self.input_place, OFlags::WRONLY) {
                 Ok(input) => {
@@ -388,12 +388,12 @@ impl Pipes {
     }
 
     /// The next reader begins with the next message.
-    pub fn close_input(&mut self) {
+    pub(crate) fn close_input(&mut self) {
         self.input = None;
     }
 
     /// Discards what was written and not read; returns whether there was anything.
-    pub fn discard_unread(&mut self) -> bool {
+    pub(crate) fn discard_unread(&mut self) -> bool {
         let is_unread = |input: &mut OwnedFd| ioctl_fionread(input).is_ok_and(|bytes| bytes > 0);
         let Some(input) = self.input.take_if(is_unread) else {
             return false;
@@ -407,7 +407,7 @@ impl Pipes {
 
     /// Throws away what the workload wrote and we did not read, and closes our end of the other
     /// one.
-    pub fn start_anew(&mut self) {
+    pub(crate) fn start_anew(&mut self) {
         drain(&self.output);
         self.discard_unread();
         self.close_input();

@@ -39,7 +39,7 @@ const READER_RETRY_AWAY: Duration = Duration::from_secs(1);
 const READER_AWAY: Duration = Duration::from_secs(10);
 
 /// Serves all control interfaces of an agent.
-pub struct Poller<C> {
+pub(crate) struct Poller<C> {
     shared: Arc<Shared>,
     clock: C,
     links: Vec<Link>,
@@ -103,7 +103,7 @@ impl<C: Clock> Poller<C> {
     }
 
     /// Serves until the other end of `stop` is closed.
-    pub fn run(mut self, stop: &OwnedFd, heartbeat: &Heartbeat) {
+    pub(crate) fn run(mut self, stop: &OwnedFd, heartbeat: &Heartbeat) {
         heartbeat.turn();
         while self.turn(Some(stop)) {
             heartbeat.turn();

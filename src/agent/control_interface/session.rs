@@ -95,13 +95,13 @@ impl Session {
     }
 
     /// Since when a request waits. Nothing shall be read meanwhile.
-    pub fn paused_since(&self) -> Option<Instant> {
+    pub(crate) fn paused_since(&self) -> Option<Instant> {
         self.held.as_ref().map(|(_, since)| *since)
     }
 
     /// Bytes of the message that is being read, or of the request that waits, and which message
     /// that is.
-    pub fn in_hand(&self) -> (usize, u64) {
+    pub(crate) fn in_hand(&self) -> (usize, u64) {
         if self.held.is_some() {
             (self.message_bytes, self.messages)
         } else {
@@ -110,7 +110,7 @@ impl Session {
     }
 
     /// Its message could not be read for a while: the time to complete it begins now.
-    pub fn on_resume(&mut self, now: Instant) {
+    pub(crate) fn on_resume(&mut self, now: Instant) {
         self.began = self.began.map(|_| now);
     }
 
@@ -128,7 +128,7 @@ impl Session {
     }
 
     /// The request that waits may have waited long enough.
-    pub fn retry_held(&mut self) {
+    pub(crate) fn retry_held(&mut self) {
         self.effects.extend(
             self.held
                 .take()
@@ -137,7 +137,7 @@ impl Session {
     }
 
     /// A request has to wait. Nothing is read meanwhile.
-    pub fn hold(&mut self, request: Request, since: Instant) {
+    pub(crate) fn hold(&mut self, request: Request, since: Instant) {
         self.held = Some((request, since));
     }
 
@@ -151,7 +151,7 @@ impl Session {
     }
 
     /// The container was restarted: the new one must send a hello.
-    pub fn on_restart(&mut self) {
+    pub(crate) fn on_restart(&mut self) {
         self.stage = Stage::New;
         self.closed_since_hello = false;
         self.held = None;

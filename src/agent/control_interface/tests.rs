@@ -9,7 +9,7 @@ use ankaios_platform::limits::CONTROL_MESSAGE_MAX;
 
 impl ControlHub {
     /// A workload has requested events and logs with this id, and got the first response.
-    pub fn follow(&self, workload: &str, id: &str) {
+    pub(crate) fn follow(&self, workload: &str, id: &str) {
         self.shared.registry.lock().interfaces[workload]
             .mailbox
             .lock()
@@ -17,7 +17,7 @@ impl ControlHub {
     }
 
     /// The id that the agent gives to one of this workload.
-    pub fn full_id(&self, workload: &str, id: &str) -> String {
+    pub(crate) fn full_id(&self, workload: &str, id: &str) -> String {
         self.shared.registry.lock().interfaces[workload]
             .mailbox
             .lock()

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Paths with what was there; `None` for nothing.
-pub type HostPaths = BTreeMap<String, Option<PathFacts>>;
+pub(crate) type HostPaths = BTreeMap<String, Option<PathFacts>>;
 
 /// The paths that the options of a container name, and those of its own folders and files. One too
 /// many does no harm: it may only cause a new create.
-pub fn named_paths(config: &ContainerConfig, new: &NewContainer) -> BTreeSet<String> {
+pub(crate) fn named_paths(config: &ContainerConfig, new: &NewContainer) -> BTreeSet<String> {
     let options = config.general_options.iter().chain(&config.command_options);
     let pieces = options.flat_map(|option| option.split(['=', ',', ':']));
     // The value may stand behind a short option in the same word, as in `-v/a:/b`.
@@ -42,7 +42,7 @@ pub fn named_paths(config: &ContainerConfig, new: &NewContainer) -> BTreeSet<Str
 /// # Errors
 /// The path that does not answer, in words. It is not waited for again before it has answered, so
 /// it delays others once.
-pub fn look(paths: &BTreeSet<String>, limit: Duration) -> Result<HostPaths, String> {
+pub(crate) fn look(paths: &BTreeSet<String>, limit: Duration) -> Result<HostPaths, String> {
     // Of all workloads, since a path that hangs blocks a thread.
     static PROBES: Mutex<Option<PathProbes>> = Mutex::new(None);
     if paths.is_empty() {
@@ -71,7 +71,7 @@ fn look_by(
 ///
 /// # Errors
 /// This text.
-pub fn compare(before: &HostPaths, limit: Duration) -> Result<(), String> {
+pub(crate) fn compare(before: &HostPaths, limit: Duration) -> Result<(), String> {
     let now = look(&before.keys().cloned().collect(), limit)?;
     match before
         .iter()

@@ -10,7 +10,7 @@ use ankaios_runtime::containerd;
 
 /// What there is of a workload that waits, and goes before it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Old {
+pub(crate) enum Old {
     Nothing,
     /// An earlier instance.
     Instance,
@@ -64,7 +64,7 @@ const SHORT_WITH_VALUE: &str = "acehlmpuvw";
 
 /// How far a workload is prepared of which so much is requested, by what it says and where it
 /// stands. The bound on initialised containers is not considered.
-pub fn allowed(workload: &Workload, requested: PrepareLevel, old: Old) -> PrepareLevel {
+pub(crate) fn allowed(workload: &Workload, requested: PrepareLevel, old: Old) -> PrepareLevel {
     let level = requested.min(most(workload, old));
     match &workload.config().engine {
         Ok(EngineConfig::Container(container))

@@ -4,9 +4,9 @@
 //!
 //! Thread: see the files.
 
-pub mod host_paths;
-pub mod levels;
-pub mod record;
+pub(crate) mod host_paths;
+pub(crate) mod levels;
+pub(crate) mod record;
 
 #[cfg(test)]
 mod tests;

@@ -19,17 +19,17 @@ use std::path::Path;
 
 /// A container that was created and not started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PreparedContainer {
-    pub id: ContainerId,
+pub(crate) struct PreparedContainer {
+    pub(crate) id: ContainerId,
     /// `CREATE` or `INIT`.
-    pub level: PrepareLevel,
+    pub(crate) level: PrepareLevel,
     /// The host paths that its arguments name, as they were when it was created.
-    pub paths: HostPaths,
+    pub(crate) paths: HostPaths,
 }
 
 /// The record of one container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub(crate) struct Record {
     /// `None` while it is being created.
     container: Option<String>,
     level: String,
@@ -43,7 +43,7 @@ pub struct Record {
 
 impl Record {
     /// The record of a container that was created with `arguments` since this `boot`.
-    pub fn new(
+    pub(crate) fn new(
         container: &PreparedContainer,
         workload: &Workload,
         arguments: &[String],
@@ -60,7 +60,7 @@ impl Record {
 
     /// The record of a create that has not ended: it may have made a container, which the next
     /// agent removes.
-    pub fn of_create(boot: &str) -> Self {
+    pub(crate) fn of_create(boot: &str) -> Self {
         let (level, definition) = (PrepareLevel::None.as_str().to_owned(), String::new());
         Self {
             container: None,
@@ -72,24 +72,24 @@ impl Record {
     }
 
     /// The text to keep.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         serde_json::to_string(self).unwrap_or_default() // Texts and numbers always can be written.
     }
 
     /// Reads a text that was kept; `None` for anything else.
-    pub fn read(text: &str) -> Option<Self> {
+    pub(crate) fn read(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
 
     /// Whether it is, or may be, about this container.
-    pub fn may_be_of(&self, id: &ContainerId) -> bool {
+    pub(crate) fn may_be_of(&self, id: &ContainerId) -> bool {
         self.container
             .as_ref()
             .is_none_or(|container| *container == *id.0)
     }
 
     /// The container as it was prepared, when that is what is wanted of it now.
-    pub fn container(
+    pub(crate) fn container(
         self,
         added: &AddedWorkload,
         agent_folder: &Path,
@@ -113,7 +113,7 @@ impl Record {
 }
 
 /// What an instance is created with, when its folders and files have been made.
-pub fn new_container(
+pub(crate) fn new_container(
     agent_folder: &Path,
     AddedWorkload { instance, workload }: &AddedWorkload,
 ) -> Result<NewContainer, RuntimeError> {

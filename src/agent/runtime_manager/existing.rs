@@ -28,7 +28,7 @@ impl<C: Clock> RuntimeManager<C> {
     /// left alone in whatever state it is. Nothing is ordered before [`Self::on_listings_known`].
     // [impl->swdd~agent-initial-list-existing-workloads~1]
     // [impl->swdd~agent-existing-workloads-starts-new-if-not-found~1]
-    pub fn hello(&mut self, wanted: BTreeMap<Name, AddedWorkload>) {
+    pub(crate) fn hello(&mut self, wanted: BTreeMap<Name, AddedWorkload>) {
         self.session_begins();
         self.gone.clear();
         let unneeded = self
@@ -56,7 +56,7 @@ impl<C: Clock> RuntimeManager<C> {
     /// Adds to what an engine has listed the workloads that ended in an earlier life of the agent,
     /// as their records say: others may have removed their containers since.
     // [impl->swdd~agent-keeps-observed-ends~1]
-    pub fn recall_ends(&self, runtime: &Name, listed: &mut Vec<ListedContainer>) {
+    pub(crate) fn recall_ends(&self, runtime: &Name, listed: &mut Vec<ListedContainer>) {
         if !self.keeps_finished {
             return; // They run again in any case.
         }
@@ -106,13 +106,13 @@ impl<C: Clock> RuntimeManager<C> {
     }
 
     /// From now on what is wanted is ordered.
-    pub fn on_listings_known(&mut self) {
+    pub(crate) fn on_listings_known(&mut self) {
         self.awaits_listings = false;
         self.touch_waiting();
     }
 
     /// The end of what was deleted meanwhile and is not there.
-    pub fn report_ends_of_unknown(&mut self) {
+    pub(crate) fn report_ends_of_unknown(&mut self) {
         let gone = std::mem::take(&mut self.gone);
         let unknown = gone
             .iter()
@@ -125,7 +125,7 @@ impl<C: Clock> RuntimeManager<C> {
     /// a wanted workload goes on, the others go before that is started, or when their users let
     /// them. Before `all` engines have listed only workloads that run as they should go on, and the
     /// rest waits.
-    pub fn take_existing(&mut self, all: bool) {
+    pub(crate) fn take_existing(&mut self, all: bool) {
         // What others are is known when all is known that is wanted.
         let is_wanted = |(_, container): &Existing| {
             self.records

@@ -7,7 +7,7 @@ use ankaios_platform::clock::Clock;
 
 impl<C: Clock> RuntimeManager<C> {
     /// How many records there are, of what waits, and of workloads with conditions.
-    pub fn sizes(&self) -> [usize; 3] {
+    pub(crate) fn sizes(&self) -> [usize; 3] {
         let waiting = self
             .records
             .values()

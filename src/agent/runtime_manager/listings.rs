@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// The listings of all engines.
-pub struct Listings {
+pub(crate) struct Listings {
     engines: BTreeMap<Name, EngineListing>,
     /// Until when hellos, and workloads of other engines, wait for engines without a listing; from
     /// the first request on.
@@ -67,18 +67,18 @@ impl Listings {
     }
 
     /// Whether it is known of all engines which containers they have.
-    pub fn are_known(&self) -> bool {
+    pub(crate) fn are_known(&self) -> bool {
         self.engines.values().all(|engine| engine.state.is_known())
     }
 
     /// Whether a hello has to wait for the first listings.
-    pub fn hold_up_hello(&self) -> bool {
+    pub(crate) fn hold_up_hello(&self) -> bool {
         let is_open = |state| matches!(state, ListingState::Wanted | ListingState::Requested);
         !self.is_over && self.engines.values().any(|engine| is_open(engine.state))
     }
 
     /// When something is to be done without an event: see [`Self::give_up`] and [`Self::are_due`].
-    pub fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         let again = self
             .engines
             .values()
@@ -91,7 +91,7 @@ impl Listings {
 
     /// Whether from now on nothing but the workloads of an engine waits for its listing. What it
     /// lists later and is too much is removed then.
-    pub fn give_up(&mut self, now: Instant) -> bool {
+    pub(crate) fn give_up(&mut self, now: Instant) -> bool {
         let is_now = self.first_until.take_if(|until| *until <= now).is_some();
         self.is_over |= is_now;
         for (runtime, _) in self
@@ -134,7 +134,7 @@ impl Listings {
 
     /// The server has sent a hello, or a workload wants one of these engines: when it was not
     /// installed, it may be by now.
-    pub fn want(&mut self, is_it: impl Fn(&str) -> bool) {
+    pub(crate) fn want(&mut self, is_it: impl Fn(&str) -> bool) {
         for (name, engine) in &mut self.engines {
             if engine.state == ListingState::Unwanted && is_it(name) {
                 engine.state = ListingState::Wanted;
@@ -143,14 +143,19 @@ impl Listings {
     }
 
     /// Whether a listing is to be requested now.
-    pub fn are_due(&self, now: Instant) -> bool {
+    pub(crate) fn are_due(&self, now: Instant) -> bool {
         self.engines.values().any(|engine| engine.is_due(now))
     }
 
     // [impl->swdd~agent-existing-workloads-finds-list~1]
     // [impl->swdd~agent-facade-forwards-list-reusable-workloads-call~1]
     /// Requests the listings that are due.
-    pub fn request(&mut self, engines: &Engines, inbox: &Sender<SchedulerEvent>, now: Instant) {
+    pub(crate) fn request(
+        &mut self,
+        engines: &Engines,
+        inbox: &Sender<SchedulerEvent>,
+        now: Instant,
+    ) {
         if !self.is_over {
             self.first_until.get_or_insert(now + FIRST_LISTING_MAX);
         }
@@ -179,7 +184,7 @@ impl Listings {
     }
 
     /// Takes the listing of an engine. Returns the containers; `None` when they are not known.
-    pub fn take(
+    pub(crate) fn take(
         &mut self,
         runtime: &Name,
         result: ListResult,

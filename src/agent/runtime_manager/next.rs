@@ -27,7 +27,7 @@ use std::time::Duration;
 
 /// The files that engines copy into a container: with them it has the name servers, the host names
 /// and the time zone of the node.
-pub const COPIED_FILES: [&str; 4] = [
+pub(crate) const COPIED_FILES: [&str; 4] = [
     "/etc/hosts",
     "/etc/localtime",
     "/etc/resolv.conf",
@@ -83,7 +83,7 @@ impl<C: Clock> RuntimeManager<C> {
 
     /// These are all instances to be staged from now on.
     // [impl->swdd~agent-stages-updates~1]
-    pub fn stage(&mut self, mut list: BTreeMap<Name, AddedWorkload>) {
+    pub(crate) fn stage(&mut self, mut list: BTreeMap<Name, AddedWorkload>) {
         self.has_stage_list = true;
         for (name, record) in &mut self.records {
             if record
@@ -122,12 +122,12 @@ impl<C: Clock> RuntimeManager<C> {
 
     /// The connection is lost: the list that comes next belongs to another session. Nothing else
     /// changes.
-    pub fn session_ended(&mut self) {
+    pub(crate) fn session_ended(&mut self) {
         self.has_stage_list = false;
     }
 
     /// What is to be reported of what is staged.
-    pub fn staging_reports(&mut self) -> Vec<PreparedInstance> {
+    pub(crate) fn staging_reports(&mut self) -> Vec<PreparedInstance> {
         if self.awaits_listings {
             return Vec::new();
         }
@@ -205,7 +205,7 @@ impl<C: Clock> RuntimeManager<C> {
     }
 
     /// Whether this instance is wanted, staged or there.
-    pub fn keeps(&self, instance: &InstanceName) -> bool {
+    pub(crate) fn keeps(&self, instance: &InstanceName) -> bool {
         self.has(instance)
             || self
                 .staged_of(&instance.workload)
@@ -314,7 +314,7 @@ impl<C: Clock> RuntimeManager<C> {
 
     /// Orders what is to be prepared of the workloads that were touched since the last call, and
     /// forgets those of which there is nothing any more.
-    pub fn prepare(&mut self) {
+    pub(crate) fn prepare(&mut self) {
         self.touched.extend(self.found.keys().cloned());
         while let Some(name) = self.touched.pop_first() {
             if self.records.get(&name).is_some_and(Record::is_empty) {
@@ -350,7 +350,7 @@ impl<C: Clock> RuntimeManager<C> {
     }
 
     /// A control loop reports how far it has prepared something.
-    pub fn prepared(&mut self, report: PreparationReport) {
+    pub(crate) fn prepared(&mut self, report: PreparationReport) {
         let name = report.added.instance.workload.clone();
         // What is staged is shown by the server.
         let shows = |record: &Record| {
@@ -387,7 +387,7 @@ impl<C: Clock> RuntimeManager<C> {
     }
 
     /// Each workload that waits, or is staged, may be prepared differently now.
-    pub fn touch_waiting(&mut self) {
+    pub(crate) fn touch_waiting(&mut self) {
         let waits = |record: &Record| record.waits != Waits::No || record.staged.is_some();
         self.touched.extend(
             self.records

@@ -24,7 +24,7 @@ const FILE_BYTES: usize = 8 * 1024;
 
 /// What the files of a container's control groups hold.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Reading {
+pub(crate) enum Reading {
     /// Its numbers, and when its main process was started, in clock ticks since boot.
     Usage(WorkloadUsage, Option<u64>),
     /// It has no control group of its own, or none that can be seen from here.
@@ -46,11 +46,11 @@ struct Mount {
 /// The mounted hierarchies. Each container adds lines to the kernel's list of mounts, so that
 /// reading it costs as much as the files of several containers; hierarchies stay where they are.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Hierarchies(Vec<Mount>);
+pub(crate) struct Hierarchies(Vec<Mount>);
 
 impl Hierarchies {
     /// Reads them below `top`, normally `/`.
-    pub fn read(top: &Path) -> io::Result<Self> {
+    pub(crate) fn read(top: &Path) -> io::Result<Self> {
         let mounts = fs::read_to_string(top.join("proc/self/mountinfo"))?;
         Ok(Self(mounts.lines().filter_map(mount).collect()))
     }
@@ -58,7 +58,7 @@ impl Hierarchies {
 
 /// Reads the control groups of containers.
 #[derive(Debug)]
-pub struct CgroupReader<'h> {
+pub(crate) struct CgroupReader<'h> {
     /// `/`, or a recorded tree.
     top: &'h Path,
     hierarchies: &'h Hierarchies,
@@ -67,7 +67,7 @@ pub struct CgroupReader<'h> {
 
 impl<'h> CgroupReader<'h> {
     /// Reads the files below `top`, normally `/`.
-    pub fn new(top: &'h Path, hierarchies: &'h Hierarchies) -> Self {
+    pub(crate) fn new(top: &'h Path, hierarchies: &'h Hierarchies) -> Self {
         Self {
             top,
             hierarchies,
@@ -76,7 +76,7 @@ impl<'h> CgroupReader<'h> {
     }
 
     /// Reads the control groups of one container.
-    pub fn read(&mut self, process: &MainProcess) -> Reading {
+    pub(crate) fn read(&mut self, process: &MainProcess) -> Reading {
         let of_process = self.top.join(format!("proc/{}", process.pid));
         let Some(groups) = self.text(&of_process.join("cgroup")).map(str::to_owned) else {
             return Reading::Ended;

@@ -8,7 +8,7 @@
 //! Takes: requests of the server, processes from the state checkers. Gives: a sample to `uplink`
 //! (never waits).
 
-pub mod cgroups;
+pub(crate) mod cgroups;
 
 use super::resources::{self, TICKS_PER_SECOND};
 use super::state_checker::{WatchCommand, WatchedInstance};
@@ -31,7 +31,7 @@ use std::time::Duration;
 
 /// The requests of the server. At most one thread takes a sample; a newer request replaces the one
 /// that it responds to.
-pub struct UsageRequests {
+pub(crate) struct UsageRequests {
     outbox: UplinkOutbox,
     sampler: Arc<UsageSampler>,
     /// The number of the newest request, as long as a thread takes the sample for it.
@@ -40,7 +40,7 @@ pub struct UsageRequests {
 
 impl UsageRequests {
     /// Samples by `sampler` are put into `outbox`, behind what is more important.
-    pub fn new(outbox: UplinkOutbox, sampler: UsageSampler) -> Self {
+    pub(crate) fn new(outbox: UplinkOutbox, sampler: UsageSampler) -> Self {
         Self {
             outbox,
             sampler: Arc::new(sampler),
@@ -50,7 +50,7 @@ impl UsageRequests {
 
     /// Responds to the request `number` with a sample; never waits for it.
     // [impl->swdd~usage-on-request~1]
-    pub fn request(&self, number: u64) {
+    pub(crate) fn request(&self, number: u64) {
         if self.newest.lock().replace(number).is_some() {
             return; // The sample under way is sent as the response to this one.
         }
@@ -75,7 +75,7 @@ impl UsageRequests {
 
 /// Takes samples.
 #[derive(Debug)]
-pub struct UsageSampler {
+pub(crate) struct UsageSampler {
     /// `/`, or a recorded tree.
     top: PathBuf,
     /// The inboxes of the state checkers.
@@ -88,17 +88,17 @@ pub struct UsageSampler {
 
 /// One sample.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// What is sent to the server.
-    pub usage: AgentUsage,
+    pub(crate) usage: AgentUsage,
     /// When the main process of each instance was started, in milliseconds since boot; of several
     /// containers the oldest.
-    pub started_ms: BTreeMap<InstanceName, u64>,
+    pub(crate) started_ms: BTreeMap<InstanceName, u64>,
 }
 
 impl UsageSampler {
     /// Reads the files below `top`, normally `/`, of the processes that these state checkers watch.
-    pub fn new(top: &Path, checkers: Vec<Sender<WatchCommand>>) -> Self {
+    pub(crate) fn new(top: &Path, checkers: Vec<Sender<WatchCommand>>) -> Self {
         Self {
             top: top.to_owned(),
             checkers,
@@ -109,7 +109,7 @@ impl UsageSampler {
 
     /// Takes a sample; waits at most [`USAGE_PROCESSES_MAX`] for the state checkers. Instances of
     /// one that did not reply are not in it.
-    pub fn sample(&self) -> Sample {
+    pub(crate) fn sample(&self) -> Sample {
         self.sample_of(&self.watched(), since(ClockId::Boottime))
     }
 

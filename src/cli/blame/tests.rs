@@ -9,7 +9,7 @@ use crate::tests::let_need;
 /// A state with one instance `1` for each of `starts`: its agent and name (`agent/name`, agent `A`
 /// without), and its times, those of [`Start`] in their order from `desired` to `ended`. The server
 /// started three seconds after the boot.
-pub fn state(starts: &[(&str, [Option<u64>; 6])]) -> Node {
+pub(crate) fn state(starts: &[(&str, [Option<u64>; 6])]) -> Node {
     let keys = [
         "desired", "waiting", "starting", "started", "running", "ended",
     ];
@@ -37,7 +37,7 @@ pub fn state(starts: &[(&str, [Option<u64>; 6])]) -> Node {
 }
 
 /// The example of the documentation: ten workloads on two agents, five of them in a chain.
-pub fn example() -> Node {
+pub(crate) fn example() -> Node {
     let mut state = state(&[
         (
             "rear/settings",
@@ -131,7 +131,7 @@ pub fn example() -> Node {
 /// Compares `text` with the block of the page about starts that begins with `begin`;
 /// `ANKAIOS_WRITE_GOLDEN` in the environment writes it there.
 #[track_caller]
-pub fn assert_documented(begin: &str, text: &str) {
+pub(crate) fn assert_documented(begin: &str, text: &str) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/fast-boot.md");
     let page = std::fs::read_to_string(path).unwrap();
     let block = |page: &str| {
@@ -152,7 +152,7 @@ pub fn assert_documented(begin: &str, text: &str) {
 }
 
 /// `web` needs `db` and `setup`, `db` needs `disk`; `lone` needs nothing and `late` is starting.
-pub fn chain() -> Node {
+pub(crate) fn chain() -> Node {
     let mut state = state(&[
         ("disk", [Some(0), None, Some(20), None, Some(520), None]),
         (

@@ -20,24 +20,24 @@ use std::time::Instant;
 const SINGLE_READS_MAX: usize = 100;
 
 /// An accepted update, as far as it left workloads that it names as they were.
-pub struct Unchanged<'u> {
+pub(crate) struct Unchanged<'u> {
     /// What the update names.
-    pub masks: &'u [String],
+    pub(crate) masks: &'u [String],
     /// What it changed, which has been judged already.
-    pub changed: &'u Accepted,
+    pub(crate) changed: &'u Accepted,
     /// The guarded updates of what it names that were open before it.
-    pub open: Vec<u64>,
+    pub(crate) open: Vec<u64>,
     /// The guarded update that it became and that was followed.
-    pub followed: Option<u64>,
+    pub(crate) followed: Option<u64>,
     /// Whether a failure is an error in any case.
-    pub rollback: bool,
+    pub(crate) rollback: bool,
 }
 
 impl Context<'_> {
     /// Waits for the workloads that an update names and does not change, and judges them as if it
     /// had started them.
     // [impl->swdd~cli-repeated-command-has-the-same-result~1]
-    pub fn judge_unchanged(
+    pub(crate) fn judge_unchanged(
         &mut self,
         unchanged: Unchanged<'_>,
         give_up: Option<Instant>,

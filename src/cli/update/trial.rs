@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// An accepted update while `ank` judges it.
 #[derive(Debug)]
-pub struct ClientTrial {
+pub(crate) struct ClientTrial {
     trial: Trial,
     /// Workloads of which an end was reported: of an older instance of the same name, of one that
     /// is made anew, or others have deleted or replaced it.
@@ -35,13 +35,13 @@ pub struct ClientTrial {
     away: BTreeSet<Name>,
     losses: u32,
     /// The longest time that one of the judged may be not healthy.
-    pub longest_deadline: Duration,
+    pub(crate) longest_deadline: Duration,
     /// Why the update failed and is to be undone, as `<workload>: <why>`.
-    pub failure: Option<String>,
+    pub(crate) failure: Option<String>,
     /// The failures of workloads that do not undo the update, likewise.
-    pub kept: Vec<String>,
+    pub(crate) kept: Vec<String>,
     /// The workloads that other requests have deleted or replaced; they are not judged.
-    pub gone: BTreeSet<Name>,
+    pub(crate) gone: BTreeSet<Name>,
 }
 
 impl ClientTrial {
@@ -107,7 +107,7 @@ impl ClientTrial {
 
     /// The names of the workloads that are judged when `accepted` came to `before`: those that
     /// change, and those that need one of them to run, directly or not.
-    pub fn names(accepted: &Accepted, before: &Node) -> BTreeSet<String> {
+    pub(crate) fn names(accepted: &Accepted, before: &Node) -> BTreeSet<String> {
         let needs = rows::needs(before);
         let changed = accepted
             .added
@@ -119,7 +119,7 @@ impl ClientTrial {
 
     /// Begins at `now`, with the complete state before the update, the wait for it, and the
     /// effective state after it.
-    pub fn new(
+    pub(crate) fn new(
         accepted: &Accepted,
         before: &Node,
         wait: &mut WaitState,
@@ -186,7 +186,7 @@ impl ClientTrial {
     }
 
     /// Begins at `now` with instances that an earlier update has started, as `wait` has them.
-    pub fn of_present(
+    pub(crate) fn of_present(
         instances: &[InstanceName],
         wait: &WaitState,
         effective: &Node,
@@ -231,7 +231,7 @@ impl ClientTrial {
     }
 
     /// Whether it is decided, with the states that were reported since it was asked last.
-    pub fn check(
+    pub(crate) fn check(
         &mut self,
         wait: &mut WaitState,
         link: &mut dyn ServerLink,
@@ -326,14 +326,14 @@ impl ClientTrial {
 
 /// What ran before an update.
 #[derive(Debug, Default)]
-pub struct Earlier {
+pub(crate) struct Earlier {
     phases: BTreeMap<InstanceName, Option<Phase>>,
     needs: rows::Needs,
 }
 
 impl Earlier {
     /// Takes it from the complete state before the update.
-    pub fn new(before: &Node) -> Self {
+    pub(crate) fn new(before: &Node) -> Self {
         let phases = rows::rows(before)
             .into_iter()
             .map(|(instance, row)| (instance, row.phase))
@@ -346,7 +346,7 @@ impl Earlier {
 
     /// Whether an instance has to run after the update was undone: it ran before, or what it did is
     /// unknown.
-    pub fn may_have_run(&self, instance: &InstanceName) -> bool {
+    pub(crate) fn may_have_run(&self, instance: &InstanceName) -> bool {
         match self.phases.get(instance) {
             Some(Some(phase)) => {
                 ran(*phase) || phase.state() == "Stopping" || *phase == Phase::Removed
@@ -356,7 +356,7 @@ impl Earlier {
     }
 
     /// The instances that ran and that need one of `names` to run, directly or not.
-    pub fn dependents(&self, names: BTreeSet<String>) -> Vec<InstanceName> {
+    pub(crate) fn dependents(&self, names: BTreeSet<String>) -> Vec<InstanceName> {
         let dependents: BTreeSet<String> = with_dependents(names.clone(), &self.needs)
             .difference(&names)
             .cloned()
@@ -394,7 +394,7 @@ fn with_dependents(mut names: BTreeSet<String>, needs: &rows::Needs) -> BTreeSet
 }
 
 /// The mask of a workload as its agent gets it.
-pub fn effective_mask(name: &str) -> String {
+pub(crate) fn effective_mask(name: &str) -> String {
     format!("effectiveState.workloads.{name}")
 }
 
@@ -425,7 +425,7 @@ fn candidate(instance: &InstanceName, effective: &Node) -> Candidate {
 impl Context<'_> {
     /// Judges an accepted update of what `masks` name, which was `old` and came to the complete
     /// state `before`. Undoes it when it fails.
-    pub fn judge(
+    pub(crate) fn judge(
         &mut self,
         masks: &[String],
         old: &Node,
@@ -553,7 +553,7 @@ impl Context<'_> {
 
     /// Waits until these instances, which ran before an update that the server has rolled back, run
     /// again. Returns why not all of them do.
-    pub fn wait_for_restored(
+    pub(crate) fn wait_for_restored(
         &mut self,
         restored: Vec<InstanceName>,
         give_up: Option<Instant>,

@@ -44,7 +44,7 @@ pub struct Problem {
     pub message: String,
     pub at: Location,
     /// Where its key is; that of list items and of the outermost node is the node.
-    pub key_at: Location,
+    pub(crate) key_at: Location,
 }
 
 /// A key that means nothing and is ignored.
@@ -79,7 +79,7 @@ pub struct Reading {
     /// How many more problems there are.
     pub more_problems: usize,
     /// The first tags that have the shape of another version.
-    pub wrong_tags: Option<(String, Location)>,
+    pub(crate) wrong_tags: Option<(String, Location)>,
     /// Keys that mean nothing, in the order of the document; at most [`MANIFEST_WARNINGS_MAX`] of
     /// what others sent.
     pub unknown: Vec<UnknownKey>,
@@ -100,7 +100,12 @@ pub fn read(root: &Yaml, object: &'static Object, rules: Rules) -> Reading {
 }
 
 /// Reads the value of `key` as an `object`.
-pub fn read_part(root: &Yaml, key: &str, object: &'static Object, rules: Rules) -> Option<Reading> {
+pub(crate) fn read_part(
+    root: &Yaml,
+    key: &str,
+    object: &'static Object,
+    rules: Rules,
+) -> Option<Reading> {
     Some(read_at(
         root,
         &At {

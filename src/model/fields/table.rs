@@ -95,7 +95,7 @@ const RULES: [Object; 2] = [
 ];
 
 /// A connected agent.
-pub const AGENT: Object = Object::new(&[
+pub(crate) const AGENT: Object = Object::new(&[
     Field::new("status", Kind::Object(&STATUS)).omit_empty(),
     Field::new("tags", Kind::Map(&ANY_TEXT)).omit_empty(),
 ]);

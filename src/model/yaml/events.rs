@@ -30,8 +30,8 @@ pub(super) enum Event {
 /// What may stand before a node. A tag has the whole prefix that its handle stands for.
 #[derive(Default)]
 pub(super) struct Properties {
-    pub anchor: Option<String>,
-    pub tag: Option<String>,
+    pub(crate) anchor: Option<String>,
+    pub(crate) tag: Option<String>,
 }
 
 pub(super) struct Events<'t> {

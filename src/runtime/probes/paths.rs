@@ -45,13 +45,13 @@ pub enum PathProbe {
 }
 
 /// Whether it holds, or why not; of a look, what is there.
-pub type PathResult = Result<Option<PathFacts>, Errno>;
+pub(crate) type PathResult = Result<Option<PathFacts>, Errno>;
 
 /// A probe with its result.
-pub type Probed = (PathProbe, PathResult);
+pub(crate) type Probed = (PathProbe, PathResult);
 
 /// How to probe; may block.
-pub type ProbePath = Arc<dyn Fn(&PathProbe) -> PathResult + Send + Sync>;
+pub(crate) type ProbePath = Arc<dyn Fn(&PathProbe) -> PathResult + Send + Sync>;
 
 /// The probes of paths of one owner.
 pub struct PathProbes {
@@ -110,7 +110,7 @@ impl PathProbes {
     }
 
     /// The results that have come.
-    pub fn take_results(&mut self) -> Vec<Probed> {
+    pub(crate) fn take_results(&mut self) -> Vec<Probed> {
         if self.open.is_empty() {
             return Vec::new();
         }

@@ -10,7 +10,7 @@ use crossbeam_channel::Sender;
 
 /// An order to check the workload `w`, where one result decides; nothing says which process its
 /// container has.
-pub fn probe_order(
+pub(crate) fn probe_order(
     purpose: Purpose,
     check: Check,
     pace: Pace,

@@ -39,10 +39,10 @@ use std::time::Instant;
 const HTTP_ANSWER_MAX: usize = 512;
 
 /// Wakes the thread of the probes.
-pub type Wake = Arc<dyn Fn() + Send + Sync>;
+pub(crate) type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// The probes under way.
-pub struct SocketIo {
+pub(crate) struct SocketIo {
     waiting: BTreeMap<u64, Waiting>,
     networks: Networks,
     paths: Paths,
@@ -108,7 +108,7 @@ impl super::table::ProbeIo for SocketIo {
 impl SocketIo {
     /// No probe yet. `wake` is called when a result waits in [`Self::take_ended`]; `probe_path`
     /// probes paths.
-    pub fn new(wake: Wake, probe_path: ProbePath) -> Self {
+    pub(crate) fn new(wake: Wake, probe_path: ProbePath) -> Self {
         let paths = Paths {
             probes: PathProbes::new(wake.clone(), probe_path),
             waiting: BTreeMap::new(),
@@ -123,7 +123,7 @@ impl SocketIo {
     }
 
     /// The sockets that wait, and for what.
-    pub fn descriptors(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>, PollFlags)> {
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>, PollFlags)> {
         self.waiting.iter().map(|(key, waiting)| {
             let flags = if waiting.sent {
                 PollFlags::IN
@@ -135,7 +135,7 @@ impl SocketIo {
     }
 
     /// A socket is ready. Returns the outcome once it is known.
-    pub fn ready(&mut self, key: u64) -> Option<Outcome> {
+    pub(crate) fn ready(&mut self, key: u64) -> Option<Outcome> {
         let waiting = self.waiting.get_mut(&key)?;
         let outcome = if waiting.rest.is_none() {
             Some(waiting.go_on()?)
@@ -149,14 +149,14 @@ impl SocketIo {
     }
 
     /// The results of commands and paths.
-    pub fn take_ended(&mut self) -> Vec<(u64, Outcome)> {
+    pub(crate) fn take_ended(&mut self) -> Vec<(u64, Outcome)> {
         let mut ended = self.commands.take_ended();
         ended.extend(self.paths.take_ended());
         ended
     }
 
     /// When [`Self::take_ended`] may have something to do although nothing has ended.
-    pub fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         self.commands.due(SystemClock.now())
     }
 

@@ -22,7 +22,7 @@ pub trait ProbeIo {
 /// All probes of an agent.
 pub struct ProbeTable<I> {
     /// Probes for it.
-    pub io: I,
+    pub(crate) io: I,
     entries: BTreeMap<u64, Entry>,
 }
 
@@ -120,7 +120,7 @@ impl<I: ProbeIo> ProbeTable<I> {
     }
 
     /// A result came.
-    pub fn ended(&mut self, key: u64, outcome: Outcome, now: Instant) {
+    pub(crate) fn ended(&mut self, key: u64, outcome: Outcome, now: Instant) {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.ended(outcome, now);
         }

@@ -15,19 +15,19 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 /// An id as engines print it.
-pub const ID: &str = "1111111111111111111111111111111111111111111111111111111111111111";
+pub(crate) const ID: &str = "1111111111111111111111111111111111111111111111111111111111111111";
 /// Another one.
-pub const OTHER: &str = "2222222222222222222222222222222222222222222222222222222222222222";
+pub(crate) const OTHER: &str = "2222222222222222222222222222222222222222222222222222222222222222";
 
 /// The folder of one scripted engine.
-pub struct ScriptedEngine {
+pub(crate) struct ScriptedEngine {
     folder: TempDir,
 }
 
 impl ScriptedEngine {
     /// An engine that answers its calls, in order, by these lines of shell. Without a line it does
     /// nothing and succeeds.
-    pub fn answering(answers: &[&str]) -> Self {
+    pub(crate) fn answering(answers: &[&str]) -> Self {
         let engine = Self {
             folder: tempfile::tempdir().unwrap(),
         };
@@ -42,12 +42,12 @@ impl ScriptedEngine {
     }
 
     /// Answers the call with this number, or those with this first argument, by a line of shell.
-    pub fn on(&self, call: &str, answer: &str) {
+    pub(crate) fn on(&self, call: &str, answer: &str) {
         fs::write(self.path().join(call), answer).unwrap();
     }
 
     /// Makes the call with this number or first argument hang, and cancels it then.
-    pub fn cancelling(&self, call: &str) -> fs::File {
+    pub(crate) fn cancelling(&self, call: &str) -> fs::File {
         let fifo = self.path().join("cancel");
         rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
         let readable = fs::OpenOptions::new()
@@ -59,17 +59,17 @@ impl ScriptedEngine {
         readable
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    pub fn children(&self) -> EngineChildren {
+    pub(crate) fn children(&self) -> EngineChildren {
         EngineChildren::open(&self.path().join("children"))
             .unwrap()
             .0
     }
 
-    pub fn cli(&self) -> EngineCli {
+    pub(crate) fn cli(&self) -> EngineCli {
         EngineCli::new(
             self.path()
                 .join("engine")
@@ -82,7 +82,7 @@ impl ScriptedEngine {
     }
 
     /// The calls so far, arguments joined by blanks.
-    pub fn calls(&self) -> Vec<String> {
+    pub(crate) fn calls(&self) -> Vec<String> {
         fs::read_to_string(self.path().join("calls"))
             .unwrap()
             .lines()
@@ -91,7 +91,7 @@ impl ScriptedEngine {
     }
 
     /// The call as it stands in an error text.
-    pub fn execution(&self, arguments: &[&str]) -> String {
+    pub(crate) fn execution(&self, arguments: &[&str]) -> String {
         let quoted: String = arguments
             .iter()
             .map(|argument| format!(" \"{argument}\""))
@@ -101,7 +101,7 @@ impl ScriptedEngine {
 }
 
 /// A workload `web` of `agent_A`.
-pub fn new_container(runtime: &str, config: &str) -> NewContainer {
+pub(crate) fn new_container(runtime: &str, config: &str) -> NewContainer {
     NewContainer {
         instance: InstanceName::new("web", config, "agent_A"),
         workload: Arc::new(Workload::new("agent_A", runtime, config)),
@@ -114,7 +114,7 @@ pub fn new_container(runtime: &str, config: &str) -> NewContainer {
 
 /// The call that creates this container; the tests of `container_config.rs` say which arguments it
 /// has.
-pub fn run_call(new: &NewContainer) -> String {
+pub(crate) fn run_call(new: &NewContainer) -> String {
     config_of(&new.workload, &new.workload.runtime)
         .unwrap()
         .run_arguments(new)
@@ -123,13 +123,13 @@ pub fn run_call(new: &NewContainer) -> String {
         .join(" ")
 }
 
-pub fn id(text: &str) -> ContainerId {
+pub(crate) fn id(text: &str) -> ContainerId {
     ContainerId(text.into())
 }
 
 /// The text of a failure that may be retried.
 #[track_caller]
-pub fn failed<T: std::fmt::Debug>(result: Result<T, RuntimeError>) -> String {
+pub(crate) fn failed<T: std::fmt::Debug>(result: Result<T, RuntimeError>) -> String {
     match result {
         Err(
             RuntimeError::Failed(text)

@@ -48,7 +48,7 @@ const SHOWN: [&str; 8] = [
 /// What is known of an update, whether it is open or has ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Record {
+pub(crate) struct Record {
     #[serde(skip)]
     number: u64,
     /// Whose request it is, as log lines count; empty when an earlier version has stored it.
@@ -203,9 +203,9 @@ impl Ended {
 
 /// All guarded updates.
 #[derive(Debug, Default)]
-pub struct GuardedUpdates {
+pub(crate) struct GuardedUpdates {
     /// What follows from the failure of an update whose blocks do not say it.
-    pub on_failure: OnFailure,
+    pub(crate) on_failure: OnFailure,
     /// The newest number that was given.
     newest: u64,
     open: BTreeMap<u64, Open>,
@@ -216,7 +216,7 @@ pub struct GuardedUpdates {
     /// Agents that cannot prepare and whose updates were warned of.
     warned: BTreeSet<Name>,
     /// There is something that has to be stored.
-    pub is_unsaved: bool,
+    pub(crate) is_unsaved: bool,
     /// Something has happened since the open updates were looked at last.
     is_outdated: bool,
     /// When what is staged is shown next in any case: ages are shown, and agents are not waited for
@@ -229,7 +229,7 @@ pub struct GuardedUpdates {
 
 impl GuardedUpdates {
     /// The open update that is about the workload `name`.
-    pub fn open_update_of(&self, name: &Name) -> Option<u64> {
+    pub(crate) fn open_update_of(&self, name: &Name) -> Option<u64> {
         self.open
             .iter()
             .find(|(_, open)| open.record.unit.workloads.contains_key(name))
@@ -282,7 +282,7 @@ impl GuardedUpdates {
     }
 
     /// An instance `was_staged` and is not any more: its agent receives it, or it is gone.
-    pub fn changed_if(&mut self, was_staged: bool) {
+    pub(crate) fn changed_if(&mut self, was_staged: bool) {
         if was_staged {
             self.changed();
         }
@@ -584,4 +584,4 @@ impl ServerLoop {
 #[cfg(debug_assertions)]
 pub(crate) mod inspection;
 #[cfg(test)]
-pub mod tests;
+pub(crate) mod tests;

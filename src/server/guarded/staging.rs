@@ -32,7 +32,7 @@ fn backoff(retry: u32) -> Duration {
 
 impl Stage {
     /// Why it cannot be staged, if its agent has given up.
-    pub fn refusal(&self) -> Option<&str> {
+    pub(crate) fn refusal(&self) -> Option<&str> {
         let report = self.report.as_ref().filter(|report| report.is_final)?;
         Some(report.reason.as_deref().unwrap_or_default())
     }
@@ -87,7 +87,7 @@ impl Stage {
 
 // [impl->swdd~server-stages-updates~1]
 impl Open {
-    pub fn is_staging(&self) -> bool {
+    pub(crate) fn is_staging(&self) -> bool {
         self.record.phase == UpdatePhase::Staging
     }
 
@@ -99,19 +99,19 @@ impl Open {
     }
 
     /// Those of them that agents prepare.
-    pub fn staged(&self) -> impl Iterator<Item = (&Name, &InstanceName, &Stage)> {
+    pub(crate) fn staged(&self) -> impl Iterator<Item = (&Name, &InstanceName, &Stage)> {
         self.waiting()
             .filter_map(|(name, added, stage)| Some((name, &added.instance, stage?)))
     }
 
-    pub fn asks(&self, agent: &str) -> bool {
+    pub(crate) fn asks(&self, agent: &str) -> bool {
         self.staged()
             .any(|(_, instance, _)| *instance.agent == *agent)
     }
 
     /// An agent has connected. What it reported before is outdated; one that does not prepare takes
     /// the way without.
-    pub fn agent_came(&mut self, agent: &Name, prepares: bool) {
+    pub(crate) fn agent_came(&mut self, agent: &Name, prepares: bool) {
         let is_its =
             |new: &Option<InstanceName>| new.as_ref().is_some_and(|new| new.agent == *agent);
         for touched in self
@@ -145,7 +145,7 @@ impl Open {
     }
 
     /// One that cannot be staged, and why, where that ends the update.
-    pub fn cannot_be_staged(&self) -> Option<(Name, String)> {
+    pub(crate) fn cannot_be_staged(&self) -> Option<(Name, String)> {
         let failed = |(name, _, stage): (&Name, _, &Stage)| {
             let why = stage
                 .refusal()
@@ -157,7 +157,7 @@ impl Open {
 
     /// It cannot be undone any more: what cannot be staged does not end it, and every condition is
     /// still waited for.
-    pub fn keep_all(&mut self) {
+    pub(crate) fn keep_all(&mut self) {
         let stages = self
             .record
             .unit
@@ -169,7 +169,7 @@ impl Open {
 
     /// What is waited for until it is carried out, each with its agent, which may be `away`. One
     /// that has been away for long is only waited for where its consent is needed.
-    pub fn awaited<'o>(
+    pub(crate) fn awaited<'o>(
         &'o self,
         away: &'o BTreeMap<Name, Instant>,
         now: Instant,
@@ -241,14 +241,14 @@ impl GuardedUpdates {
     }
 
     /// What follows when an instance with this block fails.
-    pub fn on_failure_of(&self, block: Option<&lifecycle::Update>) -> OnFailure {
+    pub(crate) fn on_failure_of(&self, block: Option<&lifecycle::Update>) -> OnFailure {
         block
             .and_then(|block| block.on_failure)
             .unwrap_or(self.on_failure)
     }
 
     /// Warns once of an agent that cannot prepare what a block wants to be staged.
-    pub fn warn_of_agent(&mut self, agent: &Name) {
+    pub(crate) fn warn_of_agent(&mut self, agent: &Name) {
         if self.warned.insert(agent.clone()) {
             log::warn!(
                 "Agent '{agent}' cannot prepare instances: updates of its workloads are carried out at once, and \
@@ -267,7 +267,7 @@ impl GuardedUpdates {
 
     /// An agent has reported a state of this instance: it knows it, or does not have it any more.
     /// States of others change nothing of what is staged, which may be thousands.
-    pub fn reported(&mut self, instance: &InstanceName, was_staged: bool) {
+    pub(crate) fn reported(&mut self, instance: &InstanceName, was_staged: bool) {
         // One that is staged may be in force as well, or an earlier one still stops.
         let waits = |open: &Open| {
             let touched = open

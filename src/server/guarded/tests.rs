@@ -24,24 +24,24 @@ use crossbeam_channel::Receiver;
 use std::time::Duration;
 
 /// Judged by the defaults, and put back when it fails.
-pub const ROLLBACK: &str = "{ onFailure: ROLLBACK }";
-pub const PREPARES: AgentCapabilities = AgentCapabilities {
+pub(crate) const ROLLBACK: &str = "{ onFailure: ROLLBACK }";
+pub(crate) const PREPARES: AgentCapabilities = AgentCapabilities {
     prepares: true,
     tells_usage: false,
 };
-pub const HEALTHY: Duration = Duration::from_secs(10);
-pub const DEADLINE: Duration = Duration::from_secs(120);
+pub(crate) const HEALTHY: Duration = Duration::from_secs(10);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A server, whose clock the test moves, and its agents.
-pub struct Rig {
-    pub cluster: Cluster,
-    pub clock: ManualClock,
-    pub a: PeerId,
-    pub stored: Receiver<StateWrite>,
+pub(crate) struct Rig {
+    pub(crate) cluster: Cluster,
+    pub(crate) clock: ManualClock,
+    pub(crate) a: PeerId,
+    pub(crate) stored: Receiver<StateWrite>,
 }
 
 /// The runtime configuration of a workload; no block without `update`.
-pub fn config(image: &str, update: &str) -> String {
+pub(crate) fn config(image: &str, update: &str) -> String {
     let block = if update.is_empty() {
         String::new()
     } else {
@@ -51,24 +51,24 @@ pub fn config(image: &str, update: &str) -> String {
 }
 
 /// A workload on agent A as an entry of a state.
-pub fn workload(name: &str, image: &str, update: &str, rest: &str) -> String {
+pub(crate) fn workload(name: &str, image: &str, update: &str, rest: &str) -> String {
     let config = config(image, update);
     format!("{name}: {{ agent: A, runtime: podman, runtimeConfig: '{config}'{rest} }}")
 }
 
-pub fn instance(name: &str, image: &str, update: &str) -> InstanceName {
+pub(crate) fn instance(name: &str, image: &str, update: &str) -> InstanceName {
     InstanceName::new(name, &config(image, update), "A")
 }
 
-pub const NEEDS_DB: &str = ", dependencies: { db: ADD_COND_RUNNING }";
+pub(crate) const NEEDS_DB: &str = ", dependencies: { db: ADD_COND_RUNNING }";
 
 impl Rig {
     /// A server with these workloads, all of which run, on an agent that stages nothing.
-    pub fn new(workloads: &[String]) -> Self {
+    pub(crate) fn new(workloads: &[String]) -> Self {
         Self::with_agent(workloads, AgentCapabilities::default())
     }
 
-    pub fn with_agent(workloads: &[String], capabilities: AgentCapabilities) -> Self {
+    pub(crate) fn with_agent(workloads: &[String], capabilities: AgentCapabilities) -> Self {
         let manifest = format!(
             "{{ apiVersion: v1, workloads: {{ {} }} }}",
             workloads.join(", ")
@@ -77,7 +77,7 @@ impl Rig {
     }
 
     /// Of a server that was started; all that is to run on agent A does.
-    pub fn of(mut cluster: Cluster, capabilities: AgentCapabilities) -> Self {
+    pub(crate) fn of(mut cluster: Cluster, capabilities: AgentCapabilities) -> Self {
         let (clock, (store, stored)) = (ManualClock::new(), StateStore::unattended());
         cluster.server.set_clock(clock.clone());
         cluster.server.set_store(store);
@@ -105,18 +105,18 @@ impl Rig {
         rig
     }
 
-    pub fn report(&mut self, instance: &InstanceName, phase: Phase) {
+    pub(crate) fn report(&mut self, instance: &InstanceName, phase: Phase) {
         self.report_info(instance, phase, "");
     }
 
-    pub fn report_info(&mut self, instance: &InstanceName, phase: Phase, info: &str) {
+    pub(crate) fn report_info(&mut self, instance: &InstanceName, phase: Phase, info: &str) {
         let state = WorkloadState::new(instance.clone(), ExecutionState::with_info(phase, info));
         self.cluster
             .send(self.a, ToServer::WorkloadStates(vec![state]));
     }
 
     /// Time goes on, and the loop wakes when it wants to.
-    pub fn wait(&mut self, time: Duration) {
+    pub(crate) fn wait(&mut self, time: Duration) {
         let end = self.clock.now() + time;
         while let Some(due) = self.cluster.server.due().filter(|due| *due <= end) {
             self.clock.advance(self.clock.until(due));
@@ -126,7 +126,10 @@ impl Rig {
     }
 
     /// An update of whole workloads; `name: ~` deletes one.
-    pub fn apply(&mut self, workloads: &[&str]) -> Result<(Vec<String>, Vec<String>), String> {
+    pub(crate) fn apply(
+        &mut self,
+        workloads: &[&str],
+    ) -> Result<(Vec<String>, Vec<String>), String> {
         let masks: Vec<String> = workloads
             .iter()
             .map(|entry| {
@@ -142,7 +145,7 @@ impl Rig {
         )
     }
 
-    pub fn apply_masks(
+    pub(crate) fn apply_masks(
         &mut self,
         workloads: &[&str],
         masks: &[&str],
@@ -170,14 +173,14 @@ impl Rig {
     }
 
     /// A field of an update, as a client reads it.
-    pub fn read(&mut self, number: u64, path: &str) -> String {
+    pub(crate) fn read(&mut self, number: u64, path: &str) -> String {
         match self.update_node(number, path) {
             Node::Text(text) => text.to_string(),
             other => serde_json::to_string(&other).unwrap(),
         }
     }
 
-    pub fn phases(&mut self) -> Vec<String> {
+    pub(crate) fn phases(&mut self) -> Vec<String> {
         let tree: Node = serde_json::from_str(&self.cluster.read(&["updates.*.phase"])).unwrap();
         let updates = tree.get("updates").and_then(Node::as_map).unwrap();
         updates
@@ -189,7 +192,7 @@ impl Rig {
     }
 
     /// The images that are desired, by workload.
-    pub fn desired(&self) -> Vec<String> {
+    pub(crate) fn desired(&self) -> Vec<String> {
         let desired = &self.cluster.server.view().desired.workloads;
         let image = |config: &str| {
             config
@@ -206,7 +209,7 @@ impl Rig {
     }
 
     /// The one plan that the agent was sent, by names.
-    pub fn plan(&self) -> (Vec<String>, Vec<String>) {
+    pub(crate) fn plan(&self) -> (Vec<String>, Vec<String>) {
         let WorkloadPlan { added, deleted } = self.cluster.one_plan(self.a);
         (
             names(&added),
@@ -218,11 +221,11 @@ impl Rig {
     }
 
     /// How often the state was stored since the last call.
-    pub fn writes(&self) -> usize {
+    pub(crate) fn writes(&self) -> usize {
         self.stored.try_iter().count()
     }
 
-    pub fn state(&self, instance: &InstanceName) -> String {
+    pub(crate) fn state(&self, instance: &InstanceName) -> String {
         self.cluster
             .server
             .workloads
@@ -232,7 +235,7 @@ impl Rig {
     }
 
     /// Agent A connects again.
-    pub fn reconnect(&mut self, capabilities: AgentCapabilities) {
+    pub(crate) fn reconnect(&mut self, capabilities: AgentCapabilities) {
         self.cluster.close(self.a);
         self.a = self.cluster.agent_with("A", capabilities);
     }

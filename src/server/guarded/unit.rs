@@ -19,56 +19,56 @@ use std::sync::Arc;
 
 /// How a new instance is prepared by its agent before the update is carried out.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Stage {
+pub(crate) struct Stage {
     /// Up to which level.
-    pub level: PrepareLevel,
+    pub(crate) level: PrepareLevel,
     /// Whether the update is carried out under a condition of it only.
-    pub has_condition: bool,
+    pub(crate) has_condition: bool,
     /// What follows when it cannot be staged.
-    pub on_failure: OnFailure,
+    pub(crate) on_failure: OnFailure,
     /// What its agent reported last, on its present connection.
-    pub report: Option<PreparedInstance>,
+    pub(crate) report: Option<PreparedInstance>,
 }
 
 /// A workload that an update touches.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Touched {
+pub(crate) struct Touched {
     /// What a rollback leads to: as it was before the first update that is not decided yet. Of one
     /// that has ended only what was desired, which may be gone for want of room.
-    pub before: Version,
+    pub(crate) before: Version,
     /// Its instance then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub old: Option<InstanceName>,
+    pub(crate) old: Option<InstanceName>,
     /// Its instance once the update is carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub new: Option<InstanceName>,
+    pub(crate) new: Option<InstanceName>,
     /// The hash of what is desired; `None` when the update deletes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub after: Option<String>,
+    pub(crate) after: Option<String>,
     /// The hash of all that the update makes of it.
     #[serde(default, rename = "print")]
-    pub hash: String,
+    pub(crate) hash: String,
     /// The old instance was running when the update was carried out, so the new one must run.
     #[serde(default, with = "flag", skip_serializing_if = "Not::not")]
-    pub ran: bool,
+    pub(crate) ran: bool,
     /// It is not changed, but restarted with those that are, since it needs one of them.
     #[serde(default, with = "flag", skip_serializing_if = "Not::not")]
-    pub restarts: bool,
+    pub(crate) restarts: bool,
     /// What is in force as long as the new form waits; `None` when it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub in_force: Option<Version>,
+    pub(crate) in_force: Option<Version>,
     /// As the update makes it; nothing once that is carried out.
     #[serde(skip)]
-    pub made: Version,
+    pub(crate) made: Version,
     /// Only of one that waits and is prepared.
     #[serde(skip)]
-    pub stage: Option<Stage>,
+    pub(crate) stage: Option<Stage>,
 }
 
 impl Touched {
     /// A request makes `made` of a workload.
-    pub fn new(before: Version, made: Version, stage: Option<Stage>) -> Self {
+    pub(crate) fn new(before: Version, made: Version, stage: Option<Stage>) -> Self {
         let is_changed = (&before.rendered, &before.effective) != (&made.rendered, &made.effective);
         Self {
             old: instance(&before),
@@ -87,7 +87,7 @@ impl Touched {
     }
 
     /// The new instance that waits, as its agent gets it.
-    pub fn added(&self) -> Option<&AddedWorkload> {
+    pub(crate) fn added(&self) -> Option<&AddedWorkload> {
         self.made
             .effective
             .as_ref()
@@ -97,25 +97,25 @@ impl Touched {
 
 /// A config that an update touches.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct TouchedConfig {
+pub(crate) struct TouchedConfig {
     /// What a rollback leads to; may be gone of an update that has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<ConfigItem>,
+    pub(crate) before: Option<ConfigItem>,
     /// The hash of what is desired; `None` when the update deletes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub after: Option<String>,
+    pub(crate) after: Option<String>,
 }
 
 /// All that one update, or one request, changes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Unit {
+pub(crate) struct Unit {
     /// Workloads by name. Of a request also those that stay as they are although a config of an
     /// open update that they use has changed.
     #[serde(default)]
-    pub workloads: BTreeMap<Name, Touched>,
+    pub(crate) workloads: BTreeMap<Name, Touched>,
     /// Configs by key.
     #[serde(default)]
-    pub configs: BTreeMap<String, TouchedConfig>,
+    pub(crate) configs: BTreeMap<String, TouchedConfig>,
 }
 
 pub(super) fn instance(form: &Version) -> Option<InstanceName> {
@@ -155,12 +155,12 @@ pub(super) fn config_hash(item: &ConfigItem) -> String {
 
 impl Unit {
     /// Whether nothing is left of it.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.workloads.is_empty() && self.configs.is_empty()
     }
 
     /// Its names, for people.
-    pub fn names(&self) -> String {
+    pub(crate) fn names(&self) -> String {
         let names = self
             .workloads
             .keys()
@@ -170,7 +170,7 @@ impl Unit {
     }
 
     /// The masks of all that it is about.
-    pub fn masks(&self) -> Vec<String> {
+    pub(crate) fn masks(&self) -> Vec<String> {
         let workloads = self
             .workloads
             .keys()
@@ -185,14 +185,14 @@ impl Unit {
     }
 
     /// Whether it changes a workload, and not only restarts it.
-    pub fn is_changed(&self, name: &Name) -> bool {
+    pub(crate) fn is_changed(&self, name: &Name) -> bool {
         self.workloads
             .get(name)
             .is_some_and(|touched| !touched.restarts)
     }
 
     /// The workloads that are restarted together when it is carried out or put back.
-    pub fn restarted(&self) -> BTreeSet<Name> {
+    pub(crate) fn restarted(&self) -> BTreeSet<Name> {
         let restarts = self.workloads.values().any(|touched| touched.restarts);
         self.workloads
             .keys()
@@ -202,7 +202,7 @@ impl Unit {
     }
 
     /// Whether `request` has a name of this update, or a workload that refers to a config of it.
-    pub fn is_touched_by(&self, request: &Self) -> bool {
+    pub(crate) fn is_touched_by(&self, request: &Self) -> bool {
         let has_config = |key: &String| self.configs.contains_key(key);
         let refers = |it: &Touched| {
             it.made
@@ -222,7 +222,7 @@ impl Unit {
     /// newest version. A name that is set back to what was before, or deleted, leaves: it is not
     /// brought back. None leaves as long as the request has another one with a condition: nothing
     /// of it is stopped before. Returns the workloads that have left, as they are to be.
-    pub fn join(&mut self, request: Self) -> BTreeMap<Name, Version> {
+    pub(crate) fn join(&mut self, request: Self) -> BTreeMap<Name, Version> {
         let mut left = BTreeMap::new();
         let leaves = |known: &Touched, it: &Touched| {
             it.made.desired.is_none() || is_like(&it.made, &known.before) && !it.restarts
@@ -287,7 +287,7 @@ impl Unit {
     /// The hash of what leads from what was before to what the update makes of it: the same for the
     /// same update.
     // [impl->swdd~server-remembers-undone-updates~1]
-    pub fn fingerprint(&self) -> String {
+    pub(crate) fn fingerprint(&self) -> String {
         let workload = |(name, touched): (&Name, &Touched)| {
             (
                 name.to_string(),
@@ -311,7 +311,7 @@ impl Unit {
     }
 
     /// What was desired before, as a state; what was added is left out.
-    pub fn before_node(&self) -> Node {
+    pub(crate) fn before_node(&self) -> Node {
         let workload = |(name, touched): (&Name, &Touched)| {
             Some((
                 name.to_string(),
@@ -335,15 +335,17 @@ impl Unit {
 // ------------------------------------------------------------------ on disk
 
 /// A flag is there or not.
-pub mod flag {
+pub(crate) mod flag {
     use serde::de::IgnoredAny;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub fn serialize<S: Serializer>(_: &bool, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(_: &bool, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str("true")
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<bool, D::Error> {
         IgnoredAny::deserialize(deserializer).map(|_| true)
     }
 }

@@ -100,7 +100,7 @@ fn cut_reason(workload: &str, why: &str) -> String {
 
 impl GuardedUpdates {
     /// Whether a failure of this instance undoes an update.
-    pub fn would_undo(&self, instance: &InstanceName) -> bool {
+    pub(crate) fn would_undo(&self, instance: &InstanceName) -> bool {
         self.open
             .values()
             .any(|open| open.trial.would_undo(instance))
@@ -108,7 +108,7 @@ impl GuardedUpdates {
 
     /// An instance is not in force any more. A dependent is not judged then; a workload that the
     /// update touches has a new instance, which is judged as soon as it is in force.
-    pub fn instance_ended(&mut self, instance: &InstanceName, now: Instant) {
+    pub(crate) fn instance_ended(&mut self, instance: &InstanceName, now: Instant) {
         let name = &instance.workload;
         for open in self
             .open

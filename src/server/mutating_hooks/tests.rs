@@ -17,7 +17,7 @@ const OUTPUT_MAX: usize = 8 * 1024 * 1024;
 
 impl MutatingHooks {
     /// Hooks whose outcomes a test gives.
-    pub fn scripted() -> (Self, Receiver<WorkloadPlan>) {
+    pub(crate) fn scripted() -> (Self, Receiver<WorkloadPlan>) {
         let (hooks, plans, ..) = Self::without_thread().unwrap();
         (hooks, plans)
     }

@@ -35,12 +35,12 @@ const PATH_PARTS: usize = 16;
 const LITERAL_ENTRY: usize = 64;
 
 /// Counts steps. Templates that users write cannot name it, because of the space.
-pub const COUNT_STEPS: &str = "count steps";
+pub(crate) const COUNT_STEPS: &str = "count steps";
 /// The parameter of the one partial.
 const CONTENT: &str = "content";
 
 /// The most steps that it takes to compile a template, from its text alone.
-pub fn of_compiling(template: &str) -> usize {
+pub(crate) fn of_compiling(template: &str) -> usize {
     let last_comment = template.rfind("--}}").unwrap_or(0);
     let tags = template
         .match_indices("{{")
@@ -138,7 +138,7 @@ impl Price {
 }
 
 /// Prices compiled templates whose values take so many bytes.
-pub struct Pricing {
+pub(crate) struct Pricing {
     /// Steps that it takes to copy or to compare all values.
     weight: usize,
     values: usize,
@@ -147,7 +147,7 @@ pub struct Pricing {
 
 impl Pricing {
     /// For values of `size` bytes.
-    pub fn new(size: usize) -> Self {
+    pub(crate) fn new(size: usize) -> Self {
         Self {
             weight: 1 + size / TEMPLATE_STEP_BYTES,
             values: size,
@@ -161,7 +161,7 @@ impl Pricing {
     /// # Errors
     /// The text for users: an element that may not be used, or more copies of values than may be
     /// held.
-    pub fn prepare(mut self, template: &mut Template) -> Result<usize, String> {
+    pub(crate) fn prepare(mut self, template: &mut Template) -> Result<usize, String> {
         let steps = self.template(
             template,
             Place {

@@ -23,7 +23,7 @@ impl Node {
 
 impl Cluster {
     /// Answers what is larger than anything explains: nothing may be left of what is gone.
-    pub fn leaks(&self) -> Option<String> {
+    pub(crate) fn leaks(&self) -> Option<String> {
         let [peers, stopping, waiting, states, rights] = self.server.as_ref()?.sizes();
         let streams = self
             .nodes
@@ -90,13 +90,13 @@ impl Cluster {
     }
 
     /// Answers what is stored in place of the desired state while nothing is being written.
-    pub fn lost_state(&self) -> Option<String> {
+    pub(crate) fn lost_state(&self) -> Option<String> {
         self.disk.as_ref()?.lost_state(self.server.as_ref()?)
     }
 
     /// Answers which workload that follows events, as the server remembers too, knows something
     /// else than a fresh read.
-    pub fn misled_workload(&self) -> Option<String> {
+    pub(crate) fn misled_workload(&self) -> Option<String> {
         let server = self.server.as_ref()?;
         let fresh = |masks: &[String]| server.view().read(masks);
         self.nodes.iter().find_map(|node| {
@@ -107,7 +107,7 @@ impl Cluster {
     }
 
     /// Answers who is not there or what is still on its way.
-    pub fn busy(&self) -> Option<String> {
+    pub(crate) fn busy(&self) -> Option<String> {
         let busy = |node: &Node| {
             let name = &node.name;
             match (&node.life, node.stream, node.engine.calls()) {
@@ -128,7 +128,7 @@ impl Cluster {
     }
 
     /// Answers which guarded update is open although nothing keeps it so.
-    pub fn unfinished_update(&self) -> Option<String> {
+    pub(crate) fn unfinished_update(&self) -> Option<String> {
         self.guards.as_ref()?.unfinished(self.server.as_ref()?)
     }
 }

@@ -21,7 +21,7 @@ const VANISHES_AFTER_MS: u64 = 600;
 const STRANGE_MS: u64 = 20_000;
 
 /// Whether a workload is started with `--rm`.
-pub fn removes_itself(runtime_config: &str) -> bool {
+pub(crate) fn removes_itself(runtime_config: &str) -> bool {
     runtime_config
         .lines()
         .next()

@@ -12,12 +12,12 @@ use std::time::Instant;
 
 impl SimEngine {
     /// The agent was told to stage these and nothing else.
-    pub fn note_staged(&self, staged: &[AddedWorkload]) {
+    pub(crate) fn note_staged(&self, staged: &[AddedWorkload]) {
         self.world().staged = staged.iter().map(|added| added.instance.clone()).collect();
     }
 
     /// Whether the agent was told to stage this.
-    pub fn is_staged(&self, instance: &InstanceName) -> bool {
+    pub(crate) fn is_staged(&self, instance: &InstanceName) -> bool {
         self.world().staged.contains(instance)
     }
 }

@@ -8,16 +8,16 @@ use protobuf::rt::WireType;
 
 /// A field as it stands in a message.
 #[derive(Debug, Clone, Copy)]
-pub struct Field<'b> {
+pub(crate) struct Field<'b> {
     /// Its number.
-    pub number: u32,
+    pub(crate) number: u32,
     /// What it has.
-    pub value: Value<'b>,
+    pub(crate) value: Value<'b>,
 }
 
 /// The value of a field.
 #[derive(Debug, Clone, Copy)]
-pub enum Value<'b> {
+pub(crate) enum Value<'b> {
     /// A number.
     Varint(u64),
     /// A text or a message.
@@ -27,14 +27,14 @@ pub enum Value<'b> {
 }
 
 /// Iterates over the fields; what is malformed is the last item.
-pub struct Fields<'b> {
+pub(crate) struct Fields<'b> {
     bytes: &'b [u8],
     stream: CodedInputStream<'b>,
 }
 
 impl<'b> Fields<'b> {
     /// Those of the message that `bytes` are.
-    pub fn of(bytes: &'b [u8]) -> Self {
+    pub(crate) fn of(bytes: &'b [u8]) -> Self {
         let mut stream = CodedInputStream::from_bytes(bytes);
         // Without the end as a limit the library panics when it skips more than there is. It fails
         // only within another one.

@@ -596,7 +596,7 @@ pub fn read_to_server(bytes: &[u8], left: &mut Left) -> Decoded<ToServer> {
 }
 
 /// A request that was not decoded, for the reason that its sender is told.
-pub fn refused_request(id: String, reason: String) -> ToServer {
+pub(crate) fn refused_request(id: String, reason: String) -> ToServer {
     let update = UpdateState {
         new_state: Some(Err(reason)),
         ..UpdateState::default()
@@ -614,7 +614,7 @@ fn request_id(request: &[u8]) -> Option<String> {
 }
 
 /// The id of the request that begins with these bytes, if it is there as a whole.
-pub fn request_id_of_begin(begin: &[u8]) -> Option<String> {
+pub(crate) fn request_id_of_begin(begin: &[u8]) -> Option<String> {
     let mut stream = CodedInputStream::from_bytes(begin);
     if stream.read_raw_varint32().ok()? != REQUEST << 3 | 2 {
         return None;
@@ -763,7 +763,7 @@ pub fn read_plan(bytes: &[u8]) -> Decoded<WorkloadPlan> {
 }
 
 /// The bytes of a state, with what changed when it is an event, without the id of its request.
-pub fn encode_state(state: &Node, altered: Option<&AlteredFields>) -> Vec<u8> {
+pub(crate) fn encode_state(state: &Node, altered: Option<&AlteredFields>) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.nested(1, |writer| tree::add_state(writer, state));
     let altered: Option<base::AlteredFields> = altered.map(Wire::write);
@@ -774,7 +774,7 @@ pub fn encode_state(state: &Node, altered: Option<&AlteredFields>) -> Vec<u8> {
 }
 
 /// What stands before such a state in the response to the request `id`.
-pub fn before_state(id: &str, state: usize) -> Vec<u8> {
+pub(crate) fn before_state(id: &str, state: usize) -> Vec<u8> {
     let mut inner = Writer::default();
     inner.text(1, id);
     inner.begin(4, state);
@@ -785,12 +785,12 @@ pub fn before_state(id: &str, state: usize) -> Vec<u8> {
 }
 
 /// The entries of states in a message with states.
-pub fn encode_states(states: &[WorkloadState]) -> Vec<u8> {
+pub(crate) fn encode_states(states: &[WorkloadState]) -> Vec<u8> {
     bytes_of(&write_states(states))
 }
 
 /// What stands before entries of so many bytes.
-pub fn before_state_entries(bytes: usize) -> Vec<u8> {
+pub(crate) fn before_state_entries(bytes: usize) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.begin(2, bytes);
     writer.bytes

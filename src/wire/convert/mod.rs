@@ -11,7 +11,7 @@
 //! states; of what the library reads, the parts are counted before.
 
 mod fields;
-pub mod messages;
+pub(crate) mod messages;
 mod schema;
 mod tree;
 
@@ -81,7 +81,7 @@ impl Left {
         )
     }
 
-    pub fn at_most(max: usize, bytes: &[u8]) -> Self {
+    pub(crate) fn at_most(max: usize, bytes: &[u8]) -> Self {
         Self {
             length: bytes.len(),
             max,
@@ -96,7 +96,7 @@ impl Left {
         Self::at_most(usize::MAX, &[])
     }
 
-    pub fn taken(&self) -> usize {
+    pub(crate) fn taken(&self) -> usize {
         self.max - self.left
     }
 
@@ -143,7 +143,7 @@ impl Left {
         ConvertError(self.refused.insert(reason).clone())
     }
 
-    pub fn refused(&self) -> Option<&String> {
+    pub(crate) fn refused(&self) -> Option<&String> {
         self.refused.as_ref()
     }
 

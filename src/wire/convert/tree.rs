@@ -27,10 +27,10 @@ use writer::Writer;
 
 /// A field of a message.
 #[derive(Clone, Copy)]
-pub struct Field {
-    pub number: u32,
+pub(crate) struct Field {
+    pub(crate) number: u32,
     /// Its key in the tree.
-    pub key: &'static str,
+    pub(crate) key: &'static str,
     pub kind: Kind,
     /// Whether it is in every tree that is read.
     always: bool,
@@ -38,7 +38,7 @@ pub struct Field {
 
 /// What a field holds.
 #[derive(Clone, Copy)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// `string`.
     Text,
     /// `uint64`.
@@ -61,9 +61,9 @@ pub enum Kind {
 
 /// How a message is written and read.
 #[derive(Clone, Copy)]
-pub struct Codec {
+pub(crate) struct Codec {
     /// Adds it as the field with that number.
-    pub write: fn(&mut Writer, u32, &Node),
+    pub(crate) write: fn(&mut Writer, u32, &Node),
     /// Its tree; so many messages are around it.
     read: fn(&[u8], usize, &mut Left) -> Decoded<Node>,
 }
@@ -373,7 +373,7 @@ fn read_execution_state(bytes: &[u8], _: usize, left: &mut Left) -> Decoded<Node
 }
 
 /// The bytes of an execution state.
-pub fn write_phase(info: Option<&str>, phase: Option<Phase>) -> Vec<u8> {
+pub(crate) fn write_phase(info: Option<&str>, phase: Option<Phase>) -> Vec<u8> {
     let mut writer = Writer::default();
     info.into_iter().for_each(|info| writer.text(1, info));
     phase
@@ -384,7 +384,7 @@ pub fn write_phase(info: Option<&str>, phase: Option<Phase>) -> Vec<u8> {
 }
 
 /// Info and phase of an execution state, as far as it has them.
-pub fn read_phase<'b>(
+pub(crate) fn read_phase<'b>(
     bytes: &'b [u8],
     left: &mut Left,
 ) -> Decoded<(Option<&'b str>, Option<Phase>)> {
@@ -411,22 +411,22 @@ pub fn read_phase<'b>(
 /// The bytes of a `CompleteState`, of which parts may be missing. What has no place in it is left
 /// out.
 // [impl->swdd~api-conversions-between-ank-base-and-spec~1]
-pub fn write_state(tree: &Node) -> Vec<u8> {
+pub(crate) fn write_state(tree: &Node) -> Vec<u8> {
     Writer::tree(COMPLETE_STATE, tree)
 }
 
 /// As [`write_state`], behind what is written already.
-pub fn add_state(writer: &mut Writer, tree: &Node) {
+pub(crate) fn add_state(writer: &mut Writer, tree: &Node) {
     writer.fields(COMPLETE_STATE, tree);
 }
 
 /// The bytes of an `AgentUsage`.
-pub fn write_usage(tree: &Node) -> Vec<u8> {
+pub(crate) fn write_usage(tree: &Node) -> Vec<u8> {
     Writer::tree(AGENT_USAGE, tree)
 }
 
 /// Reads an `AgentUsage`.
-pub fn read_usage(bytes: &[u8], left: &mut Left) -> Decoded<AgentUsage> {
+pub(crate) fn read_usage(bytes: &[u8], left: &mut Left) -> Decoded<AgentUsage> {
     message(AGENT_USAGE, bytes, 0, left)?
         .read("usage")
         .map_err(|error| ConvertError(error.to_string()))
@@ -434,7 +434,7 @@ pub fn read_usage(bytes: &[u8], left: &mut Left) -> Decoded<AgentUsage> {
 
 /// Which parts of a `CompleteState` are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parts {
+pub(crate) enum Parts {
     /// All that the server sends.
     Sent,
     /// Those of a new state: parts on request are unknown there.
@@ -450,7 +450,7 @@ pub enum Parts {
 /// An enumeration number without meaning, a choice that is left open or bytes that are no message,
 /// anywhere in these parts.
 // [impl->swdd~api-conversions-between-ank-base-and-spec~1]
-pub fn read_state(bytes: &[u8], parts: Parts, left: &mut Left) -> Decoded<Node> {
+pub(crate) fn read_state(bytes: &[u8], parts: Parts, left: &mut Left) -> Decoded<Node> {
     let is_read = |field: &&Field| match parts {
         Parts::Sent => true,
         Parts::New => field.number < FIRST_ON_REQUEST,
@@ -462,7 +462,7 @@ pub fn read_state(bytes: &[u8], parts: Parts, left: &mut Left) -> Decoded<Node> 
 }
 
 /// The bytes of a complete `Workload`, every part present.
-pub fn write_workload(workload: &Workload) -> Vec<u8> {
+pub(crate) fn write_workload(workload: &Workload) -> Vec<u8> {
     Writer::tree(WORKLOAD, &workload_node(workload, Rendering::Full))
 }
 
@@ -470,7 +470,7 @@ pub fn write_workload(workload: &Workload) -> Vec<u8> {
 ///
 /// # Errors
 /// What is missing or unknown.
-pub fn read_workload(bytes: &[u8], left: &mut Left) -> Decoded<Workload> {
+pub(crate) fn read_workload(bytes: &[u8], left: &mut Left) -> Decoded<Workload> {
     let tree = message(WORKLOAD, bytes, 0, left)?;
     for (key, name) in [
         ("agent", "agent"),
@@ -485,7 +485,7 @@ pub fn read_workload(bytes: &[u8], left: &mut Left) -> Decoded<Workload> {
 
 /// What stands for a workload that cannot be read for the reason `error`: its agent refuses it by
 /// name.
-pub fn unreadable_workload(bytes: &[u8], error: &ConvertError) -> Workload {
+pub(crate) fn unreadable_workload(bytes: &[u8], error: &ConvertError) -> Workload {
     let text = |number| {
         let found = last_of(bytes, number..=number).ok().flatten();
         found

@@ -16,22 +16,22 @@ use std::task::Waker;
 
 /// From this size on, in bytes, a message is large, of which one may wait beside the others: the
 /// hello of an agent with thousands of workloads, or the state of all of them.
-pub const LARGE: usize = PEER_OUTBOX_BYTES / 4;
+pub(crate) const LARGE: usize = PEER_OUTBOX_BYTES / 4;
 /// While responses of this many bytes wait for one peer, no further request of it is processed.
 /// Room for many small ones at once, and no large one is built before the one before it is sent.
 pub const PEER_ANSWERS_BYTES: usize = 128 * 1024;
 /// Bytes of log lines that wait for one peer. More are dropped.
-pub const LOGS: usize = 3 * LOG_MESSAGE_MAX;
+pub(crate) const LOGS: usize = 3 * LOG_MESSAGE_MAX;
 // One reader of a log that does not keep up takes no room that others wait for.
 const _: () = assert!(LOGS + LOG_MESSAGE_MAX < OTHERS_BYTES);
 /// When so many bytes wait for one peer, only the newest state of each instance is kept.
-pub const STATES: usize = 512 * 1024;
+pub(crate) const STATES: usize = 512 * 1024;
 /// Bytes of states in one message, about. Each receiver has a copy while it is being sent, and all
 /// of them may be sent one at the same time; a smaller one would count as sent at once, and the
 /// next one follow it.
-pub const STATES_MESSAGE_BYTES: usize = 2 * PEER_SMALL_MESSAGE;
+pub(crate) const STATES_MESSAGE_BYTES: usize = 2 * PEER_SMALL_MESSAGE;
 /// What a waiting message counts beside its own bytes: about its entry in the queue.
-pub const ENTRY: usize = 256;
+pub(crate) const ENTRY: usize = 256;
 /// Log collections of one peer whose dropped lines are counted and reported.
 const DROPPED_LOGS: usize = 1024;
 
@@ -56,7 +56,7 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// A message that tells nobody anything: an empty list of states.
-    pub fn no_states() -> Self {
+    pub(crate) fn no_states() -> Self {
         Self {
             head: before_state_entries(0),
             rest: Vec::new(),
@@ -68,7 +68,7 @@ impl Outgoing {
     }
 
     /// In one piece.
-    pub fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.size());
         bytes.extend_from_slice(&self.head);
         self.rest
@@ -80,7 +80,7 @@ impl Outgoing {
 
 /// What is counted separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Log,
     /// Any other response that is no refusal: those are small, and of little use to a flood of
     /// requests.
@@ -101,7 +101,7 @@ impl Kind {
     }
 
     /// In which room it counts.
-    pub fn room(self) -> Option<usize> {
+    pub(crate) fn room(self) -> Option<usize> {
         match self {
             Self::Answer => Some(ANSWERS),
             Self::Log | Self::Command | Self::FirstStates => Some(OTHERS),
@@ -112,12 +112,12 @@ impl Kind {
 
 /// The rooms that all peers share: that of responses, and that of commands, first states and log
 /// lines.
-pub const ANSWERS: usize = 0;
-pub const OTHERS: usize = 1;
+pub(crate) const ANSWERS: usize = 0;
+pub(crate) const OTHERS: usize = 1;
 
 /// What waits for one peer.
 #[derive(Debug, Default)]
-pub struct Queue {
+pub(crate) struct Queue {
     /// By number, which increases.
     entries: BTreeMap<u64, Entry>,
     next: u64,
@@ -126,25 +126,25 @@ pub struct Queue {
     /// How many entries are states of an instance.
     states: usize,
     /// Largest message with states, in bytes.
-    pub states_max: usize,
+    pub(crate) states_max: usize,
     /// What waits for all peers takes there, and for this one among them.
-    pub rooms: [Arc<Budget>; 2],
+    pub(crate) rooms: [Arc<Budget>; 2],
     /// What the messages take, except for one large one.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
     /// Whether a large one waits that is not counted.
-    pub has_large: bool,
+    pub(crate) has_large: bool,
     /// How much of `bytes` is log lines.
-    pub log_bytes: usize,
+    pub(crate) log_bytes: usize,
     /// What counts in each room, the large one as well.
     counted: [usize; 2],
     /// What the message that is being sent takes there.
-    pub sending: [Share; 2],
+    pub(crate) sending: [Share; 2],
     /// Woken when there is room for a response again.
-    pub wants_room: Option<Waker>,
+    pub(crate) wants_room: Option<Waker>,
     /// Log lines that were dropped, until the stream can report their number.
     dropped: BTreeMap<(String, InstanceName), u64>,
-    pub outbox_gone: bool,
-    pub reader_gone: bool,
+    pub(crate) outbox_gone: bool,
+    pub(crate) reader_gone: bool,
 }
 
 #[derive(Debug)]
@@ -161,7 +161,7 @@ struct Entry {
 
 impl Queue {
     /// With nothing in it.
-    pub fn new(rooms: [Arc<Budget>; 2]) -> Self {
+    pub(crate) fn new(rooms: [Arc<Budget>; 2]) -> Self {
         Self {
             states_max: STATES_MESSAGE_BYTES,
             rooms,
@@ -171,18 +171,18 @@ impl Queue {
 
     /// Whether `bytes` of states would leave it one of a peer that keeps up, and fit into one
     /// message.
-    pub fn keeps_up(&self, bytes: usize) -> bool {
+    pub(crate) fn keeps_up(&self, bytes: usize) -> bool {
         // With tag and length around them.
         self.bytes + bytes <= STATES && bytes + 6 <= self.states_max
     }
 
     /// Whether hardly any response waits or is being sent.
-    pub fn has_room_for_answer(&self) -> bool {
+    pub(crate) fn has_room_for_answer(&self) -> bool {
         self.reader_gone || self.takes(ANSWERS) < PEER_ANSWERS_BYTES
     }
 
     /// What waits, or is being sent, takes in a room.
-    pub fn takes(&self, room: usize) -> usize {
+    pub(crate) fn takes(&self, room: usize) -> usize {
         self.counted[room] + self.sending[room].amount()
     }
 
@@ -190,7 +190,7 @@ impl Queue {
     ///
     /// # Errors
     /// [`OutboxError::Overflow`].
-    pub fn push_bytes(&mut self, kind: Kind, bytes: Vec<u8>) -> Result<(), OutboxError> {
+    pub(crate) fn push_bytes(&mut self, kind: Kind, bytes: Vec<u8>) -> Result<(), OutboxError> {
         let _room = kind
             .room()
             .map(|room| self.rooms[room].overdraw(bytes.len()))
@@ -214,7 +214,7 @@ impl Queue {
     ///
     /// # Errors
     /// [`OutboxError::Overflow`].
-    pub fn push(
+    pub(crate) fn push(
         &mut self,
         kind: Kind,
         head: Vec<u8>,
@@ -296,7 +296,7 @@ impl Queue {
     }
 
     /// The next message, and of which kind it is. States that follow each other are sent together.
-    pub fn take(&mut self) -> Option<(Outgoing, Kind)> {
+    pub(crate) fn take(&mut self) -> Option<(Outgoing, Kind)> {
         let (first, entry) = self
             .entries
             .first_key_value()
@@ -337,7 +337,7 @@ impl Queue {
     }
 
     /// Wakes who waits for room for a response if there is some.
-    pub fn notify_room(&mut self) {
+    pub(crate) fn notify_room(&mut self) {
         if self.wants_room.is_some() && self.has_room_for_answer() {
             self.wants_room.take().into_iter().for_each(Waker::wake);
         }
@@ -345,7 +345,7 @@ impl Queue {
 
     /// Puts log lines. Those that find no room are dropped and counted; the next ones that find
     /// some come after a line with the number of missing ones.
-    pub fn push_logs(&mut self, id: &str, instances: &[InstanceName], pieces: Vec<Vec<u8>>) {
+    pub(crate) fn push_logs(&mut self, id: &str, instances: &[InstanceName], pieces: Vec<Vec<u8>>) {
         let bytes = pieces
             .iter()
             .map(|piece| piece.len() + ENTRY)
@@ -383,7 +383,10 @@ impl Queue {
     ///
     /// # Errors
     /// [`OutboxError::Overflow`].
-    pub fn push_missing(&mut self, stream: (String, InstanceName)) -> Result<(), OutboxError> {
+    pub(crate) fn push_missing(
+        &mut self,
+        stream: (String, InstanceName),
+    ) -> Result<(), OutboxError> {
         let Some(lines) = self.dropped.remove(&stream) else {
             return Ok(());
         };
@@ -394,17 +397,17 @@ impl Queue {
     }
 
     /// Whether nothing waits.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
     /// Whether nothing waits but states of instances, which further ones would join.
-    pub fn has_only_states(&self) -> bool {
+    pub(crate) fn has_only_states(&self) -> bool {
         self.states > 0 && self.states == self.entries.len()
     }
 
     /// Forgets all messages, which gives their room back.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.entries.clear();
         self.newest.clear();
         self.dropped.clear();

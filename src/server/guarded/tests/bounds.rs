@@ -6,7 +6,7 @@ use crate::tests::update;
 use ankaios_model::messages::RequestContent;
 
 /// A workload that may write these fields.
-pub fn with_rights(name: &str, masks: &str) -> String {
+pub(crate) fn with_rights(name: &str, masks: &str) -> String {
     let rules = format!(
         "allowRules: [{{ type: StateRule, operation: ReadWrite, filterMasks: [{masks}] }}]"
     );
@@ -19,7 +19,7 @@ pub fn with_rights(name: &str, masks: &str) -> String {
 }
 
 /// What a workload is answered that asks for these workloads.
-pub fn ask(rig: &mut Rig, id: &str, workloads: &[&str]) -> String {
+pub(crate) fn ask(rig: &mut Rig, id: &str, workloads: &[&str]) -> String {
     let names = workloads
         .iter()
         .map(|entry| entry.split(':').next().unwrap());
@@ -35,7 +35,7 @@ pub fn ask(rig: &mut Rig, id: &str, workloads: &[&str]) -> String {
 }
 
 /// What a workload is answered.
-pub fn ask_for(rig: &mut Rig, id: &str, content: RequestContent) -> String {
+pub(crate) fn ask_for(rig: &mut Rig, id: &str, content: RequestContent) -> String {
     rig.cluster.take_all();
     rig.cluster.send_request(rig.a, id, content);
     format!("{:?}", rig.cluster.take(rig.a))

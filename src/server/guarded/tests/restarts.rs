@@ -11,7 +11,7 @@ use ankaios_model::prepare_level::PrepareLevel;
 use std::sync::Arc;
 
 /// The server is killed, and the next one starts with what is stored, or with `stored`.
-pub fn restart(rig: &mut Rig) {
+pub(crate) fn restart(rig: &mut Rig) {
     let stored = parse(&text(&rig.cluster.server.stored()).unwrap()).unwrap();
     assert_eq!(
         stored,

@@ -22,7 +22,7 @@ fn deeper(depth: usize) -> Decoded<usize> {
 }
 
 /// The last of the fields with these numbers, which holds bytes.
-pub fn last_of(bytes: &[u8], numbers: RangeInclusive<u32>) -> Decoded<Option<(u32, &[u8])>> {
+pub(crate) fn last_of(bytes: &[u8], numbers: RangeInclusive<u32>) -> Decoded<Option<(u32, &[u8])>> {
     Fields::of(bytes).try_fold(None, |last, field| {
         let field = field?;
         Ok(match field.value {
@@ -33,7 +33,12 @@ pub fn last_of(bytes: &[u8], numbers: RangeInclusive<u32>) -> Decoded<Option<(u3
 }
 
 /// The tree of a message with these fields.
-pub fn message(fields: &[Field], bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
+pub(crate) fn message(
+    fields: &[Field],
+    bytes: &[u8],
+    depth: usize,
+    left: &mut Left,
+) -> Decoded<Node> {
     let depth = deeper(depth)?;
     let mut found: Vec<Option<Node>> = vec![None; fields.len()];
     for part in Fields::of(bytes) {
@@ -64,7 +69,7 @@ pub fn message(fields: &[Field], bytes: &[u8], depth: usize, left: &mut Left) ->
 }
 
 /// The tree of a message whose only field, with the number 1, is of this kind.
-pub fn only(kind: &Kind, bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
+pub(crate) fn only(kind: &Kind, bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
     let depth = deeper(depth)?;
     if let Map(_) | List(_) = kind {
         return repeated(*kind, 1, bytes, depth, left);

@@ -14,13 +14,13 @@ const LENGTH: u32 = 2;
 
 /// Bytes that are added to.
 #[derive(Default)]
-pub struct Writer {
-    pub bytes: Vec<u8>,
+pub(crate) struct Writer {
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Writer {
     /// The message with these fields.
-    pub fn tree(fields: &[Field], tree: &Node) -> Vec<u8> {
+    pub(crate) fn tree(fields: &[Field], tree: &Node) -> Vec<u8> {
         let mut writer = Self::default();
         writer.fields(fields, tree);
         writer.bytes
@@ -38,30 +38,30 @@ impl Writer {
         self.varint(u64::from(number << 3 | wire_type));
     }
 
-    pub fn number(&mut self, number: u32, value: u64) {
+    pub(crate) fn number(&mut self, number: u32, value: u64) {
         self.tag(number, VARINT);
         self.varint(value);
     }
 
-    pub fn text(&mut self, number: u32, text: &str) {
+    pub(crate) fn text(&mut self, number: u32, text: &str) {
         self.bytes(number, text.as_bytes());
     }
 
     /// Adds a message that is written already.
-    pub fn bytes(&mut self, number: u32, bytes: &[u8]) {
+    pub(crate) fn bytes(&mut self, number: u32, bytes: &[u8]) {
         self.begin(number, bytes.len());
         self.bytes.extend_from_slice(bytes);
     }
 
     /// Adds what stands before so many bytes.
-    pub fn begin(&mut self, number: u32, bytes: usize) {
+    pub(crate) fn begin(&mut self, number: u32, bytes: usize) {
         self.tag(number, LENGTH);
         self.varint(bytes as u64);
     }
 
     /// Writes what `body` writes as one field. Most lengths need one byte, for which there is room;
     /// what is longer moves.
-    pub fn nested(&mut self, number: u32, body: impl FnOnce(&mut Self)) {
+    pub(crate) fn nested(&mut self, number: u32, body: impl FnOnce(&mut Self)) {
         self.tag(number, LENGTH);
         let at = self.bytes.len();
         self.bytes.push(0);
@@ -77,7 +77,7 @@ impl Writer {
         }
     }
 
-    pub fn fields(&mut self, fields: &[Field], node: &Node) {
+    pub(crate) fn fields(&mut self, fields: &[Field], node: &Node) {
         for Field {
             number, key, kind, ..
         } in fields
@@ -89,7 +89,7 @@ impl Writer {
     }
 
     /// Adds a node as a field of this kind. What has another shape is left out.
-    pub fn node(&mut self, number: u32, kind: Kind, node: &Node) {
+    pub(crate) fn node(&mut self, number: u32, kind: Kind, node: &Node) {
         match kind {
             Text => node
                 .as_text()
