@@ -10,7 +10,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::support::process::{clean_command, is_alive, write_program};
+use crate::support::process::{Identity, clean_command, write_program};
 use crate::support::{leave_out, scratch, wait_until};
 use tempfile::TempDir;
 
@@ -144,6 +144,7 @@ fn init_scripts_start_once_restart_and_stop() {
         );
         assert_eq!(script.run("status"), said(&format!("{name} running")));
         let first = script.pid();
+        let first_process = Identity::of(first);
         assert_eq!(
             script.run("start"),
             said(&format!("{name} is running already"))
@@ -160,12 +161,12 @@ fn init_scripts_start_once_restart_and_stop() {
             script.run("restart"),
             said(&format!("Stopping {name}\nStarting {name}"))
         );
-        assert!(!is_alive(first));
-        let second = script.pid();
-        assert!(is_alive(second));
+        assert!(!first_process.is_alive());
+        let second = Identity::of(script.pid());
+        assert!(second.is_alive());
 
         assert_eq!(script.run("stop"), said(&format!("Stopping {name}")));
-        assert!(!is_alive(second) && !script.pid_file().exists());
+        assert!(!second.is_alive() && !script.pid_file().exists());
         assert_eq!(script.run("stop"), said(&format!("{name} is not running")));
         assert_eq!(
             script.run("status"),

@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::process::{children, is_alive, write_program};
+use crate::support::process::{Identity, children, write_program};
 use crate::support::python::succeeded;
 use crate::support::{LIMIT, Process, leave_out, poll, scratch, wait_until};
 
@@ -378,7 +378,8 @@ fn busy_processes_run_beside_a_test_program_and_end_with_it() {
         let script = poll(LIMIT, || {
             fs::read_to_string(&parent).ok()?.trim().parse::<u32>().ok()
         });
-        let busy = script.map(children);
+        let busy: Option<Vec<Identity>> =
+            script.map(|script| children(script).into_iter().map(Identity::of).collect());
         fs::write(&beside, "").expect("own folder");
         let (code, printed, errors) = run.join().expect("it does not panic");
         assert_eq!((code, errors.as_str()), (0, ""), "{printed}");
@@ -392,7 +393,10 @@ fn busy_processes_run_beside_a_test_program_and_end_with_it() {
         .parse()
         .expect("a number");
     assert_eq!(busy.len(), 2 * cores + 1, "{busy:?}");
-    assert!(!busy.into_iter().any(is_alive), "all of them have ended");
+    assert!(
+        !busy.iter().any(Identity::is_alive),
+        "all of them have ended"
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use crate::support::engine::Call;
 use crate::support::log_client::everything;
 use crate::support::manifest::Workload;
-use crate::support::process::is_alive;
+use crate::support::process::Identity;
 use crate::support::{Cluster, LogClient, Recorder, manifest, wait_until, workload};
 use serde_json::json;
 
@@ -45,11 +45,11 @@ fn workloads_run_end_restart_change_and_go() {
         ["done"]
     );
 
-    let (web, _) = cluster.engine.only_container("web");
+    let web = Identity::of(cluster.engine.only_container("web").0);
     cluster.engine.kill_container("web");
     let row = cluster.wait_for_state("web", "Failed(ExecFailed)");
     assert_eq!(row.info, "Exit code: '137'");
-    assert!(!is_alive(web));
+    assert!(!web.is_alive());
     let (_, again) = cluster.engine.only_container("again");
     cluster.engine.finish("again", 0);
     wait_until("it is started again", || {

@@ -5,7 +5,7 @@
 
 use crate::support::log_client::everything;
 use crate::support::manifest::Workload;
-use crate::support::process::{has_zombies, is_alive, memory_peak_kib};
+use crate::support::process::{Identity, has_zombies, memory_peak_kib};
 use crate::support::table::Row;
 use crate::support::{Cluster, LogClient, Recorder, manifest, pod, wait_until, workload};
 use serde_json::{Value, json};
@@ -213,9 +213,9 @@ fn hanging_listing_at_the_start_of_an_agent_ends_after_its_limit() {
     wait_until("podman ps hangs", || {
         cluster.engine.hanging_calls_of("ps").len() == 1
     });
-    let pid = cluster.engine.hanging_calls_of("ps")[0];
+    let listing = Identity::of(cluster.engine.hanging_calls_of("ps")[0]);
     cluster.wait_for_state("w1", "Running(Ok)");
-    wait_until("the hanging listing is ended", || !is_alive(pid));
+    wait_until("the hanging listing is ended", || !listing.is_alive());
     assert_eq!(cluster.engine.containers_of("w1").len(), 1);
 }
 

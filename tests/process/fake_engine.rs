@@ -5,7 +5,7 @@
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::process::{is_alive, process_state};
+use crate::support::process::{Identity, process_state};
 use crate::support::{FakeEngine, wait_until};
 use serde_json::{Value, json};
 
@@ -54,7 +54,8 @@ fn container_is_a_real_process_until_it_is_stopped() {
     let engine = FakeEngine::new();
     assert!(run(&engine, "w", "run").status.success());
     let (pid, id) = engine.only_container("w");
-    assert!(is_alive(pid));
+    let container = Identity::of(pid);
+    assert!(container.is_alive());
     assert_eq!(
         (
             listed(&engine)[0]["State"].as_str(),
@@ -64,7 +65,7 @@ fn container_is_a_real_process_until_it_is_stopped() {
     );
 
     assert!(podman(&engine, &["stop", "--ignore", &id]).status.success());
-    assert!(!is_alive(pid));
+    assert!(!container.is_alive());
     assert_eq!(
         (
             listed(&engine)[0]["State"].as_str(),
@@ -193,9 +194,9 @@ fn hanging_command_hangs_until_killed_and_output_is_as_long_as_ordered() {
 fn every_process_ends_when_the_folder_is_gone() {
     let engine = FakeEngine::new();
     assert!(run(&engine, "w", "run:ignore-term").status.success());
-    let (pid, _) = engine.only_container("w");
+    let container = Identity::of(engine.only_container("w").0);
     drop(engine);
-    wait_until("the container ends", || !is_alive(pid));
+    wait_until("the container ends", || !container.is_alive());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::support::process::{exit_code, is_alive};
+use crate::support::process::{Identity, exit_code};
 use crate::support::{Cluster, LIMIT, manifest, wait_until, workload};
 use ankaios_lite::model::messages::{AddedWorkload, WorkloadPlan};
 use ankaios_lite::model::workload::Workload;
@@ -231,11 +231,11 @@ fn a_server_that_ends_ends_its_hook() {
     let mut cluster = started(&[("hang", 600, HANGS)]);
     let text = cluster.write("web.yaml", &manifest(&[workload("web", "run")]));
     let _apply = cluster.start_ank(&["--no-wait", "apply", text.to_str().expect("a plain name")]);
-    let pid = pid_of_hang(&cluster);
+    let hook = Identity::of(pid_of_hang(&cluster));
     cluster.server().signal(Signal::TERM);
     let status = cluster.server().wait(LIMIT).expect("the server ends");
     assert_eq!(exit_code(status), 0);
-    wait_until("the hook is gone", || !is_alive(pid));
+    wait_until("the hook is gone", || !hook.is_alive());
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn a_signal_while_a_hook_looks_at_the_startup_manifest_ends_the_server_in_order(
             "-m",
             startup.to_str().expect("temp folders have plain names"),
         ]);
-        let pid = pid_of_hang(&cluster);
+        let hook = Identity::of(pid_of_hang(&cluster));
         server.signal(signal);
         let status = server.wait(LIMIT).expect("the server ends");
         assert_eq!(exit_code(status), 0, "{}", server.stderr());
@@ -257,6 +257,6 @@ fn a_signal_while_a_hook_looks_at_the_startup_manifest_ends_the_server_in_order(
             server.stderr()
         );
         assert!(!server.stderr().contains("error"), "{}", server.stderr());
-        wait_until("the hook is gone", || !is_alive(pid));
+        wait_until("the hook is gone", || !hook.is_alive());
     }
 }

@@ -3,7 +3,7 @@
 //! Thread: the test's. Owns: one cluster with the fake engine per test; the test itself decides
 //! when a container ends.
 
-use crate::support::process::is_alive;
+use crate::support::process::Identity;
 use crate::support::{Cluster, Recorder, manifest, wait_until, workload};
 use serde_json::json;
 
@@ -37,6 +37,7 @@ fn update_replaces_the_container() {
     cluster.run(&[workload("w1", "run")]);
     let recorder = Recorder::start(&cluster);
     let (pid, id) = cluster.engine.only_container("w1");
+    let old = Identity::of(pid);
     cluster.apply(&manifest(&[workload("w1", "run:latest")]));
     cluster.wait_for("the new instance runs alone", || {
         let rows = cluster.workloads();
@@ -45,7 +46,7 @@ fn update_replaces_the_container() {
     });
     let (new_pid, new_id) = cluster.engine.only_container("w1");
     assert!(new_pid != pid && new_id != id);
-    assert!(!is_alive(pid));
+    assert!(!old.is_alive());
     let states = recorder.states_until("w1", "Running(Ok)");
     assert_eq!(
         states,

@@ -4,7 +4,7 @@
 
 use crate::support::log_client::everything;
 use crate::support::manifest::Workload;
-use crate::support::process::{has_zombies, is_alive, memory_peak_kib, thread_names};
+use crate::support::process::{Identity, has_zombies, memory_peak_kib, thread_names};
 use crate::support::{Cluster, LIMIT, LogClient, Recorder, manifest, wait_until, workload};
 use ankaios_lite::model::messages::{LogsRequest, ResponseContent};
 use ankaios_lite::model::names::InstanceName;
@@ -277,22 +277,22 @@ fn an_agent_that_ends_and_one_that_follows_a_killed_one_leave_no_process_that_re
         wait_until("only the log is being read", || {
             cluster.engine.hanging_calls_of("logs").len() == 1
         });
-        let reading = cluster.engine.hanging_calls_of("logs");
+        let reading = Identity::of(cluster.engine.hanging_calls_of("logs")[0]);
         if killed {
             cluster.kill_agent("agent_A");
-            assert!(is_alive(reading[0]), "nobody could end it");
+            assert!(reading.is_alive(), "nobody could end it");
         } else {
             let agent = cluster.agent("agent_A");
             agent.signal(Signal::TERM);
             assert!(agent.wait(LIMIT).is_some());
-            assert!(!is_alive(reading[0]));
+            assert!(!reading.is_alive());
             cluster.agents.remove("agent_A");
         }
         let reason = "[no log: agent 'agent_A' is not connected any more]";
         assert_eq!(client.lines_until_stop("logs", &web), [reason]);
         cluster.start_agent("agent_A");
         cluster.wait_for_state("web", "Running(Ok)");
-        assert!(!is_alive(reading[0]));
+        assert!(!reading.is_alive());
     }
 }
 

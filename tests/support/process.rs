@@ -131,6 +131,37 @@ pub fn send_signal(pid: u32, signal: Signal) -> bool {
     pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
 }
 
+/// A process that was there when this was made. On a busy machine its number soon is that of another one.
+#[derive(Debug)]
+pub struct Identity {
+    pub pid: u32,
+    /// Clock ticks from the boot to its start, as the kernel writes them.
+    started: Option<String>,
+}
+
+impl Identity {
+    pub fn of(pid: u32) -> Self {
+        Self {
+            pid,
+            started: start_of(pid),
+        }
+    }
+
+    /// True while it exists and is not a zombie.
+    pub fn is_alive(&self) -> bool {
+        self.started.is_some() && self.started == start_of(self.pid) && is_alive(self.pid)
+    }
+}
+
+fn start_of(pid: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')')
+        .next()?
+        .split_whitespace()
+        .nth(19)
+        .map(str::to_owned)
+}
+
 /// True while `pid` exists and is not a zombie.
 pub fn is_alive(pid: u32) -> bool {
     process_state(pid).is_some_and(|state| state != 'Z')

@@ -4,7 +4,7 @@
 //! Thread: the test's. Owns: per test one cluster and one podman store (support/podman.rs).
 
 use crate::store::{PATIENT, Podman, shell};
-use crate::support::process::{children, is_alive, send_signal};
+use crate::support::process::{Identity, children, is_alive, send_signal};
 use crate::support::table::Row;
 use crate::support::{Cluster, Recorder, wait_until};
 use rustix::process::Signal;
@@ -177,6 +177,7 @@ fn apply_update_and_delete_wait_until_the_containers_are_as_desired() {
     let first = shell("web", PATIENT);
     apply(&["apply", "-"], &first);
     let (pid, id) = podman.only_container("web");
+    let old = Identity::of(pid);
     let name = podman.containers_of("web")[0]["Names"][0]
         .as_str()
         .expect("a name")
@@ -196,7 +197,7 @@ fn apply_update_and_delete_wait_until_the_containers_are_as_desired() {
 
     apply(&["apply", "-"], &shell("web", &format!("A=1; {PATIENT}")));
     let (new_pid, new_id) = podman.only_container("web");
-    assert!(new_id != id && is_alive(new_pid) && !is_alive(pid));
+    assert!(new_id != id && is_alive(new_pid) && !old.is_alive());
 
     apply(&["delete", "workload", "web"], "");
     assert!(podman.containers().is_empty());

@@ -6,7 +6,7 @@
 use crate::store::{PATIENT, Podman, shell, shells};
 use crate::support::log_client::everything;
 use crate::support::process::{
-    Process, children, is_alive, process_state, send_signal, write_program,
+    Identity, Process, children, is_alive, process_state, send_signal, write_program,
 };
 use crate::support::{Cluster, LogClient, Recorder, SmallDisk, wait_until};
 use ankaios_lite::model::messages::{LogsRequest, ResponseContent};
@@ -131,16 +131,18 @@ fn twenty_workloads_killed_paused_removed_updated_moved_and_deleted_show_their_s
         .iter()
         .for_each(|kind| expect(kind, "Running(Ok)", ""));
     assert_eq!(podman.containers().len(), 20);
-    let ids = |kind: &str| -> Vec<(u32, String)> {
-        group(kind)
-            .iter()
-            .map(|name| podman.only_container(name))
+    let ids = |kind: &str| -> Vec<(Identity, String)> {
+        let containers = group(kind)
+            .into_iter()
+            .map(|name| podman.only_container(&name));
+        containers
+            .map(|(pid, id)| (Identity::of(pid), id))
             .collect()
     };
     let (updated, moved) = (ids("updated"), ids("moved"));
 
-    for (pid, _) in ids("killed") {
-        assert!(send_signal(pid, Signal::KILL));
+    for (process, _) in ids("killed") {
+        assert!(send_signal(process.pid, Signal::KILL));
     }
     ids("paused").iter().for_each(|(_, id)| podman.pause(id));
     let removed = ids("removed");
@@ -162,7 +164,7 @@ fn twenty_workloads_killed_paused_removed_updated_moved_and_deleted_show_their_s
         &format!("A=1; {PATIENT}"),
     ));
     cluster.apply(&shells("agent_B", &group("moved"), PATIENT));
-    let replaced = |kind: &str, old: &[(u32, String)]| {
+    let replaced = |kind: &str, old: &[(Identity, String)]| {
         wait_until(&format!("'{kind}' were replaced"), || {
             let now = group(kind)
                 .iter()
@@ -173,7 +175,7 @@ fn twenty_workloads_killed_paused_removed_updated_moved_and_deleted_show_their_s
                     .iter()
                     .all(|one| old.iter().all(|(_, id)| one["Id"] != **id))
         });
-        assert!(old.iter().all(|(pid, _)| !is_alive(*pid)));
+        assert!(old.iter().all(|(process, _)| !process.is_alive()));
         expect(kind, "Running(Ok)", "");
     };
     replaced("updated", &updated);
