@@ -51,7 +51,8 @@ if [ "${1-}" = --inside ]; then
     export PATH=$cargo/bin:/usr/sbin:/usr/bin:/sbin:/bin XDG_CACHE_HOME=/var/cache ANKAIOS_TEST_RUNTIME=$runtime
     export PODMAN_IGNORE_CGROUPSV1_WARNING=1 ANKAIOS_LEAVE_NOTHING_OUT=1
     printf '%s, %s\n' "$(podman --version)" "$("$runtime" --version | head -n 1)"
-    exec "$program" --test-threads="${RUST_TEST_THREADS:-$((2 * $(nproc)))}"
+    # Processes whose parent was killed are waited for, as by any init.
+    exec catatonit -- "$program" --test-threads="${RUST_TEST_THREADS:-$((2 * $(nproc)))}"
 fi
 
 [ "$(id -u)" -eq 0 ] || leave_out engines "their root needs the rights of root"
