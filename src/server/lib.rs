@@ -139,7 +139,7 @@ pub struct ServerLoop {
     guarded: GuardedUpdates,
     store: Option<StateStore>,
     status: StatusBoard,
-    /// What happened at the start that users should know of, until an update was stored.
+    /// What happened at the start that users should know of, until something else is desired.
     warning: Option<String>,
     /// When instances were accepted and started.
     timings: Timings,
@@ -174,7 +174,7 @@ impl ServerLoop {
         self.store = Some(store);
     }
 
-    /// From now on clients that read the part `warning` receive this, until an update was stored.
+    /// Clients that read the part `warning` receive this until something else is desired.
     pub fn set_warning(&mut self, text: String) {
         self.warning = Some(text);
     }
