@@ -20,10 +20,10 @@
 //!   guarded/      updates that are staged, judged and rolled back as a whole
 //!   connections.rs, peers.rs                 who is connected, and the states that agents report
 //! agent/          plans in, containers running, states out
-//!   agent_manager.rs                         messages in, states out
-//!   runtime_manager.rs                       one record per workload: what is wanted, what it waits for, what it has
-//!   wish_slot.rs                             what the scheduler wants of one control loop
-//!   workload_control_loop.rs                 all containers of one workload
+//!   scheduler/    messages in, states out; workloads.rs has one record per workload: what is wanted, what it
+//!                 waits for, what it has
+//!   workload/     the control loop of one workload: all its containers; mailbox.rs has what the scheduler wants
+//!                 of it
 //!   state_checker.rs                         what becomes of them
 //!   control_interface/                       workloads that talk to the cluster
 //! runtime/        the narrow waist to the container engines
@@ -54,7 +54,7 @@
 //! server          all decisions of a server
 //! store, hook     its writes to disk; outside programs that change or veto an update
 //! listen, tls, rx:peer, tx    its connections
-//! scheduler       all decisions of an agent about which workload is to run (agent_manager.rs)
+//! scheduler       all decisions of an agent about which workload is to run (agent/scheduler/)
 //! wl:name         all containers of one workload
 //! call:name       one long call of an engine for it: pull, create, init, start
 //! watch:engine, list:engine, exits:engine    states of containers

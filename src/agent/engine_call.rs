@@ -5,8 +5,8 @@
 //! result to the control loop (never waits).
 
 use super::control_interface::pipes;
-use super::preparation::host_paths::{look, named_paths};
-use super::preparation::record::{PreparedContainer, Record};
+use super::workload::preparation::host_paths::{look, named_paths};
+use super::workload::preparation::record::{PreparedContainer, Record};
 use super::workload_files::write_files;
 use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_model::runtime_config::EngineConfig;

@@ -2,18 +2,15 @@
 //!
 //! Thread: `main` starts and ends; see the files for the threads.
 //!
-//! Follow one workload: [`uplink`] receives it, [`agent_manager`] passes it to [`runtime_manager`],
-//! which keeps it until its dependencies are met and makes a wish of it then;
-//! [`workload_control_loop`] prepares its start meanwhile, and runs the engine; [`state_checker`]
-//! sees what becomes of it; its states go back through [`workload_state_store`] and
-//! [`uplink_outbox`] to the server. Its requests to the cluster, and their responses, go through
+//! Follow one workload: [`uplink`] receives it, [`scheduler`] keeps it until its
+//! dependencies are met and makes a wish of it then; [`workload`] prepares its start meanwhile, and
+//! runs the engine; [`state_checker`] sees what becomes of it; its states go back through
+//! [`scheduler`] and [`uplink_outbox`] to the server. Its requests to the cluster, and their responses, go through
 //! [`control_interface`].
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
-pub mod agent_manager;
 mod backoff;
-pub mod conditions;
 pub mod control_interface;
 mod end_record;
 pub mod engine_call;
@@ -22,24 +19,19 @@ mod folder_removal;
 pub mod limits;
 mod log_stream;
 mod metrics;
-mod preparation;
 pub mod resources;
-pub mod runtime_manager;
+pub mod scheduler;
 pub mod settings;
-pub mod start_slots;
 pub mod state_checker;
 #[cfg(test)]
 mod stepped_agent;
 mod uplink;
 pub mod uplink_outbox;
 mod usage;
-mod wish_slot;
-pub mod workload_control_loop;
+pub mod workload;
 pub mod workload_files;
-mod workload_state_store;
 
 use crate::limits::{AGENT_STOP_DEADLINE, SCHEDULER_INBOX, WATCH_INBOX};
-use agent_manager::AgentManager;
 use ankaios_model::version::VERSION;
 use ankaios_platform::clock::SystemClock;
 use ankaios_platform::folder_lock;
@@ -55,15 +47,15 @@ use ankaios_runtime::podman_kube::{self, PodmanKubeConnector};
 use ankaios_runtime::probes::prober::Prober;
 use ankaios_wire::client::{ClientOptions, Service};
 use ankaios_wire::limits::CONNECT_MAX;
-use conditions::NodeFacts;
 use control_interface::ControlHub;
 use crossbeam_channel::{Sender, bounded};
 use engine_call::CallContext;
 use resources::LoadSampler;
-use runtime_manager::{COPIED_FILES, RuntimeManager};
 use rustix::pipe::{PipeFlags, pipe_with};
+use scheduler::conditions::NodeFacts;
+use scheduler::workloads::Workloads;
+use scheduler::{COPIED_FILES, Scheduler};
 use settings::AgentSettings;
-use start_slots::StartSlots;
 use state_checker::CheckerSettings;
 use std::fs::File;
 use std::io;
@@ -73,7 +65,8 @@ use std::sync::Arc;
 use uplink::Uplink;
 use uplink_outbox::uplink_outbox;
 use usage::UsageSampler;
-use workload_control_loop::{Connector, EngineSource, Engines, LoopContext};
+use workload::start_slots::StartSlots;
+use workload::{Connector, EngineSource, Engines, LoopContext};
 
 /// A running agent.
 pub struct Agent {
@@ -148,8 +141,8 @@ impl Agent {
         }
         let facts = NodeFacts::new(settings.tags.clone());
         let (name, random) = (settings.name.as_str().into(), fastrand::Rng::new());
-        let start_loop = runtime_manager::on_threads();
-        let runtime = RuntimeManager::new(
+        let start_loop = scheduler::workloads::on_threads();
+        let runtime = Workloads::new(
             name,
             context,
             random,
@@ -159,7 +152,7 @@ impl Agent {
             facts,
         );
         let load = LoadSampler::new(Path::new("/proc"));
-        let manager = AgentManager::new(
+        let manager = Scheduler::new(
             inbox.clone(),
             runtime,
             outbox,

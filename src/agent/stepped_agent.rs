@@ -3,20 +3,18 @@
 //!
 //! Thread: the one of the test.
 
-use crate::agent_manager::AgentManager;
-use crate::conditions::NodeFacts;
 use crate::control_interface::ControlHub;
 use crate::engine_call::{CallContext, EngineCall};
 use crate::events::SchedulerEvent;
 use crate::limits::{SCHEDULER_INBOX, WATCH_INBOX};
 use crate::resources::LoadSampler;
-use crate::runtime_manager::{RuntimeManager, StartLoop};
-use crate::start_slots::StartSlots;
+use crate::scheduler::Scheduler;
+use crate::scheduler::conditions::NodeFacts;
+use crate::scheduler::workloads::{StartLoop, Workloads};
 use crate::state_checker::{GoneReply, KnownEnd, ListReply, StateReply, WatchCommand};
 use crate::uplink_outbox::{UplinkReader, uplink_outbox};
-use crate::workload_control_loop::{
-    Connector, EngineSource, Engines, LoopContext, Step, WorkloadControlLoop,
-};
+use crate::workload::start_slots::StartSlots;
+use crate::workload::{Connector, EngineSource, Engines, LoopContext, Step, WorkloadControlLoop};
 use ankaios_fakes::fake_connector::FakeEngine;
 use ankaios_fakes::fake_probes::{FakeProbes, ProbeAnswers};
 use ankaios_fakes::manual_clock::ManualClock;
@@ -298,7 +296,7 @@ impl AgentOptions {
 /// An agent with podman as its runtime, and others if wanted.
 pub(crate) struct SteppedAgent {
     /// Its scheduler.
-    pub(crate) manager: AgentManager<ManualClock>,
+    pub(crate) manager: Scheduler<ManualClock>,
     /// Its control loops.
     pub(crate) loops: SteppedLoops,
     /// Its end of the connection to the server.
@@ -360,7 +358,7 @@ impl SteppedAgent {
         };
         let random = fastrand::Rng::with_seed(options.seed);
         let (rerun, level, facts) = (options.keeps_finished, prepare.level, options.facts);
-        let runtime = RuntimeManager::new(
+        let runtime = Workloads::new(
             name.into(),
             context,
             random,
@@ -370,7 +368,7 @@ impl SteppedAgent {
             facts,
         );
         let load = LoadSampler::new(&options.folder); // There is nothing to sample.
-        let manager = AgentManager::new(
+        let manager = Scheduler::new(
             inbox,
             runtime,
             outbox,

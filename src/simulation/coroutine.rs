@@ -6,7 +6,7 @@
 //! stack: the process was killed.
 
 use ankaios_agent::engine_call::EngineCall;
-use ankaios_agent::workload_control_loop::{Step, WorkloadControlLoop};
+use ankaios_agent::workload::{Step, WorkloadControlLoop};
 use ankaios_fakes::manual_clock::ManualClock;
 use ankaios_platform::sync::EventFd;
 use corosensei::stack::DefaultStack;

@@ -6,20 +6,18 @@
 use super::coroutine::Task;
 use super::engine::{Action, Answer, Caller, SimEngine, WatchGuard};
 use super::sim_connector::SimConnector;
-use ankaios_agent::agent_manager::AgentManager;
-use ankaios_agent::conditions::NodeFacts;
 use ankaios_agent::control_interface::ControlHub;
 use ankaios_agent::engine_call::{CallContext, EngineCall};
 use ankaios_agent::events::SchedulerEvent;
 use ankaios_agent::limits::{REPAIR_INTERVAL, SCHEDULER_INBOX, WATCH_INBOX};
 use ankaios_agent::resources::LoadSampler;
-use ankaios_agent::runtime_manager::RuntimeManager;
-use ankaios_agent::start_slots::StartSlots;
+use ankaios_agent::scheduler::Scheduler;
+use ankaios_agent::scheduler::conditions::NodeFacts;
+use ankaios_agent::scheduler::workloads::Workloads;
 use ankaios_agent::state_checker::{CheckerSettings, StateChecker, SystemEnv, WatchCommand};
 use ankaios_agent::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
-use ankaios_agent::workload_control_loop::{
-    Connector, EngineSource, Engines, LoopContext, WorkloadControlLoop,
-};
+use ankaios_agent::workload::start_slots::StartSlots;
+use ankaios_agent::workload::{Connector, EngineSource, Engines, LoopContext, WorkloadControlLoop};
 use ankaios_fakes::fake_probes::FakeProbes;
 use ankaios_fakes::manual_clock::ManualClock;
 use ankaios_model::names::Name;
@@ -172,7 +170,7 @@ pub(crate) enum Part {
 /// A running agent.
 pub(crate) struct Life {
     pub number: u64,
-    pub manager: AgentManager<ManualClock>,
+    pub manager: Scheduler<ManualClock>,
     tasks: Tasks,
     pub events: Receiver<SchedulerEvent>,
     pub inbox: Sender<SchedulerEvent>,
@@ -298,7 +296,7 @@ impl Life {
                     .collect()
             }),
         };
-        let runtime = RuntimeManager::new(
+        let runtime = Workloads::new(
             name.clone(),
             context,
             random,
@@ -313,7 +311,7 @@ impl Life {
             life: number,
         });
         let load = LoadSampler::new(folder); // There is nothing to sample.
-        let manager = AgentManager::new(
+        let manager = Scheduler::new(
             inbox.clone(),
             runtime,
             outbox,

@@ -6,8 +6,8 @@
 //! Thread: the one of the test.
 
 use super::engine::{SimEngine, removes_itself};
-use ankaios_agent::agent_manager::AgentManager;
 use ankaios_agent::events::SchedulerEvent;
+use ankaios_agent::scheduler::Scheduler;
 use ankaios_fakes::manual_clock::ManualClock;
 use ankaios_model::execution_state::{ExecutionState, GONE_PREFIX, Phase, WorkloadState};
 use ankaios_model::messages::{AddedWorkload, FromServer};
@@ -72,7 +72,7 @@ pub(crate) struct Orders {
 /// What one agent knows: of its own what it decided itself, of others what it was told.
 struct Known<'k> {
     agent: &'k Name,
-    manager: &'k AgentManager<ManualClock>,
+    manager: &'k Scheduler<ManualClock>,
     foreign: &'k BTreeMap<InstanceName, (ExecutionState, bool)>,
     /// A newer state of an instance of its own.
     news: Option<&'k WorkloadState>,
@@ -174,7 +174,7 @@ impl Orders {
     pub(crate) fn before(
         &mut self,
         event: Option<&SchedulerEvent>,
-        manager: &AgentManager<ManualClock>,
+        manager: &Scheduler<ManualClock>,
         engine: &SimEngine,
     ) {
         match event {
@@ -372,7 +372,7 @@ impl Orders {
     }
 
     /// The event was handled.
-    pub(crate) fn after(&mut self, manager: &AgentManager<ManualClock>, engine: &SimEngine) {
+    pub(crate) fn after(&mut self, manager: &Scheduler<ManualClock>, engine: &SimEngine) {
         self.look(manager, engine, None);
         self.orders
             .iter_mut()
@@ -385,7 +385,7 @@ impl Orders {
     /// Notes which orders may start now.
     fn look(
         &mut self,
-        manager: &AgentManager<ManualClock>,
+        manager: &Scheduler<ManualClock>,
         engine: &SimEngine,
         news: Option<&WorkloadState>,
     ) {

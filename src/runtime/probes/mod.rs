@@ -3,7 +3,7 @@
 //! Follow one probe: a control loop orders it ([`ProbeOrder`]); [`table`] decides when to probe and
 //! what the results amount to; [`prober`] probes, on one thread for all workloads, with [`sockets`]
 //! and [`paths`]; the result goes back to the control loop, which acts on it
-//! (`workload_control_loop/readiness.rs`).
+//! (`workload/health.rs`).
 //!
 //! Thread: plain values; ordered by `wl:<name>`, probed by `probes`.
 

@@ -5,14 +5,16 @@
 //! Owns: the records, the engines. Takes: plans of the server, listings, states. Gives: wishes to
 //! `wl:<name>` (never waits), states to report.
 
-use super::conditions::{Gate, NodeFacts};
-use super::control_interface;
-use super::events::PreparationReport;
-use super::log_stream::LogAvailability;
-use super::wish_slot::{Preparation, StartProgress, Wish, WishSender, wish_slot};
-use super::workload_control_loop::{Held, LoopContext, WorkloadControlLoop};
-use super::workload_state_store::WorkloadStateStore;
-use crate::preparation::record::PreparedContainer;
+use super::listings::Listings;
+use super::staging::Staged;
+use super::states::WorkloadStateStore;
+use crate::control_interface;
+use crate::events::PreparationReport;
+use crate::log_stream::LogAvailability;
+use crate::scheduler::conditions::{Gate, NodeFacts};
+use crate::workload::mailbox::{Preparation, StartProgress, Wish, WishSender, wish_slot};
+use crate::workload::preparation::record::PreparedContainer;
+use crate::workload::{Held, LoopContext, WorkloadControlLoop};
 use ankaios_model::execution_state::{
     ExecutionState, MAY_NOT_RUN, PARTS_SEPARATOR, Phase, WAITS_PREFIX, WorkloadState,
 };
@@ -27,18 +29,10 @@ use ankaios_runtime::ListedContainer;
 use ankaios_runtime::limits::STACK_WORKLOAD;
 use ankaios_runtime::probes::short_info;
 use log::{error, info, warn};
-use next::Staged;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-mod existing;
-mod listings;
-mod next;
-
-use listings::Listings;
-pub(crate) use next::COPIED_FILES;
 
 /// How often preconditions are evaluated.
 const PRECONDITION_INTERVAL: Duration = Duration::from_secs(1);
@@ -71,28 +65,28 @@ pub(crate) fn on_threads<C: Clock>() -> StartLoop<C> {
 
 /// All about one workload.
 #[derive(Default)]
-struct Record {
-    wanted: Option<AddedWorkload>,
+pub(super) struct Record {
+    pub(super) wanted: Option<AddedWorkload>,
     /// What others must have reached before what there is may go.
-    stop_after: BTreeMap<String, DeleteCondition>,
-    waits: Waits,
+    pub(super) stop_after: BTreeMap<String, DeleteCondition>,
+    pub(super) waits: Waits,
     /// Why it may not run whatever its dependencies do.
-    held_back: Option<String>,
+    pub(super) held_back: Option<String>,
     /// Why it may not be started yet whatever its dependencies do.
-    unlisted: Option<String>,
+    pub(super) unlisted: Option<String>,
     /// The dependencies of what is wanted that were not met when it was decided last.
-    unmet: BTreeMap<String, AddCondition>,
+    pub(super) unmet: BTreeMap<String, AddCondition>,
     /// The conditions of what is wanted.
-    gate: Option<Gate>,
+    pub(super) gate: Option<Gate>,
     /// What the server lets this agent stage for an update.
-    staged: Option<Staged>,
+    pub(super) staged: Option<Staged>,
     /// How far it is prepared, as it is shown while it waits.
-    note: String,
-    object: Option<WorkloadObject>,
+    pub(super) note: String,
+    pub(super) object: Option<WorkloadObject>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Waits {
+pub(super) enum Waits {
     #[default]
     No,
     /// What there is runs on until others let it stop, or until its successor is staged.
@@ -103,46 +97,46 @@ enum Waits {
 
 /// A control loop and its last wish.
 // [impl->swdd~agent-stores-running-workload~1]
-struct WorkloadObject {
-    wishes: WishSender,
+pub(super) struct WorkloadObject {
+    pub(super) wishes: WishSender,
     /// The instance last ordered, or that of the container which the loop was started with.
-    instance: InstanceName,
+    pub(super) instance: InstanceName,
     /// Where it was ordered. Another runtime may have a container of the same instance.
-    runtime: Name,
+    pub(super) runtime: Name,
     /// What was last ordered; `None` for a container of an earlier life.
-    workload: Option<Arc<Workload>>,
+    pub(super) workload: Option<Arc<Workload>>,
     /// For which wish the container of an earlier life is started again.
-    start_again_for: Option<AddedWorkload>,
+    pub(super) start_again_for: Option<AddedWorkload>,
     /// The container of an earlier life that is to be replaced, as it was listed. It goes on when
     /// it is wanted again before anything else was ordered.
-    replaced: Option<ListedContainer>,
+    pub(super) replaced: Option<ListedContainer>,
     /// Nothing is to run; the object stays until the loop has ended.
-    ending: bool,
+    pub(super) ending: bool,
     /// What is to be prepared beside it, and how far that is.
-    preparation: Option<Preparation>,
-    prepared: Option<PreparationReport>,
+    pub(super) preparation: Option<Preparation>,
+    pub(super) prepared: Option<PreparationReport>,
 }
 
 impl Record {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.wanted.is_none()
             && self.object.is_none()
             && self.staged.is_none()
             && self.stop_after.is_empty()
     }
 
-    fn live(&self) -> Option<&WorkloadObject> {
+    pub(super) fn live(&self) -> Option<&WorkloadObject> {
         self.object.as_ref().filter(|object| !object.ending)
     }
 
-    fn runs(&self, AddedWorkload { instance, workload }: &AddedWorkload) -> bool {
+    pub(super) fn runs(&self, AddedWorkload { instance, workload }: &AddedWorkload) -> bool {
         self.live().is_some_and(|object| {
             object.instance == *instance && object.workload.as_ref() == Some(workload)
         })
     }
 
     /// Whether the container of an earlier life is started again for what is wanted.
-    fn starts_again(&self) -> bool {
+    pub(super) fn starts_again(&self) -> bool {
         let object = self
             .live()
             .filter(|object| object.start_again_for.is_some());
@@ -150,7 +144,7 @@ impl Record {
     }
 
     /// What is wanted and was not ordered yet.
-    fn waiting(&self) -> Option<&AddedWorkload> {
+    pub(super) fn waiting(&self) -> Option<&AddedWorkload> {
         self.wanted.as_ref().filter(|_| self.waits != Waits::No)
     }
 
@@ -168,7 +162,7 @@ impl Record {
                 .any(|name| others.contains(&**name))
     }
 
-    fn accounts_for(&self, instance: &InstanceName) -> bool {
+    pub(super) fn accounts_for(&self, instance: &InstanceName) -> bool {
         self.object
             .as_ref()
             .is_some_and(|object| object.wishes.accounts_for(instance))
@@ -202,48 +196,48 @@ impl Record {
 }
 
 /// All workloads of this agent.
-pub struct RuntimeManager<C: Clock> {
+pub struct Workloads<C: Clock> {
     pub(crate) store: WorkloadStateStore,
     /// States to report, in order.
     pub(crate) reports: VecDeque<WorkloadState>,
     /// Which engines have listed their containers since the start of the agent.
     pub(crate) listings: Listings,
     /// Control loops without a thread.
-    unstarted: BTreeMap<Name, Box<WorkloadControlLoop<C>>>,
+    pub(super) unstarted: BTreeMap<Name, Box<WorkloadControlLoop<C>>>,
     pub(crate) context: LoopContext<C>,
-    facts: NodeFacts,
+    pub(super) facts: NodeFacts,
     /// When to evaluate conditions again.
-    gates_due: Option<Instant>,
-    random: fastrand::Rng,
-    run_loop: StartLoop<C>,
-    keeps_finished: bool,
-    records: BTreeMap<Name, Record>,
+    pub(super) gates_due: Option<Instant>,
+    pub(super) random: fastrand::Rng,
+    pub(super) run_loop: StartLoop<C>,
+    pub(super) keeps_finished: bool,
+    pub(super) records: BTreeMap<Name, Record>,
     /// How far starts are prepared, when a workload does not say it.
-    prepare_level: PrepareLevel,
+    pub(super) prepare_level: PrepareLevel,
     /// A list of what is to be staged has come since the session began.
-    has_stage_list: bool,
+    pub(super) has_stage_list: bool,
     /// A hello has come, and nothing is ordered before engines have listed their containers.
     pub(crate) awaits_listings: bool,
     /// The workloads of which something else is wanted since they were last decided about.
-    unsettled: BTreeSet<Name>,
+    pub(super) unsettled: BTreeSet<Name>,
     /// What was deleted while listings were awaited.
-    gone: BTreeSet<InstanceName>,
+    pub(super) gone: BTreeSet<InstanceName>,
     /// The workloads whose old instance runs on until the new one is staged; from when on it does
     /// not, if that has failed.
-    unstaged: BTreeMap<Name, Option<Instant>>,
+    pub(super) unstaged: BTreeMap<Name, Option<Instant>>,
     /// Workloads of which something may have changed that decides what is prepared.
-    touched: BTreeSet<Name>,
+    pub(super) touched: BTreeSet<Name>,
     /// What engines have listed and was not taken in yet.
     pub(crate) existing: Vec<Existing>,
     /// What an earlier agent has prepared and no control loop has yet.
-    found: BTreeMap<Name, (AddedWorkload, PreparedContainer)>,
+    pub(super) found: BTreeMap<Name, (AddedWorkload, PreparedContainer)>,
 }
 
-fn removed(instance: &InstanceName) -> WorkloadState {
+pub(super) fn removed(instance: &InstanceName) -> WorkloadState {
     WorkloadState::new(instance.clone(), ExecutionState::plain(Phase::Removed))
 }
 
-impl<C: Clock> RuntimeManager<C> {
+impl<C: Clock> Workloads<C> {
     /// No workload of `agent` yet.
     pub fn new(
         agent: Name,
@@ -371,13 +365,13 @@ impl<C: Clock> RuntimeManager<C> {
 
     // ------------------------------------------------------- from wanted to orders
 
-    fn decide_all(&mut self, names: &[Name]) {
+    pub(super) fn decide_all(&mut self, names: &[Name]) {
         names.iter().for_each(|name| self.decide(name, false));
     }
 
     /// Orders what may be done of a workload. What keeps waiting is reported again only when it was
     /// `requested`.
-    fn decide(&mut self, name: &Name, requested: bool) {
+    pub(super) fn decide(&mut self, name: &Name, requested: bool) {
         if !self.awaits_listings {
             self.resume_replaced(name);
         }
@@ -560,7 +554,7 @@ impl<C: Clock> RuntimeManager<C> {
     // ------------------------------------------------------------- conditions
 
     /// Evaluates the conditions of an instance that is wanted, or staged, from now on.
-    fn gate(&mut self, added: &AddedWorkload, is_staged: bool) -> Option<Gate> {
+    pub(super) fn gate(&mut self, added: &AddedWorkload, is_staged: bool) -> Option<Gate> {
         let gate = Gate::new(added, is_staged, &mut self.facts);
         if gate.as_ref().is_some_and(Gate::is_open) {
             self.gates_due
@@ -737,7 +731,7 @@ impl<C: Clock> RuntimeManager<C> {
     // [impl->swdd~agent-executes-create-workload-operation~1]
     // [impl->swdd~agent-executes-update-workload-operation~1]
     // [impl->swdd~agent-workload-obj-update-command~1]
-    fn start(&mut self, added: AddedWorkload) {
+    pub(super) fn start(&mut self, added: AddedWorkload) {
         let (name, runtime) = (
             added.instance.workload.clone(),
             added.workload.runtime.clone(),
@@ -760,12 +754,12 @@ impl<C: Clock> RuntimeManager<C> {
         self.reports.extend(skipped.as_ref().map(removed));
     }
 
-    fn object(&mut self, name: &Name) -> Option<&mut WorkloadObject> {
+    pub(super) fn object(&mut self, name: &Name) -> Option<&mut WorkloadObject> {
         self.records.get_mut(name)?.object.as_mut()
     }
 
     /// That of the workload; a control loop is started for this instance when there is none.
-    fn object_for(
+    pub(super) fn object_for(
         &mut self,
         instance: &InstanceName,
         runtime: &Name,
@@ -840,7 +834,7 @@ impl<C: Clock> RuntimeManager<C> {
         }
     }
 
-    fn readable(
+    pub(super) fn readable(
         &self,
         object: &WorkloadObject,
         start: Option<u64>,
@@ -876,7 +870,7 @@ impl<C: Clock> RuntimeManager<C> {
     /// Starts the control loop of a workload, with a container of an earlier life if there is one.
     // [impl->swdd~agent-create-workload~1]
     // [impl->swdd~agent-resume-workload~2]
-    fn start_loop(&mut self, instance: InstanceName, runtime: Name, held: Option<Held>) {
+    pub(super) fn start_loop(&mut self, instance: InstanceName, runtime: Name, held: Option<Held>) {
         let (wishes, slot) = wish_slot();
         let start_again_for = held
             .as_ref()
@@ -982,7 +976,7 @@ impl Record {
     }
 
     /// What is to be shown of what waits to be started, if that has changed.
-    fn renewed(&self, store: &WorkloadStateStore) -> Option<WorkloadState> {
+    pub(super) fn renewed(&self, store: &WorkloadStateStore) -> Option<WorkloadState> {
         let state = self.waiting_to_start(&self.waiting()?.instance);
         let shown = store.get(&state.instance)?;
         (shown.phase == Phase::PendingWaitingToStart && *shown != state.state).then_some(state)

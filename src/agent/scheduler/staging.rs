@@ -2,16 +2,16 @@
 //! this agent stage for an update; what the server is sent of that; and what an earlier agent has
 //! prepared.
 //!
-//! Thread: `scheduler`; part of [`RuntimeManager`]. The list of the server is complete each time. A
+//! Thread: `scheduler`; part of [`Workloads`]. The list of the server is complete each time. A
 //! lost connection changes nothing: each session has a list, which is empty when none has come
 //! before the hello.
 
-use super::{Existing, Record, RuntimeManager, Waits};
-use crate::conditions::Gate;
+use super::workloads::{Existing, Record, Waits, Workloads};
 use crate::events::PreparationReport;
-use crate::preparation::record::Record as PreparedRecord;
+use crate::scheduler::conditions::Gate;
 use crate::settings::unsupported_runtime;
-use crate::wish_slot::{Preparation, Surplus};
+use crate::workload::mailbox::{Preparation, Surplus};
+use crate::workload::preparation::record::Record as PreparedRecord;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::guarded_update::CANNOT_BE_STAGED;
 use ankaios_model::messages::{AddedWorkload, PreparedInstance};
@@ -78,7 +78,7 @@ pub(super) fn is_prepared(connector: &dyn RuntimeConnector, container: &ListedCo
         .is_some_and(|record| record.may_be_of(&container.id))
 }
 
-impl<C: Clock> RuntimeManager<C> {
+impl<C: Clock> Workloads<C> {
     // ------------------------------------------------------ what the server stages
 
     /// These are all instances to be staged from now on.

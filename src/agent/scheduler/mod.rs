@@ -7,15 +7,14 @@
 //! wishes to control loops, listings to state checkers, states and load to `uplink`. Waits for none
 //! of them.
 
-use super::events::{Overview, SchedulerEvent, WorkloadOverview};
-use super::folder_removal::remove_left;
-use super::log_stream::LogStreams;
-use super::resources::LoadSampler;
-use super::runtime_manager::RuntimeManager;
-use super::state_checker::ListResult;
-use super::uplink_outbox::UplinkOutbox;
-use super::usage::{UsageRequests, UsageSampler};
+use crate::events::{Overview, SchedulerEvent, WorkloadOverview};
+use crate::folder_removal::remove_left;
 use crate::limits::{EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, LOAD_INTERVAL};
+use crate::log_stream::LogStreams;
+use crate::resources::LoadSampler;
+use crate::state_checker::ListResult;
+use crate::uplink_outbox::UplinkOutbox;
+use crate::usage::{UsageRequests, UsageSampler};
 use ankaios_model::execution_state::{Phase, WorkloadState};
 use ankaios_model::messages::{AddedWorkload, AgentLoad, FromServer, WorkloadPlan};
 use ankaios_model::names::{InstanceName, Name, excerpt, has_name_characters};
@@ -30,11 +29,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 use std::time::Instant;
+use workloads::Workloads;
+
+mod adopt;
+pub mod conditions;
+mod listings;
+mod staging;
+mod states;
+pub mod workloads;
+
+pub(crate) use staging::COPIED_FILES;
 
 /// All decisions of an agent.
-pub struct AgentManager<C: Clock> {
+pub struct Scheduler<C: Clock> {
     inbox: Sender<SchedulerEvent>,
-    runtime: RuntimeManager<C>,
+    runtime: Workloads<C>,
     uplink: UplinkOutbox,
     logs: LogStreams,
     usage: UsageRequests,
@@ -53,11 +62,11 @@ pub struct AgentManager<C: Clock> {
     status: StatusBoard,
 }
 
-impl<C: Clock> AgentManager<C> {
+impl<C: Clock> Scheduler<C> {
     /// Manages the workloads of `runtime`. Its events, listings among them, come through `inbox`.
     pub fn new(
         inbox: Sender<SchedulerEvent>,
-        runtime: RuntimeManager<C>,
+        runtime: Workloads<C>,
         uplink: UplinkOutbox,
         load: LoadSampler,
         earlier_calls: Option<Box<dyn EarlierCalls + Send>>,

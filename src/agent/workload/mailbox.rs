@@ -7,9 +7,9 @@
 //! and no sender waits. A newer wish also makes a descriptor readable, which ends an engine call
 //! that has become pointless.
 
-use super::engine_call::CallResult;
 use super::preparation::record::PreparedContainer;
-use super::state_checker::{GoneReply, StateReply};
+use crate::engine_call::CallResult;
+use crate::state_checker::{GoneReply, StateReply};
 use ankaios_model::execution_state::ExecutionState;
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::{InstanceName, Name};

@@ -1,15 +1,15 @@
 //! What happens to containers that an earlier life of the agent left behind (resume, reuse,
 //! replace, delete), and to our own workloads with another hello of the server.
 //!
-//! Thread: `scheduler`; part of [`RuntimeManager`].
+//! Thread: `scheduler`; part of [`Workloads`].
 
-use super::next::{is_prepared, surplus_of};
-use super::{Existing, RuntimeManager, Waits, removed};
-use crate::conditions::Gate;
+use super::staging::{is_prepared, surplus_of};
+use super::workloads::{Existing, Waits, Workloads, removed};
 use crate::end_record;
+use crate::scheduler::conditions::Gate;
 use crate::state_checker::KnownEnd;
-use crate::wish_slot::Surplus;
-use crate::workload_control_loop::Held;
+use crate::workload::Held;
+use crate::workload::mailbox::Surplus;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::lifecycle::Check;
 use ankaios_model::messages::AddedWorkload;
@@ -23,7 +23,7 @@ use ankaios_runtime::probes::short_info;
 use log::info;
 use std::collections::BTreeMap;
 
-impl<C: Clock> RuntimeManager<C> {
+impl<C: Clock> Workloads<C> {
     /// These are all workloads that are wanted. Within one life of the agent an unchanged one is
     /// left alone in whatever state it is. Nothing is ordered before [`Self::on_listings_known`].
     // [impl->swdd~agent-initial-list-existing-workloads~1]

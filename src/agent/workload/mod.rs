@@ -14,16 +14,14 @@
 //! other events. [`WorkloadControlLoop::step`] handles one event without waiting for one, which is
 //! all that a simulation needs.
 
-use super::backoff::{Ended, RestartBackoff};
-use super::control_interface::pipes::PipeError;
-use super::control_interface::{self, ControlHub, ControlInterface};
-use super::engine_call::{CallContext, StartCall};
-use super::events::{PreparationReport, SchedulerEvent, send_state};
-use super::folder_removal::remove_folder;
-use super::start_slots::{SlotRequest, StartSlots};
-use super::state_checker::WatchCommand;
-use super::wish_slot::{Preparation, SlotEvent, WishSlot};
+use crate::backoff::{Ended, RestartBackoff};
+use crate::control_interface::pipes::PipeError;
+use crate::control_interface::{self, ControlHub, ControlInterface};
+use crate::engine_call::{CallContext, StartCall};
+use crate::events::{PreparationReport, SchedulerEvent, send_state};
+use crate::folder_removal::remove_folder;
 use crate::limits::REMOVAL_MAX;
+use crate::state_checker::WatchCommand;
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::{InstanceName, Name};
@@ -33,22 +31,26 @@ use ankaios_platform::logging::log_source;
 use ankaios_platform::memory::OwnStack;
 use ankaios_runtime::probes::Probes;
 use ankaios_runtime::{ContainerId, MainProcess, RuntimeConnector};
-use containers::Removal;
 use crossbeam_channel::{Select, Sender, never};
+use health::InstanceLifecycle;
 use log::{info, warn};
+use mailbox::{Preparation, SlotEvent, WishSlot};
 use preparation::Prepared;
-use readiness::InstanceLifecycle;
+use removal::Removal;
 use start::Calling;
+use start_slots::{SlotRequest, StartSlots};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-mod containers;
-mod preparation;
-mod readiness;
+mod health;
+pub(crate) mod mailbox;
+pub(crate) mod preparation;
+mod removal;
 mod restart;
 mod start;
+pub mod start_slots;
 
 /// Calls of one engine.
 pub type Connector = Box<dyn RuntimeConnector>;

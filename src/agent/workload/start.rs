@@ -4,18 +4,18 @@
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Takes: a free start slot, ends of calls. Gives: states to the scheduler (may block there).
 
-use super::containers::{Role, Search};
 use super::preparation::{Call, Prepared};
+use super::removal::{Role, Search};
 use super::{Stage, WorkloadControlLoop};
 use crate::backoff::retry_delay;
 use crate::engine_call::{CallDone, CallResult, CallStep};
 use crate::events::send_state;
 use crate::limits::{REVIVAL_INTERVAL, START_SLOT_MAX};
-use crate::preparation::host_paths;
-use crate::preparation::record::{PreparedContainer, new_container};
 use crate::settings::unsupported_runtime;
-use crate::start_slots::{SlotRequest, Use};
 use crate::state_checker::KnownEnd;
+use crate::workload::preparation::host_paths;
+use crate::workload::preparation::record::{PreparedContainer, new_container};
+use crate::workload::start_slots::{SlotRequest, Use};
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::limits::CREATE_AGE_INTERVAL;
 use ankaios_model::shown_text::with_sentence;

@@ -2,10 +2,10 @@
 //!
 //! Thread: `scheduler`, or that of a test.
 
-use super::{RuntimeManager, Waits};
+use super::{Waits, Workloads};
 use ankaios_platform::clock::Clock;
 
-impl<C: Clock> RuntimeManager<C> {
+impl<C: Clock> Workloads<C> {
     /// How many records there are, of what waits, and of workloads with conditions.
     pub(crate) fn sizes(&self) -> [usize; 3] {
         let waiting = self

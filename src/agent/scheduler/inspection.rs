@@ -2,12 +2,12 @@
 //!
 //! Thread: `scheduler`, or that of a test.
 
-use super::AgentManager;
+use super::Scheduler;
 use ankaios_model::execution_state::ExecutionState;
 use ankaios_model::names::InstanceName;
 use ankaios_platform::clock::Clock;
 
-impl<C: Clock> AgentManager<C> {
+impl<C: Clock> Scheduler<C> {
     /// How many workloads there are, operations that wait, and workloads with conditions.
     pub fn sizes(&self) -> [usize; 3] {
         self.runtime.sizes()

@@ -14,12 +14,12 @@ use crate::backoff::retry_delay;
 use crate::engine_call::{CallDone, CallResult, CallStep, EngineCall};
 use crate::events::{PreparationReport, SchedulerEvent};
 use crate::limits::START_SLOT_MAX;
-use crate::preparation::levels::{self, Old};
-use crate::preparation::record::{PreparedContainer, new_container};
 use crate::settings::unsupported_runtime;
-use crate::start_slots::{SlotRequest, Use};
 use crate::state_checker::WatchCommand;
-use crate::wish_slot::Preparation;
+use crate::workload::mailbox::Preparation;
+use crate::workload::preparation::levels::Old;
+use crate::workload::preparation::record::{PreparedContainer, new_container};
+use crate::workload::start_slots::{SlotRequest, Use};
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::prepare_level::{PREPARE_PREFIX, PREPARED_PREFIX, PrepareLevel};
 use ankaios_platform::clock::Clock;
@@ -27,6 +27,10 @@ use ankaios_platform::sync::EventFd;
 use ankaios_runtime::{ContainerId, NewContainer, RuntimeError};
 use log::info;
 use std::time::Instant;
+
+pub(crate) mod host_paths;
+pub(crate) mod levels;
+pub(crate) mod record;
 
 /// An engine call under way.
 pub(super) struct Call {
@@ -422,3 +426,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

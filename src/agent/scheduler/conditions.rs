@@ -1,6 +1,6 @@
 //! Activations and preconditions: which workloads may not run on this node at the moment, and why.
 //!
-//! Thread: `scheduler`, which owns them. What follows for the workloads is in `runtime_manager.rs`.
+//! Thread: `scheduler`, which owns them. What follows for the workloads is in `workloads.rs`.
 
 use crate::limits::PATH_WAIT;
 use ankaios_model::execution_state::INACTIVE_PREFIX;

@@ -7,10 +7,10 @@ use crate::engine_call::EngineCall;
 use crate::limits::{
     CREATED_MAX, RESTART_RESET, RESTART_SPACING, REVIVAL_INTERVAL, START_SLOT_MAX, WATCH_INBOX,
 };
-use crate::start_slots::Use;
 use crate::state_checker::{StateReply, WatchCommand};
 use crate::uplink_outbox::uplink_outbox;
-use crate::wish_slot::{Surplus, Wish, WishSender, wish_slot};
+use crate::workload::mailbox::{Surplus, Wish, WishSender, wish_slot};
+use crate::workload::start_slots::Use;
 use ankaios_fakes::fake_connector::{Call, FAILURE, FakeEngine, Fault};
 use ankaios_fakes::fake_probes::FakeProbes;
 use ankaios_fakes::manual_clock::ManualClock;

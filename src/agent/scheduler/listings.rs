@@ -1,12 +1,12 @@
 //! Which engines have listed the containers that existed before this agent.
 //!
-//! Thread: `scheduler`; part of [`super::RuntimeManager`].
+//! Thread: `scheduler`; part of [`super::Workloads`].
 
 use crate::backoff::backoff_max;
 use crate::events::SchedulerEvent;
 use crate::limits::{FIRST_LISTING_MAX, REPAIR_INTERVAL};
 use crate::state_checker::{ListResult, WatchCommand};
-use crate::workload_control_loop::Engines;
+use crate::workload::Engines;
 use ankaios_model::names::Name;
 use ankaios_runtime::command::reason;
 use ankaios_runtime::{ListedContainer, RuntimeError};
