@@ -5,6 +5,7 @@
 
 use super::ServerLoop;
 use super::connections::removed;
+use super::effects::Effects;
 use super::events::Changes;
 use super::plan::{Difference, per_agent};
 use super::prepare::{Failed, PreparedUpdate};
@@ -126,8 +127,9 @@ impl ServerLoop {
         let away = begun
             .iter()
             .filter(|begun| self.peers.of_agent(&begun.agent).is_none());
-        let away: Vec<&InstanceName> = away.collect();
-        self.relieve_deletes(away.into_iter());
+        let mut effects = Effects::default();
+        self.deletes.relieve(away, &self.workloads, &mut effects);
+        self.apply(effects);
         // What a restart leaves out for now is going to start on its agent.
         let scheduled = |it: InstanceName| {
             self.workloads

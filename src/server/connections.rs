@@ -3,6 +3,7 @@
 //! Thread: `server`; part of [`ServerLoop`].
 
 use super::ServerLoop;
+use super::effects::Effects;
 use super::events::Changes;
 use super::lasting::Kind;
 use super::peers::{Agent, Peer};
@@ -10,9 +11,7 @@ use super::requester::Requester;
 use super::workloads::{NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
 use ankaios_model::complete_state::AgentAttributes;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
-use ankaios_model::messages::{
-    AgentHello, AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan,
-};
+use ankaios_model::messages::{AgentHello, AgentLoad, FromServer, ToServer};
 use ankaios_model::names::{InstanceName, Name, excerpt};
 use ankaios_platform::logging::log_source;
 use ankaios_wire::outbox::Outbox;
@@ -346,73 +345,16 @@ impl ServerLoop {
             self.end_requests_of_gone(&removed.instance);
         }
         self.peers.broadcast_states(&states);
-        self.resend_unknown_deletes(&states);
-        self.relieve_deletes(states.iter().map(|state| &state.instance));
-    }
-
-    /// Sends agents again what they let wait for conditions that this server does not know: an
-    /// earlier server sent them, or this one on a connection that was lost with its last messages,
-    /// or the instance was started again while it waits and its end was reported. A wanted instance
-    /// may wait to be replaced by the same instance in another form, or for a condition of its
-    /// node; an agent that reports that when it connects is sent the update once.
-    fn resend_unknown_deletes(&mut self, states: &[WorkloadState]) {
-        let Self {
-            workloads,
-            peers,
-            deletes,
-            ..
-        } = self;
-        let waiting = states
-            .iter()
-            .filter(|state| state.state.phase == Phase::StoppingWaitingToStop);
-        let mut is_to_be_sent = |one: &InstanceName| {
-            !workloads.is_wanted(one)
-                || peers
-                    .agents
-                    .get_mut(&one.agent)
-                    .is_some_and(|agent| agent.must_resend(one))
-        };
-        let waiting = waiting
-            .map(|state| &state.instance)
-            .filter(|one| deletes.conditions(one).is_empty());
-        let unknown: Vec<InstanceName> =
-            waiting.filter(|one| is_to_be_sent(one)).cloned().collect();
-        for deleted in deletes.with_conditions(unknown, workloads) {
-            self.deletes.note_sent(&deleted);
-            self.resend_delete(deleted);
-        }
-    }
-
-    /// Sends agents again what has to wait for less, now that the states of these instances are
-    /// known.
-    pub(super) fn relieve_deletes<'n>(&mut self, changed: impl Iterator<Item = &'n InstanceName>) {
-        for deleted in self.deletes.relieved(changed, &self.workloads) {
-            log::debug!(
-                "'{}' may be deleted although others that needed it exist again.",
-                deleted.instance
-            );
-            self.resend_delete(deleted);
-        }
-    }
-
-    fn resend_delete(&mut self, deleted: DeletedWorkload) {
-        let InstanceName {
-            workload, agent, ..
-        } = deleted.instance.clone();
-        // Its successor is a part of the same order.
-        let successor = self
-            .workloads
-            .effective
-            .get(&workload)
-            .filter(|added| added.instance.agent == agent);
-        let added = successor.cloned().into_iter().collect();
-        self.peers.send_to_agent(
-            &agent,
-            FromServer::UpdateWorkload(WorkloadPlan {
-                added,
-                deleted: vec![deleted],
-            }),
+        let mut effects = Effects::default();
+        self.deletes.resend_unknown(
+            &states,
+            &self.workloads,
+            &mut self.peers.agents,
+            &mut effects,
         );
+        let changed = states.iter().map(|state| &state.instance);
+        self.deletes.relieve(changed, &self.workloads, &mut effects);
+        self.apply(effects);
     }
 
     fn load_reported(&mut self, name: &Name, load: &AgentLoad) {

@@ -2,11 +2,13 @@
 //!
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`].
 
+use super::effects::Effects;
+use super::peers::Agent;
 use super::workloads::{Users, Workloads, needed_running};
 use ankaios_model::complete_state::WorkloadStates;
-use ankaios_model::execution_state::{ExecutionState, Phase};
-use ankaios_model::messages::{AddedWorkload, DeletedWorkload};
-use ankaios_model::names::{InstanceName, of_workload};
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::messages::{AddedWorkload, DeletedWorkload, FromServer, WorkloadPlan};
+use ankaios_model::names::{InstanceName, Name, of_workload};
 use ankaios_model::workload::DeleteCondition;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -141,111 +143,184 @@ impl Deletes {
         deleted: Vec<InstanceName>,
         workloads: &Workloads,
     ) -> Vec<DeletedWorkload> {
-        let with_conditions = |instance: InstanceName| {
-            let stopping: Vec<InstanceName> = self
-                .stopping
-                .instances
-                .of(&instance.workload)
-                .cloned()
-                .collect();
-            let (stopping, stopped): (Vec<_>, Vec<_>) = stopping
-                .into_iter()
-                .partition(|instance| workloads.states.get(instance).is_some());
-            stopped
-                .iter()
-                .for_each(|instance| self.stopping.remove(instance));
-            let stopping = stopping.into_iter().map(|other| other.workload);
-            let stopping = stopping.filter(|name| !workloads.effective.contains_key(name));
-            let waits_for = workloads
-                .dependents
-                .of(&instance.workload)
-                .cloned()
-                .chain(stopping);
-            let dependencies = waits_for
-                .map(|name| (name.to_string(), CONDITION))
-                .collect();
-            DeletedWorkload {
+        let mut with_conditions = Vec::new();
+        for instance in deleted {
+            self.forget_stopped_users(&instance.workload, &workloads.states);
+            let mut dependencies = BTreeMap::new();
+            for name in workloads.dependents.of(&instance.workload) {
+                dependencies.insert(name.to_string(), CONDITION);
+            }
+            for stopping in self.stopping.instances.of(&instance.workload) {
+                if !workloads.effective.contains_key(&stopping.workload) {
+                    dependencies.insert(stopping.workload.to_string(), CONDITION);
+                }
+            }
+            with_conditions.push(DeletedWorkload {
                 instance,
                 dependencies,
-            }
-        };
-        deleted.into_iter().map(with_conditions).collect()
+            });
+        }
+        with_conditions
     }
 
-    /// Returns deletes to be sent again with fewer conditions, now that the states of the instances
-    /// in `changed` are known: those that wait, as their agents report, for a workload that exists
+    /// Forgets stopping instances that need `needed` and have no state any more: they have stopped.
+    fn forget_stopped_users(&mut self, needed: &str, states: &WorkloadStates) {
+        let users = self.stopping.instances.of(needed);
+        let stopped: Vec<InstanceName> = users
+            .filter(|instance| states.get(instance).is_none())
+            .cloned()
+            .collect();
+        for instance in &stopped {
+            self.stopping.remove(instance);
+        }
+    }
+
+    /// Sends agents again what has to wait for less, now that the states of the instances in
+    /// `changed` are known: deletes that wait, as their agents report, for a workload that exists
     /// in a form which does not need them, or for one that waits for them in turn on another agent.
-    ///
-    /// An old instance of that workload that needs them is waited for until it stops. Its last
-    /// known state may be outdated: one that waited to start or had ended may run again before its
-    /// agent receives that it is not wanted.
-    pub(crate) fn relieved<'n>(
+    pub(crate) fn relieve<'n>(
         &mut self,
         changed: impl Iterator<Item = &'n InstanceName>,
         workloads: &Workloads,
-    ) -> Vec<DeletedWorkload> {
+        effects: &mut Effects,
+    ) {
         if self.sent.names.is_empty() {
-            return Vec::new();
+            return;
         }
-        let Workloads {
-            effective,
-            dependents,
-            states,
-            ..
-        } = workloads;
-        let mut concerned: BTreeSet<InstanceName> = BTreeSet::new();
+        for instance in self.waiting_for(changed, &workloads.states) {
+            let conditions = self.conditions(&instance);
+            let left = self.left_of(&instance, &conditions, workloads);
+            if left.len() == conditions.len() {
+                continue;
+            }
+            log::debug!("'{instance}' may be deleted although others that needed it exist again.");
+            let dependencies = left.into_iter().map(|name| (name, CONDITION)).collect();
+            let deleted = DeletedWorkload {
+                instance,
+                dependencies,
+            };
+            self.send_again(deleted, workloads, effects);
+        }
+    }
+
+    /// The deletes that wait and that concern one of `changed`: its own, and those that wait for
+    /// its workload.
+    fn waiting_for<'n>(
+        &self,
+        changed: impl Iterator<Item = &'n InstanceName>,
+        states: &WorkloadStates,
+    ) -> BTreeSet<InstanceName> {
+        let mut concerned = BTreeSet::new();
         for instance in changed {
-            concerned.extend(
-                self.sent
-                    .names
-                    .get_key_value(instance)
-                    .map(|(sent, _)| sent.clone()),
-            );
+            if let Some((sent, _)) = self.sent.names.get_key_value(instance) {
+                concerned.insert(sent.clone());
+            }
             concerned.extend(self.sent.instances.of(&instance.workload).cloned());
         }
         concerned.retain(|instance| states.get(instance).is_some_and(waits));
-        let mut relieved = Vec::new();
-        for instance in concerned {
-            let Some(conditions) = self.sent.names.get(&instance) else {
-                continue;
-            };
-            let needed = &*instance.workload;
-            let holds = |name: &&String| {
-                let is_needed = dependents.of(needed).any(|dependent| **dependent == **name);
-                if is_needed || self.waits_for(name, needed, states) {
-                    return is_needed;
-                }
-                let Some(present) = effective.get(name.as_str()).map(|added| &added.instance)
-                else {
-                    return true;
-                };
-                let ends = |state: &ExecutionState| state.fulfils_delete(CONDITION);
-                let old_runs = |old: &InstanceName| {
-                    let may_run = |state: &ExecutionState| !(ends(state) && is_last(state.phase));
-                    old.workload == present.workload
-                        && old != present
-                        && states.get(old).is_some_and(may_run)
-                };
-                self.stopping.instances.of(needed).any(old_runs)
-                    || states
-                        .get(present)
-                        .is_none_or(|state| ends(state) || waits(state))
-            };
-            let left: BTreeMap<String, DeleteCondition> = conditions
-                .iter()
-                .filter(holds)
-                .map(|name| (name.clone(), CONDITION))
-                .collect();
-            if left.len() < conditions.len() {
-                let fewer = DeletedWorkload {
-                    instance,
-                    dependencies: left,
-                };
-                self.note_sent(&fewer);
-                relieved.push(fewer);
+        concerned
+    }
+
+    /// Those of `conditions` that the delete of `instance` still has to wait for.
+    fn left_of(
+        &self,
+        instance: &InstanceName,
+        conditions: &BTreeSet<String>,
+        workloads: &Workloads,
+    ) -> Vec<String> {
+        let mut left = Vec::new();
+        for name in conditions {
+            if self.must_wait_for(name, &instance.workload, workloads) {
+                left.push(name.clone());
             }
         }
-        relieved
+        left
+    }
+
+    /// Whether the delete of an instance of `needed` still has to wait for the workload `name`.
+    ///
+    /// It has to:
+    /// - for one whose present form needs it,
+    /// - for one that does not exist any more, until its end is reported,
+    /// - for one whose old instance may still run,
+    /// - for one whose present instance has not started.
+    ///
+    /// It need not for one that waits for its end in turn.
+    fn must_wait_for(&self, name: &str, needed: &str, workloads: &Workloads) -> bool {
+        let mut dependents = workloads.dependents.of(needed);
+        if dependents.any(|dependent| **dependent == *name) {
+            return true;
+        }
+        if self.waits_for(name, needed, &workloads.states) {
+            return false;
+        }
+        let Some(present) = workloads.effective.get(name) else {
+            return true;
+        };
+        let present = &present.instance;
+        for old in self.stopping.instances.of(needed) {
+            if old.workload == present.workload
+                && old != present
+                && may_run_again(workloads.states.get(old))
+            {
+                return true;
+            }
+        }
+        match workloads.states.get(present) {
+            Some(state) => state.fulfils_delete(CONDITION) || waits(state),
+            None => true,
+        }
+    }
+
+    /// Sends agents again what they let wait for conditions that this server does not know: an
+    /// earlier server sent them, or this one on a connection that was lost with its last messages,
+    /// or the instance was started again while it waits and its end was reported. A wanted instance
+    /// may wait to be replaced by the same instance in another form, or for a condition of its
+    /// node; an agent that reports that when it connects is sent the update once.
+    pub(crate) fn resend_unknown(
+        &mut self,
+        states: &[WorkloadState],
+        workloads: &Workloads,
+        agents: &mut BTreeMap<Name, Agent>,
+        effects: &mut Effects,
+    ) {
+        let mut unknown = Vec::new();
+        for WorkloadState { instance, state } in states {
+            if !waits(state) || self.sent.names.contains_key(instance) {
+                continue;
+            }
+            if !workloads.is_wanted(instance) {
+                unknown.push(instance.clone());
+                continue;
+            }
+            let agent = agents.get_mut(&instance.agent);
+            if agent.is_some_and(|agent| agent.note_resent(instance)) {
+                unknown.push(instance.clone());
+            }
+        }
+        for deleted in self.with_conditions(unknown, workloads) {
+            self.send_again(deleted, workloads, effects);
+        }
+    }
+
+    /// Sends a delete again; the successor of the instance on its agent is a part of the same order.
+    fn send_again(
+        &mut self,
+        deleted: DeletedWorkload,
+        workloads: &Workloads,
+        effects: &mut Effects,
+    ) {
+        self.note_sent(&deleted);
+        let InstanceName {
+            workload, agent, ..
+        } = deleted.instance.clone();
+        let successor = workloads.effective.get(&workload);
+        let successor = successor.filter(|added| added.instance.agent == agent);
+        let plan = WorkloadPlan {
+            added: successor.cloned().into_iter().collect(),
+            deleted: vec![deleted],
+        };
+        effects.send_to_agent(&agent, FromServer::UpdateWorkload(plan));
     }
 
     /// Whether the end of `name` waits for that of `other`, directly or not, as agents report. An
@@ -279,10 +354,13 @@ fn waits(state: &ExecutionState) -> bool {
     state.phase == Phase::StoppingWaitingToStop
 }
 
-/// Whether an instance that is not wanted any more does not run again after this phase, as far as
-/// the server can know.
-fn is_last(phase: Phase) -> bool {
-    phase.state() == "Stopping" || phase == Phase::AgentDisconnected
+/// Whether an old instance in this state may still run, or run again, as far as the server can
+/// know. Its last known state may be outdated: one that waited to start or had ended may run again
+/// before its agent receives that it is not wanted.
+fn may_run_again(state: Option<&ExecutionState>) -> bool {
+    let Some(state) = state else { return false };
+    let is_stopping = state.phase.state() == "Stopping" || state.phase == Phase::AgentDisconnected;
+    !(is_stopping && state.fulfils_delete(CONDITION))
 }
 
 /// What tests of other files and crates look at.
@@ -298,6 +376,7 @@ impl Deletes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::effects::Effect;
     use ankaios_model::execution_state::GONE_PREFIX;
     use ankaios_model::workload::{AddCondition, Workload};
     use std::sync::Arc;
@@ -347,6 +426,28 @@ mod tests {
                 .set(instance, ExecutionState::plain(*phase));
         }
         workloads
+    }
+
+    /// The deletes that are sent again when the states of `changed` are known.
+    fn sent_again<'n>(
+        deletes: &mut Deletes,
+        changed: impl IntoIterator<Item = &'n InstanceName>,
+        workloads: &Workloads,
+    ) -> Vec<DeletedWorkload> {
+        let mut effects = Effects::default();
+        deletes.relieve(changed.into_iter(), workloads, &mut effects);
+        let mut sent = Vec::new();
+        for effect in effects {
+            let Effect::SendToAgent {
+                message: FromServer::UpdateWorkload(plan),
+                ..
+            } = effect
+            else {
+                panic!("{effect:?}")
+            };
+            sent.extend(plan.deleted);
+        }
+        sent
     }
 
     #[test]
@@ -427,7 +528,7 @@ mod tests {
         if let Some(old) = old {
             workloads.states.set(&instance("web"), old);
         }
-        let mut sent = |changed: &InstanceName| deletes.relieved([changed].into_iter(), &workloads);
+        let mut sent = |changed: &InstanceName| sent_again(&mut deletes, [changed], &workloads);
         assert!(
             sent(&instance("other")).is_empty(),
             "states of others change nothing"
@@ -504,7 +605,7 @@ mod tests {
         ];
         let workloads = workloads(std::slice::from_ref(&log), &states);
         assert_eq!(
-            deletes.relieved([&log.instance].into_iter(), &workloads),
+            sent_again(&mut deletes, [&log.instance], &workloads),
             [delete(&old, &["web"])]
         );
         deletes.note_sent(&delete(&unstarted, &[]));
@@ -539,7 +640,7 @@ mod tests {
                 .collect();
             let workloads = workloads(effective, &states);
             let changed = all.iter().map(|(one, _)| one);
-            deletes.relieved(changed, &workloads)
+            sent_again(&mut deletes, changed, &workloads)
         };
         assert_eq!(
             waits(&[], 3),
@@ -569,9 +670,7 @@ mod tests {
                 .iter()
                 .map(|one| (one, Phase::StoppingWaitingToStop))
                 .collect();
-            deletes
-                .relieved(std::iter::once(&all[0]), &workloads(&[], &states))
-                .len()
+            sent_again(&mut deletes, [&all[0]], &workloads(&[], &states)).len()
         };
         assert_eq!(
             (circle(DELETE_CIRCLE_MAX), circle(DELETE_CIRCLE_MAX + 10)),
@@ -593,8 +692,8 @@ mod tests {
                 std::slice::from_ref(&web),
                 &[(&web.instance, Phase::Running), (&db, phase)],
             );
-            let changed = [&db, &web.instance].into_iter();
-            assert!(deletes.relieved(changed, &workloads).is_empty(), "{phase}");
+            let again = sent_again(&mut deletes, [&db, &web.instance], &workloads);
+            assert!(again.is_empty(), "{phase}");
         }
         deletes.forget_agent("B");
         assert_eq!(deletes.len(), [0, 1]);

@@ -14,6 +14,7 @@
 mod commit;
 mod connections;
 mod deletes;
+mod effects;
 mod essential;
 mod events;
 mod guarded;
@@ -51,6 +52,7 @@ use ankaios_wire::limits::SERVER_INBOX;
 use ankaios_wire::peer::PeerEvent;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use deletes::Deletes;
+use effects::{Effect, Effects};
 use essential::OlderUpdates;
 use events::{Changes, CpuTime};
 use guarded::GuardedUpdates;
@@ -360,6 +362,18 @@ impl ServerLoop {
             }
             if !(self.settle_updates() | self.settle_restarts()) {
                 return;
+            }
+        }
+    }
+
+    /// Carries out what a part wants to happen outside of it. What follows from one effect is done
+    /// before the next one.
+    fn apply(&mut self, effects: Effects) {
+        for effect in effects {
+            match effect {
+                Effect::SendToAgent { agent, message } => self.peers.send_to_agent(&agent, message),
+                Effect::BroadcastToClis(states) => self.peers.broadcast_to_clis(&states),
+                Effect::Publish(changes) => self.publish(changes),
             }
         }
     }

@@ -56,8 +56,9 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Whether the update of a wanted instance that waits has to be sent again; only once for each.
-    pub(crate) fn must_resend(&mut self, instance: &InstanceName) -> bool {
+    /// Notes that the update of a wanted instance that waits is sent again. Returns `false` when
+    /// that was done before, or must not be.
+    pub(crate) fn note_resent(&mut self, instance: &InstanceName) -> bool {
         self.resent
             .as_mut()
             .is_some_and(|resent| resent.insert(instance.clone()))

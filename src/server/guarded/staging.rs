@@ -7,6 +7,7 @@
 use super::unit::{Stage, Touched};
 use super::{GuardedUpdates, Open, block_of};
 use crate::ServerLoop;
+use crate::effects::Effects;
 use crate::events::Changes;
 use crate::limits::UPDATE_AGENT_AWAY;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
@@ -447,8 +448,10 @@ impl ServerLoop {
         {
             self.end_requests_of_gone(&removed.instance);
         }
-        self.peers.broadcast_to_clis(&shown);
-        self.publish(Changes::default());
+        let mut effects = Effects::default();
+        effects.broadcast_to_clis(shown);
+        effects.publish(Changes::default());
+        self.apply(effects);
     }
 }
 
