@@ -1,33 +1,51 @@
 #!/usr/bin/env bash
-# Measures the release programs: all of it, or what is named. Medians and means of many; other load on the
-# machine shows all the same.
+# Measures the release programs: bench.sh [PART]..., without a name the first six. Medians and means of many; other load on
+# the machine shows anyway. tests/bench measures; this compiles, checks what was requested and runs the parts in turns.
 #
-#   size     stripped binaries, idle memory
-#   server   simulated agents: memory and CPU of the server, delay of events
-#   tls      mutual TLS next to plain text
-#   agent    real podman: memory, CPU, delays, a crash loop
-#   control  control interface: round trips, memory and threads with 50 sessions
-#   lifecycle  CPU of the agent with 100 workloads that are checked every 500 ms
-#   modes    a switch of the mode next to the same change by hand: CPU of the server, time on real podman; only ours,
-#            only when it is named
-#   usage    what a read of what workloads use costs agent, server and `ank top`; only ours, only when it is named
-#   boot     real podman: starts with each level of 'prepare' beside bare podman; only when it is named
-#   update   real podman: outages of updates, staged and not, beside bare podman; only when it is named
-#   load     growth of costs with workloads, subscribers and commands; only ours, only when it is named
+#   size       stripped binaries, idle memory
+#   server     simulated agents: memory and CPU of the server, delay of events
+#   tls        mutual TLS next to plain text
+#   agent      real podman: memory, CPU, delays, a crash loop
+#   control    control interface: round trips, memory and threads with 50 sessions
+#   lifecycle  CPU of the agent with 100 workloads that are checked every 500 ms; only ours
+#
+# Only when they are named:
+#
+#   modes      a switch of the mode next to the same change by hand: CPU of the server, time on real podman; only ours
+#   usage      what a read of what workloads use costs agent, server and `ank top`; only ours
+#   boot       real podman: starts with each level of 'prepare' beside bare podman
+#   update     real podman: outages of updates, staged and not, beside bare podman
+#   load       growth of costs with workloads, subscribers and commands; only ours
+#   soak [MINUTES]  a busy cluster for an hour: memory, descriptors, threads and wake-ups must stay flat
+#   pictures   draws the pictures of README.md from real runs: the terminal of the demo, the numbers of this (20 minutes)
 #
 # PEER_BIN=<folder with ank-server, ank-agent, ank> measures those programs beside ours, part by part in turns;
 # BENCH_REPEATS is how often. One table with the medians of all and their ratios follows, and a drawing of it.
+# BENCH_ROUNDS is how often a part repeats what it measures, BENCH_SECONDS how long it watches what lasts a minute,
+# BENCH_LEVELS the levels of `boot`, BENCH_PARTS the parts of `agent`. BENCH_COUNT_CALLS=1 prints the calls of podman there.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 . "$root/scripts/cluster.sh"
 cd "$root"
 
-# All that was asked for is looked at before minutes of compiling and measuring.
+case ${1-} in
+    help)
+        sed -n '2,/^[^#]/ { s/^# \{0,1\}//p }' "$0"
+        exit
+        ;;
+    soak) exec scripts/soak.sh "${@:2}" ;;
+    pictures)
+        [ $# -eq 1 ] || fail "the pictures are drawn all at once, not: ${*:2}" "./justw bench pictures"
+        exec scripts/pictures.sh
+        ;;
+esac
+
+# All that was requested is checked before minutes of compiling and measuring.
 names=("$@")
 [ "${#names[@]}" -gt 0 ] || names=(size server tls agent control lifecycle)
 for name in "${names[@]}"; do
     case $name in
         size | server | tls | agent | control | lifecycle | modes | usage | boot | update | load) ;;
-        *) fail "there is nothing to measure called '$name'" "./justw bench [size|server|tls|agent|control|lifecycle|modes|usage|boot|update|load]..." ;;
+        *) fail "there is nothing to measure called '$name'" "'./justw bench help' lists the parts" ;;
     esac
 done
 repeats=${BENCH_REPEATS:-1}
@@ -51,7 +69,7 @@ if [ -n "${PEER_BIN-}" ]; then
     sides+=(peer)
 fi
 
-scripts/cargo.sh build --locked --release --bins --example bench --example fake-podman
+scripts/cargo.sh build --locked --release --bins
 if [[ " ${names[*]} " == *' size '* ]]; then
     scripts/cargo.sh build --locked --release --features multicall --bin ankaios
 fi
@@ -70,51 +88,22 @@ broken() {
     fi
 }
 
+bench() { scripts/cargo.sh bench --quiet --locked --bench bench -- "$@"; }
+
 # measure NAME: one part of the programs in $programs, rows to $BENCH_ROWS.
 measure() {
-    case $1 in
-        size)
-            title "Size and idle memory ($who)"
-            # More than is promised shows in the table.
-            BENCH_PROGRAMS=$programs scripts/size.sh || [ $? -eq "$above_promise" ] || broken
-            ;;
-        server | tls)
-            title "${1^} ($who)"
-            as_after_boot "$programs" "$work/programs"
-            # 1 is a relation that does not hold, which the peer need not keep.
-            "$target/release/examples/bench" "$1" "$work/programs" || [ "$? $who" = '1 peer' ] || broken
-            ;;
-        modes | usage)
-            title "${1^}"
-            "$target/release/examples/bench" "$1" "$programs" || broken
-            BENCH_PARTS=$1 BENCH_PROGRAMS=$programs scripts/bench-agent.sh || broken
-            ;;
-        agent) BENCH_PROGRAMS=$programs scripts/bench-agent.sh || broken ;;
-        boot)
-            # The peer has no levels.
-            foreign=''
-            [ "$who" = ours ] || foreign=1
-            BENCH_FOREIGN=$foreign BENCH_PROGRAMS=$programs scripts/bench-boot.sh || broken
-            ;;
-        update)
-            foreign=''
-            [ "$who" = ours ] || foreign=1
-            BENCH_FOREIGN=$foreign BENCH_PROGRAMS=$programs scripts/bench-update.sh || broken
-            ;;
-        control)
-            title "Control interface ($who)"
-            ANKAIOS_TEST_PROGRAMS=$programs scripts/cargo.sh bench --locked --bench control || broken
-            ;;
-        load)
-            title Load
-            "$target/release/examples/bench" load "$programs" "$target/release/examples/fake-podman" || broken
-            ;;
-        lifecycle)
-            title 'Checks of workloads'
-            scripts/cargo.sh build --locked --release --example fake-podman
-            scripts/cargo.sh bench --locked --bench lifecycle || failed=1
-            ;;
-    esac
+    title "${1^} ($who)"
+    if [ "$1" = size ]; then
+        # More than is promised shows in the table.
+        BENCH_PROGRAMS=$programs scripts/size.sh || [ $? -eq "$above_promise" ] || broken
+        return
+    fi
+    as_after_boot "$programs" "$work/programs"
+    # The peer has neither levels of 'prepare' nor guarded updates.
+    foreign=''
+    [ "$who" = ours ] || foreign=1
+    # 1 is a relation that does not hold, which the peer need not keep.
+    ANKAIOS_TEST_PROGRAMS=$work/programs BENCH_FOREIGN=$foreign bench "$1" || [ "$? $who" = '1 peer' ] || broken
 }
 
 for ((round = 0; round < repeats; round++)); do
@@ -133,7 +122,7 @@ if [ -s "$work/ours.tsv" ]; then
     title 'All of it'
     rows=("$work/ours.tsv")
     [ "${#sides[@]}" -eq 1 ] || rows+=("$work/peer.tsv")
-    "$target/release/examples/bench" report "${rows[@]}" "$target/bench.svg" || failed=1
+    bench report "${rows[@]}" "$target/bench.svg" || failed=1
     printf 'Drawing: %s\n' "$target/bench.svg"
 fi
 exit "$failed"

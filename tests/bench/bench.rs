@@ -1,47 +1,74 @@
-//! Measures `ank-server` from outside: `bench server FOLDER` and `bench tls FOLDER`, where FOLDER
-//! has the program.
+//! Measures release programs from outside: `bench PART`, where `ANKAIOS_TEST_PROGRAMS` names the
+//! folder of the programs. Run by scripts/bench.sh, which lists the parts.
 //!
-//! `server`: what a cluster of simulated agents costs the server, beside the numbers of Eclipse
-//! Ankaios and what we promise. Fails only when a relation that no other load can change is broken:
-//! the cost of one state change must not grow with the number of workloads. `tls`: what protecting
-//! the connection costs. `modes`: what a switch costs. `usage`: what a read of what workloads use
-//! costs. `load`: how costs grow. `report`: all rows that were measured as one table and one
-//! drawing.
+//! `server`, `tls`, `modes`, `usage` and `load` measure a server with simulated agents, `control`
+//! and `lifecycle` real programs with the scripted engine, `agent`, `boot` and `update` real
+//! programs on real podman. A part fails only when a relation that no other load can change is
+//! broken. `report` shows all rows that were measured as one table and one drawing.
 //!
-//! Thread: `main`, one more for each simulated agent and for the subscriber. Run by
-//! scripts/bench.sh.
+//! Thread: `main`, one more for each simulated agent and for the subscriber.
 
 #![allow(unreachable_pub)] // Its files offer each other what they have, and nobody else.
 
 // A program of its own for people.
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)]
 
+#[allow(dead_code, unused_imports)] // The process tests use all of it, these a part.
+#[path = "../support/mod.rs"]
+mod support;
+
+#[allow(dead_code)] // The system tests use all of it, these a part.
+#[path = "../system/store.rs"]
+mod store;
+
+mod agent;
+mod boot;
 mod clients;
+mod control;
+mod lifecycle;
 mod load;
 mod modes;
 mod process;
+mod real;
 mod report;
+mod rows;
 mod scale;
+mod settings;
 mod table;
 mod tls;
+mod update;
 mod usage;
 
 use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let held = match arguments
-        .iter()
-        .map(String::as_str)
-        .collect::<Vec<_>>()
-        .as_slice()
-    {
-        ["server", programs] => scale::run(Path::new(programs)),
-        ["tls", programs] => tls::run(Path::new(programs)),
-        ["modes", programs] => modes::run(Path::new(programs)),
-        ["usage", programs] => usage::run(Path::new(programs)),
-        ["load", programs, engine] => load::run(Path::new(programs), Path::new(engine)),
+    // The last one is what `cargo bench` gives to each program.
+    let arguments: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| argument != "--bench")
+        .collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let programs = settings::programs();
+    let held = match words.as_slice() {
+        ["server"] => scale::run(&programs),
+        ["tls"] => tls::run(&programs),
+        ["modes"] => modes::run(&programs) && agent::run(&programs, "modes"),
+        ["usage"] => usage::run(&programs) && agent::run(&programs, "usage"),
+        ["control"] => control::run(),
+        ["lifecycle"] => lifecycle::run(),
+        ["agent"] => {
+            let parts = std::env::var("BENCH_PARTS").unwrap_or_default();
+            let parts = if parts.is_empty() {
+                agent::PARTS
+            } else {
+                &parts
+            };
+            agent::run(&programs, parts)
+        }
+        ["boot"] => boot::run(&programs),
+        ["update"] => update::run(&programs),
+        ["load"] => load::run(&programs, support::engine::program()),
         ["report", ours, drawing] => {
             report::check() && report::run(Path::new(ours), None, Path::new(drawing))
         }
@@ -50,9 +77,7 @@ fn main() -> ExitCode {
                 && report::run(Path::new(ours), Some(Path::new(peer)), Path::new(drawing))
         }
         _ => {
-            eprintln!(
-                "usage: bench server|tls|modes|usage FOLDER_OF_ANK_SERVER\n       bench load FOLDER FAKE_ENGINE\n       bench report ROWS [ROWS_OF_PEER] SVG"
-            );
+            eprintln!("usage: bench PART, or bench report ROWS [ROWS_OF_PEER] SVG");
             return ExitCode::from(2);
         }
     };

@@ -1,34 +1,27 @@
-//! What the control interface costs: `just bench control`. Server and agent are real, the engine is
-//! the scripted one, and this program is the workloads.
+//! `bench control`: what the control interface costs. Server and agent are real, the engine is the
+//! scripted one, and this program is the workloads.
 //!
-//! Thread: `main`. Owns: one cluster at a time. Prints medians, and what other load on the machine
-//! may change.
+//! Thread: `main` of the bench. Owns: one cluster at a time. Prints medians, and what other load on
+//! the machine may change.
 
-#![allow(unreachable_pub)]
-// Its files offer each other what they have, and nobody else.
-
-// It starts processes, takes times and prints them.
-#![allow(clippy::disallowed_methods, clippy::print_stdout)]
-
-#[allow(dead_code, unused_imports)] // The process tests use all of it, these a part.
-#[path = "../support/mod.rs"]
-mod support;
-
-use std::fs;
-use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use ankaios_lite::model::messages::{ResponseContent, ToWorkload};
-use support::control_client::{folder, read};
-use support::process::thread_names;
-use support::{Cluster, ControlClient, workload};
+
+use super::process::pss_of;
+use super::table::append_rows;
+use crate::support::control_client::{folder, read};
+use crate::support::manifest::Workload;
+use crate::support::process::{open_files, thread_names};
+use crate::support::{Cluster, ControlClient, workload};
 
 const WORKLOADS: usize = 50;
 const ROUND_TRIPS: usize = 1_000;
 /// Memory is measured when the start is over (`limits::SETTLE_AFTER`).
 const SETTLED: Duration = Duration::from_secs(4);
 
-fn main() {
+/// Returns true: there is no relation to keep.
+pub fn run() -> bool {
     let without = cluster(|workload| workload);
     report("without control interface", &without);
     drop(without);
@@ -42,9 +35,7 @@ fn main() {
     }
     report("each with a session", &with);
 
-    let Some(client) = clients.first_mut() else {
-        return;
-    };
+    let client = &mut clients[0];
     round_trips(
         "small get, one workload asks",
         client,
@@ -70,13 +61,14 @@ fn main() {
         "{WORKLOADS} workloads ask at the same time: {:.3} ms for each answer",
         each.as_secs_f64() * 1e3
     );
+    true
 }
 
 fn names() -> impl Iterator<Item = String> {
     (0..WORKLOADS).map(|number| format!("w{number}"))
 }
 
-fn cluster(rules: impl Fn(support::manifest::Workload) -> support::manifest::Workload) -> Cluster {
+fn cluster(rules: impl Fn(Workload) -> Workload) -> Cluster {
     let cluster = Cluster::start(&["agent_A"]);
     cluster.run(
         &names()
@@ -89,24 +81,16 @@ fn cluster(rules: impl Fn(support::manifest::Workload) -> support::manifest::Wor
 fn report(what: &str, cluster: &Cluster) {
     std::thread::sleep(SETTLED);
     let pid = cluster.agents["agent_A"].pid();
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-    let pss = rollup.lines().find_map(|line| {
-        line.strip_prefix("Pss:")?
-            .trim()
-            .strip_suffix(" kB")?
-            .parse::<u64>()
-            .ok()
-    });
     let threads = thread_names(pid);
     let control = threads
         .iter()
         .filter(|name| name.starts_with("control"))
         .count();
-    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
+    let descriptors = open_files(pid);
     println!(
         "agent with {WORKLOADS} workloads, {what}: {} KiB PSS, {} threads ({control} for control interfaces), \
          {descriptors} descriptors",
-        pss.unwrap_or(0),
+        pss_of(pid) / 1024,
         threads.len()
     );
 }
@@ -127,18 +111,16 @@ fn round_trips(what: &str, client: &mut ControlClient, masks: &[&str]) {
         at(50),
         at(90)
     );
-    if let Some(path) = std::env::var_os("BENCH_ROWS").filter(|path| !path.is_empty()) {
-        // What Eclipse Ankaios needs for a small read, and what is promised of that.
-        let promise = if masks == ["agents.agent_A.tags"] {
-            "0.19\t1"
-        } else {
-            "\t"
-        };
-        let row = format!("control interface: {what}\tms\t{}\t{promise}\n", at(50));
-        let file = fs::File::options().create(true).append(true).open(path);
-        file.and_then(|mut file| file.write_all(row.as_bytes()))
-            .expect("the file of BENCH_ROWS is writable");
-    }
+    // What Eclipse Ankaios needs for a small read, and what is promised of that.
+    let promise = if masks == ["agents.agent_A.tags"] {
+        "0.19\t1"
+    } else {
+        "\t"
+    };
+    append_rows(&format!(
+        "control interface: {what}\tms\t{}\t{promise}\n",
+        at(50)
+    ));
 }
 
 fn answered(message: ToWorkload) {

@@ -1,31 +1,23 @@
-//! What checks of workloads cost: `just bench lifecycle`. Server and agent are real, the engine is
-//! the scripted one, and this program listens on the ports.
+//! `bench lifecycle`: what checks of workloads cost. Server and agent are real, the engine is the
+//! scripted one, and this program listens on the ports.
 //!
-//! Thread: `main`. Owns: one cluster at a time. Prints CPU, memory and threads of the agent.
+//! Thread: `main` of the bench, one that accepts connections. Owns: one cluster at a time. Prints
+//! CPU, memory and threads of the agent.
 
-#![allow(unreachable_pub)]
-// Its files offer each other what they have, and nobody else.
-
-// It starts processes, takes times and prints them.
-#![allow(clippy::disallowed_methods, clippy::print_stdout)]
-
-#[allow(dead_code, unused_imports)] // The process tests use all of it, these a part.
-#[path = "../support/mod.rs"]
-mod support;
-
-use std::fs;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use support::process::{cpu_ticks, thread_names};
-use support::{Cluster, manifest, workload};
+use super::process::pss_of;
+use crate::support::process::{cpu_ticks, thread_names};
+use crate::support::{Cluster, manifest, workload};
 
 const WORKLOADS: usize = 100;
 /// Everything is started and given back by then (`limits::SETTLE_AFTER`).
 const SETTLED: Duration = Duration::from_secs(6);
 const MEASURED: Duration = Duration::from_secs(20);
 
-fn main() {
+/// Returns true: there is no relation to keep.
+pub fn run() -> bool {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let port = listener.local_addr().expect("it is bound").port();
     std::thread::spawn(move || listener.incoming().for_each(drop));
@@ -42,6 +34,7 @@ fn main() {
         "ready by tcp, refused, every 500 ms",
         "lifecycle: {ready: {tcp: {port: 1}, deadlineMs: 0}}",
     );
+    true
 }
 
 fn measure(what: &str, lifecycle: &str) {
@@ -63,13 +56,9 @@ fn measure(what: &str, lifecycle: &str) {
     let before = cpu_ticks(pid);
     std::thread::sleep(MEASURED);
     let percent = (cpu_ticks(pid) - before) as f64 / MEASURED.as_secs_f64();
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-    let pss = rollup
-        .lines()
-        .find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix(" kB"));
     let threads = thread_names(pid).len();
     println!(
         "agent with {WORKLOADS} workloads, {what}: {percent:.2} % of a core, {} KiB PSS, {threads} threads",
-        pss.unwrap_or("?")
+        pss_of(pid) / 1024
     );
 }

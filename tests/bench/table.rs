@@ -4,12 +4,24 @@
 
 use std::io::Write as _;
 
-/// One line: what, unit, ours, theirs and the promised share, if there are any.
+/// What a measured number is held against.
+#[derive(Clone, Copy)]
+enum Promise {
+    /// Only good to know.
+    None,
+    /// At most `share` of what Eclipse Ankaios needs.
+    OfPeer { peer: f64, share: f64 },
+    /// At most `share`, if there is one, of what was measured beside it in the same run.
+    Beside { base: f64, share: Option<f64> },
+    /// A count that is so large at most.
+    AtMost { most: f64 },
+}
+
 struct Row {
     what: String,
     unit: &'static str,
     ours: f64,
-    promise: Option<(f64, f64)>,
+    promise: Promise,
 }
 
 #[derive(Default)]
@@ -18,90 +30,124 @@ pub struct Table {
 }
 
 impl Table {
-    /// A number with a promise about it: `share` of `peer` at most.
-    pub fn promised(&mut self, what: &str, unit: &'static str, ours: f64, peer: f64, share: f64) {
+    fn add(&mut self, what: &str, unit: &'static str, ours: f64, promise: Promise) {
         self.rows.push(Row {
             what: what.to_owned(),
             unit,
             ours,
-            promise: Some((peer, share)),
+            promise,
         });
+    }
+
+    /// A number with a promise about it: `share` of `peer` at most.
+    pub fn promised(&mut self, what: &str, unit: &'static str, ours: f64, peer: f64, share: f64) {
+        self.add(what, unit, ours, Promise::OfPeer { peer, share });
     }
 
     /// A number that is only good to know.
     pub fn noted(&mut self, what: &str, unit: &'static str, ours: f64) {
-        self.rows.push(Row {
-            what: what.to_owned(),
-            unit,
-            ours,
-            promise: None,
-        });
+        self.add(what, unit, ours, Promise::None);
+    }
+
+    /// A number beside another one of the same run, of which it is `share` at most.
+    pub fn beside(
+        &mut self,
+        what: &str,
+        unit: &'static str,
+        ours: f64,
+        base: f64,
+        share: Option<f64>,
+    ) {
+        self.add(what, unit, ours, Promise::Beside { base, share });
+    }
+
+    /// A count that is `most` at most.
+    pub fn counted(&mut self, what: &str, ours: f64, most: f64) {
+        self.add(what, "", ours, Promise::AtMost { most });
     }
 
     /// Prints the table; appends its rows to the file that `BENCH_ROWS` names, where `bench report`
     /// finds them.
     pub fn print(&self) {
-        if let Some(path) = std::env::var_os("BENCH_ROWS").filter(|path| !path.is_empty()) {
-            let text =
-                |promise: Option<f64>| promise.map(|value| value.to_string()).unwrap_or_default();
-            let row = |row: &Row| {
-                let (peer, share) = (
-                    row.promise.map(|promise| promise.0),
-                    row.promise.map(|promise| promise.1),
-                );
-                format!(
-                    "{}\t{}\t{}\t{}\t{}\n",
-                    row.what,
-                    row.unit,
-                    row.ours,
-                    text(peer),
-                    text(share)
-                )
-            };
-            let rows: String = self.rows.iter().map(row).collect();
-            let file = std::fs::File::options()
-                .create(true)
-                .append(true)
-                .open(path);
-            file.and_then(|mut file| file.write_all(rows.as_bytes()))
-                .expect("the file of BENCH_ROWS is writable");
-        }
-        let line = |what: &str,
-                    unit: &str,
-                    ours: &str,
-                    peer: &str,
-                    ratio: &str,
-                    share: &str,
-                    met: &str| {
-            println!("{what:<62}{unit:>6}{ours:>10}{peer:>10}{ratio:>8}{share:>9}  {met}");
-        };
-        line("", "", "MEASURED", "PEER", "RATIO", "PROMISE", "MET");
-        for Row {
-            what,
-            unit,
-            ours,
-            promise,
-        } in &self.rows
-        {
-            let ours_text = number(*ours);
-            match promise {
-                None => line(what, unit, &ours_text, "", "", "", ""),
-                Some((peer, share)) => {
-                    let ratio = ours / peer;
-                    let met = if ratio <= *share { "yes" } else { "NO" };
-                    line(
-                        what,
-                        unit,
-                        &ours_text,
-                        &number(*peer),
-                        &format!("{ratio:.3}"),
-                        &share.to_string(),
-                        met,
-                    );
-                }
-            }
+        let rows: String = self.rows.iter().map(Row::as_reported).collect();
+        append_rows(&rows);
+        let has_peer = self.rows.iter().any(Row::is_of_peer);
+        let second = if has_peer { "PEER" } else { "BESIDE" };
+        print_line(["", "", "MEASURED", second, "RATIO", "PROMISE", "MET"]);
+        for row in &self.rows {
+            row.print();
         }
     }
+}
+
+/// Appends lines to the file that `BENCH_ROWS` names, if there is one.
+pub fn append_rows(rows: &str) {
+    let Some(path) = std::env::var_os("BENCH_ROWS").filter(|path| !path.is_empty()) else {
+        return;
+    };
+    let file = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(path);
+    let mut file = file.expect("the file of BENCH_ROWS is writable");
+    file.write_all(rows.as_bytes())
+        .expect("the file of BENCH_ROWS is writable");
+}
+
+fn print_line(cells: [&str; 7]) {
+    let [what, unit, ours, peer, ratio, share, met] = cells;
+    println!("{what:<74}{unit:>6}{ours:>10}{peer:>10}{ratio:>8}{share:>9}  {met}");
+}
+
+impl Row {
+    fn is_of_peer(&self) -> bool {
+        matches!(self.promise, Promise::OfPeer { .. })
+    }
+
+    /// One line for `bench report`: what, unit, value, known value of the peer, promised share. What
+    /// was measured beside it is not of the peer.
+    fn as_reported(&self) -> String {
+        let known = match self.promise {
+            Promise::OfPeer { peer, share } => format!("{peer}\t{share}"),
+            _ => "\t".to_owned(),
+        };
+        format!("{}\t{}\t{}\t{known}\n", self.what, self.unit, self.ours)
+    }
+
+    fn print(&self) {
+        let ours = number(self.ours);
+        let (other, share) = match self.promise {
+            Promise::None => {
+                print_line([&self.what, self.unit, &ours, "", "", "", ""]);
+                return;
+            }
+            Promise::AtMost { most } => {
+                let met = met(self.ours <= most);
+                let most = most.to_string();
+                print_line([&self.what, self.unit, &ours, "", "", &most, met]);
+                return;
+            }
+            Promise::OfPeer { peer, share } => (peer, Some(share)),
+            Promise::Beside { base, share } => (base, share),
+        };
+        let ratio = self.ours / other;
+        let ratio_text = format!("{ratio:.3}");
+        let share_text = share.map_or_else(String::new, |share| share.to_string());
+        let met = share.map_or("", |share| met(ratio <= share));
+        print_line([
+            &self.what,
+            self.unit,
+            &ours,
+            &number(other),
+            &ratio_text,
+            &share_text,
+            met,
+        ]);
+    }
+}
+
+fn met(is_met: bool) -> &'static str {
+    if is_met { "yes" } else { "NO" }
 }
 
 /// Three digits that count.

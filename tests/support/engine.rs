@@ -266,7 +266,7 @@ impl Drop for FakeEngine {
 
 /// The fake engine's program. `cargo test` builds examples, `cargo test --test <name>` does not:
 /// then it is built here when it is missing or older than its sources.
-fn program() -> &'static Path {
+pub fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
         let test = std::env::current_exe().expect("the test knows its path");
