@@ -10,36 +10,31 @@ cargo := "scripts/cargo.sh"
 # List the recipes
 [private]
 default:
-    @'{{just_executable()}}' --justfile '{{justfile()}}' --list --unsorted
+    @'{{just_executable()}}' --justfile '{{justfile()}}' --list --unsorted --list-heading $'./justw RECIPE [ARGUMENT]...\n'
 
-# Install missing Debian packages on this machine; a second run does nothing
-[group('start')]
+# Install missing Debian packages on this machine. Every recipe that needs them does it first.
+[private]
 setup:
     @scripts/setup.sh
 
-# Build the three programs (development profile, with the features and dependencies that the tests compile)
+# The three programs, as the tests use them
 [group('start')]
 build: setup
     {{cargo}} build --locked --features multicall --bins --test tidy
 
-# Start a cluster of two agents on real podman, run the storage example and leave it running
+# A cluster of two agents on real podman with an example; `demo stop` removes it
 [group('start')]
-demo: setup
-    @scripts/demo.sh
+demo *action: setup
+    @scripts/demo.sh {{action}}
 
-# Stop the cluster of `demo` and remove its containers and files
-[group('start')]
-demo-stop:
-    @scripts/demo-stop.sh
-
-# Everything that must pass: check, deny, advisories, trace, all tests. CI runs this; the last lines list skipped steps
+# Everything that must pass before a change is sent: check, trace, all tests
 [group('test')]
 test: setup
     @scripts/test.sh '{{just_executable()}}'
 
 # Single programs are checked with a test, so that their dependencies have the features that they have in all other builds.
 #
-# Formatting, clippy as errors, shell scripts, the rules of tests/tidy.rs, the form of the commits since the last release
+# Format, clippy, scripts, commits, dependencies (licenses, advisories; needs the network)
 [group('test')]
 check: setup
     {{cargo}} fmt --all --check
@@ -50,93 +45,54 @@ check: setup
         {{cargo}} check --locked --bins --test tidy --no-default-features --features "$component"; \
     done
     {{cargo}} test --locked --features multicall --test tidy
+    scripts/deny.sh
 
-# Licenses, forbidden crates and sources of the dependencies
-[group('test')]
-deny: setup
-    @scripts/deny.sh
-
-# Known vulnerabilities of the dependencies; needs the network
-[group('test')]
-advisories: setup
-    @scripts/deny.sh advisories
-
-# The seeded simulation of server, agents and engine; `./justw sim 42` repeats one run
-[group('test')]
-sim seed='': setup
-    @scripts/sim.sh {{quote(seed)}}
-
-# A busy cluster for some minutes: memory, descriptors, threads and wake-ups must stay flat
-[group('test')]
-soak minutes='60': setup
-    @scripts/soak.sh {{quote(minutes)}}
-
-# The fuzz targets under cargo-fuzz, a minute each; `./justw fuzz 600 masks` runs one for ten minutes
-[group('test')]
-fuzz *args: setup
-    @scripts/fuzz.sh {{args}}
-
-# The test programs beside two busy processes for each core, and held to half of a core; `./justw test-busy loops process 5` is a part
-[group('test')]
-test-busy *args: setup
-    @scripts/test-busy.sh {{args}}
-
-# The tests that run real podman, in an image and container store of their own
-[group('test')]
-stest: setup
-    ANKAIOS_LEAVE_NOTHING_OUT=1 {{cargo}} test --locked --test system
-
-# The system tests on a newer Debian's podman with crun and with runc, in a root of its own; as root, about four minutes each
-[group('test')]
-engines *runtimes: setup
-    @scripts/engines.sh {{runtimes}}
-
-# Build for another architecture: `./justw cross aarch64`, or one component of `server`, `agent`, `cli`, `multicall`
-[group('device')]
-cross architecture='aarch64' component='all': setup
-    @cross/build.sh '{{architecture}}' '{{component}}'
-
-# Build for aarch64 and run the programs under qemu with this machine's `ank` and the fake engine
-[group('device')]
-cross-test: setup
-    @cross/test.sh
-
-# Write the crates that Cargo.lock names into the Yocto layer
-[group('device')]
-yocto-crates: setup
-    @python3 yocto/crates.py
-
-# Packages, units and watchdog on a real systemd, booted in a container; as root, two minutes
-[group('test')]
-systemd-test: setup
-    @scripts/systemd-test.sh
-
-# Packages, control groups 2 and power cuts within updates, in a guest of qemu; as root, ten minutes
-[group('test')]
-device-test: setup
-    @scripts/device-test.sh
-
-# Requirements without code or test; `./justw trace --strict` fails when there are any
+# Requirements without code or test; `trace --strict` fails when there are any
 [group('test')]
 trace *args:
     @scripts/trace.sh {{args}}
 
-# Debian packages ank-server, ank-agent and ank in target/debian
-[group('deliver')]
-deb: setup
-    @scripts/deb.sh
+# Tests on real podman; `stest --engine [crun|runc]` on that of a newer Debian, as root
+[group('test')]
+stest *args: setup
+    @scripts/stest.sh {{args}}
 
-# Stripped sizes and idle memory of the release programs against the budget
+# The simulation of whole clusters from seeds; `sim 42` repeats one and shows it
+[group('test')]
+sim seed='': setup
+    @scripts/sim.sh {{quote(seed)}}
+
+# The fuzz targets under cargo-fuzz, a minute each; `fuzz 600 masks` is one for ten
+[group('test')]
+fuzz *args: setup
+    @scripts/fuzz.sh {{args}}
+
+# The tests on a machine without time for them; `test-busy loops process 5` is a part
+[group('test')]
+test-busy *args: setup
+    @scripts/test-busy.sh {{args}}
+
+# Packages on a booted Debian: `device systemd` in a container, `device qemu` in a guest; as root
+[group('test')]
+device kind: setup
+    @scripts/device.sh {{quote(kind)}}
+
+# Release programs for aarch64, or one: `cross aarch64 agent`; `cross test` runs them under qemu
+[group('deliver')]
+cross *args: setup
+    @cross/build.sh {{args}}
+
+# What a release consists of: `release deb`, Debian packages; `release crates`, the list for Yocto
+[group('deliver')]
+release *parts: setup
+    @scripts/release.sh {{parts}}
+
+# Sizes and idle memory of the release programs against the budget
 [group('measure')]
 size: setup
     @scripts/size.sh
 
-# Size, memory, CPU and delays of the release programs; `./justw bench server`, `tls`, `agent`, `control`, `lifecycle`, `modes`, `usage`, `boot`, `update`, `size` or `load` is one part; PEER_BIN=<folder> beside other programs
+# Measures the release programs: `bench agent tls` are parts, `bench help` lists them
 [group('measure')]
-bench *names: setup
-    @scripts/bench.sh {{names}}
-
-# Draw the pictures of README.md from real runs: the terminal of the demo, the numbers of `bench` (20 minutes)
-[group('measure')]
-pictures: setup
-    @scripts/pictures.sh
+bench *parts: setup
+    @scripts/bench.sh {{parts}}

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Starts a server and two agents on real podman, runs the storage example of scripts/demo in three acts, prints the
-# states of the workloads, checks their order, and leaves the cluster running for experiments.
+# states of the workloads, checks their order, and leaves the cluster running for experiments. `demo.sh stop` stops that
+# cluster and removes its containers, images and files.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 . "$root/scripts/engine.sh"
 . "$root/scripts/cluster.sh"
@@ -9,10 +10,29 @@ demo=$cache/demo
 manifest=scripts/demo/storage.yaml
 cd "$root"
 
+stop_demo() {
+    if [ ! -d "$demo" ]; then
+        printf 'demo: nothing to stop\n'
+        return
+    fi
+    cluster_stop "$demo"
+    engine_remove "$demo/engine"
+    rm -rf "$demo"
+    printf 'demo: stopped, its containers and files are removed\n'
+}
+case "$*" in
+    '') ;;
+    stop)
+        stop_demo
+        exit 0
+        ;;
+    *) fail "the demo knows no '$*'" './justw demo, or ./justw demo stop' ;;
+esac
+
 bin=$(program_folder)
 ank=$bin/ank
 
-[ ! -d "$demo" ] || scripts/demo-stop.sh
+[ ! -d "$demo" ] || stop_demo
 mkdir -p "$demo"
 
 recorder=
@@ -161,4 +181,4 @@ try 'ank get workloads' 'the workloads and their states'
 try 'ank apply scripts/demo/storage_long.yaml' 'a logger that ends after 10 s and its storage'
 try 'ank delete workload storage_provider' 'waits until logger has ended'
 try 'podman ps --all' 'the containers behind it'
-try './justw demo-stop' 'ends the cluster and removes everything'
+try './justw demo stop' 'ends the cluster and removes everything'

@@ -1,22 +1,16 @@
 #!/usr/bin/env bash
-# Checks the dependencies with cargo-deny (rules in deny.toml). cargo-deny is built once into the cache folder, without
-# link-time optimisation: a good minute on two cores, which `./justw test` leaves to whoever wants it. CI does.
-#
-# deny.sh looks at licenses, forbidden crates and sources; `deny.sh advisories` at what is known against the dependencies.
+# Checks the dependencies with cargo-deny (rules in deny.toml): licenses, forbidden crates, sources, then what is known
+# against them. cargo-deny is built once into the cache folder, without link-time optimisation: a good minute on two cores.
+# `./justw test` leaves the check out where that has not been done; `./justw check` and CI do it.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 cd "$root"
 
-part=${1-rules}
-case $part in
-    rules | advisories) ;;
-    *) fail "there is nothing to check called '$part'" "deny.sh [advisories]" ;;
-esac
 wanted=0.20.2
 tools=$cache/tools/cargo-deny-$wanted
 deny=$tools/bin/cargo-deny
 
 if [ ! -x "$deny" ]; then
-    [ -z "${ANKAIOS_LEFT_OUT-}" ] || leave_out "$part of the dependencies" "cargo-deny is not built; './justw deny' builds it"
+    [ -z "${ANKAIOS_LEFT_OUT-}" ] || leave_out "check of the dependencies" "cargo-deny is not built; './justw check' builds it"
     printf 'deny: building cargo-deny %s, once\n' "$wanted"
     log=$(mktemp)
     if ! CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
@@ -29,13 +23,10 @@ if [ ! -x "$deny" ]; then
     rm -f "$log"
 fi
 
-if [ "$part" = rules ]; then
-    "$deny" check licenses bans sources
-    # The fuzz targets are a package of their own, with a lock file of their own.
-    "$deny" --manifest-path tests/fuzz/Cargo.toml --config deny.toml check licenses bans sources
-    exit
-fi
-# Their database is a git repository elsewhere. Not to reach it is no fault of this one.
+"$deny" check licenses bans sources
+# The fuzz targets are a package of their own, with a lock file of their own.
+"$deny" --manifest-path tests/fuzz/Cargo.toml --config deny.toml check licenses bans sources
+# The database of advisories is a git repository elsewhere. Not to reach it is no fault of this one.
 timeout 120 "$deny" fetch db >/dev/null 2>&1 ||
-    leave_out advisories "their database could not be fetched" "check the network: it comes from github.com"
+    leave_out advisories "their database could not be fetched" "all else was checked; the database comes from github.com"
 "$deny" check --disable-fetch advisories

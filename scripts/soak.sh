@@ -5,7 +5,7 @@
 cd "$root"
 
 minutes=${1:-60}
-[ $# -le 1 ] || fail "one time, not $#: $*" "./justw soak [MINUTES]"
+[ $# -le 1 ] || fail "one time, not $#: $*" "./justw bench soak [MINUTES]"
 # Before minutes of compiling. A week is enough.
 check_number 'the time in minutes' "$minutes" 1 10080
 

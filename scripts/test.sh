@@ -11,14 +11,14 @@ export ANKAIOS_LEFT_OUT
 logs=$target/test
 mkdir -p "$logs"
 mapfile -t programs < <(test_programs)
-stages=(check deny advisories trace build doc "${programs[@]}")
+stages=(check trace build doc "${programs[@]}")
 current=''
 
 # The commands that repeat what failed in a stage: each of its tests, or all of it.
 repeats() {
     local base name
     case $1 in
-        check | deny | advisories) echo "./justw $1" && return ;;
+        check) echo "./justw check" && return ;;
         trace) echo "./justw trace --strict" && return ;;
         build) base=--no-run ;;
         doc) base=--doc ;;
@@ -130,9 +130,7 @@ stage() {
 }
 test_with() { scripts/cargo.sh test --locked --features multicall "$@"; }
 
-for recipe in check deny advisories; do
-    stage "$recipe" "$1" --justfile "$root/justfile" --working-directory "$root" "$recipe"
-done
+stage check "$1" --justfile "$root/justfile" --working-directory "$root" check
 stage trace scripts/trace.sh --strict
 stage build test_with --no-run
 stage doc test_with --doc

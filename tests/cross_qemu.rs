@@ -1,7 +1,7 @@
 //! The programs that were built for aarch64, run by qemu, with this machine's `ank` and fake
 //! engine.
 //!
-//! Not a part of `cargo test`, which has no such programs: `just cross-test` builds them and runs
+//! Not a part of `cargo test`, which has no such programs: `./justw cross test` builds them and runs
 //! this file, with their folder in `ANKAIOS_CROSS_BIN`.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
@@ -27,7 +27,7 @@ const ELF_AARCH64: [u8; 2] = [0xb7, 0];
 
 fn folder() -> PathBuf {
     std::env::var_os("ANKAIOS_CROSS_BIN")
-        .expect("run by `just cross-test`, which sets ANKAIOS_CROSS_BIN")
+        .expect("run by `./justw cross test`, which sets ANKAIOS_CROSS_BIN")
         .into()
 }
 
@@ -44,7 +44,7 @@ fn qemu() -> PathBuf {
 fn foreign(program: &str) -> PathBuf {
     let path = folder().join(program);
     let bytes = fs::read(&path)
-        .unwrap_or_else(|error| panic!("'{}': {error}; `just cross aarch64`", path.display()));
+        .unwrap_or_else(|error| panic!("'{}': {error}; `./justw cross aarch64`", path.display()));
     assert_eq!(
         bytes[18..20],
         ELF_AARCH64,

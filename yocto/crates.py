@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the crates that Cargo.lock names, with their checksums, into a file of the Yocto layer: `./justw yocto-crates`.
+"""Writes the crates that Cargo.lock names, with their checksums, into a file of the Yocto layer: `./justw release crates`.
 
 With `--print` it prints that file and changes nothing; `--print FILE` reads another Cargo.lock.
 """
@@ -27,7 +27,7 @@ def packages_from_crates_io(lock):
 
 def recipe_part(packages):
     """The text of the crates file for these packages."""
-    lines = ["# Made from Cargo.lock by './justw yocto-crates'", "", 'SRC_URI += "\\']
+    lines = ["# Made from Cargo.lock by './justw release crates'", "", 'SRC_URI += "\\']
     for package in packages:
         name, version = package["name"], package["version"]
         lines.append(f"    crate://crates.io/{name}/{version};name={name}-{version} \\")

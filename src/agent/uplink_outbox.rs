@@ -196,7 +196,7 @@ impl UplinkOutbox {
         let is_next = slots.is_request_next();
         slots.requests.push_back((request, taken));
         drop(slots);
-        // Waking `uplink` to send it made a round trip 1.3 times as long in `just bench control`. A
+        // Waking `uplink` to send it made a round trip 1.3 times as long in `./justw bench control`. A
         // large request is encoded by `uplink` all the same, since `control` serves all workloads.
         if !(is_next && !is_large && self.0.send_unless_busy()) {
             self.0.wake();

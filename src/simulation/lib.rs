@@ -6,7 +6,7 @@
 //! decides, and checks what must always hold: [`engine`] that no workload ever has two containers,
 //! [`orders`] that dependencies are kept, [`guards`] that an update that failed leads back to what
 //! was before, [`settled`] that actual equals desired once faults stop. A seed that fails is made
-//! smaller by [`shrink`]. `just sim` runs it, `just sim 42` repeats a seed with all its events.
+//! smaller by [`shrink`]. `./justw sim` runs it, `./justw sim 42` repeats a seed with all its events.
 
 #![cfg(test)]
 #![cfg_attr(test, allow(clippy::disallowed_methods))]

@@ -65,7 +65,7 @@ const SHOWN: usize = 200;
 /// Seeds named of those that failed.
 const FAILURES_SHOWN: usize = 40;
 
-#[allow(clippy::print_stderr)] // For people who run `just sim`.
+#[allow(clippy::print_stderr)] // For people who run `./justw sim`.
 fn show(line: &str) {
     eprintln!("{line}");
 }

@@ -56,7 +56,23 @@ fn run(
 fn what_makes_no_sense_is_refused_by_its_name_before_anything_is_compiled() {
     type Settings = &'static [(&'static str, &'static str)];
     let folder = scratch::folder("refused");
-    let cases: [(&str, &[&str], Settings, &str); 21] = [
+    let cases: [(&str, &[&str], Settings, &str); 27] = [
+        ("demo.sh", &["halt"], &[], "the demo knows no 'halt'"),
+        ("device.sh", &["tank"], &[], "there is no device 'tank'"),
+        ("device.sh", &[], &[], "there is no device ''"),
+        ("release.sh", &["deb", "rpm"], &[], "no part 'rpm'"),
+        (
+            "stest.sh",
+            &["crun"],
+            &[],
+            "the system tests know no 'crun'",
+        ),
+        (
+            "stest.sh",
+            &["--engine", "kata"],
+            &[],
+            "no system tests with 'kata'",
+        ),
         ("sim.sh", &["abc"], &[], "the seed is 'abc'"),
         ("sim.sh", &["-5"], &[], "the seed is '-5'"),
         (
@@ -149,12 +165,34 @@ fn what_makes_no_sense_is_refused_by_its_name_before_anything_is_compiled() {
 }
 
 #[test]
+fn old_name_of_a_recipe_is_answered_with_the_new_one() {
+    let folder = scratch::folder("old-names");
+    for (old, new) in [
+        ("demo-stop", "demo stop"),
+        ("deny", "check"),
+        ("advisories", "check"),
+        ("soak", "bench soak"),
+        ("pictures", "bench pictures"),
+        ("engines", "stest --engine"),
+        ("cross-test", "cross test"),
+        ("systemd-test", "device systemd"),
+        ("device-test", "device qemu"),
+        ("deb", "release deb"),
+        ("yocto-crates", "release crates"),
+    ] {
+        let (code, errors) = run(folder.path(), "../justw", &[old], &[]);
+        let expected = format!("justw: '{old}' is now './justw {new}'\n");
+        assert_eq!((code, errors), (1, expected));
+    }
+}
+
+#[test]
 fn what_a_recipe_needs_is_installed_or_it_fails() {
     let folder = scratch::folder("needs");
     write_script(&folder.path().join("apt-get"), "exit 1");
     // Without /usr/sbin, where debootstrap is if there is one.
     let path = format!("{}:/usr/bin:/bin", folder.path().display());
-    let (code, errors) = run(folder.path(), "systemd-test.sh", &[], &[("PATH", &path)]);
+    let (code, errors) = run(folder.path(), "device-systemd.sh", &[], &[("PATH", &path)]);
     assert!(code == 1 && errors.contains("error: "), "{code} {errors}");
     let script = ". scripts/common.sh; leave_out 'a part' 'it cannot be had' 'get it'";
     let (code, errors) = shell(script);

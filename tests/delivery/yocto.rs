@@ -349,7 +349,7 @@ fn crates_are_those_of_the_lock_file() {
     assert!(printed.matches("crate://").count() > 100, "{printed}");
     assert!(
         recipe(CRATES) == printed,
-        "{CRATES} does not fit Cargo.lock: run './justw yocto-crates'"
+        "{CRATES} does not fit Cargo.lock: run './justw release crates'"
     );
     let version = locked_version(&read("Cargo.lock"), "grpcio-sys");
     assert!(

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs as root in the booted guest (scripts/device-test.sh), at each boot: the first installs the packages, starts both
+# Runs as root in the booted guest (scripts/device-qemu.sh), at each boot: the first installs the packages, starts both
 # services and leaves an update open, in which the power is cut; the next ones look at what is there after it. /opt/device
 # has the packages. How far it is stands on the disk.
 set -uo pipefail

@@ -1,7 +1,7 @@
 //! What is done with any bytes: one function per fuzz target. None may panic, whatever the bytes
 //! are.
 //!
-//! `just fuzz` runs them under cargo-fuzz, tests/fuzz_bounded.rs with a few thousand inputs from a
+//! `./justw fuzz` runs them under cargo-fuzz, tests/fuzz_bounded.rs with a few thousand inputs from a
 //! fixed seed. The inputs that both begin with stand here as well.
 
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 //! Thread: the test's. Owns: one cluster with the fake engine, the agent behind a proxy.
 //!
 //! `ANKAIOS_SOAK_MINUTES` is how long it goes on (half a minute otherwise), `ANKAIOS_SOAK_CURVE`
-//! names a file for the measured curves. `just soak` sets both.
+//! names a file for the measured curves. `./justw bench soak` sets both.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -43,7 +43,7 @@ pub const LIMIT: Duration = Duration::from_secs(180);
 pub const GRAIN: Duration = Duration::from_millis(25);
 
 /// Says that a test is left out on this machine: to whoever reads the output, and in the last lines
-/// of `just test`.
+/// of `./justw test`.
 ///
 /// # Panics
 /// Where a recipe was called by its name: who does that wants all of it.
@@ -58,7 +58,7 @@ pub fn leave_out(what: &str, why: &str) {
         let file = std::fs::File::options().append(true).open(path);
         let written =
             file.and_then(|mut file| file.write_all(format!("{what}: {why}\n").as_bytes()));
-        written.expect("the file of `just test` can be written");
+        written.expect("the file of `./justw test` can be written");
     }
 }
 

@@ -333,7 +333,7 @@ fn mqtt_bridge() {
     {
         return leave_out(
             "the example with MQTT",
-            "'mosquitto' is not installed; `just setup` does that",
+            "'mosquitto' is not installed; `./justw setup` does that",
         );
     }
     // The broker has the port of the page, in a network of its own.

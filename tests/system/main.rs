@@ -1,7 +1,7 @@
 //! The three programs as processes with a real podman, in an image and container store of its own
 //! per test.
 //!
-//! `just stest` runs these alone, and then none of them may be left out. They begin in the order of
+//! `./justw stest` runs these alone, and then none of them may be left out. They begin in the order of
 //! their names, so those that take longest have early ones.
 
 #![allow(unreachable_pub)] // Its files offer each other what they have, and nobody else.

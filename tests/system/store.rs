@@ -148,7 +148,7 @@ impl Podman {
         {
             leave_out(
                 "networks of containers",
-                &format!("'{missing}' is not installed; `just setup` does that"),
+                &format!("'{missing}' is not installed; `./justw setup` does that"),
             );
             return None;
         }

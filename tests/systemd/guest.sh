@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs as root in the booted system (scripts/systemd-test.sh): installs the packages, lets systemd supervise server
+# Runs as root in the booted system (scripts/device-systemd.sh): installs the packages, lets systemd supervise server
 # and agent, breaks both, removes the packages, and does the like with install.sh and with the init scripts. /mnt has the
 # packages, the programs of a build for tests, and what install.sh needs of the repository.
 set -uo pipefail

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Boots a Debian with its own systemd in a container (systemd-nspawn), installs the packages of `./justw deb` there and
+# Boots a Debian with its own systemd in a container (systemd-nspawn), installs the packages of `./justw release deb` there and
 # plays tests/systemd/guest.sh: a real service manager, a real podman. The system is made once into the cache folder
 # (600 MB), a run works on a copy. Without network; as fast as the machine.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 cd "$root"
 
-[ "$(id -u)" -eq 0 ] || fail "systemd-test boots a system, which needs root" "run it as root"
+[ "$(id -u)" -eq 0 ] || fail "device systemd boots a system, which needs root" "run it as root"
 grep -q ' cgroup2 ' /proc/self/mounts ||
-    fail "systemd-test needs cgroup2, which is not mounted here" "mount -t cgroup2 none /sys/fs/cgroup/unified"
+    fail "device systemd needs cgroup2, which is not mounted here" "mount -t cgroup2 none /sys/fs/cgroup/unified"
 missing=()
 have debootstrap || missing+=(debootstrap)
 have systemd-nspawn || missing+=(systemd-container)
@@ -42,7 +42,7 @@ END
     touch "$system/made"
 fi
 
-[ -n "$(ls target/debian/*.deb 2>/dev/null)" ] || scripts/deb.sh
+[ -n "$(ls target/debian/*.deb 2>/dev/null)" ] || scripts/release-deb.sh
 # The switch that freezes threads is only in builds for tests.
 scripts/cargo.sh build --quiet --locked --features multicall --bins --test tidy
 

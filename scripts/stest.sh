@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The system tests on the engine of a newer Debian: podman with crun and with runc, in a root that is made once in the
-# cache folder (800 MB, a minute) and used as it is. `engines.sh [crun|runc]...`; without a name both.
+# The system tests: stest.sh, on this machine's podman, in an image and container store of their own; stest.sh --engine
+# [crun|runc]..., on podman of a newer Debian with these runtimes (both without a name), as root, four minutes each.
 #
-# The tests see this machine's repository and compiled programs at the same paths, have processes, mounts and names of
-# their own, and a root of their own: with a mere chroot `podman import` fails. Control groups of version 1 are bound
-# folder by folder, without the one of version 2 beside them, which crun refuses; where there is version 2 alone, it is
-# bound as it is.
+# That Debian is a root which is made once in the cache folder (800 MB, a minute) and used as it is. The tests see this
+# machine's repository and compiled programs at the same paths, have processes, mounts and names of their own, and a root
+# of their own: with a mere chroot `podman import` fails. Control groups of version 1 are bound folder by folder, without
+# the one of version 2 beside them, which crun refuses; where there is version 2 alone, it is bound as it is.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 cd "$root"
 
@@ -55,6 +55,18 @@ if [ "${1-}" = --inside ]; then
     exec catatonit -- "$program" --test-threads="${RUST_TEST_THREADS:-$((2 * $(nproc)))}"
 fi
 
+if [ $# -eq 0 ]; then
+    ANKAIOS_LEAVE_NOTHING_OUT=1 scripts/cargo.sh test --locked --test system
+    exit
+fi
+[ "$1" = --engine ] || fail "the system tests know no '$1'" "./justw stest [--engine [crun|runc]...]"
+shift
+for runtime; do
+    case $runtime in
+        crun | runc) ;;
+        *) fail "there are no system tests with '$runtime'" "./justw stest [--engine [crun|runc]...]" ;;
+    esac
+done
 [ "$(id -u)" -eq 0 ] || leave_out engines "their root needs the rights of root"
 unshare --mount --pid --uts --ipc --fork true 2>/dev/null || leave_out engines "no namespaces of their own can be made here"
 have debootstrap || install_packages debootstrap

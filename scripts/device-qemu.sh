@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # A device: a guest of qemu with Debian 13, its own kernel, systemd and control groups of version 2. Installs the packages
-# of `./justw deb` there and plays tests/device/guest.sh, which has its power cut twice while an update is open: qemu is
+# of `./justw release deb` there and plays tests/device/guest.sh, which has its power cut twice while an update is open: qemu is
 # killed, and the guest booted again from the same disk. The system is made once into the cache folder (1.5 GB), a run works
 # on a copy. Without network; quick with a /dev/kvm of the machine itself, else ten minutes and more.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 cd "$root"
 
-[ "$(id -u)" -eq 0 ] || fail "device-test makes a system, which needs root" "run it as root"
+[ "$(id -u)" -eq 0 ] || fail "device qemu makes a system, which needs root" "run it as root"
 missing=()
 have debootstrap || missing+=(debootstrap)
 have qemu-system-x86_64 || missing+=(qemu-system-x86)
 have mke2fs || missing+=(e2fsprogs)
 [ "${#missing[@]}" -eq 0 ] || install_packages "${missing[@]}"
-[ "$(uname -m)" = x86_64 ] || fail "device-test boots a guest for x86_64" "use such a machine"
+[ "$(uname -m)" = x86_64 ] || fail "device qemu boots a guest for x86_64" "use such a machine"
 
 recipe=1 # Counts up when the system below changes.
 system=$cache/device-test/system-$recipe
@@ -50,7 +50,7 @@ END
     touch "$system.made"
 fi
 
-[ -n "$(ls target/debian/*.deb 2>/dev/null)" ] || scripts/deb.sh
+[ -n "$(ls target/debian/*.deb 2>/dev/null)" ] || scripts/release-deb.sh
 rm -rf "$work"
 mkdir -p "$work"
 qemu=
