@@ -15,11 +15,12 @@ for argument; do
     esac
 done
 
-# id<TAB>second column of the rows of one table: | `id` | needs or reason | ...
+# id<TAB>needs of each requirement in one section: a line '- `id`', and below it '*needs.* text', or only a text, which
+# is a reason.
 # shellcheck disable=SC2016
-table() {
+requirements() {
     sed -n "/^## $1\$/,/^## /p" docs/requirements.md |
-        sed -n 's/^| *`\(swdd~[^`]*\)` *| *\([^|]*[^| ]\) *|.*/\1\t\2/p'
+        sed -n '/^- `swdd~/ { N; s/^- `\([^`]*\)`\n *\(\*\([^*]*\)\.\*\)\{0,1\}.*/\1\t\3/p; }'
 }
 
 # kind<TAB>id<TAB>place of every tag. Sources need not be a git repository; what is built is none.
@@ -59,5 +60,5 @@ awk -F '\t' -v strict="$strict" -v list="$list" '
         if (unknown) printf "trace: %d unknown ids\n", unknown
         exit unknown > 0 || (strict && open > 0)
     }
-' source=requirements <(table 'Of Ankaios') source=own <(table 'Our own') \
-    source=replaced <(table Replaced) source=tags <(tags)
+' source=requirements <(requirements 'Of Ankaios') source=own <(requirements 'Our own') \
+    source=replaced <(requirements Replaced) source=tags <(tags)

@@ -275,7 +275,7 @@ fn tags_are_compared_in_sources_without_a_repository() {
     let tag = |kind: &str| format!("// [{kind}{}swdd~one~1]\n", "->");
     write(
         "docs/requirements.md",
-        "## Of Ankaios\n\n| `swdd~one~1` | impl, utest | It does. |\n\n## Our own\n",
+        "## Of Ankaios\n\n- `swdd~one~1`\n  *impl, utest.* It does.\n\n## Our own\n",
     );
     write("src/one.rs", &tag("impl"));
     write("proto/one.proto", "");
