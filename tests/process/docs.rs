@@ -95,6 +95,33 @@ fn each_link_of_a_page_leads_to_a_file_and_a_heading_that_exist() {
     assert!(checked > 100, "{checked}");
 }
 
+/// The blocks of all pages that are whole manifests.
+fn manifests() -> Vec<String> {
+    let mut manifests = Vec::new();
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).expect("it can be read");
+        for block in text.split("```yaml\n").skip(1) {
+            let block = block.split("\n```").next().unwrap_or_default();
+            if block.starts_with("apiVersion: v1\nworkloads:\n") {
+                manifests.push(format!("{block}\n"));
+            }
+        }
+    }
+    manifests
+}
+
+#[test]
+fn manifests_of_all_pages_are_valid() {
+    let cluster = Cluster::prepare();
+    let manifests = manifests();
+    assert!(manifests.len() > 5, "{manifests:?}");
+    for manifest in manifests {
+        let file = cluster.write("page.yaml", &manifest).display().to_string();
+        let output = cluster.bare_ank(&["validate", &file]);
+        assert_eq!(output.code, 0, "{manifest}{}", output.stderr);
+    }
+}
+
 #[test]
 fn the_first_manifest_never_started_and_its_deny_rule_denied_nothing() {
     let cluster = Cluster::start(&["agent_A"]);
