@@ -50,7 +50,7 @@ use ankaios_platform::service_manager::StatusBoard;
 use ankaios_platform::watchdog::Heartbeat;
 use ankaios_wire::limits::SERVER_INBOX;
 use ankaios_wire::peer::PeerEvent;
-use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
+use crossbeam_channel::{Receiver, RecvError, Sender, bounded, never, select_biased};
 use deletes::Deletes;
 use effects::{Effect, Effects};
 use essential::OlderUpdates;
@@ -82,6 +82,8 @@ pub enum ServerEvent {
     Peer(PeerEvent),
     /// The mutating hooks are done with an update.
     Hooks(HookOutcome),
+    /// The thread `metrics` requests the numbers.
+    Numbers(NumbersRequest),
     /// A peer for which requests wait may have room for responses, or more requests may be served.
     Room,
     /// There is something to do without an event, see [`ServerLoop::due`].
@@ -105,6 +107,23 @@ impl Wake for WakeLoop {
     fn wake(self: Arc<Self>) {
         let _ = self.0.try_send(()); // Full: it is being woken already.
     }
+}
+
+/// What wakes the loop, beside what has arrived and what is due.
+struct Inputs<'l> {
+    stop: &'l Receiver<()>,
+    outcomes: Receiver<HookOutcome>,
+    events: &'l Receiver<PeerEvent>,
+    room: Receiver<()>,
+    woken: &'l Receiver<()>,
+}
+
+/// The event of an outcome of hooks; `None` when their thread has ended.
+fn of_hooks(outcome: Result<HookOutcome, RecvError>) -> Option<ServerEvent> {
+    if outcome.is_err() {
+        log::error!("The thread of the mutating hooks has ended; ending the server.");
+    }
+    outcome.ok().map(ServerEvent::Hooks)
 }
 
 /// The present time; stands still until there is a clock.
@@ -260,58 +279,74 @@ impl ServerLoop {
         clock: &impl Clock,
         heartbeat: &Heartbeat,
     ) {
-        let outcomes = self
-            .hooks
-            .as_ref()
-            .map_or_else(never, |hooks| hooks.outcomes().clone());
-        let mut metrics = self.metrics.take().unwrap_or_else(never);
         let (wake, room) = bounded(1);
-        // The second is closed, so there is always something.
-        let (nothing, (_, arrived)) = (never(), bounded::<()>(0));
+        let inputs = Inputs {
+            stop,
+            outcomes: self.hook_outcomes(),
+            events,
+            room,
+            woken: heartbeat.woken(),
+        };
         self.set_clock(clock.clone());
         self.set_cpu_time(CpuTime::of_thread());
         self.room = RoomWaker(Waker::from(Arc::new(WakeLoop(wake))));
-        let mut rest_until = clock.now();
+        let mut room_not_before = clock.now();
         loop {
             heartbeat.turn();
             self.arrived
                 .extend(events.try_iter().take(SERVER_INBOX - self.arrived.len()));
-            let due = self.due().map_or_else(never, |at| clock.alarm(at));
-            let event = select_biased! { // The end first: a flood of events must not delay it.
-                recv(stop) -> _ => return,
-                recv(outcomes) -> outcome => match outcome {
-                    Ok(outcome) => ServerEvent::Hooks(outcome),
-                    Err(_) => return log::error!("The thread of the mutating hooks has ended; ending the server."),
-                },
-                recv(if self.arrived.is_empty() { &nothing } else { &arrived }) -> _ => match self.next_arrived() {
-                    Some(event) => ServerEvent::Peer(event),
-                    None => continue,
-                },
-                recv(events) -> event => match event {
-                    Ok(event) => ServerEvent::Peer(event),
-                    Err(_) => return,
-                },
-                recv(metrics) -> reply => {
-                    match reply {
-                        // Nobody waits for it any more.
-                        Ok(reply) => _ = reply.try_send(self.numbers()),
-                        Err(_) => metrics = never(), // Its thread has ended, as this one will.
-                    }
-                    continue;
-                }
-                // Last: a peer whose requests wait has not read its earlier responses.
-                recv(room) -> _ => ServerEvent::Room,
-                recv(due) -> _ => ServerEvent::Due,
-                recv(heartbeat.woken()) -> _ => continue,
+            let Some(event) = self.next_event(&inputs, clock) else {
+                return;
             };
             self.turn(event, clock);
-            // But a flood of events must not keep it waiting for ever: it gets half of the time.
+            // A flood of events must not keep waiting requests from being served: these get up to
+            // half of the time.
             let begin = clock.now();
-            if begin >= rest_until && room.try_recv().is_ok() {
+            if begin >= room_not_before && inputs.room.try_recv().is_ok() {
                 self.turn(ServerEvent::Room, clock);
                 let end = clock.now();
-                rest_until = end + end.saturating_duration_since(begin);
+                room_not_before = end + end.saturating_duration_since(begin);
             }
+        }
+    }
+
+    fn hook_outcomes(&self) -> Receiver<HookOutcome> {
+        match &self.hooks {
+            Some(hooks) => hooks.outcomes().clone(),
+            None => never(),
+        }
+    }
+
+    /// Waits for the next event, of several the first in this order. `None` ends the loop.
+    fn next_event(&mut self, inputs: &Inputs<'_>, clock: &impl Clock) -> Option<ServerEvent> {
+        let has_arrived = !self.arrived.is_empty();
+        if has_arrived {
+            select_biased! { // Only these come before it, and nothing is waited for.
+                recv(inputs.stop) -> _ => return None,
+                recv(inputs.outcomes) -> outcome => return of_hooks(outcome),
+                default => {}
+            }
+            if let Some(event) = self.next_arrived() {
+                return Some(ServerEvent::Peer(event));
+            }
+        }
+        let metrics = self.metrics.clone().unwrap_or_else(never);
+        let due = self.due().map_or_else(never, |at| clock.alarm(at));
+        select_biased! { // The end first: a flood of events must not delay it.
+            recv(inputs.stop) -> _ => None,
+            recv(inputs.outcomes) -> outcome => of_hooks(outcome),
+            recv(inputs.events) -> event => event.ok().map(ServerEvent::Peer),
+            recv(metrics) -> reply => match reply {
+                Ok(reply) => Some(ServerEvent::Numbers(reply)),
+                Err(_) => {
+                    self.metrics = None; // Its thread has ended, as this one will.
+                    Some(ServerEvent::Due)
+                }
+            },
+            // Last: a peer whose requests wait has not read its earlier responses.
+            recv(inputs.room) -> _ => Some(ServerEvent::Room),
+            recv(due) -> _ => Some(ServerEvent::Due),
+            recv(inputs.woken) -> _ => Some(ServerEvent::Due),
         }
     }
 
@@ -330,15 +365,18 @@ impl ServerLoop {
         self.begun = (self.cpu.0)();
         self.take_store_report();
         self.workloads.states.observe(self.is_observed());
+        self.handle(event);
+        self.settle();
+    }
+
+    fn handle(&mut self, event: ServerEvent) {
         match event {
             ServerEvent::Peer(PeerEvent::Opened {
                 peer,
                 hello,
                 source,
                 outbox,
-            }) => {
-                self.peer_opened(peer, hello, source.into(), outbox);
-            }
+            }) => self.peer_opened(peer, hello, source.into(), outbox),
             ServerEvent::Peer(PeerEvent::Message {
                 peer,
                 message,
@@ -346,13 +384,20 @@ impl ServerLoop {
             }) => self.message_received(peer, message, room),
             ServerEvent::Peer(PeerEvent::Closed { peer }) => self.peer_gone(peer),
             ServerEvent::Hooks(outcome) => self.hooks_done(outcome),
+            ServerEvent::Numbers(reply) => {
+                let _ = reply.try_send(self.numbers()); // It may not wait any more.
+            }
             ServerEvent::Room => _ = self.serve_waiting(),
             ServerEvent::Due => {}
         }
+    }
+
+    /// Does what follows from an event, until nothing more follows.
+    fn settle(&mut self) {
         loop {
-            std::mem::take(&mut self.unpublished)
-                .into_iter()
-                .for_each(|changes| self.publish(changes));
+            for changes in std::mem::take(&mut self.unpublished) {
+                self.publish(changes);
+            }
             self.respond_with_usage();
             // The messages about the end of one peer may fail for the next one; each can fail once
             // only.
@@ -360,7 +405,9 @@ impl ServerLoop {
                 self.peer_gone(peer);
                 self.respond_with_usage();
             }
-            if !(self.settle_updates() | self.settle_restarts()) {
+            let are_updates_settled = !self.settle_updates();
+            let are_restarts_settled = !self.settle_restarts();
+            if are_updates_settled && are_restarts_settled {
                 return;
             }
         }

@@ -36,7 +36,7 @@ const MODE_SWITCHES: Family = Family::counter(
 );
 
 /// Where the thread `metrics` requests the numbers: it sends where their text is put.
-pub(crate) type NumbersRequest = Sender<String>;
+pub type NumbersRequest = Sender<String>;
 
 /// Requests the numbers from the server; `None` when it has ended, or is busy for long.
 pub fn requested(requests: &Sender<NumbersRequest>) -> Option<String> {
