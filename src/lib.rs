@@ -16,7 +16,9 @@
 //! wire/           the only place that knows protobuf, grpcio, rustls and the sockets of connections
 //! server/         manifest in, plans out, states in, responses out: ServerLoop
 //!   requests.rs, waiting_requests.rs         what clients ask, and who is served first
-//!   update.rs, prepare.rs, plan.rs, commit.rs   an update: read, checked, compared, carried out
+//!   effects.rs                       what parts want to happen outside of them; lib.rs does it
+//!   updates/                         the part with workloads and states: commits, reports, restarts
+//!   update.rs, prepare.rs, plan.rs   an update: read, checked, compared
 //!   guarded/      updates that are staged, judged and rolled back as a whole
 //!   connections.rs, peers.rs                 who is connected, and the states that agents report
 //! agent/          plans in, containers running, states out

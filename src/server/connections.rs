@@ -8,20 +8,13 @@ use super::events::Changes;
 use super::lasting::Kind;
 use super::peers::{Agent, Peer};
 use super::requester::Requester;
-use super::workloads::{NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
 use ankaios_model::complete_state::AgentAttributes;
-use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::execution_state::WorkloadState;
 use ankaios_model::messages::{AgentHello, AgentLoad, FromServer, ToServer};
-use ankaios_model::names::{InstanceName, Name, excerpt};
+use ankaios_model::names::{Name, excerpt};
 use ankaios_platform::logging::log_source;
 use ankaios_wire::outbox::Outbox;
 use ankaios_wire::peer::{PeerEvent, PeerHello, PeerId, Room, Service};
-use std::collections::BTreeSet;
-
-/// The report of an instance that has no state any more.
-pub(super) fn removed(instance: InstanceName) -> WorkloadState {
-    WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))
-}
 
 impl ServerLoop {
     pub(super) fn peer_opened(
@@ -87,7 +80,7 @@ impl ServerLoop {
             self.remove_peer(old);
             self.end_logs_of_peer(old, &name);
         }
-        let mut states = self.workloads.reported_states();
+        let mut states = self.updates.workloads().reported_states();
         states.retain(|state| state.instance.agent != name);
         let result = outbox.put_first_states(&states);
         self.peers.streams.insert(
@@ -101,7 +94,7 @@ impl ServerLoop {
         );
         self.peers.check(id, result);
         log::info!("Agent '{name}' connected.");
-        self.deletes.forget_agent(&name);
+        self.updates.agent_connected(&name);
         let attributes = AgentAttributes { load: None, tags };
         let mut changes = Changes::default();
         changes.agent(
@@ -109,27 +102,17 @@ impl ServerLoop {
             self.peers.agents.get(&name).map(|agent| &agent.attributes),
             Some(&attributes),
         );
-        let states = self
-            .workloads
-            .states
-            .of_agent(&name)
-            .map(|(instance, _)| instance);
-        let unwanted: BTreeSet<InstanceName> = states
-            .filter(|one| self.workloads.is_unwanted(one))
-            .collect();
-        let resent = Some(BTreeSet::new());
         let agent = Agent {
             peer: id,
             attributes,
             capabilities,
-            unconfirmed: unwanted,
-            resent,
             to_prepare: vec![],
         };
         self.peers.agents.insert(name.clone(), agent);
         self.send_list(&name);
         let own = self
-            .workloads
+            .updates
+            .workloads()
             .effective
             .values()
             .filter(|added| added.instance.agent == name)
@@ -159,28 +142,11 @@ impl ServerLoop {
         log::info!("Agent '{name}' disconnected.");
         let agent = self.peers.agents.remove(name);
         self.judge_lost(name);
-        let never_wanted = self.workloads.unwanted.agent_gone(name);
-        let report = |instance: InstanceName| {
-            let is_gone = never_wanted.contains(&instance);
-            let phase = if is_gone {
-                Phase::Removed
-            } else {
-                Phase::AgentDisconnected
-            };
-            WorkloadState::new(instance, ExecutionState::plain(phase))
-        };
-        let known = self
-            .workloads
-            .states
-            .of_agent(name)
-            .map(|(instance, _)| instance);
-        let lost = known
-            .filter(|one| !self.workloads.placeholders.contains(one))
-            .map(report)
-            .collect();
         let mut changes = Changes::default();
         changes.agent(name, agent.as_ref().map(|agent| &agent.attributes), None);
-        self.take_states(lost, changes);
+        let (now, mut effects) = (self.now(), Effects::default());
+        self.updates.agent_gone(name, changes, now, &mut effects);
+        self.apply(effects);
     }
 
     /// Removes a stream and its requests, except for logs.
@@ -259,101 +225,16 @@ impl ServerLoop {
 
     // ---------------------------------------------------------------- reports
 
-    /// An agent reports its own workloads only: states of others are ignored.
-    fn states_reported(&mut self, name: &Name, mut states: Vec<WorkloadState>) {
-        let all = states.len();
-        let agent = self.peers.agents.get_mut(name);
-        states.retain(|state| agent.is_some() && state.instance.agent == *name);
-        if states.len() < all {
-            log::warn!(
-                "Ignoring {} workload states that '{name}' may not report.",
-                all - states.len()
-            );
-        }
-        let Some(agent) = agent else { return };
-        let mut refused = 0;
-        let (workloads, deletes) = (&mut self.workloads, &self.deletes);
-        states.retain_mut(|WorkloadState { instance, state }| {
-            agent.unconfirmed.remove(instance);
-            if workloads.is_wanted(instance) {
-                return true;
-            }
-            state.cut_info(UNWANTED_INFO_MAX);
-            if state.phase == Phase::Removed {
-                // The end of what nobody knows is nothing new.
-                let was_known = workloads.unwanted.remove(instance);
-                return was_known
-                    || workloads.states.get(instance).is_some()
-                    || deletes.knows(instance);
-            }
-            let is_kept = workloads.unwanted.report(instance);
-            refused += usize::from(!is_kept);
-            is_kept
-        });
-        if refused > 0 {
-            log::warn!(
-                "Ignoring {refused} states of workloads that '{name}' should not have: there are too many of such, or more \
-                 than {NEVER_WANTED_OF_WORKLOAD} of one workload."
-            );
-        }
-        let failures = self.new_failures(&states);
-        self.take_states(states, Changes::default());
-        failures
-            .iter()
-            .for_each(|failure| self.essential_failed(failure));
+    fn states_reported(&mut self, name: &Name, states: Vec<WorkloadState>) {
+        let (now, mut effects) = (self.now(), Effects::default());
+        self.updates
+            .states_reported(name, states, now, &mut effects);
+        self.apply(effects);
     }
 
-    /// The first report of the agent has ended: what it lost while it was away, and is not wanted
-    /// any more, is gone. Nobody else could ever report that.
     fn all_states_reported(&mut self, name: &Name) {
-        let Some(agent) = self.peers.agents.get_mut(name) else {
-            return;
-        };
-        agent.resent = None;
-        let mut gone = std::mem::take(&mut agent.unconfirmed);
-        gone.retain(|instance| self.workloads.states.get(instance).is_some());
-        self.states_reported(name, gone.into_iter().map(removed).collect());
-    }
-
-    /// Stores states that their agent may report, or that follow from its loss, and passes them on.
-    /// `changes` come with them.
-    fn take_states(&mut self, states: Vec<WorkloadState>, changes: Changes) {
-        let now = self.now();
-        for WorkloadState { instance, state } in &states {
-            log::debug!("The state of '{instance}' is '{state}'.");
-            self.timings
-                .report(instance, state, now, self.workloads.is_wanted(instance));
-            let was_staged = self.workloads.placeholders.remove(instance);
-            self.guarded.reported(instance, was_staged);
-            self.workloads.states.set(instance, state.clone());
-            if state.phase == Phase::Removed {
-                self.deletes.forget_stopping(instance);
-                // For a wanted instance this may be the end of an earlier form; the present one
-                // waits for what was sent last.
-                if !self.workloads.is_wanted(instance) {
-                    self.deletes.forget_sent(instance);
-                }
-            }
-        }
-        self.judge(&states);
-        self.publish(changes);
-        for removed in states
-            .iter()
-            .filter(|state| state.state.phase == Phase::Removed)
-        {
-            // Another one may have come with the same report.
-            self.end_requests_of_gone(&removed.instance);
-        }
-        self.peers.broadcast_states(&states);
-        let mut effects = Effects::default();
-        self.deletes.resend_unknown(
-            &states,
-            &self.workloads,
-            &mut self.peers.agents,
-            &mut effects,
-        );
-        let changed = states.iter().map(|state| &state.instance);
-        self.deletes.relieve(changed, &self.workloads, &mut effects);
+        let (now, mut effects) = (self.now(), Effects::default());
+        self.updates.all_states_reported(name, now, &mut effects);
         self.apply(effects);
     }
 

@@ -1,25 +1,54 @@
 //! What the parts of the server want to happen outside of them.
 //!
-//! A part changes its own fields only. A call that affects peers, subscribers or the disk adds
-//! effects to a list, and [`super::ServerLoop::apply`] carries them out in their order. A call
-//! without such a list is a question or changes nothing but the part.
+//! A part changes its own fields only. A call that affects peers, subscribers, other parts or the
+//! disk adds effects to a list, and [`super::ServerLoop::apply`] carries them out in their order. A
+//! call without such a list is a question, or changes nothing but the part.
 //!
 //! Thread: `server`; plain values.
 
 use super::events::Changes;
 use ankaios_model::execution_state::WorkloadState;
-use ankaios_model::messages::FromServer;
-use ankaios_model::names::Name;
+use ankaios_model::messages::{AddedWorkload, FromServer};
+use ankaios_model::names::{InstanceName, Name};
 
-/// One thing to do outside of the part that returns it.
+/// One thing to do outside of the part that wants it.
 #[derive(Debug)]
 pub(crate) enum Effect {
+    // ------------------------------------------------------------------- peers
     /// Send a message to an agent, if it is connected.
     SendToAgent { agent: Name, message: FromServer },
+    /// Send states to every stream that receives broadcasts, and to no agent its own.
+    Broadcast(Vec<WorkloadState>),
     /// Send states to command lines of an earlier version only.
     BroadcastToClis(Vec<WorkloadState>),
+    // ------------------------------------------------------------- subscribers
     /// Notify subscribers of these changes and of all states that have changed.
     Publish(Changes),
+    /// The same at the end of the event, after the response.
+    PublishLater(Changes),
+    // -------------------------------------------------------------------- disk
+    /// Store the desired state and all guarded updates.
+    Store,
+    // ------------------------------------------------------------- other parts
+    /// The effective workloads have changed.
+    Replaced {
+        added: Vec<AddedWorkload>,
+        deleted: Vec<InstanceName>,
+    },
+    /// States were reported, or follow from the loss of an agent.
+    Reported {
+        states: Vec<WorkloadState>,
+        /// Whether one of these instances was staged.
+        was_staged: bool,
+        /// What is published with them.
+        changes: Changes,
+    },
+    /// An instance has no state any more.
+    InstanceGone(InstanceName),
+    /// An instance is not staged any more as it was shown.
+    ShowStaged,
+    /// An essential workload has finally failed.
+    EssentialFailed(WorkloadState),
 }
 
 /// Effects in the order in which they are carried out.
@@ -27,22 +56,22 @@ pub(crate) enum Effect {
 pub(crate) struct Effects(Vec<Effect>);
 
 impl Effects {
+    /// Adds an effect.
+    pub(crate) fn push(&mut self, effect: Effect) {
+        self.0.push(effect);
+    }
+
     /// Adds [`Effect::SendToAgent`].
     pub(crate) fn send_to_agent(&mut self, agent: &Name, message: FromServer) {
-        self.0.push(Effect::SendToAgent {
+        self.push(Effect::SendToAgent {
             agent: agent.clone(),
             message,
         });
     }
 
-    /// Adds [`Effect::BroadcastToClis`].
-    pub(crate) fn broadcast_to_clis(&mut self, states: Vec<WorkloadState>) {
-        self.0.push(Effect::BroadcastToClis(states));
-    }
-
-    /// Adds [`Effect::Publish`].
-    pub(crate) fn publish(&mut self, changes: Changes) {
-        self.0.push(Effect::Publish(changes));
+    /// Adds the effects of another list.
+    pub(crate) fn append(&mut self, mut others: Self) {
+        self.0.append(&mut others.0);
     }
 }
 

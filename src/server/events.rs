@@ -266,7 +266,11 @@ impl Changes {
     /// now.
     ///
     /// A new agent or workload is one addition, however many instances came with it.
-    fn states(&mut self, old: &[(InstanceName, Option<ExecutionState>)], states: &WorkloadStates) {
+    pub(crate) fn states(
+        &mut self,
+        old: &[(InstanceName, Option<ExecutionState>)],
+        states: &WorkloadStates,
+    ) {
         let (mut before, mut now) = (Entries::default(), Entries::default());
         let mut put = |instance: &InstanceName,
                        old: Option<&ExecutionState>,
@@ -476,7 +480,7 @@ impl ServerLoop {
             owner,
             content: Content::Events(masks),
         };
-        self.workloads.states.observe(true);
+        self.updates.observe(true);
         self.lasting.add(Kind::Events, key, lasting)
     }
 
@@ -484,8 +488,7 @@ impl ServerLoop {
     /// with the new values. Events must not cost an agent its connection: a subscriber that does
     /// not take them in time gets an error, and its subscription ends.
     pub(super) fn publish(&mut self, mut changes: Changes) {
-        let states = &mut self.workloads.states;
-        changes.states(&states.take_changed(), states);
+        self.updates.add_changed_states(&mut changes);
         if changes.is_empty() || !self.is_observed() {
             return;
         }

@@ -7,7 +7,6 @@ pub use crate::guarded::inspection::SeenUpdate;
 use crate::lasting::Kind;
 use crate::mutating_hooks::{HookOutcome, MutatingHooks};
 use crate::state_view::StateView;
-use crate::workloads::Workloads;
 use crate::{ServerEvent, ServerLoop};
 use ankaios_model::mask_tree::MaskTree;
 use ankaios_model::messages::WorkloadPlan;
@@ -22,17 +21,17 @@ impl ServerLoop {
     /// How much of what grows and shrinks is there: streams, stops and deletes that are remembered,
     /// workload states, rights that outlast their workload.
     pub fn sizes(&self) -> [usize; 5] {
-        let [stopping, deletes] = self.deletes.len();
+        let [stopping, deletes] = self.updates.deletes().len();
         let (streams, states) = (
             self.peers.streams.len(),
-            self.workloads.states.iter().count(),
+            self.updates.workloads().states.iter().count(),
         );
         [
             streams,
             stopping,
             deletes,
             states,
-            self.rights.ending(&self.workloads),
+            self.rights.ending(self.updates.workloads()),
         ]
     }
 
@@ -40,16 +39,18 @@ impl ServerLoop {
     /// the other way round.
     pub fn wrong_unwanted(&self) -> BTreeSet<String> {
         let states: Vec<_> = self
-            .workloads
+            .updates
+            .workloads()
             .states
             .iter()
             .map(|(instance, _)| instance)
             .collect();
         let expected: BTreeSet<&InstanceName> = states
             .iter()
-            .filter(|one| self.workloads.is_unwanted(one))
+            .filter(|one| self.updates.workloads().is_unwanted(one))
             .collect();
-        self.workloads
+        self.updates
+            .workloads()
             .unwanted
             .instances()
             .symmetric_difference(&expected)
@@ -59,25 +60,27 @@ impl ServerLoop {
 
     /// Whether the server itself shows this instance, which no agent has got yet.
     pub fn is_placeholder(&self, instance: &InstanceName) -> bool {
-        self.workloads.placeholders.contains(instance)
+        self.updates.workloads().placeholders.contains(instance)
     }
 
     /// Whether only instances have times that have a state or are wanted.
     pub fn timings_agree(&self) -> bool {
-        let Workloads { states, .. } = &self.workloads;
-        self.timings
+        let workloads = self.updates.workloads();
+        self.updates
+            .timings()
             .instances()
-            .all(|one| states.get(one).is_some() || self.workloads.is_wanted(one))
+            .all(|one| workloads.states.get(one).is_some() || workloads.is_wanted(one))
     }
 
     /// What the delete of an instance waits for, as it was sent last.
     pub fn delete_conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
-        self.deletes.conditions(instance)
+        self.updates.deletes().conditions(instance)
     }
 
     /// Workloads that are out of the effective state until their restarts go on.
     pub fn restarting(&self) -> BTreeSet<Name> {
-        self.workloads
+        self.updates
+            .workloads()
             .restarts
             .iter()
             .flat_map(|restart| &restart.names)
@@ -87,7 +90,7 @@ impl ServerLoop {
 
     /// Whether it has modes.
     pub fn has_modes(&self) -> bool {
-        self.workloads.modes.is_some()
+        self.updates.workloads().modes.is_some()
     }
 
     /// Whether a request is served with events.
@@ -114,8 +117,10 @@ impl ServerLoop {
             self.on_event(ServerEvent::Room);
             // Those of a simulation have an outcome of each plan; those of a test have none until
             // the test gives it.
-            let hooks = self.hooks.as_ref().filter(|_| self.waiting.hooks_work());
-            let Some(outcome) = hooks.and_then(|hooks| hooks.outcomes().recv().ok()) else {
+            if !self.waiting.hooks_work() {
+                return;
+            }
+            let Ok(outcome) = self.updates.hook_outcomes().recv() else {
                 return;
             };
             self.on_event(ServerEvent::Hooks(outcome));

@@ -253,7 +253,7 @@ impl ServerLoop {
     /// workload any more, so do all requests of the workload: they belong to the last instance that
     /// was wanted, which may have gone first.
     pub(super) fn end_requests_of_gone(&mut self, gone: &InstanceName) {
-        self.rights.end(gone, &self.workloads);
+        self.rights.end(gone, self.updates.workloads());
         self.end_lasting(|_, _, lasting| lasting.owner.as_ref() == Some(gone));
         if self.rights.of(&gone.agent, &gone.workload).is_none() {
             self.end_denied_subscriptions(gone);

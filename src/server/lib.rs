@@ -11,11 +11,8 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
-mod commit;
 mod connections;
-mod deletes;
 mod effects;
-mod essential;
 mod events;
 mod guarded;
 #[cfg(debug_assertions)]
@@ -31,19 +28,21 @@ mod plan;
 mod prepare;
 mod requester;
 mod requests;
-mod restarts;
 pub mod settings;
 pub mod state_store;
 mod state_view;
 mod templates;
 mod timings;
 mod update;
+mod updates;
 mod usage;
 mod waiting_requests;
-mod workloads;
 
 use ankaios_model::complete_state::DesiredState;
+use ankaios_model::execution_state::{Phase, WorkloadState};
 use ankaios_model::lifecycle::OnFailure;
+use ankaios_model::messages::AddedWorkload;
+use ankaios_model::names::InstanceName;
 use ankaios_platform::clock::{Clock, SystemClock};
 use ankaios_platform::limits::TURN_MAX;
 use ankaios_platform::service_manager::StatusBoard;
@@ -51,17 +50,14 @@ use ankaios_platform::watchdog::Heartbeat;
 use ankaios_wire::limits::SERVER_INBOX;
 use ankaios_wire::peer::PeerEvent;
 use crossbeam_channel::{Receiver, RecvError, Sender, bounded, never, select_biased};
-use deletes::Deletes;
 use effects::{Effect, Effects};
-use essential::OlderUpdates;
 use events::{Changes, CpuTime};
 use guarded::GuardedUpdates;
 use lasting::LastingRequests;
 use metrics::NumbersRequest;
-use modes::Modes;
 use mutating_hooks::{HookOutcome, MutatingHooks};
 use peers::Peers;
-use prepare::Occasion;
+use prepare::{Occasion, PreparedUpdate};
 use requester::Rights;
 use settings::ModeSettings;
 use state_store::{StateStore, Stored};
@@ -70,10 +66,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
-use timings::Timings;
-use update::{StateChange, UpdateError};
+use update::UpdateError;
+use updates::{Accepted, Updates};
 use waiting_requests::WaitingRequests;
-use workloads::Workloads;
 
 /// What the server reacts to.
 #[derive(Debug)]
@@ -139,8 +134,7 @@ impl Default for Time {
 /// The state of the cluster and everything that changes it.
 #[derive(Default)]
 pub struct ServerLoop {
-    workloads: Workloads,
-    deletes: Deletes,
+    updates: Updates,
     peers: Peers,
     rights: Rights,
     lasting: LastingRequests,
@@ -149,21 +143,14 @@ pub struct ServerLoop {
     arrived: VecDeque<PeerEvent>,
     /// The number of the last read of what workloads use.
     last_read: u64,
-    /// Updates that came before the server switched the mode by itself.
-    older_updates: OlderUpdates,
-    /// How many updates were refused, and accepted, since the start.
-    updates: [u64; 2],
     /// Changes without workloads, of which subscribers are notified at the end of the event.
     unpublished: Vec<Changes>,
     metrics: Option<Receiver<NumbersRequest>>,
-    hooks: Option<MutatingHooks>,
     guarded: GuardedUpdates,
     store: Option<StateStore>,
     status: StatusBoard,
     /// What happened at the start that users should know of, until something else is desired.
     warning: Option<String>,
-    /// When instances were accepted and started.
-    timings: Timings,
     time: Time,
     cpu: CpuTime,
     /// The CPU time when the present event began.
@@ -180,14 +167,12 @@ impl ServerLoop {
     /// From now on `hooks` may change or refuse updates of workloads. To be called before the first
     /// update.
     pub fn set_hooks(&mut self, hooks: MutatingHooks) {
-        self.workloads.before_hooks = Some(self.workloads.effective.clone());
-        self.hooks = Some(hooks);
+        self.updates.set_hooks(hooks);
     }
 
     /// From now on a config item decides which workloads run. To be called before the first update.
     pub fn set_modes(&mut self, settings: ModeSettings) {
-        self.workloads.modes = Some(Modes::new(settings));
-        self.workloads.placed = Some(self.workloads.effective.clone());
+        self.updates.set_modes(settings);
     }
 
     /// From now on each accepted desired state is given to `store`. To be called after the start.
@@ -231,18 +216,12 @@ impl ServerLoop {
     }
 
     fn start(&mut self, desired: DesiredState, occasion: Occasion) -> Result<(), UpdateError> {
-        let mut prepared = self.workloads.prepare(
-            StateChange::between(&self.workloads.desired, desired),
-            occasion,
-        )?;
-        if let Some(hooks) = &self.hooks
-            && !prepared.forms.is_empty()
-        {
-            let plan = self.workloads.difference(&prepared.forms).message();
-            prepared = self.workloads.hooked(prepared, hooks.run(plan))?;
-        }
-        self.commit(prepared);
-        Ok(())
+        let mut effects = Effects::default();
+        let result = self
+            .updates
+            .start(desired, occasion, self.now(), &mut effects);
+        self.apply(effects);
+        result
     }
 
     /// From now on reports the numbers of agents and workloads to the service manager.
@@ -258,7 +237,7 @@ impl ServerLoop {
         self.status
             .connection(|| format!("{} connected", counted(self.peers.agents.len(), "agent")));
         self.status
-            .workloads(|| counted(self.workloads.effective.len(), "workload"));
+            .workloads(|| counted(self.updates.workloads().effective.len(), "workload"));
     }
 
     /// From now on the time that requests take is measured with `clock`.
@@ -282,7 +261,7 @@ impl ServerLoop {
         let (wake, room) = bounded(1);
         let inputs = Inputs {
             stop,
-            outcomes: self.hook_outcomes(),
+            outcomes: self.updates.hook_outcomes(),
             events,
             room,
             woken: heartbeat.woken(),
@@ -307,13 +286,6 @@ impl ServerLoop {
                 let end = clock.now();
                 room_not_before = end + end.saturating_duration_since(begin);
             }
-        }
-    }
-
-    fn hook_outcomes(&self) -> Receiver<HookOutcome> {
-        match &self.hooks {
-            Some(hooks) => hooks.outcomes().clone(),
-            None => never(),
         }
     }
 
@@ -364,7 +336,7 @@ impl ServerLoop {
     pub fn on_event(&mut self, event: ServerEvent) {
         self.begun = (self.cpu.0)();
         self.take_store_report();
-        self.workloads.states.observe(self.is_observed());
+        self.updates.observe(self.is_observed());
         self.handle(event);
         self.settle();
     }
@@ -419,10 +391,88 @@ impl ServerLoop {
         for effect in effects {
             match effect {
                 Effect::SendToAgent { agent, message } => self.peers.send_to_agent(&agent, message),
+                Effect::Broadcast(states) => self.peers.broadcast_states(&states),
                 Effect::BroadcastToClis(states) => self.peers.broadcast_to_clis(&states),
                 Effect::Publish(changes) => self.publish(changes),
+                Effect::PublishLater(changes) => self.unpublished.push(changes),
+                Effect::Store => self.store_state(),
+                Effect::Replaced { added, deleted } => self.replaced(&added, &deleted),
+                Effect::Reported {
+                    states,
+                    was_staged,
+                    changes,
+                } => self.reported(&states, was_staged, changes),
+                Effect::InstanceGone(instance) => self.end_requests_of_gone(&instance),
+                Effect::ShowStaged => self.guarded.changed(),
+                Effect::EssentialFailed(failure) => self.essential_failed(&failure),
             }
         }
+    }
+
+    /// Makes a checked state the desired one. Returns what that means for instances.
+    fn commit(&mut self, mut prepared: PreparedUpdate) -> Accepted {
+        let agent_tags = std::mem::take(&mut prepared.change.agent_tags);
+        let changes = self.peers.set_agent_tags(agent_tags);
+        let (now, mut effects) = (self.now(), Effects::default());
+        let accepted = self.updates.commit(prepared, changes, now, &mut effects);
+        self.apply(effects);
+        accepted
+    }
+
+    /// The effective workloads have changed: rights, guarded updates and open requests follow.
+    fn replaced(&mut self, added: &[AddedWorkload], deleted: &[InstanceName]) {
+        let now = self.now();
+        for instance in deleted {
+            self.rights.end(instance, self.updates.workloads());
+            self.guarded.instance_ended(instance, now);
+        }
+        for added in added {
+            self.rights.begin(added);
+        }
+        for instance in deleted {
+            self.end_logs_of_workload(instance);
+        }
+        // One that comes back to an agent keeps its subscriptions there until the older instance
+        // has stopped.
+        let begun = added.iter().map(|added| &added.instance);
+        for instance in deleted.iter().chain(begun) {
+            self.end_denied_subscriptions(instance);
+        }
+    }
+
+    /// States were reported, or follow from the loss of an agent: passes them on.
+    fn reported(&mut self, states: &[WorkloadState], was_staged: bool, changes: Changes) {
+        self.guarded.states_reported(states, was_staged, self.now());
+        self.publish(changes);
+        for WorkloadState { instance, state } in states {
+            if state.phase == Phase::Removed {
+                self.end_requests_of_gone(instance);
+            }
+        }
+        self.peers.broadcast_states(states);
+    }
+
+    /// Switches to the mode for failures, unless an open update may be the reason: that is undone
+    /// first.
+    fn essential_failed(&mut self, failure: &WorkloadState) {
+        if self.guarded.would_undo(&failure.instance) {
+            return;
+        }
+        let waiting = self.waiting.updates().cloned().collect();
+        let (now, mut effects) = (self.now(), Effects::default());
+        self.updates
+            .essential_failed(failure, waiting, now, &mut effects);
+        self.apply(effects);
+    }
+
+    /// Brings back workloads of restarts. Returns whether there were some.
+    fn settle_restarts(&mut self) -> bool {
+        let (now, mut effects) = (self.now(), Effects::default());
+        let were_some = self
+            .updates
+            .settle_restarts(&self.guarded, now, &mut effects);
+        self.apply(effects);
+        were_some
     }
 
     /// Takes over what the writer of the state has done meanwhile.
@@ -446,16 +496,11 @@ impl ServerLoop {
 
     /// Everything that can be read.
     pub fn view(&self) -> StateView<'_> {
-        let Workloads {
-            desired,
-            effective,
-            states,
-            ..
-        } = &self.workloads;
+        let workloads = self.updates.workloads();
         StateView {
-            desired,
-            effective,
-            states,
+            desired: &workloads.desired,
+            effective: &workloads.effective,
+            states: &workloads.states,
             agents: &self.peers.agents,
         }
     }

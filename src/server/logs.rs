@@ -25,8 +25,8 @@ impl ServerLoop {
             since,
             until,
         } = request;
-        instances.retain(|name| self.workloads.is_wanted(name));
-        if instances.len() > 2 * self.workloads.effective.len() {
+        instances.retain(|name| self.updates.workloads().is_wanted(name));
+        if instances.len() > 2 * self.updates.workloads().effective.len() {
             return self.peers.refuse(
                 key,
                 "The request for logs names the same workloads again and again; name each once",

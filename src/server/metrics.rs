@@ -58,10 +58,11 @@ impl ServerLoop {
         let mut text = MetricsText::default();
         text.add(&INFO, &[("version", VERSION)], 1);
         text.add(&AGENTS, &[], self.peers.agents.len());
-        for (result, count) in [("accepted", self.updates[1]), ("refused", self.updates[0])] {
+        let counts = self.updates.counts();
+        for (result, count) in [("accepted", counts.accepted), ("refused", counts.refused)] {
             text.add(&UPDATES, &[("result", result)], count);
         }
-        if let Some(modes) = &self.workloads.modes {
+        if let Some(modes) = &self.updates.workloads().modes {
             modes
                 .current()
                 .into_iter()
@@ -78,7 +79,7 @@ impl ServerLoop {
             .filter(|(phase, ..)| *phase != Phase::Removed);
         let none: BTreeMap<&'static str, u64> = stored.map(|(_, state, _)| (*state, 0)).collect();
         let mut workloads: BTreeMap<Name, BTreeMap<&'static str, u64>> = BTreeMap::new();
-        for (instance, state) in self.workloads.states.iter() {
+        for (instance, state) in self.updates.workloads().states.iter() {
             let states = workloads
                 .entry(instance.agent)
                 .or_insert_with(|| none.clone());

@@ -1,7 +1,7 @@
 //! Modes of the vehicle: a config item names the current mode, the tag `modes` of a workload the
 //! modes that it is in. A workload outside of the current mode is effective without an agent.
 //!
-//! Thread: `server`; a plain value, part of [`super::workloads::Workloads`]; there is none unless
+//! Thread: `server`; a plain value, part of [`crate::updates::Workloads`]; there is none unless
 //! the settings name the config item. A switch looks at each workload with the tag.
 
 use super::plan::Difference;

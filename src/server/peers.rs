@@ -2,20 +2,22 @@
 //!
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`].
 
+use super::events::Changes;
 use super::requester::{RequestKey, Requester};
+use super::update::Tags;
 use ankaios_model::complete_state::AgentAttributes;
 use ankaios_model::execution_state::WorkloadState;
 use ankaios_model::messages::{
     AddedWorkload, AgentCapabilities, FromServer, Response, ResponseContent,
 };
-use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::names::Name;
 use ankaios_platform::logging::log_source;
 use ankaios_wire::limits::ANSWERS_BYTES;
 use ankaios_wire::outbox::{
     Encoded, FIRST_ANSWERS_BYTES, FIRST_OF_SOURCE_BYTES, Outbox, OutboxError,
 };
 use ankaios_wire::peer::{PeerId, Service};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::task::Waker;
@@ -44,25 +46,8 @@ pub struct Agent {
     pub(crate) attributes: AgentAttributes,
     /// What its program does beyond what every agent does.
     pub(crate) capabilities: AgentCapabilities,
-    /// Instances with a state that were not wanted any more when the agent connected, and that it
-    /// has not reported since. They are gone if its first report ends without them.
-    pub(crate) unconfirmed: BTreeSet<InstanceName>,
-    /// Wanted instances that wait as an earlier server or connection has ordered, and whose update
-    /// was sent again. `None` after the first report: what waits then was ordered on this
-    /// connection.
-    pub(crate) resent: Option<BTreeSet<InstanceName>>,
     /// What it was sent to prepare.
     pub(crate) to_prepare: Vec<AddedWorkload>,
-}
-
-impl Agent {
-    /// Notes that the update of a wanted instance that waits is sent again. Returns `false` when
-    /// that was done before, or must not be.
-    pub(crate) fn note_resent(&mut self, instance: &InstanceName) -> bool {
-        self.resent
-            .as_mut()
-            .is_some_and(|resent| resent.insert(instance.clone()))
-    }
 }
 
 /// All streams and all connected agents.
@@ -120,6 +105,20 @@ impl Peers {
             peer: (!is_agent).then_some(key.peer),
             workload,
         }
+    }
+
+    /// Sets the tags of agents; only those of connected agents can be changed. Returns what has
+    /// changed.
+    pub(crate) fn set_agent_tags(&mut self, agent_tags: BTreeMap<Name, Tags>) -> Changes {
+        let mut changes = Changes::default();
+        for (name, tags) in agent_tags {
+            if let Some(agent) = self.agents.get_mut(&name) {
+                let before = agent.attributes.clone();
+                agent.attributes.tags = tags;
+                changes.agent(&name, Some(&before), Some(&agent.attributes));
+            }
+        }
+        changes
     }
 
     /// A stream that did not take a message, once for each.

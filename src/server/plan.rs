@@ -67,7 +67,7 @@ impl Difference {
     }
 
     /// Makes the change in a set of workloads.
-    pub(crate) fn carry_out(&self, workloads: &mut BTreeMap<Name, AddedWorkload>) {
+    pub(crate) fn apply(&self, workloads: &mut BTreeMap<Name, AddedWorkload>) {
         for deleted in &self.deleted {
             workloads.remove(&deleted.workload);
         }

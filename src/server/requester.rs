@@ -7,7 +7,7 @@
 //!
 //! Thread: `server`; plain values.
 
-use super::workloads::Workloads;
+use crate::updates::Workloads;
 use ankaios_model::authorizer::{Authorizer, Denial};
 use ankaios_model::messages::{AddedWorkload, RequestContent};
 use ankaios_model::names::{InstanceName, Name, excerpt};

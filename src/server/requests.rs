@@ -4,29 +4,25 @@
 //! Thread: `server`; part of [`ServerLoop`].
 
 use super::ServerLoop;
+use super::effects::Effects;
 use super::lasting::Kind;
 use super::mutating_hooks::HookOutcome;
 use super::prepare::{Occasion, PreparedUpdate};
 use super::requester::{Denied, RequestKey, Requester};
 use super::update::{UpdateError, requested_change};
+use super::updates::Accepted;
 use super::waiting_requests::WithHooks;
 use crate::limits::MASKS_PARTS_MAX;
-use ankaios_model::execution_state::Phase;
-use ankaios_model::field_path;
 use ankaios_model::fields::table::PARTS_ON_REQUEST;
 use ankaios_model::mask_tree::MaskTree;
-use ankaios_model::messages::{
-    AddedWorkload, NO_STATE, ReadState, Request, RequestContent, ResponseContent,
-};
+use ankaios_model::messages::{NO_STATE, ReadState, Request, RequestContent, ResponseContent};
 use ankaios_model::names::{Name, excerpt};
 use ankaios_model::node::Node;
-use ankaios_model::workload::Workload;
 use ankaios_platform::logging::log_source;
 use ankaios_wire::limits::REQUEST_ID_MAX;
 use ankaios_wire::peer::PeerId;
 use ankaios_wire::peer::Room;
-use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashSet};
 
 /// A response that takes so little memory, in bytes, needs no room.
 const SMALL_ANSWER: usize = 16 * 1024;
@@ -105,7 +101,7 @@ impl ServerLoop {
             self.peers.has_room_for_answer(key.peer, true, &self.room.0)
                 || self.has_small_answer(key.peer, &content)
         };
-        let (waiting, has_hooks) = (&self.waiting, self.hooks.is_some());
+        let (waiting, has_hooks) = (&self.waiting, self.updates.has_hooks());
         if let Some(reason) = too_large(&key.id, &content) {
             self.peers.refuse_or_drop(&key, reason);
         } else if let Err(denied) = self.rights.rules_for(&requester, &content) {
@@ -312,26 +308,27 @@ impl ServerLoop {
                 let (change, restarted) = self.change_before(number, requester)?;
                 return Ok(PreparedUpdate {
                     restarted,
-                    ..self.workloads.prepare(change, occasion)?
+                    ..self.updates.workloads().prepare(change, occasion)?
                 });
             }
             RequestContent::UpdateState(update) => update,
             _ => return Err(UpdateError::Rule(NO_STATE.to_owned())),
         };
-        let again = self.failed_at_start(&update.masks);
+        let workloads = self.updates.workloads();
         let (restart, has_state) = (update.restart.clone(), update.new_state.is_some());
-        let writes_mode = self
-            .workloads
+        let writes_mode = workloads
             .modes
             .as_ref()
             .is_some_and(|modes| modes.is_written_by(&update.masks));
+        let failed = self.updates.failed_at_start(&update.masks);
         let mut change = requested_change(self.view(), update, requester.agent().is_none())?;
-        again.into_iter().for_each(|(name, workload)| {
-            _ = change.workloads.entry(name).or_insert(Some(workload))
-        });
-        let prepared = self.workloads.prepare(change, occasion)?;
-        let restarted =
-            self.to_restart(&restart, has_state.then_some(&prepared.forms), requester)?;
+        for (name, workload) in failed {
+            change.workloads.entry(name).or_insert(Some(workload));
+        }
+        let prepared = workloads.prepare(change, occasion)?;
+        let forms = has_state.then_some(&prepared.forms);
+        let restarted = self.updates.to_restart(&restart, forms)?;
+        self.check_restart(&restarted, requester)?;
         Ok(PreparedUpdate {
             writes_mode: writes_mode && has_state,
             restarted,
@@ -339,49 +336,52 @@ impl ServerLoop {
         })
     }
 
+    /// Checks that a requester may restart these workloads now.
+    ///
+    /// # Errors
+    /// Why not one of them.
+    fn check_restart(
+        &self,
+        restarted: &BTreeSet<Name>,
+        requester: &Requester,
+    ) -> Result<(), UpdateError> {
+        for name in restarted {
+            if !self.may_write(requester, vec![format!("desiredState.workloads.{name}")]) {
+                return Err(UpdateError::Other(format!(
+                    "it would restart '{name}', too, which this workload may not write"
+                )));
+            }
+            self.updates.check_agent_of(name)?;
+            if let Some(number) = self.guarded.open_update_of(name) {
+                return Err(UpdateError::Other(format!(
+                    "'{name}' is a part of update {number}, which is open; wait until that has ended, or roll it back"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Checks an update, has the hooks look at it, and carries it out.
     fn change_state(&mut self, requester: &Requester, key: &RequestKey, content: RequestContent) {
         let _source = log_source(requester.log_source());
-        let kept = self.hooks.as_ref().map(|_| content.clone());
-        match (self.prepare_update(requester, content), &self.hooks, kept) {
-            (Ok(prepared), Some(hooks), Some(content)) if !prepared.forms.is_empty() => {
-                hooks.start_plan(self.workloads.difference(&prepared.forms).message());
-                let (requester, key, commits) =
-                    (requester.clone(), key.clone(), self.workloads.commits);
-                self.waiting.begin(WithHooks {
-                    requester,
-                    key,
-                    content,
-                    prepared,
-                    commits,
-                });
-            }
-            (prepared, ..) => {
-                let result = prepared.and_then(|prepared| self.accept(prepared, requester));
-                self.update_done(key, result);
-            }
-        }
-    }
-
-    /// The workloads among those that `masks` name that the start could not take over: an update
-    /// tries them again although they are as they were. A wider mask names none of them, since all
-    /// of them may be too much for one update.
-    fn failed_at_start(&self, masks: &[String]) -> BTreeMap<Name, Arc<Workload>> {
-        let failed = |mask: &String| {
-            let ["desiredState", "workloads", name, ..] = field_path::parts(mask)[..] else {
-                return None;
-            };
-            let AddedWorkload { instance, .. } = self.workloads.effective.get(name)?;
-            let state = self
-                .workloads
-                .states
-                .get(instance)
-                .filter(|_| instance.agent.is_empty())?;
-            let workload = self.workloads.desired.workloads.get(name)?;
-            (state.phase == Phase::PendingStartingFailed)
-                .then(|| (instance.workload.clone(), workload.clone()))
+        let kept = self.updates.has_hooks().then(|| content.clone());
+        let prepared = match self.prepare_update(requester, content) {
+            Ok(prepared) => prepared,
+            Err(error) => return self.update_done(key, Err(error)),
         };
-        masks.iter().filter_map(failed).collect()
+        if let Some(content) = kept
+            && self.updates.start_hooks(&prepared)
+        {
+            return self.waiting.begin(WithHooks {
+                requester: requester.clone(),
+                key: key.clone(),
+                content,
+                prepared,
+                commits: self.updates.workloads().commits,
+            });
+        }
+        let result = self.accept(prepared, requester);
+        self.update_done(key, result);
     }
 
     /// The hooks are done: carries the update out or refuses it. If the state is another one than
@@ -400,10 +400,10 @@ impl ServerLoop {
             return;
         };
         let _source = log_source(requester.log_source());
-        if outcome.is_ok() && commits != self.workloads.commits {
+        if outcome.is_ok() && commits != self.updates.workloads().commits {
             self.serve(&requester, &key, content);
         } else {
-            let hooked = self.workloads.hooked(prepared, outcome);
+            let hooked = self.updates.workloads().hooked(prepared, outcome);
             let result = hooked.and_then(|prepared| self.accept(prepared, &requester));
             self.update_done(&key, result);
         }
@@ -411,14 +411,12 @@ impl ServerLoop {
         self.room.0.wake_by_ref(); // For what waited for that.
     }
 
-    fn update_done(&mut self, key: &RequestKey, result: Result<ResponseContent, UpdateError>) {
-        self.updates[usize::from(result.is_ok())] += 1;
+    fn update_done(&mut self, key: &RequestKey, result: Result<Accepted, UpdateError>) {
+        self.updates.count(result.is_ok());
         match result {
-            Ok(mut success) => {
-                if let ResponseContent::UpdateStateSuccess { warning, .. } = &mut success {
-                    *warning = self.storage_warning();
-                }
-                self.peers.respond(key, success);
+            Ok(accepted) => {
+                let response = accepted.response(self.storage_warning());
+                self.peers.respond(key, response);
             }
             Err(error) => {
                 let text = error.answer();
@@ -427,6 +425,12 @@ impl ServerLoop {
             }
         }
         self.older_update_done(key);
+    }
+
+    fn older_update_done(&mut self, key: &RequestKey) {
+        let (now, mut effects) = (self.now(), Effects::default());
+        self.updates.older_update_done(key, now, &mut effects);
+        self.apply(effects);
     }
 }
 
@@ -456,12 +460,8 @@ impl ServerLoop {
                 continue;
             }
             let part = match *name {
-                "modes" => self
-                    .workloads
-                    .modes
-                    .as_ref()
-                    .and_then(|modes| wanted.take(modes.node(self.workloads.placed()))),
-                "timings" => self.timings.read(self.now(), &wanted),
+                "modes" => self.updates.workloads().modes_node(&wanted),
+                "timings" => self.updates.timings().read(self.now(), &wanted),
                 "updates" => Some(self.read_updates(&wanted)),
                 "warning" => self
                     .storage_warning()

@@ -256,7 +256,8 @@ impl Cluster {
     /// The phase of an instance as the server knows it.
     pub(crate) fn phase(&self, instance: &InstanceName) -> Option<Phase> {
         self.server
-            .workloads
+            .updates
+            .workloads()
             .states
             .get(instance)
             .map(|state| state.phase)

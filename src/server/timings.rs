@@ -435,7 +435,7 @@ workloads:
 ";
         let clock = ManualClock::new();
         let mut cluster = Cluster::with_manifest(MANIFEST);
-        cluster.server.timings.start = clock.now();
+        cluster.server.updates.timings_mut().start = clock.now();
         cluster.server.set_clock(clock.clone());
         let agent = cluster.settled_agent("A");
         let (instance, id) = (InstanceName::new("w", "x", "A"), hash_id("x"));
@@ -491,13 +491,29 @@ workloads:
         let agent = cluster.settled_agent("A");
         // Its predecessor of an earlier server: the state is gone, the instance is wanted.
         cluster.report(agent, &[(&InstanceName::new("w", "x", "A"), Removed)]);
-        assert!(cluster.server.timings.instances().next().is_some());
+        assert!(
+            cluster
+                .server
+                .updates
+                .timings()
+                .instances()
+                .next()
+                .is_some()
+        );
         cluster
             .update(
                 "{desiredState: {apiVersion: v1}}",
                 &["desiredState.workloads"],
             )
             .unwrap();
-        assert!(cluster.server.timings.instances().next().is_none());
+        assert!(
+            cluster
+                .server
+                .updates
+                .timings()
+                .instances()
+                .next()
+                .is_none()
+        );
     }
 }

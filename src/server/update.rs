@@ -85,7 +85,7 @@ impl StateChange {
     }
 
     /// Makes the change. Returns the change that leads back.
-    pub(crate) fn carry_out(self, desired: &mut DesiredState) -> Self {
+    pub(crate) fn apply(self, desired: &mut DesiredState) -> Self {
         Self {
             api_version: self
                 .api_version

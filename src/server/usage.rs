@@ -159,7 +159,7 @@ impl ServerLoop {
                     id: (**id).into(),
                     agent: name.clone(),
                 };
-                self.workloads.states.get(&instance).is_some()
+                self.updates.workloads().states.get(&instance).is_some()
             });
         }
         usage.workloads.retain(|_, ids| !ids.is_empty());

@@ -63,7 +63,7 @@ pub(crate) struct WithHooks {
     /// As it was requested, in case that the state becomes another meanwhile.
     pub(crate) content: RequestContent,
     pub(crate) prepared: PreparedUpdate,
-    /// [`super::workloads::Workloads::commits`] when it was prepared.
+    /// [`crate::updates::Workloads::commits`] when it was prepared.
     pub(crate) commits: u64,
 }
 

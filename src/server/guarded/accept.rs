@@ -14,11 +14,12 @@ use crate::prepare::PreparedUpdate;
 use crate::requester::Requester;
 use crate::state_store::UPDATE_NUMBER_MAX;
 use crate::update::{StateChange, UpdateError};
-use ankaios_model::complete_state::{DesiredState, config_node, workload_bytes};
+use crate::updates::Accepted;
+use ankaios_model::complete_state::workload_bytes;
 use ankaios_model::execution_state::Phase;
 use ankaios_model::guarded_update::UpdatePhase;
 use ankaios_model::lifecycle::OnFailure;
-use ankaios_model::messages::{AddedWorkload, RequestContent, ResponseContent, UpdateState};
+use ankaios_model::messages::{AddedWorkload, RequestContent, UpdateState};
 use ankaios_model::names::Name;
 use ankaios_model::workload::RestartPolicy;
 use ankaios_platform::logging::utc;
@@ -35,8 +36,8 @@ impl ServerLoop {
         &mut self,
         prepared: PreparedUpdate,
         requester: &Requester,
-    ) -> Result<ResponseContent, UpdateError> {
-        let for_agents = self.workloads.difference(&prepared.forms);
+    ) -> Result<Accepted, UpdateError> {
+        let for_agents = self.updates.workloads().difference(&prepared.forms);
         if requester.workload.is_some() {
             self.check_size(&prepared.change, &for_agents)?;
         }
@@ -97,49 +98,32 @@ impl ServerLoop {
         self.ask_agents(&mut open);
         let (number, waiting) = (
             open.record.number,
-            self.workloads.seen_in_mode(&prepared.forms),
+            self.updates.workloads().seen_in_mode(&prepared.forms),
         );
-        let mut response = self.carry_out_update(open, prepared, left);
-        if let ResponseContent::UpdateStateSuccess {
-            added,
-            deleted,
-            restarted,
-            ..
-        } = &mut response
-            && let Some(open) = self
-                .guarded
-                .open
-                .get(&number)
-                .filter(|open| open.is_staging())
-        {
-            let unchanged = open
-                .record
-                .unit
-                .workloads
-                .values()
-                .filter(|touched| touched.restarts);
-            restarted.extend(
-                unchanged
-                    .flat_map(|touched| &touched.new)
-                    .map(ToString::to_string),
-            );
-            added.extend(waiting.added.iter().map(|added| added.instance.to_string()));
-            deleted.extend(waiting.deleted.iter().map(ToString::to_string));
-            for names in [added, deleted] {
-                names.sort_unstable();
+        let mut accepted = self.switch_or_stage(open, prepared, left);
+        let Some(open) = self.guarded.open.get(&number) else {
+            return Ok(accepted);
+        };
+        if open.is_staging() {
+            for touched in open.record.unit.workloads.values() {
+                if touched.restarts {
+                    accepted.restarted.extend(touched.new.clone());
+                }
+            }
+            let added = waiting.added.into_iter().map(|added| added.instance);
+            accepted.added.extend(added);
+            accepted.deleted.extend(waiting.deleted);
+            for names in [&mut accepted.added, &mut accepted.deleted] {
+                names.sort_unstable_by_key(ToString::to_string);
                 names.dedup();
             }
         }
-        Ok(response)
+        Ok(accepted)
     }
 
     /// Checks that a request of a workload does not let the state grow beyond what everybody can
     /// read. What open updates would carry out or put back counts, too.
-    fn check_size(
-        &mut self,
-        change: &StateChange,
-        for_agents: &Difference,
-    ) -> Result<(), UpdateError> {
+    fn check_size(&self, change: &StateChange, for_agents: &Difference) -> Result<(), UpdateError> {
         let open = self
             .guarded
             .open
@@ -149,30 +133,9 @@ impl ServerLoop {
             .flat_map(|touched| [&touched.before.effective, &touched.made.effective])
             .flatten();
         let kept: usize = kept.map(|added| workload_bytes(&added.workload)).sum();
-        let size = |desired: &DesiredState, placed: &BTreeMap<Name, AddedWorkload>| {
-            let workloads = desired
-                .workloads
-                .values()
-                .chain(placed.values().map(|added| &added.workload));
-            let configs = desired
-                .configs
-                .values()
-                .map(|item| config_node(item).memory_bytes());
-            workloads
-                .map(|workload| workload_bytes(workload))
-                .chain(configs)
-                .sum::<usize>()
-                + kept
-        };
-        let mut placed = self.workloads.placed().clone();
-        for_agents.carry_out(&mut placed);
-        let desired = &mut self.workloads.desired;
-        let back = change.clone().carry_out(desired);
-        let after = size(desired, &placed);
-        back.carry_out(desired);
-        if after <= STATE_OF_WORKLOADS_MAX
-            || after <= size(&self.workloads.desired, self.workloads.placed())
-        {
+        let sizes = self.updates.sizes(change, for_agents);
+        let after = sizes.after + kept;
+        if after <= STATE_OF_WORKLOADS_MAX || sizes.after <= sizes.before {
             return Ok(());
         }
         Err(UpdateError::Other(format!(
@@ -211,7 +174,7 @@ impl ServerLoop {
             restarted,
             ..
         } = prepared;
-        let workloads = &self.workloads;
+        let workloads = self.updates.workloads();
         let is_open = |name: &&Name| self.guarded.open_update_of(name).is_some();
         // The mode is no part of any update: a switch is not judged, and nothing that is put back
         // switches.
@@ -369,12 +332,12 @@ impl ServerLoop {
     /// `prepared` and with the workloads that have `left` it: as one change, so that nothing is
     /// started in between which is not wanted any more. Otherwise only that, and the update goes on
     /// being staged.
-    pub(super) fn carry_out_update(
+    pub(super) fn switch_or_stage(
         &mut self,
         mut open: Open,
         prepared: PreparedUpdate,
         mut forms: BTreeMap<Name, Version>,
-    ) -> ResponseContent {
+    ) -> Accepted {
         let (number, was_staging) = (open.record.number, open.is_staging());
         let is_ready = open.cannot_be_staged().is_none()
             && open
@@ -450,7 +413,8 @@ impl ServerLoop {
     /// an earlier part has changed runs on.
     fn restarted(&self, unit: &Unit, forms: &BTreeMap<Name, Version>) -> BTreeSet<Name> {
         let mut all = self
-            .workloads
+            .updates
+            .workloads()
             .with_dependents(forms.keys().cloned().collect());
         all.retain(|name| {
             unit.workloads
@@ -466,10 +430,11 @@ impl ServerLoop {
 
     fn runs(&self, name: &Name) -> bool {
         let state = self
-            .workloads
+            .updates
+            .workloads()
             .effective
             .get(name)
-            .and_then(|added| self.workloads.states.get(&added.instance));
+            .and_then(|added| self.updates.workloads().states.get(&added.instance));
         state.is_some_and(|state| state.phase == Phase::Running)
     }
 
@@ -484,7 +449,8 @@ impl ServerLoop {
         let mut next: Vec<(Name, OnFailure)> = changed.into_iter().collect();
         while let Some((needed, on_failure)) = next.pop() {
             for name in self
-                .workloads
+                .updates
+                .workloads()
                 .dependents
                 .of(&needed)
                 .filter(|name| !unit.is_changed(name))
@@ -525,7 +491,12 @@ impl ServerLoop {
                 open.trial.remove(name);
                 continue;
             };
-            let state = self.workloads.states.get(&candidate.instance).cloned();
+            let state = self
+                .updates
+                .workloads()
+                .states
+                .get(&candidate.instance)
+                .cloned();
             // A state that it has already is that of an older one of the same name, which this
             // update replaces or an earlier one stops still. The end of one that was never started
             // is not reported when it goes on waiting, and an agent that comes back begins with
@@ -581,14 +552,14 @@ impl ServerLoop {
         ran: bool,
         dependent: Option<OnFailure>,
     ) -> Option<Candidate> {
-        let AddedWorkload { instance, workload } = self.workloads.scheduled(name)?;
+        let AddedWorkload { instance, workload } = self.updates.workloads().scheduled(name)?;
         let block = block_of(&workload);
         Some(Candidate {
             terms: block.as_ref().map(|block| block.terms).unwrap_or_default(),
             on_failure: dependent.unwrap_or_else(|| self.guarded.on_failure_of(block.as_ref())),
             is_never_restarted: workload.restart_policy == RestartPolicy::Never,
             ran,
-            state: dependent.and_then(|_| self.workloads.states.get(&instance).cloned()),
+            state: dependent.and_then(|_| self.updates.workloads().states.get(&instance).cloned()),
             keeps_name: false,
             is_present: self.peers.of_agent(&instance.agent).is_some(),
             instance,
@@ -596,7 +567,7 @@ impl ServerLoop {
     }
 
     /// Everything of an update is staged: carries it out.
-    pub(super) fn carry_out_staged(&mut self, number: u64) {
+    pub(super) fn switch_staged(&mut self, number: u64) {
         let Some(open) = self.guarded.close(number) else {
             return;
         };
@@ -607,7 +578,7 @@ impl ServerLoop {
                 );
             }
         }
-        self.carry_out_update(open, PreparedUpdate::default(), BTreeMap::new());
+        self.switch_or_stage(open, PreparedUpdate::default(), BTreeMap::new());
     }
 }
 

@@ -52,6 +52,6 @@ impl ServerLoop {
 
     /// All states as agents know them.
     pub fn reported_states(&self) -> Vec<WorkloadState> {
-        self.workloads.reported_states()
+        self.updates.workloads().reported_states()
     }
 }

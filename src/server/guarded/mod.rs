@@ -11,7 +11,7 @@ mod unit;
 mod verdict;
 
 use crate::ServerLoop;
-use crate::events::Changes;
+use crate::effects::Effects;
 use crate::limits::{UPDATES_ENDED, UPDATES_ENDED_BYTES, UPDATES_OPEN};
 use crate::plan::Version;
 use crate::state_store::{Stored, StoredUpdate, StoredUpdates};
@@ -277,15 +277,8 @@ impl GuardedUpdates {
     }
 
     /// What is staged is another than before: it is shown at once.
-    fn changed(&mut self) {
+    pub(crate) fn changed(&mut self) {
         (self.is_outdated, self.shown_until) = (true, None);
-    }
-
-    /// An instance `was_staged` and is not any more: its agent receives it, or it is gone.
-    pub(crate) fn changed_if(&mut self, was_staged: bool) {
-        if was_staged {
-            self.changed();
-        }
     }
 
     /// Takes an open update away, to be ended or to become a part of another one.
@@ -440,7 +433,7 @@ impl ServerLoop {
             if let Node::Map(entries) = &mut before {
                 entries.insert(
                     "apiVersion",
-                    Node::text(&*self.workloads.desired.api_version),
+                    Node::text(&*self.updates.workloads().desired.api_version),
                 );
             }
             fields.insert("before", before);
@@ -488,7 +481,7 @@ impl ServerLoop {
             list,
         });
         Stored {
-            desired: self.workloads.desired.clone(),
+            desired: self.updates.workloads().desired.clone(),
             updates,
         }
     }
@@ -534,7 +527,7 @@ impl ServerLoop {
             let Some(before) = touched.in_force.clone() else {
                 continue;
             };
-            touched.made = self.workloads.form(name);
+            touched.made = self.updates.workloads().form(name);
             // Hooks and templates may give another one than before.
             touched.new = unit::instance(&touched.made);
             touched.stage = self.stage_of(touched.made.effective.as_ref());
@@ -543,8 +536,9 @@ impl ServerLoop {
             }
             in_force.insert(name.clone(), before);
         }
-        let difference = self.workloads.render(in_force);
-        self.carry_out_in_mode(difference, &BTreeSet::new(), Changes::default());
+        let mut effects = Effects::default();
+        self.updates.put_in_force(in_force, now, &mut effects);
+        self.apply(effects);
         let mut open = Open::new(record, now);
         let Record {
             unit,

@@ -8,9 +8,7 @@ use super::unit::{Stage, Touched};
 use super::{GuardedUpdates, Open, block_of};
 use crate::ServerLoop;
 use crate::effects::Effects;
-use crate::events::Changes;
 use crate::limits::UPDATE_AGENT_AWAY;
-use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::guarded_update::{CANNOT_BE_STAGED, UpdatePhase};
 use ankaios_model::lifecycle::{self, OnFailure};
 use ankaios_model::limits::{BACKOFF_FIRST, BACKOFF_MAX, CREATE_AGE_INTERVAL};
@@ -103,6 +101,17 @@ impl Open {
     pub(crate) fn staged(&self) -> impl Iterator<Item = (&Name, &InstanceName, &Stage)> {
         self.waiting()
             .filter_map(|(name, added, stage)| Some((name, &added.instance, stage?)))
+    }
+
+    /// Whether this is a new instance that waits. One that is staged may be in force as well, or an
+    /// earlier one still stops.
+    pub(crate) fn is_waiting(&self, instance: &InstanceName) -> bool {
+        let Some(touched) = self.record.unit.workloads.get(&instance.workload) else {
+            return false;
+        };
+        touched
+            .added()
+            .is_some_and(|added| added.instance == *instance)
     }
 
     pub(crate) fn asks(&self, agent: &str) -> bool {
@@ -265,22 +274,6 @@ impl GuardedUpdates {
             waiting.filter(|(_, added, stage)| stage.is_some() && *added.instance.agent == *agent);
         own.map(|(_, added, _)| added.clone()).collect()
     }
-
-    /// An agent has reported a state of this instance: it knows it, or does not have it any more.
-    /// States of others change nothing of what is staged, which may be thousands.
-    pub(crate) fn reported(&mut self, instance: &InstanceName, was_staged: bool) {
-        // One that is staged may be in force as well, or an earlier one still stops.
-        let waits = |open: &Open| {
-            let touched = open
-                .record
-                .unit
-                .workloads
-                .get(&instance.workload)
-                .and_then(|touched| touched.added());
-            touched.is_some_and(|added| added.instance == *instance)
-        };
-        self.is_outdated |= was_staged || self.open.values().any(waits);
-    }
 }
 
 impl ServerLoop {
@@ -290,8 +283,16 @@ impl ServerLoop {
         let added = new.filter(|added| !added.instance.agent.is_empty())?;
         let block = block_of(&added.workload)?;
         let (level, has_condition) = (block.stage, block.when.is_some());
-        let is_prepared =
-            || level != PrepareLevel::None && !self.workloads.seen(added).instance.agent.is_empty();
+        let is_prepared = || {
+            level != PrepareLevel::None
+                && !self
+                    .updates
+                    .workloads()
+                    .seen(added)
+                    .instance
+                    .agent
+                    .is_empty()
+        };
         let on_failure = self.guarded.on_failure_of(Some(&block));
         (has_condition || is_prepared()).then_some(Stage {
             level,
@@ -408,49 +409,8 @@ impl ServerLoop {
         let show_at = gone.chain(ages).min();
         guarded.show_at = show_at;
         guarded.shown_until = (infos.len() >= MANY).then_some(now + MANY_INTERVAL);
-        let mut shown = Vec::new();
-        for (instance, text) in &infos {
-            let (known, state) = (
-                self.workloads.states.get(instance),
-                ExecutionState::with_info(Phase::PendingInitial, &**text),
-            );
-            // What an agent reports is shown as it is: an instance of the same name is in force, or
-            // an earlier one still stops.
-            let is_of_agent = known.is_some() || self.workloads.is_wanted(instance);
-            if known != Some(&state)
-                && (!is_of_agent || self.workloads.placeholders.contains(instance))
-            {
-                self.workloads.placeholders.insert(instance.clone());
-                shown.push(WorkloadState::new(instance.clone(), state));
-            }
-        }
-        // What is not staged any more and no agent has is finished.
-        let over: Vec<InstanceName> = self
-            .workloads
-            .placeholders
-            .extract_if(.., |one| !infos.contains_key(one))
-            .collect();
-        for instance in over {
-            let is_wanted = self.workloads.is_wanted(&instance);
-            let phase = if is_wanted {
-                Phase::PendingInitial
-            } else {
-                Phase::Removed
-            };
-            shown.push(WorkloadState::new(instance, ExecutionState::plain(phase)));
-        }
-        shown.iter().for_each(|WorkloadState { instance, state }| {
-            self.workloads.states.set(instance, state.clone())
-        });
-        for removed in shown
-            .iter()
-            .filter(|shown| shown.state.phase == Phase::Removed)
-        {
-            self.end_requests_of_gone(&removed.instance);
-        }
         let mut effects = Effects::default();
-        effects.broadcast_to_clis(shown);
-        effects.publish(Changes::default());
+        self.updates.show_staged(&infos, &mut effects);
         self.apply(effects);
     }
 }

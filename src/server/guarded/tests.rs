@@ -228,7 +228,8 @@ impl Rig {
     pub(crate) fn state(&self, instance: &InstanceName) -> String {
         self.cluster
             .server
-            .workloads
+            .updates
+            .workloads()
             .states
             .get(instance)
             .map_or_else(String::new, ToString::to_string)

@@ -7,11 +7,11 @@ use super::trial::{Failure, LATE};
 use super::unit::{Unit, config_hash, desired_hash};
 use super::{GuardedUpdates, Open, Record};
 use crate::ServerLoop;
-use crate::connections::removed;
 use crate::prepare::{Failed, PreparedUpdate};
 use crate::requester::Requester;
 use crate::templates::RenderError;
 use crate::update::{StateChange, UpdateError};
+use crate::updates::removed;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::guarded_update::UpdatePhase;
 use ankaios_model::lifecycle::OnFailure;
@@ -23,7 +23,7 @@ use std::time::Instant;
 
 /// What is to be done with an open update.
 enum Step {
-    CarryOut,
+    Switch,
     Undo(Name, String),
     End(UpdatePhase),
 }
@@ -69,7 +69,7 @@ impl Open {
         }
         if self.is_staging() {
             return (is_looked_at && self.awaited(away, now).next().is_none())
-                .then_some(Step::CarryOut);
+                .then_some(Step::Switch);
         }
         let phase = if self.record.reason.is_some() {
             UpdatePhase::Kept
@@ -121,6 +121,26 @@ impl GuardedUpdates {
     }
 }
 
+impl GuardedUpdates {
+    /// States were reported, or follow from the loss of an agent. States of instances that are not
+    /// staged change nothing of what is, which may be thousands.
+    pub(crate) fn states_reported(
+        &mut self,
+        states: &[WorkloadState],
+        was_staged: bool,
+        now: Instant,
+    ) {
+        self.is_outdated |= was_staged;
+        for open in self.open.values_mut() {
+            for WorkloadState { instance, state } in states {
+                self.is_outdated |= open.is_waiting(instance);
+                open.failures
+                    .extend(open.trial.report(instance, state, now));
+            }
+        }
+    }
+}
+
 impl ServerLoop {
     /// When [`ServerLoop::on_event`] has something to do without an event.
     pub fn due(&self) -> Option<Instant> {
@@ -130,17 +150,6 @@ impl ServerLoop {
             .chain(*show_at)
             .chain(self.usage_until())
             .min()
-    }
-
-    /// An agent has reported these states.
-    pub(crate) fn judge(&mut self, states: &[WorkloadState]) {
-        let now = self.now();
-        for open in self.guarded.open.values_mut() {
-            let failures = states
-                .iter()
-                .filter_map(|it| open.trial.report(&it.instance, &it.state, now));
-            open.failures.extend(failures);
-        }
     }
 
     /// An agent has connected, and was sent its workloads.
@@ -156,7 +165,9 @@ impl ServerLoop {
             guarded.is_unsaved |= open.trial.agent_came(agent, now)
                 && !std::mem::replace(&mut open.record.was_sent, true);
         }
-        guarded.changed_if(!guarded.open.is_empty());
+        if !guarded.open.is_empty() {
+            guarded.changed();
+        }
     }
 
     /// An agent is lost.
@@ -169,7 +180,9 @@ impl ServerLoop {
                 open.count_loss(&format!("agent '{agent}'"), now);
             }
         }
-        guarded.changed_if(!guarded.open.is_empty());
+        if !guarded.open.is_empty() {
+            guarded.changed();
+        }
     }
 
     /// Does what follows for open updates from all that has happened. Returns whether anything did;
@@ -196,7 +209,7 @@ impl ServerLoop {
                 .get(&number)
                 .map(|open| log_source(Name::from(&*open.record.source)));
             match step {
-                Step::CarryOut => self.carry_out_staged(number),
+                Step::Switch => self.switch_staged(number),
                 Step::Undo(workload, why) => self.undo(number, &workload, &why),
                 Step::End(phase) => self.end_update(number, phase),
             }
@@ -246,6 +259,16 @@ impl ServerLoop {
             );
         }
         self.guarded.end(open.record, phase, None);
+    }
+
+    /// The update of these workloads, whose failures led to nothing while they would undo it, could
+    /// not be undone: what has finally failed of them applies now.
+    fn essential_failed_for_good(&mut self, names: &[Name]) {
+        for name in names {
+            if let Some(failure) = self.updates.noted_failure(name) {
+                self.essential_failed(&failure);
+            }
+        }
     }
 
     // ------------------------------------------------------------------- undo
@@ -327,14 +350,19 @@ impl ServerLoop {
     /// A workload that is late because others keep its old instance from stopping names those.
     fn with_dependents(&self, workload: &Name, why: &str) -> String {
         let agent = self
-            .workloads
+            .updates
+            .workloads()
             .placed()
             .get(workload)
             .map(|added| added.instance.agent.clone())
             .unwrap_or_default();
-        let instances = self.workloads.states.of_agent_workload(&agent, workload);
+        let instances = self
+            .updates
+            .workloads()
+            .states
+            .of_agent_workload(&agent, workload);
         let waiting = instances.filter(|(_, state)| state.phase == Phase::StoppingWaitingToStop);
-        let others = waiting.flat_map(|(instance, _)| self.deletes.conditions(&instance));
+        let others = waiting.flat_map(|(instance, _)| self.updates.deletes().conditions(&instance));
         let others: Vec<String> = others.map(|name| format!("'{name}'")).collect();
         match why
             .split_once(": ")
@@ -386,7 +414,7 @@ impl ServerLoop {
                 "the server does not keep any more what was there before update {number}"
             ));
         }
-        let desired = &self.workloads.desired;
+        let desired = &self.updates.workloads().desired;
         let changed = |name: &&Name| {
             desired_hash(desired.workloads.get(*name)) != unit.workloads[*name].after
         };
@@ -405,7 +433,7 @@ impl ServerLoop {
 
     /// What leads back to the desired state before `unit`.
     fn rollback_change(&self, unit: &Unit) -> StateChange {
-        let desired = &self.workloads.desired;
+        let desired = &self.updates.workloads().desired;
         let workloads = unit
             .workloads
             .iter()
@@ -427,11 +455,11 @@ impl ServerLoop {
 
     /// Whether a request could lead back.
     fn check_rollback(&self, change: &StateChange) -> Result<(), UpdateError> {
-        let desired = &self.workloads.desired;
+        let desired = &self.updates.workloads().desired;
         let users = change
             .configs
             .keys()
-            .flat_map(|key| self.workloads.config_users.of(key));
+            .flat_map(|key| self.updates.workloads().config_users.of(key));
         for name in change.workloads.keys().chain(users) {
             let Some(workload) = change.workload(desired, name) else {
                 continue;
@@ -447,14 +475,16 @@ impl ServerLoop {
                 )));
             }
         }
-        self.workloads.check_together(change, &Failed::new())
+        self.updates
+            .workloads()
+            .check_together(change, &Failed::new())
     }
 
     /// What command lines of an earlier version receive, which wait for the instances in the
     /// response to a request: those that have not failed by themselves have failed now, and those
     /// that were to end and have not are as they are.
     fn undone_states(&self, unit: &Unit, why: &str) -> Vec<WorkloadState> {
-        let states = &self.workloads.states;
+        let states = &self.updates.workloads().states;
         let mut ends = Vec::new();
         let touched = unit.workloads.values();
         for instance in touched
@@ -476,7 +506,7 @@ impl ServerLoop {
         for instance in touched.filter_map(|it| it.old.as_ref()) {
             if let Some(state) = states
                 .get(instance)
-                .filter(|_| !self.workloads.placeholders.contains(instance))
+                .filter(|_| !self.updates.workloads().placeholders.contains(instance))
             {
                 ends.push(removed(instance.clone()));
                 ends.push(WorkloadState::new(instance.clone(), state.clone()));

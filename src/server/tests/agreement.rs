@@ -356,7 +356,8 @@ impl Run {
     fn instances_of(&self, agent: &str) -> Vec<InstanceName> {
         self.cluster
             .server
-            .workloads
+            .updates
+            .workloads()
             .states
             .of_agent(agent)
             .map(|(instance, _)| instance)

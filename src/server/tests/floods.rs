@@ -364,7 +364,12 @@ fn what_templates_make_and_what_is_staged_counts_as_well() {
         Ok(())
     );
     assert!(
-        !cluster.server.workloads.effective.contains_key("one"),
+        !cluster
+            .server
+            .updates
+            .workloads()
+            .effective
+            .contains_key("one"),
         "it is staged"
     );
     let refused =

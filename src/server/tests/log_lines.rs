@@ -176,7 +176,7 @@ fn flood(
                 };
                 cluster.send(agent, ToServer::Prepared(vec![report]));
             }
-            if cluster.server.workloads.is_wanted(&instance) {
+            if cluster.server.updates.workloads().is_wanted(&instance) {
                 cluster.report(agent, &[(&instance, Phase::PendingStartingFailed)]);
             }
         }

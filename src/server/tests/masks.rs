@@ -471,14 +471,14 @@ fn runtime_configs_are_stripped_by_every_kind_of_update_and_by_a_manifest() {
 #[test]
 fn workloads_that_an_update_does_not_touch_stay_the_same_objects() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
-    let before = cluster.server.workloads.desired.workloads["b"].clone();
+    let before = cluster.server.updates.workloads().desired.workloads["b"].clone();
     let new_state = "{desiredState: {apiVersion: v1, workloads: {a: {runtimeConfig: new}}}}";
     cluster
         .update(new_state, &["desiredState.workloads.a.runtimeConfig"])
         .unwrap();
     assert!(std::sync::Arc::ptr_eq(
         &before,
-        &cluster.server.workloads.desired.workloads["b"]
+        &cluster.server.updates.workloads().desired.workloads["b"]
     ));
     // The same holds when the whole state is sent again, and for what agents are told.
     let whole = "{desiredState: {apiVersion: v1, workloads: {b: {agent: A, runtime: podman, runtimeConfig: y}}}}";
@@ -486,11 +486,11 @@ fn workloads_that_an_update_does_not_touch_stay_the_same_objects() {
     assert_eq!((added.len(), deleted.len()), (0, 1));
     assert!(std::sync::Arc::ptr_eq(
         &before,
-        &cluster.server.workloads.desired.workloads["b"]
+        &cluster.server.updates.workloads().desired.workloads["b"]
     ));
     assert!(std::sync::Arc::ptr_eq(
         &before,
-        &cluster.server.workloads.effective["b"].workload
+        &cluster.server.updates.workloads().effective["b"].workload
     ));
 }
 

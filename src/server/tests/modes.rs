@@ -53,7 +53,8 @@ impl Cluster {
     /// The effective agent of a workload.
     fn effective_agent(&self, workload: &str) -> Option<&str> {
         self.server
-            .workloads
+            .updates
+            .workloads()
             .effective
             .get(workload)
             .map(|added| &*added.instance.agent)
@@ -62,14 +63,21 @@ impl Cluster {
     fn shown(&self, workload: &str, agent: &str) -> Option<String> {
         let state = self
             .server
-            .workloads
+            .updates
+            .workloads()
             .states
             .get(&instance(workload, agent))?;
         Some(state.to_string())
     }
 
     fn cause(&self) -> Option<&str> {
-        self.server.workloads.modes.as_ref()?.cause.as_deref()
+        self.server
+            .updates
+            .workloads()
+            .modes
+            .as_ref()?
+            .cause
+            .as_deref()
     }
 }
 

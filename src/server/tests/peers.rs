@@ -1,7 +1,7 @@
 //! Peers come, speak and go.
 
 use super::*;
-use crate::workloads::NEVER_WANTED;
+use crate::updates::NEVER_WANTED;
 use ankaios_model::log_entries;
 
 const MANIFEST: &str = "
@@ -296,7 +296,13 @@ fn an_agent_cannot_fill_the_memory_with_states_of_workloads_that_nobody_wants() 
             );
             cluster.take_all();
         }
-        let count = cluster.server.workloads.states.of_agent("agent_A").count();
+        let count = cluster
+            .server
+            .updates
+            .workloads()
+            .states
+            .of_agent("agent_A")
+            .count();
         let wanted = 1;
         assert_eq!(count, NEVER_WANTED + wanted);
         // What is wanted or known is taken all the same.
@@ -343,7 +349,7 @@ fn an_agent_cannot_fill_the_memory_with_states_of_workloads_that_nobody_wants() 
 fn agents_of_ever_new_names_cannot_fill_the_memory_with_states_that_nobody_wants() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let witness = cluster.settled_agent("agent_B");
-    let before = cluster.server.workloads.states.iter().count();
+    let before = cluster.server.updates.workloads().states.iter().count();
     for number in 0..20 {
         let name = format!("new_{number}");
         let agent = cluster.settled_agent(&name);
@@ -358,7 +364,13 @@ fn agents_of_ever_new_names_cannot_fill_the_memory_with_states_that_nobody_wants
                 .collect::<Vec<_>>(),
         );
         assert_eq!(
-            cluster.server.workloads.states.of_agent(&name).count(),
+            cluster
+                .server
+                .updates
+                .workloads()
+                .states
+                .of_agent(&name)
+                .count(),
             NEVER_WANTED
         );
         cluster.take_all();
@@ -370,7 +382,10 @@ fn agents_of_ever_new_names_cannot_fill_the_memory_with_states_that_nobody_wants
             gone.len() == NEVER_WANTED
                 && gone.iter().all(|state| state.state.phase == Phase::Removed)
         );
-        assert_eq!(cluster.server.workloads.states.iter().count(), before);
+        assert_eq!(
+            cluster.server.updates.workloads().states.iter().count(),
+            before
+        );
     }
 }
 

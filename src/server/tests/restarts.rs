@@ -115,14 +115,14 @@ impl Rig {
     }
 
     fn effective_agent(&self, workload: &str) -> &str {
-        &self.cluster.server.workloads.effective[workload]
+        &self.cluster.server.updates.workloads().effective[workload]
             .instance
             .agent
     }
 
     /// Nothing is left of a restart.
     fn is_over(&self) -> bool {
-        let workloads = &self.cluster.server.workloads;
+        let workloads = self.cluster.server.updates.workloads();
         workloads.restarts.is_empty() && workloads.placed.is_some() == workloads.modes.is_some()
     }
 }
@@ -150,7 +150,8 @@ fn what_needs_a_restarted_workload_is_out_with_it_until_all_have_ended() {
     let out = rig
         .cluster
         .server
-        .workloads
+        .updates
+        .workloads()
         .states
         .get(&InstanceName::new("web", "x", ""))
         .unwrap()
@@ -344,7 +345,14 @@ fn what_is_changed_meanwhile_comes_back_in_its_new_form_and_what_is_deleted_does
     rig.all_removed(&["nav", "web", "storage"]);
     assert_eq!(rig.cluster.one_plan(rig.b).added[0].instance, new_storage());
     assert_eq!((rig.plan(rig.a), rig.is_over()), (plan("web", ""), true));
-    assert!(!rig.cluster.server.workloads.effective.contains_key("nav"));
+    assert!(
+        !rig.cluster
+            .server
+            .updates
+            .workloads()
+            .effective
+            .contains_key("nav")
+    );
 }
 
 #[test]
@@ -409,7 +417,8 @@ fn what_leaves_or_enters_the_mode_meanwhile_is_as_the_mode_says_afterwards() {
         let state = rig
             .cluster
             .server
-            .workloads
+            .updates
+            .workloads()
             .states
             .get(&InstanceName::new("nav", "x", ""))
             .map(ToString::to_string);
@@ -564,12 +573,16 @@ fn a_restart_of_the_server_ends_it() {
         .unwrap();
     assert!(
         server
-            .workloads
+            .updates
+            .workloads()
             .effective
             .values()
             .all(|added| added.instance.agent == added.workload.agent)
     );
-    assert_eq!(&*server.workloads.effective["web"].instance.agent, "A");
+    assert_eq!(
+        &*server.updates.workloads().effective["web"].instance.agent,
+        "A"
+    );
 }
 
 #[test]

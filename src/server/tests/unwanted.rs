@@ -1,7 +1,7 @@
 //! States of instances that nobody wants: bounded in number and size, whatever agents report.
 
 use super::*;
-use crate::workloads::{DELETED_OF_WORKLOAD, NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
+use crate::updates::{DELETED_OF_WORKLOAD, NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
 use ankaios_fakes::log_lines::lines_of;
 use ankaios_platform::limits::ADDITIONAL_INFO_MAX;
 use ankaios_wire::limits::AGENT_TAGS_BYTES;
@@ -34,7 +34,8 @@ fn told(instance: &InstanceName, bytes: usize) -> WorkloadState {
 fn info(cluster: &Cluster, instance: &InstanceName) -> usize {
     cluster
         .server
-        .workloads
+        .updates
+        .workloads()
         .states
         .get(instance)
         .unwrap()
@@ -229,7 +230,8 @@ fn an_agent_that_reports_no_ends_cannot_fill_the_memory_with_earlier_forms_of_a_
     assert_eq!(
         cluster
             .server
-            .workloads
+            .updates
+            .workloads()
             .states
             .of_agent_workload("agent_A", "a")
             .count(),
@@ -315,7 +317,13 @@ fn all_agents_together_leave_no_more_than_any_client_can_read() {
                 .collect::<Vec<_>>(),
         );
     }
-    let kept = cluster.server.workloads.unwanted.instances().len();
+    let kept = cluster
+        .server
+        .updates
+        .workloads()
+        .unwanted
+        .instances()
+        .len();
     assert!((2_000..=4_000).contains(&kept), "{kept}");
     peers.into_iter().for_each(|peer| cluster.close(peer));
     let agent = cluster.settled_agent("agent_A");

@@ -566,7 +566,7 @@ fn a_delete_waits_for_a_form_that_was_replaced_when_only_the_end_of_an_earlier_o
     assert_eq!(waits(&cluster, agent, "b"), ["a"]);
     cluster.report(agent_of_a, &[(&a, Phase::Removed)]);
     cluster.report(agent, &[(&b, Phase::Removed)]);
-    assert_eq!(cluster.server.deletes.len(), [0, 0]);
+    assert_eq!(cluster.server.updates.deletes().len(), [0, 0]);
 }
 
 /// Simulated seed 5387: b was deleted and came back while a, which had needed it, went on without
@@ -604,7 +604,7 @@ fn a_delete_that_waits_for_what_no_longer_needs_it_is_told_again_without_that_co
         assert_eq!(names(&plan.added), added);
         cluster.report(agent, &[(&a, Phase::Running), (&b, Phase::Removed)]);
         assert!(plans(&cluster.take(agent)).is_empty(), "it is told once");
-        assert!(cluster.server.deletes.len()[1] == 0);
+        assert!(cluster.server.updates.deletes().len()[1] == 0);
     }
 }
 
@@ -760,7 +760,7 @@ fn a_delete_whose_conditions_were_forgotten_does_not_wait_for_what_no_longer_nee
                 .map(|plan| plan.deleted[0].dependencies.keys().cloned().collect());
             let conditions = conditions.collect::<Vec<Vec<String>>>();
             cluster.report(agent, &[(&b, Phase::Removed)]);
-            assert!(cluster.server.deletes.len()[1] == 0);
+            assert!(cluster.server.updates.deletes().len()[1] == 0);
             conditions
         };
         let anew: [Vec<String>; 1] = [if still_needed {
@@ -845,9 +845,9 @@ fn an_update_in_place_that_waits_behind_another_one_does_not_wait_for_what_no_lo
     cluster
         .update(&new_state(&[("a", "A", NEEDS_B)]), &[])
         .unwrap();
-    assert!(cluster.server.deletes.len()[1] > 0);
+    assert!(cluster.server.updates.deletes().len()[1] > 0);
     cluster.report(agent, &[(&b, Phase::Removed)]);
-    assert!(cluster.server.deletes.len()[1] == 0);
+    assert!(cluster.server.updates.deletes().len()[1] == 0);
 }
 
 #[test]
@@ -856,9 +856,9 @@ fn a_stopped_dependent_that_was_removed_delays_no_delete_and_is_forgotten() {
     let agent = cluster.settled_agent("A");
     cluster.report(agent, &[(&instance("a", "A"), Phase::Running)]);
     cluster.update(&new_state(&[("b", "A", "")]), &[]).unwrap();
-    assert_eq!(cluster.server.deletes.len()[0], 1);
+    assert_eq!(cluster.server.updates.deletes().len()[0], 1);
     cluster.report(agent, &[(&instance("a", "A"), Phase::Removed)]);
-    assert!(cluster.server.deletes.len()[0] == 0);
+    assert!(cluster.server.updates.deletes().len()[0] == 0);
     cluster.take_all();
     cluster.update(&new_state(&[]), &[]).unwrap();
     assert_eq!(waits(&cluster, agent, "b"), [] as [&str; 0]);
@@ -1081,7 +1081,8 @@ fn an_update_looks_at_what_it_names_and_at_the_users_of_its_configs_alone() {
         );
         let looked_at = cluster
             .server
-            .workloads
+            .updates
+            .workloads()
             .rendered(&change, Occasion::Update, &mut Failed::new())
             .unwrap();
         assert_eq!(

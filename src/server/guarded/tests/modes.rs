@@ -98,7 +98,7 @@ fn what_is_outside_is_put_back_with_the_others_and_the_mode_stays() {
     rig.switch("park");
     let map = instance("map", "1", ROLLBACK);
     assert!(
-        rig.cluster.server.workloads.is_wanted(&map),
+        rig.cluster.server.updates.workloads().is_wanted(&map),
         "what was put back comes with its mode"
     );
 }
@@ -199,7 +199,8 @@ fn tags_that_take_a_workload_out_of_the_mode_wait_for_its_condition() {
         assert_eq!(
             rig.cluster
                 .server
-                .workloads
+                .updates
+                .workloads()
                 .is_wanted(&report(None).instance),
             is_in_force,
             "{tags}"

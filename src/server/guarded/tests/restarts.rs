@@ -81,7 +81,13 @@ fn an_update_that_hooks_make_another_instance_of_at_the_start_is_staged_judged_a
         (vec!["1 UNDONE".to_owned()], vec!["db 1".to_owned()])
     );
     assert_eq!(rig.plan().1, [other.to_string()]);
-    assert!(rig.cluster.server.workloads.is_wanted(&db_instance("1")));
+    assert!(
+        rig.cluster
+            .server
+            .updates
+            .workloads()
+            .is_wanted(&db_instance("1"))
+    );
 }
 
 // [utest->swdd~server-keeps-guarded-updates~1]

@@ -813,9 +813,17 @@ fn only_states_of_what_is_staged_make_it_be_looked_through() {
     rig.apply(&[&workload("w", "2", ROLLBACK, "")]).unwrap();
     let guarded = &mut rig.cluster.server.guarded;
     guarded.is_outdated = false;
-    guarded.reported(&instance("other", "1", ROLLBACK), false);
+    let now = rig.clock.now();
+    let waiting = |name: &str, image: &str| {
+        let instance = instance(name, image, ROLLBACK);
+        [WorkloadState::new(
+            instance,
+            ExecutionState::plain(Phase::PendingWaitingToStart),
+        )]
+    };
+    guarded.states_reported(&waiting("other", "1"), false, now);
     assert!(!guarded.is_outdated);
-    guarded.reported(&instance("w", "2", ROLLBACK), false);
+    guarded.states_reported(&waiting("w", "2"), false, now);
     assert!(guarded.is_outdated);
 }
 

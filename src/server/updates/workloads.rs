@@ -1,15 +1,17 @@
 //! What users asked for, what agents have to run, and what runs; who needs whom, and what runs
 //! although nobody wants it.
 //!
-//! Thread: `server`; a plain value owned by [`super::ServerLoop`].
+//! Thread: `server`; a plain value owned by [`super::Updates`].
 
-use super::modes::Modes;
-use super::plan::{Difference, Version};
-use super::templates::Templates;
+use crate::modes::Modes;
+use crate::plan::{Difference, Version};
+use crate::templates::Templates;
 use ankaios_model::complete_state::{DesiredState, WorkloadStates};
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::mask_tree::Wanted;
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::{InstanceName, Name, of_workload};
+use ankaios_model::node::Node;
 use ankaios_model::workload::{AddCondition, Workload};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,6 +42,11 @@ pub(crate) const DELETED_OF_WORKLOAD: usize = 256;
 
 /// The info of a workload that is out of the effective state until its restart goes on.
 const RESTARTS: &str = "being restarted";
+
+/// The report of an instance that has no state any more.
+pub(crate) fn removed(instance: InstanceName) -> WorkloadState {
+    WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))
+}
 
 /// Workloads that are restarted together.
 #[derive(Debug)]
@@ -126,7 +133,7 @@ impl Workloads {
         self.placed.as_ref().unwrap_or(&self.effective)
     }
 
-    /// Carries out `difference`, which is about workloads with their own agents. Returns what that,
+    /// Applies `difference`, which is about workloads with their own agents. Returns what that,
     /// the present mode and the begin or end of a restart of the workloads `restarted` mean for the
     /// effective workloads, and the workloads for [`Self::refresh_infos`].
     pub(crate) fn in_mode(
@@ -143,7 +150,7 @@ impl Workloads {
             .map(|instance| &instance.workload)
             .chain(restarted);
         let mut touched: BTreeSet<Name> = names.cloned().collect();
-        difference.carry_out(placed);
+        difference.apply(placed);
         if let Some(modes) = &mut self.modes {
             touched.extend(modes.switch(self.desired.configs.get(modes.item()), placed));
         }
@@ -268,6 +275,12 @@ impl Workloads {
                 self.states.set(instance, state);
             }
         }
+    }
+
+    /// What is wanted of the modes; `None` when that is nothing or there are none.
+    pub(crate) fn modes_node(&self, wanted: &Wanted<'_>) -> Option<Node> {
+        let modes = self.modes.as_ref()?;
+        wanted.take(modes.node(self.placed()))
     }
 
     /// Makes a workload effective.

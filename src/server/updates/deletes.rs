@@ -1,10 +1,10 @@
 //! Workloads that are deleted: what each waits for, and what agents were sent about that.
 //!
-//! Thread: `server`; a plain value owned by [`super::ServerLoop`].
+//! Thread: `server`; a plain value owned by [`super::Updates`].
 
-use super::effects::Effects;
-use super::peers::Agent;
+use super::reports::FirstReport;
 use super::workloads::{Users, Workloads, needed_running};
+use crate::effects::Effects;
 use ankaios_model::complete_state::WorkloadStates;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::messages::{AddedWorkload, DeletedWorkload, FromServer, WorkloadPlan};
@@ -277,11 +277,11 @@ impl Deletes {
     /// or the instance was started again while it waits and its end was reported. A wanted instance
     /// may wait to be replaced by the same instance in another form, or for a condition of its
     /// node; an agent that reports that when it connects is sent the update once.
-    pub(crate) fn resend_unknown(
+    pub(super) fn resend_unknown(
         &mut self,
         states: &[WorkloadState],
         workloads: &Workloads,
-        agents: &mut BTreeMap<Name, Agent>,
+        agents: &mut BTreeMap<Name, FirstReport>,
         effects: &mut Effects,
     ) {
         let mut unknown = Vec::new();

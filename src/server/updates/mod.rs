@@ -1,0 +1,184 @@
+//! The part that knows what is desired, what agents have to run and what runs: workloads with
+//! their hooks, modes, restarts and deletes.
+//!
+//! [`commit`] makes a checked update the desired state, [`reports`] takes what agents report.
+//! [`prepare`](crate::prepare) checks an update before that, and [`Workloads`] is the state itself.
+//!
+//! Thread: `server`; a plain value owned by [`crate::ServerLoop`]. It changes its own fields only;
+//! what follows for peers, subscribers, guarded updates and the disk is a list of
+//! [`Effects`](crate::effects::Effects).
+
+mod commit;
+mod deletes;
+mod essential;
+mod reports;
+mod restarts;
+mod workloads;
+
+pub(crate) use commit::Accepted;
+#[cfg(test)]
+pub(crate) use workloads::{
+    DELETED_OF_WORKLOAD, NEVER_WANTED, NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX,
+};
+pub(crate) use workloads::{Workloads, removed};
+
+use crate::effects::Effects;
+use crate::events::Changes;
+use crate::modes::Modes;
+use crate::mutating_hooks::{HookOutcome, MutatingHooks};
+use crate::prepare::{Occasion, PreparedUpdate};
+use crate::settings::ModeSettings;
+use crate::timings::Timings;
+use crate::update::{StateChange, UpdateError};
+use ankaios_model::complete_state::DesiredState;
+use ankaios_model::names::Name;
+use crossbeam_channel::{Receiver, never};
+use deletes::Deletes;
+use essential::OlderUpdates;
+use reports::FirstReport;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Results of updates since the start.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct UpdateCounts {
+    pub(crate) accepted: u64,
+    pub(crate) refused: u64,
+}
+
+/// The desired state, the effective workloads and their states.
+#[derive(Default)]
+pub(crate) struct Updates {
+    workloads: Workloads,
+    deletes: Deletes,
+    /// When instances were accepted and started.
+    timings: Timings,
+    /// Connected agents.
+    agents: BTreeMap<Name, FirstReport>,
+    hooks: Option<MutatingHooks>,
+    /// Updates that came before the server switched the mode by itself.
+    older_updates: OlderUpdates,
+    counts: UpdateCounts,
+    /// Whether somebody has subscribed to changes.
+    is_observed: bool,
+}
+
+impl Updates {
+    /// Sets the hooks that may change or refuse updates of workloads. Call it before the first
+    /// update.
+    pub(crate) fn set_hooks(&mut self, hooks: MutatingHooks) {
+        self.workloads.before_hooks = Some(self.workloads.effective.clone());
+        self.hooks = Some(hooks);
+    }
+
+    /// Lets a config item decide which workloads run. Call it before the first update.
+    pub(crate) fn set_modes(&mut self, settings: ModeSettings) {
+        self.workloads.modes = Some(Modes::new(settings));
+        self.workloads.placed = Some(self.workloads.effective.clone());
+    }
+
+    /// Sets whether changes are collected for subscribers.
+    pub(crate) fn observe(&mut self, is_observed: bool) {
+        self.is_observed = is_observed;
+        self.workloads.states.observe(is_observed);
+    }
+
+    /// The workloads, for reading.
+    pub(crate) fn workloads(&self) -> &Workloads {
+        &self.workloads
+    }
+
+    /// What each delete waits for, for reading.
+    pub(crate) fn deletes(&self) -> &Deletes {
+        &self.deletes
+    }
+
+    /// The times of all instances, for reading.
+    pub(crate) fn timings(&self) -> &Timings {
+        &self.timings
+    }
+
+    /// How many updates were accepted and refused.
+    pub(crate) fn counts(&self) -> UpdateCounts {
+        self.counts
+    }
+
+    /// Counts an update that has its result.
+    pub(crate) fn count(&mut self, is_accepted: bool) {
+        if is_accepted {
+            self.counts.accepted += 1;
+        } else {
+            self.counts.refused += 1;
+        }
+    }
+
+    /// Adds the states that have changed since this was done last to `changes`.
+    pub(crate) fn add_changed_states(&mut self, changes: &mut Changes) {
+        let states = &mut self.workloads.states;
+        changes.states(&states.take_changed(), states);
+    }
+
+    // -------------------------------------------------------------------- hooks
+
+    /// Whether updates of workloads are given to hooks.
+    pub(crate) fn has_hooks(&self) -> bool {
+        self.hooks.is_some()
+    }
+
+    /// Where outcomes of hooks come.
+    pub(crate) fn hook_outcomes(&self) -> Receiver<HookOutcome> {
+        match &self.hooks {
+            Some(hooks) => hooks.outcomes().clone(),
+            None => never(),
+        }
+    }
+
+    /// Gives an update of workloads to the hooks. Returns whether they work on it.
+    pub(crate) fn start_hooks(&self, prepared: &PreparedUpdate) -> bool {
+        let Some(hooks) = &self.hooks else {
+            return false;
+        };
+        if prepared.forms.is_empty() {
+            return false;
+        }
+        hooks.start_plan(self.workloads.difference(&prepared.forms).message());
+        true
+    }
+
+    // -------------------------------------------------------------------- start
+
+    /// Makes the state of a start the desired one; waits for the hooks, since there is nothing
+    /// else to do yet.
+    ///
+    /// # Errors
+    /// [`UpdateError`] with the reason of the refusal.
+    pub(crate) fn start(
+        &mut self,
+        desired: DesiredState,
+        occasion: Occasion,
+        now: Instant,
+        effects: &mut Effects,
+    ) -> Result<(), UpdateError> {
+        let change = StateChange::between(&self.workloads.desired, desired);
+        let mut prepared = self.workloads.prepare(change, occasion)?;
+        if let Some(hooks) = &self.hooks
+            && !prepared.forms.is_empty()
+        {
+            let plan = self.workloads.difference(&prepared.forms).message();
+            prepared = self.workloads.hooked(prepared, hooks.run(plan))?;
+        }
+        self.commit(prepared, Changes::default(), now, effects);
+        Ok(())
+    }
+}
+
+/// What tests of other files change.
+#[cfg(test)]
+impl Updates {
+    pub(crate) fn timings_mut(&mut self) -> &mut Timings {
+        &mut self.timings
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,264 @@
+//! Agents connect, report states of their instances and disconnect.
+//!
+//! Thread: `server`; part of [`Updates`].
+
+use super::Updates;
+use super::workloads::{NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX, removed};
+use crate::effects::{Effect, Effects};
+use crate::events::Changes;
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::names::{InstanceName, Name};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+/// What the first report of a connected agent settles.
+#[derive(Debug)]
+pub(super) struct FirstReport {
+    /// Instances with a state that were not wanted any more when the agent connected, and that it
+    /// has not reported since. They are gone if its first report ends without them.
+    pub(super) unconfirmed: BTreeSet<InstanceName>,
+    /// Wanted instances that wait as an earlier server or connection has ordered, and whose update
+    /// was sent again. `None` after the first report: what waits then was ordered on this
+    /// connection.
+    resent: Option<BTreeSet<InstanceName>>,
+}
+
+impl FirstReport {
+    /// Notes that the update of a wanted instance that waits is sent again. Returns `false` when
+    /// that was done before, or must not be.
+    pub(super) fn note_resent(&mut self, instance: &InstanceName) -> bool {
+        match &mut self.resent {
+            Some(resent) => resent.insert(instance.clone()),
+            None => false,
+        }
+    }
+}
+
+impl Updates {
+    /// Whether an agent is connected.
+    pub(crate) fn is_connected(&self, agent: &Name) -> bool {
+        self.agents.contains_key(agent)
+    }
+
+    /// An agent has connected, perhaps again.
+    pub(crate) fn agent_connected(&mut self, name: &Name) {
+        self.deletes.forget_agent(name);
+        let known = self.workloads.states.of_agent(name);
+        let unconfirmed = known
+            .map(|(instance, _)| instance)
+            .filter(|instance| self.workloads.is_unwanted(instance))
+            .collect();
+        let report = FirstReport {
+            unconfirmed,
+            resent: Some(BTreeSet::new()),
+        };
+        self.agents.insert(name.clone(), report);
+    }
+
+    /// An agent is lost: its states become unknown. `changes` are published with that.
+    pub(crate) fn agent_gone(
+        &mut self,
+        name: &Name,
+        changes: Changes,
+        now: Instant,
+        effects: &mut Effects,
+    ) {
+        self.agents.remove(name);
+        let never_wanted = self.workloads.unwanted.agent_gone(name);
+        let mut lost = Vec::new();
+        for (instance, _) in self.workloads.states.of_agent(name) {
+            if self.workloads.placeholders.contains(&instance) {
+                continue;
+            }
+            let phase = if never_wanted.contains(&instance) {
+                Phase::Removed
+            } else {
+                Phase::AgentDisconnected
+            };
+            lost.push(WorkloadState::new(instance, ExecutionState::plain(phase)));
+        }
+        self.take_states(lost, changes, now, effects);
+    }
+
+    /// An agent reports its own workloads only: states of others are ignored.
+    pub(crate) fn states_reported(
+        &mut self,
+        name: &Name,
+        mut states: Vec<WorkloadState>,
+        now: Instant,
+        effects: &mut Effects,
+    ) {
+        let is_connected = self.is_connected(name);
+        let all = states.len();
+        states.retain(|state| is_connected && state.instance.agent == *name);
+        if states.len() < all {
+            log::warn!(
+                "Ignoring {} workload states that '{name}' may not report.",
+                all - states.len()
+            );
+        }
+        if !is_connected {
+            return;
+        }
+        let mut refused = 0;
+        let mut kept = Vec::with_capacity(states.len());
+        for mut report in states {
+            match self.check_report(&mut report) {
+                Report::Kept => kept.push(report),
+                Report::Nothing => {}
+                Report::Refused => refused += 1,
+            }
+        }
+        if refused > 0 {
+            log::warn!(
+                "Ignoring {refused} states of workloads that '{name}' should not have: there are too many of such, or more \
+                 than {NEVER_WANTED_OF_WORKLOAD} of one workload."
+            );
+        }
+        let failures = self.new_failures(&kept);
+        self.take_states(kept, Changes::default(), now, effects);
+        for failure in failures {
+            effects.push(Effect::EssentialFailed(failure));
+        }
+    }
+
+    /// Notes a report of a connected agent, and shortens what it says of an instance that it should
+    /// not have.
+    fn check_report(&mut self, WorkloadState { instance, state }: &mut WorkloadState) -> Report {
+        if let Some(agent) = self.agents.get_mut(&instance.agent) {
+            agent.unconfirmed.remove(instance);
+        }
+        if self.workloads.is_wanted(instance) {
+            return Report::Kept;
+        }
+        state.cut_info(UNWANTED_INFO_MAX);
+        if state.phase != Phase::Removed {
+            return if self.workloads.unwanted.report(instance) {
+                Report::Kept
+            } else {
+                Report::Refused
+            };
+        }
+        let was_counted = self.workloads.unwanted.remove(instance);
+        let has_state = self.workloads.states.get(instance).is_some();
+        if was_counted || has_state || self.deletes.knows(instance) {
+            Report::Kept
+        } else {
+            Report::Nothing
+        }
+    }
+
+    /// The first report of an agent has ended: what it lost while it was away, and is not wanted
+    /// any more, is gone. Nobody else could ever report that.
+    pub(crate) fn all_states_reported(&mut self, name: &Name, now: Instant, effects: &mut Effects) {
+        let Some(agent) = self.agents.get_mut(name) else {
+            return;
+        };
+        agent.resent = None;
+        let mut gone = Vec::new();
+        for instance in std::mem::take(&mut agent.unconfirmed) {
+            if self.workloads.states.get(&instance).is_some() {
+                gone.push(removed(instance));
+            }
+        }
+        self.states_reported(name, gone, now, effects);
+    }
+
+    /// Stores states that their agent may report, or that follow from its loss, and passes them on.
+    /// `changes` come with them.
+    fn take_states(
+        &mut self,
+        states: Vec<WorkloadState>,
+        changes: Changes,
+        now: Instant,
+        effects: &mut Effects,
+    ) {
+        let mut was_staged = false;
+        for WorkloadState { instance, state } in &states {
+            log::debug!("The state of '{instance}' is '{state}'.");
+            let is_wanted = self.workloads.is_wanted(instance);
+            self.timings.report(instance, state, now, is_wanted);
+            was_staged |= self.workloads.placeholders.remove(instance);
+            self.workloads.states.set(instance, state.clone());
+            if state.phase == Phase::Removed {
+                self.deletes.forget_stopping(instance);
+                // For a wanted instance this may be the end of an earlier form; the present one
+                // waits for what was sent last.
+                if !is_wanted {
+                    self.deletes.forget_sent(instance);
+                }
+            }
+        }
+        let mut resent = Effects::default();
+        self.deletes
+            .resend_unknown(&states, &self.workloads, &mut self.agents, &mut resent);
+        let changed = states.iter().map(|state| &state.instance);
+        self.deletes.relieve(changed, &self.workloads, &mut resent);
+        effects.push(Effect::Reported {
+            states,
+            was_staged,
+            changes,
+        });
+        effects.append(resent);
+    }
+
+    // ------------------------------------------------------------ what is staged
+
+    /// Shows how far staged instances are, and those that are not staged any more as they are. No
+    /// agent knows of these states.
+    pub(crate) fn show_staged(
+        &mut self,
+        infos: &BTreeMap<InstanceName, String>,
+        effects: &mut Effects,
+    ) {
+        let mut shown = Vec::new();
+        for (instance, text) in infos {
+            let state = ExecutionState::with_info(Phase::PendingInitial, &**text);
+            let known = self.workloads.states.get(instance);
+            if known == Some(&state) {
+                continue;
+            }
+            // What an agent reports is shown as it is: an instance of the same name is in force, or
+            // an earlier one still stops.
+            let is_of_agent = known.is_some() || self.workloads.is_wanted(instance);
+            if is_of_agent && !self.workloads.placeholders.contains(instance) {
+                continue;
+            }
+            self.workloads.placeholders.insert(instance.clone());
+            shown.push(WorkloadState::new(instance.clone(), state));
+        }
+        // What is not staged any more and no agent has is finished.
+        let placeholders = &mut self.workloads.placeholders;
+        let over: Vec<InstanceName> = placeholders
+            .extract_if(.., |instance| !infos.contains_key(instance))
+            .collect();
+        for instance in over {
+            let phase = if self.workloads.is_wanted(&instance) {
+                Phase::PendingInitial
+            } else {
+                Phase::Removed
+            };
+            shown.push(WorkloadState::new(instance, ExecutionState::plain(phase)));
+        }
+        for WorkloadState { instance, state } in &shown {
+            self.workloads.states.set(instance, state.clone());
+        }
+        for WorkloadState { instance, state } in &shown {
+            if state.phase == Phase::Removed {
+                effects.push(Effect::InstanceGone(instance.clone()));
+            }
+        }
+        effects.push(Effect::BroadcastToClis(shown));
+        effects.push(Effect::Publish(Changes::default()));
+    }
+}
+
+/// What becomes of a report.
+enum Report {
+    /// It is a state of the cluster.
+    Kept,
+    /// The end of what nobody knows is nothing new.
+    Nothing,
+    /// There are too many of such.
+    Refused,
+}

@@ -1,0 +1,252 @@
+//! Restarts: workloads, and all that need them running, leave the effective state together, and
+//! come back when the ends of all of them are reported. For agents these are deletes and adds, so
+//! all of them stop and start in the order of their dependencies. Nothing of it is stored: a
+//! restart of the server ends it.
+//!
+//! Thread: `server`; part of [`Updates`]. Without a restart there is nothing to look at.
+
+use super::Updates;
+use super::workloads::{Restart, Workloads};
+use crate::effects::Effects;
+use crate::events::Changes;
+use crate::guarded::GuardedUpdates;
+use crate::plan::{Difference, Version};
+use crate::update::UpdateError;
+use ankaios_model::execution_state::Phase;
+use ankaios_model::names::{InstanceName, Name, excerpt};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+impl Updates {
+    /// The workloads `names` and all that need them running, directly or not. With an update only
+    /// those of `names` apply that have other `forms` by it. Nothing that has no agent now is
+    /// restarted.
+    ///
+    /// # Errors
+    /// Why one of them cannot be restarted.
+    // [impl->swdd~server-restarts-workloads~1]
+    pub(crate) fn to_restart(
+        &self,
+        names: &[String],
+        forms: Option<&BTreeMap<Name, Version>>,
+    ) -> Result<BTreeSet<Name>, UpdateError> {
+        let workloads = &self.workloads;
+        let mut next: Vec<Name> = Vec::new();
+        for name in names {
+            match forms {
+                Some(forms) => {
+                    let placed = workloads.placed().get(name.as_str());
+                    if let Some(added) = placed
+                        && forms.contains_key(name.as_str())
+                    {
+                        next.push(added.instance.workload.clone());
+                    }
+                }
+                None => next.push(self.running(name)?),
+            }
+        }
+        let mut restarted = workloads.with_dependents(next);
+        restarted.retain(|name| workloads.scheduled(name).is_some());
+        Ok(restarted)
+    }
+
+    /// The workload `name`, which has an agent in the present mode.
+    fn running(&self, name: &str) -> Result<Name, UpdateError> {
+        let reason = match self.workloads.placed().get(name) {
+            None => format!("workload '{}' does not exist", excerpt(name)),
+            Some(added) if added.instance.agent.is_empty() => {
+                format!("workload '{name}' does not run: it has no agent")
+            }
+            Some(added) if self.workloads.seen(added).instance.agent.is_empty() => {
+                format!("workload '{name}' does not run: it is outside of the current mode")
+            }
+            Some(added) => return Ok(added.instance.workload.clone()),
+        };
+        Err(UpdateError::Other(reason))
+    }
+
+    /// Checks that the agent of a workload that will be restarted is connected.
+    ///
+    /// # Errors
+    /// It is not.
+    pub(crate) fn check_agent_of(&self, name: &Name) -> Result<(), UpdateError> {
+        let agent = match self.workloads.scheduled(name) {
+            Some(added) => added.instance.agent,
+            None => Name::default(),
+        };
+        if self.is_connected(&agent) {
+            return Ok(());
+        }
+        Err(UpdateError::Other(format!(
+            "agent '{agent}' is not connected, so '{name}' cannot be restarted; try again when it is connected"
+        )))
+    }
+
+    /// Begins a restart of these workloads; another one of some of them becomes a part of it.
+    /// Returns those that leave the effective state: what waits to start is left alone, since it
+    /// starts anyway. To delete it would confuse agents of other implementations, which may never
+    /// report its end.
+    pub(super) fn begin_restart(&mut self, restarted: &BTreeSet<Name>) -> BTreeSet<Name> {
+        let mut names = BTreeSet::new();
+        for name in restarted {
+            if let Some(added) = self.workloads.effective.get(name)
+                && self.has_started(&added.instance)
+            {
+                names.insert(name.clone());
+            }
+        }
+        if names.is_empty() {
+            return names;
+        }
+        let workloads = &mut self.workloads;
+        if workloads.placed.is_none() {
+            workloads.placed = Some(workloads.effective.clone());
+        }
+        for other in std::mem::take(&mut workloads.restarts) {
+            if other.names.is_disjoint(restarted) {
+                workloads.restarts.push(other);
+            } else {
+                names.extend(other.names);
+            }
+        }
+        workloads.restarts.push(Restart {
+            names: names.clone(),
+            stopping: Vec::new(),
+        });
+        names
+    }
+
+    /// These workloads, of the newest restart, are out of the effective state: it waits for the
+    /// ends of their instances, and of those that agents stop only when these have ended.
+    pub(super) fn restart_begun(&mut self, names: &BTreeSet<Name>) {
+        if names.is_empty() {
+            return;
+        }
+        let mut stopping = Vec::new();
+        for (instance, _) in self.workloads.states.iter() {
+            let is_awaited =
+                names.contains(&instance.workload) || self.waits_only_for(&instance, names);
+            if is_awaited && self.is_ending(&instance) && self.has_started(&instance) {
+                stopping.push(instance);
+            }
+        }
+        if let Some(restart) = self.workloads.restarts.last_mut() {
+            restart.stopping = stopping;
+        }
+        let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+        log::info!("Restarting {}.", names.join(", "));
+    }
+
+    /// Whether the delete of an instance waits for one of `names`, and for no other workload that
+    /// runs: what others keep from being stopped as well may never end.
+    fn waits_only_for(&self, instance: &InstanceName, names: &BTreeSet<Name>) -> bool {
+        let mut waits_for_one = false;
+        for name in self.deletes.conditions(instance) {
+            if names.contains(name.as_str()) {
+                waits_for_one = true;
+                continue;
+            }
+            let other = self.workloads.effective.get(name.as_str());
+            if other.is_some_and(|other| !other.instance.agent.is_empty()) {
+                return false;
+            }
+        }
+        waits_for_one
+    }
+
+    fn has_started(&self, instance: &InstanceName) -> bool {
+        match self.workloads.states.get(instance) {
+            Some(state) => !matches!(
+                state.phase,
+                Phase::PendingInitial | Phase::PendingWaitingToStart
+            ),
+            None => false,
+        }
+    }
+
+    /// Whether the end of an instance will come. Nobody waits for that of an agent that is away.
+    fn is_ending(&self, instance: &InstanceName) -> bool {
+        let Some(state) = self.workloads.states.get(instance) else {
+            return false;
+        };
+        if state.phase == Phase::AgentDisconnected {
+            return false;
+        }
+        self.workloads.is_unwanted(instance) || state.phase.state() == "Stopping"
+    }
+
+    /// What runs although it needs a workload that is being restarted, with that: it waited to
+    /// start when the restart began, and started before its agent received the restart. What it
+    /// needs would wait for its end for ever.
+    fn started_since(&self, rollouts: &GuardedUpdates) -> BTreeSet<Name> {
+        let mut late = BTreeSet::new();
+        for restart in &self.workloads.restarts {
+            for name in &restart.names {
+                for user in self.workloads.dependents.of(name) {
+                    if self.runs(user) && rollouts.open_update_of(user).is_none() {
+                        late.insert(name.clone());
+                        late.insert(user.clone());
+                    }
+                }
+            }
+        }
+        late
+    }
+
+    /// Whether a workload has started and has not ended.
+    fn runs(&self, name: &Name) -> bool {
+        let Some(added) = self.workloads.effective.get(name) else {
+            return false;
+        };
+        let Some(state) = self.workloads.states.get(&added.instance) else {
+            return false;
+        };
+        self.has_started(&added.instance) && matches!(state.phase.state(), "Pending" | "Running")
+    }
+
+    /// Brings back the workloads of restarts that wait for no end any more. Returns whether there
+    /// were some.
+    pub(crate) fn settle_restarts(
+        &mut self,
+        rollouts: &GuardedUpdates,
+        now: Instant,
+        effects: &mut Effects,
+    ) -> bool {
+        let late = self.started_since(rollouts);
+        if !late.is_empty() {
+            let names = self.begin_restart(&late);
+            self.switch_restarted(&names, now, effects);
+            self.restart_begun(&names);
+            return true;
+        }
+        let mut over = BTreeSet::new();
+        for mut restart in std::mem::take(&mut self.workloads.restarts) {
+            // One at a time: there may be many, and each event looks for ends.
+            while restart
+                .stopping
+                .pop_if(|last| !self.is_ending(last))
+                .is_some()
+            {}
+            if restart.stopping.is_empty() {
+                over.extend(restart.names);
+            } else {
+                self.workloads.restarts.push(restart);
+            }
+        }
+        if over.is_empty() {
+            return false;
+        }
+        self.switch_restarted(&over, now, effects);
+        let workloads: &mut Workloads = &mut self.workloads;
+        if workloads.restarts.is_empty() && workloads.modes.is_none() {
+            workloads.placed = None;
+        }
+        true
+    }
+
+    /// Takes workloads out of the effective state, or brings them back, as their restarts say.
+    fn switch_restarted(&mut self, names: &BTreeSet<Name>, now: Instant, effects: &mut Effects) {
+        let (difference, changes) = (Difference::default(), Changes::default());
+        self.make_effective(difference, names, changes, now, effects);
+    }
+}
