@@ -23,6 +23,7 @@ const MESSAGE_PREFIX: usize = 5;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
+const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 
 /// Messages up to this size, in bytes, need no room.
@@ -50,6 +51,12 @@ const GATED_STREAMS: usize = 64;
 /// Streams of one connection begin so far apart: each costs a thread and a call, also one that its
 /// client resets at once, and a client needs one.
 const STREAM_INTERVAL: Duration = Duration::from_millis(50);
+/// Bytes of the headers of one call, compressed. gRPC keeps 16 KiB of them and reads on without an
+/// end, also when the call is refused already.
+const HEADERS_MAX: usize = 64 * 1024;
+/// Frames in which these headers may come. Each costs time however short it is, and two are enough
+/// for what gRPC keeps.
+const HEADERS_FRAMES_MAX: usize = 16;
 
 /// Why a connection ends.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -65,6 +72,11 @@ pub(crate) enum Refused {
         /// Bytes allowed.
         max: usize,
     },
+    /// Headers of a call without an end.
+    #[error(
+        "the headers of a call have more than {HEADERS_MAX} bytes or {HEADERS_FRAMES_MAX} frames"
+    )]
+    Headers,
     /// Each frame costs memory, however short it is.
     #[error("a message comes in frames of a few bytes each")]
     TinyFrames,
@@ -223,6 +235,9 @@ pub(crate) struct FrameGate {
     /// The first one is the preface.
     frame: Frame,
     streams: BTreeMap<u32, Stream>,
+    /// Bytes and frames of the headers that came last.
+    headers_bytes: usize,
+    headers_frames: usize,
     ticket: Option<Ticket>,
     is_waiting: bool,
     begun: Instant,
@@ -242,6 +257,8 @@ impl FrameGate {
                 ..Frame::default()
             },
             streams: BTreeMap::new(),
+            headers_bytes: 0,
+            headers_frames: 0,
             ticket: None,
             is_waiting: false,
             begun: now,
@@ -330,6 +347,7 @@ impl FrameGate {
         if kind == RST_STREAM {
             self.forget(stream);
         }
+        self.count_headers(kind)?;
         if is_data {
             self.make_place(stream)?;
             let state = self.streams.entry(stream).or_default();
@@ -342,6 +360,23 @@ impl FrameGate {
             self.frame_ended();
         }
         Ok(count)
+    }
+
+    /// Counts a frame of this kind if it has headers; those of one call come in frames behind each
+    /// other.
+    fn count_headers(&mut self, kind: u8) -> Result<(), Refused> {
+        if kind == HEADERS {
+            self.headers_bytes = 0;
+            self.headers_frames = 0;
+        } else if kind != CONTINUATION {
+            return Ok(());
+        }
+        self.headers_bytes += self.frame.left;
+        self.headers_frames += 1;
+        if self.headers_bytes > HEADERS_MAX || self.headers_frames > HEADERS_FRAMES_MAX {
+            return Err(Refused::Headers);
+        }
+        Ok(())
     }
 
     /// Makes a place for a stream. Streams may end without a frame of the client.

@@ -33,7 +33,7 @@ const WORKLOADS: usize = 500;
 /// How long a flood lasts at least: longer than a connection that is stuck is put up with.
 const FLOOD: Duration = Duration::from_secs(2 * PEER_STUCK.as_secs());
 /// Most memory of its own that the server takes.
-const SERVER_MAX_KIB: u64 = 60 * 1024;
+pub const SERVER_MAX_KIB: u64 = 60 * 1024;
 const AGENT_MAX_KIB: u64 = 60 * 1024;
 
 /// A server with the state of [`WORKLOADS`] and an agent with `greedy` and `web`, which may read
@@ -57,13 +57,13 @@ fn cluster() -> Cluster {
 
 /// Watches the memory of its own of a process until it is dropped: without the code, of which a
 /// debug build has much.
-struct MemoryPeak {
+pub struct MemoryPeak {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<u64>>,
 }
 
 impl MemoryPeak {
-    fn of(pid: u32) -> Self {
+    pub fn of(pid: u32) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
@@ -80,7 +80,7 @@ impl MemoryPeak {
         }
     }
 
-    fn kib(mut self) -> u64 {
+    pub fn kib(mut self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread
             .take()
@@ -169,7 +169,7 @@ fn ask_during_flood(
     (longest_web, longest_ank)
 }
 
-fn assert_never_disconnected(cluster: &Cluster, agent: &str) {
+pub fn assert_never_disconnected(cluster: &Cluster, agent: &str) {
     let log = cluster.server.as_ref().expect("it runs").stderr();
     let count = |text: &str| log.lines().filter(|line| line.contains(text)).count();
     let connected = count(&format!("Agent '{agent}' connected"));

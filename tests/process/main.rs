@@ -33,6 +33,7 @@ mod faults_limits;
 mod flood;
 mod guarded_updates;
 mod hooks;
+mod http2_attacks;
 mod kill;
 mod lifecycle;
 mod logs;

@@ -317,6 +317,31 @@ fn room_of_a_stream_that_ended_comes_back() {
 }
 
 #[test]
+fn headers_without_an_end_end_the_connection() {
+    let begin = frame(HEADERS, 0, 1, &[0; 1000]);
+    for (frames, bytes) in [(HEADERS_FRAMES_MAX, 0), (5, 15 * 1024)] {
+        let mut peer = Peer::new(&room());
+        assert!(peer.passes(&begin));
+        for _ in 0..frames - 1 {
+            assert!(peer.passes(&frame(CONTINUATION, 0, 1, &vec![0; bytes])));
+        }
+        let next = frame(CONTINUATION, 0, 1, &vec![0; bytes]);
+        assert_eq!(peer.send(&next), Err(Refused::Headers), "{bytes} bytes");
+    }
+}
+
+#[test]
+fn headers_of_many_calls_are_counted_for_each() {
+    let mut peer = Peer::new(&room());
+    for number in 0..2 * HEADERS_FRAMES_MAX {
+        let stream = 2 * u32::try_from(number).unwrap() + 1;
+        assert!(peer.passes(&frame(HEADERS, 0, stream, &vec![0; 15 * 1024])));
+        assert!(peer.passes(&frame(CONTINUATION, 4, stream, &vec![0; 15 * 1024])));
+        peer.clock.advance(STREAM_INTERVAL);
+    }
+}
+
+#[test]
 fn a_message_in_frames_of_one_byte_ends_the_connection() {
     let mut peer = Peer::greeted(&room());
     assert!(peer.passes(&frame(DATA, 0, 1, &announced(LARGE))));
