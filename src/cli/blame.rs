@@ -6,7 +6,7 @@
 
 use super::args::{BlameArguments, Format};
 use super::error::{CliError, Result};
-use super::output::{Field, Output, TooWide, View, one_line, shortened, value};
+use super::output::{Column, Output, TooWide, View, one_line, shortened, value};
 use super::rows::{Needs, instances, needs};
 use super::session::ServerLink;
 use ankaios_model::names::InstanceName;
@@ -43,12 +43,13 @@ pub(crate) fn print(
     let rows = wanted.iter().map(|start| fields(start, starts.now));
     let mut view = View::new(*format, &fields(&blank, starts.now), rows);
     view.align(&["WAITED", "START", "READY", "TOTAL"]);
-    let moments = [("nowMs", starts.now.into()), ("bootMs", starts.boot.into())];
-    view.print(("workloads", moments), TooWide::Drop, None, output)
+    view.head.push(("nowMs", starts.now.into()));
+    view.head.push(("bootMs", starts.boot.into()));
+    view.print("workloads", TooWide::Drop, None, output)
 }
 
 /// What is shown of a start at `now`.
-fn fields(start: &Start, now: u64) -> Vec<Field> {
+fn fields(start: &Start, now: u64) -> Vec<Column> {
     // `>` marks what goes on, since `from`.
     let lasted = |heading, key: &str, time: Option<u64>, from: Option<u64>| {
         let so_far = || {
@@ -56,10 +57,10 @@ fn fields(start: &Start, now: u64) -> Vec<Field> {
                 .so_far(from, now)
                 .map_or_else(String::new, |so_far| format!(">{}", seconds(so_far)))
         };
-        Field::new(heading, key, time.map_or_else(so_far, seconds), value(time))
+        Column::new(heading, key, time.map_or_else(so_far, seconds), value(time))
     };
     let text = |heading, key: &str, text: &str| {
-        Field::new(
+        Column::new(
             heading,
             key,
             one_line(text),
@@ -79,10 +80,10 @@ fn fields(start: &Start, now: u64) -> Vec<Field> {
         ended,
     } = start;
     let mut fields = vec![
-        Field::text("WORKLOAD NAME", "workload", &instance.workload),
-        Field::text("AGENT", "agent", &instance.agent),
-        Field::text("ID", "id", &instance.id).wide(),
-        Field::new("STARTS", "starts", starts.to_string(), *starts).wide(),
+        Column::text("WORKLOAD NAME", "workload", &instance.workload),
+        Column::text("AGENT", "agent", &instance.agent),
+        Column::text("ID", "id", &instance.id).wide(),
+        Column::new("STARTS", "starts", starts.to_string(), *starts).wide(),
         lasted("WAITED", "waitedMs", start.waited(), *waiting),
         text("WAITED FOR", "waitedFor", waited_for),
         text("PREPARED", "prepared", prepared),
@@ -98,7 +99,7 @@ fn fields(start: &Start, now: u64) -> Vec<Field> {
         ("runningAtMs", running),
         ("endedAtMs", ended),
     ];
-    fields.extend(moments.map(|(key, at)| Field::data(key, value(*at))));
+    fields.extend(moments.map(|(key, at)| Column::data(key, value(*at))));
     fields
 }
 

@@ -6,8 +6,8 @@
 use super::args::Format;
 use super::error::{ExitCode, Result, counted};
 use super::modes;
-use super::output::{Ordered, Output, all_lines, document, object, one_line, value};
-use super::rows::{self, Reasons, entries};
+use super::output::{ColouredLine, Ordered, Output, all_lines, document, object, one_line, value};
+use super::rows::{self, Reasons, entries, text};
 use super::session::{ServerLink, Update};
 use ankaios_model::field_path::parts;
 use ankaios_model::fields::table::WORKLOAD;
@@ -15,7 +15,7 @@ use ankaios_model::fields::{Kind, omit_empty};
 use ankaios_model::node::Node;
 use ankaios_platform::clock::{Clock, SystemClock};
 use serde_yaml::Value;
-use similar::{Algorithm, DiffOp, DiffTag, capture_diff_slices_deadline, group_diff_ops};
+use similar::{Algorithm, DiffTag, capture_diff_slices_deadline, group_diff_ops};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
@@ -26,7 +26,13 @@ const USERS_MASK: &str = "desiredState.workloads.*.configs";
 /// A comparison of large texts that takes longer is ended: what is left is shown as replaced.
 const TIME_MAX: Duration = Duration::from_secs(1);
 
+/// Equal lines around those that differ.
+const LINES_AROUND: usize = 3;
+
+// Colours of lines.
 const HEADER: &str = "\x1b[1m";
+const PLACE: &str = "\x1b[36m";
+const OLD: &str = "\x1b[31m";
 const NEW: &str = "\x1b[32m";
 
 /// Prints what `update`, which names whole workloads and configs, would change.
@@ -59,13 +65,12 @@ pub(crate) fn print(
             "{text} 'ank apply' does so only with '--switch-mode'."
         ));
     }
-    let ends = |object: &&Difference| object.part == "workloads" && object.old.is_some();
-    let ending: BTreeSet<&str> = differences
-        .objects
-        .iter()
-        .filter(ends)
-        .map(|object| &*object.name)
-        .collect();
+    let mut ending = BTreeSet::new();
+    for object in &differences.objects {
+        if object.part == "workloads" && object.old.is_some() {
+            ending.insert(&*object.name);
+        }
+    }
     if !ending.is_empty() {
         let reasons = Reasons::new(&link.complete_state(&rows::MASKS)?);
         let is_deletion = update.new_state == Node::empty();
@@ -74,9 +79,9 @@ pub(crate) fn print(
         } else {
             "use 'ank apply --restart-dependents', or "
         };
-        let held = reasons.held_up(&ending, &ending, |_| restart.to_owned());
-        held.iter()
-            .for_each(|text| output.warn(format_args!("when it is applied, {text}")));
+        if let Some(text) = reasons.held_up(&ending, &ending, |_| restart.to_owned()) {
+            output.warn(format_args!("when it is applied, {text}"));
+        }
     }
     match format {
         Format::Json => output.result(&document(&differences.json(), format, false))?,
@@ -114,49 +119,56 @@ struct Differences {
 
 impl Differences {
     fn of(update: &Update, state: &Node) -> Self {
-        let difference = |mask: &String| Difference::of(mask, state, &update.new_state);
-        let objects: Vec<Difference> = update.masks.iter().filter_map(difference).collect();
-        let names: BTreeSet<(&str, &str)> = objects
-            .iter()
-            .map(|object| (&*object.part, &*object.name))
-            .collect();
-        let changed = |part, name| names.contains(&(part, name));
-        let mut users = BTreeMap::new();
+        let mut objects = Vec::new();
+        for mask in &update.masks {
+            objects.extend(Difference::of(mask, state, &update.new_state));
+        }
+        let mut differences = Self {
+            objects,
+            users: BTreeMap::new(),
+        };
         for (workload, definition) in entries(state.at(&["desiredState", "workloads"])) {
-            let used = definition
-                .entries("configs")
-                .filter_map(|(_, config)| config.as_text());
-            let used: BTreeSet<String> = used
-                .filter(|config| changed("configs", config))
-                .map(str::to_owned)
-                .collect();
-            if !used.is_empty() && !changed("workloads", workload) {
-                users.insert(workload.to_owned(), used);
+            if differences.has("workloads", workload) {
+                continue;
+            }
+            let mut used = BTreeSet::new();
+            for (_, config) in definition.entries("configs") {
+                let config = text(config, &[]);
+                if differences.has("configs", config) {
+                    used.insert(config.to_owned());
+                }
+            }
+            if !used.is_empty() {
+                differences.users.insert(workload.to_owned(), used);
             }
         }
-        Self { objects, users }
+        differences
+    }
+
+    fn has(&self, part: &str, name: &str) -> bool {
+        let mut objects = self.objects.iter();
+        objects.any(|object| object.part == part && object.name == name)
     }
 
     fn json(&self) -> Value {
-        let objects = |part| {
-            let of_part = self
-                .objects
-                .iter()
-                .filter(move |object| object.part == part);
-            object(
-                of_part
-                    .map(|object| (object.name.as_str(), object.json()))
-                    .collect::<BTreeMap<_, _>>(),
-            )
-        };
         object([
             ("configUsers", value(Some(&self.users))),
-            ("configs", objects("configs")),
-            ("workloads", objects("workloads")),
+            ("configs", self.objects_json("configs")),
+            ("workloads", self.objects_json("workloads")),
         ])
     }
 
-    fn lines(&self) -> impl Iterator<Item = (&'static str, String)> {
+    fn objects_json(&self, part: &str) -> Value {
+        let mut objects = BTreeMap::new();
+        for object in &self.objects {
+            if object.part == part {
+                objects.insert(object.name.as_str(), object.json());
+            }
+        }
+        object(objects)
+    }
+
+    fn lines(&self) -> impl Iterator<Item = ColouredLine> {
         self.objects.iter().flat_map(Difference::lines)
     }
 
@@ -167,37 +179,36 @@ impl Differences {
         }
         let mut counts = Vec::new();
         for action in ["add", "change", "delete"] {
-            let number = |part: &str| {
-                self.objects
-                    .iter()
-                    .filter(|it| it.part == part && it.action() == action)
-                    .count()
-            };
-            let numbers = [
-                (number("workloads"), "workload"),
-                (number("configs"), "config"),
-            ];
-            let some = numbers.into_iter().filter(|(number, _)| *number > 0);
-            let some: Vec<String> = some.map(|(number, what)| counted(number, what)).collect();
-            counts
-                .extend((!some.is_empty()).then(|| format!("{} to {action}", some.join(" and "))));
+            let mut some = Vec::new();
+            for (part, what) in [("workloads", "workload"), ("configs", "config")] {
+                let number = self.count(part, action);
+                if number > 0 {
+                    some.push(counted(number, what));
+                }
+            }
+            if !some.is_empty() {
+                counts.push(format!("{} to {action}", some.join(" and ")));
+            }
         }
         let mut lines = vec![format!("{}.", counts.join(", "))];
-        lines.extend(self.users.iter().map(|(workload, used)| {
-            let (used, plural) = (
-                used.iter().cloned().collect::<Vec<_>>(),
-                if used.len() == 1 { "" } else { "s" },
-            );
-            let text = format!(
-                "Workload '{workload}' uses the config{plural} '{}'",
-                used.join("', '")
-            );
-            format!(
-                "{} and is replaced if its rendered configuration changes.",
-                one_line(&text)
-            )
-        }));
+        for (workload, used) in &self.users {
+            let plural = if used.len() == 1 { "" } else { "s" };
+            let used = Vec::from_iter(used.iter().map(String::as_str)).join("', '");
+            let text = one_line(&format!(
+                "Workload '{workload}' uses the config{plural} '{used}'"
+            ));
+            lines.push(format!(
+                "{text} and is replaced if its rendered configuration changes."
+            ));
+        }
         lines
+    }
+
+    fn count(&self, part: &str, action: &str) -> usize {
+        let objects = self.objects.iter();
+        objects
+            .filter(|object| object.part == part && object.action() == action)
+            .count()
     }
 }
 
@@ -215,8 +226,12 @@ impl Difference {
             omit_empty(&mut node, kind); // An empty container means the same as none.
             Some(node)
         };
-        let (old, new) = (object(old), object(new));
-        (old != new).then(|| Self {
+        let old = object(old);
+        let new = object(new);
+        if old == new {
+            return None;
+        }
+        Some(Self {
             part: part.to_owned(),
             kind,
             name: name.to_owned(),
@@ -234,113 +249,103 @@ impl Difference {
     }
 
     fn json(&self) -> Value {
-        let sides =
-            |old: Option<&Node>, new: Option<&Node>| [("new", value(new)), ("old", value(old))];
-        let (old, new) = (self.old.as_ref(), self.new.as_ref());
         let action = ("action", self.action().into());
+        let old = self.old.as_ref();
+        let new = self.new.as_ref();
         if self.part == "configs" {
-            return object([action].into_iter().chain(sides(old, new)));
+            return object([action, ("new", value(new)), ("old", value(old))]);
         }
-        let names: BTreeSet<&str> = entries(old)
-            .chain(entries(new))
-            .map(|(name, _)| name)
-            .collect();
-        let of_both = |name| {
-            (
-                name,
-                old.and_then(|node| node.get(name)),
-                new.and_then(|node| node.get(name)),
-            )
-        };
-        let changed = names
-            .into_iter()
-            .map(of_both)
-            .filter(|(_, old, new)| old != new);
-        object([
-            action,
-            (
-                "fields",
-                object(changed.map(|(name, old, new)| (name, object(sides(old, new))))),
-            ),
-        ])
+        let mut names = BTreeSet::new();
+        names.extend(entries(old).map(|(name, _)| name));
+        names.extend(entries(new).map(|(name, _)| name));
+        let mut fields = Vec::new();
+        for name in names {
+            let old = old.and_then(|node| node.get(name));
+            let new = new.and_then(|node| node.get(name));
+            if old != new {
+                fields.push((name, object([("new", value(new)), ("old", value(old))])));
+            }
+        }
+        object([action, ("fields", object(fields))])
     }
 
-    /// The lines of the unified diff with their colours.
-    fn lines(&self) -> Vec<(&'static str, String)> {
-        let label = |side: &Option<Node>| match side {
-            Some(_) => format!(
-                "{} {}",
-                self.part.trim_end_matches('s'),
-                one_line(&self.name)
-            ),
-            None => "/dev/null".to_owned(),
-        };
+    /// The lines of the unified diff.
+    fn lines(&self) -> Vec<ColouredLine> {
+        let old = text_lines(self.old.as_ref(), self.kind);
+        let new = text_lines(self.new.as_ref(), self.kind);
         let mut shown = vec![
-            (HEADER, format!("--- {}", label(&self.old))),
-            (HEADER, format!("+++ {}", label(&self.new))),
+            coloured(HEADER, format!("--- {}", self.label(&self.old))),
+            coloured(HEADER, format!("+++ {}", self.label(&self.new))),
         ];
-        let text = |side: &Option<Node>| {
-            side.as_ref()
-                .map_or_else(Vec::new, |node| text_lines(node, self.kind))
-        };
-        let (old, new) = (text(&self.old), text(&self.new));
         let deadline = SystemClock.now() + TIME_MAX;
         let parts = capture_diff_slices_deadline(Algorithm::Myers, &old, &new, Some(deadline));
-        // Equal lines around those that differ.
-        for hunk in group_diff_ops(parts, 3) {
-            let range =
-                |of: fn(&DiffOp) -> Range<usize>| of(&hunk[0]).start..of(&hunk[hunk.len() - 1]).end;
-            let (before, after) = (range(DiffOp::old_range), range(DiffOp::new_range));
-            // Of no lines the one before them is named.
-            let place = |lines: &Range<usize>| {
-                format!("{},{}", lines.start + lines.len().min(1), lines.len())
+        for hunk in group_diff_ops(parts, LINES_AROUND) {
+            let (Some(first), Some(last)) = (hunk.first(), hunk.last()) else {
+                continue;
             };
-            let field = field_around(&old, before.start)
-                .map_or_else(String::new, |field| format!(" {field}"));
-            shown.push((
-                "\x1b[36m",
-                format!("@@ -{} +{} @@{field}", place(&before), place(&after)),
-            ));
+            let before = first.old_range().start..last.old_range().end;
+            let after = first.new_range().start..last.new_range().end;
+            let mut place = format!("@@ -{} +{} @@", range(&before), range(&after));
+            if let Some(field) = field_around(&old, before.start) {
+                place.push_str(&format!(" {field}"));
+            }
+            shown.push(coloured(PLACE, place));
             for part in hunk {
                 let is_equal = part.tag() == DiffTag::Equal;
-                let (sign, colour) = if is_equal {
-                    (' ', "")
-                } else {
-                    ('-', "\x1b[31m")
-                };
-                shown.extend(
-                    old[part.old_range()]
-                        .iter()
-                        .map(|line| (colour, format!("{sign}{line}"))),
-                );
-                if !is_equal {
-                    shown.extend(
-                        new[part.new_range()]
-                            .iter()
-                            .map(|line| (NEW, format!("+{line}"))),
-                    );
+                for line in &old[part.old_range()] {
+                    shown.push(if is_equal {
+                        coloured("", format!(" {line}"))
+                    } else {
+                        coloured(OLD, format!("-{line}"))
+                    });
+                }
+                if is_equal {
+                    continue;
+                }
+                for line in &new[part.new_range()] {
+                    shown.push(coloured(NEW, format!("+{line}")));
                 }
             }
         }
         shown
     }
+
+    /// The name of a side in the header of the diff.
+    fn label(&self, side: &Option<Node>) -> String {
+        if side.is_none() {
+            return "/dev/null".to_owned();
+        }
+        let kind = self.part.trim_end_matches('s');
+        format!("{kind} {}", one_line(&self.name))
+    }
 }
 
-/// The field that begins above line `at` and goes on there.
+fn coloured(colour: &'static str, text: String) -> ColouredLine {
+    ColouredLine { colour, text }
+}
+
+/// Lines as a unified diff names them; of no lines the one before them.
+fn range(lines: &Range<usize>) -> String {
+    format!("{},{}", lines.start + lines.len().min(1), lines.len())
+}
+
+/// The field that begins above line `at` and continues there.
 fn field_around(lines: &[String], at: usize) -> Option<&str> {
-    let begins_field = |line: &&String| !line.starts_with([' ', '-']);
-    if lines.get(at).is_none_or(|line| begins_field(&line)) {
+    if begins_field(lines.get(at)?) {
         return None;
     }
-    lines[..at]
-        .iter()
-        .rev()
-        .find(begins_field)
-        .and_then(|line| line.split(':').next())
+    let mut above = lines[..at].iter().rev();
+    let begin = above.find(|line| begins_field(line))?;
+    begin.split(':').next()
 }
 
-/// The lines of an object as YAML with the documented order of fields.
-fn text_lines(node: &Node, kind: Kind) -> Vec<String> {
+fn begins_field(line: &str) -> bool {
+    !line.starts_with([' ', '-'])
+}
+
+/// The lines of an object as YAML with the documented order of fields; none without an object.
+fn text_lines(node: Option<&Node>, kind: Kind) -> Vec<String> {
+    let Some(node) = node else { return Vec::new() };
     all_lines(&value(Some(Ordered { node, kind })))
 }
 

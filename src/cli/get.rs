@@ -5,7 +5,7 @@
 use super::args::{Filter, Format, WorkloadArguments};
 use super::error::{CliError, Result, unknown};
 use super::output::{
-    Field, LiveFrames, Output, TooWide, View, WARNING, one_line, state_text, value,
+    Column, LiveFrames, Output, TooWide, View, WARNING, one_line, state_text, value,
 };
 use super::rows::{self, Reasons, Row, text};
 use super::session::ServerLink;
@@ -210,7 +210,7 @@ pub(crate) fn workloads(
     loop {
         filter
             .view(&reasons)
-            .print(("workloads", []), TooWide::Wrap, frames.as_mut(), output)?;
+            .print("workloads", TooWide::Wrap, frames.as_mut(), output)?;
         if !filter.watch {
             return Ok(());
         }
@@ -238,16 +238,16 @@ pub(crate) fn agents(format: Format, link: &mut dyn ServerLink, output: &mut Out
         .entries("agents")
         .map(|(name, agent)| agent_fields(name, agent, state.at(&["workloadStates", name])));
     let view = View::new(format, &agent_fields("", &Node::empty(), None), rows);
-    view.print(("agents", []), TooWide::Drop, None, output)
+    view.print("agents", TooWide::Drop, None, output)
 }
 
-fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Field> {
+fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Column> {
     let instances: usize = rows::entries(workloads)
         .map(|(_, ids)| rows::entries(Some(ids)).count())
         .sum();
     let load = |heading, key: &str, unit: char| {
         let number = agent.at(&["status", key]).and_then(Node::as_number);
-        Field::new(
+        Column::new(
             heading,
             key,
             number.map_or_else(String::new, |number| format!("{number}{unit}")),
@@ -258,8 +258,8 @@ fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Field
         .entries("tags")
         .map(|(key, tag)| format!("{key}={}", text(tag, &[])));
     vec![
-        Field::text("NAME", "name", name),
-        Field::new(
+        Column::text("NAME", "name", name),
+        Column::new(
             "WORKLOADS",
             "workloads",
             instances.to_string(),
@@ -267,7 +267,7 @@ fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Field
         ),
         load("CPU USAGE", "cpuUsage", '%'),
         load("FREE MEMORY", "freeMemory", 'B'),
-        Field::new(
+        Column::new(
             "TAGS",
             "tags",
             one_line(&tags.collect::<Vec<_>>().join(", ")),
@@ -290,13 +290,13 @@ pub(crate) fn configs(
             serde_json::to_string(config).unwrap_or_default()
         });
         vec![
-            Field::text("CONFIG", "name", name),
-            Field::new("VALUE", "value", one_line(&json), value(config)).wide(),
+            Column::text("CONFIG", "name", name),
+            Column::new("VALUE", "value", one_line(&json), value(config)).wide(),
         ]
     };
     let rows = rows::entries(state.at(&["desiredState", "configs"]))
         .map(|(name, config)| fields(name, Some(config)));
-    View::new(format, &fields("", None), rows).print(("configs", []), TooWide::Drop, None, output)
+    View::new(format, &fields("", None), rows).print("configs", TooWide::Drop, None, output)
 }
 
 #[cfg(test)]

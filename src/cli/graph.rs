@@ -7,7 +7,7 @@ use super::args::{Format, GraphArguments};
 use super::blame::{self, Starts, seconds};
 use super::error::{CliError, Result, meant_or};
 use super::modes::named;
-use super::output::{Field, Output, TooWide, View, object, one_line, value};
+use super::output::{Column, Output, TooWide, View, object, one_line, value};
 use super::rows::{self, MASKS};
 use super::session::ServerLink;
 use ankaios_model::execution_state::{
@@ -67,7 +67,7 @@ pub(crate) fn print(
                 .iter()
                 .map(|(name, workload)| graph.data(name, workload))
                 .collect();
-            view.print(("workloads", []), TooWide::Shorten, None, output)?;
+            view.print("workloads", TooWide::Shorten, None, output)?;
         }
     }
     Ok(())
@@ -140,7 +140,7 @@ fn without_dependencies(info: &str) -> String {
 /// A row of a tree: name, what of it is needed, whether that is so, agent, timing, state.
 type Row = [String; 6];
 
-fn fields(row: Row, timing: bool) -> Vec<Field> {
+fn fields(row: Row, timing: bool) -> Vec<Column> {
     let headings = [
         "WORKLOAD NAME",
         "NEEDED",
@@ -152,7 +152,7 @@ fn fields(row: Row, timing: bool) -> Vec<Field> {
     headings
         .into_iter()
         .zip(row)
-        .map(|(heading, cell)| Field::new(heading, "", cell, Value::Null))
+        .map(|(heading, cell)| Column::new(heading, "", cell, Value::Null))
         .collect()
 }
 

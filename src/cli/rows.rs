@@ -5,7 +5,7 @@
 //! Thread: `main`, plain values.
 
 use super::args::Format;
-use super::output::{Field, View, one_line, some_of};
+use super::output::{Column, View, one_line, some_of};
 use ankaios_model::execution_state::{
     ExecutionState, INACTIVE_PREFIX, PARTS_SEPARATOR, Phase, WorkloadState,
 };
@@ -136,22 +136,22 @@ pub(crate) fn view<'r>(
     )
 }
 
-fn fields(instance: &InstanceName, row: &Row) -> Vec<Field> {
+fn fields(instance: &InstanceName, row: &Row) -> Vec<Column> {
     let mut fields = instance_fields(instance, &row.state);
-    fields.insert(2, Field::text("RUNTIME", "runtime", &row.runtime));
-    fields.push(Field::text("ADDITIONAL INFO", "additionalInfo", &row.info));
+    fields.insert(2, Column::text("RUNTIME", "runtime", &row.runtime));
+    fields.push(Column::text("ADDITIONAL INFO", "additionalInfo", &row.info));
     fields
 }
 
 /// The first columns of all views of instances.
-pub(crate) fn instance_fields(instance: &InstanceName, state: &str) -> Vec<Field> {
+pub(crate) fn instance_fields(instance: &InstanceName, state: &str) -> Vec<Column> {
     let (name, sub_state) = state.split_once('(').unwrap_or((state, state));
     vec![
-        Field::text("WORKLOAD NAME", "workload", &instance.workload),
-        Field::text("AGENT", "agent", &instance.agent),
-        Field::text("ID", "id", &instance.id).wide(),
-        Field::new("EXECUTION STATE", "state", one_line(state), name),
-        Field::data("subState", sub_state.trim_end_matches(')')),
+        Column::text("WORKLOAD NAME", "workload", &instance.workload),
+        Column::text("AGENT", "agent", &instance.agent),
+        Column::text("ID", "id", &instance.id).wide(),
+        Column::new("EXECUTION STATE", "state", one_line(state), name),
+        Column::data("subState", sub_state.trim_end_matches(')')),
     ]
 }
 

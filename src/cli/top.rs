@@ -5,7 +5,7 @@
 
 use super::args::{Filter, TopArguments};
 use super::error::{CliError, ExitCode, Result};
-use super::output::{Field, LiveFrames, Output, TooWide, View, object, timestamp, value};
+use super::output::{Column, LiveFrames, Output, TooWide, View, object, timestamp, value};
 use super::rows::{self, entries, instance_fields};
 use super::session::ServerLink;
 use ankaios_model::names::InstanceName;
@@ -22,7 +22,7 @@ const TOP_INTERVAL_FIRST: Duration = Duration::from_secs(1);
 
 /// What is shown of a workload or a node: the heading of each value, which is also the key to sort
 /// by, and its cell.
-const COLUMNS: [Column; 6] = [
+const COLUMNS: [Measure; 6] = [
     ("CPU", |percent| format!("{percent:.1}%")),
     ("MEMORY", size),
     ("PEAK", size),
@@ -30,7 +30,7 @@ const COLUMNS: [Column; 6] = [
     ("RESTARTS", |count| count.to_string()),
     ("UPTIME", duration),
 ];
-type Column = (&'static str, fn(f64) -> String);
+type Measure = (&'static str, fn(f64) -> String);
 /// The values of [`COLUMNS`], `None` where they are unknown: percent of one core; bytes without the
 /// page cache that can be taken back at once; bytes with it; two counts; milliseconds.
 type Values = [Option<f64>; 6];
@@ -84,17 +84,11 @@ pub(crate) fn show(
                 object(values.chain([percent_of(&of_node(&before, &state, name))])),
             )
         };
-        let more = [
-            ("time", timestamp(now()).into()),
-            ("agents", object(agents.map(agent))),
-        ];
+        let mut view = view(arguments, &before, &state);
+        view.head.push(("time", timestamp(now()).into()));
+        view.head.push(("agents", object(agents.map(agent))));
         let frames = watch.then_some(&mut frames);
-        view(arguments, &before, &state).print(
-            ("workloads", more),
-            TooWide::Drop,
-            frames,
-            output,
-        )?;
+        view.print("workloads", TooWide::Drop, frames, output)?;
         if !watch {
             return Ok(if all_exist {
                 ExitCode::Success
@@ -237,10 +231,10 @@ fn fields(
     state: &str,
     values: &Values,
     usage: Option<&Node>,
-) -> Vec<Field> {
+) -> Vec<Column> {
     let mut fields = instance_fields(instance, state);
     fields.extend(COLUMNS.iter().zip(values).map(|((heading, shown), value)| {
-        Field::new(
+        Column::new(
             heading,
             "",
             value.map_or_else(|| "-".to_owned(), shown),
@@ -250,7 +244,7 @@ fn fields(
     fields.extend(
         known(usage)
             .chain([percent_of(values)])
-            .map(|(key, value)| Field::data(&key, value)),
+            .map(|(key, value)| Column::data(&key, value)),
     );
     fields
 }

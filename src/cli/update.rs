@@ -10,7 +10,7 @@ use super::args::{Format, RunArguments};
 use super::error::{CliError, ExitCode, Result, counted, shown};
 use super::modes;
 use super::output::{
-    Field, LiveFrames, Output, Table, TooWide, View, WARNING, one_line, shortened, some_of, value,
+    Column, LiveFrames, Output, Table, TooWide, View, WARNING, one_line, shortened, some_of, value,
 };
 use super::rows::{self, Reasons, Row, text};
 use super::session::{Accepted, Context, ServerLink, Update};
@@ -942,7 +942,9 @@ pub(crate) fn wait(
     let mut advice_at = Some(next_frame + ADVICE_AFTER);
     let mut has_waited = false;
     loop {
-        let (columns, lines) = output.terminal().unwrap_or((output.width(), usize::MAX));
+        let size = output.terminal();
+        let columns = output.width();
+        let lines = size.map_or(usize::MAX, |size| size.lines);
         let Progress::Continue(again) = goal(state, *link, &states)? else {
             // The last frame stays on the screen, so it is complete even when it scrolls.
             state.set_on_trial(&BTreeSet::new());
@@ -1013,7 +1015,7 @@ pub(crate) fn print(format: Format, link: &mut dyn ServerLink, output: &mut Outp
         &fields(0, &Node::empty()),
         updates.iter().map(|(id, update)| fields(*id, update)),
     );
-    view.print(("updates", []), TooWide::Wrap, None, output)?;
+    view.print("updates", TooWide::Wrap, None, output)?;
     // `keptIn` of updates that a restart of the server forgets.
     if updates
         .iter()
@@ -1024,10 +1026,10 @@ pub(crate) fn print(format: Format, link: &mut dyn ServerLink, output: &mut Outp
     Ok(())
 }
 
-fn fields(id: u64, update: &Node) -> Vec<Field> {
-    let text = |heading, key: &str| Field::text(heading, key, text(update, &[key]));
+fn fields(id: u64, update: &Node) -> Vec<Column> {
+    let text = |heading, key: &str| Column::text(heading, key, text(update, &[key]));
     let names = |heading, key: &str| {
-        Field::new(
+        Column::new(
             heading,
             key,
             some_of(update.entries(key).map(|(name, _)| name)),
@@ -1035,16 +1037,16 @@ fn fields(id: u64, update: &Node) -> Vec<Field> {
         )
     };
     let mut fields = vec![
-        Field::new("ID", "id", id.to_string(), id),
+        Column::new("ID", "id", id.to_string(), id),
         text("PHASE", "phase"),
         text("ACCEPTED", "accepted"),
         names("WORKLOADS", "workloads"),
         names("CONFIGS", "configs").wide(),
         text("KEPT IN", "keptIn").wide(),
-        Field::new("INFO", "", info(update), Value::Null),
+        Column::new("INFO", "", info(update), Value::Null),
     ];
     fields.extend(
-        ["reason", "waitsFor", "replacedBy"].map(|key| Field::data(key, value(update.get(key)))),
+        ["reason", "waitsFor", "replacedBy"].map(|key| Column::data(key, value(update.get(key)))),
     );
     fields
 }

@@ -1,13 +1,11 @@
 //! Differences as text and JSON, against a scripted server.
 
 use super::*;
-use crate::output::yaml_lines;
 use crate::set;
 use crate::tests::{Played, Step, let_need, play, state};
 use ankaios_model::execution_state::Phase;
 use ankaios_model::shown_text::acts_on_terminal;
 use rustix::time::{ClockId, clock_gettime};
-use serde_yaml::Value;
 
 /// The state whose desired state is `text`.
 fn desired(text: &str) -> Node {
@@ -216,24 +214,6 @@ fn long_texts_are_compared_line_by_line_also_with_blanks_at_the_end_of_lines() {
 }
 
 #[test]
-fn the_end_of_a_text_is_part_of_it() {
-    let written = |text: &str| yaml_lines(&Value::String(text.to_owned()));
-    let lines = |lines: &[&str]| lines.iter().map(ToString::to_string).collect::<Vec<_>>();
-    for (text, style, below) in [
-        ("a\nb", "|-", lines(&["a", "b"])),
-        ("a\nb\n", "|", lines(&["a", "b"])),
-        ("a\nb\n\n", "|+", lines(&["a", "b", ""])),
-        ("a\n", "|", lines(&["a"])),
-        ("\n", "|+", lines(&[""])),
-        ("yes", "yes", lines(&[])),
-        ("80", "'80'", lines(&[])),
-        ("", "''", lines(&[])),
-    ] {
-        assert_eq!(written(text), (style.to_owned(), below), "{text:?}");
-    }
-}
-
-#[test]
 fn configs_of_any_shape_are_shown_as_yaml() {
     let new = "  configs: {c: [a, {k: v, l: [x, y]}, [p]]}\n";
     let played = compared(&["configs.c"], "  configs: {c: text}\n", new, Format::Table);
@@ -289,7 +269,7 @@ fn lines_of(old: &str, new: &str) -> Vec<String> {
         .lines()
         .into_iter()
         .skip(2)
-        .map(|(_, line)| line.replace("- ", ""))
+        .map(|line| line.text.replace("- ", ""))
         .collect()
 }
 

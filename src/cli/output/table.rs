@@ -1,0 +1,862 @@
+//! Tables of `ank`, and frames that replace each other. One list of columns for each view gives the
+//! table, JSON and YAML. Tables have no borders and are laid out so that scripts can cut them at
+//! the headings. Frames replace each other in a terminal, and follow each other elsewhere.
+//!
+//! Thread: `main`, plain values.
+
+use super::document::{document, object};
+use super::{Output, UNLIMITED};
+use crate::args::Format;
+use crate::error::Result;
+use ankaios_model::shown_text::{acts_on_terminal, printable};
+use serde::ser::Serialize;
+use serde_yaml::Value;
+use unicode_width::UnicodeWidthChar;
+
+/// Blanks between two columns.
+const GAP: usize = 3;
+/// The end of a cell that was shortened, and of headings where columns were left out.
+const ELLIPSIS: &str = "...";
+/// Heading of the column that is never left out.
+const STATE_HEADING: &str = "EXECUTION STATE";
+/// Columns of the longest state: as much of it is shown at any width.
+const STATE_WIDTH: usize = 28;
+/// Columns in which a sentence can still be read.
+const SENTENCE_WIDTH: usize = 60;
+/// Columns of a cell that still widen its column where the width has no end.
+const PADDED_MAX: usize = 100;
+/// The indent of text below its row.
+const INDENT: &str = "  ";
+
+/// One column of one row: its heading, the cell, the key in JSON and YAML, and the value there.
+/// Without a heading it is no column of the table, without a value no part of the data.
+pub(crate) struct Column {
+    heading: &'static str,
+    is_wide: bool,
+    cell: String,
+    key: String,
+    value: Value,
+}
+
+impl Column {
+    pub(crate) fn new(
+        heading: &'static str,
+        key: &str,
+        cell: String,
+        value: impl Into<Value>,
+    ) -> Self {
+        Self {
+            heading,
+            is_wide: false,
+            cell,
+            key: key.to_owned(),
+            value: value.into(),
+        }
+    }
+
+    /// A text of others.
+    pub(crate) fn text(heading: &'static str, key: &str, text: &str) -> Self {
+        Self::new(heading, key, one_line(text), text)
+    }
+
+    /// A value that is no column of the table.
+    pub(crate) fn data(key: &str, value: impl Into<Value>) -> Self {
+        Self::new("", key, String::new(), value)
+    }
+
+    /// A column of `-o wide` only.
+    pub(crate) fn wide(self) -> Self {
+        Self {
+            is_wide: true,
+            ..self
+        }
+    }
+
+    fn is_shown(&self, format: Format) -> bool {
+        !self.heading.is_empty() && (!self.is_wide || format == Format::Wide)
+    }
+}
+
+/// The rows of a command, as a table and as data.
+pub(crate) struct View {
+    format: Format,
+    pub(crate) table: Table,
+    pub(crate) rows: Vec<Value>,
+    /// Entries of the document before the rows.
+    pub(crate) head: Vec<(&'static str, Value)>,
+}
+
+impl View {
+    /// `blank` has the columns of `rows`, of which there may be none.
+    pub(crate) fn new(
+        format: Format,
+        blank: &[Column],
+        rows: impl IntoIterator<Item = Vec<Column>>,
+    ) -> Self {
+        let shown = blank.iter().filter(|column| column.is_shown(format));
+        let table = Table {
+            headings: shown.map(|column| column.heading).collect(),
+            rows: Vec::new(),
+        };
+        let mut view = Self {
+            format,
+            table,
+            rows: Vec::new(),
+            head: Vec::new(),
+        };
+        for columns in rows {
+            view.push_cells(&columns);
+            let entries = columns.into_iter().map(|column| (column.key, column.value));
+            view.rows.push(object(entries));
+        }
+        view
+    }
+
+    /// Adds a row of the table only.
+    pub(crate) fn push_cells(&mut self, columns: &[Column]) {
+        let shown = columns.iter().filter(|column| column.is_shown(self.format));
+        let cells = shown.map(|column| column.cell.clone()).collect();
+        self.table.rows.push(cells);
+    }
+
+    /// Pads the cells below each of `headings` on the left, so that they end at the same place.
+    pub(crate) fn align(&mut self, headings: &[&str]) {
+        for (at, heading) in self.table.headings.iter().enumerate() {
+            if !headings.contains(heading) {
+                continue;
+            }
+            let cells = self.table.rows.iter().map(|row| width(&row[at]));
+            let widest = cells.max().unwrap_or_default();
+            for row in &mut self.table.rows {
+                row[at] = format!("{:>widest$}", row[at]);
+            }
+        }
+    }
+
+    /// Prints the table, or one document with the rows as `key`. Those of `frames` follow each
+    /// other.
+    pub(crate) fn print(
+        self,
+        key: &'static str,
+        too_wide: TooWide,
+        frames: Option<&mut LiveFrames>,
+        output: &mut Output,
+    ) -> Result<()> {
+        let mut entries = self.head;
+        entries.push((key, Value::Sequence(self.rows)));
+        let data = object(entries);
+        show(self.format, &data, &self.table, too_wide, frames, output)
+    }
+}
+
+/// Prints `table`, or `data` where the format is one for programs.
+pub(crate) fn show(
+    format: Format,
+    data: &impl Serialize,
+    table: &Table,
+    too_wide: TooWide,
+    frames: Option<&mut LiveFrames>,
+    output: &mut Output,
+) -> Result<()> {
+    if matches!(format, Format::Json | Format::Yaml) {
+        return output.result(&document(data, format, frames.is_some()));
+    }
+    if let Some(frames) = frames {
+        return frames.show_table(table, too_wide, output);
+    }
+    let columns = if format == Format::Wide {
+        UNLIMITED
+    } else {
+        output.width()
+    };
+    output.result(&table.text(columns, too_wide))
+}
+
+/// The layout of a table that is wider than the terminal. Columns are left out from the right,
+/// which `...` behind the headings says, but for the first and that of the state; what is left ends
+/// at the edge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TooWide {
+    /// Nothing else.
+    Drop,
+    /// The last cell continues in the next line, below its heading.
+    Wrap,
+    /// The last cell ends in `...`.
+    Shorten,
+    /// As `Wrap`, but where the last column would have less than [`SENTENCE_WIDTH`] columns there
+    /// is no table: each row takes a line, and its last cell those below it. Nothing is cut.
+    Whole,
+}
+
+/// Headings and rows; every row has a cell for each heading.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Table {
+    pub(crate) headings: Vec<&'static str>,
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// The lines of the table, without line ends, in a terminal with `columns` columns.
+    pub(crate) fn lines(&self, columns: usize, too_wide: TooWide) -> Vec<String> {
+        let Some(layout) = Layout::of(self, columns, too_wide) else {
+            return self.plain_lines(columns);
+        };
+        let headings: Vec<String> = self.headings.iter().map(ToString::to_string).collect();
+        let mut lines = layout.row(&headings);
+        if layout.has_left_out() {
+            lines[0] = format!("{} {ELLIPSIS}", lines[0]);
+        }
+        for row in &self.rows {
+            lines.extend(layout.row(row));
+        }
+        for line in &mut lines {
+            line.truncate(cut(line, columns).len());
+        }
+        lines
+    }
+
+    /// The width of the widest cell of a column, its heading included.
+    fn widest(&self, column: usize) -> usize {
+        let cells = self.rows.iter().map(|row| width(&row[column]));
+        cells.fold(width(self.headings[column]), usize::max)
+    }
+
+    fn is_state(&self, column: usize) -> bool {
+        self.headings[column].trim_start() == STATE_HEADING
+    }
+
+    /// The rows without columns: the last cell of each stands below the others.
+    fn plain_lines(&self, columns: usize) -> Vec<String> {
+        let room = columns.saturating_sub(INDENT.len());
+        let mut lines = Vec::new();
+        for row in &self.rows {
+            let Some((last, cells)) = row.split_last() else {
+                continue;
+            };
+            let mut cells = cells.to_vec();
+            cells.retain(|cell| !cell.is_empty());
+            lines.push(cells.join(&" ".repeat(GAP)));
+            for line in wrap_words(last, room) {
+                lines.push(format!("{INDENT}{line}"));
+            }
+        }
+        lines
+    }
+
+    /// The table as text, every line with its end.
+    pub(crate) fn text(&self, columns: usize, too_wide: TooWide) -> String {
+        with_line_ends(&self.lines(columns, too_wide))
+    }
+}
+
+fn with_line_ends(lines: &[String]) -> String {
+    let mut text = String::new();
+    for line in lines {
+        text.push_str(line);
+        text.push('\n');
+    }
+    text
+}
+
+/// The columns of a table that a terminal shows, and their widths.
+struct Layout {
+    /// Columns of the terminal.
+    terminal: usize,
+    too_wide: TooWide,
+    /// The width of each column of the table.
+    widths: Vec<usize>,
+    /// The columns that are shown.
+    shown: Vec<usize>,
+}
+
+impl Layout {
+    /// Fits `table` into `terminal` columns. `None` when the table cannot be read there.
+    fn of(table: &Table, terminal: usize, too_wide: TooWide) -> Option<Self> {
+        let last = table.headings.len() - 1;
+        let width_max = if terminal == UNLIMITED {
+            PADDED_MAX
+        } else {
+            terminal
+        };
+        let all = 0..table.headings.len();
+        let mut layout = Self {
+            terminal,
+            too_wide,
+            widths: all.clone().map(|at| table.widest(at).min(width_max)).collect(),
+            shown: all.collect(),
+        };
+        // First the last column becomes narrower, if it can be broken or cut.
+        let room = table.widest(last).min(terminal).saturating_sub(layout.missing());
+        if too_wide == TooWide::Whole && room < layout.widths[last].min(SENTENCE_WIDTH) {
+            return None;
+        }
+        if too_wide != TooWide::Drop {
+            let least = if table.is_state(last) {
+                STATE_WIDTH
+            } else {
+                width(table.headings[last])
+            };
+            layout.widths[last] = layout.widths[last].min(room.max(least));
+        }
+        // Then columns are left out from the right.
+        while layout.missing() > 0 {
+            let may_go = |at: &usize| *at > 0 && !table.is_state(*at);
+            let Some(rightmost) = layout.shown.iter().rposition(may_go) else {
+                break;
+            };
+            layout.shown.remove(rightmost);
+        }
+        // Finally the first column is cut.
+        let missing = layout.missing();
+        layout.widths[0] = layout.widths[0].saturating_sub(missing).max(1);
+        Some(layout)
+    }
+
+    fn last(&self) -> usize {
+        self.widths.len() - 1
+    }
+
+    fn has_left_out(&self) -> bool {
+        self.shown.len() < self.widths.len()
+    }
+
+    /// How many columns the terminal lacks.
+    fn missing(&self) -> usize {
+        let widths = self.shown.iter().map(|at| self.widths[*at] + GAP);
+        let mut needed = widths.sum::<usize>() - GAP;
+        if self.has_left_out() {
+            needed += 1 + ELLIPSIS.len();
+        }
+        needed.saturating_sub(self.terminal)
+    }
+
+    /// The lines of one row, padded.
+    fn row(&self, cells: &[String]) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (number, piece) in self.last_cell(&cells[self.last()]).iter().enumerate() {
+            let mut padded = Vec::new();
+            for &column in &self.shown {
+                let cell = if column == self.last() {
+                    piece.clone()
+                } else if number > 0 {
+                    String::new() // Below the first line only the last column has text.
+                } else if column == 0 && self.terminal != UNLIMITED {
+                    shortened(&cells[0], self.widths[0])
+                } else {
+                    cells[column].clone()
+                };
+                let padding = self.widths[column].saturating_sub(width(&cell));
+                padded.push(cell + &" ".repeat(padding));
+            }
+            lines.push(padded.join(&" ".repeat(GAP)));
+        }
+        lines
+    }
+
+    /// The pieces of the last cell, one a line.
+    fn last_cell(&self, cell: &str) -> Vec<String> {
+        let room = self.widths[self.last()];
+        if self.terminal == UNLIMITED || width(cell) <= room {
+            return vec![cell.to_owned()];
+        }
+        let is_shown = self.shown.contains(&self.last());
+        if is_shown && matches!(self.too_wide, TooWide::Wrap | TooWide::Whole) {
+            return wrap(cell, room);
+        }
+        vec![shortened(cell, room)]
+    }
+}
+
+/// Columns that `text` takes in a terminal.
+fn width(text: &str) -> usize {
+    text.chars().map(|c| c.width().unwrap_or(0)).sum()
+}
+
+/// Makes a cell of text from outside: one line, trimmed, without control characters.
+pub(crate) fn one_line(text: &str) -> String {
+    let lines: Vec<&str> = text.trim().lines().map(str::trim_end).collect();
+    let mut cell = String::new();
+    for c in lines.join(", ").chars() {
+        cell.push(match c {
+            '\t' => ' ',
+            c if acts_on_terminal(c) => char::REPLACEMENT_CHARACTER,
+            c => c,
+        });
+    }
+    cell
+}
+
+/// Names in one cell of a table.
+const NAMES_SHOWN: usize = 3;
+
+/// Names; of many the first ones.
+pub(crate) fn some_of<'n>(names: impl Iterator<Item = &'n str>) -> String {
+    let names: Vec<String> = names.map(one_line).collect();
+    let shown = names[..names.len().min(NAMES_SHOWN)].join(", ");
+    if names.len() > NAMES_SHOWN {
+        format!("{shown} and {} more", names.len() - NAMES_SHOWN)
+    } else {
+        shown
+    }
+}
+
+/// The beginning of `text` that fits in `columns`.
+pub(crate) fn cut(text: &str, columns: usize) -> &str {
+    let mut used = 0;
+    for (index, c) in text.char_indices() {
+        used += c.width().unwrap_or(0);
+        if used > columns {
+            return &text[..index];
+        }
+    }
+    text
+}
+
+/// `text`, or its beginning and `...` when it is wider than `columns`.
+pub(crate) fn shortened(text: &str, columns: usize) -> String {
+    if width(text) <= columns {
+        return text.to_owned();
+    }
+    format!(
+        "{}{ELLIPSIS}",
+        cut(text, columns.saturating_sub(ELLIPSIS.len()))
+    )
+}
+
+/// Lines of `text` of at most `columns`, broken between words where there are any.
+fn wrap_words(text: &str, columns: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        if !line.is_empty() && width(&line) + 1 + width(word) > columns {
+            lines.push(std::mem::take(&mut line));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+        while width(&line) > columns.max(1) {
+            let mut pieces = wrap(&line, columns);
+            line = pieces.pop().unwrap_or_default();
+            if pieces.is_empty() {
+                break; // One character that is wider than a line.
+            }
+            lines.append(&mut pieces);
+        }
+    }
+    if !line.is_empty() {
+        lines.push(line);
+    }
+    lines
+}
+
+/// Pieces of `text` of at most `columns`, without regard to words; at least one character each.
+fn wrap(text: &str, columns: usize) -> Vec<String> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let fits = cut(rest, columns).len();
+        let first = rest.chars().next().map_or(0, char::len_utf8);
+        let (piece, after) = rest.split_at(fits.max(first));
+        pieces.push(piece.to_owned());
+        rest = after;
+    }
+    pieces
+}
+
+/// The place on the screen where frames are drawn.
+#[derive(Debug, Default)]
+pub(crate) struct LiveFrames {
+    /// Lines of the frame above the cursor.
+    drawn: usize,
+    /// The last frame that was written without a terminal.
+    last: Option<Vec<String>>,
+}
+
+impl LiveFrames {
+    /// Shows `table`, as far as the terminal has lines for it.
+    pub(crate) fn show_table(
+        &mut self,
+        table: &Table,
+        too_wide: TooWide,
+        output: &mut Output,
+    ) -> Result<()> {
+        let mut lines = table.lines(output.width(), too_wide);
+        if let Some(size) = output.terminal() {
+            shorten(&mut lines, size.lines.saturating_sub(1)); // The cursor is below the frame.
+        }
+        self.show(lines, output)
+    }
+
+    /// Shows `lines`. In a terminal that can redraw they replace the frame before; elsewhere they
+    /// are written, followed by an empty line, when they differ from the frame before.
+    pub(crate) fn show(&mut self, mut lines: Vec<String>, output: &mut Output) -> Result<()> {
+        for line in &mut lines {
+            *line = printable(line).into_owned();
+        }
+        if output.redraws
+            && let Some(size) = output.terminal()
+        {
+            let text = self.redraw(&lines, size.columns);
+            return output.progress(&text);
+        }
+        if self.last.as_ref() == Some(&lines) {
+            return Ok(());
+        }
+        let text = with_line_ends(&lines) + "\n";
+        self.last = Some(lines);
+        output.progress(&text)
+    }
+
+    fn redraw(&mut self, lines: &[String], columns: usize) -> String {
+        let mut text = "\x1b[1G".to_owned();
+        if self.drawn > 0 {
+            text.push_str(&format!("\x1b[{}A", self.drawn));
+        }
+        for line in lines {
+            // A line that is wider than the terminal would take two and spoil the count.
+            text.push_str(cut(line, columns));
+            text.push_str("\x1b[K\n");
+        }
+        if self.drawn > lines.len() {
+            text.push_str("\x1b[J"); // The rest of the frame before.
+        }
+        self.drawn = lines.len();
+        text
+    }
+}
+
+/// Leaves at most `lines_max` lines, the last one with the number of the others: lines that
+/// scrolled away cannot be redrawn.
+fn shorten(lines: &mut Vec<String>, lines_max: usize) {
+    let lines_max = lines_max.max(2);
+    if lines.len() > lines_max {
+        let hidden = lines.len() - (lines_max - 1);
+        lines.truncate(lines_max - 1);
+        lines.push(format!("and {hidden} more lines"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::value;
+    use crate::tests::Written;
+    use std::io;
+
+    /// The example of the specification: the columns before the last take 54.
+    fn table(info: &str) -> Table {
+        let row = |cells: [&str; 5]| cells.map(str::to_owned).to_vec();
+        Table {
+            headings: vec![
+                "WORKLOAD NAME",
+                "AGENT",
+                "RUNTIME",
+                "EXECUTION STATE",
+                "ADDITIONAL INFO",
+            ],
+            rows: vec![
+                row(["sleepy", "agent_A", "podman", "Running(Ok)", ""]),
+                row(["web", "B", "", "Removed", info]),
+            ],
+        }
+    }
+
+    #[test]
+    fn all_columns_are_padded_to_their_widest_cell() {
+        let expected = "\
+WORKLOAD NAME   AGENT     RUNTIME   EXECUTION STATE   ADDITIONAL INFO\x20
+sleepy          agent_A   podman    Running(Ok)                      \x20
+web             B                   Removed           Exit code: '137'
+";
+        for too_wide in [TooWide::Drop, TooWide::Wrap, TooWide::Shorten] {
+            assert_eq!(
+                table("Exit code: '137'").text(65_535, too_wide),
+                expected,
+                "{too_wide:?}"
+            );
+        }
+        let empty = Table {
+            headings: vec!["CONFIG"],
+            rows: Vec::new(),
+        };
+        assert_eq!(empty.text(80, TooWide::Drop), "CONFIG\n");
+    }
+
+    #[test]
+    fn a_last_column_that_is_too_wide_is_wrapped_shortened_or_left_out() {
+        let info = "0123456789abcdef XYZ";
+        for (columns, too_wide, expected) in [
+            (
+                70,
+                TooWide::Wrap,
+                "\
+WORKLOAD NAME   AGENT     RUNTIME   EXECUTION STATE   ADDITIONAL INFO\x20
+sleepy          agent_A   podman    Running(Ok)                      \x20
+web             B                   Removed           0123456789abcdef
+                                                       XYZ           \x20
+",
+            ),
+            (
+                70,
+                TooWide::Shorten,
+                "\
+WORKLOAD NAME   AGENT     RUNTIME   EXECUTION STATE   ADDITIONAL INFO\x20
+sleepy          agent_A   podman    Running(Ok)                      \x20
+web             B                   Removed           0123456789abc...
+",
+            ),
+            (
+                69,
+                TooWide::Wrap,
+                "\
+WORKLOAD NAME   AGENT     RUNTIME   EXECUTION STATE   ADDITIONAL INFO
+sleepy          agent_A   podman    Running(Ok)                      \n\
+web             B                   Removed           0123456789abcde
+                                                      f XYZ          \n",
+            ),
+            (
+                68,
+                TooWide::Wrap,
+                "\
+WORKLOAD NAME   AGENT     RUNTIME   EXECUTION STATE ...
+sleepy          agent_A   podman    Running(Ok)    \n\
+web             B                   Removed        \n",
+            ),
+        ] {
+            assert_eq!(
+                table(info).text(columns, too_wide),
+                expected,
+                "{columns} {too_wide:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn columns_are_left_out_from_the_right_but_never_the_state() {
+        let table = table("0123456789abcdef XYZ");
+        for (columns, headings) in [
+            (
+                200,
+                "WORKLOAD NAME AGENT RUNTIME EXECUTION STATE ADDITIONAL INFO",
+            ),
+            (
+                74,
+                "WORKLOAD NAME AGENT RUNTIME EXECUTION STATE ADDITIONAL INFO",
+            ),
+            (73, "WORKLOAD NAME AGENT RUNTIME EXECUTION STATE ..."),
+            (54, "WORKLOAD NAME AGENT EXECUTION STATE ..."),
+            (44, "WORKLOAD NAME EXECUTION STATE ..."),
+            (28, "WOR... EXECUTION STATE ..."),
+        ] {
+            let lines = table.lines(columns, TooWide::Drop);
+            let found = lines[0].split_whitespace().collect::<Vec<_>>().join(" ");
+            assert_eq!(found, headings, "{columns}");
+            assert!(
+                lines.iter().all(|line| width(line) <= columns),
+                "{columns}: {lines:?}"
+            );
+            assert!(lines[2].contains("Removed"), "{columns}: {lines:?}");
+        }
+        assert!(table.lines(0, TooWide::Wrap).iter().all(String::is_empty));
+    }
+
+    #[test]
+    fn in_a_pipe_a_long_cell_widens_no_column() {
+        let mut table = table("x");
+        table.rows[1][0] = "n".repeat(300);
+        let lines = table.lines(UNLIMITED, TooWide::Drop);
+        assert!(
+            lines[0].starts_with("WORKLOAD NAME") && width(&lines[0]) < 200,
+            "{lines:?}"
+        );
+        assert!(
+            lines[2].starts_with(&format!("{}   B ", "n".repeat(300))),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn one_list_of_columns_gives_table_wide_table_and_data() {
+        let fields = |name: &str, id: &str, count: Option<u64>| {
+            [
+                Column::text("NAME", "name", name),
+                Column::text("ID", "id", id).wide(),
+                Column::new(
+                    "COUNT",
+                    "count",
+                    count.map_or_else(|| "-".to_owned(), |count| format!("{count}x")),
+                    value(count),
+                ),
+                Column::data("more", name.len() as u64),
+            ]
+        };
+        for (format, expected) in [
+            (
+                Format::Table,
+                "NAME   COUNT\none    2x   \na\u{fffd}     -    \n",
+            ),
+            (
+                Format::Wide,
+                "NAME   ID   COUNT\none    i    2x   \na\u{fffd}     j    -    \n",
+            ),
+            (
+                Format::Yaml,
+                "at: 7\nrows:\n- name: one\n  id: i\n  count: 2\n  more: 3\n- name: \"a\\e\"\n  id: j\n  more: 2\n",
+            ),
+        ] {
+            let rows = [
+                fields("one", "i", Some(2)).into(),
+                fields("a\x1b", "j", None).into(),
+            ];
+            let mut view = View::new(format, &fields("", "", None), rows);
+            view.head.push(("at", 7.into()));
+            let out = Written::default();
+            let mut output = Output::to(out.clone(), io::sink(), None);
+            view.print("rows", TooWide::Drop, None, &mut output).unwrap();
+            drop(output);
+            assert_eq!(out.text(), expected, "{format:?}");
+        }
+    }
+
+    #[test]
+    fn a_summary_is_a_table_only_where_its_last_column_can_be_read() {
+        let info = "waits for 'a_workload_with_a_long_name' to run, it is Pending(WaitingToStart)";
+        let text = |columns| table(info).text(columns, TooWide::Whole);
+        assert!(text(200).starts_with("WORKLOAD NAME   AGENT "));
+        assert!(
+            text(114).starts_with("WORKLOAD NAME   AGENT ") && text(114).lines().count() == 4,
+            "{}",
+            text(114)
+        );
+        let expected = "\
+sleepy   agent_A   podman   Running(Ok)
+web   B   Removed
+  waits for 'a_workload_with_a_long_name' to
+  run, it is Pending(WaitingToStart)
+";
+        assert_eq!(text(44), expected);
+        assert_eq!(
+            wrap_words("ab  abcdef 語語語 x", 4),
+            ["ab", "abcd", "ef", "語語", "語 x"]
+        );
+        assert_eq!(wrap_words("語語", 1), ["語", "語"]);
+        assert_eq!(wrap_words("", 0), [""; 0]);
+        // Short texts stay in the table, however narrow it is.
+        assert!(
+            table("short")
+                .text(70, TooWide::Whole)
+                .starts_with("WORKLOAD NAME ")
+        );
+    }
+
+    #[test]
+    fn columns_are_counted_as_a_terminal_shows_them() {
+        let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
+        let table = Table {
+            headings: vec!["A", "B"],
+            rows: vec![row(["ä", "日本語"]), row(["xyz", "b"])],
+        };
+        assert_eq!(
+            table.text(65_535, TooWide::Drop),
+            "A     B     \nä     日本語\nxyz   b     \n"
+        );
+        // A wide character that does not fit goes to the next line as a whole, and nothing is cut
+        // inside one.
+        assert_eq!(
+            table.text(11, TooWide::Wrap),
+            "A     B    \nä     日本 \n      語   \nxyz   b    \n"
+        );
+        assert_eq!(table.text(8, TooWide::Drop), "A   ...\nä  \nxyz\n");
+        assert_eq!(wrap("語語", 1), ["語", "語"]);
+    }
+
+    #[test]
+    fn text_of_others_cannot_control_the_terminal() {
+        for (text, expected) in [
+            ("  one\n two \r\n\nthree\n", "one,  two, , three"),
+            ("a\tb", "a b"),
+            ("\x1b[2Jgone\x07", "\u{fffd}[2Jgone\u{fffd}"),
+            ("\u{202e}drow\u{2066}", "\u{fffd}drow\u{fffd}"),
+            ("", ""),
+        ] {
+            assert_eq!(one_line(text), expected, "{text:?}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod frame_tests {
+    use super::*;
+    use crate::tests::Written;
+    use std::io;
+
+    fn frames(frames: &[&[&str]], terminal: Option<fn() -> (usize, usize)>) -> String {
+        let out = Written::default();
+        let mut output = Output::to(out.clone(), io::sink(), terminal);
+        let mut live = LiveFrames::default();
+        for frame in frames {
+            live.show(frame.iter().map(ToString::to_string).collect(), &mut output)
+                .unwrap();
+        }
+        drop(output);
+        out.text()
+    }
+
+    #[test]
+    fn a_terminal_is_redrawn_in_place() {
+        assert_eq!(
+            frames(&[&["a", "b"], &["c"], &["d", "e"]], Some(|| (80, 24))),
+            "\x1b[1Ga\x1b[K\nb\x1b[K\n\x1b[1G\x1b[2Ac\x1b[K\n\x1b[J\x1b[1G\x1b[1Ad\x1b[K\ne\x1b[K\n"
+        );
+        assert_eq!(
+            frames(&[&["abcdef"]], Some(|| (4, 24))),
+            "\x1b[1Gabcd\x1b[K\n"
+        );
+    }
+
+    #[test]
+    fn a_terminal_without_cursor_movements_gets_no_escapes() {
+        let out = Written::default();
+        let mut output = Output::to(out.clone(), io::sink(), Some(|| (80, 24)));
+        output.redraws = false;
+        let mut live = LiveFrames::default();
+        for frame in ["a", "a", "b"] {
+            live.show(vec![frame.to_owned()], &mut output).unwrap();
+        }
+        drop(output);
+        assert_eq!(out.text(), "a\n\nb\n\n");
+    }
+
+    #[test]
+    fn texts_in_a_frame_do_not_move_the_cursor() {
+        let hostile: &[&str] = &["\x1b[2J\u{202e}x"];
+        assert_eq!(
+            frames(&[hostile], Some(|| (80, 24))),
+            "\x1b[1G\\u{1b}[2J\\u{202e}x\x1b[K\n"
+        );
+        assert_eq!(frames(&[hostile], None), "\\u{1b}[2J\\u{202e}x\n\n");
+    }
+
+    #[test]
+    fn elsewhere_a_frame_is_written_only_when_something_changed() {
+        assert_eq!(
+            frames(&[&["a", "b"], &["a", "b"], &["a", "c"]], None),
+            "a\nb\n\na\nc\n\n"
+        );
+    }
+
+    #[test]
+    fn a_watch_frame_is_no_higher_than_the_terminal() {
+        for (lines_max, expected) in [
+            (6, vec!["0", "1", "2", "3", "4"]),
+            (5, vec!["0", "1", "2", "3", "4"]),
+            (4, vec!["0", "1", "2", "and 2 more lines"]),
+            (0, vec!["0", "and 4 more lines"]),
+        ] {
+            let mut lines: Vec<String> = (0..5).map(|line| line.to_string()).collect();
+            shorten(&mut lines, lines_max);
+            assert_eq!(lines, expected, "{lines_max}");
+        }
+    }
+}
