@@ -32,6 +32,7 @@ use ankaios_model::yaml::{self, Content, Location, Origin, Plain, Yaml};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 const DEPRECATED: &str = "Warning: The manifest API version 'v0.1' is deprecated and support will be removed in \
@@ -50,7 +51,45 @@ struct Input {
 /// # Errors
 /// A manifest cannot be read or used.
 pub(crate) fn update(arguments: &ManifestArguments, output: &mut Output) -> Result<Update> {
-    merge(&read_inputs(&arguments.manifests)?, arguments, output)
+    let inputs = read_inputs(&all_files(&arguments.files, &arguments.manifests)?)?;
+    merge(&inputs, arguments, output)
+}
+
+/// The manifests of the command line, those after `-f` first. A folder stands for its files
+/// `*.yaml`, sorted.
+fn all_files(options: &[String], words: &[String]) -> Result<Vec<String>> {
+    let mut files = Vec::new();
+    for name in options.iter().chain(words) {
+        if Path::new(name).is_dir() {
+            files.extend(manifests_in(name)?);
+        } else {
+            files.push(name.clone());
+        }
+    }
+    Ok(files)
+}
+
+fn manifests_in(folder: &str) -> Result<Vec<String>> {
+    let mut files = Vec::new();
+    let entries = std::fs::read_dir(folder).map_err(|error| not_read(folder, &error))?;
+    for entry in entries {
+        let path = entry.map_err(|error| not_read(folder, &error))?.path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "yaml")
+            && path.is_file()
+        {
+            files.push(path.to_string_lossy().into_owned());
+        }
+    }
+    if files.is_empty() {
+        return Err(CliError::input(
+            format!("the folder '{folder}' has no files '*.yaml'"),
+            "name the files, or another folder; folders in it are not read",
+        ));
+    }
+    files.sort();
+    Ok(files)
 }
 
 /// Reads all manifests, in order; the first that cannot be read ends it. `-` is standard input only
@@ -516,14 +555,11 @@ fn wrong_key(node: &Yaml) -> Option<(String, Location)> {
 /// # Errors
 /// Standard output cannot be written.
 pub(crate) fn validate(arguments: &ValidateArguments, output: &mut Output) -> Result<ExitCode> {
-    let ValidateArguments {
-        agent,
-        strict,
-        manifests,
-    } = arguments.clone();
+    let strict = arguments.strict;
     let arguments = ManifestArguments {
-        agent,
-        manifests,
+        agent: arguments.agent.clone(),
+        files: Vec::new(),
+        manifests: all_files(&arguments.files, &arguments.manifests)?,
         delete: false,
         ignore_modes: true,
         mode: ModeChange::default(),

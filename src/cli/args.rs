@@ -95,7 +95,7 @@ pub struct Common {
     #[arg(long, global = true, value_name = "TIME", value_parser = parse_duration, hide_short_help = true)]
     pub(crate) wait_timeout: Option<Duration>,
     /// Exit with 3 when a workload that the command names failed, and with 4 when a guarded update
-    /// stays open since an agent is away
+    /// stays open because an agent is not connected
     #[arg(long, global = true, hide_short_help = true)]
     pub(crate) fail_on_error: bool,
     /// Connect to the server without TLS, if no certificates are set
@@ -170,7 +170,7 @@ pub(crate) enum Verb {
     #[command(
         arg_required_else_help = true,
         after_help = "What needs one of them running, directly or not, begins to stop first and is started last. The desired state \
-                      stays as it is. A restart is refused while the agent of one of them is away, or while one is in an open \
+                      stays as it is. A restart is refused while the agent of one of them is not connected, or while one is in an open \
                       guarded update.\n\n\
                       Examples:\n  ank restart web             restart 'web' and what needs it, and wait\n  \
                       ank restart db map          restart both as one\n  \
@@ -210,6 +210,23 @@ pub(crate) enum Verb {
                       ank mode --new flash       switch also if no workload names this mode"
     )]
     Mode(ModeArguments),
+    /// Wait until workloads run, have succeeded or are gone
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Exit code: 0 when all are there, 3 with --fail-on-error as soon as one has failed, 4 when the time has passed.\n\n\
+                      Examples:\n  ank wait web db                    until both run\n  \
+                      ank wait --for succeeded job       until it has ended with success\n  \
+                      ank wait --for gone web --timeout 60s"
+    )]
+    Wait(WaitArguments),
+    /// Show all that is known of a workload or an agent
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Examples:\n  ank describe web            state, starts, dependencies, update, usage and last log lines\n  \
+                      ank describe agent_A        of an agent: load, tags and workloads\n  \
+                      ank describe web -o json    for scripts"
+    )]
+    Describe(DescribeArguments),
     /// Print the dependencies of workloads and whether they are met
     #[command(
         after_help = "Examples:\n  ank graph                             a tree below each workload\n  \
@@ -268,7 +285,7 @@ pub(crate) enum Get {
                             ank get state 'desiredState.workloads.*.agent' workloadStates")]
     State {
         /// Format of the output
-        #[arg(short, value_parser = formats(&["yaml", "json"]), default_value = "yaml", value_name = "FORMAT")]
+        #[arg(short, long, value_parser = formats(&["yaml", "json"]), default_value = "yaml", value_name = "FORMAT")]
         output: Format,
         /// Parts to show, names separated by dots; '*' stands for every name at its place
         #[arg(value_name = "MASK")]
@@ -283,25 +300,13 @@ pub(crate) enum Get {
     Workload(WorkloadArguments),
     /// A table of connected agents with their load
     #[command(visible_alias = "agents", after_help = "Example:\n  ank get agents")]
-    Agent {
-        /// Format of the output
-        #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT")]
-        output: Format,
-    },
+    Agent(ListArguments),
     /// A list of the configs that templates can use
     #[command(visible_alias = "configs", after_help = "Example:\n  ank get configs")]
-    Config {
-        /// Format of the output
-        #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT")]
-        output: Format,
-    },
+    Config(ListArguments),
     /// A table of guarded updates: those that are open and the last that have ended
     #[command(visible_alias = "updates", after_help = "Example:\n  ank get updates")]
-    Update {
-        /// Format of the output
-        #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT")]
-        output: Format,
-    },
+    Update(ListArguments),
     /// Changes of the state as they happen, until interrupted
     #[command(
         after_help = "One document for each change: 'timestamp', 'addedFields', 'updatedFields', 'removedFields' and, in \
@@ -401,15 +406,26 @@ pub(crate) struct WorkloadArguments {
     #[arg(short, long)]
     pub(crate) watch: bool,
     /// Format of the output
-    #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT")]
+    #[arg(short, long, value_parser = formats(&["table", "wide", "json", "yaml", "name"]), default_value = "table", value_name = "FORMAT")]
     pub(crate) output: Format,
+}
+
+/// Options of lists of agents, configs and updates.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ListArguments {
+    /// Format of the output
+    #[arg(short, long, value_parser = formats(&["table", "wide", "json", "yaml", "name"]), default_value = "table", value_name = "FORMAT")]
+    pub(crate) output: Format,
+    /// Only those with these names
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
 }
 
 /// Options of `get events`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EventsArguments {
     /// Format of the output
-    #[arg(short, value_parser = formats(&["yaml", "json"]), default_value = "yaml", value_name = "FORMAT")]
+    #[arg(short, long, value_parser = formats(&["yaml", "json"]), default_value = "yaml", value_name = "FORMAT")]
     pub(crate) output: Format,
     /// Print the current state before the first event
     #[arg(short = 'c', long)]
@@ -475,8 +491,11 @@ pub(crate) struct ManifestArguments {
     pub(crate) ignore_modes: bool,
     #[command(flatten)]
     pub(crate) mode: ModeChange,
-    /// Manifests; '-' as the first reads one from standard input
-    #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+    /// Further manifests, as FILE
+    #[arg(short = 'f', long = "file", value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    pub(crate) files: Vec<String>,
+    /// Manifests; '-' as the first reads one from standard input; of a folder all its '*.yaml'
+    #[arg(value_name = "FILE", required_unless_present = "files", value_hint = ValueHint::AnyPath)]
     pub(crate) manifests: Vec<String>,
 }
 
@@ -504,11 +523,14 @@ pub(crate) struct ValidateArguments {
     /// Assign all workloads of the manifests to this agent
     #[arg(long, value_name = "AGENT")]
     pub(crate) agent: Option<String>,
-    /// Take warnings for errors, for example that of a runtime that no agent has
+    /// Treat warnings as errors, for example that of a runtime that no agent has
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Manifests; '-' as the first reads one from standard input
-    #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+    /// Further manifests, as FILE
+    #[arg(short = 'f', long = "file", value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    pub(crate) files: Vec<String>,
+    /// Manifests; '-' as the first reads one from standard input; of a folder all its '*.yaml'
+    #[arg(value_name = "FILE", required_unless_present = "files", value_hint = ValueHint::AnyPath)]
     pub(crate) manifests: Vec<String>,
 }
 
@@ -522,7 +544,7 @@ pub(crate) struct ApplyArguments {
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Format of the output of '--dry-run'
-    #[arg(short, value_parser = formats(&["text", "json"]), default_value = "text", value_name = "FORMAT", requires = "dry_run")]
+    #[arg(short, long, value_parser = formats(&["text", "json"]), default_value = "text", value_name = "FORMAT", requires = "dry_run")]
     pub(crate) output: Format,
     /// Roll back when a workload fails or is not healthy in time; exit with 5 then, or 7 if what
     /// was there does not run again
@@ -544,7 +566,7 @@ pub(crate) struct DiffArguments {
     #[command(flatten)]
     pub(crate) input: ManifestArguments,
     /// Format of the output
-    #[arg(short, value_parser = formats(&["text", "json"]), default_value = "text", value_name = "FORMAT")]
+    #[arg(short, long, value_parser = formats(&["text", "json"]), default_value = "text", value_name = "FORMAT")]
     pub(crate) output: Format,
 }
 
@@ -574,11 +596,52 @@ pub(crate) struct LogsArguments {
     pub(crate) names: Vec<String>,
 }
 
+/// Options of `wait`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct WaitArguments {
+    /// State to wait for
+    #[arg(
+        long = "for",
+        value_name = "STATE",
+        value_enum,
+        default_value = "running"
+    )]
+    pub(crate) state: Awaited,
+    /// Give up after this time, for example 90s or 5m, and exit with 4; as '--wait-timeout'
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) timeout: Option<Duration>,
+    /// Names of workloads
+    #[arg(value_name = "NAME", required = true)]
+    pub(crate) names: Vec<String>,
+}
+
+/// The state that `wait` waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Awaited {
+    /// It runs, and is ready if it has a check for that
+    Running,
+    /// It has ended with success
+    Succeeded,
+    /// It has no instance any more
+    Gone,
+}
+
+/// Options of `describe`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DescribeArguments {
+    /// Format of the output
+    #[arg(short, long, value_parser = formats(&["text", "json", "yaml"]), default_value = "text", value_name = "FORMAT")]
+    pub(crate) output: Format,
+    /// Name of a workload or an agent
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+}
+
 /// Options of `mode`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ModeArguments {
     /// Format of the output
-    #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT", conflicts_with = "mode")]
+    #[arg(short, long, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT", conflicts_with = "mode")]
     pub(crate) output: Format,
     /// Switch also to a mode that no workload names
     #[arg(long, requires = "mode")]
@@ -592,7 +655,7 @@ pub(crate) struct ModeArguments {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GraphArguments {
     /// Format of the output
-    #[arg(short, value_parser = formats(&["text", "wide", "json", "yaml", "dot", "mermaid"]), default_value = "text", value_name = "FORMAT")]
+    #[arg(short, long, value_parser = formats(&["text", "wide", "json", "yaml", "dot", "mermaid"]), default_value = "text", value_name = "FORMAT")]
     pub(crate) output: Format,
     /// Show when each workload was ready: '@' and the seconds since the boot of the server's node,
     /// '+' and the seconds that it took; '*' marks the chain that was ready last
@@ -610,7 +673,7 @@ pub(crate) struct GraphArguments {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BlameArguments {
     /// Format of the output
-    #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml", "svg"]), default_value = "table", value_name = "FORMAT")]
+    #[arg(short, long, value_parser = formats(&["table", "wide", "json", "yaml", "svg"]), default_value = "table", value_name = "FORMAT")]
     pub(crate) output: Format,
     /// Only these workloads
     #[arg(value_name = "NAME")]
@@ -632,7 +695,7 @@ pub(crate) struct TopArguments {
     #[arg(long, value_name = "TIME", value_parser = parse_interval)]
     pub(crate) interval: Option<Duration>,
     /// Format of the output
-    #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT")]
+    #[arg(short, long, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT")]
     pub(crate) output: Format,
 }
 
@@ -647,6 +710,8 @@ pub(crate) enum Format {
     Wide,
     Json,
     Yaml,
+    /// Names only, one a line.
+    Name,
     Svg,
     Dot,
     Mermaid,
@@ -668,8 +733,8 @@ impl Verb {
             Self::Get(Get::State { .. }) => "get state",
             Self::Get(Get::Workload(WorkloadArguments { watch: false, .. })) => "get workloads",
             Self::Get(Get::Workload(WorkloadArguments { watch: true, .. })) => "watch workloads",
-            Self::Get(Get::Agent { .. }) => "get agents",
-            Self::Get(Get::Config { .. }) => "get configs",
+            Self::Get(Get::Agent(_)) => "get agents",
+            Self::Get(Get::Config(_)) => "get configs",
             Self::Get(Get::Events(_)) => "get events",
             Self::Set(Set::State { .. }) => "set state",
             Self::Delete(Delete::Workload { .. }) => "delete workloads",
@@ -690,7 +755,11 @@ impl Arguments {
     pub fn read(
         words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Self, clap::Error> {
-        let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
+        let mut words: Vec<OsString> = words.into_iter().map(Into::into).collect();
+        // `help` is no command with options of its own.
+        if words.len() == 3 && words[1] == "help" && (words[2] == "--help" || words[2] == "-h") {
+            words.pop();
+        }
         // First without the environment, or its values would count as words: no help where the
         // command is missing.
         let first = command_with(without_environment).try_get_matches_from(&words);
@@ -708,16 +777,21 @@ impl Arguments {
             Verb::Apply(ApplyArguments { rollback: true, .. }) if arguments.common.no_wait => {
                 "the argument '--no-wait' cannot be used with '--rollback'"
             }
+            Verb::Get(Get::Workload(WorkloadArguments {
+                state: Some(state), ..
+            })) if state.contains("://") => {
+                "'-s' is a state of workloads here; for the server write '--server-url <URL>', or '-s <URL>' before the command"
+            }
             Verb::Get(Get::Events(_)) if quiet => {
                 "the argument '--quiet' cannot be used with 'get events'"
             }
             _ if quiet => "the argument '--quiet' cannot be used with '--watch'",
             Verb::Get(Get::Workload(WorkloadArguments {
                 watch: true,
-                output: Format::Json | Format::Yaml,
+                output: Format::Json | Format::Yaml | Format::Name,
                 ..
             })) => {
-                "the argument '--watch' cannot be used with '-o json' and '-o yaml'; see 'ank get events'"
+                "the argument '--watch' cannot be used with '-o json', '-o yaml' and '-o name'; see 'ank get events'"
             }
             _ => return Ok(arguments),
         };
@@ -749,24 +823,74 @@ fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
             ContextValue::StyledStrs(vec![tip.into()]),
         );
     }
-    if error.kind() == ErrorKind::InvalidSubcommand
-        && error.get(ContextKind::SuggestedSubcommand).is_none()
-        && let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand)
-    {
-        let mut level = command();
-        for word in words.iter().skip(1).map(|word| word.to_string_lossy()) {
-            level = level.find_subcommand(&*word).cloned().unwrap_or(level);
-        }
-        let names: Vec<&str> = level
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return error;
+    }
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand) else {
+        return error;
+    };
+    let mut level = command();
+    for word in words.iter().skip(1).map(|word| word.to_string_lossy()) {
+        level = level.find_subcommand(&*word).cloned().unwrap_or(level);
+    }
+    if let Some(tip) = tip_for_habit(level.get_name(), unknown) {
+        // The nearest name would be a guess.
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.insert(
+            ContextKind::Suggested,
+            ContextValue::StyledStrs(vec![tip.into()]),
+        );
+        return error;
+    }
+    if error.get(ContextKind::SuggestedSubcommand).is_none() {
+        let names = level
             .get_subcommands()
-            .flat_map(Command::get_name_and_visible_aliases)
-            .collect();
+            .flat_map(Command::get_name_and_visible_aliases);
         if let Some(meant) = nearest(unknown, names) {
             let meant = ContextValue::Strings(vec![meant.to_owned()]);
             error.insert(ContextKind::SuggestedSubcommand, meant);
         }
     }
     error
+}
+
+/// What to write in place of a word that other tools have for it.
+fn tip_for_habit(command: &str, word: &str) -> Option<String> {
+    let tip = match (command, word) {
+        ("ank", "ps" | "ls" | "list" | "status") => "'ank get workloads' lists the workloads",
+        ("ank", "rm" | "remove" | "kill") => {
+            "'ank delete workload NAME' stops and removes a workload"
+        }
+        ("ank", "stop" | "down" | "start" | "up") => {
+            "workloads run while they are in the desired state: 'ank apply FILE' starts, 'ank apply -d FILE' or \
+             'ank delete workload NAME' stops them; modes keep some of them stopped"
+        }
+        ("ank", "exec" | "attach" | "cp") => {
+            "use the container engine of the node, for example 'podman exec'; 'ank get workloads -o wide' has the id"
+        }
+        ("ank", "edit" | "scale") => {
+            "change the manifest and 'ank apply' it; 'ank diff' shows what changes"
+        }
+        ("ank", "create" | "deploy") => "'ank apply FILE' creates and updates workloads",
+        ("ank", "log") => "'ank logs NAME' prints what a workload wrote",
+        ("ank", "events") => "'ank get events' prints changes as they happen",
+        ("ank", "nodes") => "'ank get agents' lists the agents",
+        ("get", "nodes" | "node") => "'ank get agents' lists the agents",
+        ("get", "pods" | "pod" | "containers") => "'ank get workloads' lists the workloads",
+        ("delete" | "run", name) if nearest(name, ["workload", "config"]).is_some() => return None,
+        ("delete", name) => {
+            return Some(format!(
+                "'ank delete workload {name}' deletes a workload, 'ank delete config {name}' a config"
+            ));
+        }
+        ("run", name) => {
+            return Some(format!(
+                "a workload is run with 'ank run workload {name} ...'"
+            ));
+        }
+        _ => return None,
+    };
+    Some(tip.to_owned())
 }
 
 /// The whole command tree, also for help pages and completion.

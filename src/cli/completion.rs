@@ -108,8 +108,15 @@ fn candidates(command: &str, argument: &str) -> Option<Candidates> {
         ("config", "names") => (&MASKS[1..2], |state| {
             keys(state, &["desiredState", "configs"])
         }),
+        ("agent", "names") => (&MASKS[3..], |state| keys(state, &["agents"])),
+        ("update", "names") => (&["updates.*.phase"][..], |state| keys(state, &["updates"])),
         (_, "names") => (&MASKS[..1], |state| {
             keys(state, &["desiredState", "workloads"])
+        }),
+        ("describe", "name") => (MASKS, |state| {
+            let mut names = keys(state, &["desiredState", "workloads"]);
+            names.extend(keys(state, &["agents"]));
+            names
         }),
         (_, "agent") => (&MASKS[3..], |state| keys(state, &["agents"])),
         (_, "id") => (&["updates.*.phase"][..], |state| keys(state, &["updates"])),
@@ -298,6 +305,9 @@ mod tests {
             ("config", "names", &["port"]),
             ("top", "agent", &["A", "B"]),
             ("rollback", "id", &["1", "12"]),
+            ("update", "names", &["1", "12"]),
+            ("agent", "names", &["A", "B"]),
+            ("describe", "name", &["A", "B", "db", "web"]),
             ("events", "masks", &masks),
             ("state", "masks", &of_read),
         ] {
@@ -333,6 +343,8 @@ mod tests {
             ("apply", "agent", true),
             ("run workload", "config", false),
             ("logs", "names", true),
+            ("wait", "names", true),
+            ("describe", "name", true),
             ("top", "names", true),
             ("top", "agent", true),
         ] {

@@ -52,25 +52,25 @@ pub enum CliError {
     #[error("cannot write to standard output: {0}")]
     Output(#[from] io::Error),
     /// A manifest or state file, what is in it, or what the server has or sends.
-    #[error("Command failed: '{text}'")]
+    #[error("{text}")]
     Input { text: String, hint: String },
     /// No response within the response timeout.
-    #[error("Command failed: 'Command timed out after '{0:?}''")]
+    #[error("Command timed out after '{0:?}'")]
     TimedOut(Duration),
     /// The connection ended while something was awaited, and what to do.
-    #[error("Command failed: 'Connection to server interrupted'")]
+    #[error("Connection to server interrupted")]
     Ended(StreamEnd, &'static str),
     /// The server did not accept an update.
-    #[error("Command failed: 'SetState failed with: '{0}''")]
+    #[error("SetState failed with: {}", unquoted(_0))]
     Refused(String),
     /// The server responded to a read or a request for logs with an error.
-    #[error("Command failed: 'Server replied with error: '{0}''")]
+    #[error("Server replied with error: {0}")]
     Response(String),
     /// The server refused or ended a subscription.
-    #[error("Command failed: 'Event subscription failed: '{0}''")]
+    #[error("Event subscription failed: {0}")]
     Subscription(String),
     /// The server ended logs after it had accepted the request.
-    #[error("Command failed: 'Error streaming logs: '{0}''")]
+    #[error("Error streaming logs: {0}")]
     Logs(String),
     /// A signal ended the command; no message is printed.
     #[error("interrupted")]
@@ -79,6 +79,24 @@ pub enum CliError {
 
 /// What most functions of commands return.
 pub(crate) type Result<T, E = CliError> = std::result::Result<T, E>;
+
+/// What a server puts before the reason of a refusal, which it quotes then.
+const REFUSAL_PREFIXES: [&str; 2] = ["Update rejected: ", "Resulting State is invalid, reason: "];
+
+/// The text of a refusal without the quotes around its parts: they would be nested.
+fn unquoted(text: &str) -> String {
+    let mut shown = String::new();
+    let mut rest = text;
+    for prefix in REFUSAL_PREFIXES {
+        let reason = rest.strip_prefix(prefix);
+        let reason = reason.and_then(|reason| reason.strip_prefix('\'')?.strip_suffix('\''));
+        if let Some(reason) = reason {
+            shown.push_str(prefix);
+            rest = reason;
+        }
+    }
+    shown + rest
+}
 
 /// A time limit as people write it.
 pub(crate) fn shown(limit: Duration) -> String {
@@ -162,15 +180,10 @@ impl CliError {
     pub(crate) fn ended(end: StreamEnd, understood: bool) -> Self {
         match end {
             // A refused version is no failure of the command.
-            StreamEnd::VersionMismatch(text) => {
-                let status = "The system is not in a state required for the operation's execution";
-                Self::start(
-                    format_args!(
-                        "Ankaios version mismatch: 'code: '{status}', message: \"{text}\"'."
-                    ),
-                    &format!("this is ank {VERSION}; use an ank with the server's major version"),
-                )
-            }
+            StreamEnd::VersionMismatch(text) => Self::start(
+                format_args!("Ankaios version mismatch: {text}"),
+                &format!("this is ank {VERSION}; use an ank with the server's major version"),
+            ),
             StreamEnd::Closed | StreamEnd::Lost(_) if understood => Self::Ended(
                 end,
                 "start the server again if it was stopped, or see its log",
@@ -199,7 +212,7 @@ impl CliError {
             }
             Self::Ended(end, hint) => return format!("{end}; {hint}"),
             Self::Refused(text) if text.contains(REMEMBERED) => {
-                "nothing was changed; 'ank apply --force' tries it again all the same"
+                "nothing was changed; 'ank apply --force' tries it again"
             }
             Self::Refused(text) if text.contains(NO_STATE) => {
                 "the server is older than this ank and cannot roll back, nor restart workloads; apply manifests instead"
@@ -253,7 +266,7 @@ impl CliError {
                 self.to_string()
             }
             (_, Some("get state")) => format!("Could not retrieve state. {self}"),
-            (_, Some(action)) => format!("Failed to {action}: '{self}'"),
+            (_, Some(action)) => format!("Failed to {action}: {self}"),
         }
     }
 }
@@ -274,78 +287,81 @@ mod tests {
         for (words, expected) in [
             (
                 "get state",
-                "Could not retrieve state. Command failed: 'Command timed out after '3s''",
+                "Could not retrieve state. Command timed out after '3s'",
             ),
             (
                 "get workload",
-                "Failed to get workloads: 'Command failed: 'Command timed out after '3s'''",
+                "Failed to get workloads: Command timed out after '3s'",
             ),
             (
                 "get workload -w",
-                "Failed to watch workloads: 'Command failed: 'Command timed out after '3s'''",
+                "Failed to watch workloads: Command timed out after '3s'",
             ),
             (
                 "get agents",
-                "Failed to get agents: 'Command failed: 'Command timed out after '3s'''",
+                "Failed to get agents: Command timed out after '3s'",
             ),
             (
                 "get configs",
-                "Failed to get configs: 'Command failed: 'Command timed out after '3s'''",
+                "Failed to get configs: Command timed out after '3s'",
             ),
             (
                 "get events",
-                "Failed to get events: 'Command failed: 'Command timed out after '3s'''",
+                "Failed to get events: Command timed out after '3s'",
             ),
             (
                 "logs a",
-                "Failed to output logs: 'Command failed: 'Command timed out after '3s'''",
+                "Failed to output logs: Command timed out after '3s'",
             ),
             (
                 "set state a b",
-                "Failed to set state: 'Command failed: 'Command timed out after '3s'''",
+                "Failed to set state: Command timed out after '3s'",
             ),
             (
                 "delete workload a",
-                "Failed to delete workloads: 'Command failed: 'Command timed out after '3s'''",
+                "Failed to delete workloads: Command timed out after '3s'",
             ),
             (
                 "delete config a",
-                "Failed to delete configs: 'Command failed: 'Command timed out after '3s'''",
+                "Failed to delete configs: Command timed out after '3s'",
             ),
             (
                 "run workload a --runtime r --config c --agent a",
-                "Failed to run workloads: 'Command failed: 'Command timed out after '3s'''",
+                "Failed to run workloads: Command timed out after '3s'",
             ),
-            ("apply f", "Command failed: 'Command timed out after '3s''"),
-            ("diff f", "Command failed: 'Command timed out after '3s''"),
-            (
-                "get updates",
-                "Command failed: 'Command timed out after '3s''",
-            ),
-            (
-                "rollback 1",
-                "Command failed: 'Command timed out after '3s''",
-            ),
-            ("mode", "Command failed: 'Command timed out after '3s''"),
-            (
-                "mode drive",
-                "Command failed: 'Command timed out after '3s''",
-            ),
-            ("graph", "Command failed: 'Command timed out after '3s''"),
-            ("blame", "Command failed: 'Command timed out after '3s''"),
-            ("top", "Command failed: 'Command timed out after '3s''"),
+            ("apply f", "Command timed out after '3s'"),
+            ("diff f", "Command timed out after '3s'"),
+            ("get updates", "Command timed out after '3s'"),
+            ("rollback 1", "Command timed out after '3s'"),
+            ("mode", "Command timed out after '3s'"),
+            ("mode drive", "Command timed out after '3s'"),
+            ("graph", "Command timed out after '3s'"),
+            ("blame", "Command timed out after '3s'"),
+            ("top", "Command timed out after '3s'"),
         ] {
             assert_eq!(text(timed_out(), words), expected, "{words}");
         }
         let refused = StreamEnd::VersionMismatch("Unsupported protocol version '1'.".into());
-        let expected = "Ankaios version mismatch: 'code: 'The system is not in a state required for the operation's \
-                        execution', message: \"Unsupported protocol version '1'.\"'.";
+        let expected = "Ankaios version mismatch: Unsupported protocol version '1'.";
         assert_eq!(
             text(CliError::ended(refused, false), "get workload"),
             expected
         );
         let start = CliError::start("Could not connect", "");
         assert_eq!(text(start, "get workload"), "Could not connect");
+    }
+
+    #[test]
+    fn reasons_of_the_server_are_printed_without_quotes_in_quotes() {
+        let refused = "Update rejected: 'Resulting State is invalid, reason: 'no 'x'''";
+        assert_eq!(
+            CliError::Refused(refused.to_owned()).to_string(),
+            "SetState failed with: Update rejected: Resulting State is invalid, reason: no 'x'"
+        );
+        assert_eq!(
+            CliError::Refused("'a' is 'b'".to_owned()).to_string(),
+            "SetState failed with: 'a' is 'b'"
+        );
     }
 
     #[test]
@@ -416,10 +432,7 @@ mod tests {
         for (milliseconds, expected) in [(3000, "3s"), (500, "500ms"), (1234, "1.234s"), (0, "0ns")]
         {
             let text = CliError::TimedOut(Duration::from_millis(milliseconds)).to_string();
-            assert_eq!(
-                text,
-                format!("Command failed: 'Command timed out after '{expected}''")
-            );
+            assert_eq!(text, format!("Command timed out after '{expected}'"));
         }
     }
 }

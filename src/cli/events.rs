@@ -215,10 +215,7 @@ mod tests {
         ];
         let (result, text) = printed(Format::Yaml, false, None, steps);
         let error = result.unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "Command failed: 'Connection to server interrupted'"
-        );
+        assert_eq!(error.to_string(), "Connection to server interrupted");
         assert!(error.is_transient());
         let expected = "\
 ---
@@ -298,7 +295,7 @@ completeState:
                 check_masks(&["desiredState.configs".to_owned(), mask.to_owned()]).unwrap_err();
             assert_eq!(
                 error.to_string(),
-                format!("Command failed: 'mask '{mask}' selects nothing: {reason}'")
+                format!("mask '{mask}' selects nothing: {reason}")
             );
         }
         let later = [
@@ -336,7 +333,7 @@ completeState:
     #[test]
     fn a_refused_subscription_says_why() {
         let (result, _) = printed(Format::Json, false, None, vec![Step::Refuse("too many")]);
-        let expected = "Command failed: 'Event subscription failed: 'too many''";
+        let expected = "Event subscription failed: too many";
         assert_eq!(result.unwrap_err().to_string(), expected);
     }
 }

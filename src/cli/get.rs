@@ -2,13 +2,15 @@
 //!
 //! Thread: `main`.
 
-use super::args::{Filter, Format, WorkloadArguments};
-use super::error::{CliError, Result, unknown};
+use super::args::{Filter, Format, ListArguments, WorkloadArguments};
+use super::blame::{self, Starts};
+use super::error::{CliError, Result, meant_or, unknown};
 use super::output::{
     Column, LiveFrames, Output, TooWide, View, WARNING, one_line, state_text, value,
 };
 use super::rows::{self, Reasons, Row, text};
 use super::session::ServerLink;
+use super::top::duration;
 use ankaios_model::execution_state::Phase;
 use ankaios_model::field_path::{WILDCARD, parts};
 use ankaios_model::fields::table::{COMPLETE_STATE, PARTS_ON_REQUEST, selects_nothing};
@@ -193,15 +195,45 @@ pub(crate) fn check_masks(masks: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Adds how long instances have been running and how often they were restarted, where the server
+/// keeps start times.
+fn add_starts(reasons: &mut Reasons, state: &Node) {
+    let Ok(starts) = Starts::of(state) else {
+        return;
+    };
+    for start in &starts.all {
+        let Some(row) = reasons.rows.get_mut(&start.instance) else {
+            continue;
+        };
+        if start.starts > 0 {
+            row.restarts = (start.starts - 1).to_string();
+        }
+        if let Some(running) = start.running
+            && row.phase == Some(Phase::Running)
+        {
+            row.age = duration(starts.now.saturating_sub(running) as f64);
+        }
+    }
+}
+
 /// Prints the workloads; with `--watch` it keeps them up to date until the connection ends.
 pub(crate) fn workloads(
     link: &mut dyn ServerLink,
     filter: &WorkloadArguments,
     output: &mut Output,
 ) -> Result<()> {
-    let state = link.complete_state(&[&rows::MASKS[..], &[WARNING]].concat())?;
+    let mut masks = [&rows::MASKS[..], &[WARNING]].concat();
+    // Broadcast states have no times, so frames would show old ones.
+    let has_starts = filter.output == Format::Wide && !filter.watch;
+    if has_starts {
+        masks.push(blame::PART);
+    }
+    let state = link.complete_state(&masks)?;
     output.warn_of_storage(&state);
     let mut reasons = Reasons::new(&state);
+    if has_starts {
+        add_starts(&mut reasons, &state);
+    }
     // Where Eclipse Ankaios has the command, an unknown name is no error: scripts rely on it.
     let _ = filter.filter.check_names(&state, &reasons.rows, output);
     filter.warn_of_unknown_state(output);
@@ -230,14 +262,48 @@ pub(crate) fn workloads(
     }
 }
 
+impl ListArguments {
+    /// Whether `name` is one of the wanted ones; without names all are.
+    pub(crate) fn accepts(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|wanted| wanted == name)
+    }
+}
+
+/// Refuses the first of `names` that no `kind` of `known` has.
+pub(crate) fn check_listed<'k>(
+    kind: &str,
+    names: &[String],
+    known: impl Iterator<Item = &'k str> + Clone,
+) -> Result<()> {
+    let Some(name) = unknown(names, known.clone()).next() else {
+        return Ok(());
+    };
+    let hint = meant_or(name, known, &format!("'ank get {kind}s' lists them"));
+    Err(CliError::input(
+        format!("{kind} '{name}' does not exist"),
+        hint,
+    ))
+}
+
 /// Prints the agents.
-pub(crate) fn agents(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
+pub(crate) fn agents(
+    arguments: &ListArguments,
+    link: &mut dyn ServerLink,
+    output: &mut Output,
+) -> Result<()> {
     let state = link.complete_state(&["agents", "workloadStates", WARNING])?;
     output.warn_of_storage(&state);
-    let rows = state
-        .entries("agents")
-        .map(|(name, agent)| agent_fields(name, agent, state.at(&["workloadStates", name])));
-    let view = View::new(format, &agent_fields("", &Node::empty(), None), rows);
+    let known = state.entries("agents").map(|(name, _)| name);
+    check_listed("agent", &arguments.names, known)?;
+    let mut rows = Vec::new();
+    for (name, agent) in state.entries("agents") {
+        if arguments.accepts(name) {
+            let workloads = state.at(&["workloadStates", name]);
+            rows.push(agent_fields(name, agent, workloads));
+        }
+    }
+    let blank = agent_fields("", &Node::empty(), None);
+    let view = View::new(arguments.output, &blank, rows);
     view.print("agents", TooWide::Drop, None, output)
 }
 
@@ -279,7 +345,7 @@ fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Colum
 
 /// Prints the names of configs.
 pub(crate) fn configs(
-    format: Format,
+    arguments: &ListArguments,
     link: &mut dyn ServerLink,
     output: &mut Output,
 ) -> Result<()> {
@@ -294,9 +360,24 @@ pub(crate) fn configs(
             Column::new("VALUE", "value", one_line(&json), value(config)).wide(),
         ]
     };
-    let rows = rows::entries(state.at(&["desiredState", "configs"]))
-        .map(|(name, config)| fields(name, Some(config)));
-    View::new(format, &fields("", None), rows).print("configs", TooWide::Drop, None, output)
+    let all = rows::entries(state.at(&["desiredState", "configs"]));
+    check_listed(
+        "config",
+        &arguments.names,
+        all.clone().map(|(name, _)| name),
+    )?;
+    let mut rows = Vec::new();
+    for (name, config) in all {
+        if arguments.accepts(name) {
+            rows.push(fields(name, Some(config)));
+        }
+    }
+    View::new(arguments.output, &fields("", None), rows).print(
+        "configs",
+        TooWide::Drop,
+        None,
+        output,
+    )
 }
 
 #[cfg(test)]

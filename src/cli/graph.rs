@@ -58,6 +58,7 @@ pub(crate) fn print(
         }
         format => {
             let mut view = View::new(*format, &fields(Row::default(), *timing), []);
+            view.table.least_wanted = &["AGENT", "NEEDED", "MET", "EXECUTION STATE"];
             graph
                 .trees(names)
                 .into_iter()
@@ -554,10 +555,7 @@ storage                           A       Running(Ok)
             expected
         );
         let error = printed(&["storag"], Format::Table).unwrap_err();
-        assert_eq!(
-            error,
-            "Command failed: 'Workload name 'storag' does not exist.'"
-        );
+        assert_eq!(error, "Workload name 'storag' does not exist.");
     }
 
     #[test]
@@ -681,7 +679,7 @@ logger                                      B       Pending(Starting)
         let (printed, server) = print("drive");
         assert_eq!(printed.unwrap(), expected);
         assert!(server.reads[0].contains(&TAG_MASKS[1].to_owned()));
-        let error = "Command failed: 'No workload names mode 'prk' in its tag 'modes'.'".to_owned();
+        let error = "No workload names mode 'prk' in its tag 'modes'.".to_owned();
         assert_eq!(
             print("prk").0,
             Err((error, "did you mean 'park'?".to_owned()))

@@ -9,6 +9,7 @@ mod apply;
 pub mod args;
 mod blame;
 mod completion;
+mod describe;
 mod diff;
 mod error;
 mod events;
@@ -25,6 +26,7 @@ pub mod settings;
 mod tests;
 mod top;
 mod update;
+mod wait;
 
 use args::{
     ApplyArguments, Arguments, Delete, DiffArguments, EventsArguments, Get, ModeArguments, Run,
@@ -126,7 +128,8 @@ fn signals(verb: &Verb) -> &'static [c_int] {
         | Verb::Delete(_)
         | Verb::Run(_)
         | Verb::Restart { .. }
-        | Verb::Rollback { .. } => &[SIGINT],
+        | Verb::Rollback { .. }
+        | Verb::Wait(_) => &[SIGINT],
         _ => &[],
     }
 }
@@ -139,9 +142,9 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
             masks,
         }) => get::state(link, masks, *format, output)?,
         Verb::Get(Get::Workload(filter)) => get::workloads(link, filter, output)?,
-        Verb::Get(Get::Agent { output: format }) => get::agents(*format, link, output)?,
-        Verb::Get(Get::Config { output: format }) => get::configs(*format, link, output)?,
-        Verb::Get(Get::Update { output: format }) => update::print(*format, link, output)?,
+        Verb::Get(Get::Agent(arguments)) => get::agents(arguments, link, output)?,
+        Verb::Get(Get::Config(arguments)) => get::configs(arguments, link, output)?,
+        Verb::Get(Get::Update(arguments)) => update::print(arguments, link, output)?,
         Verb::Get(Get::Events(arguments)) => {
             return events::follow(arguments, SystemTime::now, context);
         }
@@ -210,6 +213,8 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
         }
         Verb::Mode(arguments) => modes::show(link, arguments.output, output)?,
         Verb::Logs(arguments) => return logs::print(arguments, link, output),
+        Verb::Wait(arguments) => return wait::print(arguments, context),
+        Verb::Describe(arguments) => describe::print(arguments, link, output)?,
         Verb::Graph(arguments) => graph::print(arguments, link, output)?,
         Verb::Blame(arguments) => blame::print(arguments, link, output)?,
         Verb::Top(arguments) => return top::show(arguments, SystemTime::now, link, output),

@@ -34,6 +34,17 @@ pub(crate) fn print(
         ));
     }
     let rows = rows::rows(&state);
+    if arguments.names_before_lines
+        && let Some(number) = arguments.names.iter().find(|name| is_number(name))
+        && !rows.keys().any(|instance| *instance.workload == **number)
+    {
+        return Err(CliError::input(
+            format!("Workload name '{number}' does not exist."),
+            format!(
+                "'-n' begins lines with names; '--tail {number}' prints the last {number} lines"
+            ),
+        ));
+    }
     CliError::check_workloads(
         &arguments.names,
         rows.keys().map(|instance| &*instance.workload),
@@ -66,12 +77,21 @@ pub(crate) fn print(
     })
 }
 
+fn is_number(name: &str) -> bool {
+    name.chars().all(|c| c.is_ascii_digit())
+}
+
 /// How far the log of an instance is.
 enum Progress {
     /// The container of the instance is about to come; what its state is meanwhile.
     Awaited(String),
     /// There is a container, as far as is known.
     Begun,
+}
+
+/// Whether an instance in this state has a container, as far as is known.
+pub(crate) fn has_container(row: &Row) -> bool {
+    matches!(begin(row), Some(Progress::Begun))
 }
 
 /// How the log of an instance in this state begins; `None` when it has no container and is not

@@ -87,6 +87,7 @@ pub(crate) fn show(link: &mut dyn ServerLink, format: Format, output: &mut Outpu
     let table = Table {
         headings: vec!["MODE", "CURRENT", "WORKLOADS"],
         rows: known.iter().map(row).collect(),
+        least_wanted: &[],
     };
     output::show(format, &data, &table, TooWide::Drop, None, output)
 }
@@ -104,7 +105,7 @@ pub(crate) fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) ->
     let (modes, known) = of_server(&state).ok_or_else(no_modes)?;
     if !may_be_new && !known.contains(&mode) {
         let why = if is_name(mode) {
-            "'--new' switches to it all the same"
+            "'--new' switches to it anyway"
         } else {
             "no mode can have this name"
         };
@@ -219,10 +220,7 @@ pub(crate) fn check(
         let text = format!(
             "Workloads with the tag 'modes' ('{names}') would all run: this server has no modes."
         );
-        return Err(CliError::input(
-            text,
-            "'--ignore-modes' sends them all the same",
-        ));
+        return Err(CliError::input(text, "'--ignore-modes' sends them anyway"));
     };
     let mut warnings = unknown_modes(modes, &known, new_state);
     warnings.extend(unmet_needs(&known, &state, &sent));

@@ -14,6 +14,7 @@ use ankaios_model::names::{InstanceName, of_workload};
 use ankaios_model::nearest::meant;
 use ankaios_model::node::Node;
 use ankaios_model::workload::{AddCondition, DeleteCondition};
+use serde_yaml::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The parts of the complete state that tables of workloads need. Everything else could be large.
@@ -39,13 +40,24 @@ pub(crate) struct Row {
     pub(crate) state: String,
     /// One line of any length.
     pub(crate) info: String,
+    /// How long it has been running; empty when that is unknown.
+    pub(crate) age: String,
+    /// How often it was started after the first time; empty when that is unknown.
+    pub(crate) restarts: String,
 }
 
 impl Row {
     /// Applies a reported state.
     pub(crate) fn update(&mut self, state: &ExecutionState) {
-        (self.phase, self.state) = (Some(state.phase), state.phase.to_string());
+        self.phase = Some(state.phase);
+        self.state = state.phase.to_string();
         self.info = one_line(&state.additional_info);
+    }
+
+    /// Whether it has not ended, and is not left out.
+    fn may_run(&self) -> bool {
+        let mut ends = ["Succeeded", "Failed", "NotScheduled"].iter();
+        !ends.any(|end| self.state.starts_with(end))
     }
 
     /// Whether the phase fulfils a condition.
@@ -57,49 +69,44 @@ impl Row {
 
 /// The rows of all instances below `workloadStates`.
 pub(crate) fn rows(state: &Node) -> BTreeMap<InstanceName, Row> {
-    let with_row = |(instance, execution_state): (InstanceName, &Node)| {
-        let row = Row {
-            runtime: runtime(state, &instance.workload, &instance.agent),
-            ..row(execution_state)
-        };
-        (instance, row)
-    };
-    instances(state.get("workloadStates"))
-        .map(with_row)
-        .collect()
+    let mut rows = BTreeMap::new();
+    for (instance, execution_state) in instances(state.get("workloadStates")) {
+        let mut row = row(execution_state);
+        row.runtime = runtime(state, &instance.workload, &instance.agent);
+        rows.insert(instance, row);
+    }
+    rows
 }
 
 fn row(state: &Node) -> Row {
-    let (name, sub_state) = (text(state, &["state"]), text(state, &["subState"]));
-    let info = one_line(text(state, &["additionalInfo"]));
-    // States of a newer server are shown unchanged.
-    let newer = || {
-        if name == sub_state {
-            name.to_owned()
-        } else {
-            format!("{name}({sub_state})")
-        }
-    };
+    let name = text(state, &["state"]);
+    let sub_state = text(state, &["subState"]);
     let phase = Phase::parse(name, sub_state);
-    let state = phase.map_or_else(newer, |phase| phase.to_string());
+    // States of a newer server are shown unchanged.
+    let shown = match phase {
+        Some(phase) => phase.to_string(),
+        None if name == sub_state => name.to_owned(),
+        None => format!("{name}({sub_state})"),
+    };
     Row {
-        runtime: String::new(),
         phase,
-        state,
-        info,
+        state: shown,
+        info: one_line(text(state, &["additionalInfo"])),
+        ..Row::default()
     }
 }
 
 /// The runtime of the workload called `name` on `agent`. The effective state comes first: there a
 /// templated agent has its final name.
 pub(crate) fn runtime(state: &Node, name: &str, agent: &str) -> String {
-    let found = ["effectiveState", "desiredState"]
-        .into_iter()
-        .find_map(|part| {
-            let workload = state.at(&[part, "workloads", name])?;
-            (text(workload, &["agent"]) == agent).then(|| text(workload, &["runtime"]))
-        });
-    found.unwrap_or_default().to_owned()
+    for part in ["effectiveState", "desiredState"] {
+        if let Some(workload) = state.at(&[part, "workloads", name])
+            && text(workload, &["agent"]) == agent
+        {
+            return text(workload, &["runtime"]).to_owned();
+        }
+    }
+    String::new()
 }
 
 /// The entries of a map; none when it is missing.
@@ -139,6 +146,8 @@ pub(crate) fn view<'r>(
 fn fields(instance: &InstanceName, row: &Row) -> Vec<Column> {
     let mut fields = instance_fields(instance, &row.state);
     fields.insert(2, Column::text("RUNTIME", "runtime", &row.runtime));
+    fields.push(Column::new("AGE", "", row.age.clone(), Value::Null).wide());
+    fields.push(Column::new("RESTARTS", "", row.restarts.clone(), Value::Null).wide());
     fields.push(Column::text("ADDITIONAL INFO", "additionalInfo", &row.info));
     fields
 }
@@ -190,7 +199,8 @@ impl Reasons {
     /// mode, directly or not: only an update, a switch of the mode or a new start of that agent can
     /// change this.
     pub(crate) fn waits_for_inactive(&self, name: &str) -> bool {
-        let (mut open, mut seen) = (vec![name], BTreeSet::new());
+        let mut open = vec![name];
+        let mut seen = BTreeSet::new();
         while let Some(name) = open.pop() {
             for (needed, condition) in self.needs.get(name).into_iter().flatten() {
                 if self.rows_of(needed).any(|row| row.fulfils(condition)) {
@@ -215,10 +225,8 @@ impl Reasons {
 
     /// The row of an instance, with what it waits for in its info.
     pub(crate) fn explained(&self, instance: &InstanceName) -> Row {
-        let (name, row) = (
-            &*instance.workload,
-            self.rows.get(instance).cloned().unwrap_or_default(),
-        );
+        let name = &*instance.workload;
+        let row = self.rows.get(instance).cloned().unwrap_or_default();
         let mut waits = match row.phase {
             Some(Phase::PendingWaitingToStart) => self.unmet(name),
             Some(Phase::StoppingWaitingToStop) => {
@@ -226,7 +234,7 @@ impl Reasons {
                 let end = end_of(dependents.iter().map(|((_, name), _)| *name));
                 match dependents[..] {
                     [] => Vec::new(),
-                    [(_, row)] => vec![one_line(&format!("waits for {end}, it is {}", row.state))],
+                    [(_, row)] => vec![one_line(&format!("waits for {end}: it is {}", row.state))],
                     _ => vec![format!("waits for {end}")],
                 }
             }
@@ -246,7 +254,8 @@ impl Reasons {
         }
     }
 
-    fn rows_of<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s Row> {
+    /// The instances of a workload that are not removed.
+    pub(crate) fn rows_of<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s Row> {
         of_workload(&self.rows, name)
             .map(|(_, row)| row)
             .filter(|row| row.phase != Some(Phase::Removed))
@@ -254,58 +263,61 @@ impl Reasons {
 
     /// One text for each dependency of `name` that is not fulfilled.
     pub(crate) fn unmet(&self, name: &str) -> Vec<String> {
-        let unmet = |(needed, condition): (&String, &String)| {
-            let is_met = self.rows_of(needed).any(|row| row.fulfils(condition));
+        let mut unmet = Vec::new();
+        for (needed, condition) in self.needs.get(name).into_iter().flatten() {
+            if self.rows_of(needed).any(|row| row.fulfils(condition)) {
+                continue;
+            }
             let wanted = match AddCondition::parse(condition) {
                 Some(condition) => condition.awaited(),
                 None => "to meet a condition that only a newer 'ank' knows",
             };
-            let why = self
-                .rows_of(needed)
-                .find(|row| row.info.starts_with(NOT_IN_MODE));
-            let why = why.map_or_else(String::new, |row| format!(" ({})", row.info));
-            let states = self.rows_of(needed).map(|row| row.state.as_str());
-            let states = states.collect::<Vec<_>>().join(", ") + &why;
-            let others = self
-                .rows
-                .keys()
-                .map(|other| &*other.workload)
-                .filter(|other| *other != name);
-            let now = match states.is_empty() {
-                true if others.clone().any(|other| other == needed.as_str()) => {
-                    "it has ended".to_owned()
-                }
-                true => format!("it does not exist{}", meant(needed, others)),
-                false => format!("it is {states}"),
-            };
-            (!is_met).then(|| one_line(&format!("waits for '{needed}' {wanted}, {now}")))
-        };
-        self.needs
-            .get(name)
-            .into_iter()
-            .flatten()
-            .filter_map(unmet)
-            .collect()
+            let now = self.shown_state(name, needed);
+            unmet.push(one_line(&format!(
+                "waits for '{needed}' {wanted}: it {now}"
+            )));
+        }
+        unmet
+    }
+
+    /// How the workload is that `name` needs.
+    fn shown_state(&self, name: &str, needed: &str) -> String {
+        let states = Vec::from_iter(self.rows_of(needed).map(|row| row.state.as_str()));
+        if !states.is_empty() {
+            let mut shown = format!("is {}", states.join(", "));
+            let mut rows = self.rows_of(needed);
+            if let Some(row) = rows.find(|row| row.info.starts_with(NOT_IN_MODE)) {
+                shown.push_str(&format!(" ({})", row.info));
+            }
+            return shown;
+        }
+        let others = self.rows.keys().map(|other| &*other.workload);
+        let mut others = others.filter(|other| *other != name);
+        if others.clone().any(|other| other == needed) {
+            return "has ended".to_owned();
+        }
+        format!("does not exist{}", meant(needed, others.by_ref()))
+    }
+
+    /// The workloads that need the one called `name`, with their conditions.
+    pub(crate) fn users<'s>(&'s self, name: &'s str) -> impl Iterator<Item = (&'s str, &'s str)> {
+        self.needs.iter().filter_map(move |(user, needs)| {
+            let condition = needs.get(name)?;
+            Some((user.as_str(), condition.as_str()))
+        })
     }
 
     /// The workloads that must end before one of `names` can, each after that name.
     fn dependents(&self, names: &BTreeSet<&str>) -> BTreeMap<(&str, &str), &Row> {
-        let goes_on = |row: &&Row| {
-            !["Succeeded", "Failed", "NotScheduled"]
-                .iter()
-                .any(|end| row.state.starts_with(end))
-        };
         let mut found = BTreeMap::new();
         for (dependent, needs) in self.needs.iter().chain(&self.needed_before) {
-            for (name, _) in needs
-                .iter()
-                .filter(|(name, how)| names.contains(&***name) && *how == "ADD_COND_RUNNING")
-            {
-                found.extend(
-                    self.rows_of(dependent)
-                        .find(goes_on)
-                        .map(|row| ((&**name, &**dependent), row)),
-                );
+            for (name, condition) in needs {
+                if !names.contains(&**name) || condition != "ADD_COND_RUNNING" {
+                    continue;
+                }
+                if let Some(row) = self.rows_of(dependent).find(|row| row.may_run()) {
+                    found.insert((&**name, &**dependent), row);
+                }
             }
         }
         found
@@ -319,27 +331,30 @@ impl Reasons {
         ending: &BTreeSet<&str>,
         remedy: impl FnOnce(String) -> String,
     ) -> Option<String> {
-        let holds = |phase: Phase| !phase.fulfils_delete(DeleteCondition::NotPendingNorRunning);
-        let goes_on = |((_, name), row): &((&str, &str), &Row)| {
-            !ending.contains(name) && row.phase.is_some_and(holds)
-        };
         let mut held: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-        for ((name, dependent), _) in self.dependents(names).into_iter().filter(goes_on) {
-            held.entry(name).or_default().insert(dependent);
+        let mut holders = BTreeSet::new();
+        for ((name, dependent), row) in self.dependents(names) {
+            let holds = row
+                .phase
+                .is_some_and(|phase| !phase.fulfils_delete(DeleteCondition::NotPendingNorRunning));
+            if holds && !ending.contains(dependent) {
+                held.entry(name).or_default().insert(dependent);
+                holders.insert(dependent);
+            }
         }
-        let text = |(name, dependents): (_, &BTreeSet<&str>)| {
-            format!("'{name}' waits for {}", end_of(dependents.iter().copied()))
-        };
-        let texts: Vec<String> = held.iter().map(text).collect();
-        let dependents =
-            Vec::from_iter(held.into_values().flatten().collect::<BTreeSet<_>>()).join(" ");
+        if held.is_empty() {
+            return None;
+        }
+        let mut texts = Vec::new();
+        for (name, dependents) in held {
+            texts.push(format!(
+                "'{name}' waits for {}",
+                end_of(dependents.into_iter())
+            ));
+        }
         let text = some_of(texts.iter().map(String::as_str));
-        (!texts.is_empty()).then(|| {
-            format!(
-                "{text}: {}delete or change what needs it",
-                remedy(dependents)
-            )
-        })
+        let remedy = remedy(Vec::from_iter(holders).join(" "));
+        Some(format!("{text}: {remedy}delete or change what needs it"))
     }
 }
 
@@ -425,11 +440,11 @@ mod tests {
         let said = "waits for 'gate', which may not run; prepared: CREATE";
         for (text, is_said) in [
             (
-                "waits for 'gate' to run, it is Pending(WaitingToStart)",
+                "waits for 'gate' to run: it is Pending(WaitingToStart)",
                 true,
             ),
-            ("waits for 'gat' to run, it does not exist", false),
-            ("waits for 'web' to fail, it is Running(Ok)", false),
+            ("waits for 'gat' to run: it does not exist", false),
+            ("waits for 'web' to fail: it is Running(Ok)", false),
         ] {
             assert_eq!(says_whom(said, text), is_said, "{text}");
         }
@@ -455,7 +470,7 @@ mod tests {
             needed_before: Needs::new(),
         };
         let mut reasons = reasons;
-        let other = "waits for 'other' to run, it does not exist";
+        let other = "waits for 'other' to run: it does not exist";
         let expected = format!("{said}; {other}");
         assert_eq!(reasons.explained(&web).info, expected);
         // Which dependencies are not met is said by `ank`, which knows how they are; the end of a
@@ -466,7 +481,7 @@ mod tests {
                 .insert(web.clone(), waits(&format!("{said}; {by_agent}")));
             assert_eq!(reasons.explained(&web).info, expected, "{by_agent}");
         }
-        let gate = "waits for 'gate' to run, it is Pending(WaitingToStart)";
+        let gate = "waits for 'gate' to run: it is Pending(WaitingToStart)";
         for (by_agent, expected) in [
             (
                 "waits for 'gate' to run; waits for 'other' to run",

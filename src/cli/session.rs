@@ -139,6 +139,35 @@ pub(crate) struct Update {
     pub(crate) keeps_mode: Option<bool>,
 }
 
+impl Accepted {
+    /// Whether no instance starts or ends.
+    pub(crate) fn changes_nothing(&self) -> bool {
+        self.added.is_empty() && self.deleted.is_empty()
+    }
+}
+
+impl Update {
+    /// Whether there is nothing to send.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.masks.is_empty() && self.restart.is_empty() && !self.is_rollback()
+    }
+
+    /// Whether it only restarts workloads.
+    pub(crate) fn is_restart(&self) -> bool {
+        self.masks.is_empty() && !self.restart.is_empty()
+    }
+
+    /// Whether it rolls back a guarded update.
+    pub(crate) fn is_rollback(&self) -> bool {
+        self.rollback_of.is_some()
+    }
+
+    /// Whether it is of manifests, or parts of a state, of the user.
+    pub(crate) fn has_manifests(&self) -> bool {
+        !self.is_restart() && !self.is_rollback() && self.accepted.is_empty()
+    }
+}
+
 /// What commands work with.
 pub(crate) struct Context<'c> {
     pub(crate) link: &'c mut dyn ServerLink,

@@ -146,7 +146,7 @@ pub(crate) fn hint_of_unreadable(text: &str, error: &YamlError, general: &str) -
     let line = text.lines().nth(at.line as usize - 1).unwrap_or_default();
     if line.trim_start_matches(' ').starts_with('\t') {
         return format!(
-            "tabs cannot indent in YAML; line {} begins with one, use blanks",
+            "tabs cannot indent in YAML; line {} begins with one: use spaces",
             at.line
         );
     }
@@ -230,17 +230,13 @@ mod tests {
             (
                 "state.yaml",
                 "a: [",
-                "Command failed: 'Invalid state in 'state.yaml': did not find",
+                "Invalid state in 'state.yaml': did not find",
             ),
-            (
-                "-",
-                "a: [",
-                "Command failed: 'Invalid state in standard input: did not find",
-            ),
+            ("-", "a: [", "Invalid state in standard input: did not find"),
             (
                 "-",
                 "desiredSate: {}",
-                "Command failed: 'Invalid state in standard input: desiredSate: unknown key",
+                "Invalid state in standard input: desiredSate: unknown key",
             ),
         ] {
             let mut output = Output::to(io::sink(), io::sink(), None);

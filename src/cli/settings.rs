@@ -206,7 +206,8 @@ fn find_file(common: &Common, output: &mut Output) -> Result<Option<ConfigFile>,
         PathBuf::from(if home.is_empty() { "/".into() } else { home })
             .join(".config/ankaios/ank.conf")
     });
-    if user_file.is_none() && common.ank_config.is_none() {
+    // Only where something is missing without that file: most machines of a vehicle have no HOME.
+    if user_file.is_none() && common.ank_config.is_none() && common.context.is_some() {
         output.warn(format_args!(
             "HOME environment variable not found, continue with searching only system config file at '{SYSTEM_FILE}'."
         ));
@@ -332,12 +333,10 @@ fn connection(
     let (security, warning) = settings::decide_security(insecure, pems);
     warning.into_iter().for_each(|warning| output.warn(warning));
     let security = security.map_err(|error| {
-        let hint = match text.starts_with("http:") {
-            true => format!("'{url}' needs '-k': the server runs without TLS as well"),
-            false => {
-                "'-k' is for servers that run without TLS as well, for example on your own machine"
-                    .to_owned()
-            }
+        let hint = if text.starts_with("http:") {
+            format!("if '{url}' runs without TLS, add '-k'; otherwise set the certificates")
+        } else {
+            "set the certificates, or add '-k' if the server runs without TLS, for example on your own machine".to_owned()
         };
         CliError::start(format_args!("Missing certificate files: {error}"), &hint)
     })?;
@@ -601,9 +600,9 @@ mod tests {
         };
         assert_eq!(
             hint("http://there:1"),
-            "'http://there:1' needs '-k': the server runs without TLS as well"
+            "if 'http://there:1' runs without TLS, add '-k'; otherwise set the certificates"
         );
-        assert!(hint("https://there:1").starts_with("'-k' is for servers"));
+        assert!(hint("https://there:1").contains("add '-k' if the server runs without TLS"));
     }
 
     #[test]

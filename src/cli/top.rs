@@ -194,6 +194,7 @@ fn view(arguments: &TopArguments, before: &Node, state: &Node) -> View {
         .iter()
         .map(|(instance, state, values, usage)| fields(instance, state, values, *usage));
     let mut view = View::new(*format, &blank, rows);
+    view.table.least_wanted = &["EXECUTION STATE", "AGENT"];
     let agents = state.entries("agents").map(|(name, _)| name);
     for agent in agents.filter(|name| filter.names.is_empty() && filter.accepts_agent(name)) {
         let own = || {
@@ -306,6 +307,19 @@ fn of_workload(before: &WorkloadUsage, now: &WorkloadUsage, elapsed: Option<u64>
     [cpu, memory, peak, pids, restarts, uptime]
 }
 
+/// One sample of a workload for people, without its CPU, which takes two: `memory 41.2MiB, 3 pids`.
+pub(crate) fn sample_text(usage: &Node) -> String {
+    let sample: WorkloadUsage = read_usage(Some(usage));
+    let values = of_workload(&WorkloadUsage::default(), &sample, None);
+    let mut parts = Vec::new();
+    for ((heading, shown), value) in COLUMNS.iter().zip(values) {
+        if let Some(value) = value {
+            parts.push(format!("{} {}", heading.to_lowercase(), shown(value)));
+        }
+    }
+    parts.join(", ")
+}
+
 fn of_node(before: &Node, state: &Node, agent: &str) -> Values {
     let [before_usage, now]: [NodeUsage; 2] =
         [before, state].map(|state| read_usage(state.at(&["usage", agent, "node"])));
@@ -322,7 +336,7 @@ fn of_node(before: &Node, state: &Node, agent: &str) -> Values {
 }
 
 /// Bytes with one digit: `41.2MiB`.
-fn size(bytes: f64) -> String {
+pub(crate) fn size(bytes: f64) -> String {
     // 1023.96 would be shown as 1024.0.
     let (mut size, mut unit, mut larger) = (
         bytes,
@@ -342,7 +356,7 @@ fn size(bytes: f64) -> String {
 }
 
 /// Milliseconds as the two highest units: `3d4h`, `12m3s`, `45s`.
-fn duration(milliseconds: f64) -> String {
+pub(crate) fn duration(milliseconds: f64) -> String {
     let seconds = (milliseconds / 1000.0) as u64;
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match (days, hours, minutes) {

@@ -6,8 +6,9 @@
 //! Thread: `main`. Owns: which instances are outstanding. Takes: broadcast states. Gives: frames,
 //! and how it ended. Without a terminal a frame is written only when a state changed.
 
-use super::args::{Format, RunArguments};
+use super::args::{Format, ListArguments, RunArguments};
 use super::error::{CliError, ExitCode, Result, counted, shown};
+use super::get::check_listed;
 use super::modes;
 use super::output::{
     Column, LiveFrames, Output, Table, TooWide, View, WARNING, one_line, shortened, some_of, value,
@@ -17,6 +18,7 @@ use super::session::{Accepted, Context, ServerLink, Update};
 use super::settings::AbsentAgents;
 use ankaios_model::complete_state::{Rendering, workload_node};
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::field_path::parts;
 use ankaios_model::guarded_update::{AGENT_PREFIX, CANNOT_BE_STAGED, UpdatePhase};
 use ankaios_model::limits::{MESSAGE_MAX, NAME_MAX};
 use ankaios_model::messages::{RequestContent, UpdateState};
@@ -36,6 +38,8 @@ use std::time::{Duration, Instant};
 const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 /// A wait that is this long may be one without an end.
 const ADVICE_AFTER: Duration = Duration::from_secs(5);
+/// Interval of reads of a guarded update while its end is awaited.
+const READ_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What is printed before the first frame of a wait.
 const WAITING: &str =
@@ -51,160 +55,168 @@ impl Context<'_> {
     /// Sends the update and, unless `no_wait` is set, waits until its workloads have reached their
     /// states.
     pub(crate) fn update_and_wait(&mut self, mut update: Update) -> Result<ExitCode> {
-        if let Some(text) = modes::leave_out(&mut update, self.link)? {
-            let hint = "nothing was changed; '--keep-mode' leaves the mode as it is, '--switch-mode' switches it";
-            return Err(CliError::input(text, hint));
-        }
-        if update.checks_modes && !self.ignore_modes {
-            modes::check(&update.new_state, self.link, self.output)?;
-        }
-        let Update {
-            new_state,
-            masks,
-            deleted: typed,
-            force,
-            rollback,
-            restart,
-            rollback_of,
-            accepted: text,
-            ..
-        } = update;
-        if masks.is_empty() && restart.is_empty() && rollback_of.is_none() {
+        // First the checks: after them nothing is refused here.
+        self.check_modes(&mut update)?;
+        if update.is_empty() {
             self.output.status("Nothing to update.")?;
             return Ok(ExitCode::Success);
         }
-        self.output
-            .debug(format_args!("updating {}", masks.join(", ")));
-        let old = if rollback {
-            Some(self.read(&masks)?)
+        let names = update.masks.join(", ");
+        self.output.debug(format_args!("updating {names}"));
+
+        // Then the state before it. It has the parts to restore, the runtimes of what the update
+        // deletes, and the names that exist.
+        let waits = !self.waiting.no_wait || update.rollback;
+        let old = if update.rollback {
+            Some(self.read(&update.masks)?)
         } else {
             None
         };
-        let forgotten = if force {
-            masks_to_forget(self.link, &masks)?
-        } else {
-            Vec::new()
-        };
-        let has_restart = !restart.is_empty();
-        let content = match rollback_of {
-            Some(update) => RequestContent::RollBack(update),
-            None => RequestContent::UpdateState(UpdateState {
-                new_state: (!masks.is_empty()).then_some(Ok(new_state)),
-                masks: masks.iter().cloned().chain(forgotten).collect(),
-                restart,
-            }),
-        };
-        let is_restart = has_restart && masks.is_empty();
-        let is_rollback = rollback_of.is_some();
-        let has_manifests = !is_restart && !is_rollback && text.is_empty();
-        let send = |link: &mut dyn ServerLink| {
-            link.update(content).map_err(|error| match error {
-                CliError::Ended(end, _) if is_restart => CliError::Ended(
-                    end,
-                    "this server may not be able to restart workloads; see its log",
-                ),
-                CliError::Refused(text) if is_restart => {
-                    refused(text, "'ank get workloads' shows what runs")
-                }
-                CliError::Refused(text) if is_rollback => {
-                    refused(text, "'ank get updates' lists the updates")
-                }
-                error => error,
-            })
-        };
-        let waits = !self.waiting.no_wait || rollback;
-        let state_masks = [&rows::MASKS[..], &GUARDED_MASKS].concat();
-        // The state before has the runtimes of what the update deletes, and the names that exist.
-        let reads = waits || !typed.is_empty();
-        let before = if reads {
-            self.link.complete_state(&state_masks)?
+        let content = self.request_content(&mut update)?;
+        let before = if waits || !update.deleted.is_empty() {
+            self.link.complete_state(&state_masks())?
         } else {
             Node::empty()
         };
-        let open = about(&before, &masks, UpdatePhase::is_open);
-        let accepted = send(self.link)?;
+        let open = about(&before, &update.masks, UpdatePhase::is_open);
+
+        // Then it is sent.
+        let accepted = self.link.update(content);
+        let accepted = accepted.map_err(|error| explained(error, &update))?;
         let known = rows::entries(before.at(&["desiredState", "workloads"])).map(|(name, _)| name);
-        self.output.warn_of_unknown_workloads(&typed, known);
-        self.report_accepted(&text, has_restart, &accepted)?;
+        self.output
+            .warn_of_unknown_workloads(&update.deleted, known);
+        self.report_accepted(&update, &accepted)?;
         if !waits {
-            return Ok(ExitCode::Success);
+            return self.report_counts(&update, &accepted);
         }
-        let (added, deleted) = (accepted.added.len(), accepted.deleted.len());
-        self.output.debug(format_args!(
-            "the server accepted: {added} instances start, {deleted} end"
-        ));
         let give_up = self.waiting.give_up(self.link.now());
-        if accepted.added.is_empty() && accepted.deleted.is_empty() {
-            if is_rollback {
-                self.output
-                    .status("Rolled back. Nothing had to be stopped or started.")?;
-            } else if text.is_empty() {
-                self.output
-                    .status("Apply successful. No workloads updated.")?;
-            }
-            if has_restart && !is_restart {
-                self.output.warn("nothing was restarted, since nothing has changed; 'ank restart' restarts workloads");
-            }
-            if self.waiting.judges() || rollback {
-                let unchanged = Unchanged {
-                    masks: &masks,
-                    changed: &accepted,
-                    open,
-                    followed: None,
-                    rollback,
-                };
-                return self.judge_unchanged(unchanged, give_up);
-            }
-            if !is_rollback {
-                for id in open {
-                    self.output.warn(format_args!(
-                        "update {id} of these workloads was open; see 'ank get updates'"
-                    ));
-                }
-            }
-            return Ok(ExitCode::Success);
+        if accepted.changes_nothing() {
+            return self.conclude_without_change(&update, &accepted, open, &before, give_up);
         }
-        if has_manifests {
+        if update.has_manifests() {
             self.output
                 .status("Successfully applied the manifest(s).")?;
         }
-        let now = self.link.complete_state(&state_masks)?;
+
+        // Then its result is awaited: of a guarded update the server decides, of one with
+        // `--rollback` this program.
+        let now = self.link.complete_state(&state_masks())?;
         let mut state = WaitState::new(&accepted, &before, &now, self.waiting.absent());
         let guarded = Guarded::of_request(&before, &now, &accepted, self.link.now());
         drop(now); // It may be large, and waiting may be long.
         let mut followed = None;
-        let code = match (guarded, &old) {
-            (Some(mut update), _) => {
-                let earlier = Earlier::new(&before);
-                drop(before);
-                let code = self.follow(&mut update, state, &earlier, give_up, is_rollback)?;
-                followed = Some(update.id);
-                code
-            }
-            (None, Some(old)) => self.judge(&masks, old, &accepted, &before, state, give_up)?,
-            (None, None) => {
-                drop(before);
-                self.wait_until_settled(&mut state, give_up)?
-            }
+        let code = if let Some(mut guarded) = guarded {
+            let earlier = Earlier::new(&before);
+            drop(before);
+            let code = self.follow(&mut guarded, state, &earlier, give_up, update.is_rollback())?;
+            followed = Some(guarded.id);
+            code
+        } else if let Some(old) = &old {
+            self.judge(&update.masks, old, &accepted, &before, state, give_up)?
+        } else {
+            drop(before);
+            self.wait_until_settled(&mut state, give_up)?
         };
-        if !text.is_empty() {
-            // A switch by a client clears the cause: one that is there now has come meanwhile.
-            let state = self.read(&[modes::PART])?;
-            if let Some((modes, _)) = modes::of_server(&state) {
-                modes::warn_of_cause(modes, self.output);
-            }
-        }
+        self.warn_of_later_switch(&update)?;
         if code != ExitCode::Success || !self.waiting.judges() {
             return Ok(code);
         }
+
+        // Finally the workloads that it names and did not change.
         let unchanged = Unchanged {
-            masks: &masks,
+            masks: &update.masks,
             changed: &accepted,
             open,
             followed,
             rollback: false,
         };
         self.judge_unchanged(unchanged, give_up)
+    }
+
+    /// Refuses an update that would switch the mode, or send workloads with modes to a server that
+    /// has none.
+    fn check_modes(&mut self, update: &mut Update) -> Result<()> {
+        if let Some(text) = modes::leave_out(update, self.link)? {
+            let hint = "nothing was changed; '--keep-mode' leaves the mode as it is, '--switch-mode' switches it";
+            return Err(CliError::input(text, hint));
+        }
+        if update.checks_modes && !self.ignore_modes {
+            modes::check(&update.new_state, self.link, self.output)?;
+        }
+        Ok(())
+    }
+
+    /// The request of an update, which takes its new state.
+    fn request_content(&mut self, update: &mut Update) -> Result<RequestContent> {
+        let mut masks = update.masks.clone();
+        if update.force {
+            masks.extend(masks_to_forget(self.link, &update.masks)?);
+        }
+        if let Some(id) = update.rollback_of {
+            return Ok(RequestContent::RollBack(id));
+        }
+        let new_state = std::mem::take(&mut update.new_state);
+        Ok(RequestContent::UpdateState(UpdateState {
+            new_state: (!update.masks.is_empty()).then_some(Ok(new_state)),
+            masks,
+            restart: update.restart.clone(),
+        }))
+    }
+
+    /// Reports an update that starts and ends nothing. Judges the workloads that it names where a
+    /// result is wanted.
+    fn conclude_without_change(
+        &mut self,
+        update: &Update,
+        accepted: &Accepted,
+        open: Vec<u64>,
+        before: &Node,
+        give_up: Option<Instant>,
+    ) -> Result<ExitCode> {
+        if update.is_rollback() {
+            self.output
+                .status("Rolled back. Nothing had to be stopped or started.")?;
+        } else if update.accepted.is_empty() {
+            self.output
+                .status("Apply successful. No workloads updated.")?;
+        }
+        if !update.restart.is_empty() && !update.is_restart() {
+            self.output.warn("nothing was restarted, since nothing has changed; 'ank restart' restarts workloads");
+        }
+        if self.waiting.judges() || update.rollback {
+            let unchanged = Unchanged {
+                masks: &update.masks,
+                changed: accepted,
+                open,
+                followed: None,
+                rollback: update.rollback,
+            };
+            return self.judge_unchanged(unchanged, give_up);
+        }
+        if update.is_rollback() {
+            return Ok(ExitCode::Success);
+        }
+        for id in open {
+            self.output.warn(format_args!(
+                "update {id} of these workloads was open; see 'ank get updates'"
+            ));
+        }
+        self.warn_of_absent(&absent_of(&update.masks, before), &connected_agents(before));
+        Ok(ExitCode::Success)
+    }
+
+    /// After a switch of the mode: warns when the server has switched it again.
+    fn warn_of_later_switch(&mut self, update: &Update) -> Result<()> {
+        if update.accepted.is_empty() {
+            return Ok(());
+        }
+        // A switch by a client clears the cause, so this one is newer.
+        let state = self.read(&[modes::PART])?;
+        if let Some((modes, _)) = modes::of_server(&state) {
+            modes::warn_of_cause(modes, self.output);
+        }
+        Ok(())
     }
 
     /// Waits until nothing is outstanding, and reports what did not reach its state.
@@ -217,40 +229,51 @@ impl Context<'_> {
         if end.as_ref().is_err_and(CliError::is_interrupted) {
             let left = counted(state.outstanding().len(), "workload");
             self.output.warn(format_args!(
-                "{left} did not reach the desired state yet; the server goes on with it, 'ank get workloads -w' follows it"
+                "{left} did not reach the desired state yet; the server continues with it; 'ank get workloads -w' follows it"
             ));
         }
-        Ok(self.conclude(state, end?))
+        Ok(self.conclude(state, end?, SERVER_CONTINUES))
     }
 
-    /// Prints `text`, and names what is restarted, or says that nothing is although an update that
-    /// `has_restart` ends something.
-    fn report_accepted(
-        &mut self,
-        text: &str,
-        has_restart: bool,
-        accepted: &Accepted,
-    ) -> Result<()> {
-        if !text.is_empty() {
-            self.output.status(text)?;
+    /// Prints the text of an accepted update and what is restarted. Warns when this server cannot
+    /// restart.
+    fn report_accepted(&mut self, update: &Update, accepted: &Accepted) -> Result<()> {
+        self.output.debug(format_args!(
+            "the server accepted: {} instances start, {} end",
+            accepted.added.len(),
+            accepted.deleted.len()
+        ));
+        if !update.accepted.is_empty() {
+            self.output.status(&update.accepted)?;
         }
         if !accepted.restarted.is_empty() {
-            let names: Vec<&str> = accepted
+            let names = accepted
                 .restarted
                 .iter()
-                .map(|instance| &*instance.workload)
-                .collect();
-            self.output
-                .status(&format!("Restarting '{}'.", names.join("', '")))?;
-        } else if has_restart
-            && accepted
-                .deleted
-                .iter()
-                .any(|instance| !instance.agent.is_empty())
-        {
+                .map(|instance| &*instance.workload);
+            let names = Vec::from_iter(names).join("', '");
+            return self.output.status(&format!("Restarting '{names}'."));
+        }
+        let ends_one = accepted.deleted.iter().any(|it| !it.agent.is_empty());
+        if !update.restart.is_empty() && ends_one {
             self.output.warn("this server cannot restart workloads: what needs the changed ones is not restarted");
         }
         Ok(())
+    }
+
+    /// Prints how many workloads an update changes that is not waited for.
+    fn report_counts(&mut self, update: &Update, accepted: &Accepted) -> Result<ExitCode> {
+        if update.has_manifests() {
+            let starts = names_of(&accepted.added);
+            let ends = names_of(&accepted.deleted);
+            let changed = starts.intersection(&ends).count();
+            let added = starts.len() - changed;
+            let deleted = ends.len() - changed;
+            self.output.status(&format!(
+                "Accepted: {added} added, {changed} changed, {deleted} deleted."
+            ))?;
+        }
+        Ok(ExitCode::Success)
     }
 
     /// Reads the parts of the complete state that `masks` select.
@@ -259,82 +282,81 @@ impl Context<'_> {
             .complete_state(&masks.iter().map(AsRef::as_ref).collect::<Vec<_>>())
     }
 
-    /// Reports what did not reach its state and decides the exit code.
-    pub(crate) fn conclude(&mut self, state: &WaitState, reached: bool) -> ExitCode {
-        for (agent, workloads) in state.absent_agents() {
+    /// Warns that workloads wait for agents which are not connected.
+    fn warn_of_absent(&mut self, absent: &BTreeMap<&str, Vec<&str>>, connected: &BTreeSet<Name>) {
+        for (agent, workloads) in absent {
             let workloads = workloads.join("', '");
-            let meant = meant(agent, state.connected_agents());
+            let meant = meant(agent, connected.iter().map(|name| &**name));
             let when = if meant.is_empty() { "; when" } else { " When" };
             let text = format!(
                 "agent '{agent}' is not connected{meant}{when} it connects, it starts '{workloads}'"
             );
             self.output.warn(one_line(&text));
         }
-        let (failures, outstanding) = self.warn_of_missed(state, reached);
+    }
+
+    /// Reports what did not reach its state and decides the exit code. After a wait that was given
+    /// up, `late_hint` says what happens to the update.
+    pub(crate) fn conclude(
+        &mut self,
+        state: &WaitState,
+        reached: bool,
+        late_hint: &str,
+    ) -> ExitCode {
+        self.warn_of_absent(&state.absent_agents(), &state.connected);
+        let missed = self.warn_of_missed(state, reached);
         let mut code = ExitCode::Success;
         if !reached {
             let limit = shown(self.waiting.limit.unwrap_or_default());
-            let counted = counted(outstanding, "workload");
+            let counted = counted(missed.outstanding, "workload");
             let text = format!("gave up waiting after '{limit}' for {counted}");
-            self.output.error(
-                text,
-                "the server goes on with it; follow it with 'ank get workloads -w'",
-            );
+            self.output.error(text, late_hint);
             code = ExitCode::GaveUp;
         }
-        if self.waiting.fail_on_error && failures > 0 {
-            let text = format!(
-                "the update was accepted, but {} failed",
-                counted(failures, "workload")
-            );
-            let logs = state
-                .failure_with_logs()
-                .map(|instance| format!(", and 'ank logs {}'", instance.workload));
-            self.output.error(
-                text,
-                &format!("see the additional info above{}", logs.unwrap_or_default()),
-            );
+        if self.waiting.fail_on_error && missed.failures > 0 {
+            let failed = counted(missed.failures, "workload");
+            let text = format!("the update was accepted, but {failed} failed");
+            let mut hint = "see the additional info above".to_owned();
+            if let Some(instance) = state.failure_with_logs() {
+                hint.push_str(&format!(", and 'ank logs {}'", instance.workload));
+            }
+            self.output.error(text, &hint);
             code = ExitCode::WorkloadFailed;
         }
         code
     }
 
-    /// Reports the workloads that did not reach their states. Returns how many of them failed, and
-    /// how many are outstanding.
-    pub(crate) fn warn_of_missed(&mut self, state: &WaitState, reached: bool) -> (usize, usize) {
+    /// Reports the workloads that did not reach their states.
+    pub(crate) fn warn_of_missed(&mut self, state: &WaitState, reached: bool) -> Missed {
         let failures = state.failures();
         let outstanding = if reached {
             Vec::new()
         } else {
             state.outstanding()
         };
-        let missed = failures
-            .iter()
-            .chain(&outstanding)
-            .copied()
-            .collect::<BTreeSet<_>>();
-        if !missed.is_empty() {
-            self.output.warn(format_args!(
-                "{} did not reach the desired state:",
-                counted(missed.len(), "workload")
-            ));
-            let table = state
-                .summary(missed)
-                .text(self.output.width(), TooWide::Whole);
+        let mut all: BTreeSet<&InstanceName> = failures.iter().copied().collect();
+        all.extend(&outstanding);
+        if !all.is_empty() {
+            let number = counted(all.len(), "workload");
+            self.output
+                .warn(format_args!("{number} did not reach the desired state:"));
+            let table = state.summary(all);
+            let table = table.text(self.output.width(), TooWide::Whole);
             self.output.explain(&table);
         }
-        (failures.len(), outstanding.len())
+        Missed {
+            failures: failures.len(),
+            outstanding: outstanding.len(),
+        }
     }
 
     /// Deletes configs by name, and reports which existed.
     pub(crate) fn delete_configs(&mut self, names: &[String]) -> Result<ExitCode> {
-        names
-            .iter()
-            .try_for_each(|name| check_name("config", name))?;
-        let masks: Vec<String> = names
-            .iter()
-            .map(|name| format!("desiredState.configs.{name}"))
-            .collect();
+        let mut masks = Vec::new();
+        for name in names {
+            check_name("config", name)?;
+            masks.push(format!("desiredState.configs.{name}"));
+        }
         // Only for the report: a server that refuses the read must not prevent the deletion.
         let before = match self.read(&masks) {
             Err(error @ CliError::Response(_)) => Err(error),
@@ -359,6 +381,64 @@ impl Context<'_> {
             }
         }
         Ok(ExitCode::Success)
+    }
+}
+
+/// How many workloads of an update did not reach their states.
+pub(crate) struct Missed {
+    /// Those that failed.
+    failures: usize,
+    /// Those that may still get there.
+    outstanding: usize,
+}
+
+/// The hint after a wait for an update that was given up.
+pub(crate) const SERVER_CONTINUES: &str =
+    "the server continues with it; follow it with 'ank get workloads -w'";
+
+/// The parts of the complete state that waiting for an update needs.
+fn state_masks() -> Vec<&'static str> {
+    [&rows::MASKS[..], &GUARDED_MASKS].concat()
+}
+
+fn names_of(instances: &[InstanceName]) -> BTreeSet<&Name> {
+    instances
+        .iter()
+        .map(|instance| &instance.workload)
+        .collect()
+}
+
+/// The workloads that `masks` name and that an agent which is not connected has to start, by agent.
+fn absent_of<'s>(masks: &'s [String], state: &'s Node) -> BTreeMap<&'s str, Vec<&'s str>> {
+    let connected = connected_agents(state);
+    let mut absent: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for mask in masks {
+        let ["desiredState", "workloads", name, ..] = parts(mask)[..] else {
+            continue;
+        };
+        let agent_in = |part| state.at(&[part, "workloads", name, "agent"]);
+        let agent = agent_in("effectiveState").or_else(|| agent_in("desiredState"));
+        let agent = agent.map_or("", |agent| text(agent, &[]));
+        if !agent.is_empty() && !connected.contains(agent) {
+            absent.entry(agent).or_default().push(name);
+        }
+    }
+    absent
+}
+
+/// Adds what to do to an error of a server that did not accept an update.
+fn explained(error: CliError, update: &Update) -> CliError {
+    match error {
+        CliError::Ended(end, _) if update.is_restart() => {
+            CliError::Ended(end, "an older server cannot restart workloads; see its log")
+        }
+        CliError::Refused(text) if update.is_restart() => {
+            refused(text, "'ank get workloads' shows what runs")
+        }
+        CliError::Refused(text) if update.is_rollback() => {
+            refused(text, "'ank get updates' lists the updates")
+        }
+        error => error,
     }
 }
 
@@ -392,13 +472,11 @@ pub(crate) fn read_file(name: &str) -> io::Result<String> {
 
 /// The update that deletes workloads by name.
 pub(crate) fn delete_workloads(names: &[String]) -> Result<Update> {
-    names
-        .iter()
-        .try_for_each(|name| check_name("workload", name))?;
-    let masks = names
-        .iter()
-        .map(|name| format!("desiredState.workloads.{name}"))
-        .collect();
+    let mut masks = Vec::new();
+    for name in names {
+        check_name("workload", name)?;
+        masks.push(format!("desiredState.workloads.{name}"));
+    }
     Ok(Update {
         masks,
         deleted: names.to_vec(),
@@ -442,24 +520,27 @@ fn refused(text: String, hint: &str) -> CliError {
 
 /// The update that creates or replaces the workload.
 pub(crate) fn run_workload(arguments: &RunArguments) -> Result<Update> {
-    let RunArguments {
-        name,
-        runtime,
-        config,
-        agent,
-        tags,
-        ignore_modes,
-    } = arguments;
-    check_name("workload", name)?;
-    let mut workload = Workload::new(agent.as_str(), runtime, config);
-    workload.tags = tags.iter().cloned().collect(); // Of repeated keys the last one counts.
+    let name = &arguments.name;
+    // No list of names helps: a new name is wanted.
+    if !is_name(name) {
+        let text = format!(
+            "Invalid workload name '{name}': Expected 1 to {NAME_MAX} characters in [a-zA-Z0-9_-]."
+        );
+        return Err(CliError::input(text, "choose a name of these characters"));
+    }
+    let mut workload = Workload::new(
+        arguments.agent.as_str(),
+        &arguments.runtime,
+        &arguments.config,
+    );
+    workload.tags = arguments.tags.iter().cloned().collect(); // The last of repeated keys applies.
     let workloads = Node::map([(name.as_str(), workload_node(&workload, Rendering::Sparse))]);
     let state = Node::map([("desiredState", Node::map([("workloads", workloads)]))]);
     let masks = vec![format!("desiredState.workloads.{name}")];
     Ok(Update {
         new_state: state,
         masks,
-        checks_modes: !ignore_modes,
+        checks_modes: !arguments.ignore_modes,
         ..Update::default()
     })
 }
@@ -520,6 +601,13 @@ impl Watched {
     fn phase(&self) -> Option<Phase> {
         self.reported.as_ref().map(|state| state.phase)
     }
+
+    fn has_failed(&self) -> bool {
+        let Some(phase) = self.phase() else {
+            return false;
+        };
+        phase.state() == "Failed" || phase == Phase::PendingStartingFailed
+    }
 }
 
 impl WaitState {
@@ -530,41 +618,31 @@ impl WaitState {
         now: &Node,
         absent: AbsentAgents,
     ) -> Self {
-        let (remembered, mut reasons) = (rows::rows(before), Reasons::new(now));
+        let remembered = rows::rows(before);
+        let mut reasons = Reasons::new(now);
         reasons.needed_before = rows::needs(before);
         let connected = connected_agents(now);
-        let earlier: BTreeMap<_, _> = accepted
-            .earlier
-            .iter()
-            .map(|it| (&it.instance, it.state.phase))
-            .collect();
-        let waiting = [
-            Phase::PendingInitial,
-            Phase::PendingWaitingToStart,
-            // It runs on when the update that was to stop it is set back.
-            Phase::StoppingWaitingToStop,
-            Phase::Removed,
-            Phase::AgentDisconnected,
-        ];
+        let mut earlier = BTreeMap::new();
+        for reported in &accepted.earlier {
+            earlier.insert(&reported.instance, reported.state.phase);
+        }
         let added: BTreeSet<&InstanceName> = accepted.added.iter().collect();
-        let (mut watched, mut gone) = (BTreeMap::new(), Vec::new());
+        let mut watched = BTreeMap::new();
+        let mut gone = Vec::new();
         for instance in accepted.added.iter().chain(&accepted.deleted) {
             let before = remembered.get(instance);
             let is_added = added.contains(instance);
-            // Whether the update replaces it, or an earlier one stops it still: one end is due of
-            // an older one of the same name. One that had not begun to start has nothing to end.
-            let ends = !is_added
-                || match earlier.get(instance) {
-                    Some(phase) => !waiting.contains(phase),
-                    None => before
-                        .is_some_and(|row| row.phase.is_none_or(|phase| !waiting.contains(&phase))),
-                };
-            // An instance that the server does not list any more was removed before.
+            // Whether the update replaces it, or an earlier one stops it still: an older one of the
+            // same name has to end first.
+            let ends = match earlier.get(instance) {
+                _ if !is_added => true,
+                Some(phase) => may_have_container(*phase),
+                None => before.is_some_and(|row| row.phase.is_none_or(may_have_container)),
+            };
+            // An instance that the server no longer lists was removed before.
             if ends && !reasons.rows.contains_key(instance) {
-                gone.push(WorkloadState::new(
-                    instance.clone(),
-                    ExecutionState::plain(Phase::Removed),
-                ));
+                let removed = ExecutionState::plain(Phase::Removed);
+                gone.push(WorkloadState::new(instance.clone(), removed));
             }
             let row = reasons
                 .rows
@@ -575,8 +653,10 @@ impl WaitState {
                 row.update(&ExecutionState::plain(Phase::PendingInitial));
             }
             if row.runtime.is_empty() {
-                let known = || rows::runtime(now, &instance.workload, &instance.agent);
-                row.runtime = before.map_or_else(known, |row| row.runtime.clone());
+                row.runtime = match before {
+                    Some(before) => before.runtime.clone(),
+                    None => rows::runtime(now, &instance.workload, &instance.agent),
+                };
             }
             watched.insert(
                 instance.clone(),
@@ -646,17 +726,17 @@ impl WaitState {
 
     /// Applies reported states; those of other instances count only as reasons.
     pub(crate) fn on_states(&mut self, states: &[WorkloadState]) {
-        states.iter().for_each(|state| self.on_state(state));
-        self.settle();
+        for state in states {
+            self.on_state(state);
+        }
+        self.stop_waiting_in_vain();
     }
 
     fn on_state(&mut self, reported: &WorkloadState) {
         let WorkloadState { instance, state } = reported;
         let watched = self.watched.get_mut(instance);
-        let is_gone = watched
-            .as_ref()
-            .is_some_and(|watched| watched.phase() == Some(Phase::Removed));
-        if is_gone && state.phase.state() == "Stopping" {
+        let last = watched.as_ref().and_then(|watched| watched.phase());
+        if last == Some(Phase::Removed) && state.phase.state() == "Stopping" {
             return; // Reported late: a removed instance cannot stop.
         }
         self.reasons.on_state(reported);
@@ -682,7 +762,7 @@ impl WaitState {
 
     /// Stops waiting for instances that will not get there: those of disconnected agents, and those
     /// that need one which is not relevant on its node.
-    fn settle(&mut self) {
+    fn stop_waiting_in_vain(&mut self) {
         for (instance, watched) in &mut self.watched {
             let waits = watched.phase() == Some(Phase::PendingWaitingToStart);
             let is_awaited = match self.absent {
@@ -690,9 +770,10 @@ impl WaitState {
                 AbsentAgents::Awaited => !instance.agent.is_empty(),
             };
             watched.ends &= is_awaited;
-            watched.starts = watched.starts
-                && is_awaited
-                && !(waits && self.reasons.waits_for_inactive(&instance.workload));
+            watched.starts &= is_awaited;
+            if waits && self.reasons.waits_for_inactive(&instance.workload) {
+                watched.starts = false;
+            }
         }
     }
 
@@ -747,26 +828,19 @@ impl WaitState {
             row[3].insert_str(0, &format!("{symbol} "));
         }
         let mut lines = table.lines(columns, TooWide::Shorten);
+        let mut cut = Vec::new();
+        for (index, instance) in shown.iter().enumerate() {
+            let info = &table.rows[index][4];
+            if self.is_outstanding(instance) && !lines[index + 1].contains(info) {
+                let text = format!("{}: {info}", instance.workload);
+                cut.push(shortened(&text, columns));
+            }
+        }
         if hidden > 0 {
-            let open = shown
-                .iter()
-                .filter(|instance| self.is_outstanding(instance))
-                .count();
+            let open = shown.iter().filter(|it| self.is_outstanding(it)).count();
             let waiting = self.outstanding().len() - open;
             lines.push(format!("and {hidden} more, {waiting} of them not finished"));
         }
-        let is_cut = |(index, instance): &(usize, &&InstanceName)| {
-            self.is_outstanding(instance) && !lines[index + 1].contains(&table.rows[*index][4])
-        };
-        let cut: Vec<String> = (shown.iter().enumerate())
-            .filter(is_cut)
-            .map(|(index, instance)| {
-                shortened(
-                    &format!("{}: {}", instance.workload, table.rows[index][4]),
-                    columns,
-                )
-            })
-            .collect();
         if !cut.is_empty() && lines.len() + 1 + cut.len() <= lines_max {
             lines.push(String::new());
             lines.extend(cut);
@@ -790,6 +864,11 @@ impl WaitState {
         }
     }
 
+    /// What is known of all instances.
+    pub(crate) fn reasons(&self) -> &Reasons {
+        &self.reasons
+    }
+
     fn those(&self, are: impl Fn(&Watched) -> bool) -> Vec<&InstanceName> {
         self.watched
             .iter()
@@ -800,9 +879,7 @@ impl WaitState {
 
     /// The added instances that failed.
     pub(crate) fn failures(&self) -> Vec<&InstanceName> {
-        let failed =
-            |phase: Phase| phase.state() == "Failed" || phase == Phase::PendingStartingFailed;
-        self.those(|watched| watched.is_added && watched.phase().is_some_and(failed))
+        self.those(|watched| watched.is_added && watched.has_failed())
     }
 
     /// A failed instance that had a container and so may have logs.
@@ -815,10 +892,6 @@ impl WaitState {
     /// The instances that are outstanding.
     pub(crate) fn outstanding(&self) -> Vec<&InstanceName> {
         self.those(Watched::is_outstanding)
-    }
-
-    pub(crate) fn connected_agents(&self) -> impl Iterator<Item = &str> {
-        self.connected.iter().map(|name| &**name)
     }
 
     /// Agents that are not connected, with the workloads that they should start.
@@ -838,15 +911,15 @@ impl WaitState {
     /// State and info of an instance. For one that waits until another with its name ends, those of
     /// the other.
     fn described(&self, instance: &InstanceName) -> String {
-        let begun = self
-            .watched
-            .get(instance)
-            .and_then(Watched::phase)
-            .is_some_and(|phase| phase != Phase::PendingInitial);
-        let ending = self.those(|watched| watched.ends && !begun);
-        let old = ending
-            .into_iter()
-            .find(|old| old.workload == instance.workload && *old != instance);
+        let phase = self.watched.get(instance).and_then(Watched::phase);
+        let has_begun = phase.is_some_and(|phase| phase != Phase::PendingInitial);
+        let mut old = None;
+        if !has_begun {
+            let ending = self.those(|watched| watched.ends);
+            old = ending
+                .into_iter()
+                .find(|old| old.workload == instance.workload && *old != instance);
+        }
         let Row { state, info, .. } = self.reasons.explained(old.unwrap_or(instance));
         if info.is_empty() {
             state
@@ -858,28 +931,23 @@ impl WaitState {
     /// What keeps workloads from being stopped, but for what the update itself ends, and what to
     /// do.
     fn advice(&self) -> Option<String> {
-        let names = |are: fn(&Watched) -> bool| -> BTreeSet<&str> {
-            self.those(are)
-                .into_iter()
-                .map(|instance| &*instance.workload)
-                .collect()
+        let waiting = self.names(|watched| watched.phase() == Some(Phase::StoppingWaitingToStop));
+        let starting = self.names(|watched| watched.starts);
+        let ending = self.names(|watched| watched.ends);
+        let again = Vec::from_iter(waiting.intersection(&starting).copied()).join(" ");
+        let remedy = |dependents: String| {
+            if again.is_empty() {
+                return String::new(); // They are deleted.
+            }
+            let restarted = if self.is_guarded { &dependents } else { &again };
+            format!("use 'ank restart {restarted}', or ")
         };
-        let waiting = names(|watched| watched.phase() == Some(Phase::StoppingWaitingToStop));
-        let again = Vec::from_iter(
-            waiting
-                .intersection(&names(|watched| watched.starts))
-                .copied(),
-        )
-        .join(" ");
-        let restart = |dependents: String| match again.is_empty() {
-            true => String::new(), // They are deleted.
-            false => format!(
-                "use 'ank restart {}', or ",
-                if self.is_guarded { &dependents } else { &again }
-            ),
-        };
-        self.reasons
-            .held_up(&waiting, &names(|watched| watched.ends), restart)
+        self.reasons.held_up(&waiting, &ending, remedy)
+    }
+
+    fn names(&self, are: impl Fn(&Watched) -> bool) -> BTreeSet<&str> {
+        let instances = self.those(are).into_iter();
+        instances.map(|instance| &*instance.workload).collect()
     }
 
     /// The table of `instances` for the end. A deleted instance stands above the one that replaced
@@ -889,12 +957,11 @@ impl WaitState {
         instances: impl IntoIterator<Item = &'i InstanceName>,
     ) -> Table {
         let mut instances: Vec<&InstanceName> = instances.into_iter().collect();
-        let is_added = |instance: &InstanceName| {
-            self.watched
-                .get(instance)
-                .is_some_and(|watched| watched.is_added)
-        };
-        instances.sort_by_key(|instance| (&instance.workload, is_added(instance), *instance));
+        instances.sort_by_key(|instance| {
+            let watched = self.watched.get(*instance);
+            let is_added = watched.is_some_and(|watched| watched.is_added);
+            (&instance.workload, is_added, *instance)
+        });
         self.table(&instances)
     }
 
@@ -917,6 +984,19 @@ fn connected_agents(state: &Node) -> BTreeSet<Name> {
         .collect()
 }
 
+/// Whether an instance in this phase may have a container that ends when the update replaces it.
+fn may_have_container(phase: Phase) -> bool {
+    !matches!(
+        phase,
+        Phase::PendingInitial
+            | Phase::PendingWaitingToStart
+            // It continues to run when the update that stops it is rolled back.
+            | Phase::StoppingWaitingToStop
+            | Phase::Removed
+            | Phase::AgentDisconnected
+    )
+}
+
 /// Whether a phase ends the wait for an instance that should start.
 fn ends_start(phase: Phase) -> bool {
     matches!(phase.state(), "Running" | "Succeeded" | "Failed")
@@ -935,16 +1015,17 @@ pub(crate) fn wait(
     give_up: Option<Instant>,
     Context { link, output, .. }: &mut Context<'_>,
 ) -> Result<bool> {
-    let animated = output.redraws && !output.quiet;
+    let is_animated = output.redraws && !output.quiet;
     let mut frames = LiveFrames::default();
-    let (mut turn, mut next_frame) = (0, link.now());
+    let mut turn = 0;
+    let mut next_frame = link.now();
     let mut states = Vec::new();
     let mut advice_at = Some(next_frame + ADVICE_AFTER);
     let mut has_waited = false;
     loop {
-        let size = output.terminal();
         let columns = output.width();
-        let lines = size.map_or(usize::MAX, |size| size.lines);
+        let lines = output.terminal().map_or(usize::MAX, |size| size.lines);
+        // First: is the goal reached?
         let Progress::Continue(again) = goal(state, *link, &states)? else {
             // The last frame stays on the screen, so it is complete even when it scrolls.
             state.set_on_trial(&BTreeSet::new());
@@ -955,46 +1036,37 @@ pub(crate) fn wait(
             output.status(WAITING)?;
             has_waited = true;
         }
-        let due = link.now() >= next_frame;
-        if due {
-            // The cursor stands below the frame, so one line less than the terminal has can be
-            // redrawn.
-            frames.show(
-                state.frame(
-                    SPINNER[turn % SPINNER.len()],
-                    columns,
-                    lines.saturating_sub(1),
-                ),
-                output,
-            )?;
-            // Elsewhere a frame is written only when a state has changed.
-            turn += usize::from(animated);
-            next_frame = link.now()
-                + if animated {
-                    SPINNER_INTERVAL
-                } else {
-                    state.pause_between_frames()
-                };
+        // Then the next frame. Without an animation it differs only after a state has changed.
+        let is_due = link.now() >= next_frame;
+        if is_due {
+            let spinner = SPINNER[turn % SPINNER.len()];
+            // The cursor is below the frame, so one line less can be redrawn.
+            let frame = state.frame(spinner, columns, lines.saturating_sub(1));
+            frames.show(frame, output)?;
+            turn += usize::from(is_animated);
+            let pause = if is_animated {
+                SPINNER_INTERVAL
+            } else {
+                state.pause_between_frames()
+            };
+            next_frame = link.now() + pause;
         }
-        let frame = (animated || !due).then_some(next_frame);
+        // Then wait for states, at most until something is due.
+        let frame = (is_animated || !is_due).then_some(next_frame);
         let advice = advice_at.filter(|at| *at > link.now());
-        let until = frame
-            .into_iter()
-            .chain(give_up)
-            .chain(again)
-            .chain(advice)
-            .min();
+        let until = [frame, give_up, again, advice].into_iter().flatten().min();
         let next = link.next_states(until)?;
         let is_late = next.is_none() && give_up.is_some_and(|at| link.now() >= at);
         states = next.unwrap_or_default();
         state.on_states(&states);
+        // Finally advice, once, when it has been waiting for long.
         if advice_at.is_some_and(|at| is_late || link.now() >= at)
             && let Some(advice) = state.advice()
         {
             output.warn(advice);
             advice_at = None;
-            if animated {
-                frames = LiveFrames::default(); // The next one stands below.
+            if is_animated {
+                frames = LiveFrames::default(); // The next one is drawn below.
             }
         }
         if is_late {
@@ -1006,15 +1078,26 @@ pub(crate) fn wait(
 // --------- guarded updates: the server judges them itself, and undoes them when they fail
 
 /// Prints the updates, the oldest first.
-pub(crate) fn print(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
+pub(crate) fn print(
+    arguments: &ListArguments,
+    link: &mut dyn ServerLink,
+    output: &mut Output,
+) -> Result<()> {
     let state = read(link)?;
     output.warn_of_storage(&state);
+    check_listed(
+        "update",
+        &arguments.names,
+        state.entries("updates").map(|(id, _)| id),
+    )?;
     let updates = updates(&state);
-    let view = View::new(
-        format,
-        &fields(0, &Node::empty()),
-        updates.iter().map(|(id, update)| fields(*id, update)),
-    );
+    let mut rows = Vec::new();
+    for (id, update) in &updates {
+        if arguments.accepts(&id.to_string()) {
+            rows.push(fields(*id, update));
+        }
+    }
+    let view = View::new(arguments.output, &fields(0, &Node::empty()), rows);
     view.print("updates", TooWide::Wrap, None, output)?;
     // `keptIn` of updates that a restart of the server forgets.
     if updates
@@ -1027,28 +1110,24 @@ pub(crate) fn print(format: Format, link: &mut dyn ServerLink, output: &mut Outp
 }
 
 fn fields(id: u64, update: &Node) -> Vec<Column> {
-    let text = |heading, key: &str| Column::text(heading, key, text(update, &[key]));
-    let names = |heading, key: &str| {
-        Column::new(
-            heading,
-            key,
-            some_of(update.entries(key).map(|(name, _)| name)),
-            value(update.get(key)),
-        )
-    };
-    let mut fields = vec![
+    let mut columns = vec![
         Column::new("ID", "id", id.to_string(), id),
-        text("PHASE", "phase"),
-        text("ACCEPTED", "accepted"),
-        names("WORKLOADS", "workloads"),
-        names("CONFIGS", "configs").wide(),
-        text("KEPT IN", "keptIn").wide(),
+        Column::text("PHASE", "phase", text(update, &["phase"])),
+        Column::text("ACCEPTED", "accepted", text(update, &["accepted"])),
+        names_column("WORKLOADS", "workloads", update),
+        names_column("CONFIGS", "configs", update).wide(),
+        Column::text("KEPT IN", "keptIn", text(update, &["keptIn"])).wide(),
         Column::new("INFO", "", info(update), Value::Null),
     ];
-    fields.extend(
-        ["reason", "waitsFor", "replacedBy"].map(|key| Column::data(key, value(update.get(key)))),
-    );
-    fields
+    for key in ["reason", "waitsFor", "replacedBy"] {
+        columns.push(Column::data(key, value(update.get(key))));
+    }
+    columns
+}
+
+fn names_column(heading: &'static str, key: &str, update: &Node) -> Column {
+    let names = some_of(update.entries(key).map(|(name, _)| name));
+    Column::new(heading, key, names, value(update.get(key)))
 }
 
 /// All updates with all their parts.
@@ -1080,24 +1159,15 @@ pub(crate) fn roll_back(id: Option<u64>, context: &mut Context<'_>) -> Result<Ex
     let state = read(context.link)?;
     let updates = updates(&state);
     let (id, update) = match id {
-        Some(id) => updates
-            .iter()
-            .find(|(found, _)| *found == id)
-            .copied()
-            .ok_or_else(|| {
-                CliError::input(
-                    format!("update {id} does not exist"),
-                    "'ank get updates' lists them",
-                )
-            })?,
+        Some(id) => (id, named(&updates, id)?),
         None => choose(&updates)?,
     };
-    let masks = ["configs", "workloads"].into_iter().flat_map(|part| {
-        update
-            .entries(part)
-            .map(move |(name, _)| format!("desiredState.{part}.{name}"))
-    });
-    let masks: Vec<String> = masks.collect();
+    let mut masks = Vec::new();
+    for part in ["configs", "workloads"] {
+        for (name, _) in update.entries(part) {
+            masks.push(format!("desiredState.{part}.{name}"));
+        }
+    }
     if !masks.is_empty() {
         context
             .output
@@ -1110,64 +1180,83 @@ pub(crate) fn roll_back(id: Option<u64>, context: &mut Context<'_>) -> Result<Ex
     })
 }
 
+/// The update with the number `id`.
+fn named<'u>(updates: &[(u64, &'u Node)], id: u64) -> Result<&'u Node> {
+    for (found, update) in updates {
+        if *found == id {
+            return Ok(update);
+        }
+    }
+    Err(CliError::input(
+        format!("update {id} does not exist"),
+        "'ank get updates' lists them",
+    ))
+}
+
+/// The newest update in one of the wanted phases.
+fn newest<'u>(
+    updates: &[(u64, &'u Node)],
+    is_wanted: fn(UpdatePhase) -> bool,
+) -> Option<(u64, &'u Node)> {
+    let mut newest_first = updates.iter().rev();
+    newest_first
+        .find(|(_, update)| phase(update).is_some_and(is_wanted))
+        .copied()
+}
+
 /// The newest update that is open, or else the newest that is in force. When the newest of all was
-/// undone or withdrawn, users may mean that one, and the one before it is none that they expect.
+/// rolled back or withdrawn, users may mean that one, so the one before it is not chosen.
 fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node)> {
     use UpdatePhase::{Good, Kept, Replaced, Undone, Withdrawn};
-    let newest = |wanted: fn(UpdatePhase) -> bool| {
-        updates
-            .iter()
-            .rev()
-            .find(|(_, update)| phase(update).is_some_and(wanted))
-            .copied()
-    };
-    if let Some(open) = newest(UpdatePhase::is_open) {
+    if updates.is_empty() {
+        return Err(CliError::input(
+            "there is no guarded update to roll back",
+            "only updates of workloads with a block 'update' in 'lifecycle:' are guarded, or all with 'update_on_failure' in \
+             ank-server.conf; to go back otherwise, apply the earlier manifest",
+        ));
+    }
+    if let Some(open) = newest(updates, UpdatePhase::is_open) {
         return Ok(open);
     }
-    let in_force = newest(|phase| matches!(phase, Good | Kept));
-    match newest(|phase| phase != Replaced).map(|(id, update)| (id, phase(update))) {
-        Some((id, Some(end @ (Undone | Withdrawn)))) => {
-            let hint = match in_force {
-                Some((earlier, update)) => {
-                    format!(
-                        "'ank rollback {earlier}' rolls back update {earlier}, of {}",
-                        objects(update)
-                    )
-                }
-                None => "no update in 'ank get updates' is open, GOOD or KEPT".to_owned(),
-            };
-            let end = match end {
-                Undone => "rolled back: what was there before it is in force",
-                _ => "withdrawn: nothing of it is in force",
-            };
-            Err(CliError::input(
-                format!("the newest update, {id}, was {end}"),
-                hint,
-            ))
+    let in_force = newest(updates, |phase| matches!(phase, Good | Kept));
+    let last = newest(updates, |phase| phase != Replaced);
+    let end = match last.and_then(|(_, update)| phase(update)) {
+        Some(Undone) => "rolled back: what was there before it is in force",
+        Some(Withdrawn) => "withdrawn: nothing of it is in force",
+        _ => {
+            return in_force.ok_or_else(|| {
+                CliError::input(
+                    "there is no update to roll back",
+                    "none in 'ank get updates' is open, GOOD or KEPT",
+                )
+            });
         }
-        _ => in_force.ok_or_else(|| {
-            CliError::input(
-                "there is no update to roll back",
-                "none in 'ank get updates' is open, GOOD or KEPT",
-            )
-        }),
-    }
+    };
+    let id = last.map_or(0, |(id, _)| id);
+    let hint = match in_force {
+        Some((earlier, update)) => {
+            let objects = objects(update);
+            format!("'ank rollback {earlier}' rolls back update {earlier}, of {objects}")
+        }
+        None => "no update in 'ank get updates' is open, GOOD or KEPT".to_owned(),
+    };
+    Err(CliError::input(
+        format!("the newest update, {id}, was {end}"),
+        hint,
+    ))
 }
 
 /// All workloads and configs that an update changes.
 fn objects(update: &Node) -> String {
-    let kind = |part: &str, kind: &str| {
-        let names: Vec<String> = update
-            .entries(part)
-            .map(|(name, _)| format!("'{}'", one_line(name)))
-            .collect();
-        let plural = if names.len() == 1 { "" } else { "s" };
-        (!names.is_empty()).then(|| format!("{kind}{plural} {}", names.join(", ")))
-    };
-    let kinds: Vec<String> = [kind("workloads", "workload"), kind("configs", "config")]
-        .into_iter()
-        .flatten()
-        .collect();
+    let mut kinds = Vec::new();
+    for (part, kind) in [("workloads", "workload"), ("configs", "config")] {
+        let names = update.entries(part).map(|(name, _)| one_line(name));
+        let names = Vec::from_iter(names);
+        if !names.is_empty() {
+            let plural = if names.len() == 1 { "" } else { "s" };
+            kinds.push(format!("{kind}{plural} '{}'", names.join("', '")));
+        }
+    }
     kinds.join(" and ")
 }
 
@@ -1206,17 +1295,25 @@ pub(crate) fn waits_for(update: &Node) -> impl Iterator<Item = &str> {
 /// name as a whole.
 pub(crate) fn about(state: &Node, masks: &[String], is_one: fn(UpdatePhase) -> bool) -> Vec<u64> {
     let masks: BTreeSet<&String> = masks.iter().collect();
-    let is_about = |update: &Node| {
-        ["workloads", "configs"].iter().any(|part| {
-            update
-                .entries(part)
-                .any(|(name, _)| masks.contains(&format!("desiredState.{part}.{name}")))
-        })
-    };
-    let found = updates(state)
-        .into_iter()
-        .filter(|(_, it)| phase(it).is_some_and(is_one) && is_about(it));
-    found.map(|(id, _)| id).collect()
+    let mut found = Vec::new();
+    for (id, update) in updates(state) {
+        if phase(update).is_some_and(is_one) && is_about(update, &masks) {
+            found.push(id);
+        }
+    }
+    found
+}
+
+/// Whether an update changes an object that one of `masks` names.
+fn is_about(update: &Node, masks: &BTreeSet<&String>) -> bool {
+    for part in ["workloads", "configs"] {
+        for (name, _) in update.entries(part) {
+            if masks.contains(&format!("desiredState.{part}.{name}")) {
+                return true;
+            }
+        }
+    }
+    false
 }
 
 /// The masks that let the server try again what it has undone, of updates of what `masks` name.
@@ -1251,32 +1348,26 @@ impl Guarded {
         next: Instant,
     ) -> Option<Self> {
         let known = updates(before).last().map_or(0, |(id, _)| *id);
-        let names = |instances: &[InstanceName]| {
-            instances
-                .iter()
-                .map(ToString::to_string)
-                .collect::<BTreeSet<_>>()
-        };
-        let (added, deleted) = (names(&accepted.added), names(&accepted.deleted));
-        let is_one = |workload: &Node, key: &str, names: &BTreeSet<String>| {
-            names.contains(text(workload, &[key]))
-        };
-        let is_ours = |update: &Node| {
-            // What a request sets back is withdrawn, which is no failure of that request.
-            phase(update) != Some(UpdatePhase::Withdrawn)
-                && update.entries("workloads").any(|(_, workload)| {
-                    is_one(workload, "new", &added) || is_one(workload, "old", &deleted)
-                })
-        };
-        let (id, update) = updates(now)
-            .into_iter()
-            .rev()
-            .find(|(id, update)| *id > known && is_ours(update))?;
-        Some(Self {
-            id,
-            update: update.clone(),
-            next,
-        })
+        let added: BTreeSet<_> = accepted.added.iter().map(ToString::to_string).collect();
+        let deleted: BTreeSet<_> = accepted.deleted.iter().map(ToString::to_string).collect();
+        for (id, update) in updates(now).into_iter().rev() {
+            // An update that a request sets back is withdrawn, which is no failure of that request.
+            if id <= known || phase(update) == Some(UpdatePhase::Withdrawn) {
+                continue;
+            }
+            for (_, workload) in update.entries("workloads") {
+                if added.contains(text(workload, &["new"]))
+                    || deleted.contains(text(workload, &["old"]))
+                {
+                    return Some(Self {
+                        id,
+                        update: update.clone(),
+                        next,
+                    });
+                }
+            }
+        }
+        None
     }
 
     /// Reads how far it is, or the one that replaced it.
@@ -1289,14 +1380,11 @@ impl Guarded {
                 .at_mut(&["updates", &self.id.to_string()])
                 .map(std::mem::take);
             self.update = update.unwrap_or_default();
-            let successor = text(&self.update, &["replacedBy"]).parse().ok();
-            match successor {
-                Some(successor)
-                    if phase(&self.update) == Some(UpdatePhase::Replaced)
-                        && successor > self.id =>
-                {
-                    self.id = successor;
-                }
+            if phase(&self.update) != Some(UpdatePhase::Replaced) {
+                return Ok(());
+            }
+            match text(&self.update, &["replacedBy"]).parse() {
+                Ok(successor) if successor > self.id => self.id = successor,
                 _ => return Ok(()),
             }
         }
@@ -1306,27 +1394,28 @@ impl Guarded {
         let now = link.now();
         if now >= self.next {
             match self.read(link) {
-                // A server with much to do; only the end of the connection counts.
+                // A server with much to do: only the end of the connection ends the wait.
                 Err(CliError::TimedOut(_)) => {}
                 read => read?,
             }
-            // How often `ank` reads how far a guarded update is while it waits for the end.
-            self.next = now + Duration::from_secs(1);
+            self.next = now + READ_INTERVAL;
             wait.set_on_trial(&waits_for(&self.update).collect());
         }
-        // One that is in force for good is done when all that it deletes has gone, too.
-        let is_in_force = matches!(
-            phase(&self.update),
-            Some(UpdatePhase::Good | UpdatePhase::Kept)
-        );
-        let waits_only_for_absent =
-            wait.absent == AbsentAgents::Skipped && self.absent_agents().is_some();
-        let ended = !self.is_open() && (!is_in_force || wait.has_ended()) || waits_only_for_absent;
-        Ok(if ended {
-            Progress::Break(())
-        } else {
-            Progress::Continue(Some(self.next))
-        })
+        if self.has_ended(wait) {
+            return Ok(Progress::Break(()));
+        }
+        Ok(Progress::Continue(Some(self.next)))
+    }
+
+    fn has_ended(&self, wait: &WaitState) -> bool {
+        if wait.absent == AbsentAgents::Skipped && self.absent_agents().is_some() {
+            return true; // It waits for nothing else.
+        }
+        match phase(&self.update) {
+            // It is in force, and done when all that it deletes has gone.
+            Some(UpdatePhase::Good | UpdatePhase::Kept) => wait.has_ended(),
+            _ => !self.is_open(),
+        }
     }
 
     fn is_open(&self) -> bool {
@@ -1335,10 +1424,14 @@ impl Guarded {
 
     /// The agents that are away, when it waits for nothing else.
     fn absent_agents(&self) -> Option<Vec<&str>> {
-        let agents: Option<Vec<&str>> = waits_for(&self.update)
-            .map(|text| text.strip_prefix(AGENT_PREFIX))
-            .collect();
-        agents.filter(|agents| self.is_open() && !agents.is_empty())
+        if !self.is_open() {
+            return None;
+        }
+        let mut agents = Vec::new();
+        for text in waits_for(&self.update) {
+            agents.push(text.strip_prefix(AGENT_PREFIX)?);
+        }
+        (!agents.is_empty()).then_some(agents)
     }
 }
 
@@ -1361,7 +1454,7 @@ impl Context<'_> {
             |wait: &mut WaitState, link: &mut dyn ServerLink, _: &[_]| update.check(wait, link);
         let reached = wait(&mut state, goal, give_up, self).inspect_err(|_| {
             self.output.warn(format_args!(
-                "the server goes on with update {first}; see 'ank get updates'"
+                "the server continues with update {first}; see 'ank get updates'"
             ));
         })?;
         let id = update.id;
@@ -1377,8 +1470,10 @@ impl Context<'_> {
             self.warn_of_missed(&state, reached);
             let limit = shown(self.waiting.limit.unwrap_or_default());
             let text = format!("gave up waiting after '{limit}': update {id} is open");
-            self.output
-                .error(text, "the update goes on; follow it with 'ank get updates'");
+            self.output.error(
+                text,
+                "the update continues; follow it with 'ank get updates'",
+            );
             return Ok(ExitCode::GaveUp);
         }
         self.conclude_guarded(update, earlier, give_up, is_rollback)
@@ -1399,10 +1494,10 @@ impl Context<'_> {
         } else {
             format!(": {}", one_line(reason))
         };
-        let (text, hint, code) = match phase(&update.update) {
+        match phase(&update.update) {
             Some(UpdatePhase::Good) => {
                 self.output.status(&format!("Update {id} is good."))?;
-                return Ok(ExitCode::Success);
+                Ok(ExitCode::Success)
             }
             Some(UpdatePhase::Kept) => {
                 let text = format!("update {id} is kept, though not all of it is healthy{because}");
@@ -1410,11 +1505,8 @@ impl Context<'_> {
                     self.output.warn(text);
                     return Ok(ExitCode::Success);
                 }
-                (
-                    text,
-                    "'ank rollback' rolls it back",
-                    ExitCode::WorkloadFailed,
-                )
+                self.output.error(text, "'ank rollback' rolls it back");
+                Ok(ExitCode::WorkloadFailed)
             }
             Some(UpdatePhase::Staging | UpdatePhase::Trial) => {
                 for agent in update.absent_agents().unwrap_or_default() {
@@ -1423,67 +1515,74 @@ impl Context<'_> {
                     );
                     self.output.warn(one_line(&text));
                 }
-                return Ok(if self.waiting.fail_on_error {
+                Ok(if self.waiting.fail_on_error {
                     ExitCode::GaveUp
                 } else {
                     ExitCode::Success
-                });
+                })
             }
             Some(UpdatePhase::Undone) => {
-                if let Some(why) = self.restored(id, earlier, give_up)? {
-                    let text = format!(
-                        "update {id} failed and was rolled back, but not all is as before: {why}"
-                    );
-                    let hint =
-                        format!("'ank get workloads' shows what runs; the update failed{because}");
-                    self.output.error(one_line(&text), &hint);
-                    return Ok(ExitCode::NotRestored);
-                }
-                let text = format!("update {id} failed and was rolled back{because}");
-                let hint = if reason.contains(CANNOT_BE_STAGED) {
-                    "nothing was stopped; correct it and send it again"
-                } else if reason.contains("' to stop") && is_rollback {
-                    // The same rollback would be refused.
-                    "apply the earlier manifest with '--restart-dependents', which restarts what needs it, too"
-                } else if reason.contains("' to stop") {
-                    "'ank apply --restart-dependents' restarts what needs it, too"
-                } else {
-                    "correct it and send it again; 'ank apply --force' tries the same again"
-                };
-                (text, hint, ExitCode::Undone)
+                self.conclude_undone(update, &because, earlier, give_up, is_rollback)
             }
             Some(UpdatePhase::Stuck) => {
                 let text = format!("update {id} failed and cannot be rolled back{because}");
-                (
-                    text,
-                    "the update stays in force; see 'ank get workloads'",
-                    ExitCode::Failed,
-                )
+                let hint = "the update stays in force; see 'ank get workloads'";
+                self.output.error(text, hint);
+                Ok(ExitCode::Failed)
             }
             Some(UpdatePhase::Withdrawn) => {
                 let text = format!(
                     "update {id} is withdrawn: other requests restored or deleted what it changed"
                 );
-                (text, "see 'ank get updates'", ExitCode::Failed)
+                self.output.error(text, "see 'ank get updates'");
+                Ok(ExitCode::Failed)
             }
             Some(UpdatePhase::Replaced) | None => {
-                let text = match one_line(text(&update.update, &["phase"])) {
-                    phase if phase.is_empty() => {
-                        format!(
-                            "how update {id} ended is unknown, the server has no such update any more"
-                        )
-                    }
-                    phase => format!("how update {id} ended is unknown, its phase is '{phase}'"),
+                let phase = one_line(text(&update.update, &["phase"]));
+                let why = if phase.is_empty() {
+                    "the server no longer has this update".to_owned()
+                } else {
+                    format!("its phase is '{phase}'")
                 };
-                (
-                    text,
-                    "see 'ank get workloads' and 'ank get updates'",
-                    ExitCode::Failed,
-                )
+                let text = format!("how update {id} ended is unknown: {why}");
+                self.output
+                    .error(text, "see 'ank get workloads' and 'ank get updates'");
+                Ok(ExitCode::Failed)
             }
+        }
+    }
+
+    /// Reports an update that was rolled back, after what ran before it runs again.
+    fn conclude_undone(
+        &mut self,
+        update: &Guarded,
+        because: &str,
+        earlier: &Earlier,
+        give_up: Option<Instant>,
+        is_rollback: bool,
+    ) -> Result<ExitCode> {
+        let id = update.id;
+        let reason = text(&update.update, &["reason"]);
+        if let Some(why) = self.restored(id, earlier, give_up)? {
+            let text =
+                format!("update {id} failed and was rolled back, but not all is as before: {why}");
+            let hint = format!("'ank get workloads' shows what runs; the update failed{because}");
+            self.output.error(one_line(&text), &hint);
+            return Ok(ExitCode::NotRestored);
+        }
+        let hint = if reason.contains(CANNOT_BE_STAGED) {
+            "nothing was stopped; correct it and send it again"
+        } else if reason.contains("' to stop") && is_rollback {
+            // The same rollback would be refused.
+            "apply the earlier manifest with '--restart-dependents', which restarts what needs it, too"
+        } else if reason.contains("' to stop") {
+            "'ank apply --restart-dependents' restarts what needs it, too"
+        } else {
+            "correct it and send it again; 'ank apply --force' tries the same again"
         };
+        let text = format!("update {id} failed and was rolled back{because}");
         self.output.error(text, hint);
-        Ok(code)
+        Ok(ExitCode::Undone)
     }
 
     /// Waits until what ran before update `id`, which was rolled back, runs again. Returns why not

@@ -70,7 +70,7 @@ fn applying_the_same_manifest_again_changes_nothing() {
 }
 
 #[test]
-fn no_wait_prints_nothing_and_does_not_wait() {
+fn no_wait_prints_counts_and_does_not_wait() {
     let cluster = Cluster::start(&["agent_A"]);
     cluster
         .engine
@@ -80,7 +80,7 @@ fn no_wait_prints_nothing_and_does_not_wait() {
         cluster
             .ank_with_input(&["--no-wait", "apply", "-"], &text)
             .success(),
-        ""
+        "Accepted: 1 added, 0 changed, 0 deleted.\n"
     );
     cluster.wait_for_state("w1", "Pending(Starting)");
 }
@@ -111,7 +111,7 @@ fn quiet_still_prints_what_was_asked_for_and_errors() {
     assert!(
         failed
             .stderr
-            .starts_with("error: Command failed: 'File 'nosuch.yaml' not found!'"),
+            .starts_with("error: File 'nosuch.yaml' not found!"),
         "{}",
         failed.stderr
     );
@@ -156,11 +156,11 @@ fn stdin_is_the_only_input_when_it_comes_first() {
             &manifest(&[workload("w1", "run")]),
         )
         .success();
-    assert_eq!(stdout, "");
+    assert_eq!(stdout, "Accepted: 1 added, 0 changed, 0 deleted.\n");
     let output = cluster.ank_with_input(&["apply", "--agent", "agent_A", "missing.yaml", "-"], "");
     assert_eq!(
         output.stderr.lines().next(),
-        Some("error: Command failed: 'File 'missing.yaml' not found!'")
+        Some("error: File 'missing.yaml' not found!")
     );
 }
 
@@ -258,8 +258,7 @@ fn agent_option_places_all_workloads_and_is_needed_where_none_is_named() {
         "apiVersion: v1\nworkloads:\n  w1:\n    runtime: podman\n    runtimeConfig: 'image: run'\n";
     let output = cluster.ank_with_input(&["apply", "-"], homeless);
     assert_eq!((output.code, output.stdout.as_str()), (1, ""));
-    let expected =
-        "error: Command failed: 'No agent name specified -> use '--agent' option to specify!'";
+    let expected = "error: No agent name specified -> use '--agent' option to specify!";
     assert_eq!(output.stderr.lines().next(), Some(expected));
 
     let elsewhere = manifest(&[workload("w2", "run").on("agent_Z")]);
@@ -302,7 +301,7 @@ fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing_and_why() {
         "{}",
         output.stderr
     );
-    assert_eq!(row.info, "waits for 'w2' to succeed, it is Running(Ok)");
+    assert_eq!(row.info, "waits for 'w2' to succeed: it is Running(Ok)");
     let end = format!("error: gave up waiting after '{wait}' for 1 workload\n");
     assert!(output.stderr.contains(&end), "{}", output.stderr);
     assert_eq!(

@@ -51,19 +51,22 @@ fn manifest_that_cannot_be_read() {
     let cluster = Cluster::start(&[]);
     fails_with(
         &cluster.ank(&["apply", "nosuch.yaml"]),
-        "Command failed: 'File 'nosuch.yaml' not found!'",
+        "File 'nosuch.yaml' not found!",
     );
     cluster.write("good.yaml", &manifest(&[workload("w1", "run")]));
     fails_with(
         &cluster.ank(&["apply", "good.yaml", "nosuch.yaml"]),
-        "Command failed: 'File 'nosuch.yaml' not found!'",
+        "File 'nosuch.yaml' not found!",
     );
     fails_with(
         &cluster.ank(&["apply", "good.yaml", "-"]),
-        "Command failed: 'File '-' not found!'",
+        "File '-' not found!",
     );
     fs::create_dir(cluster.folder().join("folder")).expect("own folder is writable");
-    fails_beginning_with(&cluster.ank(&["apply", "folder"]), "Command failed: '");
+    fails_beginning_with(
+        &cluster.ank(&["apply", "folder"]),
+        "the folder 'folder' has no files '*.yaml'",
+    );
     assert_eq!(cluster.workloads(), []);
 }
 
@@ -72,10 +75,10 @@ fn manifest_that_is_no_yaml() {
     let cluster = Cluster::start(&[]);
     fails_beginning_with(
         &apply(&cluster, "workloads: [\n"),
-        "Command failed: 'Invalid manifest data provided: ",
+        "Invalid manifest data provided: ",
     );
     let output = apply(&cluster, "apiVersion: v1\n---\napiVersion: v1\n");
-    fails_beginning_with(&output, "Command failed: 'Invalid manifest data provided: ");
+    fails_beginning_with(&output, "Invalid manifest data provided: ");
     assert!(
         output.stderr.contains("more than one document"),
         "{}",
@@ -135,7 +138,7 @@ fn manifest_with_byte_order_mark_is_read_wherever_it_stands() {
     let output = cluster.ank(&["apply", &path]);
     fails_with(
         &output,
-        &format!("Command failed: 'Cannot read '{path}': it is text in UTF-16; save it as UTF-8'"),
+        &format!("Cannot read '{path}': it is text in UTF-16; save it as UTF-8"),
     );
     assert!(
         output
@@ -153,10 +156,7 @@ fn manifest_that_breaks_the_schema() {
         &cluster,
         "apiVersion: v1\nworkloads: {w1: {agent: a, runtime: podman}}\n",
     );
-    fails_beginning_with(
-        &output,
-        "Command failed: 'Manifest schema validation failed:",
-    );
+    fails_beginning_with(&output, "Manifest schema validation failed:");
     assert!(
         output
             .stderr
@@ -236,12 +236,12 @@ fn escape_sequences_in_manifests_reached_the_terminal() {
 #[test]
 fn manifest_the_server_refuses() {
     let cluster = Cluster::start(&[]);
-    let refused = |text: &str| format!("Command failed: 'SetState failed with: '{text}''");
+    let refused = |text: &str| format!("SetState failed with: {text}");
     let cycle = manifest(&[
         workload("a", "run").after("b", "ADD_COND_RUNNING"),
         workload("b", "run").after("a", "ADD_COND_SUCCEEDED"),
     ]);
-    let cause = "Update rejected: 'workload dependency 'a' is part of a cycle. It is: a -> b -> a'";
+    let cause = "Update rejected: workload dependency 'a' is part of a cycle. It is: a -> b -> a";
     fails_with(&apply(&cluster, &cycle), &refused(cause));
     assert_eq!(cluster.workloads(), [], "a refused update changes nothing");
 }
@@ -368,7 +368,7 @@ fn server_that_does_not_answer_in_time() {
     };
     fails_with(
         &get("workloads"),
-        "Failed to get workloads: 'Command failed: 'Command timed out after '300ms'''",
+        "Failed to get workloads: Command timed out after '300ms'",
     );
     fails_beginning_with(&get("state"), "Could not retrieve state.");
 }
@@ -387,10 +387,7 @@ fn masks_that_lead_nowhere() {
     let output = cluster.ank(&["delete", "workload", "nosuch.agent"]);
     let cause =
         "Invalid workload name 'nosuch.agent': Expected 1 to 63 characters in [a-zA-Z0-9_-].";
-    fails_with(
-        &output,
-        &format!("Failed to delete workloads: 'Command failed: '{cause}''"),
-    );
+    fails_with(&output, &format!("Failed to delete workloads: {cause}"));
 }
 
 #[test]
@@ -401,9 +398,9 @@ fn state_that_cannot_be_set() {
     let output = cluster.ank(&["set", "state", "desiredState", "nosuch.yaml"]);
     fails_beginning_with(
         &output,
-        "Failed to set state: 'Command failed: 'Could not read the state object file 'nosuch.yaml'.",
+        "Failed to set state: Could not read the state object file 'nosuch.yaml'.",
     );
-    let invalid = "Failed to set state: 'Command failed: 'Invalid state in";
+    let invalid = "Failed to set state: Invalid state in";
     fails_beginning_with(
         &set("desiredState", "a: [\n"),
         &format!("{invalid} standard input: did not find"),
@@ -414,7 +411,7 @@ fn state_that_cannot_be_set() {
     let output = set("desiredState", "desiredState: {workloads: {}}\n");
     fails_with(
         &output,
-        &format!("{invalid} standard input: missing field `apiVersion`''"),
+        &format!("{invalid} standard input: missing field `apiVersion`"),
     );
     // A typo must not wipe the state.
     for (mask, text) in [
@@ -424,7 +421,7 @@ fn state_that_cannot_be_set() {
         let output = set(mask, text);
         assert_eq!(output.code, 1, "{text}: {}{}", output.stdout, output.stderr);
         assert!(
-            output.stderr.starts_with("error: Failed to set state: '"),
+            output.stderr.starts_with("error: Failed to set state: "),
             "{}",
             output.stderr
         );
@@ -818,7 +815,7 @@ fn a_mount_point_that_an_earlier_server_took_fails_its_workload_alone() {
     cluster.wait_for_state("good", "Running(Ok)");
     assert_eq!(cluster.engine.calls_of("run", "bad.").len(), 0);
     let output = apply(&cluster, &text);
-    fails_beginning_with(&output, "Command failed: 'Invalid manifest data provided: ");
+    fails_beginning_with(&output, "Invalid manifest data provided: ");
     assert!(
         output
             .stderr

@@ -104,8 +104,8 @@ fn state_of_a_waiting_workload_names_unmet_dependencies() {
     // `ank` says of each one how it is, once.
     cluster.wait_for_row("fallback", "how its dependencies are", |row| {
         row.info
-            == "waits for 'init' to succeed, it is Running(Ok); waits for 'nobody' to run, it does not exist; \
-                waits for 'planner' to fail, it is Running(Ok)"
+            == "waits for 'init' to succeed: it is Running(Ok); waits for 'nobody' to run: it does not exist; \
+                waits for 'planner' to fail: it is Running(Ok)"
     });
     cluster.engine.finish("init", 0);
     wait_for_additional_info(&cluster, "fallback", nobody_and_planner);
@@ -244,7 +244,7 @@ fn ank_says_who_keeps_an_update_waiting_and_what_to_do() {
         output.stderr
     );
     assert_eq!(
-        output.stderr.matches("to end: ").count(),
+        output.stderr.matches("to end: use ").count(),
         1,
         "{}",
         output.stderr

@@ -76,13 +76,13 @@ fn an_update_that_waits_goes_on_with_a_restart_or_at_once_with_the_option() {
 fn what_cannot_be_restarted_is_an_error_with_a_hint() {
     let mut cluster = started();
     let unknown = cluster.ank(&["restart", "storag"]);
-    let expected = "error: Command failed: 'Workload name 'storag' does not exist.'\n\
+    let expected = "error: Workload name 'storag' does not exist.\n\
                     hint: did you mean 'storage'?\n";
     assert_eq!((unknown.code, unknown.stderr.as_str()), (1, expected));
     cluster.kill_agent("agent_B");
     cluster.wait_for_state("web", "AgentDisconnected");
     let away = cluster.ank(&["restart", "storage"]);
-    let expected = "error: Command failed: 'agent 'agent_B' is not connected, so 'web' cannot be restarted'\n\
+    let expected = "error: agent 'agent_B' is not connected, so 'web' cannot be restarted\n\
                     hint: nothing was changed; try again when it is connected\n";
     assert_eq!((away.code, away.stderr.as_str()), (1, expected));
 }

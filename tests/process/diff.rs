@@ -177,14 +177,8 @@ fn errors_are_no_differences() {
     );
     cluster.write("web.yaml", &manifest(&[workload("web", "run")]));
     for (file, error) in [
-        (
-            "nosuch.yaml",
-            "error: Command failed: 'File 'nosuch.yaml' not found!'\n",
-        ),
-        (
-            "bad.yaml",
-            "error: Command failed: 'Manifest schema validation failed:\n",
-        ),
+        ("nosuch.yaml", "error: File 'nosuch.yaml' not found!\n"),
+        ("bad.yaml", "error: Manifest schema validation failed:\n"),
     ] {
         for arguments in [&["diff", file][..], &["apply", "--dry-run", file]] {
             let output = cluster.ank(arguments);

@@ -74,7 +74,7 @@ fn a_bad_update_is_put_back_with_its_dependents_on_all_agents_and_refused_the_se
         });
     }
     let again = cluster.ank_with_input(&["--no-wait", "apply", "-"], &bad);
-    let refused = "Update rejected: 'it is the same as update 1, which was rolled back: db: Failed(ExecFailed)";
+    let refused = "Update rejected: it is the same as update 1, which was rolled back: db: Failed(ExecFailed)";
     assert!(
         again.code == 8 && again.stderr.contains(refused),
         "{}",

@@ -289,7 +289,7 @@ fn what_needs_a_workload_outside_of_the_mode_is_not_waited_for() {
     assert_eq!(row.state, "Pending(WaitingToStart)");
     assert_eq!(
         row.info,
-        "waits for 'db' to run, it is NotScheduled (not in mode 'park')"
+        "waits for 'db' to run: it is NotScheduled (not in mode 'park')"
     );
     let graph = cluster.ank(&["graph", "--mode", "park"]).success();
     assert!(

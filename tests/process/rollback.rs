@@ -162,9 +162,7 @@ fn an_update_that_the_server_refuses_is_not_undone() {
     );
     assert_eq!((output.code, output.stdout.as_str()), (1, ""));
     assert!(
-        output
-            .stderr
-            .starts_with("error: Command failed: 'SetState failed with: '"),
+        output.stderr.starts_with("error: SetState failed with: "),
         "{}",
         output.stderr
     );

@@ -81,7 +81,7 @@ fn a_good_update_is_waited_for_listed_and_rolled_back() {
     );
     cluster.wait_until_gone("extra");
     let again = cluster.ank(&["rollback", "1"]);
-    let refused = "error: Command failed: 'workload 'extra' was changed after update 1'\n\
+    let refused = "error: workload 'extra' was changed after update 1\n\
                    hint: nothing was changed; 'ank get updates' lists the updates\n";
     assert_ended(&again, 1, refused);
     assert_eq!(
@@ -113,9 +113,9 @@ fn a_failed_update_ends_with_5_and_the_same_is_refused_unless_it_is_forced() {
         Some("Running(Ok)"),
         "the old one runs when the command ends"
     );
-    let refused = "error: Command failed: 'SetState failed with: 'Update rejected: 'it is the same as update 1, which was \
-                   rolled back: web: Failed(ExecFailed): 'Exit code: '3'''''\n\
-                   hint: nothing was changed; 'ank apply --force' tries it again all the same\n";
+    let refused = "error: SetState failed with: Update rejected: it is the same as update 1, which was \
+                   rolled back: web: Failed(ExecFailed): 'Exit code: '3''\n\
+                   hint: nothing was changed; 'ank apply --force' tries it again\n";
     assert_ended(&apply(&cluster, &[], &bad), 8, refused);
     assert_ended(&apply(&cluster, &["--force"], &bad), 5, &undone(2));
     // With '--rollback' it is the server that judges what it guards.
@@ -138,8 +138,8 @@ fn a_failed_update_ends_with_5_and_the_same_is_refused_unless_it_is_forced() {
     assert_ended(
         &none,
         1,
-        "error: Command failed: 'the newest update, 3, was rolled back: what was there before it is in \
-         force'\n\
+        "error: the newest update, 3, was rolled back: what was there before it is in \
+         force\n\
          hint: no update in 'ank get updates' is open, GOOD or KEPT\n",
     );
 }
@@ -170,7 +170,7 @@ fn an_open_update_is_listed_with_what_it_waits_for() {
     let output = apply(&cluster, &["--wait-timeout", "1s"], &workloads);
     assert_eq!(output.code, 4, "{}", output.stderr);
     let end = "error: gave up waiting after '1s': update 1 is open\n\
-               hint: the update goes on; follow it with 'ank get updates'\n";
+               hint: the update continues; follow it with 'ank get updates'\n";
     assert!(output.stderr.ends_with(end), "{}", output.stderr);
     let (rows, _) = updates(&cluster);
     assert_eq!(
@@ -185,7 +185,7 @@ fn an_open_update_is_listed_with_what_it_waits_for() {
     assert_ended(
         &candidates,
         1,
-        "error: Command failed: 'update 7 does not exist'\nhint: 'ank get updates' lists them\n",
+        "error: update 7 does not exist\nhint: 'ank get updates' lists them\n",
     );
 }
 

@@ -22,6 +22,7 @@ fn merged(
         })
         .collect();
     let arguments = ManifestArguments {
+        files: Vec::new(),
         agent: agent.map(str::to_owned),
         delete,
         ignore_modes: false,
@@ -90,7 +91,7 @@ fn the_agent_option_wins_everywhere_and_is_needed_where_the_key_is_missing() {
         "apiVersion: v1\nworkloads:\n  u: {agent: '', runtime: podman, runtimeConfig: x}\n";
     assert_eq!(
         error(&[homeless]),
-        "Command failed: 'No agent name specified -> use '--agent' option to specify!'"
+        "No agent name specified -> use '--agent' option to specify!"
     );
     let update = merged(&[homeless, unscheduled, DB], Some("B"), false)
         .0
@@ -252,9 +253,8 @@ fn wrong_manifests_give_the_documented_texts() {
         ),
     ] {
         let error = error(&[&text]);
-        let expected = format!("Command failed: '{expected}");
         assert!(
-            error.starts_with(&expected),
+            error.starts_with(expected),
             "{text}\n  {error}\n  {expected}"
         );
     }
@@ -275,14 +275,14 @@ fn one_name_in_two_manifests_is_refused_with_both_files() {
     let error = result.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "Command failed: 'Multiple workloads with the same name 'web' found!'"
+        "Multiple workloads with the same name 'web' found!"
     );
     assert_eq!(
         error.hint(),
         "it is in 'a.yaml' and in 'c.yaml'; remove it from one of them"
     );
     let config = "apiVersion: v1\nconfigs: {c: v}\n";
-    let expected = "Command failed: 'Multiple configs with the same name 'c' found!'";
+    let expected = "Multiple configs with the same name 'c' found!";
     assert_eq!(self::error(&[config, config]), expected);
 }
 
@@ -319,7 +319,7 @@ fn tabs_before_a_key_are_named_as_what_is_wrong() {
     let hint = |text: &str| merged(&[text], None, false).0.unwrap_err().hint();
     assert_eq!(
         hint("apiVersion: v1\nworkloads:\n\tw:\n\t\tagent: A\n"),
-        "tabs cannot indent in YAML; line 3 begins with one, use blanks"
+        "tabs cannot indent in YAML; line 3 begins with one: use spaces"
     );
     assert_eq!(
         hint("a: ["),
@@ -334,7 +334,7 @@ fn many_violations_are_counted_not_listed() {
         .collect();
     let error = error(&[&format!("apiVersion: v1\nworkloads:\n{workloads}")]);
     assert_eq!(error.lines().count(), 1 + MANIFEST_WARNINGS_MAX + 1);
-    assert!(error.ends_with("\nand 30 more'"), "{error}");
+    assert!(error.ends_with("\nand 30 more"), "{error}");
 }
 
 #[test]
@@ -626,4 +626,27 @@ fn problem_in_a_merged_mapping_is_found_at_its_line() {
         error.contains("'/workloads/a/restartPolicy'") && error.contains("line 5 column"),
         "{error}"
     );
+}
+
+#[test]
+fn folder_stands_for_its_yaml_files_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let whole = folder.path().to_str().unwrap().to_owned();
+    let error = all_files(&[], std::slice::from_ref(&whole)).unwrap_err();
+    assert!(
+        error.to_string().ends_with("has no files '*.yaml'"),
+        "{error}"
+    );
+    for name in ["b.yaml", "a.yaml", "c.txt"] {
+        std::fs::write(path(name), "").unwrap();
+    }
+    let files = all_files(&["first".to_owned()], &[whole, "-".to_owned()]).unwrap();
+    let expected = [
+        "first".to_owned(),
+        path("a.yaml"),
+        path("b.yaml"),
+        "-".to_owned(),
+    ];
+    assert_eq!(files, expected);
 }

@@ -205,11 +205,7 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
         ),
         (
             "get state -o YAML",
-            "error: invalid value 'YAML' for '-o <FORMAT>'",
-        ),
-        (
-            "get state --output json",
-            "error: unexpected argument '--output' found",
+            "error: invalid value 'YAML' for '--output <FORMAT>'",
         ),
         (
             "--response-timeout -1 get state",
@@ -243,7 +239,7 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
         ("get event", "error: unrecognized subcommand 'event'"),
         (
             "get events -o text",
-            "error: invalid value 'text' for '-o <FORMAT>'",
+            "error: invalid value 'text' for '--output <FORMAT>'",
         ),
         ("log a", "error: unrecognized subcommand 'log'"),
         (
@@ -261,7 +257,7 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
         ),
         (
             "diff f -o yaml",
-            "error: invalid value 'yaml' for '-o <FORMAT>'",
+            "error: invalid value 'yaml' for '--output <FORMAT>'",
         ),
         (
             "apply f -o json",
@@ -286,11 +282,11 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
         ("rollback 1 2", "error: unexpected argument '2' found"),
         (
             "get update -o svg",
-            "error: invalid value 'svg' for '-o <FORMAT>'",
+            "error: invalid value 'svg' for '--output <FORMAT>'",
         ),
         (
             "get workload -w -o json",
-            "error: the argument '--watch' cannot be used with '-o json' and '-o yaml'; see 'ank get events'",
+            "error: the argument '--watch' cannot be used with '-o json', '-o yaml' and '-o name'; see 'ank get events'",
         ),
         (
             "apply f --dry-run --rollback",
@@ -298,11 +294,11 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
         ),
         (
             "graph -o svg",
-            "error: invalid value 'svg' for '-o <FORMAT>'",
+            "error: invalid value 'svg' for '--output <FORMAT>'",
         ),
         (
             "blame -o dot",
-            "error: invalid value 'dot' for '-o <FORMAT>'",
+            "error: invalid value 'dot' for '--output <FORMAT>'",
         ),
         (
             "get workload -w -q",
@@ -513,6 +509,8 @@ fn help_keeps_the_lines_that_tools_read() {
             "rollback",
             "logs",
             "mode",
+            "wait",
+            "describe",
             "graph",
             "blame",
             "top",
@@ -564,7 +562,7 @@ fn long_help_has_the_options_of_all_commands_and_short_help_leaves_them_out() {
         ("get workload -h", "A table of workloads and their states"),
         (
             "get agent -h",
-            "  -o <FORMAT>  Format of the output [default: table] [possible values: table, wide, json, yaml]",
+            "  -o, --output <FORMAT>  Format of the output [default: table] [possible values: table, wide, json,",
         ),
     ] {
         let page = help(words);
@@ -619,4 +617,38 @@ fn times_must_be_as_rfc_3339_has_them() {
     ] {
         assert_eq!(parse_time(text).is_ok(), valid, "{text:?}");
     }
+}
+
+#[test]
+fn words_of_other_tools_lead_to_the_command_for_it() {
+    for (words, tip) in [
+        ("ank ps", "'ank get workloads' lists the workloads"),
+        ("ank stop web", "'ank delete workload NAME' stops them"),
+        ("ank exec web sh", "use the container engine of the node"),
+        (
+            "ank delete web",
+            "'ank delete workload web' deletes a workload",
+        ),
+        ("ank run web", "'ank run workload web ...'"),
+        ("ank get pods", "'ank get workloads' lists the workloads"),
+        (
+            "ank get workloads -s https://a:1",
+            "for the server write '--server-url <URL>'",
+        ),
+    ] {
+        let error = Arguments::read(words.split(' ')).unwrap_err().to_string();
+        assert!(error.contains(tip), "{words}: {error}");
+    }
+    let help = Arguments::read(["ank", "help", "--help"]).unwrap_err();
+    assert!(!help.use_stderr(), "{help}");
+}
+
+#[test]
+fn files_after_an_option_are_manifests_too() {
+    let arguments = Arguments::read(["ank", "apply", "-f", "a.yaml", "-f", "-"]).unwrap();
+    let Verb::Apply(apply) = arguments.command else {
+        panic!("another command");
+    };
+    assert_eq!(apply.input.files, ["a.yaml", "-"]);
+    assert!(apply.input.manifests.is_empty());
 }

@@ -178,7 +178,7 @@ fn a_server_that_does_not_respond_with_a_state_is_an_error() {
     });
     assert_eq!(
         played.result.unwrap_err().to_string(),
-        "Command failed: 'Server replied with error: 'why''"
+        "Server replied with error: why"
     );
     assert_eq!(played.out, "");
 }

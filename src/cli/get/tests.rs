@@ -91,7 +91,7 @@ fn agents_show_their_load_as_soon_as_they_reported_it() {
     let agents_node = Node::map([("A", Node::map([("status", load)])), ("B", Node::empty())]);
     cluster.as_map_mut().unwrap().insert("agents", agents_node);
     let text = written(vec![Step::State(cluster)], |link, output| {
-        agents(Format::Table, link, output)
+        agents(&ListArguments::default(), link, output)
     });
     let expected = "\
 NAME   WORKLOADS   CPU USAGE   FREE MEMORY
@@ -106,7 +106,7 @@ fn configs_are_listed_below_one_heading() {
     let cluster = Node::map([("desiredState", Node::map([("configs", items)]))]);
     assert_eq!(
         written(vec![Step::State(cluster)], |link, output| configs(
-            Format::Table,
+            &ListArguments::default(),
             link,
             output
         )),
@@ -114,7 +114,7 @@ fn configs_are_listed_below_one_heading() {
     );
     assert_eq!(
         written(vec![Step::State(Node::empty())], |link, output| configs(
-            Format::Table,
+            &ListArguments::default(),
             link,
             output
         )),
@@ -159,7 +159,7 @@ fn watching_follows_states_and_reads_again_for_new_instances() {
     });
     assert_eq!(
         played.result.unwrap_err().to_string(),
-        "Command failed: 'Connection to server interrupted'"
+        "Connection to server interrupted"
     );
     let frames: Vec<String> = played
         .out
@@ -254,7 +254,7 @@ fn workloads_that_wait_show_for_what_also_when_they_are_watched() {
         workloads(link, &filter, output)
     });
     assert!(
-        text.contains("Pending(WaitingToStart)   waits for 'db' to run, it is Pending(Starting)\n"),
+        text.contains("Pending(WaitingToStart)   waits for 'db' to run: it is Pending(Starting)\n"),
         "{text}"
     );
 
@@ -273,7 +273,7 @@ fn workloads_that_wait_show_for_what_also_when_they_are_watched() {
     })
     .out;
     assert!(
-        text.ends_with("waits for 'db' to run, it is Pending(StartingFailed)\n\n"),
+        text.ends_with("waits for 'db' to run: it is Pending(StartingFailed)\n\n"),
         "{text}"
     );
 }
@@ -364,13 +364,13 @@ fn tables_are_followed_by_nothing_but_a_warning_about_storage() {
             (|link, output| workloads(link, &WorkloadArguments::default(), output)) as Get,
         ),
         (part(none.clone()), |link, output| {
-            agents(Format::default(), link, output)
+            agents(&ListArguments::default(), link, output)
         }),
         (part(none.clone()), |link, output| {
-            configs(Format::default(), link, output)
+            configs(&ListArguments::default(), link, output)
         }),
         (part(none), |link, output| {
-            crate::update::print(Format::default(), link, output)
+            crate::update::print(&ListArguments::default(), link, output)
         }),
     ] {
         let played = play(None, vec![Step::State(step)], get);

@@ -128,10 +128,7 @@ fn options_are_passed_on_as_the_protocol_has_them() {
 fn an_unknown_workload_is_an_error_that_names_the_nearest_one() {
     let ran = run(&arguments(&["wbe", "db"]), vec![two_workloads()]);
     let error = ran.result.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "Command failed: 'Workload name 'wbe' does not exist.'"
-    );
+    assert_eq!(error.to_string(), "Workload name 'wbe' does not exist.");
     assert_eq!(error.hint(), "did you mean 'web'?");
     assert!(
         ran.server.logs.is_empty(),
@@ -140,7 +137,7 @@ fn an_unknown_workload_is_an_error_that_names_the_nearest_one() {
     let error = run(&arguments(&["web"]), vec![Step::State(Node::empty())])
         .result
         .unwrap_err();
-    let expected = "Command failed: 'No workload states available to convert workload names to instance names.'";
+    let expected = "No workload states available to convert workload names to instance names.";
     assert_eq!(error.to_string(), expected);
 }
 
@@ -286,8 +283,7 @@ fn an_instance_that_is_not_accepted_is_an_error() {
         &arguments(&["web", "db"]),
         vec![two_workloads(), Step::Logs(vec![instance("db.2.B")])],
     );
-    let expected =
-        "Command failed: 'Workload 'web' is not accepted by the server to receive logs from.'";
+    let expected = "Workload 'web' is not accepted by the server to receive logs from.";
     assert_eq!(ran.result.unwrap_err().to_string(), expected);
     assert!(ran.server.cancelled);
 }
@@ -298,10 +294,10 @@ fn a_signal_cancels_the_logs_and_a_lost_connection_is_an_error() {
     assert!(ran.result.unwrap_err().is_interrupted() && ran.server.cancelled);
     for (end, text) in [
         (None, "Connection to server interrupted"),
-        (Some(Step::Refuse("no")), "Error streaming logs: 'no'"),
+        (Some(Step::Refuse("no")), "Error streaming logs: no"),
     ] {
         let error = run(&arguments(&["web"]), web_logs(end)).result.unwrap_err();
-        assert_eq!(error.to_string(), format!("Command failed: '{text}'"));
+        assert_eq!(error.to_string(), text);
     }
     let error = run(
         &arguments(&["web"]),
@@ -309,15 +305,9 @@ fn a_signal_cancels_the_logs_and_a_lost_connection_is_an_error() {
     )
     .result
     .unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "Command failed: 'Server replied with error: 'no''"
-    );
+    assert_eq!(error.to_string(), "Server replied with error: no");
     let error = run(&arguments(&["web"]), vec![two_workloads()])
         .result
         .unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "Command failed: 'Connection to server interrupted'"
-    );
+    assert_eq!(error.to_string(), "Connection to server interrupted");
 }

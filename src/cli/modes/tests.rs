@@ -75,7 +75,7 @@ park    yes       1        \n";
 #[test]
 fn a_server_without_modes_is_reported_with_the_key_that_it_lacks() {
     let expected = (
-        "Command failed: 'This server has no modes.'".into(),
+        "This server has no modes.".into(),
         "set 'mode_config' in ank-server.conf".into(),
     );
     let empty = || [Step::State(Node::empty())];
@@ -97,12 +97,12 @@ fn only_known_modes_are_switched_to_unless_a_new_one_is_meant() {
             |server, _| switch(server, mode, may_be_new),
         )
     };
-    let text = |mode: &str| format!("Command failed: 'Mode '{mode}' is not known.'");
+    let text = |mode: &str| format!("Mode '{mode}' is not known.");
     assert_eq!(
         error(switch("prak", false)),
         (text("prak"), "did you mean 'park'?".into())
     );
-    let hint = "'--new' switches to it all the same; the known ones are 'drive', 'limp', 'park'";
+    let hint = "'--new' switches to it anyway; the known ones are 'drive', 'limp', 'park'";
     assert_eq!(error(switch("flash", false)), (text("flash"), hint.into()));
     let hint = "no mode can have this name; the known ones are 'drive', 'limp', 'park'";
     assert_eq!(error(switch("go on", false)), (text("go on"), hint.into()));

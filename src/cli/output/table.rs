@@ -97,6 +97,7 @@ impl View {
         let table = Table {
             headings: shown.map(|column| column.heading).collect(),
             rows: Vec::new(),
+            least_wanted: &[],
         };
         let mut view = Self {
             format,
@@ -158,6 +159,9 @@ pub(crate) fn show(
     frames: Option<&mut LiveFrames>,
     output: &mut Output,
 ) -> Result<()> {
+    if format == Format::Name {
+        return output.result(&table.names());
+    }
     if matches!(format, Format::Json | Format::Yaml) {
         return output.result(&document(data, format, frames.is_some()));
     }
@@ -193,6 +197,8 @@ pub(crate) enum TooWide {
 pub(crate) struct Table {
     pub(crate) headings: Vec<&'static str>,
     pub(crate) rows: Vec<Vec<String>>,
+    /// Headings of columns that are left out first where the terminal is narrow, in this order.
+    pub(crate) least_wanted: &'static [&'static str],
 }
 
 impl Table {
@@ -213,6 +219,17 @@ impl Table {
             line.truncate(cut(line, columns).len());
         }
         lines
+    }
+
+    /// The first cell of each row, one a line; instances of one workload are one name.
+    fn names(&self) -> String {
+        let mut names: Vec<String> = Vec::new();
+        for row in &self.rows {
+            if !names.contains(&row[0]) {
+                names.push(row[0].clone());
+            }
+        }
+        with_line_ends(&names)
     }
 
     /// The width of the widest cell of a column, its heading included.
@@ -282,11 +299,17 @@ impl Layout {
         let mut layout = Self {
             terminal,
             too_wide,
-            widths: all.clone().map(|at| table.widest(at).min(width_max)).collect(),
+            widths: all
+                .clone()
+                .map(|at| table.widest(at).min(width_max))
+                .collect(),
             shown: all.collect(),
         };
         // First the last column becomes narrower, if it can be broken or cut.
-        let room = table.widest(last).min(terminal).saturating_sub(layout.missing());
+        let room = table
+            .widest(last)
+            .min(terminal)
+            .saturating_sub(layout.missing());
         if too_wide == TooWide::Whole && room < layout.widths[last].min(SENTENCE_WIDTH) {
             return None;
         }
@@ -298,7 +321,12 @@ impl Layout {
             };
             layout.widths[last] = layout.widths[last].min(room.max(least));
         }
-        // Then columns are left out from the right.
+        // Then columns are left out: first those that matter least, then from the right.
+        for heading in table.least_wanted {
+            if layout.missing() > 0 {
+                layout.shown.retain(|at| table.headings[*at] != *heading);
+            }
+        }
         while layout.missing() > 0 {
             let may_go = |at: &usize| *at > 0 && !table.is_state(*at);
             let Some(rightmost) = layout.shown.iter().rposition(may_go) else {
@@ -361,7 +389,7 @@ impl Layout {
         }
         let is_shown = self.shown.contains(&self.last());
         if is_shown && matches!(self.too_wide, TooWide::Wrap | TooWide::Whole) {
-            return wrap(cell, room);
+            return wrap_words(cell, room);
         }
         vec![shortened(cell, room)]
     }
@@ -559,6 +587,7 @@ mod tests {
                 row(["sleepy", "agent_A", "podman", "Running(Ok)", ""]),
                 row(["web", "B", "", "Removed", info]),
             ],
+            least_wanted: &[],
         }
     }
 
@@ -579,6 +608,7 @@ web             B                   Removed           Exit code: '137'
         let empty = Table {
             headings: vec!["CONFIG"],
             rows: Vec::new(),
+            least_wanted: &[],
         };
         assert_eq!(empty.text(80, TooWide::Drop), "CONFIG\n");
     }
@@ -594,7 +624,7 @@ web             B                   Removed           Exit code: '137'
 WORKLOAD NAME   AGENT     RUNTIME   EXECUTION STATE   ADDITIONAL INFO\x20
 sleepy          agent_A   podman    Running(Ok)                      \x20
 web             B                   Removed           0123456789abcdef
-                                                       XYZ           \x20
+                                                      XYZ            \x20
 ",
             ),
             (
@@ -662,6 +692,24 @@ web             B                   Removed        \n",
     }
 
     #[test]
+    fn least_wanted_columns_go_first_in_a_narrow_terminal() {
+        let mut table = table("info");
+        table.least_wanted = &["EXECUTION STATE", "AGENT"];
+        for (columns, headings) in [
+            (
+                72,
+                "WORKLOAD NAME AGENT RUNTIME EXECUTION STATE ADDITIONAL INFO",
+            ),
+            (60, "WORKLOAD NAME AGENT RUNTIME ADDITIONAL INFO ..."),
+            (50, "WORKLOAD NAME RUNTIME ADDITIONAL INFO ..."),
+        ] {
+            let lines = table.lines(columns, TooWide::Drop);
+            let found = lines[0].split_whitespace().collect::<Vec<_>>().join(" ");
+            assert_eq!(found, headings, "{columns}");
+        }
+    }
+
+    #[test]
     fn in_a_pipe_a_long_cell_widens_no_column() {
         let mut table = table("x");
         table.rows[1][0] = "n".repeat(300);
@@ -713,7 +761,8 @@ web             B                   Removed        \n",
             view.head.push(("at", 7.into()));
             let out = Written::default();
             let mut output = Output::to(out.clone(), io::sink(), None);
-            view.print("rows", TooWide::Drop, None, &mut output).unwrap();
+            view.print("rows", TooWide::Drop, None, &mut output)
+                .unwrap();
             drop(output);
             assert_eq!(out.text(), expected, "{format:?}");
         }
@@ -721,7 +770,7 @@ web             B                   Removed        \n",
 
     #[test]
     fn a_summary_is_a_table_only_where_its_last_column_can_be_read() {
-        let info = "waits for 'a_workload_with_a_long_name' to run, it is Pending(WaitingToStart)";
+        let info = "waits for 'a_workload_with_a_long_name' to run: it is Pending(WaitingToStart)";
         let text = |columns| table(info).text(columns, TooWide::Whole);
         assert!(text(200).starts_with("WORKLOAD NAME   AGENT "));
         assert!(
@@ -733,7 +782,7 @@ web             B                   Removed        \n",
 sleepy   agent_A   podman   Running(Ok)
 web   B   Removed
   waits for 'a_workload_with_a_long_name' to
-  run, it is Pending(WaitingToStart)
+  run: it is Pending(WaitingToStart)
 ";
         assert_eq!(text(44), expected);
         assert_eq!(
@@ -756,6 +805,7 @@ web   B   Removed
         let table = Table {
             headings: vec!["A", "B"],
             rows: vec![row(["ä", "日本語"]), row(["xyz", "b"])],
+            least_wanted: &[],
         };
         assert_eq!(
             table.text(65_535, TooWide::Drop),

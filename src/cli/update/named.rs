@@ -4,7 +4,7 @@
 //! Thread: `main`. Takes: the complete state, broadcast states. Gives: how it ended.
 
 use super::trial::{ClientTrial, Earlier, effective_mask};
-use super::{GUARDED_MASKS, Guarded, WaitState, wait};
+use super::{GUARDED_MASKS, Guarded, SERVER_CONTINUES, WaitState, wait};
 use crate::error::{ExitCode, Result};
 use crate::modes::PART;
 use crate::rows::{self, entries, text};
@@ -83,7 +83,7 @@ impl Context<'_> {
             return self.judge_present(&wanted, state, &effective, give_up);
         }
         if state.is_settled() {
-            return Ok(self.conclude(&state, true));
+            return Ok(self.conclude(&state, true, SERVER_CONTINUES));
         }
         self.wait_until_settled(&mut state, give_up)
     }
@@ -102,7 +102,7 @@ impl Context<'_> {
             trial.check(wait, link, states)
         };
         let reached = wait(&mut state, goal, give_up, self)?;
-        let code = self.conclude(&state, reached);
+        let code = self.conclude(&state, reached, SERVER_CONTINUES);
         let failure = trial.failure.or_else(|| trial.kept.into_iter().next());
         let Some(why) = failure else { return Ok(code) };
         self.output.error(

@@ -84,7 +84,7 @@ fn an_update_is_followed_until_its_workloads_run() {
 }
 
 #[test]
-fn without_waiting_nothing_is_read_and_nothing_is_printed() {
+fn without_waiting_nothing_is_read_and_counts_are_printed() {
     let waiting = Waiting {
         no_wait: true,
         ..Waiting::default()
@@ -92,7 +92,8 @@ fn without_waiting_nothing_is_read_and_nothing_is_printed() {
     let steps = vec![Step::Accept(accepted(&["w.1.A"], &[]))];
     let ran = run(steps, waiting, |context| context.update_and_wait(update()));
     assert_eq!(ran.result.unwrap(), ExitCode::Success);
-    assert_eq!((ran.out.as_str(), ran.err.as_str()), ("", ""));
+    let counts = "Accepted: 1 added, 0 changed, 0 deleted.\n";
+    assert_eq!((ran.out.as_str(), ran.err.as_str()), (counts, ""));
     assert!(ran.server.reads.is_empty());
 }
 
@@ -108,7 +109,7 @@ fn a_refused_update_is_an_error_with_the_text_of_the_server() {
     let error = ran.result.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "Command failed: 'SetState failed with: 'Update rejected: 'why'''"
+        "SetState failed with: Update rejected: why"
     );
     assert_eq!(ran.out, "");
 }
@@ -182,7 +183,7 @@ fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing() {
              WORKLOAD NAME   AGENT   RUNTIME   EXECUTION {columns}\n\
              w               A       podman    {row}\n\
              error: gave up waiting after '{seconds}s' for 1 workload\n\
-             hint: the server goes on with it; follow it with 'ank get workloads -w'\n"
+             hint: the server continues with it; follow it with 'ank get workloads -w'\n"
         );
         assert_eq!(ran.err, expected);
     }
@@ -196,7 +197,7 @@ fn who_interrupts_the_wait_is_told_that_the_server_goes_on() {
         |context| context.update_and_wait(update()),
     );
     assert!(ran.result.unwrap_err().is_interrupted());
-    let expected = "warn: 1 workload did not reach the desired state yet; the server goes on with it, \
+    let expected = "warn: 1 workload did not reach the desired state yet; the server continues with it; \
                     'ank get workloads -w' follows it\n";
     assert_eq!(ran.err, expected);
 }
@@ -536,7 +537,7 @@ fn names_that_lead_to_parts_of_others_are_refused_before_anything_is_sent() {
         });
         let error = ran.result.unwrap_err().to_string();
         assert!(
-            error.starts_with(&format!("Command failed: 'Invalid config name '{name}'")),
+            error.starts_with(&format!("Invalid config name '{name}'")),
             "{error}"
         );
         assert!(ran.server.updates.is_empty() && ran.server.reads.is_empty());
@@ -544,7 +545,7 @@ fn names_that_lead_to_parts_of_others_are_refused_before_anything_is_sent() {
             .unwrap_err()
             .to_string();
         assert!(
-            error.starts_with(&format!("Command failed: 'Invalid workload name '{name}'")),
+            error.starts_with(&format!("Invalid workload name '{name}'")),
             "{error}"
         );
     }
@@ -554,7 +555,7 @@ fn names_that_lead_to_parts_of_others_are_refused_before_anything_is_sent() {
 fn deleting_an_unknown_workload_names_the_similar_one() {
     for (no_wait, out) in [
         (false, "Apply successful. No workloads updated.\n"),
-        (true, ""),
+        (true, "Accepted: 0 added, 0 changed, 0 deleted.\n"),
     ] {
         let steps = vec![
             Step::State(state(&["A"], &[("web", "1", "A", Phase::Running)])),
@@ -711,7 +712,7 @@ fn a_name_with_a_dot_would_replace_part_of_another_workload_and_is_refused() {
     for name in ["web.agent", "a b", "", "ä"] {
         let error = run_workload(&named(name)).unwrap_err().to_string();
         assert!(
-            error.starts_with(&format!("Command failed: 'Invalid workload name '{name}'")),
+            error.starts_with(&format!("Invalid workload name '{name}'")),
             "{error}"
         );
     }
@@ -788,7 +789,7 @@ fn what_a_restart_may_not_bring_back_is_said_before() {
     });
     assert_eq!(
         ran.err,
-        "warn: before it starts again, 'web' waits for 'db' to run, it is Failed(ExecFailed)\n"
+        "warn: before it starts again, 'web' waits for 'db' to run: it is Failed(ExecFailed)\n"
     );
 }
 
@@ -811,14 +812,11 @@ fn the_refusal_of_a_restart_or_rollback_is_said_without_covers_and_with_what_to_
         ),
         (
             "other",
-            "SetState failed with: 'other'",
+            "SetState failed with: other",
             "nothing was changed; correct what the server names and try again",
         ),
     ] {
-        assert_eq!(
-            refused(text),
-            (format!("Command failed: '{error}'"), hint.to_owned())
-        );
+        assert_eq!(refused(text), (error.to_owned(), hint.to_owned()));
     }
 }
 
@@ -835,7 +833,7 @@ fn the_end_of_the_connection_may_mean_that_the_server_cannot_restart() {
     let ran = run(vec![], waiting, |context| context.update_and_wait(update));
     let hint = ran.result.unwrap_err().hint();
     assert!(
-        hint.ends_with("; this server may not be able to restart workloads; see its log"),
+        hint.ends_with("; an older server cannot restart workloads; see its log"),
         "{hint}"
     );
 }
@@ -852,7 +850,7 @@ fn an_unknown_workload_is_not_restarted() {
     assert_eq!(
         shown,
         (
-            "Command failed: 'Workload name 'wbe' does not exist.'".to_owned(),
+            "Workload name 'wbe' does not exist.".to_owned(),
             "did you mean 'web'?".to_owned()
         )
     );
@@ -875,4 +873,24 @@ fn a_server_that_cannot_restart_is_named_when_an_update_replaces_something() {
     let warning = "warn: this server cannot restart workloads: what needs the changed ones is not restarted\n";
     assert_eq!(sent(&["w.1.A"]), warning);
     assert_eq!((sent(&[]), sent(&["w.1."])), (String::new(), String::new()));
+}
+
+#[test]
+fn repeated_apply_warns_of_an_agent_that_is_not_connected() {
+    let steps = vec![
+        Step::State(state(&["A"], &[("w", "1", "far", Phase::PendingInitial)])),
+        Step::Accept(accepted(&[], &[])),
+    ];
+    let update = Update {
+        masks: vec!["desiredState.workloads.w".to_owned()],
+        ..Update::default()
+    };
+    let ran = run(steps, Waiting::default(), |context| {
+        context.update_and_wait(update)
+    });
+    assert_eq!(ran.result.unwrap(), ExitCode::Success);
+    assert_eq!(
+        ran.err,
+        "warn: agent 'far' is not connected; when it connects, it starts 'w'\n"
+    );
 }

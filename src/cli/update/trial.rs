@@ -470,7 +470,9 @@ impl Context<'_> {
                 .error(text, "'ank diff' shows what is not as the manifests say");
             return Ok(ExitCode::Failed);
         }
-        let code = self.conclude(&state, reached);
+        let late = "nothing judges the update any more, so nothing rolls it back; follow it with 'ank get workloads -w', or apply \
+                    the earlier manifest";
+        let code = self.conclude(&state, reached, late);
         let failed = self.waiting.fail_on_error && !trial.kept.is_empty();
         Ok(if failed && code == ExitCode::Success {
             ExitCode::WorkloadFailed

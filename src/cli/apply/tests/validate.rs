@@ -75,6 +75,7 @@ fn before_a_missing_agent_ends_it_what_cannot_be_run_is_named() {
     }];
     let mode = ModeChange::default();
     let arguments = ManifestArguments {
+        files: Vec::new(),
         agent: None,
         delete: false,
         ignore_modes: true,
@@ -104,6 +105,7 @@ fn validated(texts: &[&str], strict: bool) -> (ExitCode, String, String) {
     };
     let manifests: Vec<String> = texts.iter().enumerate().map(file).collect();
     let arguments = ValidateArguments {
+        files: Vec::new(),
         agent: None,
         strict,
         manifests,

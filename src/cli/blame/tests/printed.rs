@@ -144,10 +144,7 @@ fn json_has_all_times_and_leaves_out_what_is_unknown() {
 #[test]
 fn an_unknown_name_is_an_error() {
     let error = printed(&["dsik"], Format::Table, chain()).unwrap_err();
-    assert_eq!(
-        error,
-        "Command failed: 'Workload name 'dsik' does not exist.'"
-    );
+    assert_eq!(error, "Workload name 'dsik' does not exist.");
 }
 
 #[test]

@@ -176,7 +176,7 @@ fn a_refused_switch_names_both_modes_and_the_options_and_nothing_is_sent() {
         },
     );
     let error = played.result.unwrap_err();
-    assert_eq!(error.to_string(), format!("Command failed: '{REFUSED}'"));
+    assert_eq!(error.to_string(), REFUSED);
     assert_eq!(
         error.hint(),
         "nothing was changed; '--keep-mode' leaves the mode as it is, '--switch-mode' switches it"
@@ -190,6 +190,7 @@ fn applied(name: &str, text: &str, delete: bool, mode: ModeChange) -> Update {
     std::fs::write(&file, text).unwrap();
     let manifests = vec![file.display().to_string()];
     let arguments = ManifestArguments {
+        files: Vec::new(),
         agent: None,
         delete,
         ignore_modes: false,

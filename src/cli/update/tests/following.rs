@@ -164,7 +164,7 @@ fn each_end_of_an_update_has_its_text_and_exit_code() {
         (
             "DREAMING", // A newer server.
             ExitCode::Failed,
-            "error: how update 4 ended is unknown, its phase is 'DREAMING'\n\
+            "error: how update 4 ended is unknown: its phase is 'DREAMING'\n\
              hint: see 'ank get workloads' and 'ank get updates'\n"
                 .to_owned(),
         ),
@@ -440,7 +440,7 @@ fn agents_that_are_away_are_not_waited_for_but_named() {
     assert!(ran.result.is_err(), "a workload is left to wait for");
     assert_eq!(
         ran.err,
-        "warn: the server goes on with update 4; see 'ank get updates'\n"
+        "warn: the server continues with update 4; see 'ank get updates'\n"
     );
 }
 
@@ -468,7 +468,7 @@ fn the_successor_of_a_replaced_update_is_followed() {
 fn a_server_that_has_lost_the_update_is_no_success() {
     let ran = run([Step::State(Node::empty())]);
     assert_eq!(ran.result.unwrap(), ExitCode::Failed);
-    let expected = "error: how update 4 ended is unknown, the server has no such update any more\n";
+    let expected = "error: how update 4 ended is unknown: the server no longer has this update\n";
     assert!(ran.err.starts_with(expected), "{}", ran.err);
 }
 
@@ -485,7 +485,7 @@ fn a_wait_that_is_given_up_leaves_the_update_open() {
     let ran = run_with(request(), waiting, steps.collect());
     assert_eq!(ran.result.unwrap(), ExitCode::GaveUp);
     let expected = "error: gave up waiting after '500ms': update 4 is open\n\
-                    hint: the update goes on; follow it with 'ank get updates'\n";
+                    hint: the update continues; follow it with 'ank get updates'\n";
     assert!(ran.err.ends_with(expected), "{}", ran.err);
 }
 

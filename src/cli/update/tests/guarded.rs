@@ -4,7 +4,7 @@ use super::*;
 use crate::settings::Waiting;
 use crate::tests::{Played, Step, accepted, play};
 
-const NOT_KEPT: &str = "Command failed: 'the server keeps no updates'";
+const NOT_KEPT: &str = "the server keeps no updates";
 
 fn texts(entries: &[(&str, &str)]) -> Node {
     Node::map(entries.iter().map(|(key, text)| (*key, Node::text(*text))))
@@ -27,7 +27,7 @@ fn known(updates: &[(&str, Node)]) -> Step {
 
 fn printed(steps: Vec<Step>) -> Played<()> {
     play(None, steps, |server, output| {
-        print(Format::Table, server, output)
+        print(&ListArguments::default(), server, output)
     })
 }
 
@@ -253,10 +253,7 @@ fn what_the_server_refuses_is_an_error() {
         Step::Refuse("Update rejected: 'config 'port' was changed'"),
     ];
     let error = rolled_back(None, steps).1.result.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "Command failed: 'config 'port' was changed'"
-    );
+    assert_eq!(error.to_string(), "config 'port' was changed");
     assert_eq!(
         error.hint(),
         "nothing was changed; 'ank get updates' lists the updates"
@@ -313,7 +310,10 @@ fn without_a_number_it_is_the_newest_open_update_or_the_newest_in_force_unless_a
         ),
         (&[(1, "UNDONE")], undone(1)),
         (&[(2, "REPLACED")], none()),
-        (&[], none()),
+        (
+            &[],
+            Err("there is no guarded update to roll back".to_owned()),
+        ),
     ] {
         let updates: Vec<(String, Node)> = phases
             .iter()
@@ -330,10 +330,9 @@ fn without_a_number_it_is_the_newest_open_update_or_the_newest_in_force_unless_a
         let result = played
             .result
             .map(|_| requests.first().and_then(Node::as_number).unwrap());
-        let error = expected.map_err(|text| format!("Command failed: '{text}'"));
         assert_eq!(
             result.map_err(|error| error.to_string()),
-            error,
+            expected,
             "{phases:?}"
         );
     }
@@ -352,7 +351,7 @@ fn an_update_that_does_not_exist_is_an_error() {
     let (requests, played) = rolled_back(Some(7), vec![known(&[("1", update("GOOD"))])]);
     assert_eq!(
         played.result.unwrap_err().to_string(),
-        "Command failed: 'update 7 does not exist'"
+        "update 7 does not exist"
     );
     assert_eq!(requests, []);
 }

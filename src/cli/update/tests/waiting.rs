@@ -319,8 +319,8 @@ fn a_workload_that_waits_shows_for_what() {
     state.on_states(&[reported("web.1.A", Phase::PendingWaitingToStart, "")]);
     assert_eq!(
         info(&state),
-        "waits for 'db' to run, it is Pending(Initial); waits for 'init' to succeed, it is Running(Ok); \
-         waits for 'nobody' to fail, it does not exist"
+        "waits for 'db' to run: it is Pending(Initial); waits for 'init' to succeed: it is Running(Ok); \
+         waits for 'nobody' to fail: it does not exist"
     );
     state.on_states(&[
         reported("init.1.B", Phase::Succeeded, ""), // Not ours, but waited for.
@@ -329,7 +329,7 @@ fn a_workload_that_waits_shows_for_what() {
     ]);
     assert_eq!(
         info(&state),
-        "waits for 'db' to run, it is Pending(Starting)"
+        "waits for 'db' to run: it is Pending(Starting)"
     );
     let frame = state.frame('|', 200, usize::MAX);
     assert!(
@@ -338,7 +338,7 @@ fn a_workload_that_waits_shows_for_what() {
     );
     assert!(
         frame[2].ends_with(
-            "| Pending(WaitingToStart)   waits for 'db' to run, it is Pending(Starting)"
+            "| Pending(WaitingToStart)   waits for 'db' to run: it is Pending(Starting)"
         ),
         "{frame:#?}"
     );
@@ -375,7 +375,7 @@ fn a_workload_that_must_not_stop_yet_shows_what_still_needs_it() {
     let info = |state: &WaitState| info_of(state, "db.1.A");
     assert_eq!(
         info(&state),
-        "waits for 'web' to end, it is Stopping(RequestedAtRuntime)"
+        "waits for 'web' to end: it is Stopping(RequestedAtRuntime)"
     );
     state.on_states(&[reported("web.1.A", Phase::Removed, "")]);
     assert_eq!(info(&state), "");
@@ -428,7 +428,7 @@ fn a_dependency_that_the_update_took_away_is_not_waited_for_any_more() {
     );
     assert_eq!(
         info_of(&state, "web.1.A"),
-        "waits for 'cache' to run, it does not exist"
+        "waits for 'cache' to run: it does not exist"
     );
 }
 
@@ -457,7 +457,7 @@ fn what_has_ended_is_not_said_to_be_misspelt() {
     state.on_states(&[reported("db.1.A", Phase::Removed, "")]);
     assert_eq!(
         info_of(&state, "web.1.A"),
-        "waits for 'db' to run, it has ended"
+        "waits for 'db' to run: it has ended"
     );
 }
 
@@ -491,7 +491,7 @@ fn what_is_not_scheduled_keeps_nothing_from_ending() {
     );
     assert_eq!(
         info_of(&state, "db.1.A"),
-        "waits for 'web' to end, it is Running(Ok)"
+        "waits for 'web' to end: it is Running(Ok)"
     );
 }
 
@@ -635,7 +635,7 @@ fn waiting_ends_with_the_connection() {
     let (end, _) = run(&mut state, steps);
     assert_eq!(
         end.unwrap_err().to_string(),
-        "Command failed: 'Connection to server interrupted'"
+        "Connection to server interrupted"
     );
 }
 
@@ -719,6 +719,6 @@ fn what_waits_for_a_workload_outside_of_the_mode_is_done() {
     assert!(state.is_settled());
     assert_eq!(
         info_of(&state, "web.1.A"),
-        "waits for 'db' to run, it is NotScheduled (not in mode 'park')"
+        "waits for 'db' to run: it is NotScheduled (not in mode 'park')"
     );
 }

@@ -474,7 +474,7 @@ fn an_update_that_cannot_stop_the_old_one_names_what_it_waits_for() {
         &effective(&[("db", "NEVER", "{}")]),
     );
     rig.report(1.0, "db.1.A", Phase::StoppingWaitingToStop, "");
-    let why = "db: not healthy within 120 s: Stopping(WaitingToStop): 'waits for 'api' to end, it is Running(Ok)'";
+    let why = "db: not healthy within 120 s: Stopping(WaitingToStop): 'waits for 'api' to end: it is Running(Ok)'";
     assert_eq!(rig.check(120.0), failed(why));
 }
 

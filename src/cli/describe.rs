@@ -1,0 +1,431 @@
+//! `ank describe`: all that is known of one workload or agent, on one screen.
+//!
+//! Thread: `main`. Takes: the complete state, and the last lines of the logs. Gives: a text or data.
+
+use super::args::{DescribeArguments, Format};
+use super::blame::{self, Start, Starts};
+use super::error::{CliError, Result, meant_or};
+use super::logs::has_container;
+use super::output::{Output, all_lines, document, object, one_line, value};
+use super::rows::{self, Reasons, entries, text};
+use super::session::{Incoming, ServerLink};
+use super::top::{duration, sample_text, size};
+use super::update::updates;
+use ankaios_model::messages::LogsRequest;
+use ankaios_model::names::InstanceName;
+use ankaios_model::node::Node;
+use ankaios_model::workload::AddCondition;
+use serde_yaml::Value;
+use std::time::Duration;
+
+/// Lines of each log that are shown.
+const LOG_LINES: i32 = 5;
+/// Longest wait for these lines: an agent that does not respond must not delay all else.
+const LOG_MAX: Duration = Duration::from_secs(2);
+
+/// Prints what is known of the workload or the agent called `name`.
+// [impl->swdd~cli-describes-one-object~1]
+pub(crate) fn print(
+    arguments: &DescribeArguments,
+    link: &mut dyn ServerLink,
+    output: &mut Output,
+) -> Result<()> {
+    let name = &arguments.name;
+    let whole = [
+        format!("desiredState.workloads.{name}"),
+        format!("effectiveState.workloads.{name}"),
+    ];
+    let mut masks: Vec<&str> = rows::MASKS.to_vec();
+    masks.extend(["updates", blame::PART]);
+    if ankaios_model::names::is_name(name) {
+        masks.extend(whole.iter().map(String::as_str));
+    }
+    let state = link.complete_state(&masks)?;
+    let reasons = Reasons::new(&state);
+    let has_workload = state.at(&["desiredState", "workloads", name]).is_some()
+        || reasons.rows.keys().any(|known| *known.workload == **name);
+    let has_agent = state.at(&["agents", name]).is_some()
+        || reasons.rows.keys().any(|known| *known.agent == **name);
+    if !has_workload && !has_agent {
+        return Err(unknown(name, &state));
+    }
+    let mut parts = Vec::new();
+    if has_workload {
+        let workload = workload(name, &state, &reasons, link);
+        parts.push(("workload", workload));
+    }
+    if has_agent {
+        parts.push(("agent", agent(name, &state, &reasons)));
+    }
+    if arguments.output != Format::Table {
+        return output.result(&document(&object(parts), arguments.output, false));
+    }
+    let mut lines = Vec::new();
+    for (_, part) in &parts {
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
+        lines.extend(all_lines(part));
+    }
+    output.result(&(lines.join("\n") + "\n"))
+}
+
+fn unknown(name: &str, state: &Node) -> CliError {
+    let workloads = entries(state.at(&["desiredState", "workloads"]));
+    let known = workloads
+        .chain(state.entries("agents"))
+        .map(|(name, _)| name);
+    let hint = meant_or(
+        name,
+        known,
+        "'ank get workloads' and 'ank get agents' list the names",
+    );
+    CliError::input(
+        format!("'{name}' does not exist: it is no workload and no agent"),
+        hint,
+    )
+}
+
+/// An entry of a description; without a text there is none.
+fn entry(key: &'static str, text: &str) -> (&'static str, Value) {
+    let text = one_line(text);
+    (key, value((!text.is_empty()).then_some(text)))
+}
+
+/// An entry with a list; without items there is none.
+fn list(key: &'static str, items: Vec<String>) -> (&'static str, Value) {
+    (key, value((!items.is_empty()).then_some(items)))
+}
+
+fn workload(name: &str, state: &Node, reasons: &Reasons, link: &mut dyn ServerLink) -> Value {
+    let of = |part| state.at(&[part, "workloads", name]);
+    let empty = Node::empty();
+    let definition = of("effectiveState").or_else(|| of("desiredState"));
+    let definition = definition.unwrap_or(&empty);
+    let starts = Starts::of(state).ok();
+    let mut instances = Vec::new();
+    for instance in reasons.rows.keys() {
+        if *instance.workload == *name {
+            instances.push(described_instance(instance, reasons, starts.as_ref()));
+        }
+    }
+    if instances.is_empty() {
+        instances.push(object([entry("state", "it has no instance")]));
+    }
+    let mut tags = Vec::new();
+    for (key, tag) in definition.entries("tags") {
+        tags.push(one_line(&format!("{key}={}", text(tag, &[]))));
+    }
+    let mut needs = Vec::new();
+    for (needed, condition) in definition.entries("dependencies") {
+        needs.push(dependency(needed, text(condition, &[]), needed, reasons));
+    }
+    let mut users = Vec::new();
+    for (user, condition) in reasons.users(name) {
+        users.push(dependency(user, condition, name, reasons));
+    }
+    object([
+        entry("workload", name),
+        entry("runtime", text(definition, &["runtime"])),
+        entry("image", image(text(definition, &["runtimeConfig"]))),
+        entry("restartPolicy", text(definition, &["restartPolicy"])),
+        list("tags", tags),
+        ("instances", Value::Sequence(instances)),
+        list("needs", needs),
+        list("neededBy", users),
+        entry("lastUpdate", &last_update(name, state)),
+        entry("usage", &usage(name, reasons, link)),
+        list("lastLines", last_lines(name, reasons, link)),
+    ])
+}
+
+/// The image in the text of a `runtimeConfig`; empty where it names none at the top.
+fn image(config: &str) -> &str {
+    let image = config.lines().find_map(|line| line.strip_prefix("image:"));
+    image.unwrap_or_default().trim().trim_matches(['"', '\''])
+}
+
+fn described_instance(
+    instance: &InstanceName,
+    reasons: &Reasons,
+    starts: Option<&Starts>,
+) -> Value {
+    let row = reasons.explained(instance);
+    let start = starts.and_then(|starts| {
+        let mut all = starts.all.iter();
+        all.find(|start| start.instance == *instance)
+    });
+    let since = match (start, starts) {
+        (Some(start), Some(starts)) => since(start, starts.now),
+        _ => String::new(),
+    };
+    let count = start.map(|start| start.starts).filter(|count| *count > 0);
+    object([
+        entry("agent", &instance.agent),
+        entry("id", &instance.id),
+        entry("state", &row.state),
+        entry("since", &since),
+        entry("info", &row.info),
+        ("starts", value(count)),
+    ])
+}
+
+/// How long ago the last of the known events of a start was.
+fn since(start: &Start, now: u64) -> String {
+    let events = [
+        start.desired,
+        start.waiting,
+        start.starting,
+        start.started,
+        start.running,
+        start.ended,
+    ];
+    let Some(last) = events.into_iter().flatten().max() else {
+        return String::new();
+    };
+    format!("{} ago", duration(now.saturating_sub(last) as f64))
+}
+
+/// A dependency of `shown`: whether the workload `needed` meets the condition.
+fn dependency(shown: &str, condition: &str, needed: &str, reasons: &Reasons) -> String {
+    let awaited = match AddCondition::parse(condition) {
+        Some(AddCondition::Running) => "running",
+        Some(AddCondition::Succeeded) => "succeeded",
+        Some(AddCondition::Failed) => "failed",
+        None => condition,
+    };
+    let is_met = reasons.rows_of(needed).any(|row| row.fulfils(condition));
+    let met = if is_met { "met" } else { "not met" };
+    one_line(&format!("{shown} ({awaited}, {met})"))
+}
+
+/// The newest guarded update of a workload, its phase and reason.
+fn last_update(name: &str, state: &Node) -> String {
+    for (id, update) in updates(state).into_iter().rev() {
+        if update.at(&["workloads", name]).is_none() {
+            continue;
+        }
+        let mut shown = format!("{id}, {}", text(update, &["phase"]));
+        for key in ["accepted", "reason"] {
+            let text = text(update, &[key]);
+            if !text.is_empty() {
+                shown.push_str(&format!(", {text}"));
+            }
+        }
+        return shown;
+    }
+    String::new()
+}
+
+/// What the first instance that runs uses; empty when that is unknown.
+fn usage(name: &str, reasons: &Reasons, link: &mut dyn ServerLink) -> String {
+    let mut instances = reasons.rows.keys();
+    let is_known =
+        |instance: &&InstanceName| *instance.workload == *name && !instance.agent.is_empty();
+    let Some(instance) = instances.find(is_known) else {
+        return String::new();
+    };
+    // A server that cannot tell it has no such part.
+    let Ok(state) = link.complete_state(&[&format!("usage.{}", instance.agent)]) else {
+        return String::new();
+    };
+    let path = ["usage", &*instance.agent, "workloads", name, &*instance.id];
+    state.at(&path).map(sample_text).unwrap_or_default()
+}
+
+/// The last lines of all instances that have a container; none when they do not come in time.
+fn last_lines(name: &str, reasons: &Reasons, link: &mut dyn ServerLink) -> Vec<String> {
+    let mut open = Vec::new();
+    for (instance, row) in &reasons.rows {
+        if *instance.workload == *name && has_container(row) {
+            open.push(instance.clone());
+        }
+    }
+    let mut lines = Vec::new();
+    let request = LogsRequest {
+        instances: open.clone(),
+        follow: None,
+        tail: Some(LOG_LINES),
+        since: None,
+        until: None,
+    };
+    if open.is_empty() || link.request_logs(request).is_err() {
+        return lines;
+    }
+    let until = link.now().checked_add(LOG_MAX);
+    while !open.is_empty() {
+        match link.next(until) {
+            Ok(Some(Incoming::Lines(entries))) => {
+                let printed = entries.iter().filter(|entry| !entry.is_reason);
+                lines.extend(printed.map(|entry| one_line(&entry.message)));
+            }
+            Ok(Some(Incoming::Stopped(instance))) => open.retain(|other| *other != instance),
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => break,
+        }
+    }
+    if !open.is_empty() {
+        link.cancel_logs();
+    }
+    lines
+}
+
+fn agent(name: &str, state: &Node, reasons: &Reasons) -> Value {
+    let agent = state.at(&["agents", name]);
+    let connection = if agent.is_some() {
+        "connected"
+    } else {
+        "not connected"
+    };
+    let empty = Node::empty();
+    let agent = agent.unwrap_or(&empty);
+    let cpu = agent.at(&["status", "cpuUsage"]).and_then(Node::as_number);
+    let memory = agent
+        .at(&["status", "freeMemory"])
+        .and_then(Node::as_number);
+    let cpu = cpu.map(|percent| format!("{percent}%")).unwrap_or_default();
+    let memory = memory.map(|bytes| size(bytes as f64)).unwrap_or_default();
+    let mut tags = Vec::new();
+    for (key, tag) in agent.entries("tags") {
+        tags.push(one_line(&format!("{key}={}", text(tag, &[]))));
+    }
+    let mut workloads = Vec::new();
+    for instance in reasons.rows.keys() {
+        if *instance.agent == *name {
+            let state = reasons.explained(instance).state;
+            workloads.push(format!("{} ({state})", instance.workload));
+        }
+    }
+    object([
+        entry("agent", name),
+        entry("connection", connection),
+        entry("cpuUsage", &cpu),
+        entry("freeMemory", &memory),
+        list("tags", tags),
+        list("workloads", workloads),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{Step, instance, let_need, play, state};
+    use ankaios_model::execution_state::Phase;
+    use ankaios_model::messages::LogEntry;
+
+    fn cluster() -> Node {
+        let mut cluster = state(
+            &["A"],
+            &[
+                ("web", "1", "A", Phase::Running),
+                ("db", "1", "A", Phase::Running),
+                ("api", "1", "B", Phase::PendingWaitingToStart),
+            ],
+        );
+        let_need(
+            &mut cluster,
+            "desiredState",
+            "web",
+            &[("db", "ADD_COND_RUNNING")],
+        );
+        let_need(
+            &mut cluster,
+            "desiredState",
+            "api",
+            &[("web", "ADD_COND_SUCCEEDED")],
+        );
+        let web = cluster.at_mut(&["desiredState", "workloads", "web"]);
+        let web = web.unwrap().as_map_mut().unwrap();
+        web.insert("runtimeConfig", Node::text("image: 'nginx:1'\n"));
+        let times = [
+            ("desired", Node::Number(1_000)),
+            ("starting", Node::Number(2_000)),
+            ("running", Node::Number(5_000)),
+            ("starts", Node::Number(3)),
+        ];
+        let instances = Node::map([(
+            "A",
+            Node::map([("web", Node::map([("1", Node::map(times))]))]),
+        )]);
+        let timings = Node::map([("now", Node::Number(65_000)), ("instances", instances)]);
+        let update = Node::map([
+            ("phase", Node::text("GOOD")),
+            ("workloads", Node::map([("web", Node::empty())])),
+        ]);
+        let map = cluster.as_map_mut().unwrap();
+        map.insert("timings", timings);
+        map.insert("updates", Node::map([("2", update)]));
+        cluster
+    }
+
+    fn described(name: &str, steps: Vec<Step>) -> Result<String, (String, String)> {
+        let arguments = DescribeArguments {
+            output: Format::Table,
+            name: name.to_owned(),
+        };
+        let played = play(None, steps, |link, output| print(&arguments, link, output));
+        let out = played.out;
+        let result = played.result.map(|()| out);
+        result.map_err(|error| (error.to_string(), error.hint()))
+    }
+
+    // [utest->swdd~cli-describes-one-object~1]
+    #[test]
+    fn description_of_a_workload_has_all_that_is_known() {
+        let web = instance("web.1.A");
+        let line = LogEntry {
+            instance: web.clone(),
+            message: "ready".to_owned(),
+            is_reason: false,
+        };
+        let used = Node::map([("pids", Node::Number(3))]);
+        let used = Node::map([("web", Node::map([("1", used)]))]);
+        let usage = Node::map([("A", Node::map([("workloads", used)]))]);
+        let steps = vec![
+            Step::State(cluster()),
+            Step::State(Node::map([("usage", usage)])),
+            Step::Logs(vec![web.clone()]),
+            Step::Log(Incoming::Lines(vec![line])),
+            Step::Log(Incoming::Stopped(web)),
+        ];
+        let text = described("web", steps).unwrap();
+        let expected = "\
+workload: web
+runtime: podman
+image: nginx:1
+instances:
+- agent: A
+  id: '1'
+  state: Running(Ok)
+  since: 1m0s ago
+  starts: 3
+needs:
+- db (running, met)
+neededBy:
+- api (succeeded, not met)
+lastUpdate: 2, GOOD
+";
+        assert!(text.starts_with(expected), "{text}");
+        assert!(text.contains("pids 3"), "{text}");
+        assert!(text.ends_with("lastLines:\n- ready\n"), "{text}");
+    }
+
+    #[test]
+    fn description_of_an_agent_names_its_workloads() {
+        let text = described("A", vec![Step::State(cluster())]).unwrap();
+        let expected = "agent: A\nconnection: connected\nworkloads:\n- db (Running(Ok))\n- web (Running(Ok))\n";
+        assert_eq!(text, expected);
+        let text = described("B", vec![Step::State(cluster())]).unwrap();
+        assert!(text.contains("connection: not connected\n"), "{text}");
+    }
+
+    #[test]
+    fn description_of_an_unknown_name_says_what_was_meant() {
+        let error = described("wbe", vec![Step::State(cluster())]).unwrap_err();
+        assert_eq!(
+            error.0,
+            "'wbe' does not exist: it is no workload and no agent"
+        );
+        assert_eq!(error.1, "did you mean 'web'?");
+    }
+}
