@@ -6,6 +6,7 @@
 
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::names::InstanceName;
+use ankaios_model::reason::Reason;
 use ankaios_runtime::{ContainerId, RuntimeConnector};
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +18,9 @@ struct EndRecord {
     boot: String,
     succeeded: bool,
     info: String,
+    /// A text of [`Reason`]; older agents write none.
+    #[serde(default)]
+    reason: String,
 }
 
 /// Keeps how the container `id` of the instance ended during this `boot`.
@@ -32,6 +36,7 @@ pub(crate) fn keep(
         boot: boot.to_owned(),
         succeeded: state.phase == Phase::Succeeded,
         info: state.additional_info.to_string(),
+        reason: state.reason.as_str().to_owned(),
     };
     let text = serde_json::to_string(&record).unwrap_or_default(); // Texts always can be written.
     connector.note_end(instance, &text);
@@ -55,7 +60,8 @@ pub(crate) fn kept(
     };
     Some((
         ContainerId(record.container.into()),
-        ExecutionState::with_info(phase, record.info),
+        ExecutionState::with_info(phase, record.info)
+            .because(Reason::parse(&record.reason).unwrap_or_default()),
     ))
 }
 

@@ -4,11 +4,13 @@
 //! `metrics`, received by `scheduler`.
 
 use super::state_checker::ListResult;
-use ankaios_model::execution_state::{ExecutionState, WorkloadState};
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::messages::{AddedWorkload, FromServer};
 use ankaios_model::names::{InstanceName, Name};
 use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::reason::Reason;
 use ankaios_platform::limits::ADDITIONAL_INFO_MAX;
+use ankaios_runtime::probes::short_info;
 use crossbeam_channel::Sender;
 
 /// An event for the scheduler.
@@ -53,7 +55,33 @@ pub struct PreparationReport {
     /// There is no further try.
     pub(crate) is_final: bool,
     /// What is shown of it while it waits.
-    pub(crate) note: String,
+    pub(crate) note: Note,
+}
+
+/// What is shown of an instance beside its phase.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Note {
+    pub(crate) reason: Reason,
+    pub(crate) prepared: PrepareLevel,
+    pub(crate) text: String,
+}
+
+impl Note {
+    pub(crate) fn new(reason: Reason, text: impl Into<String>) -> Self {
+        Self {
+            reason,
+            text: text.into(),
+            ..Self::default()
+        }
+    }
+
+    /// The state with this note; a long text is cut.
+    pub(crate) fn state(self, phase: Phase) -> ExecutionState {
+        let mut state = ExecutionState::with_info(phase, short_info(self.text));
+        state.reason = self.reason;
+        state.prepared = self.prepared;
+        state
+    }
 }
 
 /// What the scheduler knows for the metrics.

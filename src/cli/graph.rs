@@ -10,12 +10,12 @@ use super::modes::named;
 use super::output::{Column, Output, TooWide, View, object, one_line, value};
 use super::rows::{self, MASKS};
 use super::session::ServerLink;
-use ankaios_model::execution_state::{
-    GONE_PREFIX, INACTIVE_PREFIX, PARTS_SEPARATOR, is_unmet_dependency,
-};
+use ankaios_model::execution_state::PARTS_SEPARATOR;
 use ankaios_model::modes::{MODES_TAG, NOT_IN_MODE, mode_names};
 use ankaios_model::node::Node;
-use ankaios_model::prepare_level::{PREPARE_PREFIX, PREPARED_PREFIX};
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::reason;
+use ankaios_model::workload::AddCondition;
 use serde_yaml::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -95,16 +95,12 @@ impl Workload {
             return outside.clone();
         }
         // The last results of their conditions stand behind the states.
-        let conditions = self
-            .rows
-            .iter()
-            .map(|row| row.info.as_str())
-            .filter(|info| is_about_condition(info));
+        let conditions = self.rows.iter().filter(|row| is_about_condition(row));
         let states = self
             .rows
             .iter()
             .map(|row| row.state.clone())
-            .chain(conditions.map(without_dependencies));
+            .chain(conditions.map(|row| self.without_dependencies(&row.info)));
         let states = states.collect::<Vec<_>>().join(", ");
         if states.is_empty() {
             "does not exist".to_owned()
@@ -112,30 +108,27 @@ impl Workload {
             states
         }
     }
+
+    /// An additional info without the dependencies that it names: the graph has a row for each.
+    fn without_dependencies(&self, info: &str) -> String {
+        let mut named = BTreeSet::new();
+        for (name, condition) in &self.needs {
+            if let Some(condition) = AddCondition::parse(condition) {
+                named.insert(reason::waits_for(name, condition));
+            }
+        }
+        let parts: Vec<&str> = info
+            .split(PARTS_SEPARATOR)
+            .filter(|part| !named.contains(*part))
+            .collect();
+        parts.join(PARTS_SEPARATOR)
+    }
 }
 
-/// Whether an additional info is about the workload's `lifecycle:` block: a condition, or how far
-/// its start is prepared.
-fn is_about_condition(info: &str) -> bool {
-    let begins = [
-        "ready: ",
-        "alive: ",
-        GONE_PREFIX,
-        "precondition: ",
-        INACTIVE_PREFIX,
-        PREPARED_PREFIX,
-        PREPARE_PREFIX,
-    ];
-    begins.iter().any(|begin| info.starts_with(begin))
-}
-
-/// An additional info without the dependencies that are waited for: the graph has a row for each.
-fn without_dependencies(info: &str) -> String {
-    let parts: Vec<&str> = info
-        .split(PARTS_SEPARATOR)
-        .filter(|part| !is_unmet_dependency(part))
-        .collect();
-    parts.join(PARTS_SEPARATOR)
+/// Whether the info of an instance is about the workload's `lifecycle:` block: a condition, or how
+/// far its start is prepared.
+fn is_about_condition(row: &rows::Row) -> bool {
+    row.reason.is_of_lifecycle() || row.prepared != PrepareLevel::None
 }
 
 /// A row of a tree: name, what of it is needed, whether that is so, agent, timing, state.
@@ -466,6 +459,7 @@ mod tests {
     use crate::blame::tests::assert_documented;
     use crate::tests::{Step, let_need, play, state};
     use ankaios_model::execution_state::Phase;
+    use ankaios_model::reason::Reason;
 
     /// The cluster of the demo: `logger` needs `storage`, which needs `init`; `handler` waits for
     /// its failure.
@@ -720,7 +714,7 @@ flowchart LR
                 "A",
                 "prepared: INIT; waits for 'storage' to fail",
             ),
-            ("logger", "B", "prepare: no such image, retry in 4 s"),
+            ("logger", "B", "there is no such image, retry in 4 s"),
         ] {
             let at = ["workloadStates", agent, workload, "1"];
             let place = at.iter().fold(&mut state, |place, key| {
@@ -731,6 +725,15 @@ flowchart LR
                 .unwrap()
                 .insert("additionalInfo".to_owned(), Node::text(info));
         }
+        let logger = ["workloadStates", "B", "logger", "1"];
+        let place = logger.iter().fold(&mut state, |place, key| {
+            place.as_map_mut().unwrap().get_mut(*key).unwrap()
+        });
+        let reason = Reason::PreparationFailed.as_str();
+        place
+            .as_map_mut()
+            .unwrap()
+            .insert("reason".to_owned(), Node::text(reason));
         let graph = Graph::of(&state);
         assert_eq!(
             graph.workloads["storage"].state(),
@@ -744,7 +747,7 @@ flowchart LR
         assert!(
             graph.workloads["logger"]
                 .state()
-                .ends_with(", prepare: no such image, retry in 4 s")
+                .ends_with(", there is no such image, retry in 4 s")
         );
     }
 

@@ -6,13 +6,12 @@
 
 use super::args::Format;
 use super::output::{Column, View, one_line, some_of};
-use ankaios_model::execution_state::{
-    ExecutionState, INACTIVE_PREFIX, PARTS_SEPARATOR, Phase, WorkloadState,
-};
-use ankaios_model::modes::NOT_IN_MODE;
+use ankaios_model::execution_state::{ExecutionState, PARTS_SEPARATOR, Phase, WorkloadState};
 use ankaios_model::names::{InstanceName, of_workload};
 use ankaios_model::nearest::meant;
 use ankaios_model::node::Node;
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::reason::Reason;
 use ankaios_model::workload::{AddCondition, DeleteCondition};
 use serde_yaml::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +37,10 @@ pub(crate) struct Row {
     pub(crate) phase: Option<Phase>,
     /// As it is shown, for example `Running(Ok)`.
     pub(crate) state: String,
+    /// Why it is in this state, where programs decide by that.
+    pub(crate) reason: Reason,
+    /// How far its start is prepared while it waits.
+    pub(crate) prepared: PrepareLevel,
     /// One line of any length.
     pub(crate) info: String,
     /// How long it has been running; empty when that is unknown.
@@ -51,7 +54,17 @@ impl Row {
     pub(crate) fn update(&mut self, state: &ExecutionState) {
         self.phase = Some(state.phase);
         self.state = state.phase.to_string();
+        self.reason = state.reason;
+        self.prepared = state.prepared;
         self.info = one_line(&state.additional_info);
+    }
+
+    /// The state, unless it is one of a newer server.
+    pub(crate) fn execution_state(&self) -> Option<ExecutionState> {
+        let mut state = ExecutionState::with_info(self.phase?, self.info.as_str());
+        state.reason = self.reason;
+        state.prepared = self.prepared;
+        Some(state)
     }
 
     /// Whether it has not ended, and is not left out.
@@ -81,19 +94,31 @@ pub(crate) fn rows(state: &Node) -> BTreeMap<InstanceName, Row> {
 fn row(state: &Node) -> Row {
     let name = text(state, &["state"]);
     let sub_state = text(state, &["subState"]);
-    let phase = Phase::parse(name, sub_state);
-    // States of a newer server are shown unchanged.
-    let shown = match phase {
-        Some(phase) => phase.to_string(),
-        None if name == sub_state => name.to_owned(),
-        None => format!("{name}({sub_state})"),
+    let info = one_line(text(state, &["additionalInfo"]));
+    let Some(phase) = Phase::parse(name, sub_state) else {
+        // States of a newer server are shown unchanged.
+        let shown = if name == sub_state {
+            name.to_owned()
+        } else {
+            format!("{name}({sub_state})")
+        };
+        return Row {
+            state: shown,
+            info,
+            ..Row::default()
+        };
     };
-    Row {
-        phase,
-        state: shown,
-        info: one_line(text(state, &["additionalInfo"])),
-        ..Row::default()
+    // A server without reasons sends only the text.
+    let mut known = ExecutionState::from_text(phase, info);
+    if let Some(reason) = Reason::parse(text(state, &["reason"])) {
+        known.reason = reason;
     }
+    if let Some(level) = PrepareLevel::parse(text(state, &["prepared"])) {
+        known.prepared = level;
+    }
+    let mut row = Row::default();
+    row.update(&known);
+    row
 }
 
 /// The runtime of the workload called `name` on `agent`. The effective state comes first: there a
@@ -206,9 +231,8 @@ impl Reasons {
                 if self.rows_of(needed).any(|row| row.fulfils(condition)) {
                     continue;
                 }
-                let is_inactive = |row: &Row| {
-                    row.info.starts_with(INACTIVE_PREFIX) || row.info.starts_with(NOT_IN_MODE)
-                };
+                let is_inactive =
+                    |row: &Row| matches!(row.reason, Reason::Inactive | Reason::NotInMode);
                 if self.rows_of(needed).any(is_inactive) {
                     return true;
                 }
@@ -286,7 +310,7 @@ impl Reasons {
         if !states.is_empty() {
             let mut shown = format!("is {}", states.join(", "));
             let mut rows = self.rows_of(needed);
-            if let Some(row) = rows.find(|row| row.info.starts_with(NOT_IN_MODE)) {
+            if let Some(row) = rows.find(|row| row.reason == Reason::NotInMode) {
                 shown.push_str(&format!(" ({})", row.info));
             }
             return shown;
@@ -498,6 +522,30 @@ mod tests {
         ] {
             reasons.rows.insert(web.clone(), waits(by_agent));
             assert_eq!(reasons.explained(&web).info, expected, "{by_agent}");
+        }
+    }
+
+    // [utest->swdd~api-reasons-of-workload-states~1]
+    #[test]
+    fn reason_of_a_row_comes_from_the_text_only_without_a_field() {
+        for (reason, info, expected) in [
+            (None, "inactive: no camera", Reason::Inactive),
+            (Some("INACTIVE"), "there is no camera", Reason::Inactive),
+            (Some("NONE"), "inactive: no camera", Reason::None),
+            (Some("77"), "inactive: no camera", Reason::Inactive),
+            (None, "", Reason::None),
+        ] {
+            let mut texts = vec![
+                ("state", "Pending"),
+                ("subState", "WaitingToStart"),
+                ("additionalInfo", info),
+            ];
+            texts.extend(reason.map(|reason| ("reason", reason)));
+            let node = Node::map(texts.into_iter().map(|(key, text)| (key, Node::text(text))));
+            let row = row(&node);
+            assert_eq!(row.reason, expected, "{reason:?}: {info}");
+            let state = row.execution_state().unwrap();
+            assert_eq!((state.reason, &*state.additional_info), (expected, info));
         }
     }
 

@@ -196,7 +196,7 @@ pub(crate) fn instance(text: &str) -> InstanceName {
 
 /// A reported state.
 pub(crate) fn reported(name: &str, phase: Phase, info: &str) -> WorkloadState {
-    WorkloadState::new(instance(name), ExecutionState::with_info(phase, info))
+    WorkloadState::new(instance(name), ExecutionState::from_text(phase, info))
 }
 
 /// The response that these instances start and end.

@@ -708,11 +708,8 @@ impl WaitState {
             if row.runtime.is_empty() {
                 row.runtime = rows::runtime(now, &instance.workload, &instance.agent);
             }
-            match row.phase {
-                Some(phase) => present.push(WorkloadState::new(
-                    instance.clone(),
-                    ExecutionState::with_info(phase, row.info.as_str()),
-                )),
+            match row.execution_state() {
+                Some(state) => present.push(WorkloadState::new(instance.clone(), state)),
                 None if row.state.is_empty() => {
                     row.update(&ExecutionState::plain(Phase::PendingInitial))
                 }
@@ -789,8 +786,7 @@ impl WaitState {
 
     /// The state of an instance as far as it is known.
     fn state(&self, instance: &InstanceName) -> Option<ExecutionState> {
-        let row = self.reasons.rows.get(instance)?;
-        Some(ExecutionState::with_info(row.phase?, row.info.as_str()))
+        self.reasons.rows.get(instance)?.execution_state()
     }
 
     fn is_outstanding(&self, instance: &InstanceName) -> bool {

@@ -306,11 +306,18 @@ pub fn config_node(item: &ConfigItem) -> Node {
 
 /// The tree of the state of one instance.
 pub fn execution_state_node(state: &ExecutionState) -> Node {
-    Node::object([
+    let mut entries = vec![
         ("state", Node::text(state.phase.state())),
         ("subState", Node::text(state.phase.sub_state())),
         ("additionalInfo", Node::text(state.additional_info.clone())),
-    ])
+    ];
+    if let Some(reason) = state.sent_reason() {
+        entries.push(("reason", Node::text(reason.as_str())));
+    }
+    if let Some(level) = state.sent_level() {
+        entries.push(("prepared", Node::text(level.as_str())));
+    }
+    Node::object(entries)
 }
 
 /// The tree of one agent.
@@ -350,7 +357,7 @@ impl DesiredState {
 }
 
 impl WorkloadStates {
-    /// The tree `<agent>.<workload>.<id>.{state,subState,additionalInfo}`.
+    /// The tree `<agent>.<workload>.<id>.{state,subState,additionalInfo,reason,prepared}`.
     pub fn node(&self) -> Node {
         let all: Vec<_> = self.entries.iter().collect();
         Node::map(

@@ -3,37 +3,14 @@
 //! Thread: none, plain values.
 
 use super::names::InstanceName;
+use super::prepare_level::PrepareLevel;
+use super::reason::Reason;
 use super::workload::{AddCondition, DeleteCondition};
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-/// Begins the additional info of a stopping state that others wait for, because its `gone`
-/// condition does not hold yet. Agents of this project on other nodes recognise it.
-pub const GONE_PREFIX: &str = "gone: ";
-
-/// Begins the additional info of a workload that is not relevant on its node.
-pub const INACTIVE_PREFIX: &str = "inactive: ";
-
-/// Begins the additional info of a workload that its agent does not restart any more.
-pub const NO_MORE_RESTARTS: &str = "No more restarts: ";
-
 /// Between the parts of an additional info.
 pub const PARTS_SEPARATOR: &str = "; ";
-
-/// Begins the part of an additional info that names a workload which is waited for.
-pub const WAITS_PREFIX: &str = "waits for '";
-
-/// Follows the name of a workload that is waited for, if that one is blocked itself.
-pub const MAY_NOT_RUN: &str = "', which may not run";
-
-/// Whether this part of an additional info names an unmet dependency. A blocked one is none:
-/// waiting for it is in vain until its conditions change.
-pub fn is_unmet_dependency(part: &str) -> bool {
-    let Some(waited_for) = part.strip_prefix(WAITS_PREFIX) else {
-        return false;
-    };
-    !waited_for.ends_with(MAY_NOT_RUN)
-}
 
 /// State of one workload instance.
 // [impl->swdd~api-workload-states-supported-states~1]
@@ -41,6 +18,11 @@ pub fn is_unmet_dependency(part: &str) -> bool {
 pub struct ExecutionState {
     /// What it is doing.
     pub phase: Phase,
+    /// The cause, for programs.
+    // [impl->swdd~api-reasons-of-workload-states~1]
+    pub reason: Reason,
+    /// How far its start is prepared while it waits.
+    pub prepared: PrepareLevel,
     /// The cause, for people; may be empty.
     // [impl->swdd~api-workload-state-additional-information~1]
     pub additional_info: Arc<str>,
@@ -135,6 +117,11 @@ impl Phase {
         self.state() == "Pending"
     }
 
+    /// Any `Stopping` sub-state.
+    pub fn is_stopping(self) -> bool {
+        self.state() == "Stopping"
+    }
+
     /// Whether the container has come to its end, well or badly.
     pub fn has_ended(self) -> bool {
         matches!(self, Self::Succeeded | Self::FailedExecFailed)
@@ -184,18 +171,22 @@ impl ExecutionState {
     /// A state without additional info.
     pub fn plain(phase: Phase) -> Self {
         static NONE: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(""));
-        Self {
-            phase,
-            additional_info: NONE.clone(),
-        }
+        Self::with_info(phase, NONE.clone())
     }
 
     /// A state with additional info.
     pub fn with_info(phase: Phase, info: impl Into<Arc<str>>) -> Self {
         Self {
             phase,
+            reason: Reason::None,
+            prepared: PrepareLevel::None,
             additional_info: info.into(),
         }
+    }
+
+    /// This state for a reason.
+    pub fn because(self, reason: Reason) -> Self {
+        Self { reason, ..self }
     }
 
     /// The start of the workload was requested from the runtime.
@@ -233,29 +224,21 @@ impl ExecutionState {
         }
     }
 
-    /// The state without the text for people: only a prefix remains by which others decide.
+    /// The state without what is for people.
     pub fn without_text(&self) -> Self {
-        let prefix = [GONE_PREFIX, INACTIVE_PREFIX]
-            .into_iter()
-            .find(|prefix| self.additional_info.starts_with(prefix));
-        prefix.map_or_else(
-            || Self::plain(self.phase),
-            |prefix| Self::with_info(self.phase, prefix),
-        )
+        Self::plain(self.phase).because(self.reason)
     }
 
     /// Whether the workload is not relevant on its node, so that nothing should wait for it.
     pub fn is_inactive(&self) -> bool {
-        self.phase == Phase::PendingWaitingToStart
-            && self.additional_info.starts_with(INACTIVE_PREFIX)
+        self.phase == Phase::PendingWaitingToStart && self.reason == Reason::Inactive
     }
 
     /// Whether the state of a dependent allows to stop what it depends on: as its phase says,
     /// unless a `gone` condition is awaited.
     pub fn fulfils_delete(&self, condition: DeleteCondition) -> bool {
-        let awaited =
-            self.phase.state() == "Stopping" && self.additional_info.starts_with(GONE_PREFIX);
-        !awaited && self.phase.fulfils_delete(condition)
+        let awaits_gone = self.phase.is_stopping() && self.reason == Reason::Gone;
+        !awaits_gone && self.phase.fulfils_delete(condition)
     }
 
     /// The state that follows this one when `incoming` is reported: during a stop, what the

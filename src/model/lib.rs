@@ -23,6 +23,7 @@ pub mod names;
 pub mod nearest;
 pub mod node;
 pub mod prepare_level;
+pub mod reason;
 pub mod runtime_config;
 pub mod shown_text;
 pub mod trial;

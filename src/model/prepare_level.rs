@@ -4,11 +4,6 @@
 
 use super::names::named_enum;
 
-/// Begins the additional info of a workload that waits and is prepared; the level follows.
-pub const PREPARED_PREFIX: &str = "prepared: ";
-/// Begins that of one that could not be prepared; the reason follows.
-pub const PREPARE_PREFIX: &str = "prepare: ";
-
 named_enum! {
     /// How much of a start is done while the workload still waits. Each level includes those before
     /// it.
@@ -23,5 +18,18 @@ named_enum! {
         Create = "CREATE",
         /// The container is initialised: its first process waits to be started.
         Init = "INIT",
+    }
+}
+
+impl PrepareLevel {
+    /// The number on the wire.
+    pub fn number(self) -> u64 {
+        self as u64
+    }
+
+    /// Finds the level with this number; `None` for one of a newer program.
+    pub fn from_number(number: u64) -> Option<Self> {
+        let index = usize::try_from(number).ok()?;
+        Self::ALL.get(index).copied()
     }
 }

@@ -6,13 +6,11 @@
 //!
 //! Thread: none, a plain value; `server` judges with it, and `main` of `ank`. Time is passed in.
 
-use super::execution_state::{
-    ExecutionState, INACTIVE_PREFIX, NO_MORE_RESTARTS, PARTS_SEPARATOR, Phase, is_unmet_dependency,
-};
+use super::execution_state::{ExecutionState, Phase};
 use super::guarded_update::AGENT_PREFIX;
 use super::lifecycle::{OnFailure, Terms};
 use super::names::{InstanceName, Name};
-use super::prepare_level::{PREPARE_PREFIX, PREPARED_PREFIX};
+use super::reason::Reason;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -91,20 +89,10 @@ impl Judged {
     }
 
     fn may_not_run(&self) -> bool {
-        let info = &self.state.additional_info;
-        if self.state.phase != Phase::PendingWaitingToStart || info.is_empty() {
+        if self.state.phase != Phase::PendingWaitingToStart || !self.state.reason.is_block() {
             return false;
         }
-        // What blocks it comes first; then how far it is prepared, and the dependencies that it
-        // waits for.
-        let first = info.split(PARTS_SEPARATOR).next().unwrap_or_default();
-        let is_prepared = [PREPARED_PREFIX, PREPARE_PREFIX]
-            .iter()
-            .any(|prefix| first.starts_with(prefix));
-        if is_prepared || is_unmet_dependency(first) {
-            return false;
-        }
-        !self.candidate.ran || info.starts_with(INACTIVE_PREFIX)
+        !self.candidate.ran || self.state.is_inactive()
     }
 
     fn standing(&self, now: Instant) -> Standing {
@@ -186,8 +174,7 @@ impl Judged {
         let has_failed = match self.state.phase {
             Phase::PendingStartingFailed => true,
             Phase::FailedExecFailed => {
-                self.candidate.is_never_restarted
-                    || self.state.additional_info.starts_with(NO_MORE_RESTARTS)
+                self.candidate.is_never_restarted || self.state.reason == Reason::NoMoreRestarts
             }
             _ => false,
         };

@@ -6,7 +6,7 @@
 
 use super::plan::Difference;
 use super::settings::ModeSettings;
-use ankaios_model::execution_state::{ExecutionState, NO_MORE_RESTARTS, Phase, WorkloadState};
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::limits::EXCERPT_MAX;
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::modes::{
@@ -15,6 +15,7 @@ use ankaios_model::modes::{
 };
 use ankaios_model::names::{InstanceName, Name, excerpt, is_name};
 use ankaios_model::node::Node;
+use ankaios_model::reason::Reason;
 use ankaios_model::validation::NAME_RULE;
 use ankaios_model::workload::{ConfigItem, RestartPolicy, Workload};
 use std::collections::{BTreeMap, BTreeSet};
@@ -241,7 +242,7 @@ impl Modes {
 
     /// The state of a workload outside of the current mode.
     pub(crate) fn outside(&self) -> ExecutionState {
-        ExecutionState::with_info(Phase::NotScheduled, self.info.clone())
+        ExecutionState::with_info(Phase::NotScheduled, self.info.clone()).because(Reason::NotInMode)
     }
 
     // --------------------------------------------------------------- failures
@@ -304,7 +305,7 @@ fn tagged(workloads: &Placed) -> impl Iterator<Item = (&Name, &String)> {
 fn is_final_failure(state: &ExecutionState, policy: RestartPolicy) -> bool {
     match state.phase {
         Phase::FailedExecFailed => {
-            policy == RestartPolicy::Never || state.additional_info.starts_with(NO_MORE_RESTARTS)
+            policy == RestartPolicy::Never || state.reason == Reason::NoMoreRestarts
         }
         Phase::FailedLost | Phase::PendingStartingFailed => true,
         _ => false,

@@ -5,19 +5,17 @@
 //! wanted.
 
 use super::state_view::{present, put_instance};
-use ankaios_model::execution_state::{ExecutionState, PARTS_SEPARATOR, Phase};
+use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::mask_tree::Wanted;
 use ankaios_model::names::InstanceName;
 use ankaios_model::node::{Entries, Node};
-use ankaios_model::prepare_level::{PREPARED_PREFIX, PrepareLevel};
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::reason::Reason;
 use ankaios_platform::clock::{Clock, SystemClock};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
-
-/// Begins the additional info of a container that runs and is not ready.
-const READY_PREFIX: &str = "ready: ";
 
 /// The times of all instances.
 #[derive(Debug)]
@@ -143,23 +141,9 @@ fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How far the start is prepared, where the info shows that.
-fn prepared(info: &str) -> Option<PrepareLevel> {
-    info.split(PARTS_SEPARATOR)
-        .filter_map(|part| part.strip_prefix(PREPARED_PREFIX))
-        .last()
-        .and_then(PrepareLevel::parse)
-}
-
 impl StartTimes {
-    fn report(
-        &mut self,
-        ExecutionState {
-            phase,
-            additional_info: info,
-        }: &ExecutionState,
-        now: Moment,
-    ) {
+    fn report(&mut self, state: &ExecutionState, now: Moment) {
+        let phase = state.phase;
         let is_begin = match phase {
             Phase::PendingInitial | Phase::PendingWaitingToStart | Phase::PendingStarting => true,
             // Only the newest state is reported after a lost connection, which may be that of a
@@ -173,14 +157,16 @@ impl StartTimes {
         match phase {
             Phase::PendingWaitingToStart => {
                 self.waiting.get_or_insert(now);
-                self.prepared = prepared(info).or(self.prepared);
+                if state.prepared != PrepareLevel::None {
+                    self.prepared = Some(state.prepared);
+                }
             }
             Phase::PendingStarting => {
                 if self.starting.is_none() {
                     self.starting = Some(now);
                     self.starts = self.starts.saturating_add(1);
                 }
-                if info.starts_with(READY_PREFIX) {
+                if state.reason == Reason::Ready {
                     self.started.get_or_insert(now);
                 }
             }
@@ -256,7 +242,7 @@ mod tests {
         for ((phase, info), now) in reports.iter().zip(2..) {
             timings.report(
                 &instance,
-                &ExecutionState::with_info(*phase, *info),
+                &ExecutionState::from_text(*phase, *info),
                 at(&timings, now),
                 true,
             );

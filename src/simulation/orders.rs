@@ -9,9 +9,10 @@ use super::engine::{SimEngine, removes_itself};
 use ankaios_agent::events::SchedulerEvent;
 use ankaios_agent::scheduler::Scheduler;
 use ankaios_fakes::manual_clock::ManualClock;
-use ankaios_model::execution_state::{ExecutionState, GONE_PREFIX, Phase, WorkloadState};
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::messages::{AddedWorkload, FromServer};
 use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::reason::Reason;
 use ankaios_model::workload::{AddCondition, DeleteCondition, Workload};
 use ankaios_runtime::ListedContainer;
 use std::collections::{BTreeMap, BTreeSet};
@@ -576,7 +577,7 @@ fn lets_stop(state: &ExecutionState, condition: DeleteCondition) -> bool {
     let phase = state.phase;
     match condition {
         _ if phase == Phase::StoppingWaitingToStop => false,
-        _ if phase.state() == "Stopping" && state.additional_info.starts_with(GONE_PREFIX) => false,
+        _ if phase.is_stopping() && state.reason == Reason::Gone => false,
         _ if matches!(phase, Phase::PendingWaitingToStart | Phase::Removed) => true,
         DeleteCondition::Running => phase == Phase::Running,
         DeleteCondition::NotPendingNorRunning => !phase.is_pending() && phase != Phase::Running,

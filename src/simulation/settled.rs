@@ -11,6 +11,7 @@ use super::wishes::not_in_force;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::reason::Reason;
 use ankaios_model::workload::{AddCondition, RestartPolicy, Workload};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -213,8 +214,7 @@ fn workload(
     // What does not answer any more has failed however it ends, also if its engine had not told in
     // time that it had just ended well.
     let was_given_up = |found: &Container| {
-        let by_check =
-            phase == Phase::FailedExecFailed && state.additional_info.starts_with("alive: ");
+        let by_check = phase == Phase::FailedExecFailed && state.reason == Reason::Alive;
         by_check
             && node
                 .life

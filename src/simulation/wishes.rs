@@ -8,10 +8,11 @@ use super::guards::pending;
 use super::modes;
 use ankaios_model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use ankaios_model::complete_state::{DesiredState, desired_state_from_node};
-use ankaios_model::execution_state::{ExecutionState, GONE_PREFIX, Phase, WorkloadState};
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::guarded_update::UpdatePhase;
 use ankaios_model::messages::{AddedWorkload, Request, RequestContent, UpdateState};
 use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::reason::Reason;
 use ankaios_model::workload::{AddCondition, Workload};
 use ankaios_server::ServerLoop;
 use std::collections::{BTreeMap, BTreeSet};
@@ -418,9 +419,8 @@ impl Wishes {
             .into_iter()
             .chain(stopping.map(|(old, _)| old));
         let stops = |state: &ExecutionState| {
-            let waits = state.phase == Phase::StoppingWaitingToStop
-                || state.additional_info.starts_with(GONE_PREFIX);
-            let stops = state.phase.state() == "Stopping" && !waits;
+            let waits = state.phase == Phase::StoppingWaitingToStop || state.reason == Reason::Gone;
+            let stops = state.phase.is_stopping() && !waits;
             stops || state.phase == Phase::AgentDisconnected
         };
         let is_old = |old: &InstanceName| {

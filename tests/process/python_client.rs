@@ -82,6 +82,12 @@ fn states_are_broadcast_to_other_agents_and_to_the_cli_connection() {
     scenario("states_are_broadcast_to_other_agents_and_to_the_cli_connection");
 }
 
+// [stest->swdd~api-reasons-of-workload-states~1]
+#[test]
+fn state_without_a_reason_has_that_of_its_text() {
+    scenario("state_without_a_reason_has_that_of_its_text");
+}
+
 #[test]
 fn complete_state_with_and_without_masks() {
     scenario("complete_state_with_and_without_masks");

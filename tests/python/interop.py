@@ -124,6 +124,48 @@ def states_are_broadcast_to_other_agents_and_to_the_cli_connection(address):
         pass
 
 
+def state_without_a_reason_has_that_of_its_text(address):
+    snake, bear = agent(address, "snake"), agent(address, "bear")
+    boss = commander(address)
+    newer = len(base.Reason.keys())
+    waits = {"pending": base.PENDING_WAITING_TO_START}
+    failed = {"failed": base.FAILED_EXEC_FAILED}
+    gone = {"stopping": base.STOPPING_REQUESTED_AT_RUNTIME}
+    # Of an agent without reasons, or with one that is newer than the server, the text counts; else the reason does.
+    for kind, info, reason, expected in [
+        (waits, "inactive: no camera", None, base.REASON_INACTIVE),
+        (waits, "no camera here", base.REASON_INACTIVE, base.REASON_INACTIVE),
+        (waits, "inactive: no camera", base.REASON_NONE, base.REASON_NONE),
+        (waits, "precondition: no key", newer, base.REASON_PRECONDITION),
+        (waits, "of another implementation", None, base.REASON_BLOCKED),
+        (waits, "", None, None),
+        (gone, "gone: /run/lock exists", None, base.REASON_GONE),
+        (gone, "/run/lock exists", base.REASON_GONE, base.REASON_GONE),
+        (failed, "No more restarts: Exit code: '1'", None, base.REASON_NO_MORE_RESTARTS),
+        (failed, "Exit code: '1'", None, None),
+    ]:
+        state = state_of("first", "snake", FIRST, info=info, **kind)
+        if reason is not None:
+            state.executionState.reason = reason
+        snake.send(updateWorkloadState=api.UpdateWorkloadState(workloadStates=[state]))
+
+        def arrived(state):
+            same = all(getattr(state, name) == number for name, number in kind.items())
+            found = state.reason if state.HasField("reason") else None
+            return same and state.additionalInfo == info and found == expected
+
+        def read():
+            got = boss.complete_state("workloadStates.snake").workloadStates.agentStateMap["snake"]
+            return arrived(got.wlNameStateMap["first"].idStateMap[instance("first", "snake", FIRST).id])
+
+        wait(read)
+        # Others are sent the reason as well, whoever has found it out.
+        while True:
+            states = bear.skip_to("updateWorkloadState").workloadStates
+            if any(arrived(state.executionState) for state in states):
+                break
+
+
 def complete_state_with_and_without_masks(address):
     boss = commander(address)
     state = boss.complete_state()

@@ -6,6 +6,7 @@
 use super::staging::{is_prepared, surplus_of};
 use super::workloads::{Existing, Waits, Workloads, removed};
 use crate::end_record;
+use crate::events::Note;
 use crate::scheduler::conditions::Gate;
 use crate::state_checker::KnownEnd;
 use crate::workload::Held;
@@ -14,12 +15,12 @@ use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::lifecycle::Check;
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::Name;
+use ankaios_model::reason::{READY_PREFIX, Reason};
 use ankaios_model::workload::Workload;
 use ankaios_platform::clock::Clock;
 use ankaios_platform::logging::log_source;
 use ankaios_runtime::ListedContainer;
 use ankaios_runtime::container_records::{Noted, leave_strangers};
-use ankaios_runtime::probes::short_info;
 use log::info;
 use std::collections::BTreeMap;
 
@@ -356,10 +357,8 @@ fn adopted_state(workload: &Workload, state: ExecutionState) -> ExecutionState {
         .and_then(|lifecycle| lifecycle.ready.as_ref())
     {
         Some(ready) if state.phase == Phase::Running && ready.check != Check::Notify => {
-            ExecutionState::with_info(
-                Phase::PendingStarting,
-                short_info(format!("ready: waits for {}", ready.check)),
-            )
+            let text = format!("{READY_PREFIX}waits for {}", ready.check);
+            Note::new(Reason::Ready, text).state(Phase::PendingStarting)
         }
         _ => state,
     }

@@ -2,10 +2,11 @@
 //!
 //! Thread: `scheduler`, which owns them. What follows for the workloads is in `workloads.rs`.
 
+use crate::events::Note;
 use crate::limits::PATH_WAIT;
-use ankaios_model::execution_state::INACTIVE_PREFIX;
 use ankaios_model::lifecycle::Condition;
 use ankaios_model::messages::AddedWorkload;
+use ankaios_model::reason::{ACTIVATION_PREFIX, INACTIVE_PREFIX, PRECONDITION_PREFIX, Reason};
 use ankaios_runtime::probes::paths::{self, PathProbes};
 use ankaios_runtime::probes::short_info;
 use std::collections::{BTreeMap, BTreeSet};
@@ -115,14 +116,19 @@ impl Gate {
     }
 
     /// Why the workload may not run.
-    pub(crate) fn reason(&self) -> Option<String> {
-        let text = match &self.unmet {
+    pub(crate) fn reason(&self) -> Option<Note> {
+        let (reason, text) = match &self.unmet {
             // It may be relevant.
-            [Some(why), ..] if self.conditions[0].is_some() => format!("activation: {why}"),
-            [Some(why), ..] => format!("{INACTIVE_PREFIX}{why}"),
-            [None, _, why] => format!("precondition: {}", why.as_ref()?),
+            [Some(why), ..] if self.conditions[0].is_some() => {
+                (Reason::Activation, format!("{ACTIVATION_PREFIX}{why}"))
+            }
+            [Some(why), ..] => (Reason::Inactive, format!("{INACTIVE_PREFIX}{why}")),
+            [None, _, why] => {
+                let text = format!("{PRECONDITION_PREFIX}{}", why.as_ref()?);
+                (Reason::Precondition, text)
+            }
         };
-        Some(short_info(text))
+        Some(Note::new(reason, short_info(text)))
     }
 
     /// Whether the workload is not relevant on this node.

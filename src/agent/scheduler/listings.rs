@@ -3,11 +3,12 @@
 //! Thread: `scheduler`; part of [`super::Workloads`].
 
 use crate::backoff::backoff_max;
-use crate::events::SchedulerEvent;
+use crate::events::{Note, SchedulerEvent};
 use crate::limits::{FIRST_LISTING_MAX, REPAIR_INTERVAL};
 use crate::state_checker::{ListResult, WatchCommand};
 use crate::workload::Engines;
 use ankaios_model::names::Name;
+use ankaios_model::reason::{Reason, UNLISTED_PREFIX};
 use ankaios_runtime::command::reason;
 use ankaios_runtime::{ListedContainer, RuntimeError};
 use crossbeam_channel::{Sender, TrySendError};
@@ -114,7 +115,7 @@ impl Listings {
     }
 
     /// Why a workload of this runtime may not be started now: an engine may have a container of it.
-    pub(super) fn hold_up(&self, runtime: &str) -> Option<String> {
+    pub(super) fn hold_up(&self, runtime: &str) -> Option<Note> {
         self.engines.get(runtime)?;
         let mut missing = self
             .engines
@@ -126,10 +127,11 @@ impl Listings {
         } else {
             &engine.error
         };
-        Some(format!(
-            "Waiting for '{name}', which may have a container of it: {}",
+        let text = format!(
+            "{UNLISTED_PREFIX}{name}', which may have a container of it: {}",
             reason(why)
-        ))
+        );
+        Some(Note::new(Reason::EngineUnlisted, text))
     }
 
     /// The server has sent a hello, or a workload wants one of these engines: when it was not

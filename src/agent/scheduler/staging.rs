@@ -7,7 +7,7 @@
 //! before the hello.
 
 use super::workloads::{Existing, Record, Waits, Workloads};
-use crate::events::PreparationReport;
+use crate::events::{Note, PreparationReport};
 use crate::scheduler::conditions::Gate;
 use crate::settings::unsupported_runtime;
 use crate::workload::mailbox::{Preparation, Surplus};
@@ -17,6 +17,7 @@ use ankaios_model::guarded_update::CANNOT_BE_STAGED;
 use ankaios_model::messages::{AddedWorkload, PreparedInstance};
 use ankaios_model::names::{InstanceName, Name};
 use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::reason::Reason;
 use ankaios_platform::clock::Clock;
 use ankaios_platform::logging::log_source;
 use ankaios_runtime::probes::short_info;
@@ -290,7 +291,8 @@ impl<C: Clock> Workloads<C> {
         let state = ExecutionState::with_info(
             Phase::PendingStartingFailed,
             format!("{CANNOT_BE_STAGED}{reason}"),
-        );
+        )
+        .because(Reason::CannotBeStaged);
         self.reports
             .push_back(WorkloadState::new(instance.clone(), state));
     }
@@ -327,7 +329,7 @@ impl<C: Clock> Workloads<C> {
             }
             let wanted = self.preparation_of(&name);
             if wanted.is_none() {
-                self.note(&name, String::new());
+                self.note(&name, Note::default());
             }
             let found = self.found.remove(&name);
             let object = match wanted
@@ -362,7 +364,7 @@ impl<C: Clock> Workloads<C> {
         let note = if is_shown {
             report.note.clone()
         } else {
-            String::new()
+            Note::default()
         };
         let Some(object) = self.object(&name) else {
             return;
@@ -379,7 +381,7 @@ impl<C: Clock> Workloads<C> {
     }
 
     /// Shows this while the workload waits.
-    fn note(&mut self, name: &Name, note: String) {
+    fn note(&mut self, name: &Name, note: Note) {
         if let Some(record) = self.records.get_mut(name) {
             record.note = note;
             self.reports.extend(record.renewed(&self.store));

@@ -203,7 +203,7 @@ impl WorkloadStateStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ankaios_model::execution_state::{GONE_PREFIX, INACTIVE_PREFIX};
+    use ankaios_model::reason::{GONE_PREFIX, INACTIVE_PREFIX, Reason};
 
     fn instance(workload: &str, agent: &str) -> InstanceName {
         InstanceName::with_id(workload, "id", agent)
@@ -283,25 +283,25 @@ mod tests {
     }
 
     #[test]
-    fn of_the_texts_of_foreign_states_only_what_decides_is_kept() {
+    fn foreign_states_keep_their_reason_and_no_text() {
         let mut store = WorkloadStateStore::new("A".into());
         for (phase, info, kept) in [
-            (Phase::FailedExecFailed, "x".repeat(4096), ""),
+            (Phase::FailedExecFailed, "x".repeat(4096), Reason::None),
             (
                 Phase::StoppingRequestedAtRuntime,
                 format!("{GONE_PREFIX}{}", "x".repeat(4096)),
-                GONE_PREFIX,
+                Reason::Gone,
             ),
             (
                 Phase::PendingWaitingToStart,
                 format!("{INACTIVE_PREFIX}no camera"),
-                INACTIVE_PREFIX,
+                Reason::Inactive,
             ),
         ] {
-            let state = ExecutionState::with_info(phase, info.clone());
+            let state = ExecutionState::from_text(phase, info);
             store.set_foreign(WorkloadState::new(instance("w", "B"), state.clone()));
             let held = store.get(&instance("w", "B")).unwrap();
-            assert_eq!(*held, ExecutionState::with_info(phase, kept));
+            assert_eq!(*held, plain(phase).because(kept));
             assert_eq!(held.is_inactive(), state.is_inactive());
             let condition = DeleteCondition::NotPendingNorRunning;
             assert_eq!(

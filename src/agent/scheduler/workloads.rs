@@ -9,25 +9,23 @@ use super::listings::Listings;
 use super::staging::Staged;
 use super::states::WorkloadStateStore;
 use crate::control_interface;
-use crate::events::PreparationReport;
+use crate::events::{Note, PreparationReport};
 use crate::log_stream::LogAvailability;
 use crate::scheduler::conditions::{Gate, NodeFacts};
 use crate::workload::mailbox::{Preparation, StartProgress, Wish, WishSender, wish_slot};
 use crate::workload::preparation::record::PreparedContainer;
 use crate::workload::{Held, LoopContext, WorkloadControlLoop};
-use ankaios_model::execution_state::{
-    ExecutionState, MAY_NOT_RUN, PARTS_SEPARATOR, Phase, WAITS_PREFIX, WorkloadState,
-};
+use ankaios_model::execution_state::{ExecutionState, PARTS_SEPARATOR, Phase, WorkloadState};
 use ankaios_model::messages::{AddedWorkload, DeletedWorkload};
 use ankaios_model::names::{InstanceName, Name};
-use ankaios_model::prepare_level::{PREPARE_PREFIX, PrepareLevel};
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::reason::{self, PREPARE_PREFIX, Reason};
 use ankaios_model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
 use ankaios_platform::clock::Clock;
 use ankaios_platform::logging::log_source;
 use ankaios_platform::threads;
 use ankaios_runtime::ListedContainer;
 use ankaios_runtime::limits::STACK_WORKLOAD;
-use ankaios_runtime::probes::short_info;
 use log::{error, info, warn};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -71,9 +69,9 @@ pub(super) struct Record {
     pub(super) stop_after: BTreeMap<String, DeleteCondition>,
     pub(super) waits: Waits,
     /// Why it may not run whatever its dependencies do.
-    pub(super) held_back: Option<String>,
+    pub(super) held_back: Option<Note>,
     /// Why it may not be started yet whatever its dependencies do.
-    pub(super) unlisted: Option<String>,
+    pub(super) unlisted: Option<Note>,
     /// The dependencies of what is wanted that were not met when it was decided last.
     pub(super) unmet: BTreeMap<String, AddCondition>,
     /// The conditions of what is wanted.
@@ -81,7 +79,7 @@ pub(super) struct Record {
     /// What the server lets this agent stage for an update.
     pub(super) staged: Option<Staged>,
     /// How far it is prepared, as it is shown while it waits.
-    pub(super) note: String,
+    pub(super) note: Note,
     pub(super) object: Option<WorkloadObject>,
 }
 
@@ -171,27 +169,32 @@ impl Record {
     /// What is shown of `instance`, which waits to be started.
     // [impl->swdd~agent-shows-unmet-dependencies~1]
     fn waiting_to_start(&self, instance: &InstanceName) -> WorkloadState {
-        // The first part decides whether the server waits for it.
-        let mut parts: Vec<String> = self
-            .held_back
-            .iter()
-            .chain(&self.unlisted)
-            .cloned()
-            .collect();
-        if !self.note.is_empty() {
-            parts.push(self.note.clone());
+        // The first reason decides whether the server waits for it. Programs without reasons take
+        // the first part of the text.
+        let mut notes: Vec<Note> = Vec::new();
+        notes.extend(self.held_back.clone());
+        notes.extend(self.unlisted.clone());
+        if !self.note.text.is_empty() {
+            notes.push(self.note.clone());
         }
         for (name, condition) in &self.unmet {
-            let is_said = self.held_back.as_deref() == Some(&*waits_for_blocked(name));
+            let is_said = self.held_back.as_ref() == Some(&waits_for_blocked(name));
             if !is_said {
-                parts.push(format!("{WAITS_PREFIX}{name}' {}", condition.awaited()));
+                let text = reason::waits_for(name, *condition);
+                notes.push(Note::new(Reason::Dependency, text));
             }
         }
-        let info = short_info(parts.join(PARTS_SEPARATOR));
-        WorkloadState::new(
-            instance.clone(),
-            ExecutionState::with_info(Phase::PendingWaitingToStart, info),
-        )
+        let reasons = notes.iter().map(|note| note.reason);
+        let texts: Vec<&str> = notes.iter().map(|note| &*note.text).collect();
+        let all = Note {
+            reason: reasons
+                .into_iter()
+                .find(|reason| *reason != Reason::None)
+                .unwrap_or_default(),
+            prepared: self.note.prepared,
+            text: texts.join(PARTS_SEPARATOR),
+        };
+        WorkloadState::new(instance.clone(), all.state(Phase::PendingWaitingToStart))
     }
 }
 
@@ -292,7 +295,7 @@ impl<C: Clock> Workloads<C> {
         let waited = record.waiting().map(|added| added.instance.clone());
         if record.wanted != new {
             record.wanted.clone_from(&new);
-            record.note.clear();
+            record.note = Note::default();
             self.unstaged.remove(&name);
         }
         if let Some(new) = &new {
@@ -570,8 +573,7 @@ impl<C: Clock> Workloads<C> {
         let closed = |(name, record): (&Name, &Record)| {
             Some((name.clone(), record.gate.as_ref()?.reason()?))
         };
-        let mut held_back: BTreeMap<Name, String> =
-            self.records.iter().filter_map(closed).collect();
+        let mut held_back: BTreeMap<Name, Note> = self.records.iter().filter_map(closed).collect();
         if held_back.is_empty()
             && self
                 .records
@@ -597,7 +599,7 @@ impl<C: Clock> Workloads<C> {
             let (_source, why) = (log_source(name.clone()), held_back.remove(name));
             match (&record.held_back, &why) {
                 (None, None) => continue,
-                (None, Some(why)) => info!("Workload '{name}' may not run: {why}"),
+                (None, Some(why)) => info!("Workload '{name}' may not run: {}", why.text),
                 (Some(_), None) => info!("Workload '{name}' may run again."),
                 (Some(_), Some(_)) => {}
             }
@@ -913,7 +915,8 @@ impl<C: Clock> Workloads<C> {
         let phase = match record.waits {
             Waits::No if ending && is_to_run => Phase::PendingStarting,
             _ if ending => {
-                record.note = format!("{PREPARE_PREFIX}no thread can be started: {error}");
+                let text = format!("{PREPARE_PREFIX}no thread can be started: {error}");
+                record.note = Note::new(Reason::PreparationFailed, text);
                 return self.reports.extend(self.waits_to_start(&shown));
             }
             // The container of an adopted workload may be in any state; no loop controls it.
@@ -984,8 +987,8 @@ impl Record {
 }
 
 /// Why a workload is held back that needs this one, which is held back itself.
-fn waits_for_blocked(name: &str) -> String {
-    short_info(format!("{WAITS_PREFIX}{name}{MAY_NOT_RUN}"))
+fn waits_for_blocked(name: &str) -> Note {
+    Note::new(Reason::BlockedDependency, reason::waits_for_blocked(name))
 }
 
 fn waiting_to_stop(instance: &InstanceName) -> WorkloadState {

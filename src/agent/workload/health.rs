@@ -7,9 +7,11 @@
 
 use super::{AfterDelete, Stage, WorkloadControlLoop};
 use crate::backoff::{Ended, RestartBackoff};
+use crate::events::Note;
 use crate::state_checker::KnownEnd;
-use ankaios_model::execution_state::{ExecutionState, GONE_PREFIX, NO_MORE_RESTARTS, Phase};
+use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::lifecycle::{AliveAction, Check, Lifecycle, OnDeadline, Pace, Ready};
+use ankaios_model::reason::{ALIVE_PREFIX, GONE_PREFIX, NO_MORE_RESTARTS, READY_PREFIX, Reason};
 use ankaios_platform::clock::Clock;
 use ankaios_runtime::probes::prober::{notify_socket, notify_socket_path};
 use ankaios_runtime::probes::{Outcome, ProbeOrder, ProbeReport, Purpose, short_info};
@@ -45,8 +47,10 @@ pub(super) struct InstanceLifecycle {
     pub(super) deadline: Option<Instant>,
     /// The phase that the state checker observed last.
     observed: Option<Phase>,
-    /// Additional info of the state that is shown.
-    note: String,
+    /// What is shown beside the phase of the container.
+    note: Note,
+    /// The last result of the `ready` condition, without how often it was checked.
+    ready_result: String,
     probe: Option<Probe>,
     notify: Option<NotifySocket>,
     /// There was a container that its `gone` condition is about.
@@ -98,7 +102,7 @@ impl InstanceLifecycle {
             "" => format!("{GONE_PREFIX}{} must not be there any more", gone.check),
             info => format!("{GONE_PREFIX}not removed yet: {info}"),
         };
-        ExecutionState::with_info(state.phase, short_info(info))
+        Note::new(Reason::Gone, info).state(state.phase)
     }
 }
 
@@ -159,7 +163,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         lifecycle.just_started = just_started;
         lifecycle.adopted &= !just_started;
         (lifecycle.started, lifecycle.observed, lifecycle.is_ready) = (Some(now), None, false);
-        (lifecycle.note, lifecycle.must_be_gone) = (String::new(), true);
+        lifecycle.note = Note::default();
+        lifecycle.ready_result.clear();
+        lifecycle.must_be_gone = true;
         // One that runs already does not notify again.
         let waits = |ready: &Ready| just_started || ready.check != Check::Notify;
         let Some(ready) = lifecycle.spec.ready.clone().filter(waits) else {
@@ -276,7 +282,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.lifecycle.is_ready,
         ) = (None, None, false);
         self.lifecycle.started = None;
-        self.lifecycle.note.clear();
+        self.lifecycle.note = Note::default();
+        self.lifecycle.ready_result.clear();
     }
 
     // ----------------------------------------------------------------- states
@@ -319,20 +326,19 @@ impl<C: Clock> WorkloadControlLoop<C> {
         } else {
             Phase::PendingStarting
         };
-        let first = match &self.lifecycle.spec.ready {
-            Some(ready) if !self.lifecycle.is_ready => format!("ready: waits for {}", ready.check),
-            _ => String::new(),
-        };
-        let note = if self.lifecycle.note.is_empty() {
-            first
-        } else {
-            self.lifecycle.note.clone()
-        };
-        ExecutionState::with_info(phase, short_info(note))
+        let mut note = self.lifecycle.note.clone();
+        if note.text.is_empty()
+            && !self.lifecycle.is_ready
+            && let Some(ready) = &self.lifecycle.spec.ready
+        {
+            let text = format!("{READY_PREFIX}waits for {}", ready.check);
+            note = Note::new(Reason::Ready, text);
+        }
+        note.state(phase)
     }
 
     /// Shows the result of a probe in the state of a running container.
-    fn show_note(&mut self, note: String) {
+    fn show_note(&mut self, note: Note) {
         self.lifecycle.note = note;
         if self.lifecycle.observed == Some(Phase::Running) {
             let state = self.running_view();
@@ -377,18 +383,17 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Purpose::Alive if !holds && report.is_verdict => return self.on_not_alive(report),
             Purpose::Gone if !holds => return self.on_gone(),
             Purpose::Ready => {
-                let note = self.ready_note(report);
+                let note = self.take_ready_result(report);
                 self.show_note(note);
             }
             Purpose::Alive => {
                 let note = if holds {
-                    String::new()
+                    Note::default()
                 } else {
                     self.alive_note(report)
                 };
-                if note != self.lifecycle.note
-                    && (!holds || self.lifecycle.note.starts_with("alive: "))
-                {
+                let shows_failure = self.lifecycle.note.reason == Reason::Alive;
+                if note != self.lifecycle.note && (!holds || shows_failure) {
                     self.show_note(note);
                 }
             }
@@ -435,15 +440,17 @@ impl<C: Clock> WorkloadControlLoop<C> {
         } else {
             format!(", attempt {}", report.attempts)
         };
-        self.show_note(format!("ready: {check} answered{attempt}"));
+        let text = format!("{READY_PREFIX}{check} answered{attempt}");
+        self.show_note(Note::new(Reason::Ready, text));
         if self.lifecycle.observed == Some(Phase::Running) {
             self.check_alive();
         }
     }
 
-    fn ready_note(&self, report: &ProbeReport) -> String {
+    /// Keeps a result that does not make the workload ready, and returns what is shown of it.
+    fn take_ready_result(&mut self, report: &ProbeReport) -> Note {
         let Some(ready) = &self.lifecycle.spec.ready else {
-            return String::new();
+            return Note::default();
         };
         let began = self.lifecycle.started.unwrap_or_else(|| self.now());
         let waited = self.now().saturating_duration_since(began).as_secs();
@@ -460,32 +467,33 @@ impl<C: Clock> WorkloadControlLoop<C> {
             ),
             Outcome::Fails { reason, .. } => reason.clone(),
         };
-        format!(
-            "ready: {} {result}, attempt {}, {limit}",
-            ready.check, report.attempts
-        )
+        let result = format!("{READY_PREFIX}{} {result}", ready.check);
+        let text = format!("{result}, attempt {}, {limit}", report.attempts);
+        self.lifecycle.ready_result = result;
+        Note::new(Reason::Ready, text)
     }
 
-    fn alive_note(&self, report: &ProbeReport) -> String {
+    fn alive_note(&self, report: &ProbeReport) -> Note {
         let Some(alive) = &self.lifecycle.spec.alive else {
-            return String::new();
+            return Note::default();
         };
         let result = match &report.outcome {
             Outcome::Holds => "answered".to_owned(),
             Outcome::Fails { reason, .. } => reason.clone(),
         };
-        format!(
-            "alive: {} {result}, {} of {}",
+        let text = format!(
+            "{ALIVE_PREFIX}{} {result}, {} of {}",
             alive.check, report.in_a_row, alive.failure_threshold
-        )
+        );
+        Note::new(Reason::Alive, text)
     }
 
     // [impl->swdd~agent-lifecycle-alive~1]
     fn on_not_alive(&mut self, report: &ProbeReport) {
         let note = self.alive_note(report);
         warn!(
-            "Workload '{}' does not work any more: '{note}'",
-            self.instance.workload
+            "Workload '{}' does not work any more: '{}'",
+            self.instance.workload, note.text
         );
         if self
             .lifecycle
@@ -509,16 +517,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
             _ => Ok(()),
         };
         match stopped {
-            Ok(()) => self.on_failed(ExecutionState::with_info(
-                Phase::FailedExecFailed,
-                short_info(note),
-            )),
+            Ok(()) => self.on_failed(note.state(Phase::FailedExecFailed)),
             Err(error) => {
                 warn!(
                     "Could not stop workload '{}': '{error}'",
                     self.instance.workload
                 );
-                self.delete_unshown(AfterDelete::Failed(note))
+                self.delete_unshown(AfterDelete::Failed(note.text))
             }
         }
     }
@@ -561,6 +566,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 &state.additional_info
             };
             state.additional_info = short_info(format!("{NO_MORE_RESTARTS}{last}")).into();
+            state.reason = Reason::NoMoreRestarts;
             warn!(
                 "No more restarts of workload '{}': '{}'",
                 self.instance.workload, state.additional_info
@@ -610,12 +616,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
             );
             return;
         }
-        let last = if self.lifecycle.note.is_empty() {
-            format!("ready: {}", ready.check)
-        } else {
-            self.lifecycle.note.clone()
-        };
-        let last = last.split(", attempt").next().unwrap_or_default();
+        let mut last = self.lifecycle.ready_result.clone();
+        if last.is_empty() {
+            last = format!("{READY_PREFIX}{}", ready.check);
+        }
         let cause = short_info(format!("{last}, not ready within {limit} s"));
         self.delete_unshown(AfterDelete::NotReady(cause))
     }
@@ -630,8 +634,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 "No more restarts of workload '{}': '{cause}'",
                 self.instance.workload
             );
-            let info = short_info(format!("{NO_MORE_RESTARTS}{cause}"));
-            self.report(ExecutionState::with_info(Phase::FailedExecFailed, info));
+            let note = Note::new(Reason::NoMoreRestarts, format!("{NO_MORE_RESTARTS}{cause}"));
+            self.report(note.state(Phase::FailedExecFailed));
             return;
         };
         let retry = self.restarts.unsuccessful();
@@ -684,6 +688,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 gone.check
             ),
         };
-        self.report(ExecutionState::with_info(phase, short_info(info)));
+        self.report(Note::new(Reason::Gone, info).state(phase));
     }
 }

@@ -12,7 +12,7 @@
 use super::WorkloadControlLoop;
 use crate::backoff::retry_delay;
 use crate::engine_call::{CallDone, CallResult, CallStep, EngineCall};
-use crate::events::{PreparationReport, SchedulerEvent};
+use crate::events::{Note, PreparationReport, SchedulerEvent};
 use crate::limits::START_SLOT_MAX;
 use crate::settings::unsupported_runtime;
 use crate::state_checker::WatchCommand;
@@ -21,7 +21,8 @@ use crate::workload::preparation::levels::Old;
 use crate::workload::preparation::record::{PreparedContainer, new_container};
 use crate::workload::start_slots::{SlotRequest, Use};
 use ankaios_model::messages::AddedWorkload;
-use ankaios_model::prepare_level::{PREPARE_PREFIX, PREPARED_PREFIX, PrepareLevel};
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::reason::{PREPARE_PREFIX, PREPARED_PREFIX, Reason};
 use ankaios_platform::clock::Clock;
 use ankaios_platform::sync::EventFd;
 use ankaios_runtime::{ContainerId, NewContainer, RuntimeError};
@@ -56,7 +57,7 @@ pub(super) struct Prepared {
     /// Only an update helps.
     has_given_up: bool,
     /// What is shown of it while it waits.
-    note: String,
+    note: Note,
     cpu: Option<SlotRequest>,
     initialised: Option<SlotRequest>,
     /// It is what is to run, and takes part in the start of that.
@@ -78,7 +79,11 @@ impl Prepared {
 
     fn reached(&mut self, level: PrepareLevel, container: Option<PreparedContainer>) {
         (self.level, self.container, self.failures) = (level, container, 0);
-        self.note = format!("{PREPARED_PREFIX}{level}");
+        self.note = Note {
+            prepared: level,
+            text: format!("{PREPARED_PREFIX}{level}"),
+            ..Note::default()
+        };
     }
 
     fn failed(
@@ -91,12 +96,13 @@ impl Prepared {
         self.level = PrepareLevel::None;
         self.failures = self.failures.saturating_add(1);
         self.reason = error.reason();
-        self.note = format!("{PREPARE_PREFIX}{}", self.reason);
+        let text = format!("{PREPARE_PREFIX}{}", self.reason);
+        self.note = Note::new(Reason::PreparationFailed, text);
         let is_final = error.is_final();
         self.has_given_up = is_final || retry_limit.is_some_and(|limit| self.failures > limit);
         if !self.has_given_up {
             let delay = retry_delay(self.failures, random);
-            self.note += &format!(", retry in {} s", delay.as_millis().div_ceil(1_000));
+            self.note.text += &format!(", retry in {} s", delay.as_millis().div_ceil(1_000));
             self.retry_at = Some(now + delay);
         }
     }

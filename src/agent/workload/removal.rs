@@ -16,6 +16,7 @@ use crate::workload::start_slots::SlotRequest;
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::reason::Reason;
 use ankaios_model::workload::Workload;
 use ankaios_platform::clock::Clock;
 use ankaios_runtime::probes::prober::notify_socket_path;
@@ -455,7 +456,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
             // What follows from these is reported with the state that follows.
             AfterDelete::NotReady(cause) => self.retry_not_ready(&cause),
             AfterDelete::Failed(cause) => {
-                self.on_failed(ExecutionState::with_info(Phase::FailedExecFailed, cause))
+                let state = ExecutionState::with_info(Phase::FailedExecFailed, cause);
+                self.on_failed(state.because(Reason::Alive))
             }
         }
     }

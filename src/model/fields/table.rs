@@ -113,6 +113,8 @@ const EXECUTION_STATE: Object = Object::new(&[
     Field::new("state", ANY_TEXT),
     Field::new("subState", ANY_TEXT),
     Field::new("additionalInfo", ANY_TEXT),
+    Field::new("reason", ANY_TEXT),
+    Field::new("prepared", ANY_TEXT),
 ]);
 
 const WORKLOAD_STATES_NAME: &str = "workloadStates";

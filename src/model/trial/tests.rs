@@ -91,7 +91,7 @@ impl Rig {
     }
 
     fn report(&mut self, name: &str, phase: Phase, info: &str) {
-        let state = ExecutionState::with_info(phase, info);
+        let state = ExecutionState::from_text(phase, info);
         let failure = self.trial.report(&instance(name), &state, self.clock.now());
         self.failures.extend(failure);
     }
@@ -206,7 +206,7 @@ fn what_is_final_fails_at_once() {
         }]);
         rig.report("a", phase, info);
         rig.report("a", phase, info);
-        let state = ExecutionState::with_info(phase, info);
+        let state = ExecutionState::from_text(phase, info);
         let expected = if fails {
             vec![format!("a: {state}")]
         } else {

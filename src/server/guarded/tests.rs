@@ -110,7 +110,7 @@ impl Rig {
     }
 
     pub(crate) fn report_info(&mut self, instance: &InstanceName, phase: Phase, info: &str) {
-        let state = WorkloadState::new(instance.clone(), ExecutionState::with_info(phase, info));
+        let state = WorkloadState::new(instance.clone(), ExecutionState::from_text(phase, info));
         self.cluster
             .send(self.a, ToServer::WorkloadStates(vec![state]));
     }

@@ -379,10 +379,13 @@ impl Run {
         } else {
             Phase::ALL[random.usize(..16)]
         };
-        let info = one_of(random, &["", "info", "Triggered at runtime."]);
+        let info = one_of(
+            random,
+            &["", "info", "Triggered at runtime.", "inactive: no camera"],
+        );
         WorkloadState::new(
             InstanceName::with_id(workload, &id, agent),
-            ExecutionState::with_info(phase, info),
+            ExecutionState::from_text(phase, info),
         )
     }
 
@@ -780,7 +783,7 @@ fn random_mask(random: &mut Random, reading: bool) -> String {
         ),
         4..7 => format!("{state}.workloads.{workload}.{field}"),
         _ => {
-            let field = one_of(random, &["state", "subState", "additionalInfo"]);
+            let field = one_of(random, &["state", "subState", "additionalInfo", "reason"]);
             format!("workloadStates.{agent}.{workload}.{id}.{field}")
         }
     };

@@ -805,7 +805,7 @@ fn report(cluster: &mut Cluster, agent: PeerId, reports: &[(&str, Phase, &str)])
     let state = |(name, phase, info): &(&str, Phase, &str)| {
         WorkloadState::new(
             instance(name, "A"),
-            ExecutionState::with_info(*phase, *info),
+            ExecutionState::from_text(*phase, *info),
         )
     };
     cluster.send(

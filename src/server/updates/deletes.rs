@@ -377,7 +377,7 @@ impl Deletes {
 mod tests {
     use super::*;
     use crate::effects::Effect;
-    use ankaios_model::execution_state::GONE_PREFIX;
+    use ankaios_model::reason::Reason;
     use ankaios_model::workload::{AddCondition, Workload};
     use std::sync::Arc;
 
@@ -563,7 +563,7 @@ mod tests {
             (ExecutionState::plain(Phase::PendingWaitingToStart), true),
             (ExecutionState::plain(Phase::Succeeded), true),
             (
-                ExecutionState::with_info(stopping, format!("{GONE_PREFIX}still there")),
+                ExecutionState::with_info(stopping, "still there").because(Reason::Gone),
                 true,
             ),
             (ExecutionState::plain(Phase::StoppingWaitingToStop), true),

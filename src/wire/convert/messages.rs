@@ -8,10 +8,10 @@ use super::fields::{Field, Fields, Value};
 use super::schema::{ank_base as base, control_api as control, grpc_api as api};
 use super::tree::reader::last_of;
 use super::tree::writer::Writer;
-use super::tree::{self, Parts};
+use super::tree::{self, Parts, StateParts};
 use super::{ConvertError, Decoded, LIBRARY_DEPTH, Left, MALFORMED, PART};
 use crate::limits::READ_MASKS_PARTS_MAX;
-use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::execution_state::{Phase, WorkloadState};
 use ankaios_model::limits::{CONDITION_INFO_MAX, FOREIGN_MESSAGE_MAX};
 use ankaios_model::messages::{
     AddedWorkload, AgentHello, AgentLoad, AlteredFields, DeletedWorkload, FromServer, FromWorkload,
@@ -435,10 +435,7 @@ impl Wire<api::AddedWorkload> for AddedWorkload {
 fn write_states(states: &[WorkloadState]) -> api::UpdateWorkloadState {
     let entry = |WorkloadState { instance, state }: &WorkloadState| base::WorkloadState {
         instanceName: instance.write(),
-        executionState: Some(tree::write_phase(
-            Some(&state.additional_info),
-            Some(state.phase),
-        )),
+        executionState: Some(StateParts::of(state).write()),
         ..Default::default()
     };
     api::UpdateWorkloadState {
@@ -458,10 +455,10 @@ impl Wire<api::UpdateWorkloadState> for Vec<WorkloadState> {
         let mut read = Vec::new();
         for state in message.workloadStates {
             let bytes = state.executionState.unwrap_or_default();
-            let execution = tree::read_phase(&bytes, &mut Left::unbounded());
+            let parts = StateParts::read(&bytes, &mut Left::unbounded());
             let unknown;
-            let execution = match execution {
-                Ok(read) => read,
+            let parts = match parts {
+                Ok(parts) => parts,
                 Err(error) if error.is_malformed() => {
                     log::debug!("Skipping a malformed workload state: {error}");
                     continue;
@@ -471,24 +468,23 @@ impl Wire<api::UpdateWorkloadState> for Vec<WorkloadState> {
                         "The state of a workload is not known: {error}. The program that sent it is probably newer."
                     );
                     unknown = format!("{error}, which only a newer program knows");
-                    (Some(&*unknown), Some(Phase::FailedUnknown))
+                    StateParts {
+                        info: Some(&unknown),
+                        phase: Some(Phase::FailedUnknown),
+                        ..StateParts::default()
+                    }
                 }
             };
-            let (Some(instance), (info, Some(phase))) =
-                (state.instanceName.into_option(), execution)
+            let (Some(instance), Some(phase)) = (state.instanceName.into_option(), parts.phase)
             else {
                 log::debug!("Skipping an incomplete workload state.");
                 continue;
             };
-            let info = info.unwrap_or_default();
+            let info = parts.info.unwrap_or_default();
             // Additional info of a state that a program stores, in bytes. Agents of other
             // implementations send all that their engine writes.
             let info = &info[..info.floor_char_boundary(ADDITIONAL_INFO_MAX)];
-            let state = if info.is_empty() {
-                ExecutionState::plain(phase)
-            } else {
-                ExecutionState::with_info(phase, info)
-            };
+            let state = parts.state(phase, info);
             read.push(WorkloadState::new(Wire::read(instance)?, state));
         }
         Ok(read)

@@ -7,11 +7,13 @@ use super::messages::{
     request_id_of_begin, write_from_server, write_plan, write_to_server,
 };
 use super::schema::{ank_base as base, grpc_api, grpc_api as api};
-use super::tree::Parts;
 use super::tree::writer::Writer;
+use super::tree::{Parts, StateParts};
 use super::*;
 use crate::limits::READ_MASKS_PARTS_MAX;
-use ankaios_model::complete_state::{Rendering, desired_state_from_node, workload_node};
+use ankaios_model::complete_state::{
+    Rendering, desired_state_from_node, execution_state_node, workload_node,
+};
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::limits::CONDITION_INFO_MAX;
 use ankaios_model::log_entries;
@@ -19,6 +21,7 @@ use ankaios_model::messages::*;
 use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
 use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::reason::Reason;
 use ankaios_model::usage::{AgentUsage, NodeUsage, WorkloadUsage};
 use ankaios_model::workload::DeleteCondition;
 use protobuf::{EnumOrUnknown, Message, MessageField};
@@ -450,9 +453,119 @@ fn parts_on_request_are_unknown_in_new_states() {
 fn a_zero_sub_state_is_on_the_wire() {
     // Field 1 (text, present though empty), then field 4 as a varint 0.
     assert_eq!(
-        tree::write_phase(Some(""), Some(Phase::Running)),
+        StateParts::of(&ExecutionState::plain(Phase::Running)).write(),
         [0x0a, 0x00, 0x20, 0x00]
     );
+}
+
+/// A state as an agent sends it whose program has no reasons, but one with this number.
+fn foreign_state(phase: Phase, info: &str, reason: Option<u64>) -> WorkloadState {
+    let parts = StateParts {
+        info: Some(info),
+        phase: Some(phase),
+        reason,
+        prepared: None,
+    };
+    let state = base::WorkloadState {
+        instanceName: MessageField::some(base::WorkloadInstanceName {
+            workloadName: "web".to_owned(),
+            ..Default::default()
+        }),
+        executionState: Some(parts.write()),
+        ..Default::default()
+    };
+    let states = api::UpdateWorkloadState {
+        workloadStates: vec![state],
+        ..Default::default()
+    };
+    let message = api::ToServer {
+        ToServerEnum: Some(api::to_server::ToServerEnum::UpdateWorkloadState(states)),
+        ..Default::default()
+    };
+    match read(&message.write_to_bytes().unwrap()) {
+        Ok(ToServer::WorkloadStates(mut states)) => states.remove(0),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Texts by which programs without reasons decide.
+const TEXTS: [&str; 9] = [
+    "",
+    "info",
+    "gone: /lock exists",
+    "inactive: no camera",
+    "ready: tcp 80 refused",
+    "No more restarts: Exit code: '1'",
+    "not in mode 'park'",
+    "precondition: /key does not exist; prepared: INIT; waits for 'db' to run",
+    "waits for 'db', which may not run",
+];
+
+// [utest->swdd~api-reasons-of-workload-states~1]
+#[test]
+fn state_with_any_reason_and_text_arrives_as_it_was() {
+    for (phase, ..) in Phase::ALL {
+        let mut states = Vec::new();
+        for text in TEXTS {
+            for reason in Reason::ALL {
+                for level in PrepareLevel::ALL {
+                    let mut state = ExecutionState::with_info(phase, text).because(*reason);
+                    state.prepared = *level;
+                    states.push(WorkloadState::new(instance(), state));
+                }
+            }
+        }
+        for state in &states {
+            let tree = Node::map([("1", execution_state_node(&state.state))]);
+            let tree = Node::map([("A", Node::map([("w", tree)]))]);
+            let tree = Node::map([("workloadStates", tree)]);
+            assert_eq!(read_tree(&written(&tree), Parts::Sent), Ok(tree));
+        }
+        let message = FromServer::WorkloadStates(states.clone());
+        assert_eq!(through_client(message.clone()), message);
+        let message = ToServer::WorkloadStates(states);
+        assert_eq!(through_server(message.clone()), message);
+    }
+}
+
+// [utest->swdd~api-reasons-of-workload-states~1]
+#[test]
+fn state_without_a_known_reason_has_that_of_its_text() {
+    for (phase, ..) in Phase::ALL {
+        for text in TEXTS {
+            let expected = ExecutionState::from_text(phase, text);
+            for unknown in [None, Some(Reason::ALL.len() as u64), Some(u64::MAX)] {
+                let read = foreign_state(phase, text, unknown);
+                assert_eq!(read.state, expected, "{unknown:?}");
+            }
+            let typed = foreign_state(phase, text, Some(Reason::Alive.number()));
+            assert_eq!(typed.state.reason, Reason::Alive, "{phase}: {text}");
+        }
+    }
+    let gone = foreign_state(Phase::Stopping, "gone: /lock exists", None);
+    assert_eq!(gone.state.reason, Reason::Gone);
+}
+
+#[test]
+fn reason_costs_three_bytes_and_none_costs_nothing() {
+    let plain = ExecutionState::with_info(Phase::Stopping, "info");
+    let bytes = StateParts::of(&plain).write();
+    assert_eq!(bytes, [0x0a, 4, b'i', b'n', b'f', b'o', 0x28, 0]);
+    let gone = plain.because(Reason::Gone);
+    assert_eq!(StateParts::of(&gone).write().len(), bytes.len() + 3);
+}
+
+#[test]
+fn newer_reason_in_a_state_that_was_sent_is_shown_and_passed_on() {
+    let state = Node::map([
+        ("state", Node::text("Running")),
+        ("subState", Node::text("Ok")),
+        ("reason", Node::text("77")),
+        ("prepared", Node::text("78")),
+    ]);
+    let tree = Node::map([("A", Node::map([("w", Node::map([("1", state)]))]))]);
+    let tree = Node::map([("workloadStates", tree)]);
+    assert_eq!(read_tree(&written(&tree), Parts::Sent), Ok(tree));
 }
 
 #[test]

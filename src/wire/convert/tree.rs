@@ -17,9 +17,11 @@ use ankaios_model::access_rules::{
     LOG_RULE as LOG_RULE_TYPE, Operation, STATE_RULE as STATE_RULE_TYPE,
 };
 use ankaios_model::complete_state::{Rendering, workload_node};
-use ankaios_model::execution_state::Phase;
+use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::fields::TYPE;
 use ankaios_model::node::Node;
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::reason::Reason;
 use ankaios_model::usage::AgentUsage;
 use ankaios_model::workload::{AddCondition, RestartPolicy, Workload};
 use reader::{last_of, message, only};
@@ -339,71 +341,149 @@ const PHASES: [(u32, u64); Phase::ALL.len()] = [
     (9, 0),
 ];
 
+/// Those of the reason and of the level of preparation.
+const REASON: u32 = 1000;
+const PREPARED: u32 = 1001;
+
 fn write_execution_state(writer: &mut Writer, number: u32, node: &Node) {
     let text = |key: &str| node.get(key).and_then(Node::as_text);
     let phase = text("state")
         .zip(text("subState"))
         .and_then(|(state, sub)| Phase::parse(state, sub));
-    writer.bytes(number, &write_phase(text("additionalInfo"), phase));
+    let parts = StateParts {
+        info: text("additionalInfo"),
+        phase,
+        reason: text("reason").and_then(|text| number_of(Reason::TEXTS, text)),
+        prepared: text("prepared").and_then(|text| number_of(PrepareLevel::TEXTS, text)),
+    };
+    writer.bytes(number, &parts.write());
 }
 
 fn read_execution_state(bytes: &[u8], _: usize, left: &mut Left) -> Decoded<Node> {
-    let (info, phase) = match read_phase(bytes, left) {
+    let parts = match StateParts::read(bytes, left) {
+        Ok(parts) => parts,
         // Of a newer program. It is written without a phase again.
-        Err(error) if left.shows_unknown => (None, Err(error)),
-        read => read.map(|(info, phase)| (info, Ok(phase)))?,
-    };
-    let phase = match phase {
-        Ok(phase) => phase,
-        Err(error) => {
+        Err(error) if left.shows_unknown => {
             return Ok(Node::object([
                 ("state", Node::text("Unknown")),
                 ("subState", Node::text(error.0)),
             ]));
         }
+        Err(error) => return Err(error),
     };
-    let names = phase.map(|phase| [("state", phase.state()), ("subState", phase.sub_state())]);
-    let names = names
-        .into_iter()
-        .flatten()
-        .map(|(key, name)| (key, Node::text(name)));
-    Ok(Node::object(names.chain(
-        info.map(|info| ("additionalInfo", Node::text(info))),
-    )))
+    let mut entries = Vec::new();
+    if let Some(phase) = parts.phase {
+        entries.push(("state", Node::text(phase.state())));
+        entries.push(("subState", Node::text(phase.sub_state())));
+    }
+    if let Some(info) = parts.info {
+        entries.push(("additionalInfo", Node::text(info)));
+    }
+    if let Some(number) = parts.reason {
+        entries.push(("reason", Node::text(text_of(Reason::TEXTS, number))));
+    }
+    if let Some(number) = parts.prepared {
+        entries.push(("prepared", Node::text(text_of(PrepareLevel::TEXTS, number))));
+    }
+    Ok(Node::object(entries))
 }
 
-/// The bytes of an execution state.
-pub(crate) fn write_phase(info: Option<&str>, phase: Option<Phase>) -> Vec<u8> {
-    let mut writer = Writer::default();
-    info.into_iter().for_each(|info| writer.text(1, info));
-    phase
-        .map(|phase| PHASES[phase as usize])
-        .into_iter()
-        .for_each(|(field, number)| writer.number(field, number));
-    writer.bytes
+/// The text of a number; of one that only a newer program knows, the number itself.
+fn text_of(texts: &[&str], number: u64) -> String {
+    let known = usize::try_from(number)
+        .ok()
+        .and_then(|index| texts.get(index));
+    match known {
+        Some(text) => (*text).to_owned(),
+        None => number.to_string(),
+    }
 }
 
-/// Info and phase of an execution state, as far as it has them.
-pub(crate) fn read_phase<'b>(
-    bytes: &'b [u8],
-    left: &mut Left,
-) -> Decoded<(Option<&'b str>, Option<Phase>)> {
-    let (mut info, mut found) = (None, None);
-    for field in Fields::of(bytes) {
-        let field = field?;
-        match (field.number, field.value) {
-            (1, Value::Bytes(text)) => info = Some(left.text(text)?),
-            (2..=9, Value::Varint(number)) => found = Some((field.number, number)),
-            _ => {}
+fn number_of(texts: &[&str], text: &str) -> Option<u64> {
+    match texts.iter().position(|known| *known == text) {
+        Some(index) => Some(index as u64),
+        None => text.parse().ok(),
+    }
+}
+
+/// An execution state on the wire, as far as it is there.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StateParts<'b> {
+    pub(crate) info: Option<&'b str>,
+    pub(crate) phase: Option<Phase>,
+    /// A number of [`Reason`], which may be unknown here.
+    pub(crate) reason: Option<u64>,
+    /// One of [`PrepareLevel`], likewise.
+    pub(crate) prepared: Option<u64>,
+}
+
+impl<'b> StateParts<'b> {
+    /// The whole state.
+    // [impl->swdd~api-reasons-of-workload-states~1]
+    pub(crate) fn of(state: &'b ExecutionState) -> Self {
+        Self {
+            info: Some(&state.additional_info),
+            phase: Some(state.phase),
+            reason: state.sent_reason().map(Reason::number),
+            prepared: state.sent_level().map(PrepareLevel::number),
         }
     }
-    let known = |found: (u32, u64)| {
-        let index = PHASES.iter().position(|phase| *phase == found);
-        index
-            .map(|index| Phase::ALL[index].0)
-            .ok_or_else(|| ConvertError::unknown_enum(found.1))
-    };
-    Ok((info, found.map(known).transpose()?))
+
+    /// The state that the sender means; `info` is what is kept of its text. Where it has no reason
+    /// that is known here, the text decides.
+    pub(crate) fn state(&self, phase: Phase, info: &str) -> ExecutionState {
+        let mut state = if info.is_empty() {
+            ExecutionState::plain(phase)
+        } else {
+            ExecutionState::from_text(phase, info)
+        };
+        if let Some(reason) = self.reason.and_then(Reason::from_number) {
+            state.reason = reason;
+        }
+        if let Some(level) = self.prepared.and_then(PrepareLevel::from_number) {
+            state.prepared = level;
+        }
+        state
+    }
+
+    pub(crate) fn write(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        if let Some(info) = self.info {
+            writer.text(1, info);
+        }
+        if let Some(phase) = self.phase {
+            let (field, number) = PHASES[phase as usize];
+            writer.number(field, number);
+        }
+        if let Some(number) = self.reason {
+            writer.number(REASON, number);
+        }
+        if let Some(number) = self.prepared {
+            writer.number(PREPARED, number);
+        }
+        writer.bytes
+    }
+
+    pub(crate) fn read(bytes: &'b [u8], left: &mut Left) -> Decoded<Self> {
+        let (mut parts, mut found) = (Self::default(), None);
+        for field in Fields::of(bytes) {
+            let field = field?;
+            match (field.number, field.value) {
+                (1, Value::Bytes(text)) => parts.info = Some(left.text(text)?),
+                (2..=9, Value::Varint(number)) => found = Some((field.number, number)),
+                (REASON, Value::Varint(number)) => parts.reason = Some(number),
+                (PREPARED, Value::Varint(number)) => parts.prepared = Some(number),
+                _ => {}
+            }
+        }
+        if let Some(found) = found {
+            let Some(index) = PHASES.iter().position(|phase| *phase == found) else {
+                return Err(ConvertError::unknown_enum(found.1));
+            };
+            parts.phase = Some(Phase::ALL[index].0);
+        }
+        Ok(parts)
+    }
 }
 
 // ---------------------------------------------------------------- the states
