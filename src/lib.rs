@@ -15,7 +15,8 @@
 //! model/          values and rules: manifests, states, masks, names; no I/O, no threads, no protobuf
 //! wire/           the only place that knows protobuf, grpcio, rustls and the sockets of connections
 //! server/         manifest in, plans out, states in, responses out: ServerLoop
-//!   requests.rs, waiting_requests.rs         what clients ask, and who is served first
+//!   requests.rs, admission.rs        requests of clients, and which is served first
+//!   subscriptions.rs, events.rs, logs.rs, usage.rs   open subscriptions
 //!   effects.rs                       what parts want to happen outside of them; lib.rs does it
 //!   updates/                         the part with workloads and states: commits, reports, restarts
 //!   update.rs, prepare.rs, plan.rs   an update: read, checked, compared

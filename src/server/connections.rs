@@ -5,16 +5,17 @@
 use super::ServerLoop;
 use super::effects::Effects;
 use super::events::Changes;
-use super::lasting::Kind;
 use super::peers::{Agent, Peer};
 use super::requester::Requester;
+use super::subscriptions::Kind;
 use ankaios_model::complete_state::AgentAttributes;
 use ankaios_model::execution_state::WorkloadState;
+use ankaios_model::mask_tree::MaskTree;
 use ankaios_model::messages::{AgentHello, AgentLoad, FromServer, ToServer};
-use ankaios_model::names::{Name, excerpt};
+use ankaios_model::names::{InstanceName, Name, excerpt};
 use ankaios_platform::logging::log_source;
 use ankaios_wire::outbox::Outbox;
-use ankaios_wire::peer::{PeerEvent, PeerHello, PeerId, Room, Service};
+use ankaios_wire::peer::{MessagePermits, PeerHello, PeerId, Service};
 
 impl ServerLoop {
     pub(super) fn peer_opened(
@@ -57,9 +58,9 @@ impl ServerLoop {
         let name = Name::from(agent);
         let _source = log_source(name.clone());
         let begin = self.now();
-        let is_greedy = !self.arrived.is_empty() && self.waiting.agent_rests(&name, begin);
-        if is_greedy || !outbox.has_room_for_agent() {
-            let why = if is_greedy {
+        let is_throttled = self.admission.defers_agent(&name, begin);
+        if is_throttled || !outbox.has_room_for_agent() {
+            let why = if is_throttled {
                 "it kept the server busy, and others wait"
             } else {
                 "too much waits for others"
@@ -78,7 +79,7 @@ impl ServerLoop {
                  name; give each agent a name of its own."
             );
             self.remove_peer(old);
-            self.end_logs_of_peer(old, &name);
+            self.end_subscriptions_of_peer(old, &name);
         }
         let mut states = self.updates.workloads().reported_states();
         states.retain(|state| state.instance.agent != name);
@@ -120,8 +121,8 @@ impl ServerLoop {
         self.peers.send(id, FromServer::ServerHello(own.collect()));
         self.judge_connected(&name, capabilities.prepares);
         self.publish(changes);
-        self.waiting
-            .charge(&Requester::of_agent(&name), begin, self.now());
+        self.admission
+            .debit(&Requester::of_agent(&name), begin, self.now());
     }
 
     /// Every end of a stream: closed, failed, ended by a goodbye, or not read. An agent's states
@@ -134,7 +135,7 @@ impl ServerLoop {
         if class == Service::Agent {
             self.agent_gone(&name);
         }
-        self.end_logs_of_peer(id, &name);
+        self.end_subscriptions_of_peer(id, &name);
     }
 
     fn agent_gone(&mut self, name: &Name) {
@@ -152,18 +153,73 @@ impl ServerLoop {
     /// Removes a stream and its requests, except for logs.
     fn remove_peer(&mut self, id: PeerId) -> Option<Peer> {
         let peer = self.peers.streams.remove(&id)?; // Dropping its outbox ends it with status OK.
-        self.end_lasting(|kind, key, _| kind != Kind::Logs && key.peer == id);
-        self.end_usage_of_peer(&peer.name);
-        self.waiting.remove_peer(id);
-        if !self.waiting.is_empty() {
-            self.room.0.wake_by_ref(); // Updates of it wait for no room any more.
-        }
+        let mut effects = Effects::default();
+        self.subscriptions.end(
+            |kind, key, _| kind != Kind::Logs && key.peer == id,
+            &mut effects,
+        );
+        self.subscriptions.end_usage_of_agent(&peer.name);
+        self.apply(effects);
+        self.admission.remove_peer(id);
         Some(peer)
     }
 
-    /// `room` is given back when the message is handled, so that the next large one waits until
+    /// Ends what is left of the subscriptions of a stream, and the log lines of its agent.
+    fn end_subscriptions_of_peer(&mut self, id: PeerId, name: &Name) {
+        let mut effects = Effects::default();
+        self.subscriptions.end_of_peer(id, name, &mut effects);
+        self.apply(effects);
+    }
+
+    /// An instance has no state any more: its subscriptions end. When its agent has nothing of the
+    /// workload any more, so do all of the workload: they belong to the last instance that was
+    /// wanted, which may have gone first.
+    pub(super) fn end_requests_of_gone(&mut self, gone: &InstanceName) {
+        self.rights.end(gone, self.updates.workloads());
+        let mut effects = Effects::default();
+        self.subscriptions.end_of_owner(gone, &mut effects);
+        self.apply(effects);
+        if self.rights.of(&gone.agent, &gone.workload).is_none() {
+            self.end_denied_subscriptions(gone);
+            self.end_logs_of_workload(gone);
+        }
+    }
+
+    /// A workload was added, updated or deleted: event subscriptions that it may not have any more
+    /// end with the reason.
+    pub(super) fn end_denied_subscriptions(&mut self, instance: &InstanceName) {
+        let InstanceName {
+            workload, agent, ..
+        } = instance;
+        let Some(peer) = self.peers.of_agent(agent) else {
+            return;
+        };
+        let check = |masks: Option<&MaskTree>| self.rights.check_read(agent, workload, masks);
+        let mut effects = Effects::default();
+        self.subscriptions
+            .end_denied(peer, workload, check, &mut effects);
+        self.apply(effects);
+    }
+
+    /// A workload is deleted or becomes another instance: nobody reads the logs that it requested.
+    pub(super) fn end_logs_of_workload(&mut self, instance: &InstanceName) {
+        let Some(peer) = self.peers.of_agent(&instance.agent) else {
+            return;
+        };
+        let mut effects = Effects::default();
+        self.subscriptions
+            .end_logs_of_workload(peer, &instance.workload, &mut effects);
+        self.apply(effects);
+    }
+
+    /// `permits` are released when the message is handled, so that the next large one waits until
     /// then.
-    pub(super) fn message_received(&mut self, id: PeerId, message: ToServer, room: Room) {
+    pub(super) fn message_received(
+        &mut self,
+        id: PeerId,
+        message: ToServer,
+        permits: MessagePermits,
+    ) {
         let Some(peer) = self.peers.get(id) else {
             return;
         }; // Late messages of a replaced stream mean nothing.
@@ -171,11 +227,16 @@ impl ServerLoop {
         let _source = log_source(peer.source.clone());
         let begin = self.now();
         match message {
-            ToServer::Request(request) => return self.request(id, request, room),
+            ToServer::Request(request) => return self.request(id, request, permits),
             ToServer::WorkloadStates(states) => self.states_reported(&name, states),
             ToServer::StatesComplete => self.all_states_reported(&name),
             ToServer::AgentLoad(load) => self.load_reported(&name, &load),
-            ToServer::UsageResponse { number, usage } => self.usage_reported(&name, number, usage),
+            ToServer::UsageResponse { number, usage } => {
+                let states = &self.updates.workloads().states;
+                let has_state = |instance: &InstanceName| states.get(instance).is_some();
+                self.subscriptions
+                    .usage_reported(&name, number, usage, has_state);
+            }
             ToServer::Prepared(reports) => self.prepared_reported(&name, &reports),
             ToServer::Goodbye => {
                 log::debug!("'{name}' sent a goodbye.");
@@ -195,32 +256,10 @@ impl ServerLoop {
             ToServer::Empty => log::warn!("Ignoring a message of '{name}' that has no content."),
         }
         if is_agent {
-            self.waiting
-                .charge(&Requester::of_agent(&name), begin, self.now());
+            let end = self.now();
+            self.admission
+                .debit_agent(&name, permits.into_slot(), begin, end);
         }
-    }
-
-    /// The next event that has arrived: the oldest that is not from an agent that rests, if there
-    /// is one. Those of one stream keep their order, so that its end takes nothing away that was
-    /// sent before it.
-    pub(super) fn next_arrived(&mut self) -> Option<PeerEvent> {
-        let now = self.now();
-        let rests = |event: &PeerEvent| {
-            let (PeerEvent::Message { peer, .. } | PeerEvent::Closed { peer }) = event else {
-                return false;
-            };
-            let agent = self
-                .peers
-                .get(*peer)
-                .filter(|peer| peer.class == Service::Agent);
-            agent.is_some_and(|agent| self.waiting.agent_rests(&agent.name, now))
-        };
-        let index = self
-            .arrived
-            .iter()
-            .position(|event| !rests(event))
-            .unwrap_or_default();
-        self.arrived.remove(index)
     }
 
     // ---------------------------------------------------------------- reports

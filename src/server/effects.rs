@@ -7,8 +7,9 @@
 //! Thread: `server`; plain values.
 
 use super::events::Changes;
+use super::requester::RequestKey;
 use ankaios_model::execution_state::WorkloadState;
-use ankaios_model::messages::{AddedWorkload, FromServer};
+use ankaios_model::messages::{AddedWorkload, FromServer, ResponseContent};
 use ankaios_model::names::{InstanceName, Name};
 
 /// One thing to do outside of the part that wants it.
@@ -19,6 +20,11 @@ pub(crate) enum Effect {
     SendToAgent { agent: Name, message: FromServer },
     /// Send states to every stream that receives broadcasts, and to no agent its own.
     Broadcast(Vec<WorkloadState>),
+    /// Send a response.
+    Respond {
+        key: RequestKey,
+        content: ResponseContent,
+    },
     /// Send states to command lines of an earlier version only.
     BroadcastToClis(Vec<WorkloadState>),
     // ------------------------------------------------------------- subscribers
@@ -72,6 +78,19 @@ impl Effects {
     /// Adds the effects of another list.
     pub(crate) fn append(&mut self, mut others: Self) {
         self.0.append(&mut others.0);
+    }
+
+    /// Adds [`Effect::Respond`].
+    pub(crate) fn respond(&mut self, key: &RequestKey, content: ResponseContent) {
+        self.0.push(Effect::Respond {
+            key: key.clone(),
+            content,
+        });
+    }
+
+    /// Adds [`Effect::Respond`] with an error.
+    pub(crate) fn refuse(&mut self, key: &RequestKey, text: String) {
+        self.respond(key, ResponseContent::Error(text));
     }
 }
 

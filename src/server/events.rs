@@ -6,9 +6,10 @@
 //! too much of it loses the subscription.
 
 use super::ServerLoop;
-use super::lasting::{Content, Kind, Lasting};
+use super::effects::Effects;
 use super::requester::{RequestKey, Requester};
 use super::state_view::put_instance;
+use super::subscriptions::{Content, Kind, Subscription, Subscriptions};
 use super::update::StateChange;
 use ankaios_model::complete_state::{
     AgentAttributes, DesiredState, Rendering, WorkloadStates, agent_node, config_node,
@@ -24,7 +25,6 @@ use ankaios_wire::outbox::Encoded;
 use ankaios_wire::peer::Service;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -446,6 +446,53 @@ fn collect_below(
     Some(())
 }
 
+impl Subscriptions {
+    /// Subscribes the request `key` to events; its earlier masks are replaced. No masks mean
+    /// everything.
+    fn subscribe(
+        &mut self,
+        key: &RequestKey,
+        requester: &Requester,
+        owner: Option<InstanceName>,
+        masks: Option<MaskTree>,
+    ) -> Result<(), String> {
+        let masks = masks.map(|masks| self.shared_masks(masks));
+        let subscription = Subscription {
+            requester: requester.clone(),
+            owner,
+            content: Content::Events(masks),
+        };
+        self.add(Kind::Events, key, subscription)
+    }
+
+    /// The same masks as another subscription has them, if there is one.
+    fn shared_masks(&self, masks: MaskTree) -> Arc<MaskTree> {
+        for (_, other) in self.of(Kind::Events) {
+            if let Some(shared) = other.masks()
+                && **shared == masks
+            {
+                return shared.clone();
+            }
+        }
+        Arc::new(masks)
+    }
+
+    /// Event subscriptions with the same masks, which get the same events.
+    fn groups_of_events(&self) -> Vec<Vec<(RequestKey, Requester)>> {
+        let mut groups: Vec<Vec<(RequestKey, Requester)>> = Vec::new();
+        let mut group_of_masks = BTreeMap::new();
+        for (key, subscription) in self.of(Kind::Events) {
+            let masks = subscription.masks().map(Arc::as_ptr);
+            let group = *group_of_masks.entry(masks).or_insert(groups.len());
+            if group == groups.len() {
+                groups.push(Vec::new());
+            }
+            groups[group].push((key.clone(), subscription.requester.clone()));
+        }
+        groups
+    }
+}
+
 impl ServerLoop {
     /// From now on the CPU time that the events of a change take is `cpu`.
     pub(crate) fn set_cpu_time(&mut self, cpu: CpuTime) {
@@ -454,34 +501,19 @@ impl ServerLoop {
 
     /// Whether anybody is told of changes.
     pub(super) fn is_observed(&self) -> bool {
-        !self.lasting.has_no(Kind::Events)
+        !self.subscriptions.has_no(Kind::Events)
     }
 
-    /// Subscribes the request `key`; its earlier masks are replaced. No masks mean everything.
+    /// Subscribes the request `key` to events.
     pub(super) fn subscribe(
         &mut self,
         requester: &Requester,
         key: &RequestKey,
         masks: Option<MaskTree>,
     ) -> Result<(), String> {
-        let masks = masks.map(|masks| {
-            let mut others = self
-                .lasting
-                .of(Kind::Events)
-                .filter_map(|(_, other)| other.masks());
-            others
-                .find(|other| ***other == masks)
-                .cloned()
-                .unwrap_or_else(|| Arc::new(masks))
-        });
-        let owner = self.rights.owner(requester);
-        let lasting = Lasting {
-            requester: requester.clone(),
-            owner,
-            content: Content::Events(masks),
-        };
         self.updates.observe(true);
-        self.lasting.add(Kind::Events, key, lasting)
+        let owner = self.rights.owner(requester);
+        self.subscriptions.subscribe(key, requester, owner, masks)
     }
 
     /// Notifies subscribers of `changes` and of all states that have changed, each in one message
@@ -492,27 +524,19 @@ impl ServerLoop {
         if changes.is_empty() || !self.is_observed() {
             return;
         }
-        let subscriptions = || self.lasting.of(Kind::Events);
+        let groups = self.subscriptions.groups_of_events();
         if changes.are_too_many() {
-            let keys: Vec<RequestKey> = subscriptions().map(|(key, _)| key.clone()).collect();
-            return keys
-                .iter()
-                .for_each(|key| self.end_subscription(key, TOO_MANY_FIELDS));
+            for (key, _) in groups.iter().flatten() {
+                self.end_subscription(key, TOO_MANY_FIELDS);
+            }
+            return;
         }
-        let requesters = subscriptions()
-            .map(|(_, lasting)| &lasting.requester)
-            .collect::<BTreeSet<_>>()
-            .len();
-        // Those with the same masks get the same events.
-        let mut groups: Vec<Vec<(RequestKey, Requester)>> = Vec::new();
-        let mut places = BTreeMap::<_, usize>::new();
-        for (key, lasting) in subscriptions() {
-            let place = *places
-                .entry(lasting.masks().map(Arc::as_ptr))
-                .or_insert(groups.len());
-            groups.resize_with(groups.len().max(place + 1), Vec::new);
-            groups[place].push((key.clone(), lasting.requester.clone()));
-        }
+        let requesters: BTreeSet<&Requester> = groups
+            .iter()
+            .flatten()
+            .map(|(_, requester)| requester)
+            .collect();
+        let requesters = requesters.len();
         let cpu = std::mem::take(&mut self.cpu);
         let mut budget = Budget::new(&cpu, (cpu.0)().saturating_sub(self.begun), requesters);
         // One after the other: the events of all groups together could fill the memory.
@@ -542,9 +566,9 @@ impl ServerLoop {
                 Some(_) => Some(Told::Lost),
                 None => {
                     let masks = self
-                        .lasting
+                        .subscriptions
                         .get(Kind::Events, &key)
-                        .and_then(Lasting::masks);
+                        .and_then(Subscription::masks);
                     let altered = changes.matching(masks.map(|masks| &**masks), meter)?;
                     if altered.is_empty() {
                         return Some(Told::Nothing);
@@ -572,9 +596,10 @@ impl ServerLoop {
     }
 
     /// Ends a subscription and sends the reason.
-    pub(super) fn end_subscription(&mut self, key: &RequestKey, reason: impl Display) {
-        self.lasting.remove(Kind::Events, key);
-        self.peers.refuse(key, reason);
+    fn end_subscription(&mut self, key: &RequestKey, reason: &str) {
+        let mut effects = Effects::default();
+        self.subscriptions.end_events(key, reason, &mut effects);
+        self.apply(effects);
     }
 }
 

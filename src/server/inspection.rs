@@ -4,9 +4,9 @@
 
 pub use crate::guarded::inspection::SeenUpdate;
 
-use crate::lasting::Kind;
 use crate::mutating_hooks::{HookOutcome, MutatingHooks};
 use crate::state_view::StateView;
+use crate::subscriptions::Kind;
 use crate::{ServerEvent, ServerLoop};
 use ankaios_model::mask_tree::MaskTree;
 use ankaios_model::messages::WorkloadPlan;
@@ -95,7 +95,7 @@ impl ServerLoop {
 
     /// Whether a request is served with events.
     pub fn is_subscribed(&self, peer: PeerId, id: &str) -> bool {
-        self.lasting
+        self.subscriptions
             .of(Kind::Events)
             .any(|(key, _)| key.peer == peer && key.id == id)
     }
@@ -103,7 +103,7 @@ impl ServerLoop {
     /// Event subscriptions of each stream.
     pub fn subscribed(&self) -> BTreeMap<PeerId, usize> {
         let mut counts = BTreeMap::new();
-        self.lasting
+        self.subscriptions
             .of(Kind::Events)
             .for_each(|(key, _)| *counts.entry(key.peer).or_default() += 1);
         counts
@@ -113,11 +113,11 @@ impl ServerLoop {
     /// happens.
     pub fn serve_all_waiting(&mut self) {
         loop {
-            while self.serve_waiting() {}
+            while self.serve_pending() {}
             self.on_event(ServerEvent::Room);
             // Those of a simulation have an outcome of each plan; those of a test have none until
             // the test gives it.
-            if !self.waiting.hooks_work() {
+            if !self.admission.hooks_work() {
                 return;
             }
             let Ok(outcome) = self.updates.hook_outcomes().recv() else {

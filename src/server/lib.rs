@@ -11,13 +11,13 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+mod admission;
 mod connections;
 mod effects;
 mod events;
 mod guarded;
 #[cfg(debug_assertions)]
 pub mod inspection;
-mod lasting;
 pub mod limits;
 mod logs;
 pub mod metrics;
@@ -31,13 +31,14 @@ mod requests;
 pub mod settings;
 pub mod state_store;
 mod state_view;
+mod subscriptions;
 mod templates;
 mod timings;
 mod update;
 mod updates;
 mod usage;
-mod waiting_requests;
 
+use admission::Admission;
 use ankaios_model::complete_state::DesiredState;
 use ankaios_model::execution_state::{Phase, WorkloadState};
 use ankaios_model::lifecycle::OnFailure;
@@ -47,13 +48,11 @@ use ankaios_platform::clock::{Clock, SystemClock};
 use ankaios_platform::limits::TURN_MAX;
 use ankaios_platform::service_manager::StatusBoard;
 use ankaios_platform::watchdog::Heartbeat;
-use ankaios_wire::limits::SERVER_INBOX;
 use ankaios_wire::peer::PeerEvent;
 use crossbeam_channel::{Receiver, RecvError, Sender, bounded, never, select_biased};
 use effects::{Effect, Effects};
 use events::{Changes, CpuTime};
 use guarded::GuardedUpdates;
-use lasting::LastingRequests;
 use metrics::NumbersRequest;
 use mutating_hooks::{HookOutcome, MutatingHooks};
 use peers::Peers;
@@ -62,13 +61,12 @@ use requester::Rights;
 use settings::ModeSettings;
 use state_store::{StateStore, Stored};
 use state_view::StateView;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
+use subscriptions::Subscriptions;
 use update::UpdateError;
 use updates::{Accepted, Updates};
-use waiting_requests::WaitingRequests;
 
 /// What the server reacts to.
 #[derive(Debug)]
@@ -79,20 +77,11 @@ pub enum ServerEvent {
     Hooks(HookOutcome),
     /// The thread `metrics` requests the numbers.
     Numbers(NumbersRequest),
-    /// A peer for which requests wait may have room for responses, or more requests may be served.
+    /// A pending request may be served: a peer has room for responses again, or another request was
+    /// served.
     Room,
     /// There is something to do without an event, see [`ServerLoop::due`].
     Due,
-}
-
-/// Woken when a request that waits may be served: a peer has room for responses again, or another
-/// request was served.
-struct RoomWaker(Waker);
-
-impl Default for RoomWaker {
-    fn default() -> Self {
-        Self(Waker::noop().clone())
-    }
 }
 
 /// Wakes the loop.
@@ -104,7 +93,7 @@ impl Wake for WakeLoop {
     }
 }
 
-/// What wakes the loop, beside what has arrived and what is due.
+/// What wakes the loop, beside what is due.
 struct Inputs<'l> {
     stop: &'l Receiver<()>,
     outcomes: Receiver<HookOutcome>,
@@ -137,12 +126,8 @@ pub struct ServerLoop {
     updates: Updates,
     peers: Peers,
     rights: Rights,
-    lasting: LastingRequests,
-    waiting: WaitingRequests,
-    /// What was taken out of the inbox and is not handled yet.
-    arrived: VecDeque<PeerEvent>,
-    /// The number of the last read of what workloads use.
-    last_read: u64,
+    subscriptions: Subscriptions,
+    admission: Admission,
     /// Changes without workloads, of which subscribers are notified at the end of the event.
     unpublished: Vec<Changes>,
     metrics: Option<Receiver<NumbersRequest>>,
@@ -155,7 +140,6 @@ pub struct ServerLoop {
     cpu: CpuTime,
     /// The CPU time when the present event began.
     begun: Duration,
-    room: RoomWaker,
 }
 
 impl ServerLoop {
@@ -268,12 +252,11 @@ impl ServerLoop {
         };
         self.set_clock(clock.clone());
         self.set_cpu_time(CpuTime::of_thread());
-        self.room = RoomWaker(Waker::from(Arc::new(WakeLoop(wake))));
+        self.admission.waker = Waker::from(Arc::new(WakeLoop(wake)));
         let mut room_not_before = clock.now();
         loop {
             heartbeat.turn();
-            self.arrived
-                .extend(events.try_iter().take(SERVER_INBOX - self.arrived.len()));
+            self.admission.begin_turn(!events.is_empty(), clock.now());
             let Some(event) = self.next_event(&inputs, clock) else {
                 return;
             };
@@ -291,17 +274,6 @@ impl ServerLoop {
 
     /// Waits for the next event, of several the first in this order. `None` ends the loop.
     fn next_event(&mut self, inputs: &Inputs<'_>, clock: &impl Clock) -> Option<ServerEvent> {
-        let has_arrived = !self.arrived.is_empty();
-        if has_arrived {
-            select_biased! { // Only these come before it, and nothing is waited for.
-                recv(inputs.stop) -> _ => return None,
-                recv(inputs.outcomes) -> outcome => return of_hooks(outcome),
-                default => {}
-            }
-            if let Some(event) = self.next_arrived() {
-                return Some(ServerEvent::Peer(event));
-            }
-        }
         let metrics = self.metrics.clone().unwrap_or_else(never);
         let due = self.due().map_or_else(never, |at| clock.alarm(at));
         select_biased! { // The end first: a flood of events must not delay it.
@@ -352,14 +324,14 @@ impl ServerLoop {
             ServerEvent::Peer(PeerEvent::Message {
                 peer,
                 message,
-                room,
-            }) => self.message_received(peer, message, room),
+                permits,
+            }) => self.message_received(peer, message, permits),
             ServerEvent::Peer(PeerEvent::Closed { peer }) => self.peer_gone(peer),
             ServerEvent::Hooks(outcome) => self.hooks_done(outcome),
             ServerEvent::Numbers(reply) => {
                 let _ = reply.try_send(self.numbers()); // It may not wait any more.
             }
-            ServerEvent::Room => _ = self.serve_waiting(),
+            ServerEvent::Room => _ = self.serve_pending(),
             ServerEvent::Due => {}
         }
     }
@@ -392,6 +364,7 @@ impl ServerLoop {
             match effect {
                 Effect::SendToAgent { agent, message } => self.peers.send_to_agent(&agent, message),
                 Effect::Broadcast(states) => self.peers.broadcast_states(&states),
+                Effect::Respond { key, content } => self.peers.respond(&key, content),
                 Effect::BroadcastToClis(states) => self.peers.broadcast_to_clis(&states),
                 Effect::Publish(changes) => self.publish(changes),
                 Effect::PublishLater(changes) => self.unpublished.push(changes),
@@ -458,7 +431,7 @@ impl ServerLoop {
         if self.guarded.would_undo(&failure.instance) {
             return;
         }
-        let waiting = self.waiting.updates().cloned().collect();
+        let waiting = self.admission.updates().cloned().collect();
         let (now, mut effects) = (self.now(), Effects::default());
         self.updates
             .essential_failed(failure, waiting, now, &mut effects);

@@ -1,224 +1,283 @@
 //! Log collections: which lines are requested of which agents, and passed on to whom.
 //!
-//! Thread: `server`; part of [`ServerLoop`].
+//! Thread: `server`; the logs of [`Subscriptions`], and the part of [`ServerLoop`] that passes in
+//! what they need of others.
 
 use super::ServerLoop;
-use super::lasting::{Content, Kind, Lasting, Providers};
+use super::effects::Effects;
 use super::requester::{RequestKey, Requester};
+use super::subscriptions::{Content, Kind, Providers, Subscription, Subscriptions};
 use ankaios_model::log_entries;
 use ankaios_model::messages::{FromServer, LogEntry, LogsRequest, ResponseContent};
 use ankaios_model::names::{InstanceName, Name, excerpt};
 use ankaios_wire::peer::PeerId;
 use std::collections::BTreeMap;
 
-impl ServerLoop {
-    /// Requests the logs of workloads from the agents that run them; what is not in the effective
-    /// state is left out.
+/// Whether an agent can be sent a request for logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LogAvailability {
+    Ready,
+    /// It does not take what it is sent, and must not be disconnected because of the requests of
+    /// others.
+    Busy,
+    NotConnected,
+}
+
+impl LogAvailability {
+    /// Why there are no lines of instances on `agent`.
+    fn reason(self, agent: &Name) -> String {
+        if agent.is_empty() {
+            return "it has no agent".to_owned();
+        }
+        if self == Self::Busy {
+            return format!(
+                "agent '{agent}' has too many messages waiting for it, try again later"
+            );
+        }
+        format!("agent '{agent}' is not connected")
+    }
+}
+
+impl Subscriptions {
+    /// Requests the logs of instances from the agents that run them; `availability` returns
+    /// whether an agent can be sent that.
     ///
     /// The response names what will be sent. Instances whose agent is away or busy are stopped at
     /// once, or a requester that does not follow would wait for them for ever.
-    pub(super) fn logs(&mut self, requester: &Requester, key: &RequestKey, request: LogsRequest) {
-        let LogsRequest {
-            mut instances,
-            follow,
-            tail,
-            since,
-            until,
-        } = request;
-        instances.retain(|name| self.updates.workloads().is_wanted(name));
-        if instances.len() > 2 * self.updates.workloads().effective.len() {
-            return self.peers.refuse(
-                key,
-                "The request for logs names the same workloads again and again; name each once",
-            );
-        }
-        // An agent that does not take what it is sent must not be disconnected because of the
-        // requests of others.
-        let is_there = |agent: &Name| {
-            let stream = self
-                .peers
-                .of_agent(agent)
-                .and_then(|peer| self.peers.get(peer));
-            stream.is_some_and(|peer| peer.outbox.is_half_empty())
-        };
-        let mut by_agent: BTreeMap<Name, Vec<InstanceName>> = BTreeMap::new();
-        for instance in &instances {
+    pub(super) fn collect_logs(
+        &mut self,
+        key: &RequestKey,
+        requester: &Requester,
+        owner: Option<InstanceName>,
+        request: LogsRequest,
+        availability: impl Fn(&Name) -> LogAvailability,
+        effects: &mut Effects,
+    ) {
+        let mut by_agent: BTreeMap<&Name, Vec<InstanceName>> = BTreeMap::new();
+        for instance in &request.instances {
             by_agent
-                .entry(instance.agent.clone())
+                .entry(&instance.agent)
                 .or_default()
                 .push(instance.clone());
         }
-        let (by_agent, away): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            by_agent.into_iter().partition(|(agent, _)| is_there(agent));
-        let mut providers: Providers = by_agent
-            .iter()
-            .map(|(agent, own)| (agent.clone(), own.iter().cloned().collect()))
-            .collect();
-        let is_served = !providers.is_empty();
-        // What was requested under the same id before goes on.
-        for (agent, instances) in self.providers(key).cloned().unwrap_or_default() {
-            providers.entry(agent).or_default().extend(instances);
-        }
-        let content = Content::Logs(providers);
-        let lasting = Lasting {
-            requester: requester.clone(),
-            owner: self.rights.owner(requester),
-            content,
-        };
-        if is_served && let Err(error) = self.lasting.add(Kind::Logs, key, lasting) {
-            return self.peers.refuse(key, error);
-        }
+        let mut ready = Vec::new();
+        let mut unavailable = Vec::new();
         for (agent, instances) in by_agent {
+            match availability(agent) {
+                LogAvailability::Ready => ready.push((agent.clone(), instances)),
+                other => unavailable.push((other.reason(agent), instances)),
+            }
+        }
+        // First the collection, which may be refused.
+        if !ready.is_empty() {
+            let mut providers: Providers = BTreeMap::new();
+            for (agent, instances) in &ready {
+                providers.insert(agent.clone(), instances.iter().cloned().collect());
+            }
+            // An earlier collection under the same id continues.
+            for (agent, instances) in self.providers(key).cloned().unwrap_or_default() {
+                providers.entry(agent).or_default().extend(instances);
+            }
+            let subscription = Subscription {
+                requester: requester.clone(),
+                owner,
+                content: Content::Logs(providers),
+            };
+            if let Err(error) = self.add(Kind::Logs, key, subscription) {
+                return effects.refuse(key, error);
+            }
+        }
+        // Then the requests, and the response after them.
+        for (agent, instances) in ready {
             let request = LogsRequest {
                 instances,
-                follow,
-                tail,
-                since: since.clone(),
-                until: until.clone(),
+                ..request.clone()
             };
-            self.peers.send_to_agent(
-                &agent,
-                FromServer::LogsRequest {
-                    request_id: key.full_id(),
-                    request,
-                },
-            );
-        }
-        self.peers
-            .respond(key, ResponseContent::LogsAccepted(instances));
-        for (agent, instances) in away {
-            let why = match self.peers.of_agent(&agent) {
-                _ if agent.is_empty() => "it has no agent".to_owned(),
-                None => format!("agent '{agent}' is not connected"),
-                Some(_) => {
-                    format!("agent '{agent}' has too many messages waiting for it, try again later")
-                }
+            let request_id = key.full_id();
+            let message = FromServer::LogsRequest {
+                request_id,
+                request,
             };
-            self.stop_logs(key, instances, &why);
+            effects.send_to_agent(&agent, message);
         }
-    }
-
-    /// Ends the logs of these instances, of which no further lines can come for the reason `why`.
-    fn stop_logs(
-        &mut self,
-        key: &RequestKey,
-        instances: impl IntoIterator<Item = InstanceName>,
-        why: &str,
-    ) {
-        let instances: Vec<InstanceName> = instances.into_iter().collect();
-        let reasons = instances
-            .iter()
-            .map(|instance| log_entries::no_log(instance.clone(), why))
-            .collect();
-        for entries in log_entries::split(reasons) {
-            self.peers
-                .respond(key, ResponseContent::LogEntries(entries));
-        }
-        for instance in instances {
-            self.peers.respond(key, ResponseContent::LogsStop(instance));
+        effects.respond(key, ResponseContent::LogsAccepted(request.instances));
+        for (reason, instances) in unavailable {
+            stop_logs(key, instances, &reason, effects);
         }
     }
 
     fn providers(&mut self, key: &RequestKey) -> Option<&mut Providers> {
-        match &mut self.lasting.get_mut(Kind::Logs, key)?.content {
+        match &mut self.get_mut(Kind::Logs, key)?.content {
             Content::Logs(providers) => Some(providers),
             _ => None,
         }
     }
 
     /// Ends the collection of logs under the same id; an unknown one has the same response.
-    pub(super) fn logs_cancel(&mut self, key: &RequestKey) {
-        self.end_lasting(|kind, other, _| kind == Kind::Logs && other == key);
-        self.peers.respond(key, ResponseContent::LogsCancelAccepted);
+    pub(super) fn cancel_logs(&mut self, key: &RequestKey, effects: &mut Effects) {
+        self.end(|kind, other, _| kind == Kind::Logs && other == key, effects);
+        effects.respond(key, ResponseContent::LogsCancelAccepted);
     }
 
     /// Passes on the lines that were requested from `agent`. Others are late, or made up.
     pub(super) fn log_entries(
         &mut self,
         agent: &str,
-        request_id: &str,
+        key: &RequestKey,
         mut entries: Vec<LogEntry>,
+        effects: &mut Effects,
     ) {
-        let Some(key) = self.log_request(request_id) else {
-            return;
-        };
-        let (all, provided) = (
-            entries.len(),
-            self.providers(&key)
-                .and_then(|providers| providers.get(agent)),
-        );
+        let all = entries.len();
+        let provided = self
+            .providers(key)
+            .and_then(|providers| providers.get(agent));
         entries.retain(|entry| provided.is_some_and(|provided| provided.contains(&entry.instance)));
         if entries.len() < all {
-            let (dropped, id) = (all - entries.len(), excerpt(request_id));
             log::debug!(
-                "Dropping {dropped} log lines that '{agent}' is not to send for the request '{id}'."
+                "Dropping {} log lines that '{agent}' is not to send for the request '{}'.",
+                all - entries.len(),
+                excerpt(&key.full_id())
             );
         }
         for entries in log_entries::split(entries) {
-            self.peers
-                .respond(&key, ResponseContent::LogEntries(entries));
+            effects.respond(key, ResponseContent::LogEntries(entries));
         }
     }
 
     /// Passes on the end of one instance's lines, if they were requested from `agent`. Without any
-    /// more the request is over.
-    pub(super) fn logs_stopped(&mut self, agent: &str, request_id: &str, instance: InstanceName) {
-        let Some(key) = self.log_request(request_id) else {
-            return;
-        };
-        let is_provided = self.providers(&key).is_some_and(|providers| {
-            let is_provided = providers
-                .get_mut(agent)
-                .is_some_and(|instances| instances.remove(&instance));
+    /// more the collection ends.
+    pub(super) fn logs_stopped(
+        &mut self,
+        agent: &str,
+        key: &RequestKey,
+        instance: InstanceName,
+        effects: &mut Effects,
+    ) {
+        let mut is_provided = false;
+        if let Some(providers) = self.providers(key) {
+            if let Some(instances) = providers.get_mut(agent) {
+                is_provided = instances.remove(&instance);
+            }
             providers.retain(|_, instances| !instances.is_empty());
-            is_provided
-        });
+        }
         if !is_provided {
-            let id = excerpt(request_id);
             return log::debug!(
-                "Dropping an end of logs that '{agent}' is not to send for the request '{id}'."
+                "Dropping an end of logs that '{agent}' is not to send for the request '{}'.",
+                excerpt(&key.full_id())
             );
         }
-        if self
-            .providers(&key)
-            .is_some_and(|providers| providers.is_empty())
-        {
-            self.lasting.remove(Kind::Logs, &key);
-        }
-        self.peers
-            .respond(&key, ResponseContent::LogsStop(instance));
+        self.end_logs_without_provider(key);
+        effects.respond(key, ResponseContent::LogsStop(instance));
     }
 
-    /// A stream ended: nobody reads what was requested on it, and an agent sends no more lines.
-    pub(super) fn end_logs_of_peer(&mut self, peer: PeerId, name: &str) {
-        self.end_lasting(|_, key, _| key.peer == peer);
-        let waits = |one: &Lasting| matches!(&one.content, Content::Logs(providers) if providers.contains_key(name));
-        let waiting = self.lasting.of(Kind::Logs).filter(|(_, one)| waits(one));
-        let keys: Vec<RequestKey> = waiting.map(|(key, _)| key.clone()).collect();
-        for key in keys {
+    fn end_logs_without_provider(&mut self, key: &RequestKey) {
+        if self
+            .providers(key)
+            .is_some_and(|providers| providers.is_empty())
+        {
+            self.remove(Kind::Logs, key);
+        }
+    }
+
+    /// A stream ended: nobody reads what was requested on it, and the agent `name` sends no more
+    /// lines.
+    pub(super) fn end_of_peer(&mut self, peer: PeerId, name: &str, effects: &mut Effects) {
+        self.end(|_, key, _| key.peer == peer, effects);
+        let mut waiting = Vec::new();
+        for (key, subscription) in self.of(Kind::Logs) {
+            if let Content::Logs(providers) = &subscription.content
+                && providers.contains_key(name)
+            {
+                waiting.push(key.clone());
+            }
+        }
+        let reason = format!("agent '{name}' is not connected any more");
+        for key in waiting {
             let Some(providers) = self.providers(&key) else {
                 continue;
             };
             let missing = providers.remove(name).unwrap_or_default();
-            if providers.is_empty() {
-                self.lasting.remove(Kind::Logs, &key);
-            }
-            self.stop_logs(
-                &key,
-                missing,
-                &format!("agent '{name}' is not connected any more"),
-            );
+            self.end_logs_without_provider(&key);
+            stop_logs(&key, missing.into_iter().collect(), &reason, effects);
         }
     }
 
-    /// A workload is deleted or becomes another instance: nobody reads what it requested.
-    pub(super) fn end_logs_of_workload(&mut self, instance: &InstanceName) {
-        let Some(peer) = self.peers.of_agent(&instance.agent) else {
+    /// A workload is deleted or becomes another instance: nobody reads the logs that it requested
+    /// on the stream of its agent.
+    pub(super) fn end_logs_of_workload(
+        &mut self,
+        peer: PeerId,
+        workload: &Name,
+        effects: &mut Effects,
+    ) {
+        self.end(
+            |kind, key, _| {
+                kind == Kind::Logs && key.peer == peer && key.workload() == Some(workload)
+            },
+            effects,
+        );
+    }
+}
+
+/// Ends the logs of these instances, of which no further lines can come for this reason.
+fn stop_logs(key: &RequestKey, instances: Vec<InstanceName>, reason: &str, effects: &mut Effects) {
+    let reasons = instances
+        .iter()
+        .map(|instance| log_entries::no_log(instance.clone(), reason))
+        .collect();
+    for entries in log_entries::split(reasons) {
+        effects.respond(key, ResponseContent::LogEntries(entries));
+    }
+    for instance in instances {
+        effects.respond(key, ResponseContent::LogsStop(instance));
+    }
+}
+
+impl ServerLoop {
+    /// Requests the logs of workloads; what is not in the effective state is left out.
+    pub(super) fn logs(
+        &mut self,
+        requester: &Requester,
+        key: &RequestKey,
+        mut request: LogsRequest,
+    ) {
+        request
+            .instances
+            .retain(|name| self.updates.workloads().is_wanted(name));
+        if request.instances.len() > 2 * self.updates.workloads().effective.len() {
+            return self.peers.refuse(
+                key,
+                "The request for logs names the same workloads again and again; name each once",
+            );
+        }
+        let owner = self.rights.owner(requester);
+        let mut effects = Effects::default();
+        let availability = |agent: &Name| self.peers.log_availability(agent);
+        self.subscriptions
+            .collect_logs(key, requester, owner, request, availability, &mut effects);
+        self.apply(effects);
+    }
+
+    /// An agent has sent log lines.
+    pub(super) fn log_entries(&mut self, agent: &str, request_id: &str, entries: Vec<LogEntry>) {
+        let Some(key) = self.log_request(request_id) else {
             return;
         };
-        self.end_lasting(|kind, key, _| {
-            kind == Kind::Logs && key.peer == peer && key.workload() == Some(&instance.workload)
-        });
+        let mut effects = Effects::default();
+        self.subscriptions
+            .log_entries(agent, &key, entries, &mut effects);
+        self.apply(effects);
+    }
+
+    /// An agent sends no more lines of an instance.
+    pub(super) fn logs_stopped(&mut self, agent: &str, request_id: &str, instance: InstanceName) {
+        let Some(key) = self.log_request(request_id) else {
+            return;
+        };
+        let mut effects = Effects::default();
+        self.subscriptions
+            .logs_stopped(agent, &key, instance, &mut effects);
+        self.apply(effects);
     }
 
     /// The request with this full id. The id of the requester may contain the separator itself.

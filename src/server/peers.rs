@@ -3,6 +3,7 @@
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`].
 
 use super::events::Changes;
+use super::logs::LogAvailability;
 use super::requester::{RequestKey, Requester};
 use super::update::Tags;
 use ankaios_model::complete_state::AgentAttributes;
@@ -12,10 +13,7 @@ use ankaios_model::messages::{
 };
 use ankaios_model::names::Name;
 use ankaios_platform::logging::log_source;
-use ankaios_wire::limits::ANSWERS_BYTES;
-use ankaios_wire::outbox::{
-    Encoded, FIRST_ANSWERS_BYTES, FIRST_OF_SOURCE_BYTES, Outbox, OutboxError,
-};
+use ankaios_wire::outbox::{Encoded, Outbox, OutboxError};
 use ankaios_wire::peer::{PeerId, Service};
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -61,6 +59,31 @@ pub(crate) struct Peers {
     failed: Vec<PeerId>,
 }
 
+/// The capacity for responses at one moment.
+pub(crate) struct ResponseCapacity<'p> {
+    peers: &'p Peers,
+    waker: &'p Waker,
+    /// Counted when it is needed first.
+    unsent_by_source: Option<BTreeMap<&'p Name, usize>>,
+}
+
+impl ResponseCapacity<'_> {
+    /// Whether a response for this peer would be sent soon.
+    pub(crate) fn has_room(&mut self, peer: PeerId) -> bool {
+        let peers = self.peers;
+        let Some(peer) = peers.get(peer) else {
+            return true;
+        };
+        let by_source = &mut self.unsent_by_source;
+        let unsent_of_source = || {
+            let by_source = by_source.get_or_insert_with(|| peers.unsent_by_source());
+            by_source.get(&peer.source).copied().unwrap_or_default()
+        };
+        peer.outbox
+            .has_room_for_response(unsent_of_source, self.waker)
+    }
+}
+
 impl Peers {
     /// The stream `id`.
     pub(crate) fn get(&self, id: PeerId) -> Option<&Peer> {
@@ -72,24 +95,35 @@ impl Peers {
         self.agents.get(name).map(|agent| agent.peer)
     }
 
-    /// Whether a response for this peer would be sent soon; if not, `wake` is called when that is
-    /// so. There is more room if its requester waits for no other (`is_only`), and some more if no
-    /// other large one for its source waits.
-    pub(crate) fn has_room_for_answer(&self, peer: PeerId, is_only: bool, wake: &Waker) -> bool {
-        let Some(Peer { source, outbox, .. }) = self.get(peer) else {
-            return true;
+    /// The capacity for responses. `waker` is woken when it may have become enough for a peer for
+    /// which it was not.
+    pub(crate) fn response_capacity<'p>(&'p self, waker: &'p Waker) -> ResponseCapacity<'p> {
+        ResponseCapacity {
+            peers: self,
+            waker,
+            unsent_by_source: None,
+        }
+    }
+
+    /// Bytes of responses that wait for the peers of each source.
+    fn unsent_by_source(&self) -> BTreeMap<&Name, usize> {
+        let mut unsent = BTreeMap::new();
+        for peer in self.streams.values() {
+            *unsent.entry(&peer.source).or_default() += peer.outbox.unsent_responses();
+        }
+        unsent
+    }
+
+    /// Whether an agent can be sent a request for logs.
+    pub(crate) fn log_availability(&self, agent: &Name) -> LogAvailability {
+        let Some(peer) = self.of_agent(agent).and_then(|peer| self.get(peer)) else {
+            return LogAvailability::NotConnected;
         };
-        let is_late = |other: &Peer| other.source == *source && other.outbox.is_behind();
-        outbox.has_room_for_answer(
-            if is_only {
-                FIRST_ANSWERS_BYTES
-            } else {
-                ANSWERS_BYTES
-            },
-            wake,
-        ) || is_only
-            && outbox.has_room_for_answer(FIRST_OF_SOURCE_BYTES, wake)
-            && !self.streams.values().any(is_late)
+        if peer.outbox.is_half_empty() {
+            LogAvailability::Ready
+        } else {
+            LogAvailability::Busy
+        }
     }
 
     /// Who sent a request.
@@ -197,33 +231,45 @@ impl Peers {
 
     /// Sends `states` to every stream that receives broadcasts, and to no agent its own.
     pub(crate) fn broadcast_states(&mut self, states: &[WorkloadState]) {
-        self.broadcast(states, |class| class != Service::Command);
+        self.broadcast(states, &[Service::Agent, Service::Cli]);
     }
 
     /// Sends `states` to command lines of an earlier version only.
     pub(crate) fn broadcast_to_clis(&mut self, states: &[WorkloadState]) {
-        self.broadcast(states, |class| class == Service::Cli);
+        self.broadcast(states, &[Service::Cli]);
     }
 
-    /// Each state is encoded once for all who are told of it, unless there are none.
-    fn broadcast(&mut self, states: &[WorkloadState], is_told: impl Fn(Service) -> bool) {
-        let mut encoded: Option<(Vec<Arc<Encoded>>, Arc<Encoded>)> = None;
-        let put = |(id, peer): (&PeerId, &Peer)| {
-            let (each, together) = encoded.get_or_insert_with(|| {
-                let each: Vec<Arc<Encoded>> = states.iter().map(Encoded::of_state).collect();
-                let together = Encoded::together(&each);
-                (each, together)
-            });
-            let is_own = |state: &&Arc<Encoded>| state.is_of_agent(&peer.name);
-            let own = each.iter().filter(is_own).count();
-            let together = (own == 0 && each.len() > 1).then_some(&*together);
-            let foreign = each.iter().filter(|state| !is_own(state)).cloned();
-            (own < each.len()).then(|| (*id, peer.outbox.put_states(together, foreign)))
-        };
-        let told = self.streams.iter().filter(|(_, peer)| is_told(peer.class));
-        let results: Vec<(PeerId, Result<(), OutboxError>)> = told.filter_map(put).collect();
-        results
-            .into_iter()
-            .for_each(|(id, result)| self.check(id, result));
+    /// Sends `states` to the streams of these services. Each state is encoded once for all of them.
+    fn broadcast(&mut self, states: &[WorkloadState], services: &[Service]) {
+        let mut receivers = Vec::new();
+        for (id, peer) in &self.streams {
+            if services.contains(&peer.class) {
+                receivers.push(*id);
+            }
+        }
+        if receivers.is_empty() {
+            return;
+        }
+        let each: Vec<Arc<Encoded>> = states.iter().map(Encoded::of_state).collect();
+        let together = Encoded::together(&each);
+        for id in receivers {
+            let Some(peer) = self.streams.get(&id) else {
+                continue;
+            };
+            let mut foreign = Vec::new();
+            for state in &each {
+                if !state.is_of_agent(&peer.name) {
+                    foreign.push(state.clone());
+                }
+            }
+            if foreign.is_empty() {
+                continue;
+            }
+            // Several that all go to this stream are one entry of its outbox.
+            let is_together = foreign.len() == each.len() && each.len() > 1;
+            let together = is_together.then_some(&together);
+            let result = peer.outbox.put_states(together, foreign.into_iter());
+            self.check(id, result);
+        }
     }
 }

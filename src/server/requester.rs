@@ -9,6 +9,7 @@
 
 use crate::updates::Workloads;
 use ankaios_model::authorizer::{Authorizer, Denial};
+use ankaios_model::mask_tree::MaskTree;
 use ankaios_model::messages::{AddedWorkload, RequestContent};
 use ankaios_model::names::{InstanceName, Name, excerpt};
 use ankaios_wire::peer::PeerId;
@@ -70,8 +71,9 @@ impl Requester {
         }
     }
 
-    /// What counts together with it, itself last.
-    pub(crate) fn accounts(&self) -> [Self; 3] {
+    /// The token buckets that its requests are debited to: that of its source, that of its stream
+    /// and its own.
+    pub(crate) fn token_buckets(&self) -> [Self; 3] {
         let stream = Self {
             workload: None,
             ..self.clone()
@@ -177,6 +179,21 @@ impl Rights {
             .map(|right| right.instance.clone())
     }
 
+    /// Checks whether a workload may read these masks.
+    ///
+    /// # Errors
+    /// [`Denied`] with the reason.
+    pub(crate) fn check_read(
+        &self,
+        agent: &Name,
+        workload: &Name,
+        masks: Option<&MaskTree>,
+    ) -> Result<(), Denied> {
+        self.authorizer(agent, workload)?
+            .check_read(masks)
+            .map_err(|denial| denied(workload, &denial))
+    }
+
     /// Checks a request. Commanders may request everything, and a cancellation only frees
     /// something.
     ///
@@ -187,40 +204,24 @@ impl Rights {
         requester: &Requester,
         content: &RequestContent,
     ) -> Result<(), Denied> {
-        let Some((workload, authorizer)) = self.rules_for(requester, content)? else {
+        let Some(agent) = requester.agent() else {
             return Ok(());
         };
-        authorizer
-            .check(content)
-            .map_err(|denial| denied(workload, &denial))
-    }
-
-    /// The workload and the rules that a request has to be compared with, `None` where everything
-    /// is allowed. Costs nothing, unlike the comparison.
-    ///
-    /// # Errors
-    /// [`Denied`] when no workload of that agent may send any request of that kind.
-    pub(crate) fn rules_for<'r>(
-        &'r self,
-        requester: &'r Requester,
-        content: &RequestContent,
-    ) -> Result<Option<(&'r Name, &'r Authorizer)>, Denied> {
-        let Some(agent) = requester.agent() else {
-            return Ok(None);
-        };
         if content.is_cancel() || *content == RequestContent::Missing {
-            return Ok(None); // A request without content is refused for that.
+            return Ok(()); // A request without content is refused for that.
         }
         let Some(workload) = &requester.workload else {
             return Err(Denied(format!(
                 "the request id does not begin with the name of a workload of agent '{agent}'"
             )));
         };
-        Ok(Some((workload, self.authorizer(agent, workload)?)))
+        self.authorizer(agent, workload)?
+            .check(content)
+            .map_err(|denial| denied(workload, &denial))
     }
 }
 
-pub(crate) fn denied(workload: &str, denial: &Denial) -> Denied {
+fn denied(workload: &str, denial: &Denial) -> Denied {
     Denied(format!(
         "by the rules of workload '{workload}': {}",
         excerpt(&denial.to_string())

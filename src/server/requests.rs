@@ -4,14 +4,14 @@
 //! Thread: `server`; part of [`ServerLoop`].
 
 use super::ServerLoop;
+use super::admission::{PendingRequest, RefusedRequest, WithHooks};
 use super::effects::Effects;
-use super::lasting::Kind;
 use super::mutating_hooks::HookOutcome;
 use super::prepare::{Occasion, PreparedUpdate};
 use super::requester::{Denied, RequestKey, Requester};
+use super::subscriptions::Kind;
 use super::update::{UpdateError, requested_change};
 use super::updates::Accepted;
-use super::waiting_requests::WithHooks;
 use crate::limits::MASKS_PARTS_MAX;
 use ankaios_model::fields::table::PARTS_ON_REQUEST;
 use ankaios_model::mask_tree::MaskTree;
@@ -20,23 +20,13 @@ use ankaios_model::names::{Name, excerpt};
 use ankaios_model::node::Node;
 use ankaios_platform::logging::log_source;
 use ankaios_wire::limits::REQUEST_ID_MAX;
-use ankaios_wire::peer::PeerId;
-use ankaios_wire::peer::Room;
+use ankaios_wire::peer::{MessagePermits, PeerId};
+use ankaios_wire::semaphore::Permit;
 use std::collections::{BTreeSet, HashSet};
+use std::time::Instant;
 
-/// A response that takes so little memory, in bytes, needs no room.
-const SMALL_ANSWER: usize = 16 * 1024;
-/// An update with so many masks has a small response.
-const SMALL_UPDATE: usize = 16;
 /// Longest `since` or `until` of a log request, in bytes; RFC 3339 needs about 35.
 const LOG_TIME_MAX: usize = 64;
-
-/// The error when too many requests of a requester wait.
-const TOO_MANY_WAIT: &str =
-    "Too many requests wait for earlier ones; try again when these have their responses";
-
-/// The same while hooks work.
-const TOO_MANY_WAIT_FOR_HOOKS: &str = "Too many requests wait for mutating hooks; try again later";
 
 /// The response to what was cancelled while it waited.
 const WITHDRAWN: &str = "It was cancelled before it began";
@@ -78,133 +68,120 @@ fn too_large(id: &str, content: &RequestContent) -> Option<String> {
     })
 }
 
-/// Whether a mask selects what has no bound of its own: more than one workload, config item or
-/// state of a workload.
-fn may_be_large(mask: &str) -> bool {
-    let parts: Vec<&str> = mask.split('.').collect();
-    match parts[..] {
-        _ if mask.contains('*') => true,
-        [only] => only != "agents",
-        ["workloadStates", _] | [_, "workloads" | "configs"] => true,
-        _ => false,
-    }
-}
-
 impl ServerLoop {
-    /// Handles a request and responds on the stream that it came from, or lets it wait. `room` is
-    /// what its message takes of the inbox.
-    pub(super) fn request(&mut self, peer: PeerId, Request { id, content }: Request, room: Room) {
+    /// Handles a request and responds on the stream that it came from, or keeps it pending.
+    /// `permits` are what its message takes of the inbox.
+    pub(super) fn request(
+        &mut self,
+        peer: PeerId,
+        Request { id, content }: Request,
+        permits: MessagePermits,
+    ) {
         let begin = self.now();
         let key = RequestKey { peer, id };
         let requester = self.peers.requester(&key);
-        let has_room = || {
-            self.peers.has_room_for_answer(key.peer, true, &self.room.0)
-                || self.has_small_answer(key.peer, &content)
-        };
-        let (waiting, has_hooks) = (&self.waiting, self.updates.has_hooks());
         if let Some(reason) = too_large(&key.id, &content) {
             self.peers.refuse_or_drop(&key, reason);
-        } else if let Err(denied) = self.rights.rules_for(&requester, &content) {
-            self.deny(&key, denied);
-        } else if waiting.must_wait(&requester, &content, begin, has_hooks, has_room) {
-            self.wait_for_turn(&requester, key, content, room);
+        } else if self.must_wait(&requester, &key, &content, begin) {
+            self.enqueue(&requester, key, content, permits);
+            self.admission.debit(&requester, begin, self.now());
+            return;
         } else {
             self.serve(&requester, &key, content);
         }
-        self.waiting.charge(&requester, begin, self.now());
-    }
-
-    /// Whether the response is so small that it needs no room in what all peers share: who reads
-    /// nothing takes that again and again.
-    fn has_small_answer(&self, peer: PeerId, content: &RequestContent) -> bool {
-        if self
-            .peers
-            .get(peer)
-            .is_none_or(|peer| peer.outbox.is_behind())
-        {
-            return false;
-        }
-        match content {
-            RequestContent::CompleteState(ReadState {
-                masks,
-                subscribe: false,
-            }) => {
-                // What may be large is not built to be measured.
-                !masks.iter().any(|mask| may_be_large(mask))
-                    && MaskTree::of_request(masks).is_ok_and(|masks| {
-                        masks.is_some_and(|it| {
-                            self.view().select(&it).memory_bytes() <= SMALL_ANSWER
-                        })
-                    })
-            }
-            // It names the workloads that change.
-            RequestContent::UpdateState(update) => {
-                (1..=SMALL_UPDATE).contains(&update.masks.len())
-                    && update
-                        .masks
-                        .iter()
-                        .all(|mask| mask.starts_with("desiredState.workloads."))
-            }
-            _ => false,
+        let end = self.now();
+        self.admission.debit(&requester, begin, end);
+        if requester.is_agent {
+            self.admission
+                .keep_slot(&requester, permits.into_slot(), end);
         }
     }
 
-    /// A commander is read no further while many of its requests wait, so that none is refused. An
-    /// agent sends other messages as well, and all its workloads would wait for one of them.
-    fn wait_for_turn(
+    fn must_wait(
+        &self,
+        requester: &Requester,
+        key: &RequestKey,
+        content: &RequestContent,
+        now: Instant,
+    ) -> bool {
+        let mut capacity = self.peers.response_capacity(&self.admission.waker);
+        let has_room = || capacity.has_room(key.peer);
+        self.admission
+            .must_wait(requester, content, now, self.updates.has_hooks(), has_room)
+    }
+
+    /// Keeps a request pending. The slot of a commander is kept with it: its stream is read no
+    /// further while many of its requests are pending, so that none is refused. An agent sends other
+    /// messages as well, and all its workloads would wait for one of them.
+    fn enqueue(
         &mut self,
         requester: &Requester,
         key: RequestKey,
         content: RequestContent,
-        mut room: Room,
+        permits: MessagePermits,
     ) {
-        room.give_bytes_back(); // What waits here has a bound of its own.
-        let place = if requester.agent().is_none() {
-            room
+        let slot = if requester.is_agent {
+            let now = self.now();
+            self.admission
+                .keep_slot(requester, permits.into_slot(), now);
+            Permit::default()
         } else {
-            Room::default()
+            permits.into_slot()
         };
-        let Err((key, content)) = self.waiting.add(requester.clone(), key, content, place) else {
-            return self.room.0.wake_by_ref(); // No outbox wakes the loop for whoever rests.
-        };
+        let refused = self.admission.enqueue(PendingRequest {
+            requester: requester.clone(),
+            key,
+            content,
+            _slot: slot,
+        });
+        for RefusedRequest { request, reason } in refused {
+            self.refuse_pending(request, &reason);
+        }
+    }
+
+    fn refuse_pending(&mut self, request: PendingRequest, reason: &str) {
+        let PendingRequest {
+            requester,
+            key,
+            content,
+            ..
+        } = request;
         match content {
             // What frees something is never refused. The responses before it come later, which
             // matters little.
             RequestContent::LogsCancel | RequestContent::EventsCancel => {
-                for _ in 0..self.waiting.withdraw(&key) {
+                for _ in 0..self.admission.withdraw(&key) {
                     self.peers.refuse_or_drop(&key, WITHDRAWN);
                 }
-                self.serve(requester, &key, content);
+                self.serve(&requester, &key, content);
             }
-            _ if !self.waiting.hooks_work() => self.peers.refuse_or_drop(&key, TOO_MANY_WAIT),
-            _ if content.is_update() => {
-                self.peers.refuse_or_drop(
-                    &key,
-                    UpdateError::Other(TOO_MANY_WAIT_FOR_HOOKS.to_owned()).answer(),
-                );
+            _ => {
+                self.peers.refuse_or_drop(&key, reason);
+                self.older_update_done(&key);
             }
-            _ => self.peers.refuse_or_drop(&key, TOO_MANY_WAIT_FOR_HOOKS),
         }
     }
 
-    /// Serves the next waiting request that may be served, and wakes the loop for others: each may
+    /// Serves the next pending request that may be served, and wakes the loop for others: each may
     /// take its time, and other events are handled in between. Returns whether there was one.
-    pub(super) fn serve_waiting(&mut self) -> bool {
+    pub(super) fn serve_pending(&mut self) -> bool {
         let begin = self.now();
-        let Self {
-            waiting,
-            peers,
-            room,
+        let waker = self.admission.waker.clone();
+        let mut capacity = self.peers.response_capacity(&waker);
+        let next = self.admission.next(begin, |peer| capacity.has_room(peer));
+        let Some(PendingRequest {
+            requester,
+            key,
+            content,
             ..
-        } = self;
-        let has_room = |peer| peers.has_room_for_answer(peer, false, &room.0);
-        let Some((requester, key, content)) = waiting.next(begin, has_room) else {
+        }) = next
+        else {
             return false;
         };
         let _source = log_source(requester.source.clone());
         self.serve(&requester, &key, content);
-        self.waiting.charge(&requester, begin, self.now());
-        self.room.0.wake_by_ref();
+        self.admission.debit(&requester, begin, self.now());
+        waker.wake_by_ref();
         true
     }
 
@@ -249,12 +226,16 @@ impl ServerLoop {
             }
             RequestContent::CompleteState(read) => self.complete_state(requester, key, &read),
             RequestContent::EventsCancel => {
-                self.lasting.remove(Kind::Events, key);
+                self.subscriptions.remove(Kind::Events, key);
                 self.peers
                     .respond(key, ResponseContent::EventsCancelAccepted);
             }
             RequestContent::Logs(logs) => self.logs(requester, key, logs),
-            RequestContent::LogsCancel => self.logs_cancel(key),
+            RequestContent::LogsCancel => {
+                let mut effects = Effects::default();
+                self.subscriptions.cancel_logs(key, &mut effects);
+                self.apply(effects);
+            }
         }
     }
 
@@ -271,7 +252,7 @@ impl ServerLoop {
             return self.peers.refuse(key, error);
         }
         let on_request = masks.as_ref().filter(|_| !read.subscribe);
-        if on_request.is_some_and(|masks| self.read_usage(requester, key, read, masks)) {
+        if on_request.is_some_and(|masks| self.begin_usage_read(requester, key, read, masks)) {
             return; // The response follows.
         }
         let mut state = masks.as_ref().map_or_else(
@@ -372,7 +353,7 @@ impl ServerLoop {
         if let Some(content) = kept
             && self.updates.start_hooks(&prepared)
         {
-            return self.waiting.begin(WithHooks {
+            return self.admission.begin(WithHooks {
                 requester: requester.clone(),
                 key: key.clone(),
                 content,
@@ -394,7 +375,7 @@ impl ServerLoop {
             content,
             prepared,
             commits,
-        }) = self.waiting.end()
+        }) = self.admission.end()
         else {
             log::error!("Ignoring an outcome of mutating hooks without an update.");
             return;
@@ -407,8 +388,8 @@ impl ServerLoop {
             let result = hooked.and_then(|prepared| self.accept(prepared, &requester));
             self.update_done(&key, result);
         }
-        self.waiting.charge(&requester, begin, self.now());
-        self.room.0.wake_by_ref(); // For what waited for that.
+        self.admission.debit(&requester, begin, self.now());
+        self.admission.waker.wake_by_ref(); // For what waited for that.
     }
 
     fn update_done(&mut self, key: &RequestKey, result: Result<Accepted, UpdateError>) {
@@ -595,28 +576,5 @@ workloads:
             state.get("agents").is_some() && state.get("timings").is_none(),
             "{state:?}"
         );
-    }
-
-    #[test]
-    fn only_what_has_a_bound_of_its_own_is_built_to_be_measured() {
-        for mask in [
-            "",
-            "desiredState",
-            "workloadStates.A",
-            "effectiveState.workloads",
-            "desiredState.configs",
-            "agents.*",
-        ] {
-            assert!(may_be_large(mask), "{mask}");
-        }
-        for mask in [
-            "agents",
-            "agents.A",
-            "desiredState.apiVersion",
-            "desiredState.workloads.w",
-            "workloadStates.A.w",
-        ] {
-            assert!(!may_be_large(mask), "{mask}");
-        }
     }
 }

@@ -17,8 +17,8 @@ mod unwanted;
 mod updates;
 mod usage;
 
-use super::lasting::Kind;
 use super::prepare::Failed;
+use super::subscriptions::Kind;
 use super::*;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::messages::{
@@ -27,9 +27,9 @@ use ankaios_model::messages::{
 };
 use ankaios_model::names::{InstanceName, Name};
 use ankaios_model::node::Node;
-use ankaios_wire::budget::Budget;
 use ankaios_wire::outbox::{OTHERS_BYTES, OutboxReader, outbox_waking};
-use ankaios_wire::peer::{PeerHello, PeerId, Room};
+use ankaios_wire::peer::{MessagePermits, PeerHello, PeerId};
+use ankaios_wire::semaphore::Semaphore;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl From<DesiredState> for Stored {
@@ -48,13 +48,13 @@ pub(crate) struct Cluster {
     /// What hooks are asked, when there are some.
     plans: Receiver<WorkloadPlan>,
     /// What answers to all peers share.
-    answers: Arc<Budget>,
+    answers: Arc<Semaphore>,
     opened: u64,
 }
 
 impl Default for Cluster {
     fn default() -> Self {
-        let answers = Budget::new(ankaios_wire::limits::ANSWERS_BYTES);
+        let answers = Semaphore::new(ankaios_wire::limits::RESPONSES_BYTES);
         let (server, plans) = (ServerLoop::default(), crossbeam_channel::never());
         Self {
             server,
@@ -106,7 +106,7 @@ impl Cluster {
         let (outbox, reader) = outbox_waking(
             Waker::noop().clone(),
             self.answers.clone(),
-            Budget::new(OTHERS_BYTES),
+            Semaphore::new(OTHERS_BYTES),
         );
         self.readers.insert(peer, reader);
         let source = source.to_owned();
@@ -157,7 +157,7 @@ impl Cluster {
         self.server.on_event(ServerEvent::Peer(PeerEvent::Message {
             peer,
             message,
-            room: Room::default(),
+            permits: MessagePermits::default(),
         }));
     }
 

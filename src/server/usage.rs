@@ -6,11 +6,14 @@
 //! request under way, which all reads join that need it meanwhile. Nothing is kept when no read
 //! waits.
 //!
-//! Thread: `server`; a plain value and the part of [`ServerLoop`] that uses it.
+//! Thread: `server`; the reads of [`Subscriptions`], and the part of [`ServerLoop`] that passes in
+//! what they need of others.
 
 use super::ServerLoop;
-use super::lasting::{Content, Kind, Lasting, UsageRead};
+use super::effects::Effects;
+use super::peers::Agent;
 use super::requester::{RequestKey, Requester};
+use super::subscriptions::{Content, Kind, Subscription, Subscriptions, UsageRead};
 use ankaios_model::limits::USAGE_WAIT_MAX;
 use ankaios_model::mask_tree::MaskTree;
 use ankaios_model::messages::{FromServer, ReadState, RequestContent, ResponseContent};
@@ -38,18 +41,16 @@ impl UsageRead {
         }
     }
 
-    /// Whether it does not wait for agents any more. What has not come until now counts as missing.
-    fn has_waited(&mut self, now: Instant) -> bool {
-        if self.awaited.is_empty() || self.until.is_some_and(|until| until <= now) {
-            let missing = Arc::new(AgentUsage::missing(NO_ANSWER));
-            self.usage.extend(
-                std::mem::take(&mut self.awaited)
-                    .into_keys()
-                    .map(|name| (name, missing.clone())),
-            );
-            self.until = None;
+    /// Ends its wait if all samples have come or the time is over. Then the others are missing.
+    fn end_wait(&mut self, now: Instant) {
+        if !self.awaited.is_empty() && self.until.is_none_or(|until| until > now) {
+            return;
         }
-        self.until.is_none()
+        let missing = Arc::new(AgentUsage::missing(NO_ANSWER));
+        for name in std::mem::take(&mut self.awaited).into_keys() {
+            self.usage.insert(name, missing.clone());
+        }
+        self.until = None;
     }
 
     /// The samples that its masks select.
@@ -62,34 +63,130 @@ impl UsageRead {
     }
 }
 
-impl ServerLoop {
-    /// When the first read has waited long enough; `None` when none waits.
+impl Subscriptions {
+    /// When the first usage read has waited long enough; `None` when none waits.
     pub(super) fn usage_until(&self) -> Option<Instant> {
-        let until = |lasting: &Lasting| {
-            if let Content::Usage(read) = &lasting.content {
-                read.until
-            } else {
-                None
+        let mut first = None;
+        for (_, subscription) in self.of(Kind::Usage(0)) {
+            if let Content::Usage(UsageRead {
+                until: Some(until), ..
+            }) = &subscription.content
+                && first.is_none_or(|first| *until < first)
+            {
+                first = Some(*until);
             }
-        };
-        self.lasting
-            .of(Kind::Usage(0))
-            .filter_map(|(_, lasting)| until(lasting))
-            .min()
+        }
+        first
     }
 
-    /// The stream of this name has ended: no sample comes from it any more.
-    pub(super) fn end_usage_of_peer(&mut self, name: &Name) {
+    /// The stream of this agent has ended: no sample comes from it any more.
+    pub(super) fn end_usage_of_agent(&mut self, name: &Name) {
         let missing = Arc::new(AgentUsage::missing(DISCONNECTED));
-        self.lasting
-            .reads()
-            .for_each(|(_, _, read)| read.sampled(name, None, &missing));
+        for (_, _, read) in self.reads() {
+            read.sampled(name, None, &missing);
+        }
     }
 
-    /// Begins a read if its masks name [`USAGE`]. The response follows when all agents that they
-    /// reach have responded. Returns whether it is such a read.
+    /// Begins a usage read of these agents. Each that can is sent a request, unless one is under
+    /// way. The response follows when all of them have responded, or its time is over.
     // [impl->swdd~usage-on-request~1]
-    pub(super) fn read_usage(
+    pub(super) fn read_usage<'a>(
+        &mut self,
+        key: &RequestKey,
+        requester: &Requester,
+        mut read: UsageRead,
+        agents: impl Iterator<Item = (&'a Name, &'a Agent)>,
+        effects: &mut Effects,
+    ) {
+        self.last_read += 1;
+        let number = self.last_read;
+        let under_way: BTreeMap<Name, u64> = self
+            .reads()
+            .flat_map(|(_, _, read)| read.awaited.clone())
+            .collect();
+        // Why an agent has no sample: it is an older program, or one of another implementation.
+        let missing = Arc::new(AgentUsage::missing("its agent does not tell"));
+        for (name, agent) in agents {
+            if agent.capabilities.tells_usage {
+                let joined = under_way.get(name).copied().unwrap_or(number);
+                read.awaited.insert(name.clone(), joined);
+            } else {
+                read.usage.insert(name.clone(), missing.clone());
+            }
+        }
+        let awaited = read.awaited.clone();
+        let subscription = Subscription {
+            requester: requester.clone(),
+            owner: None,
+            content: Content::Usage(read),
+        };
+        if let Err(error) = self.add(Kind::Usage(number), key, subscription) {
+            return effects.refuse(key, error);
+        }
+        // The samples of the others are on the way.
+        for (name, awaited) in &awaited {
+            if *awaited == number {
+                effects.send_to_agent(name, FromServer::UsageRequest { number });
+            }
+        }
+    }
+
+    /// An agent has sent a sample. One that no read waits for is ignored. `has_state` returns
+    /// whether an instance is known.
+    pub(super) fn usage_reported(
+        &mut self,
+        name: &Name,
+        number: u64,
+        mut usage: AgentUsage,
+        has_state: impl Fn(&InstanceName) -> bool,
+    ) {
+        usage.missing = None; // Only the server knows of a whole agent.
+        for (workload, ids) in &mut usage.workloads {
+            ids.retain(|id, usage| {
+                if let Some(text) = &mut usage.missing {
+                    // Bytes kept of an agent's text why a workload has no values.
+                    text.truncate(text.floor_char_boundary(128));
+                }
+                has_state(&InstanceName {
+                    workload: (**workload).into(),
+                    id: (**id).into(),
+                    agent: name.clone(),
+                })
+            });
+        }
+        usage.workloads.retain(|_, ids| !ids.is_empty());
+        let usage = Arc::new(usage);
+        for (_, _, read) in self.reads() {
+            read.sampled(name, Some(number), &usage);
+        }
+    }
+
+    /// Ends the wait of the reads for which all samples have come or the time is over. Returns
+    /// them, the oldest first.
+    fn end_waits(&mut self, now: Instant) -> Vec<(Kind, RequestKey)> {
+        let mut ready = Vec::new();
+        for (kind, key, read) in self.reads() {
+            read.end_wait(now);
+            if read.until.is_none() {
+                ready.push((kind, key.clone()));
+            }
+        }
+        ready
+    }
+
+    /// Takes a read to respond to it.
+    fn take_read(&mut self, kind: Kind, key: &RequestKey) -> Option<(Requester, UsageRead)> {
+        let subscription = self.remove(kind, key)?;
+        match subscription.content {
+            Content::Usage(read) => Some((subscription.requester, read)),
+            _ => None,
+        }
+    }
+}
+
+impl ServerLoop {
+    /// Begins a read if its masks name [`USAGE`]. Returns whether it is such a read.
+    pub(super) fn begin_usage_read(
         &mut self,
         requester: &Requester,
         key: &RequestKey,
@@ -100,106 +197,40 @@ impl ServerLoop {
         if wanted.is_nothing() {
             return false;
         }
-        let reached = self
-            .peers
-            .agents
-            .iter()
-            .filter(|(name, _)| !wanted.below(name).is_nothing());
-        let (able, unable): (Vec<_>, Vec<_>) =
-            reached.partition(|(_, agent)| agent.capabilities.tells_usage);
-        // Why an agent has no sample: it is an older program, or one of another implementation.
-        let missing = Arc::new(AgentUsage::missing("its agent does not tell"));
-        self.last_read += 1;
-        let number = self.last_read;
-        let under_way: BTreeMap<Name, u64> = self
-            .lasting
-            .reads()
-            .flat_map(|(_, _, read)| read.awaited.clone())
-            .collect();
-        let joined = |name: &Name| (name.clone(), under_way.get(name).copied().unwrap_or(number));
-        let awaited: BTreeMap<Name, u64> = able.into_iter().map(|(name, _)| joined(name)).collect();
-        let content = Content::Usage(UsageRead {
+        let usage_read = UsageRead {
             masks: masks.clone(),
             content: RequestContent::CompleteState(read.clone()),
             until: Some(self.now() + USAGE_WAIT_MAX),
-            awaited: awaited.clone(),
-            usage: unable
-                .into_iter()
-                .map(|(name, _)| (name.clone(), missing.clone()))
-                .collect(),
-        });
-        let lasting = Lasting {
-            requester: requester.clone(),
-            owner: None,
-            content,
+            awaited: BTreeMap::new(),
+            usage: BTreeMap::new(),
         };
-        if let Err(error) = self.lasting.add(Kind::Usage(number), key, lasting) {
-            self.peers.refuse(key, error);
-            return true;
-        }
-        // The samples of the others are on the way.
-        for (name, _) in awaited.iter().filter(|(_, awaited)| **awaited == number) {
-            self.peers
-                .send_to_agent(name, FromServer::UsageRequest { number });
-        }
+        let agents = self.peers.agents.iter();
+        let reached = agents.filter(|(name, _)| !wanted.below(name).is_nothing());
+        let mut effects = Effects::default();
+        self.subscriptions
+            .read_usage(key, requester, usage_read, reached, &mut effects);
+        self.apply(effects);
         true
     }
 
-    /// An agent has sent a sample. One that nobody waits for any more, or never did, is ignored.
-    pub(super) fn usage_reported(&mut self, name: &Name, number: u64, mut usage: AgentUsage) {
-        usage.missing = None; // Only the server knows of a whole agent.
-        for (workload, ids) in &mut usage.workloads {
-            ids.retain(|id, usage| {
-                if let Some(text) = &mut usage.missing {
-                    // Bytes kept of an agent's text why a workload has no values.
-                    text.truncate(text.floor_char_boundary(128));
-                }
-                let instance = InstanceName {
-                    workload: (**workload).into(),
-                    id: (**id).into(),
-                    agent: name.clone(),
-                };
-                self.updates.workloads().states.get(&instance).is_some()
-            });
-        }
-        usage.workloads.retain(|_, ids| !ids.is_empty());
-        let usage = Arc::new(usage);
-        self.lasting
-            .reads()
-            .for_each(|(_, _, read)| read.sampled(name, Some(number), &usage));
-    }
-
-    /// Responds to the reads that need not wait any more, the oldest first.
+    /// Responds to the reads that need not wait any more, the oldest first, each as soon as its
+    /// response would be sent.
     pub(super) fn respond_with_usage(&mut self) {
-        while !self.lasting.has_no(Kind::Usage(0)) {
+        while !self.subscriptions.has_no(Kind::Usage(0)) {
             let begin = self.now();
-            let Self {
-                lasting,
-                peers,
-                room,
-                ..
-            } = self;
-            let ready = lasting
-                .reads()
-                .filter_map(|(kind, key, read)| read.has_waited(begin).then_some((kind, key)));
-            let ready: Vec<(Kind, RequestKey)> =
-                ready.map(|(kind, key)| (kind, key.clone())).collect();
-            let mut next = ready
+            let ready = self.subscriptions.end_waits(begin);
+            let mut capacity = self.peers.response_capacity(&self.admission.waker);
+            let next = ready
                 .into_iter()
-                .filter(|(_, key)| peers.has_room_for_answer(key.peer, false, &room.0));
-            let Some((kind, key)) = next.next() else {
+                .find(|(_, key)| capacity.has_room(key.peer));
+            let Some((kind, key)) = next else {
                 return;
             };
-            let Some(Lasting {
-                requester,
-                content: Content::Usage(read),
-                ..
-            }) = lasting.remove(kind, &key)
-            else {
+            let Some((requester, read)) = self.subscriptions.take_read(kind, &key) else {
                 return;
             };
             self.respond_to_usage_read(&requester, &key, &read);
-            self.waiting.charge(&requester, begin, self.now());
+            self.admission.debit(&requester, begin, self.now());
         }
     }
 

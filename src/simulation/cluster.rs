@@ -28,7 +28,7 @@ use ankaios_model::names::{InstanceName, Name};
 use ankaios_platform::clock::Clock;
 use ankaios_server::{ServerEvent, ServerLoop};
 use ankaios_wire::outbox::outbox;
-use ankaios_wire::peer::{PeerEvent, PeerHello, PeerId, Room};
+use ankaios_wire::peer::{MessagePermits, PeerEvent, PeerHello, PeerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -660,7 +660,7 @@ impl Cluster {
             return self.tell_server(PeerEvent::Message {
                 peer,
                 message,
-                room: Room::default(),
+                permits: MessagePermits::default(),
             });
         };
         // What is due comes first, so that all that follows is what is asked for.
@@ -691,7 +691,7 @@ impl Cluster {
                 return self.tell_server(PeerEvent::Message {
                     peer,
                     message,
-                    room: Room::default(),
+                    permits: MessagePermits::default(),
                 });
             }
         };
@@ -708,7 +708,7 @@ impl Cluster {
         self.tell_server(PeerEvent::Message {
             peer,
             message,
-            room: Room::default(),
+            permits: MessagePermits::default(),
         });
         if let (Some(server), Some(before)) = (&self.server, before) {
             self.not_restarted = &to_restart - &server.restarting();
@@ -742,7 +742,7 @@ impl Cluster {
         self.tell_server(PeerEvent::Message {
             peer,
             message: ToServer::Goodbye,
-            room: Room::default(),
+            permits: MessagePermits::default(),
         });
         match answer {
             Some(ankaios_model::messages::FromServer::Response(response)) => {
@@ -807,7 +807,7 @@ impl Cluster {
         self.tell_server(PeerEvent::Message {
             peer,
             message: ToServer::Request(request),
-            room: Room::default(),
+            permits: MessagePermits::default(),
         });
     }
 
@@ -966,7 +966,7 @@ impl Cluster {
             self.tell_server(PeerEvent::Message {
                 peer,
                 message: ToServer::Goodbye,
-                room: Room::default(),
+                permits: MessagePermits::default(),
             });
         }
         self.tell_server(PeerEvent::Closed { peer });

@@ -12,7 +12,7 @@ use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
 use ankaios_server::{ServerEvent, ServerLoop};
 use ankaios_wire::outbox::{OutboxReader, outbox};
-use ankaios_wire::peer::{PeerEvent, PeerHello, PeerId, Room};
+use ankaios_wire::peer::{MessagePermits, PeerEvent, PeerHello, PeerId};
 use std::collections::BTreeMap;
 
 /// A server and what it sends.
@@ -67,7 +67,7 @@ impl Cluster {
         self.server.on_event(ServerEvent::Peer(PeerEvent::Message {
             peer,
             message,
-            room: Room::default(),
+            permits: MessagePermits::default(),
         }));
     }
 

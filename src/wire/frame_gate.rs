@@ -1,14 +1,14 @@
 //! Checks the lengths of messages before gRPC gets them, because gRPC takes a message of any length
 //! into memory, one on each stream, before it compares the length with a limit. HTTP/2 frames are
 //! parsed as far as the length of each message: a first message that is no hello, and one that is
-//! too large, end the connection; a large one waits until there is room.
+//! too large, end the connection; a large one waits until there is capacity.
 //!
 //! Thread: `listen`, one gate for each connection. `rx:<peer>` reports each message that it
 //! received.
-//! Owns: how far the frames of a connection are. All connections share one [`Budget`].
+//! Owns: how far the frames of a connection are. All connections share one [`Semaphore`].
 
-use super::budget::{Budget, Share, Ticket};
 use super::pump::Gate;
+use super::semaphore::{Permit, Semaphore, Waiter};
 use crate::limits::FIRST_MESSAGE_MAX;
 use ankaios_platform::sync::Mutex;
 use std::collections::BTreeMap;
@@ -26,13 +26,13 @@ const RST_STREAM: u8 = 3;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 
-/// Messages up to this size, in bytes, need no room.
+/// Messages up to this size, in bytes, need no permit.
 const SMALL_MESSAGE: usize = 32 * 1024;
-/// Pause before room for an arriving message is tried again.
+/// Pause before a permit for an arriving message is tried again.
 const RETRY: Duration = Duration::from_millis(10);
-/// How often a message that has room is checked.
+/// How often a message that has its permit is checked.
 const CHECK: Duration = Duration::from_millis(250);
-/// Bytes per second of a large message while others wait for its room (8 Mbit/s), and the time over
+/// Bytes per second of a large message while others wait for permits (8 Mbit/s), and the time over
 /// which that is measured.
 const SLOWEST: u64 = 1024 * 1024;
 const MEASURED: Duration = Duration::from_secs(2);
@@ -94,22 +94,22 @@ pub(crate) enum Refused {
     /// Whoever it is.
     #[error("no hello was accepted within {NO_HELLO_MAX:?}")]
     NoHello,
-    /// Others wait for the room that a message has which does not come.
+    /// Others wait for the permit of a message that does not come.
     #[error("a large message comes too slowly while others wait")]
     Slow,
 }
 
 /// What the gate of a connection and the readers of its streams share.
 #[derive(Debug)]
-pub(crate) struct Account {
-    /// Of all connections.
-    room: Arc<Budget>,
+pub(crate) struct InFlightMessages {
+    /// Bytes of the large messages of all connections.
+    arriving: Arc<Semaphore>,
     message_max: usize,
-    state: Mutex<AccountState>,
+    state: Mutex<InFlightState>,
 }
 
 #[derive(Debug, Default)]
-struct AccountState {
+struct InFlightState {
     /// A hello was accepted.
     has_hello: bool,
     /// Streams with an accepted hello that have not ended.
@@ -125,7 +125,7 @@ struct InFlight {
     received: usize,
     /// When it was last fast enough, or complete, and how many bytes had come then.
     measured: (Instant, usize),
-    room: Share,
+    permit: Permit,
 }
 
 impl InFlight {
@@ -152,18 +152,18 @@ impl InFlight {
             / 1000;
         if (self.received - before) as u64 >= due {
             self.measured = (now, self.received);
-        } else if self.room.is_wanted() {
+        } else if self.permit.is_contended() {
             return Err(Refused::Slow);
         }
         Ok(())
     }
 }
 
-impl Account {
+impl InFlightMessages {
     /// For a connection whose messages may have `message_max` bytes.
-    pub(crate) fn new(room: Arc<Budget>, message_max: usize) -> Arc<Self> {
+    pub(crate) fn new(arriving: Arc<Semaphore>, message_max: usize) -> Arc<Self> {
         Arc::new(Self {
-            room,
+            arriving,
             message_max,
             state: Mutex::default(),
         })
@@ -181,17 +181,17 @@ impl Account {
         self.state.lock().served -= 1;
     }
 
-    /// The reader has received a message of `bytes`. The share, if it has one, is to be kept as
-    /// long as its bytes are.
-    pub(crate) fn arrived(&self, bytes: usize) -> Share {
+    /// The reader has received a message of `bytes`. Returns its permit, to be kept as long as its
+    /// bytes are.
+    pub(crate) fn arrived(&self, bytes: usize) -> Permit {
         let mut state = self.state.lock();
-        // Two of the same length need the same room.
+        // Two of the same length have the same permit.
         let index = state
             .in_flight
             .iter()
             .position(|message| message.is_complete() && message.bytes == bytes);
         index
-            .map(|index| state.in_flight.remove(index).room)
+            .map(|index| state.in_flight.remove(index).permit)
             .unwrap_or_default()
     }
 }
@@ -229,7 +229,7 @@ struct Frame {
 /// Parses what one client sends.
 #[derive(Debug)]
 pub(crate) struct FrameGate {
-    account: Arc<Account>,
+    in_flight: Arc<InFlightMessages>,
     header: [u8; FRAME_HEADER],
     header_bytes: usize,
     /// The first one is the preface.
@@ -238,7 +238,7 @@ pub(crate) struct FrameGate {
     /// Bytes and frames of the headers that came last.
     headers_bytes: usize,
     headers_frames: usize,
-    ticket: Option<Ticket>,
+    waiter: Option<Waiter>,
     is_waiting: bool,
     begun: Instant,
     /// When the next stream may begin.
@@ -247,9 +247,9 @@ pub(crate) struct FrameGate {
 
 impl FrameGate {
     /// For a connection that begins `now`.
-    pub(crate) fn new(account: Arc<Account>, now: Instant) -> Self {
+    pub(crate) fn new(in_flight: Arc<InFlightMessages>, now: Instant) -> Self {
         Self {
-            account,
+            in_flight,
             header: [0; FRAME_HEADER],
             header_bytes: 0,
             frame: Frame {
@@ -259,14 +259,14 @@ impl FrameGate {
             streams: BTreeMap::new(),
             headers_bytes: 0,
             headers_frames: 0,
-            ticket: None,
+            waiter: None,
             is_waiting: false,
             begun: now,
             next_stream: now,
         }
     }
 
-    /// How many of these bytes may go on now; fewer than all when there is no room for a message at
+    /// How many of these bytes may go on now; fewer than all when there is no capacity for a message at
     /// the moment. Those are not given again.
     ///
     /// # Errors
@@ -285,12 +285,12 @@ impl FrameGate {
         Ok(admitted)
     }
 
-    /// Checks that a hello came, and that messages that have room still come.
+    /// Checks that a hello came, and that messages that have permits still come.
     ///
     /// # Errors
     /// The connection has to end.
     pub(crate) fn check(&self, now: Instant) -> Result<(), Refused> {
-        let mut state = self.account.state.lock();
+        let mut state = self.in_flight.state.lock();
         if !state.has_hello && now.saturating_duration_since(self.begun) >= NO_HELLO_MAX {
             return Err(Refused::NoHello);
         }
@@ -403,7 +403,7 @@ impl FrameGate {
     /// The client has ended a stream, or has reset it.
     fn forget(&mut self, stream: u32) {
         self.streams.remove(&stream);
-        self.account
+        self.in_flight
             .state
             .lock()
             .in_flight
@@ -443,7 +443,14 @@ impl FrameGate {
         // One that is complete and was not taken may be of this stream as well, and small ones are
         // not there.
         let is_this = |message: &&mut InFlight| message.stream == id && !message.is_complete();
-        if let Some(message) = self.account.state.lock().in_flight.iter_mut().find(is_this) {
+        if let Some(message) = self
+            .in_flight
+            .state
+            .lock()
+            .in_flight
+            .iter_mut()
+            .find(is_this)
+        {
             message.received += count;
             if message.is_complete() {
                 message.measured = (now, message.received);
@@ -457,7 +464,7 @@ impl FrameGate {
 
     /// Whether a message of this length may begin on a stream, or has to wait.
     fn may_begin(&mut self, stream: u32, length: usize, now: Instant) -> Result<bool, Refused> {
-        let max = self.account.message_max;
+        let max = self.in_flight.message_max;
         if length > max {
             return Err(Refused::TooLarge { length, max });
         }
@@ -471,7 +478,7 @@ impl FrameGate {
         if length <= SMALL_MESSAGE {
             return Ok(true);
         }
-        let mut state = self.account.state.lock();
+        let mut state = self.in_flight.state.lock();
         if !is_first && !state.has_hello {
             return Ok(false);
         }
@@ -480,14 +487,18 @@ impl FrameGate {
         if state.in_flight.iter().any(InFlight::is_complete) {
             return Ok(false);
         }
-        match self.account.room.try_take(&mut self.ticket, length) {
-            Some(room) => {
+        match self
+            .in_flight
+            .arriving
+            .try_acquire(&mut self.waiter, length)
+        {
+            Some(permit) => {
                 state.in_flight.push(InFlight {
                     stream,
                     bytes: length,
                     received: 0,
                     measured: (now, 0),
-                    room,
+                    permit,
                 });
                 Ok(true)
             }
@@ -508,7 +519,7 @@ impl Gate for FrameGate {
         if self.is_waiting {
             return Some(now + RETRY);
         }
-        let state = self.account.state.lock();
+        let state = self.in_flight.state.lock();
         if state.in_flight.is_empty() {
             (!state.has_hello).then_some(self.begun + NO_HELLO_MAX)
         } else {
@@ -517,14 +528,14 @@ impl Gate for FrameGate {
     }
 
     fn is_served(&self) -> bool {
-        self.account.state.lock().served > 0
+        self.in_flight.state.lock().served > 0
     }
 }
 
 impl Drop for FrameGate {
     fn drop(&mut self) {
         // gRPC drops its part of them with the connection.
-        self.account.state.lock().in_flight.clear();
+        self.in_flight.state.lock().in_flight.clear();
     }
 }
 

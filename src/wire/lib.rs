@@ -6,7 +6,6 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 pub mod address;
-pub mod budget;
 pub mod client;
 mod convert;
 pub mod delimited;
@@ -21,6 +20,7 @@ mod listener;
 pub mod outbox;
 pub mod peer;
 mod pump;
+pub mod semaphore;
 pub mod server_endpoint;
 mod stream;
 mod tls;

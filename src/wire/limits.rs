@@ -16,24 +16,25 @@ pub(crate) const BURST_TRIM_AFTER: Duration = Duration::from_millis(500);
 
 // ------------------------------------------------------------------- queues
 
-/// Messages of all peers waiting in the inbox of the server, and as many that it has taken out of
-/// it. When both are full readers wait, and TCP slows the peers down.
+/// Messages of all peers waiting in the inbox of the server. When it is full readers wait, and TCP
+/// slows the peers down.
 pub const SERVER_INBOX: usize = 512;
-/// Messages of one stream among them, so that a peer that sends without pause leaves places to
-/// others.
-pub const SERVER_INBOX_OF_STREAM: usize = SERVER_INBOX / 8;
-/// Messages up to this decoded size, in bytes, need no room: their number bounds them.
+/// Messages of one stream among them, and requests of a commander that are pending. All others wait
+/// for at most so many messages of a peer that sends without pause.
+pub const SERVER_INBOX_OF_STREAM: usize = 16;
+/// Messages up to this decoded size, in bytes, are not limited in bytes: their number is.
 pub const INBOX_SMALL_MESSAGE: usize = 16 * 1024;
-const _: () = assert!(2 * SERVER_INBOX * INBOX_SMALL_MESSAGE < 24 * 1024 * 1024);
+const _: () = assert!(SERVER_INBOX * INBOX_SMALL_MESSAGE < 12 * 1024 * 1024);
 /// Bytes that wait for one peer, beside one large message: some thousands of events. A peer for
 /// which more waits is disconnected and gets the whole state when it reconnects.
 pub const PEER_OUTBOX_BYTES: usize = 16 * 1024 * 1024;
-/// While responses of this many bytes wait for all peers together, no request that had to wait is
-/// processed and no event sent to a slow subscriber. Responses are built one at a time, so at most
-/// one comes on top. With 500 workloads a whole state takes some 250 KB.
-pub const ANSWERS_BYTES: usize = 6 * 1024 * 1024;
-const _: () = assert!(ANSWERS_BYTES > PEER_EVENTS_BYTES);
-/// While requests wait for that room, a peer that occupies some of it and takes nothing for this
+/// Bytes of responses that wait for all peers together. A source (an agent, certificate, address or
+/// user) may have as many waiting as are free; at half of it no event is sent to a slow subscriber.
+/// Responses are built one at a time, so at most one comes on top. With 500 workloads a whole state
+/// takes some 250 KB.
+pub const RESPONSES_BYTES: usize = 12 * 1024 * 1024;
+const _: () = assert!(RESPONSES_BYTES / 2 > PEER_EVENTS_BYTES);
+/// While requests wait for that capacity, a peer that occupies some of it and takes nothing for this
 /// long is disconnected. On a link of 1 Mbit/s, 250 KB take as long.
 pub(crate) const PEER_STUCK_CROWDED: Duration = Duration::from_secs(2);
 const _: () = assert!(PEER_STUCK_CROWDED.as_secs() < PEER_STUCK.as_secs());

@@ -7,10 +7,10 @@
 
 mod queue;
 
-use super::budget::{Budget, Share};
 use super::convert::messages::{before_state, encode_state, encode_states, read_from_server};
 use super::foreign::{fit, too_large, too_large_answer};
-use crate::limits::{ANSWERS_BYTES, PEER_EVENTS_BYTES, PEER_OUTBOX_BYTES};
+use super::semaphore::{Permit, Semaphore};
+use crate::limits::{PEER_EVENTS_BYTES, PEER_OUTBOX_BYTES, RESPONSES_BYTES};
 use ankaios_model::execution_state::WorkloadState;
 use ankaios_model::messages::{AlteredFields, FromServer, Response, ResponseContent};
 use ankaios_model::names::InstanceName;
@@ -18,7 +18,7 @@ use ankaios_model::node::Node;
 use ankaios_platform::limits::ADDITIONAL_INFO_MAX;
 use ankaios_platform::sync::Mutex;
 use queue::{ANSWERS, Kind, OTHERS, Queue, STATES_MESSAGE_BYTES};
-pub use queue::{OutboxError, Outgoing, PEER_ANSWERS_BYTES};
+pub use queue::{OutboxError, Outgoing, PEER_RESPONSES_BYTES};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -26,13 +26,6 @@ use std::task::Waker;
 /// dropped, no further agent is served, and a peer that takes nothing for
 /// [`PEER_STUCK_CROWDED`](crate::limits::PEER_STUCK_CROWDED) is disconnected.
 pub const OTHERS_BYTES: usize = 10 * 1024 * 1024;
-/// While responses of this many bytes wait for all peers, a request of a peer that has none waiting
-/// is still processed: who sends one at a time does not wait for those that send many and do not
-/// read.
-pub const FIRST_ANSWERS_BYTES: usize = ANSWERS_BYTES * 3 / 2;
-/// The same when no other peer of its address, user or agent has a large response waiting: many of
-/// one source that take nothing leave this room to others.
-pub const FIRST_OF_SOURCE_BYTES: usize = 2 * ANSWERS_BYTES;
 
 /// Puts messages for one peer.
 #[derive(Debug)]
@@ -59,7 +52,7 @@ pub struct Encoded {
     bytes: Vec<u8>,
     /// Whose state it is, if it is that of one instance.
     instance: Option<InstanceName>,
-    _room: Share,
+    _room: Permit,
 }
 
 impl Encoded {
@@ -69,7 +62,7 @@ impl Encoded {
         Arc::new(Self {
             bytes,
             instance: Some(state.instance.clone()),
-            _room: Share::default(),
+            _room: Permit::default(),
         })
     }
 
@@ -110,8 +103,8 @@ impl From<Vec<u8>> for Encoded {
 pub fn outbox() -> (Outbox, OutboxReader) {
     outbox_waking(
         Waker::noop().clone(),
-        Budget::new(ANSWERS_BYTES),
-        Budget::new(OTHERS_BYTES),
+        Semaphore::new(RESPONSES_BYTES),
+        Semaphore::new(OTHERS_BYTES),
     )
 }
 
@@ -119,8 +112,8 @@ pub fn outbox() -> (Outbox, OutboxReader) {
 /// `others` are what all queues share.
 pub fn outbox_waking(
     wake: Waker,
-    answers: Arc<Budget>,
-    others: Arc<Budget>,
+    answers: Arc<Semaphore>,
+    others: Arc<Semaphore>,
 ) -> (Outbox, OutboxReader) {
     let queue = Arc::new(Mutex::new(Queue::new([answers, others])));
     let outbox = Outbox {
@@ -248,7 +241,7 @@ impl Outbox {
     /// Encodes a state once for all who receive it; to be put with [`Self::put_state`].
     pub fn encode(&self, state: &Node, altered: Option<AlteredFields>) -> Encoded {
         let bytes = encode_state(state, altered.as_ref());
-        let _room = self.queue.lock().rooms[ANSWERS].overdraw(bytes.len());
+        let _room = self.queue.lock().rooms[ANSWERS].acquire_anyway(bytes.len());
         Encoded {
             bytes,
             instance: None,
@@ -278,34 +271,49 @@ impl Outbox {
         })
     }
 
-    /// Whether a response would be sent soon, however large it is: hardly any other waits or is
-    /// being sent, and less than `max` does for all peers. If not, `wake` is woken as soon as it
-    /// would.
-    pub fn has_room_for_answer(&self, max: usize, wake: &Waker) -> bool {
+    /// Whether a response may be built, however large it is: hardly any other waits for this peer,
+    /// and fewer bytes of responses wait for the peers of its source, as `unsent_of_source` returns,
+    /// than are free for all peers. So a source that reads nothing leaves capacity to every other
+    /// one. If not, `wake` is woken as soon as that may have changed.
+    pub fn has_room_for_response(
+        &self,
+        unsent_of_source: impl FnOnce() -> usize,
+        wake: &Waker,
+    ) -> bool {
         let mut queue = self.queue.lock();
         if !queue.has_room_for_answer() {
             queue.wants_room = Some(wake.clone());
             return false;
         }
-        queue.reader_gone || queue.rooms[ANSWERS].has_room_below(max, wake)
+        if queue.reader_gone {
+            return true;
+        }
+        let responses = queue.rooms[ANSWERS].clone();
+        drop(queue); // The function locks the queues of the source.
+        // No source can have more than half of the capacity then.
+        let unsent = if responses.is_half_free() {
+            0
+        } else {
+            unsent_of_source()
+        };
+        responses.has_more_free_than(unsent, wake)
     }
 
-    /// Whether more responses wait, or are being sent, than it may have before further requests are
-    /// served.
-    pub fn is_behind(&self) -> bool {
-        !self.queue.lock().has_room_for_answer()
+    /// Bytes of responses that wait or are being sent.
+    pub fn unsent_responses(&self) -> usize {
+        self.queue.lock().takes(ANSWERS)
     }
 
-    /// Whether an event may be put: while answers take all the room that peers share, not for a
-    /// peer that is behind.
+    /// Whether an event may be put: while responses take half of their capacity, not for a peer that
+    /// is behind. The other half is left to responses.
     pub fn has_room_for_event(&self) -> bool {
         let queue = self.queue.lock();
-        queue.bytes <= PEER_EVENTS_BYTES || queue.rooms[ANSWERS].has_room()
+        queue.bytes <= PEER_EVENTS_BYTES || queue.rooms[ANSWERS].is_half_free()
     }
 
     /// Whether there is room for all that an agent is sent first.
     pub fn has_room_for_agent(&self) -> bool {
-        self.queue.lock().rooms[OTHERS].has_room()
+        self.queue.lock().rooms[OTHERS].has_capacity()
     }
 
     /// Whether less than half of the room for this peer is taken.
@@ -349,7 +357,7 @@ impl OutboxReader {
         let (message, kind) = queue.take()?;
         // Each stream sends a copy of it.
         if let Some(room) = kind.room() {
-            queue.sending[room] = queue.rooms[room].overdraw(message.size());
+            queue.sending[room] = queue.rooms[room].acquire_anyway(message.size());
         }
         queue.notify_room();
         Some(message)
@@ -363,15 +371,15 @@ impl OutboxReader {
     }
 
     /// Whether what waits for it takes room that others wait for.
-    pub(crate) fn takes_wanted_room(&self) -> bool {
+    pub(crate) fn takes_contended_capacity(&self) -> bool {
         let queue = self.queue.lock();
         let [answers, others] = &queue.rooms;
-        queue.takes(ANSWERS) > 0 && answers.is_wanted()
-            || queue.takes(OTHERS) > 0 && !others.has_room()
+        queue.takes(ANSWERS) > 0 && answers.is_contended()
+            || queue.takes(OTHERS) > 0 && !others.has_capacity()
     }
 
     /// Whether something waits, or is being sent, that takes such room.
-    pub(crate) fn takes_room(&self) -> bool {
+    pub(crate) fn takes_capacity(&self) -> bool {
         let queue = self.queue.lock();
         queue.takes(ANSWERS) + queue.takes(OTHERS) > 0
     }

@@ -2,9 +2,9 @@
 //!
 //! Thread: none, plain values.
 
-use super::budget::Share;
 pub use super::grpc::Service;
 use super::outbox::Outbox;
+use super::semaphore::Permit;
 use super::tls::PeerCertificate;
 use ankaios_model::messages::{AgentHello, ToServer};
 use std::fmt;
@@ -49,7 +49,7 @@ pub enum PeerEvent {
         /// Its content.
         message: ToServer,
         /// What it takes of the inbox until it is handled.
-        room: Room,
+        permits: MessagePermits,
     },
     /// The stream has ended, for whatever reason.
     Closed {
@@ -58,18 +58,19 @@ pub enum PeerEvent {
     },
 }
 
-/// What a message takes until it is handled: its share of the room for large ones, and a place
-/// among those of its stream. The default takes none.
+/// What a message takes of the inbox until it is handled. The default takes nothing.
 #[derive(Debug, Default)]
-pub struct Room {
-    pub(super) bytes: Share,
-    pub(super) _place: Share,
+pub struct MessagePermits {
+    /// To be decoded, if it is large.
+    pub(super) _decoded: Permit,
+    /// A slot among the messages of its stream.
+    pub(super) slot: Permit,
 }
 
-impl Room {
-    /// Gives the room for the bytes back, and keeps the place among the messages of the stream.
-    pub fn give_bytes_back(&mut self) {
-        self.bytes = Share::default();
+impl MessagePermits {
+    /// Keeps the slot only: its stream is read no further while all slots are kept.
+    pub fn into_slot(self) -> Permit {
+        self.slot
     }
 }
 
@@ -110,12 +111,12 @@ impl Origin {
 
 /// What tests of other files and crates look at.
 #[cfg(debug_assertions)]
-impl Room {
+impl MessagePermits {
     /// Of a small message.
-    pub fn of_place(place: Share) -> Self {
+    pub fn of_slot(slot: Permit) -> Self {
         Self {
-            bytes: Share::default(),
-            _place: place,
+            _decoded: Permit::default(),
+            slot,
         }
     }
 }

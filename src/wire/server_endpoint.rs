@@ -4,17 +4,17 @@
 //! Owns: the listening sockets and the gRPC server.
 
 use super::address::{ListenAddress, Security};
-use super::budget::Budget;
-use super::frame_gate::{Account, FrameGate};
+use super::frame_gate::{FrameGate, InFlightMessages};
 use super::grpc::{self, Keepalive, Service, wait_at_most};
 use super::listener::Listener;
 use super::outbox::OTHERS_BYTES;
 use super::peer::{Origin, PeerEvent, PeerId};
 use super::pump::{self, Gate, Pump, PumpError};
+use super::semaphore::Semaphore;
 use super::stream::{Client, Connection, Requests, Responses, Streams};
 use super::tls::{Link, ServerTls, TlsError, would_block};
 use super::writer::Writer;
-use crate::limits::ANSWERS_BYTES;
+use crate::limits::RESPONSES_BYTES;
 use ankaios_platform::clock::{Clock, SystemClock};
 use ankaios_platform::limits::{STACK_LARGE, STOP_DEADLINE};
 use ankaios_platform::logging::log_source;
@@ -72,8 +72,7 @@ pub enum EndpointError {
     Start(#[from] io::Error),
 }
 
-/// Room for the large messages of all connections until they are served, in bytes. A larger one
-/// goes alone.
+/// Bytes of large messages of all connections until they are decoded. A larger one comes alone.
 pub(super) const LARGE_MESSAGES: usize = 8 * 1024 * 1024;
 
 /// All connections of the server.
@@ -95,14 +94,14 @@ struct Shared {
     open: Mutex<HashMap<String, usize>>,
 }
 
-/// The place of an open stream; given back when dropped.
-struct Place {
+/// The slot of an open stream; released when dropped.
+struct StreamSlot {
     shared: Arc<Shared>,
     holder: String,
 }
 
-impl Place {
-    /// One of the places of `holder`, or why there is none.
+impl StreamSlot {
+    /// A slot of `holder`, or why there is none.
     fn take(shared: &Arc<Shared>, holder: &str) -> Result<Self, String> {
         let mut open = shared.open.lock();
         if open.values().sum::<usize>() >= STREAMS_MAX {
@@ -124,7 +123,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamSlot {
     fn drop(&mut self) {
         let mut open = self.shared.open.lock();
         let left = open.get(&self.holder).map_or(0, |count| count - 1);
@@ -168,7 +167,7 @@ impl ServerEndpoint {
         inbox: Sender<PeerEvent>,
         watched: &mut WatchedThreads,
         keepalive: Keepalive,
-        room: usize,
+        arriving_bytes: usize,
     ) -> Result<Self, EndpointError> {
         let tls = match &options.security {
             Security::Insecure => None,
@@ -187,9 +186,10 @@ impl ServerEndpoint {
         let shared = Arc::new(Shared {
             streams: Streams {
                 inbox,
-                room: Budget::new(room),
-                answers: Budget::new(ANSWERS_BYTES),
-                others: Budget::new(OTHERS_BYTES),
+                arriving: Semaphore::new(arriving_bytes),
+                decoded: Semaphore::new(1),
+                answers: Semaphore::new(RESPONSES_BYTES),
+                others: Semaphore::new(OTHERS_BYTES),
                 message_max: options.message_max,
                 commander_names: options.commander_names.clone(),
                 writer: Writer::start(watched)?,
@@ -270,7 +270,7 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
             };
             let holder = connection.origin.holder();
             let _source = log_source(holder.as_str());
-            let place = match Place::take(&shared, &holder) {
+            let place = match StreamSlot::take(&shared, &holder) {
                 Ok(place) => place,
                 Err(text) => {
                     log::warn!("Refusing a stream from '{holder}': {text}.");
@@ -441,8 +441,9 @@ fn connect_grpc(
     entrance: &Mutex<Entrance>,
 ) -> io::Result<(UnixStream, Option<Box<dyn Gate>>)> {
     let (plain, endpoint) = pump::pair()?;
-    let account = Account::new(shared.streams.room.clone(), shared.streams.message_max);
-    let gate = FrameGate::new(account.clone(), SystemClock.now());
+    let in_flight =
+        InFlightMessages::new(shared.streams.arriving.clone(), shared.streams.message_max);
+    let gate = FrameGate::new(in_flight.clone(), SystemClock.now());
     let mut entrance = entrance.lock();
     let fd = match rustix::io::fcntl_dupfd_cloexec(&endpoint, entrance.next_number) {
         Ok(fd) => fd,
@@ -456,7 +457,7 @@ fn connect_grpc(
     shared
         .connections
         .lock()
-        .insert(number, Connection { origin, account });
+        .insert(number, Connection { origin, in_flight });
     #[allow(unsafe_code)]
     // SAFETY: `number` is a connected stream socket that nothing else uses: a fresh duplicate whose
     // original is dropped here without being read or written. gRPC owns it from here on.

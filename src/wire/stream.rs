@@ -3,14 +3,14 @@
 //! Thread: `rx:<peer>`, one per stream; it waits when the inbox of the server has no room.
 //! Gives: [`PeerEvent`] to the server, and the writing end of the stream to `tx`.
 
-use super::budget::{Budget, Share};
 use super::convert::Left;
 use super::convert::messages::{read_to_server, refused_request};
-use super::frame_gate::Account;
+use super::frame_gate::InFlightMessages;
 use super::grpc::{Received, Service, wait_at_most};
 use super::hello::{NO_HELLO, check_hello, check_user, refusal};
 use super::outbox::{Outgoing, outbox_waking};
-use super::peer::{Origin, PeerEvent, PeerHello, PeerId, Room};
+use super::peer::{MessagePermits, Origin, PeerEvent, PeerHello, PeerId};
+use super::semaphore::{Permit, Semaphore};
 use super::writer::{PeerStream, Writer};
 use crate::limits::{
     AGENT_REQUEST_MAX, FIRST_MESSAGE_MAX, HELLO_MAX, INBOX_SMALL_MESSAGE, PEER_STUCK,
@@ -35,13 +35,16 @@ pub(crate) type Responses = DuplexSink<Outgoing>;
 pub(crate) struct Streams {
     /// Of the server.
     pub(crate) inbox: Sender<PeerEvent>,
-    /// For large messages of all connections, in bytes: from the first byte that gRPC gets until
-    /// the message is served or begins to wait, where it has another bound.
-    pub(crate) room: Arc<Budget>,
-    /// What responses to all peers take that wait.
-    pub(crate) answers: Arc<Budget>,
-    /// What all else for them takes that waits.
-    pub(crate) others: Arc<Budget>,
+    /// Bytes of large messages of all connections: from the first byte that gRPC gets until the
+    /// message is decoded.
+    pub(crate) arriving: Arc<Semaphore>,
+    /// Large messages that are decoded, until the server has handled them or keeps them as pending
+    /// requests: one, since a message may take many times its bytes.
+    pub(crate) decoded: Arc<Semaphore>,
+    /// Bytes of responses that wait for all peers.
+    pub(crate) answers: Arc<Semaphore>,
+    /// Bytes of all other messages that wait for them.
+    pub(crate) others: Arc<Semaphore>,
     /// Largest message, in bytes.
     pub(crate) message_max: usize,
     /// Only certificates with one of these DNS names may command; empty: all of the authority.
@@ -56,7 +59,7 @@ pub(crate) struct Connection {
     /// Where it comes from.
     pub(crate) origin: Origin,
     /// Its messages on their way.
-    pub(crate) account: Arc<Account>,
+    pub(crate) in_flight: Arc<InFlightMessages>,
 }
 
 /// The other end of one stream.
@@ -80,7 +83,7 @@ impl Streams {
         mut requests: Requests,
         mut responses: Responses,
     ) {
-        let Connection { origin, account } = &client.connection;
+        let Connection { origin, in_flight } = &client.connection;
         let (from, source) = (origin.to_string(), origin.holder());
         let _source = log_source(source.as_str());
         let hello = match self.receive_hello(service, client, &mut requests) {
@@ -120,7 +123,7 @@ impl Streams {
         let outbox = outbox.limited_to(client.message_max, &name);
         let stream = PeerStream::new(name, Box::new(responses), reader, service == Service::Agent);
         self.writer.add(peer, stream, waker);
-        account.hello_accepted();
+        in_flight.hello_accepted();
         if self
             .inbox
             .send(PeerEvent::Opened {
@@ -139,7 +142,7 @@ impl Streams {
             self.message_max
         };
         let goes_on = self.pass_on(peer, client, longest, requests);
-        account.stream_ended();
+        in_flight.stream_ended();
         if goes_on {
             let _ = self.inbox.send(PeerEvent::Closed { peer });
         }
@@ -162,10 +165,16 @@ impl Streams {
                 ));
             }
         };
-        let Connection { origin, account } = &client.connection;
-        let mut share = account.arrived(received.len());
-        let message = self.read(received, FIRST_MESSAGE_MAX, &mut share, &origin.to_string());
-        drop(share);
+        let Connection { origin, in_flight } = &client.connection;
+        let arriving = in_flight.arrived(received.len());
+        let mut decoded = Permit::default();
+        let message = self.read(
+            received,
+            FIRST_MESSAGE_MAX,
+            &mut decoded,
+            &origin.to_string(),
+        );
+        drop((arriving, decoded));
         let certificate = match origin {
             Origin::Tls(_, certificate) if service == Service::Agent => Some(certificate),
             _ => None,
@@ -185,16 +194,17 @@ impl Streams {
         mut requests: Requests,
     ) -> bool {
         let from = client.connection.origin.to_string();
-        let places = Budget::new(SERVER_INBOX_OF_STREAM);
+        let slots = Semaphore::new(SERVER_INBOX_OF_STREAM);
         loop {
-            // Before the next message, which waits where it takes little.
-            let place = places.take(1);
+            // First a slot: without one the next message stays with gRPC, which stops reading.
+            let slot = slots.acquire(1);
             // A stream that failed answers with errors for ever, so the first one ends it.
             let Some(Ok(received)) = block_on(requests.next()) else {
                 return true;
             };
-            let mut bytes = client.connection.account.arrived(received.len());
-            let message = match self.read(received, longest, &mut bytes, &from) {
+            let arriving = client.connection.in_flight.arrived(received.len());
+            let mut decoded = Permit::default();
+            let message = match self.read(received, longest, &mut decoded, &from) {
                 // From programs of other implementations a list without states means nothing.
                 Some(ToServer::StatesComplete) if !client.own => {
                     ToServer::WorkloadStates(Vec::new())
@@ -202,16 +212,17 @@ impl Streams {
                 Some(message) => message,
                 None => return true,
             };
-            let room = Room {
-                bytes,
-                _place: place,
+            drop(arriving);
+            let permits = MessagePermits {
+                _decoded: decoded,
+                slot,
             };
             if self
                 .inbox
                 .send(PeerEvent::Message {
                     peer,
                     message,
-                    room,
+                    permits,
                 })
                 .is_err()
             {
@@ -220,16 +231,16 @@ impl Streams {
         }
     }
 
-    /// Decodes a message of a peer at `from`; `share` grows to what it takes then. A request that
-    /// was not decoded is refused as one that cannot be understood, so that its sender gets a
-    /// response; anything else becomes [`ToServer::Empty`].
+    /// Decodes a message of a peer at `from`. One that takes much memory acquires `decoded` before.
+    /// A request that was not decoded is refused as one that cannot be understood, so that its
+    /// sender gets a response; anything else becomes [`ToServer::Empty`].
     ///
     /// `None`: it cannot be decoded.
     fn read(
         &self,
         received: Received,
         longest: usize,
-        share: &mut Share,
+        decoded: &mut Permit,
         from: &str,
     ) -> Option<ToServer> {
         let not_decoded =
@@ -251,13 +262,12 @@ impl Streams {
                 return message;
             }
         }
-        self.room.decode(share, || {
-            let (message, left) = decode(Left::of(&bytes));
-            left.refused()
-                .into_iter()
-                .for_each(|reason| not_decoded(reason));
-            let message = message.or_else(|| left.refused().map(|_| ToServer::Empty));
-            (message, left.taken())
-        })
+        *decoded = self.decoded.acquire(1);
+        let (message, left) = decode(Left::of(&bytes));
+        let Some(reason) = left.refused() else {
+            return message;
+        };
+        not_decoded(reason);
+        message.or(Some(ToServer::Empty))
     }
 }

@@ -348,13 +348,13 @@ impl PeerStream {
             Duration::from_secs(self.sending.map_or(0, |bytes| bytes as u64 / PEER_SLOWEST));
         let until = since + patience(PEER_STUCK) + transfer;
         let crowded_at = since + PEER_STUCK_CROWDED;
-        if now < until && (now < crowded_at || !self.reader.takes_wanted_room()) {
+        if now < until && (now < crowded_at || !self.reader.takes_contended_capacity()) {
             let look_at = if now < crowded_at {
                 crowded_at
             } else {
                 now + PEER_STUCK_CROWDED
             };
-            return Next::At(if self.reader.takes_room() {
+            return Next::At(if self.reader.takes_capacity() {
                 look_at.min(until)
             } else {
                 until

@@ -37,7 +37,7 @@ use ankaios_lite::server::{self, ServerEvent, ServerLoop, state_store};
 use ankaios_lite::wire::address::ServerUrl;
 use ankaios_lite::wire::hooks::{read_plan, write_plan};
 use ankaios_lite::wire::outbox::{OutboxReader, outbox};
-use ankaios_lite::wire::peer::{PeerEvent, PeerHello, PeerId, Room};
+use ankaios_lite::wire::peer::{MessagePermits, PeerEvent, PeerHello, PeerId};
 use clap::Parser;
 
 fn owned(seeds: &[&str]) -> Vec<Vec<u8>> {
@@ -396,7 +396,7 @@ fn start_and_update(state: state_store::Stored) {
     server.on_event(ServerEvent::Peer(PeerEvent::Message {
         peer,
         message,
-        room: Room::default(),
+        permits: MessagePermits::default(),
     }));
     let has_response =
         std::iter::from_fn(|| reader.try_next()).any(|it| matches!(it, FromServer::Response(_)));

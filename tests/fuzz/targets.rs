@@ -24,7 +24,7 @@ use ankaios_lite::model::node::Node;
 use ankaios_lite::server::{ServerEvent, ServerLoop};
 use ankaios_lite::wire::delimited::{frame, workload_side};
 use ankaios_lite::wire::outbox::{OutboxReader, outbox};
-use ankaios_lite::wire::peer::{PeerEvent, PeerHello, PeerId, Room};
+use ankaios_lite::wire::peer::{MessagePermits, PeerEvent, PeerHello, PeerId};
 use ankaios_lite::wire::raw;
 
 #[path = "readers.rs"]
@@ -295,7 +295,7 @@ impl Cluster {
         self.server.on_event(ServerEvent::Peer(PeerEvent::Message {
             peer,
             message,
-            room: Room::default(),
+            permits: MessagePermits::default(),
         }));
     }
 

@@ -16,13 +16,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::support::control_client::{folder, read};
+use crate::support::control_client::{folder, logs, read};
 use crate::support::process::memory_kib;
 use crate::support::{Cluster, ControlClient, LIMIT, connection, manifest, wait_until, workload};
 use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_lite::model::messages::{
-    FromServer, FromWorkload, ReadState, Request, RequestContent, Response, ResponseContent,
-    ToServer, UpdateState,
+    AgentLoad, FromServer, FromWorkload, ReadState, Request, RequestContent, Response,
+    ResponseContent, ToServer, UpdateState,
 };
 use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::wire::client::Hangup;
@@ -532,6 +532,173 @@ fn workloads_that_write_the_largest_requests_at_the_same_time_cost_little() {
     let [server, agent] = peaks.map(MemoryPeak::kib);
     let measured = format!(
         "{sent:?} taken; server {server} KiB, agent {agent} KiB; waited: web {web_waited:?}, ank {ank_waited:?}"
+    );
+    eprintln!("{measured}");
+    assert!(
+        server < SERVER_MAX_KIB && agent < AGENT_MAX_KIB,
+        "{measured}"
+    );
+    assert_never_disconnected(&cluster, "agent_A");
+}
+
+/// Connections as agents and workloads that flood the server together, each in a way of its own.
+const HOSTILE_AGENTS: usize = 16;
+const HOSTILE_WORKLOADS: usize = 8;
+
+/// What the hostile agent `number` sends in its round `round`; it is named `agent` and runs the
+/// workload `hostile`.
+fn hostile_message(number: usize, agent: &str, round: usize) -> ToServer {
+    let request = |content| {
+        ToServer::Request(Request {
+            id: format!("hostile_{number}@{round}"),
+            content,
+        })
+    };
+    let stray = |index: usize, text: usize| {
+        let instance = InstanceName::with_id(&format!("stray_{round}_{index}"), "id", agent);
+        WorkloadState::new(
+            instance,
+            ExecutionState::with_info(Phase::FailedUnknown, "x".repeat(text)),
+        )
+    };
+    let change = |masks: Vec<String>| {
+        request(RequestContent::UpdateState(UpdateState {
+            new_state: None,
+            masks,
+            restart: Vec::new(),
+        }))
+    };
+    match number {
+        0 | 1 => request(read(&[], false)),
+        2 => request(read(&["workloadStates.*.*.*.state"], false)),
+        3 => request(read(&[], true)),
+        4 => request(RequestContent::CompleteState(ReadState {
+            masks: masks(3 << 20, "configs"),
+            subscribe: false,
+        })),
+        5 => change(masks(5 << 19, "desiredState.configs")),
+        6 => change(masks(40 << 10, "desiredState.workloads.nobody")),
+        7 => ToServer::WorkloadStates((0..200).map(|index| stray(index, 16_000)).collect()),
+        8 => ToServer::WorkloadStates((0..5).map(|index| stray(index, 10)).collect()),
+        9 => request(logs(
+            (0..100)
+                .map(|index| InstanceName::with_id(&format!("stored_{index}"), "id", "nobody"))
+                .collect(),
+        )),
+        10 => ToServer::Request(Request {
+            id: format!("nobody_{round}@x"),
+            content: read(&[], false),
+        }),
+        11 => ToServer::AgentLoad(AgentLoad {
+            agent: agent.to_owned(),
+            cpu_usage: u32::try_from(round % 100).expect("a percentage"),
+            free_memory: 1,
+        }),
+        12 => ToServer::Request(Request {
+            id: "x".repeat(1 << 20),
+            content: read(&["agents"], false),
+        }),
+        13 => ToServer::WorkloadStates(Vec::new()),
+        14 => request(RequestContent::CompleteState(ReadState {
+            masks: vec!["x".repeat(4 << 20)],
+            subscribe: false,
+        })),
+        _ => ToServer::Goodbye,
+    }
+}
+
+/// A hostile agent floods until it is stopped, and connects again whenever it is disconnected. Every
+/// second one reads what it is sent.
+fn flood_as_agent(url: &str, number: usize, stop: &AtomicBool) -> usize {
+    let name = format!("hostile_{number}");
+    let mut sent = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let (mut sender, mut receiver, hangup) = connection::agent(url, &name);
+        let reads = std::thread::spawn(move || {
+            if number % 2 == 1 {
+                while receiver.receive().is_ok() {}
+            }
+            receiver
+        });
+        while !stop.load(Ordering::Relaxed)
+            && sender.send(hostile_message(number, &name, sent)).is_ok()
+        {
+            sent += 1;
+        }
+        hangup.hang_up();
+        drop(reads.join().expect("it only reads"));
+    }
+    sent
+}
+
+/// What the hostile workload `number` writes as its message `round`.
+fn hostile_frame(number: usize, round: usize) -> Vec<u8> {
+    let content = match number {
+        0 | 1 => read(&[], false),
+        2 => RequestContent::CompleteState(ReadState {
+            masks: masks(3 << 20, "configs"),
+            subscribe: false,
+        }),
+        3 => RequestContent::UpdateState(UpdateState {
+            new_state: None,
+            masks: masks(5 << 19, "desiredState.configs"),
+            restart: Vec::new(),
+        }),
+        4 => read(&[], true),
+        5 => read(&["workloadStates.*.*.*.state"], false),
+        6 => logs(vec![InstanceName::with_id("stored_1", "id", "nobody")]),
+        _ => RequestContent::EventsCancel,
+    };
+    frame(FromWorkload::Request(Request {
+        id: round.to_string(),
+        content,
+    }))
+}
+
+#[test]
+fn hostile_agents_and_workloads_at_once_leave_others_memory_and_turns() {
+    let mut cluster = cluster();
+    let on_agents = (0..HOSTILE_AGENTS).map(|number| {
+        workload(&format!("hostile_{number}"), "run")
+            .on(&format!("hostile_{number}"))
+            .allow("ReadWrite", "*")
+    });
+    let workloads: Vec<String> = (0..HOSTILE_WORKLOADS)
+        .map(|number| format!("greedy_{number}"))
+        .collect();
+    let here = workloads
+        .iter()
+        .map(|name| workload(name, "run").allow("ReadWrite", "*"));
+    cluster.apply(&manifest(&on_agents.chain(here).collect::<Vec<_>>()));
+    let mut web = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
+    let peaks = [cluster.server().pid(), cluster.agent("agent_A").pid()].map(MemoryPeak::of);
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut floods = Vec::new();
+    for (number, name) in workloads.iter().enumerate() {
+        let folder = folder(&cluster, "agent_A", name);
+        let client = ControlClient::connect(&folder);
+        let stopped = stop.clone();
+        floods.push(std::thread::spawn(move || {
+            let sent = flood_pipe_with(&folder, &stopped, |round| hostile_frame(number, round));
+            drop(client);
+            sent
+        }));
+    }
+    for number in 0..HOSTILE_AGENTS {
+        let (url, stopped) = (cluster.url(), stop.clone());
+        floods.push(std::thread::spawn(move || {
+            flood_as_agent(&url, number, &stopped)
+        }));
+    }
+    let (web_waited, ank_waited) = ask_during_flood(&cluster, &mut web, || true);
+    stop.store(true, Ordering::Relaxed);
+    let [server, agent] = peaks.map(MemoryPeak::kib);
+    let sent: Vec<usize> = floods
+        .into_iter()
+        .map(|flood| flood.join().expect("the flood ends"))
+        .collect();
+    let measured = format!(
+        "{sent:?} sent; server {server} KiB, agent {agent} KiB; waited: web {web_waited:?}, ank {ank_waited:?}"
     );
     eprintln!("{measured}");
     assert!(

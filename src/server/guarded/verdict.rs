@@ -148,7 +148,7 @@ impl ServerLoop {
         open.values()
             .filter_map(|open| open.trial.due())
             .chain(*show_at)
-            .chain(self.usage_until())
+            .chain(self.subscriptions.usage_until())
             .min()
     }
 

@@ -2,15 +2,14 @@
 //! what others do.
 
 use super::*;
+use crate::WakeLoop;
+use crate::admission::PENDING_OF_REQUESTER;
 use crate::limits::{LOG_CAMPAIGNS_OF_WORKLOAD, SUBSCRIPTIONS_OF_WORKLOAD};
-use crate::waiting_requests::WAITING_OF_WORKLOAD;
-use crate::{RoomWaker, WakeLoop};
 use ankaios_fakes::manual_clock::ManualClock;
 use ankaios_model::messages::{AgentLoad, LogsRequest};
-use ankaios_wire::budget::Budget;
-use ankaios_wire::limits::{ANSWERS_BYTES, PEER_OUTBOX_BYTES, SERVER_INBOX_OF_STREAM};
-use ankaios_wire::outbox::FIRST_ANSWERS_BYTES;
-use ankaios_wire::peer::Room;
+use ankaios_wire::limits::{PEER_OUTBOX_BYTES, RESPONSES_BYTES, SERVER_INBOX_OF_STREAM};
+use ankaios_wire::peer::MessagePermits;
+use ankaios_wire::semaphore::Semaphore;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -80,29 +79,32 @@ fn no_answer_is_built_before_the_one_before_it_is_taken_and_the_excess_of_a_work
     let (states, refused) = answers(cluster.take(agent));
     assert_eq!(
         (states, refused.len()),
-        (vec!["greedy@0".to_owned()], asked - 1 - WAITING_OF_WORKLOAD)
+        (
+            vec!["greedy@0".to_owned()],
+            asked - 1 - PENDING_OF_REQUESTER
+        )
     );
     let mut late = Vec::new();
-    for _ in 0..WAITING_OF_WORKLOAD + 1 {
+    for _ in 0..PENDING_OF_REQUESTER + 1 {
         cluster.server.on_event(ServerEvent::Room);
         cluster.server.on_event(ServerEvent::Room);
         let (states, refused) = answers(cluster.take(agent));
         assert_eq!((states.len(), refused.len()), (1, 0), "one at a time");
         late.extend(states);
     }
-    let mut expected: Vec<_> = (1..=WAITING_OF_WORKLOAD)
+    let mut expected: Vec<_> = (1..=PENDING_OF_REQUESTER)
         .map(|number| format!("greedy@{number}"))
         .collect();
     expected.push("modest@x".to_owned());
     assert_eq!(late, expected);
-    assert!(cluster.server.waiting.is_empty() && !cluster.is_closed(agent));
+    assert!(cluster.server.admission.is_empty() && !cluster.is_closed(agent));
 }
 
 #[test]
 fn what_waited_is_served_one_request_in_a_turn() {
     let mut cluster = cluster();
     let (wake, woken) = crossbeam_channel::bounded(1);
-    cluster.server.room = RoomWaker(Waker::from(Arc::new(WakeLoop(wake))));
+    cluster.server.admission.waker = Waker::from(Arc::new(WakeLoop(wake)));
     let agent = cluster.settled_agent("A");
     cluster.send_request(agent, "greedy@large", read(&[], false)); // Its answer takes all the room.
     let asked = ["modest@1", "modest@2", "greedy@3", "modest@4"];
@@ -450,7 +452,7 @@ fn busy_cluster() -> (Cluster, ManualClock, Receiver<()>) {
     let (mut cluster, clock) = (cluster(), ManualClock::new());
     let (wake, woken) = crossbeam_channel::bounded(1);
     cluster.server.set_clock(BusyClock(clock.clone()));
-    cluster.server.room = RoomWaker(Waker::from(Arc::new(WakeLoop(wake))));
+    cluster.server.admission.waker = Waker::from(Arc::new(WakeLoop(wake)));
     (cluster, clock, woken)
 }
 
@@ -469,7 +471,7 @@ fn an_agent_whose_requests_take_long_waits_for_everybody_else_whatever_workloads
     let (agent, other) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
     clock.advance(REST); // Their hellos count as well.
     let commander = cluster.commander();
-    let asked = 3 * WAITING_OF_WORKLOAD;
+    let asked = 3 * PENDING_OF_REQUESTER;
     for number in 0..asked {
         cluster.send_request(agent, format!("greedy@{number}"), refused_update());
     }
@@ -482,7 +484,7 @@ fn an_agent_whose_requests_take_long_waits_for_everybody_else_whatever_workloads
     assert!((1..5).contains(&served), "before it rests: {at_once:?}");
     assert_eq!(
         at_once.len(),
-        asked - WAITING_OF_WORKLOAD,
+        asked - PENDING_OF_REQUESTER,
         "others wait or are refused"
     );
     cluster.send_request(agent, "modest@1", refused_update());
@@ -512,7 +514,7 @@ fn an_agent_whose_requests_take_long_waits_for_everybody_else_whatever_workloads
     }
     assert_eq!(late, ["modest@again"]);
     assert!(
-        cluster.server.waiting.is_empty(),
+        cluster.server.admission.is_empty(),
         "when nobody else wants anything all is done"
     );
 }
@@ -546,92 +548,83 @@ fn a_modest_workload_comes_before_greedy_ones_of_the_same_agent() {
 }
 
 #[test]
-fn whatever_an_agent_sends_it_waits_for_everybody_else_when_it_kept_the_server_busy() {
+fn stream_of_a_throttled_agent_is_read_no_further_while_others_wait() {
     let (mut cluster, clock, _) = busy_cluster();
-    let (greedy, modest) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
+    let (flooding, other) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
     clock.advance(REST);
-    let commander = cluster.commander();
-    let message = |peer, message| PeerEvent::Message {
-        peer,
-        message,
-        room: Room::default(),
-    };
-    let load = |agent: &str| {
-        ToServer::AgentLoad(AgentLoad {
+    let inbox = Semaphore::new(SERVER_INBOX_OF_STREAM);
+    let send_load = |cluster: &mut Cluster, peer: PeerId, agent: &str| {
+        let load = AgentLoad {
             agent: agent.to_owned(),
             cpu_usage: 1,
             free_memory: 1,
-        })
+        };
+        let message = PeerEvent::Message {
+            peer,
+            message: ToServer::AgentLoad(load),
+            permits: MessagePermits::of_slot(inbox.acquire(1)),
+        };
+        cluster.server.on_event(ServerEvent::Peer(message));
     };
-    for _ in 0..10 {
-        cluster.send(greedy, load("A"));
+    let now = clock.now();
+    cluster.server.admission.begin_turn(true, now);
+    while inbox.in_flight() == 0 {
+        send_load(&mut cluster, flooding, "A");
     }
-    let server = &mut cluster.server;
-    let sent = [
-        (greedy, "A"),
-        (greedy, "A"),
-        (modest, "B"),
-        (commander, ""),
-        (modest, "B"),
-    ];
-    server
-        .arrived
-        .extend(sent.map(|(peer, name)| message(peer, load(name))));
-    server
-        .arrived
-        .extend([greedy, commander].map(|peer| PeerEvent::Closed { peer }));
-    let order = std::iter::from_fn(|| server.next_arrived()).map(|event| match event {
-        PeerEvent::Message { peer, .. }
-        | PeerEvent::Opened { peer, .. }
-        | PeerEvent::Closed { peer } => peer,
-    });
-    let order: Vec<PeerId> = order.collect();
-    assert_eq!(
-        order,
-        [modest, commander, modest, commander, greedy, greedy, greedy]
-    );
-    // It comes back again and again.
-    server.arrived.push_back(message(modest, load("B")));
+    let kept = inbox.in_flight();
+    cluster.server.set_clock(clock.clone()); // The message of the other agent takes no time.
+    send_load(&mut cluster, other, "B");
+    assert_eq!(inbox.in_flight(), kept, "others are read");
+    cluster.server.set_clock(BusyClock(clock.clone()));
+    // A request of it is kept pending, and its slot as well.
+    cluster
+        .server
+        .on_event(ServerEvent::Peer(PeerEvent::Message {
+            peer: flooding,
+            message: ToServer::Request(Request {
+                id: "greedy@1".to_owned(),
+                content: refused_update(),
+            }),
+            permits: MessagePermits::of_slot(inbox.acquire(1)),
+        }));
+    assert_eq!(inbox.in_flight(), kept + 1);
+    // It cannot avoid that with a new connection.
     let again = cluster.agent("A");
-    assert!(
-        cluster.take(again).is_empty() && cluster.is_closed(again) && !cluster.is_closed(greedy)
-    );
-    cluster.server.arrived.clear();
+    assert!(cluster.take(again).is_empty() && cluster.is_closed(again));
+    assert!(!cluster.is_closed(flooding));
+    cluster.server.admission.begin_turn(false, clock.now());
+    assert_eq!(inbox.in_flight(), 0, "nothing else waits");
     let again = cluster.agent("A");
-    assert!(!cluster.is_closed(again), "nobody else waits");
-    clock.advance(REST);
-    cluster.server.arrived.push_back(message(modest, load("B")));
-    let again = cluster.agent("A");
-    assert!(!cluster.is_closed(again), "it has rested");
+    assert!(!cluster.is_closed(again));
 }
 
 #[test]
 fn a_commander_that_asks_much_is_read_no_further_and_gets_all_its_answers() {
     let (mut cluster, _, _) = busy_cluster();
     let commander = cluster.commander();
-    let inbox = Budget::new(SERVER_INBOX_OF_STREAM);
+    let inbox = Semaphore::new(SERVER_INBOX_OF_STREAM);
     let mut asked = Vec::new();
     // As its reader does it, which waits when all places of its stream are taken.
-    while inbox.taken() < SERVER_INBOX_OF_STREAM {
+    while inbox.in_flight() < SERVER_INBOX_OF_STREAM {
         let id = asked.len().to_string();
         let message = ToServer::Request(Request {
             id: id.clone(),
             content: refused_update(),
         });
-        let room = Room::of_place(inbox.take(1));
+        let permits = MessagePermits::of_slot(inbox.acquire(1));
         cluster
             .server
             .on_event(ServerEvent::Peer(PeerEvent::Message {
                 peer: commander,
                 message,
-                room,
+                permits,
             }));
         asked.push(id);
         assert!(asked.len() < 2 * SERVER_INBOX_OF_STREAM);
     }
     cluster.server.serve_all_waiting();
     assert_eq!(answers(cluster.take(commander)).1, asked);
-    assert_eq!(inbox.taken(), 0, "all places are given back");
+    assert_eq!(inbox.in_flight(), 0, "all places are given back");
 }
 
 #[test]
@@ -672,62 +665,53 @@ fn what_waited_for_hooks_is_not_served_in_one_go_and_not_overtaken() {
 }
 
 #[test]
-fn peers_that_take_nothing_fill_only_what_all_share_and_who_reads_is_served_when_it_is_free() {
+fn sources_that_read_nothing_leave_response_capacity_to_others() {
     let mut cluster = cluster();
     let silent: Vec<PeerId> = (0..200).map(|_| cluster.commander()).collect();
     for peer in &silent {
         cluster.send_request(*peer, "x", read(&[], false));
     }
-    let held = |cluster: &Cluster| {
-        silent
-            .iter()
-            .filter(|peer| !cluster.readers[peer].is_empty())
-            .count()
+    let answered = |cluster: &Cluster, peers: &[PeerId]| {
+        let has_response = |peer: &&PeerId| !cluster.readers[peer].is_empty();
+        peers.iter().filter(has_response).count()
     };
-    let answered = held(&cluster);
+    let first = answered(&cluster, &silent);
     cluster.server.serve_all_waiting();
-    assert_eq!(held(&cluster), answered, "those that wait go on waiting");
+    assert_eq!(answered(&cluster, &silent), first, "the others wait");
     let one = cluster.readers[&silent[0]]
         .next_to_send()
         .expect("it has a response")
         .size();
+    let half = RESPONSES_BYTES / 2;
     assert!(
-        answered * one < FIRST_ANSWERS_BYTES + 2 * one && answered * one > ANSWERS_BYTES,
-        "{answered} of {one} bytes"
+        (half..half + 2 * one).contains(&(first * one)),
+        "{first} of {one} bytes"
     );
     let reader = cluster.commander();
-    cluster.send_request(reader, "mine", read(&[], false));
-    assert_eq!(answers(cluster.take(reader)).0, [""; 0], "it has to wait");
-    let elsewhere = [(); 2].map(|()| cluster.open_from("10.0.0.9", PeerHello::Commander));
-    elsewhere
-        .iter()
-        .for_each(|peer| cluster.send_request(*peer, "other", read(&[], false)));
+    cluster.send_request(reader, "mine", read(&["desiredState.apiVersion"], false));
     assert_eq!(
-        answers(cluster.take(elsewhere[0])).0,
-        ["other"],
-        "who has another address has not"
-    );
-    assert_eq!(
-        answers(cluster.take(elsewhere[1])).0,
+        answers(cluster.take(reader)).0,
         [""; 0],
-        "but for one that is not taken"
+        "of the same source"
     );
-    let modest = cluster.commander();
-    cluster.send_request(modest, "small", read(&["desiredState.apiVersion"], false));
-    assert_eq!(
-        answers(cluster.take(modest)).0,
-        ["small"],
-        "what is small has not"
-    );
-    let change = "{desiredState: {apiVersion: v1, workloads: {w1: {tags: {a: b}}}}}";
-    cluster.send_request(
-        modest,
-        "apply",
-        update(change, &["desiredState.workloads.w1.tags"]),
-    );
-    assert!(!cluster.take(modest).is_empty(), "nor has a small update");
+    // Each further source that reads nothing gets half of what is left.
+    for source in 1..4 {
+        let address = format!("10.0.0.{source}");
+        let more: Vec<PeerId> = (0..30)
+            .map(|_| cluster.open_from(&address, PeerHello::Commander))
+            .collect();
+        for peer in &more {
+            cluster.send_request(*peer, "x", read(&[], false));
+        }
+        cluster.server.serve_all_waiting();
+        assert!(answered(&cluster, &more) >= 1, "{address}");
+    }
+    assert!(cluster.answers.in_flight() < RESPONSES_BYTES);
+    let elsewhere = cluster.open_from("10.0.1.1", PeerHello::Commander);
+    cluster.send_request(elsewhere, "other", read(&[], false));
+    assert_eq!(answers(cluster.take(elsewhere)).0, ["other"]);
     for peer in &silent {
-        cluster.break_outbox(*peer); // The writer cuts it off.
+        cluster.break_outbox(*peer); // The writer closes it.
         cluster.close(*peer);
     }
     cluster.server.serve_all_waiting();

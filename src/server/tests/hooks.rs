@@ -2,8 +2,8 @@
 //! do.
 
 use super::*;
+use crate::admission::PENDING_OF_REQUESTER;
 use crate::mutating_hooks::HookOutcome;
-use crate::waiting_requests::WAITING_OF_STREAM;
 use ankaios_model::workload::Workload;
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Cluster {
 
     pub(super) fn answer(&mut self, outcome: HookOutcome) {
         self.server.on_event(ServerEvent::Hooks(outcome));
-        while self.server.serve_waiting() {} // As the loop does then.
+        while self.server.serve_pending() {} // As the loop does then.
     }
 
     /// An update from a new commander whose plan `hook` changes. Answers added and deleted
@@ -237,7 +237,7 @@ fn cancels_are_accepted_and_reads_are_no_updates_when_too_many_requests_wait() {
     let read = |subscribe| read(&[], subscribe);
     cluster.send_update(commander, &[("a", "A")]);
     assert_eq!(say(&mut cluster, "events", read(true)), None);
-    for _ in 0..WAITING_OF_STREAM - 1 {
+    for _ in 0..PENDING_OF_REQUESTER - 1 {
         cluster.send_update(commander, &[("a", "A")]);
     }
     let too_many = "Too many requests wait for mutating hooks; try again later";
@@ -281,10 +281,10 @@ fn cancels_are_accepted_and_reads_are_no_updates_when_too_many_requests_wait() {
     }
     cluster.answer(Ok(None));
     assert!(
-        cluster.server.lasting.has_no(Kind::Events),
+        cluster.server.subscriptions.has_no(Kind::Events),
         "what was cancelled has begun afterwards"
     );
-    assert!(cluster.server.waiting.is_empty(), "all are answered");
+    assert!(cluster.server.admission.is_empty(), "all are answered");
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn a_requester_that_leaves_gets_nothing_but_its_update_is_carried_out() {
     cluster.close(commander);
     cluster.answer(Ok(None));
     cluster.answer(Ok(None));
-    assert!(cluster.server.lasting.has_no(Kind::Events));
+    assert!(cluster.server.subscriptions.has_no(Kind::Events));
     assert_eq!(
         cluster.agent_in_state("desiredState", "b"),
         r#"{"desiredState":{"apiVersion":"v1","workloads":{"b":{"agent":"A"}}}}"#

@@ -164,7 +164,7 @@ fn nothing_to_collect_is_accepted_with_an_empty_list() {
         cluster.request(commander, content),
         ResponseContent::LogsAccepted(vec![])
     );
-    assert!(cluster.server.lasting.has_no(Kind::Logs));
+    assert!(cluster.server.subscriptions.has_no(Kind::Logs));
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn lines_and_stops_reach_the_requester_and_end_the_campaign() {
         [ResponseContent::LogEntries(entries.clone())]
     );
     for (agent, instance) in [(fixture.agent_a, a), (fixture.agent_b, b)] {
-        assert!(!fixture.cluster.server.lasting.has_no(Kind::Logs));
+        assert!(!fixture.cluster.server.subscriptions.has_no(Kind::Logs));
         fixture.cluster.send(
             agent,
             ToServer::LogsStop {
@@ -195,7 +195,7 @@ fn lines_and_stops_reach_the_requester_and_end_the_campaign() {
         );
         assert_eq!(fixture.answers(), [ResponseContent::LogsStop(instance)]);
     }
-    assert!(fixture.cluster.server.lasting.has_no(Kind::Logs));
+    assert!(fixture.cluster.server.subscriptions.has_no(Kind::Logs));
     // Nobody is asked for lines any more, and agents that end send no second stop.
     fixture.cluster.send(
         fixture.agent_a,
@@ -245,7 +245,7 @@ fn a_cancel_reaches_the_agents_that_take_part_and_is_always_accepted() {
         );
         assert_eq!(fixture.cluster.take(bystander), []);
     }
-    assert!(fixture.cluster.server.lasting.has_no(Kind::Logs));
+    assert!(fixture.cluster.server.subscriptions.has_no(Kind::Logs));
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn a_requester_that_disappears_ends_its_campaigns() {
             ),
             (1, 1)
         );
-        assert!(fixture.cluster.server.lasting.has_no(Kind::Logs));
+        assert!(fixture.cluster.server.subscriptions.has_no(Kind::Logs));
         // What comes late has no receiver any more.
         let message = ToServer::LogsStop {
             request_id: fixture.full_id.clone(),
@@ -289,7 +289,7 @@ fn a_provider_that_disappears_is_reported_as_stopped() {
     // The same when its connection is replaced.
     fixture.cluster.agent("agent_A");
     assert_eq!(fixture.answers(), ended("a", "agent_A"));
-    assert!(fixture.cluster.server.lasting.has_no(Kind::Logs));
+    assert!(fixture.cluster.server.subscriptions.has_no(Kind::Logs));
 }
 
 #[test]
@@ -328,7 +328,10 @@ fn a_workload_that_collects_ends_with_itself_with_its_update_and_with_its_agent(
         assert_eq!(fixture.full_id, format!("{}@a@logs", fixture.agent_a.0));
         end(&mut fixture.cluster, fixture.agent_a);
         assert_eq!(fixture.cancels(fixture.agent_b), usize::from(over));
-        assert_eq!(fixture.cluster.server.lasting.has_no(Kind::Logs), over);
+        assert_eq!(
+            fixture.cluster.server.subscriptions.has_no(Kind::Logs),
+            over
+        );
     }
     // A workload of the same name on another agent is another collector.
     let mut fixture = Fixture::new(|_, agent_a| agent_a, "c@logs");
@@ -338,7 +341,7 @@ fn a_workload_that_collects_ends_with_itself_with_its_update_and_with_its_agent(
         .update(moved, &["desiredState.workloads.c.agent"])
         .unwrap();
     assert!(
-        fixture.cluster.server.lasting.has_no(Kind::Logs),
+        fixture.cluster.server.subscriptions.has_no(Kind::Logs),
         "it was moved"
     );
     let content = RequestContent::Logs(request(&[instance("b", "agent_B")]));
@@ -353,7 +356,7 @@ fn a_workload_that_collects_ends_with_itself_with_its_update_and_with_its_agent(
         )
         .unwrap();
     assert!(
-        !fixture.cluster.server.lasting.has_no(Kind::Logs),
+        !fixture.cluster.server.subscriptions.has_no(Kind::Logs),
         "the older one has not stopped yet"
     );
 }

@@ -111,7 +111,8 @@ fn an_agent_cannot_ask_for_itself_or_for_workloads_of_others() {
     }
     assert_eq!(cluster.read(&["desiredState"]), before);
     assert!(
-        cluster.server.lasting.has_no(Kind::Events) && cluster.server.lasting.has_no(Kind::Logs)
+        cluster.server.subscriptions.has_no(Kind::Events)
+            && cluster.server.subscriptions.has_no(Kind::Logs)
     );
     assert!(!cluster.is_closed(agent));
     // Whoever commands may do all that, whatever the id looks like.
@@ -173,10 +174,10 @@ fn the_rules_of_the_workload_count_and_cancels_are_always_carried_out() {
             "{id} {content:?}"
         );
     }
-    assert!(!cluster.server.lasting.has_no(Kind::Events));
+    assert!(!cluster.server.subscriptions.has_no(Kind::Events));
     let accepted = cluster.ask_as(agent, "reader@1", RequestContent::EventsCancel);
     assert_eq!(accepted, ResponseContent::EventsCancelAccepted);
-    assert!(cluster.server.lasting.has_no(Kind::Events));
+    assert!(cluster.server.subscriptions.has_no(Kind::Events));
 }
 
 #[test]
@@ -462,7 +463,7 @@ fn a_subscription_and_a_collection_of_logs_end_with_the_instance_that_asked() {
     cluster.report(agent, &[(&old, Phase::Removed)]);
     assert!(!is_told(&mut cluster, agent, "w@old"));
     assert!(is_told(&mut cluster, agent, "w@events"));
-    assert!(!cluster.server.lasting.has_no(Kind::Logs));
+    assert!(!cluster.server.subscriptions.has_no(Kind::Logs));
     // The container is made anew without an update.
     cluster.take_all();
     cluster.report(
@@ -474,7 +475,8 @@ fn a_subscription_and_a_collection_of_logs_end_with_the_instance_that_asked() {
     };
     assert!(cluster.take(provider).contains(&cancel));
     assert!(
-        cluster.server.lasting.has_no(Kind::Events) && cluster.server.lasting.has_no(Kind::Logs)
+        cluster.server.subscriptions.has_no(Kind::Events)
+            && cluster.server.subscriptions.has_no(Kind::Logs)
     );
 }
 
@@ -512,7 +514,8 @@ fn what_an_older_instance_asked_ends_with_it_although_a_newer_one_was_gone_first
     };
     assert!(cluster.take(provider).contains(&cancel));
     assert!(
-        cluster.server.lasting.has_no(Kind::Events) && cluster.server.lasting.has_no(Kind::Logs)
+        cluster.server.subscriptions.has_no(Kind::Events)
+            && cluster.server.subscriptions.has_no(Kind::Logs)
     );
 }
 

@@ -1,6 +1,6 @@
 //! Reads of what workloads use: who is asked, how long the response waits, what it holds.
 
-use super::lasting::USAGE_READS_OF_WORKLOAD;
+use super::subscriptions::USAGE_READS_OF_WORKLOAD;
 use super::*;
 use ankaios_fakes::manual_clock::ManualClock;
 use ankaios_model::limits::USAGE_WAIT_MAX;
@@ -29,7 +29,7 @@ impl Rig {
     fn waiting(&mut self) -> Vec<usize> {
         self.cluster
             .server
-            .lasting
+            .subscriptions
             .reads()
             .map(|(_, _, read)| read.awaited.len())
             .collect()
@@ -89,6 +89,7 @@ impl Rig {
         if self
             .cluster
             .server
+            .subscriptions
             .usage_until()
             .is_some_and(|at| at <= ankaios_platform::clock::Clock::now(&self.clock))
         {
@@ -178,7 +179,7 @@ fn a_read_waits_for_all_agents_that_its_masks_reach() {
         [answer("1", &[("A", &shown("a", 3)), ("B", &shown("b", 7))])]
     );
     assert_eq!(
-        rig.cluster.server.usage_until(),
+        rig.cluster.server.subscriptions.usage_until(),
         None,
         "no timer without a read"
     );
@@ -405,7 +406,7 @@ fn no_response_is_built_before_the_one_before_it_is_taken_and_a_workload_has_a_s
     let mut rig = Rig::new();
     let large = format!(
         "{{desiredState: {{configs: {{large: {}}}}}}}",
-        "x".repeat(2 * ankaios_wire::outbox::PEER_ANSWERS_BYTES)
+        "x".repeat(2 * ankaios_wire::outbox::PEER_RESPONSES_BYTES)
     );
     rig.cluster
         .update(&large, &["desiredState.configs.large"])
@@ -416,7 +417,7 @@ fn no_response_is_built_before_the_one_before_it_is_taken_and_a_workload_has_a_s
     }
     rig.pass(USAGE_WAIT_MAX);
     assert_eq!(
-        rig.cluster.server.usage_until(),
+        rig.cluster.server.subscriptions.usage_until(),
         None,
         "no timer for what waits for room only"
     );
@@ -484,7 +485,7 @@ fn sixteen_reads_of_a_stream_wait_and_they_end_with_it() {
     rig.cluster.close(rig.commander);
     assert_eq!(rig.waiting(), [1]);
     rig.cluster.close(other);
-    assert_eq!(rig.cluster.server.usage_until(), None);
+    assert_eq!(rig.cluster.server.subscriptions.usage_until(), None);
     rig.cluster.server.on_event(ServerEvent::Due);
     assert_eq!(rig.waiting(), [] as [usize; 0]);
 }

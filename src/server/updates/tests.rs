@@ -56,6 +56,7 @@ fn kinds(effects: &[Effect]) -> Vec<&'static str> {
     for effect in effects {
         kinds.push(match effect {
             Effect::SendToAgent { .. } => "send",
+            Effect::Respond { .. } => "respond",
             Effect::Broadcast(_) => "broadcast",
             Effect::BroadcastToClis(_) => "broadcast to clis",
             Effect::Publish(_) => "publish",

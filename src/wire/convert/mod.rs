@@ -96,6 +96,8 @@ impl Left {
         Self::at_most(usize::MAX, &[])
     }
 
+    /// What it takes, for tests.
+    #[cfg(test)]
     pub(crate) fn taken(&self) -> usize {
         self.max - self.left
     }

@@ -8,9 +8,9 @@ use ankaios_platform::clock::Clock;
 
 const LARGE: usize = AGENT_REQUEST_MAX + 1;
 
-/// Room for one large message and some smaller ones.
-fn room() -> Arc<Budget> {
-    Budget::new(2 * LARGE - 1)
+/// Capacity for one large message and some smaller ones.
+fn capacity() -> Arc<Semaphore> {
+    Semaphore::new(2 * LARGE - 1)
 }
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -43,32 +43,32 @@ fn frames(stream: u32, length: usize) -> Vec<u8> {
 
 struct Peer {
     gate: FrameGate,
-    account: Arc<Account>,
+    in_flight: Arc<InFlightMessages>,
     clock: ManualClock,
 }
 
 impl Peer {
     /// After the preface.
-    fn new(intake: &Arc<Budget>) -> Self {
-        let account = Account::new(intake.clone(), MESSAGE_MAX);
+    fn new(intake: &Arc<Semaphore>) -> Self {
+        let in_flight = InFlightMessages::new(intake.clone(), MESSAGE_MAX);
         let clock = ManualClock::new();
-        let mut gate = FrameGate::new(account.clone(), clock.now());
+        let mut gate = FrameGate::new(in_flight.clone(), clock.now());
         assert_eq!(
             gate.admit(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", clock.now()),
             Ok(PREFACE)
         );
         Self {
             gate,
-            account,
+            in_flight,
             clock,
         }
     }
 
     /// After a hello on stream 1.
-    fn greeted(intake: &Arc<Budget>) -> Self {
+    fn greeted(intake: &Arc<Semaphore>) -> Self {
         let mut peer = Self::new(intake);
         assert!(peer.passes(&frames(1, 50)));
-        peer.account.hello_accepted();
+        peer.in_flight.hello_accepted();
         peer
     }
 
@@ -85,7 +85,7 @@ impl Peer {
 
 #[test]
 fn frames_pass_however_they_are_cut() {
-    let intake = room();
+    let intake = capacity();
     let mut bytes = frame(4, 0, 0, &[0; 12]);
     bytes.extend(frame(1, 4, 1, b"headers"));
     bytes.extend(frames(1, 20));
@@ -93,14 +93,14 @@ fn frames_pass_however_they_are_cut() {
     for byte in &bytes {
         assert!(peer.passes(&[*byte]));
     }
-    peer.account.hello_accepted();
+    peer.in_flight.hello_accepted();
     for length in [0, 1, SMALL_MESSAGE, LARGE] {
         let bytes = frames(1, length);
         for part in bytes.chunks(1000) {
             assert!(peer.passes(part), "{length}");
         }
         let bytes = if length > SMALL_MESSAGE { length } else { 0 };
-        assert_eq!(peer.account.arrived(length).amount(), bytes);
+        assert_eq!(peer.in_flight.arrived(length).amount(), bytes);
     }
     assert!(peer.passes(&frame(DATA, END_STREAM, 1, &[])));
     assert!(peer.gate.streams.is_empty());
@@ -109,7 +109,7 @@ fn frames_pass_however_they_are_cut() {
 #[test]
 fn a_first_message_that_is_no_hello_and_one_that_is_too_large_end_the_connection_before_they_come()
 {
-    let intake = room();
+    let intake = capacity();
     let mut peer = Peer::new(&intake);
     let first = FIRST_MESSAGE_MAX + 1;
     assert_eq!(
@@ -136,22 +136,22 @@ fn a_first_message_that_is_no_hello_and_one_that_is_too_large_end_the_connection
 
 #[test]
 fn what_comes_right_behind_a_hello_waits_until_that_is_accepted() {
-    let mut peer = Peer::new(&room());
+    let mut peer = Peer::new(&capacity());
     assert!(peer.passes(&frames(1, 50)) && peer.passes(&frames(1, SMALL_MESSAGE)));
     let large = frames(1, LARGE);
     let before = peer.send(&large).unwrap();
     assert_eq!(before, FRAME_HEADER + MESSAGE_PREFIX - 1);
     assert_eq!(peer.send(&large[before..]), Ok(0));
-    peer.account.hello_accepted();
+    peer.in_flight.hello_accepted();
     assert!(peer.passes(&large[before..]));
-    let mut peer = Peer::new(&room());
+    let mut peer = Peer::new(&capacity());
     assert!(peer.passes(&frames(1, 50)) && !peer.passes(&large));
     assert_eq!(peer.send(&large[before..]), Ok(0));
 }
 
 #[test]
 fn a_connection_without_an_accepted_hello_ends_whatever_it_sends() {
-    let (silent, greeted) = (Peer::new(&room()), Peer::greeted(&room()));
+    let (silent, greeted) = (Peer::new(&capacity()), Peer::greeted(&capacity()));
     for (peer, expected) in [(silent, Err(Refused::NoHello)), (greeted, Ok(()))] {
         assert_eq!(
             peer.gate.check_again_at(peer.clock.now()).is_some(),
@@ -167,11 +167,11 @@ fn a_connection_without_an_accepted_hello_ends_whatever_it_sends() {
 
 #[test]
 fn a_connection_whose_streams_have_ended_is_served_no_more_and_may_stay() {
-    let peer = Peer::greeted(&room());
-    peer.account.hello_accepted();
-    peer.account.stream_ended();
+    let peer = Peer::greeted(&capacity());
+    peer.in_flight.hello_accepted();
+    peer.in_flight.stream_ended();
     assert!(peer.gate.is_served());
-    peer.account.stream_ended();
+    peer.in_flight.stream_ended();
     assert!(!peer.gate.is_served());
     peer.clock.advance(NO_HELLO_MAX);
     assert_eq!(peer.gate.check(peer.clock.now()), Ok(()));
@@ -179,7 +179,7 @@ fn a_connection_whose_streams_have_ended_is_served_no_more_and_may_stay() {
 
 #[test]
 fn large_messages_of_all_connections_come_one_after_the_other_and_small_ones_pass() {
-    let intake = room();
+    let intake = capacity();
     let (mut first, mut second, mut third) = (
         Peer::greeted(&intake),
         Peer::greeted(&intake),
@@ -194,7 +194,7 @@ fn large_messages_of_all_connections_come_one_after_the_other_and_small_ones_pas
         "it does not overtake"
     );
     drop(third);
-    let room = first.account.arrived(LARGE);
+    let room = first.in_flight.arrived(LARGE);
     assert_eq!(
         second.send(&large[before..]),
         Ok(0),
@@ -209,24 +209,24 @@ fn large_messages_of_all_connections_come_one_after_the_other_and_small_ones_pas
 
 #[test]
 fn the_next_large_message_of_a_connection_waits_until_its_reader_has_taken_the_one_before() {
-    let mut peer = Peer::greeted(&room());
+    let mut peer = Peer::greeted(&capacity());
     let bytes = frames(1, SMALL_MESSAGE + 1);
     assert!(peer.passes(&bytes));
     let before = peer.send(&bytes).unwrap();
     assert!(peer.gate.is_waiting);
-    let _room = peer.account.arrived(SMALL_MESSAGE + 1);
+    let _room = peer.in_flight.arrived(SMALL_MESSAGE + 1);
     assert!(peer.passes(&bytes[before..]));
 }
 
 #[test]
 fn two_streams_of_a_connection_cannot_wait_for_each_other() {
-    let intake = room();
+    let intake = capacity();
     let mut peer = Peer::greeted(&intake);
     assert!(peer.passes(&frames(3, 50)));
     let part = |stream| frame(DATA, 0, stream, &message(LARGE)[..1000]);
     assert!(peer.passes(&part(1)));
     assert_eq!(peer.send(&part(3)), Err(Refused::Several));
-    let mut peer = Peer::greeted(&room());
+    let mut peer = Peer::greeted(&capacity());
     assert!(peer.passes(&frames(3, 50)));
     let part = |stream| frame(DATA, 0, stream, &message(SMALL_MESSAGE + 1)[..1000]);
     assert!(
@@ -237,7 +237,7 @@ fn two_streams_of_a_connection_cannot_wait_for_each_other() {
 
 #[test]
 fn who_takes_room_and_does_not_send_loses_the_connection_when_others_wait() {
-    let intake = room();
+    let intake = capacity();
     let (mut slow, mut waits) = (Peer::greeted(&intake), Peer::greeted(&intake));
     assert!(slow.passes(&frame(DATA, 0, 1, &message(LARGE)[..1000])));
     slow.clock.advance(MEASURED * 10);
@@ -253,7 +253,7 @@ fn who_takes_room_and_does_not_send_loses_the_connection_when_others_wait() {
 
 #[test]
 fn a_message_that_stops_coming_is_slow_whatever_came_before() {
-    let intake = room();
+    let intake = capacity();
     let (mut slow, mut waits) = (Peer::greeted(&intake), Peer::greeted(&intake));
     let bytes = frames(1, LARGE);
     assert!(slow.passes(&bytes[..3 << 20]) && !waits.passes(&bytes));
@@ -266,7 +266,7 @@ fn a_message_that_stops_coming_is_slow_whatever_came_before() {
 /// Each costs a thread and a call, however soon it is reset.
 #[test]
 fn streams_of_a_connection_that_are_reset_at_once_begin_one_after_the_other() {
-    let room = room();
+    let room = capacity();
     let mut peer = Peer::greeted(&room);
     let begun_and_reset = |stream| {
         [
@@ -292,15 +292,15 @@ fn streams_of_a_connection_that_are_reset_at_once_begin_one_after_the_other() {
 
 #[test]
 fn room_of_a_stream_that_ended_comes_back() {
-    let intake = room();
+    let intake = capacity();
     let mut peer = Peer::greeted(&intake);
     let begun = frame(DATA, 0, 1, &message(LARGE)[..1000]);
     assert!(peer.passes(&begun) && peer.passes(&frame(RST_STREAM, 0, 1, &[0; 4])));
-    assert!(peer.account.state.lock().in_flight.is_empty());
+    assert!(peer.in_flight.state.lock().in_flight.is_empty());
     // Also when its client ends it within the message.
     let mut other = Peer::greeted(&intake);
     assert!(other.passes(&frame(DATA, END_STREAM, 1, &message(LARGE)[..1000])));
-    assert!(other.account.state.lock().in_flight.is_empty());
+    assert!(other.in_flight.state.lock().in_flight.is_empty());
     assert!(peer.passes(&frames(3, 50)) && peer.passes(&frames(3, LARGE)));
     peer.clock.advance(TAKEN_MAX);
     assert_eq!(
@@ -320,7 +320,7 @@ fn room_of_a_stream_that_ended_comes_back() {
 fn headers_without_an_end_end_the_connection() {
     let begin = frame(HEADERS, 0, 1, &[0; 1000]);
     for (frames, bytes) in [(HEADERS_FRAMES_MAX, 0), (5, 15 * 1024)] {
-        let mut peer = Peer::new(&room());
+        let mut peer = Peer::new(&capacity());
         assert!(peer.passes(&begin));
         for _ in 0..frames - 1 {
             assert!(peer.passes(&frame(CONTINUATION, 0, 1, &vec![0; bytes])));
@@ -332,7 +332,7 @@ fn headers_without_an_end_end_the_connection() {
 
 #[test]
 fn headers_of_many_calls_are_counted_for_each() {
-    let mut peer = Peer::new(&room());
+    let mut peer = Peer::new(&capacity());
     for number in 0..2 * HEADERS_FRAMES_MAX {
         let stream = 2 * u32::try_from(number).unwrap() + 1;
         assert!(peer.passes(&frame(HEADERS, 0, stream, &vec![0; 15 * 1024])));
@@ -343,18 +343,18 @@ fn headers_of_many_calls_are_counted_for_each() {
 
 #[test]
 fn a_message_in_frames_of_one_byte_ends_the_connection() {
-    let mut peer = Peer::greeted(&room());
+    let mut peer = Peer::greeted(&capacity());
     assert!(peer.passes(&frame(DATA, 0, 1, &announced(LARGE))));
     let tiny: Vec<u8> = (0..2 * FRAMES_ALWAYS)
         .flat_map(|_| frame(DATA, 0, 1, &[7]))
         .collect();
     assert_eq!(peer.send(&tiny), Err(Refused::TinyFrames));
-    let mut peer = Peer::greeted(&room());
+    let mut peer = Peer::greeted(&capacity());
     let empty: Vec<u8> = (0..2 * FRAMES_ALWAYS)
         .flat_map(|_| frame(DATA, 0, 1, &[]))
         .collect();
     assert_eq!(peer.send(&empty), Err(Refused::TinyFrames));
-    let mut peer = Peer::greeted(&room());
+    let mut peer = Peer::greeted(&capacity());
     for _ in 0..10 * FRAMES_ALWAYS {
         assert!(peer.passes(&frames(1, 10)), "many small messages are none");
     }
@@ -362,7 +362,7 @@ fn a_message_in_frames_of_one_byte_ends_the_connection() {
 
 #[test]
 fn streams_without_an_end_are_forgotten_unless_a_message_is_on_its_way() {
-    let mut peer = Peer::greeted(&room());
+    let mut peer = Peer::greeted(&capacity());
     for stream in 1..1000 {
         assert!(peer.passes(&frames(stream, 10)));
         assert!(peer.gate.streams.len() <= GATED_STREAMS);

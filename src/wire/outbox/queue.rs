@@ -3,9 +3,9 @@
 //! Thread: none, a plain value that both ends of an outbox lock.
 
 use super::{Encoded, OTHERS_BYTES};
-use crate::budget::{Budget, Share};
 use crate::convert::messages::{before_state_entries, write_from_server};
 use crate::limits::{PEER_OUTBOX_BYTES, PEER_SMALL_MESSAGE};
+use crate::semaphore::{Permit, Semaphore};
 use ankaios_model::limits::LOG_MESSAGE_MAX;
 use ankaios_model::log_entries;
 use ankaios_model::messages::{FromServer, Response, ResponseContent};
@@ -19,7 +19,7 @@ use std::task::Waker;
 pub(crate) const LARGE: usize = PEER_OUTBOX_BYTES / 4;
 /// While responses of this many bytes wait for one peer, no further request of it is processed.
 /// Room for many small ones at once, and no large one is built before the one before it is sent.
-pub const PEER_ANSWERS_BYTES: usize = 128 * 1024;
+pub const PEER_RESPONSES_BYTES: usize = 128 * 1024;
 /// Bytes of log lines that wait for one peer. More are dropped.
 pub(crate) const LOGS: usize = 3 * LOG_MESSAGE_MAX;
 // One reader of a log that does not keep up takes no room that others wait for.
@@ -128,7 +128,7 @@ pub(crate) struct Queue {
     /// Largest message with states, in bytes.
     pub(crate) states_max: usize,
     /// What waits for all peers takes there, and for this one among them.
-    pub(crate) rooms: [Arc<Budget>; 2],
+    pub(crate) rooms: [Arc<Semaphore>; 2],
     /// What the messages take, except for one large one.
     pub(crate) bytes: usize,
     /// Whether a large one waits that is not counted.
@@ -138,7 +138,7 @@ pub(crate) struct Queue {
     /// What counts in each room, the large one as well.
     counted: [usize; 2],
     /// What the message that is being sent takes there.
-    pub(crate) sending: [Share; 2],
+    pub(crate) sending: [Permit; 2],
     /// Woken when there is room for a response again.
     pub(crate) wants_room: Option<Waker>,
     /// Log lines that were dropped, until the stream can report their number.
@@ -161,7 +161,7 @@ struct Entry {
 
 impl Queue {
     /// With nothing in it.
-    pub(crate) fn new(rooms: [Arc<Budget>; 2]) -> Self {
+    pub(crate) fn new(rooms: [Arc<Semaphore>; 2]) -> Self {
         Self {
             states_max: STATES_MESSAGE_BYTES,
             rooms,
@@ -178,7 +178,7 @@ impl Queue {
 
     /// Whether hardly any response waits or is being sent.
     pub(crate) fn has_room_for_answer(&self) -> bool {
-        self.reader_gone || self.takes(ANSWERS) < PEER_ANSWERS_BYTES
+        self.reader_gone || self.takes(ANSWERS) < PEER_RESPONSES_BYTES
     }
 
     /// What waits, or is being sent, takes in a room.
@@ -193,7 +193,7 @@ impl Queue {
     pub(crate) fn push_bytes(&mut self, kind: Kind, bytes: Vec<u8>) -> Result<(), OutboxError> {
         let _room = kind
             .room()
-            .map(|room| self.rooms[room].overdraw(bytes.len()))
+            .map(|room| self.rooms[room].acquire_anyway(bytes.len()))
             .unwrap_or_default();
         self.push(
             kind,
@@ -352,7 +352,7 @@ impl Queue {
             .sum::<usize>();
         if self.log_bytes + bytes > LOGS
             || self.bytes + bytes > PEER_OUTBOX_BYTES
-            || !self.rooms[OTHERS].has_room()
+            || !self.rooms[OTHERS].has_capacity()
         {
             for instance in instances {
                 let key = (id.to_owned(), instance.clone());

@@ -217,7 +217,7 @@ fn a_burst_of_small_messages_does_not_drop_a_peer() {
         outbox.put_or_drop(refusal()).unwrap();
     }
     assert!(
-        outbox.is_half_empty() && outbox.has_room_for_answer(ANSWERS_BYTES, Waker::noop()),
+        outbox.is_half_empty() && outbox.has_room_for_response(|| 0, Waker::noop()),
         "and refusals do not"
     );
     let put = std::iter::from_fn(|| reader.try_next()).count();
@@ -250,11 +250,11 @@ fn too_many_bytes_are_refused_and_a_gone_reader_is_noticed() {
         outbox.put(response(PEER_OUTBOX_BYTES / 16 - 1000)).unwrap();
     }
     assert_eq!(outbox.put(response(100_000)), Err(OutboxError::Overflow));
-    assert!(!outbox.has_room_for_answer(ANSWERS_BYTES, Waker::noop()));
+    assert!(!outbox.has_room_for_response(|| 0, Waker::noop()));
     drop(reader);
     assert_eq!(outbox.put(response(1)), Err(OutboxError::Closed));
     assert!(
-        outbox.has_room_for_answer(ANSWERS_BYTES, Waker::noop()),
+        outbox.has_room_for_response(|| 0, Waker::noop()),
         "nobody has to wait for it"
     );
 }
@@ -284,14 +284,14 @@ fn the_next_large_answer_has_room_once_the_one_before_it_is_sent() {
         .put(states(&vec![state("a", Phase::Running); 2000]))
         .unwrap();
     outbox
-        .put(line("r", "a", &"x".repeat(2 * PEER_ANSWERS_BYTES)))
+        .put(line("r", "a", &"x".repeat(2 * PEER_RESPONSES_BYTES)))
         .unwrap();
     assert!(
-        outbox.has_room_for_answer(ANSWERS_BYTES, &wake),
+        outbox.has_room_for_response(|| 0, &wake),
         "nothing that waits is an answer"
     );
-    outbox.put(response(PEER_ANSWERS_BYTES)).unwrap();
-    assert!(!outbox.has_room_for_answer(ANSWERS_BYTES, &wake));
+    outbox.put(response(PEER_RESPONSES_BYTES)).unwrap();
+    assert!(!outbox.has_room_for_response(|| 0, &wake));
     for _ in 0..2 {
         reader.next_to_send().unwrap();
         reader.sent();
@@ -300,22 +300,16 @@ fn the_next_large_answer_has_room_once_the_one_before_it_is_sent() {
     assert!(
         reader
             .next_to_send()
-            .is_some_and(|message| message.size() > PEER_ANSWERS_BYTES)
+            .is_some_and(|message| message.size() > PEER_RESPONSES_BYTES)
     );
     assert_eq!(
-        (
-            count.woken(),
-            outbox.has_room_for_answer(ANSWERS_BYTES, &wake)
-        ),
+        (count.woken(), outbox.has_room_for_response(|| 0, &wake)),
         (0, false),
         "it is being sent"
     );
     reader.sent();
     assert_eq!(
-        (
-            count.woken(),
-            outbox.has_room_for_answer(ANSWERS_BYTES, &wake)
-        ),
+        (count.woken(), outbox.has_room_for_response(|| 0, &wake)),
         (1, true)
     );
     reader.sent();
@@ -500,65 +494,67 @@ fn tree_answer(bytes: usize) -> FromServer {
 
 #[test]
 fn a_state_for_many_counts_once_for_all_and_for_each_who_is_sent_it() {
-    let answers = Budget::new(ANSWERS_BYTES);
+    let answers = Semaphore::new(RESPONSES_BYTES);
     let peers: Vec<_> = (0..10)
         .map(|_| {
             outbox_waking(
                 Waker::noop().clone(),
                 answers.clone(),
-                Budget::new(OTHERS_BYTES),
+                Semaphore::new(OTHERS_BYTES),
             )
         })
         .collect();
     let event = Arc::new(
         peers[0]
             .0
-            .encode(&tree(ANSWERS_BYTES / 4), Some(AlteredFields::default())),
+            .encode(&tree(RESPONSES_BYTES / 4), Some(AlteredFields::default())),
     );
     for (outbox, _) in &peers {
         outbox.put_state("r".to_owned(), &event).unwrap();
     }
     drop(event);
     assert!(
-        answers.has_room() && !peers[0].0.has_room_for_answer(ANSWERS_BYTES, Waker::noop()),
+        answers.has_capacity() && !peers[0].0.has_room_for_response(|| 0, Waker::noop()),
         "one is enough for one peer"
     );
     for (_, reader) in &peers[..4] {
         assert!(reader.next_to_send().is_some());
     }
-    assert!(!answers.has_room() && peers[0].1.takes_room());
+    assert!(!answers.has_capacity() && peers[0].1.takes_capacity());
     for (_, reader) in &peers {
         reader.sent();
         while reader.try_next().is_some() {}
-        assert!(!reader.takes_room());
+        assert!(!reader.takes_capacity());
         let queue = reader.queue.lock();
         assert_eq!((queue.bytes, queue.takes(ANSWERS)), (0, 0));
     }
-    assert!(answers.has_room());
+    assert!(answers.has_capacity());
 }
 
 #[test]
 fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_back() {
     let count = Arc::new(Count::default());
     let wake = Waker::from(count.clone());
-    let answers = Budget::new(ANSWERS_BYTES);
+    let answers = Semaphore::new(RESPONSES_BYTES);
     let peer = || {
         outbox_waking(
             Waker::noop().clone(),
             answers.clone(),
-            Budget::new(OTHERS_BYTES),
+            Semaphore::new(OTHERS_BYTES),
         )
     };
     let (asking, _reader) = peer();
     let mut silent = Vec::new();
-    while asking.has_room_for_answer(ANSWERS_BYTES, &wake) {
+    while asking.has_room_for_response(|| 0, &wake) {
         let (outbox, reader) = peer();
-        outbox.put(tree_answer(ANSWERS_BYTES / 8)).unwrap();
+        outbox.put(tree_answer(RESPONSES_BYTES / 8)).unwrap();
         silent.push((outbox, reader));
     }
     assert_eq!(silent.len(), 8);
     assert!(
-        silent.iter().all(|(_, reader)| reader.takes_wanted_room()),
+        silent
+            .iter()
+            .all(|(_, reader)| reader.takes_contended_capacity()),
         "somebody waits"
     );
     for (outbox, _) in &silent {
@@ -566,7 +562,7 @@ fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_bac
             outbox.put(response(PEER_EVENTS_BYTES / 4)).unwrap();
         }
         assert!(
-            outbox.queue.lock().bytes < 2 * PEER_EVENTS_BYTES + ANSWERS_BYTES / 8,
+            outbox.queue.lock().bytes < 2 * PEER_EVENTS_BYTES + RESPONSES_BYTES / 8,
             "who does not read has an end"
         );
     }
@@ -574,16 +570,16 @@ fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_bac
     assert_eq!(count.woken(), 0);
     silent.truncate(3);
     assert_eq!(count.woken(), 1);
-    assert!(asking.has_room_for_answer(ANSWERS_BYTES, &wake) && !silent[0].1.takes_wanted_room());
+    assert!(asking.has_room_for_response(|| 0, &wake) && !silent[0].1.takes_contended_capacity());
 }
 
 #[test]
 fn what_peers_that_read_nothing_were_not_asked_for_has_one_bound_for_all() {
-    let others = Budget::new(OTHERS_BYTES);
+    let others = Semaphore::new(OTHERS_BYTES);
     let peer = || {
         outbox_waking(
             Waker::noop().clone(),
-            Budget::new(ANSWERS_BYTES),
+            Semaphore::new(RESPONSES_BYTES),
             others.clone(),
         )
     };
@@ -595,23 +591,20 @@ fn what_peers_that_read_nothing_were_not_asked_for_has_one_bound_for_all() {
             .for_each(|(outbox, _)| outbox.put(line("r", "a", &text)).unwrap());
     }
     assert!(
-        (OTHERS_BYTES..OTHERS_BYTES + LOGS).contains(&others.taken()),
+        (OTHERS_BYTES..OTHERS_BYTES + LOGS).contains(&others.in_flight()),
         "{}",
-        others.taken()
+        others.in_flight()
     );
     let (outbox, reader) = peer();
+    assert!(!outbox.has_room_for_agent() && outbox.has_room_for_response(|| 0, Waker::noop()));
     assert!(
-        !outbox.has_room_for_agent()
-            && outbox.has_room_for_answer(FIRST_ANSWERS_BYTES, Waker::noop())
-    );
-    assert!(
-        peers[0].1.takes_wanted_room() && !reader.takes_wanted_room(),
+        peers[0].1.takes_contended_capacity() && !reader.takes_contended_capacity(),
         "whoever has nothing waiting stays"
     );
     for (_, reader) in &peers[1..] {
         while reader.try_next().is_some() {}
     }
-    assert!(others.has_room());
+    assert!(others.has_capacity());
 }
 
 #[test]

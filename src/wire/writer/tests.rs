@@ -2,10 +2,10 @@
 //! everything.
 
 use super::*;
-use crate::budget::Budget;
 use crate::convert::messages::read_from_server;
-use crate::limits::ANSWERS_BYTES;
+use crate::limits::RESPONSES_BYTES;
 use crate::outbox::{OTHERS_BYTES, Outbox, OutboxError, outbox_waking};
+use crate::semaphore::Semaphore;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::messages::{FromServer, Response, ResponseContent};
 use ankaios_model::names::InstanceName;
@@ -101,7 +101,7 @@ impl Sink<(Outgoing, WriteFlags)> for FakeLine {
 struct Bench {
     line: FakeLine,
     outbox: Option<Outbox>,
-    answers: Arc<Budget>,
+    answers: Arc<Semaphore>,
     stream: PeerStream,
     now: Instant,
 }
@@ -124,11 +124,11 @@ fn answer(id: &str, bytes: usize) -> FromServer {
 impl Bench {
     fn new(bundles_states: bool) -> Self {
         let line = FakeLine::default();
-        let answers = Budget::new(ANSWERS_BYTES);
+        let answers = Semaphore::new(RESPONSES_BYTES);
         let (outbox, reader) = outbox_waking(
             Waker::noop().clone(),
             answers.clone(),
-            Budget::new(OTHERS_BYTES),
+            Semaphore::new(OTHERS_BYTES),
         );
         let stream = PeerStream::new(
             "peer".to_owned(),
@@ -278,8 +278,8 @@ fn a_peer_that_takes_no_answers_has_less_time_while_others_wait_for_their_room()
         }
         let begin = bench.now;
         assert_eq!(bench.advance(), Next::At(begin + PEER_STUCK_CROWDED));
-        let _others = bench.answers.overdraw(ANSWERS_BYTES);
-        assert!(!is_wanted || !bench.answers.has_room_below(ANSWERS_BYTES, Waker::noop()));
+        let _others = bench.answers.acquire_anyway(RESPONSES_BYTES);
+        assert!(!is_wanted || !bench.answers.has_more_free_than(0, Waker::noop()));
         bench.now = begin + PEER_STUCK_CROWDED - Duration::from_millis(1);
         assert_eq!(bench.advance(), Next::At(begin + PEER_STUCK_CROWDED));
         bench.now = begin + PEER_STUCK_CROWDED;
@@ -354,8 +354,8 @@ fn open(writer: &Writer, number: u64) -> (Outbox, Receiver<String>) {
     let waker = writer.waker(PeerId(number));
     let (outbox, reader) = outbox_waking(
         waker.clone(),
-        Budget::new(ANSWERS_BYTES),
-        Budget::new(OTHERS_BYTES),
+        Semaphore::new(RESPONSES_BYTES),
+        Semaphore::new(OTHERS_BYTES),
     );
     writer.add(
         PeerId(number),

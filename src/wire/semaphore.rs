@@ -1,0 +1,298 @@
+//! A semaphore: limits what many users have in flight together, in bytes or in messages. Each user
+//! acquires a permit and releases it by dropping it. Waiters are served in the order of arrival, so
+//! that smaller requests cannot overtake a large one for ever.
+//!
+//! One semaphore bounds each hop of a message: bytes of large messages from the socket to the
+//! reader (frame_gate.rs), large messages that are decoded, messages of one stream in the inbox of
+//! the server (stream.rs), bytes of responses and of other messages to all peers (outbox.rs).
+//!
+//! Thread: any. Owns: the amount in flight, and the waiters.
+
+use ankaios_platform::sync::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+
+/// Limits the amount in flight.
+#[derive(Debug, Default)]
+pub struct Semaphore {
+    capacity: usize,
+    state: Mutex<State>,
+    /// Notified when a permit was released or a waiter has left.
+    released: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    in_flight: usize,
+    /// Threads that are blocked in [`Semaphore::acquire`].
+    blocked: usize,
+    /// Numbers of the waiters, in the order of arrival.
+    waiters: VecDeque<u64>,
+    next_number: u64,
+    /// Woken when a permit is released and there is capacity.
+    waker: Option<Waker>,
+}
+
+/// A position among the waiters; given up when dropped.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    semaphore: Arc<Semaphore>,
+    number: u64,
+}
+
+/// An amount in flight, until it is dropped. The default is none.
+#[derive(Debug, Default)]
+pub struct Permit {
+    semaphore: Option<Arc<Semaphore>>,
+    amount: usize,
+}
+
+impl State {
+    /// Whether a permit can be acquired. A single one may be larger than the capacity.
+    fn fits(&self, amount: usize, capacity: usize) -> bool {
+        self.in_flight == 0 || self.in_flight.saturating_add(amount) <= capacity
+    }
+}
+
+impl Semaphore {
+    /// With this capacity; a single permit may be larger.
+    pub fn new(capacity: usize) -> Arc<Self> {
+        Arc::new(Self {
+            capacity,
+            ..Self::default()
+        })
+    }
+
+    fn permit(self: &Arc<Self>, amount: usize) -> Permit {
+        Permit {
+            semaphore: Some(self.clone()),
+            amount,
+        }
+    }
+
+    /// Acquires a permit, or sets `waiter`, with which to try again for the same amount.
+    pub(crate) fn try_acquire(
+        self: &Arc<Self>,
+        waiter: &mut Option<Waiter>,
+        amount: usize,
+    ) -> Option<Permit> {
+        let mut state = self.state.lock();
+        let is_next = match waiter {
+            Some(waiter) => state.waiters.front() == Some(&waiter.number),
+            None => state.waiters.is_empty(),
+        };
+        if is_next && state.fits(amount, self.capacity) {
+            state.in_flight += amount;
+            drop(state);
+            *waiter = None;
+            return Some(self.permit(amount));
+        }
+        if waiter.is_none() {
+            state.next_number += 1;
+            let number = state.next_number;
+            state.waiters.push_back(number);
+            *waiter = Some(Waiter {
+                semaphore: self.clone(),
+                number,
+            });
+        }
+        None
+    }
+
+    /// Acquires a permit; blocks until there is capacity.
+    pub fn acquire(self: &Arc<Self>, amount: usize) -> Permit {
+        let mut waiter = None;
+        loop {
+            if let Some(permit) = self.try_acquire(&mut waiter, amount) {
+                return permit;
+            }
+            let number = waiter.as_ref().map(|waiter| waiter.number);
+            let mut state = self.state.lock();
+            state.blocked += 1;
+            self.released.wait_while(&mut state, |state| {
+                state.waiters.front().copied() != number || !state.fits(amount, self.capacity)
+            });
+            state.blocked -= 1;
+        }
+    }
+
+    /// Acquires a permit whether there is capacity or not, for users that have checked the capacity
+    /// before.
+    pub(crate) fn acquire_anyway(self: &Arc<Self>, amount: usize) -> Permit {
+        self.state.lock().in_flight += amount;
+        self.permit(amount)
+    }
+
+    /// Whether less than the capacity is in flight.
+    pub(crate) fn has_capacity(&self) -> bool {
+        self.free() > 0
+    }
+
+    /// Whether less than half of the capacity is in flight.
+    pub(crate) fn is_half_free(&self) -> bool {
+        self.free() > self.capacity / 2
+    }
+
+    /// The capacity that is left.
+    fn free(&self) -> usize {
+        self.capacity.saturating_sub(self.state.lock().in_flight)
+    }
+
+    /// Whether more than `amount` is free. If not, `waker` is woken once, as soon as a permit is
+    /// released and there is capacity.
+    pub(crate) fn has_more_free_than(&self, amount: usize, waker: &Waker) -> bool {
+        let mut state = self.state.lock();
+        let has_more = self.capacity.saturating_sub(state.in_flight) > amount;
+        if !has_more {
+            state.waker = Some(waker.clone());
+        }
+        has_more
+    }
+
+    /// Whether anybody waits for a permit.
+    pub(crate) fn is_contended(&self) -> bool {
+        let state = self.state.lock();
+        state.waker.is_some() || !state.waiters.is_empty()
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        let mut state = self.semaphore.state.lock();
+        state.waiters.retain(|number| *number != self.number);
+        if state.blocked > 0 {
+            self.semaphore.released.notify_all(); // The next one may fit as well.
+        }
+    }
+}
+
+impl Permit {
+    pub(crate) fn amount(&self) -> usize {
+        self.amount
+    }
+
+    /// Whether others wait for it.
+    pub(crate) fn is_contended(&self) -> bool {
+        self.semaphore
+            .as_ref()
+            .is_some_and(|semaphore| semaphore.is_contended())
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let Some(semaphore) = &self.semaphore else {
+            return;
+        };
+        let mut state = semaphore.state.lock();
+        state.in_flight -= self.amount;
+        if state.blocked > 0 {
+            semaphore.released.notify_all();
+        }
+        if state.in_flight >= semaphore.capacity {
+            return;
+        }
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// What tests of other files and crates look at.
+#[cfg(debug_assertions)]
+impl Semaphore {
+    /// The amount in flight.
+    pub fn in_flight(&self) -> usize {
+        self.state.lock().in_flight
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outbox::tests::Count;
+    use crossbeam_channel::{Receiver, unbounded};
+    use std::time::{Duration, Instant};
+
+    const LIMIT: Duration = Duration::from_secs(180);
+
+    /// Acquires `amount` on a thread of its own, which is blocked when this returns; the permit is
+    /// received once it is acquired.
+    fn blocked(semaphore: &Arc<Semaphore>, amount: usize) -> Receiver<Permit> {
+        let (sender, receiver) = unbounded();
+        let own = semaphore.clone();
+        let before = semaphore.state.lock().waiters.len();
+        std::thread::spawn(move || sender.send(own.acquire(amount)));
+        let begin = Instant::now();
+        while semaphore.state.lock().waiters.len() == before {
+            assert!(begin.elapsed() < LIMIT);
+            std::thread::yield_now();
+        }
+        receiver
+    }
+
+    #[test]
+    fn large_permit_is_not_overtaken_by_smaller_ones() {
+        let semaphore = Semaphore::new(10);
+        drop(semaphore.acquire(100));
+        let first = semaphore.acquire(5);
+        let largest = blocked(&semaphore, 11);
+        let fits = blocked(&semaphore, 1);
+        assert!(first.is_contended() && largest.try_recv().is_err() && fits.try_recv().is_err());
+        drop(first);
+        let largest = largest.recv_timeout(LIMIT).unwrap();
+        assert!(fits.try_recv().is_err());
+        drop(largest);
+        drop(fits.recv_timeout(LIMIT).unwrap());
+        assert_eq!(semaphore.in_flight(), 0);
+        assert!(!semaphore.is_contended());
+    }
+
+    #[test]
+    fn waiter_keeps_its_position_until_dropped() {
+        let semaphore = Semaphore::new(10);
+        let first = semaphore.acquire(10);
+        let (mut second, mut third) = (None, None);
+        assert!(semaphore.try_acquire(&mut second, 1).is_none());
+        assert!(semaphore.try_acquire(&mut third, 1).is_none());
+        drop(first);
+        assert!(
+            semaphore.try_acquire(&mut third, 1).is_none(),
+            "it came later"
+        );
+        assert!(
+            semaphore.try_acquire(&mut None, 1).is_none(),
+            "and so did this one"
+        );
+        second = None;
+        let permit = semaphore.try_acquire(&mut third, 1).unwrap();
+        assert!(second.is_none() && third.is_none() && !permit.is_contended());
+    }
+
+    #[test]
+    fn waker_is_woken_once_when_capacity_is_released() {
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(count.clone());
+        let semaphore = Semaphore::new(10);
+        let small = semaphore.acquire_anyway(1);
+        assert!(semaphore.is_half_free() && !semaphore.is_contended());
+        let (large, rest) = (semaphore.acquire_anyway(20), semaphore.acquire_anyway(10));
+        assert!(!semaphore.has_capacity() && !semaphore.is_half_free());
+        assert!(!semaphore.has_more_free_than(0, &waker) && semaphore.is_contended());
+        drop((small, large));
+        assert_eq!(count.woken(), 0, "there is no capacity yet");
+        assert!(semaphore.is_contended());
+        drop(rest);
+        assert_eq!(count.woken(), 1);
+        assert!(!semaphore.is_contended());
+        assert!(semaphore.has_more_free_than(9, &waker));
+        assert!(!semaphore.has_more_free_than(10, &waker));
+        drop(semaphore.acquire_anyway(1));
+        assert_eq!(count.woken(), 1);
+        drop(semaphore.acquire_anyway(1));
+        assert_eq!(count.woken(), 0);
+    }
+}
