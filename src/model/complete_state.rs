@@ -497,6 +497,17 @@ mod tests {
         assert!(states.take_changed().is_empty());
     }
 
+    #[test]
+    fn stored_state_is_found_until_it_is_removed() {
+        let (mut states, instance) = (WorkloadStates::default(), InstanceName::new("w", "c", "A"));
+        let running = ExecutionState::plain(Phase::Running);
+        states.set(&instance, running.clone());
+        assert_eq!(states.get(&instance), Some(&running));
+        assert_eq!(states.get(&InstanceName::new("w", "other", "A")), None);
+        states.set(&instance, ExecutionState::plain(Phase::Removed));
+        assert_eq!(states.get(&instance), None);
+    }
+
     // [utest->swdd~api-state-map-for-workload-execution-states~1]
     #[test]
     fn states_are_found_by_agent_and_its_workload() {

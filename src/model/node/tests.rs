@@ -64,3 +64,11 @@ fn of_equal_keys_the_last_one_counts() {
         );
     }
 }
+
+#[test]
+fn bytes_of_texts_are_counted_at_every_depth() {
+    let list = Node::List(vec![Node::text("ab"), Node::Number(7)]);
+    let node = Node::map([("key", list), ("other", Node::text("cde"))]);
+    assert_eq!(node.text_bytes(), 5);
+    assert_eq!(Node::Number(7).text_bytes(), 0);
+}

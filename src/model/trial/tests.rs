@@ -114,6 +114,18 @@ impl Rig {
     }
 }
 
+#[test]
+fn next_change_is_that_of_the_first_that_waits() {
+    let mut rig = Rig::new(&[candidate("a"), candidate("b")]);
+    let begin = rig.clock.now();
+    assert_eq!(rig.trial.next_change(), Some(begin + DEADLINE));
+    rig.report("a", Phase::Running, "");
+    assert_eq!(rig.trial.next_change(), Some(begin + HEALTHY));
+    rig.report("b", Phase::Running, "");
+    rig.wait(HEALTHY);
+    assert_eq!(rig.trial.next_change(), None);
+}
+
 // [utest->swdd~server-judges-guarded-updates~1]
 #[test]
 fn it_is_over_when_all_have_run_long_enough_at_the_same_time() {

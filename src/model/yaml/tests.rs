@@ -426,6 +426,13 @@ fn what_has_no_alias_counts_only_where_others_sent_it() {
 }
 
 #[test]
+fn text_of_exactly_the_bound_is_read() {
+    let longest = OTHERS_MAX - NODE_BYTES;
+    assert!(whole(&"x".repeat(longest)).is_ok());
+    assert!(whole(&"x".repeat(longest + 1)).is_err());
+}
+
+#[test]
 fn aliases_within_the_bound_are_followed() {
     let many = 700;
     let tree = whole(&format!(
