@@ -1,4 +1,4 @@
-//! What a workload may request through its control interface, as written in the manifest.
+//! The access rules of a workload for its control interface, as written in the manifest.
 //!
 //! Thread: none, plain values.
 
@@ -9,9 +9,7 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ControlInterfaceAccess {
-    /// What is allowed.
     pub allow_rules: Vec<AccessRule>,
-    /// What is denied although a rule above allows it.
     pub deny_rules: Vec<AccessRule>,
 }
 
@@ -27,7 +25,6 @@ pub enum AccessRule {
     /// Reading or writing parts of the state.
     #[serde(rename = "StateRule")]
     State {
-        /// What the rule is about.
         operation: Operation,
         /// Paths into the state; `*` stands for one part.
         filter_masks: Vec<String>,
@@ -41,15 +38,11 @@ pub enum AccessRule {
 }
 
 named_enum! {
-    /// What a state rule is about.
+    /// The operations that a state rule allows or denies.
     Operation {
-        /// Neither reading nor writing.
         Nothing = "Nothing",
-        /// Reading.
         Read = "Read",
-        /// Writing.
         Write = "Write",
-        /// Reading and writing.
         ReadWrite = "ReadWrite",
     }
 }

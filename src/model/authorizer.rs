@@ -1,7 +1,7 @@
-//! What a workload may request: rules of its manifest against requests. The agent decides by it,
-//! and the server once more for what agents forward.
+//! Authorizes requests of workloads by the rules of their manifests: in the agent, and again in the
+//! server for requests that agents forward.
 //!
-//! Thread: none, plain values. Decides on the model of a request, never on what stood on the wire.
+//! Thread: none, plain values. Decides on the model of a request, never on its bytes.
 
 use super::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use super::field_path::{self, WILDCARD};
@@ -9,9 +9,9 @@ use super::mask_tree::{Branch, MaskTree};
 use super::messages::{RequestContent, UpdateState};
 use std::collections::BTreeSet;
 
-/// Comparisons of one request of a workload with places in its rules. A dozen masks for each of
-/// 5,000 workloads need half a million; each takes some ten nanoseconds while other workloads of
-/// the agent wait.
+/// Limit of comparisons of one request with places in the rules. A dozen masks for each of 5,000
+/// workloads need half a million; each takes some ten nanoseconds while other workloads of the
+/// agent wait.
 const STEPS_MAX: usize = 2_000_000;
 
 /// The rules of one workload, split by what they are about. Two are equal when a session need not
@@ -56,25 +56,20 @@ pub enum Denial {
 impl Authorizer {
     /// Splits the rules of a workload.
     pub fn new(access: &ControlInterfaceAccess) -> Self {
-        let (allow, deny) = (&access.allow_rules, &access.deny_rules);
-        let about = |wanted: Operation| Rules {
-            allow: masks(allow, wanted),
-            deny: masks(deny, wanted),
-        };
         Self {
-            read: about(Operation::Read),
-            write: about(Operation::Write),
+            read: Rules::of_operation(access, Operation::Read),
+            write: Rules::of_operation(access, Operation::Write),
             log: Rules {
-                allow: NamePatterns::of(allow),
-                deny: NamePatterns::of(deny),
+                allow: NamePatterns::of(&access.allow_rules),
+                deny: NamePatterns::of(&access.deny_rules),
             },
         }
     }
 
-    /// Decides about a request. All that it requests must be allowed, and nothing of it denied.
+    /// Authorizes a request: all masks and names in it must be allowed, and none denied.
     ///
     /// # Errors
-    /// The first mask or name that decides against it.
+    /// The first mask or name that is denied or not allowed.
     pub fn check(&self, content: &RequestContent) -> Result<(), Denial> {
         let mut steps = Steps(STEPS_MAX);
         match content {
@@ -87,17 +82,20 @@ impl Authorizer {
                 if new_state.is_some() || restart.is_empty() {
                     self.write.check_masks(masks, &mut steps)?;
                 }
-                // The server compares those that need these as well.
-                let mask = |name: &String| format!("desiredState.workloads.{name}");
-                restart
-                    .iter()
-                    .try_for_each(|name| self.write.check_mask(&mask(name), &mut steps))
+                // The server also checks the dependents of these workloads.
+                for name in restart {
+                    let mask = format!("desiredState.workloads.{name}");
+                    self.write.check_mask(&mask, &mut steps)?;
+                }
+                Ok(())
             }
-            RequestContent::Logs(logs) => logs
-                .instances
-                .iter()
-                .try_for_each(|instance| self.log.check_name(&instance.workload, &mut steps)),
-            // Only the server has the names that it changes, and compares them with the rules.
+            RequestContent::Logs(logs) => {
+                for instance in &logs.instances {
+                    self.log.check_name(&instance.workload, &mut steps)?;
+                }
+                Ok(())
+            }
+            // Only the server has the names that a rollback changes, and checks them.
             RequestContent::RollBack(_)
             | RequestContent::LogsCancel
             | RequestContent::EventsCancel => Ok(()),
@@ -105,36 +103,39 @@ impl Authorizer {
         }
     }
 
-    /// Decides about the masks of a subscription; `None` means everything.
+    /// Authorizes the masks of a subscription; `None` means everything.
     ///
     /// # Errors
-    /// The first mask that decides against it.
+    /// The first mask that is denied or not allowed.
     pub fn check_read(&self, masks: Option<&MaskTree>) -> Result<(), Denial> {
         let mut steps = Steps(STEPS_MAX);
-        match masks {
-            None => self.read.check_parts(&[], &mut steps),
-            Some(masks) => masks
-                .masks()
-                .into_iter()
-                .try_for_each(|parts| self.read.check_parts(&parts, &mut steps)),
+        let Some(masks) = masks else {
+            return self.read.check_parts(&[], &mut steps);
+        };
+        for parts in masks.masks() {
+            self.read.check_parts(&parts, &mut steps)?;
         }
+        Ok(())
     }
 }
 
-/// The masks of rules about `wanted`. An empty one matches nothing.
+/// Returns the masks of rules about `wanted`. An empty mask matches nothing.
 fn masks(rules: &[AccessRule], wanted: Operation) -> MaskTree {
-    MaskTree::new(rules.iter().flat_map(|rule| match rule {
-        AccessRule::State {
+    let mut masks = Vec::new();
+    for rule in rules {
+        if let AccessRule::State {
             operation,
             filter_masks,
-        } if [wanted, Operation::ReadWrite].contains(operation) => {
-            filter_masks.iter().map(String::as_str)
+        } = rule
+            && [wanted, Operation::ReadWrite].contains(operation)
+        {
+            masks.extend(filter_masks.iter().map(String::as_str));
         }
-        _ => [].iter().map(String::as_str),
-    }))
+    }
+    MaskTree::new(masks)
 }
 
-/// How many more comparisons one request may take: others wait meanwhile.
+/// Remaining comparisons of one request: other requests wait meanwhile.
 struct Steps(usize);
 
 impl Steps {
@@ -145,28 +146,34 @@ impl Steps {
 }
 
 impl Rules<MaskTree> {
-    /// No mask stands for everything, as one empty mask does.
+    fn of_operation(access: &ControlInterfaceAccess, wanted: Operation) -> Self {
+        Self {
+            allow: masks(&access.allow_rules, wanted),
+            deny: masks(&access.deny_rules, wanted),
+        }
+    }
+
+    /// Without a mask the request is about everything, as with one empty mask.
     fn check_masks(&self, masks: &[String], steps: &mut Steps) -> Result<(), Denial> {
         if masks.is_empty() {
             return self.check_mask("", steps);
         }
-        masks
-            .iter()
-            .try_for_each(|mask| self.check_mask(mask, steps))
+        for mask in masks {
+            self.check_mask(mask, steps)?;
+        }
+        Ok(())
     }
 
     fn check_mask(&self, mask: &str, steps: &mut Steps) -> Result<(), Denial> {
-        // The empty mask has no parts, one that ends with a dot has an empty last one.
-        let parts = if mask.is_empty() {
-            Vec::new()
-        } else {
-            field_path::parts(mask)
-        };
-        self.check_parts(&parts, steps)
+        // The empty mask has no parts; a mask that ends with a dot has an empty last part.
+        if mask.is_empty() {
+            return self.check_parts(&[], steps);
+        }
+        self.check_parts(&field_path::parts(mask), steps)
     }
 
     fn check_parts(&self, requested: &[&str], steps: &mut Steps) -> Result<(), Denial> {
-        // What lies above a rule contains it, so it is concerned as well as what lies below.
+        // A deny rule applies above its mask as well, since the request then contains that part.
         if let Some(rule) = rule_on(&self.deny, requested, true, steps)? {
             return Err(Denial::DeniedBy {
                 requested: requested.join("."),
@@ -185,9 +192,8 @@ impl Rules<MaskTree> {
     }
 }
 
-/// A rule that covers all that is requested, since it grants everything below it; with `in_part`
-/// one about a part of that. A wildcard in a request is granted by a wildcard only, since the
-/// server makes every key of it.
+/// Returns a rule that covers the whole request, or, with `in_part`, a part of it. A rule covers
+/// everything below its mask. Only a wildcard covers a wildcard, which stands for every key.
 fn rule_on<'m>(
     rules: &'m MaskTree,
     requested: &[&str],
@@ -198,13 +204,20 @@ fn rule_on<'m>(
     if rules.ends_here {
         return Ok(Some(Vec::new()));
     }
-    let (below, rest): (Vec<&Branch>, _) = match requested.split_first() {
-        None if in_part => (rules.below.first().into_iter().collect(), requested),
+    let mut rest: &[&str] = &[];
+    let branches: Vec<&Branch> = match requested.split_first() {
+        None if in_part => rules.below.first().into_iter().collect(),
         None => return Ok(None),
-        Some((&WILDCARD, rest)) if in_part => (rules.below.iter().collect(), rest),
-        Some((part, rest)) => (rules.on(part).collect(), rest),
+        Some((part, parts)) => {
+            rest = parts;
+            if *part == WILDCARD && in_part {
+                rules.below.iter().collect()
+            } else {
+                rules.on(part).collect()
+            }
+        }
     };
-    for (key, below) in below {
+    for (key, below) in branches {
         if let Some(rule) = rule_on(below, rest, in_part, steps)? {
             return Ok(Some([&[&**key], &rule[..]].concat()));
         }
@@ -216,8 +229,22 @@ fn rule_on<'m>(
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct NamePatterns {
     exact: BTreeSet<String>,
-    /// What stands before the wildcard, and what behind it.
-    with_wildcard: BTreeSet<(String, String)>,
+    with_wildcard: BTreeSet<NamePattern>,
+}
+
+/// A pattern with a wildcard: the texts before and behind it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct NamePattern {
+    start: String,
+    end: String,
+}
+
+impl NamePattern {
+    fn matches(&self, name: &str) -> bool {
+        name.len() >= self.start.len() + self.end.len()
+            && name.starts_with(&self.start)
+            && name.ends_with(&self.end)
+    }
 }
 
 impl NamePatterns {
@@ -227,34 +254,33 @@ impl NamePatterns {
             let AccessRule::Log { workload_names } = rule else {
                 continue;
             };
-            for name in workload_names.iter().filter(|name| !name.is_empty()) {
-                match name.split_once(WILDCARD) {
-                    Some((start, end)) => drop(
-                        patterns
-                            .with_wildcard
-                            .insert((start.to_owned(), end.to_owned())),
-                    ),
-                    None => drop(patterns.exact.insert(name.clone())),
+            for name in workload_names {
+                if let Some((start, end)) = name.split_once(WILDCARD) {
+                    patterns.with_wildcard.insert(NamePattern {
+                        start: start.to_owned(),
+                        end: end.to_owned(),
+                    });
+                } else if !name.is_empty() {
+                    patterns.exact.insert(name.clone());
                 }
             }
         }
         patterns
     }
 
-    /// The pattern that `name` matches.
+    /// Returns the first pattern that `name` matches.
     fn matching(&self, name: &str, steps: &mut Steps) -> Result<Option<String>, Denial> {
         steps.take(1 + self.with_wildcard.len())?;
         if self.exact.contains(name) {
             return Ok(Some(name.to_owned()));
         }
-        let matches = |(start, end): &&(String, String)| {
-            name.len() >= start.len() + end.len() && name.starts_with(start) && name.ends_with(end)
-        };
-        Ok(self
-            .with_wildcard
-            .iter()
-            .find(matches)
-            .map(|(start, end)| format!("{start}{WILDCARD}{end}")))
+        for pattern in &self.with_wildcard {
+            if pattern.matches(name) {
+                let NamePattern { start, end } = pattern;
+                return Ok(Some(format!("{start}{WILDCARD}{end}")));
+            }
+        }
+        Ok(None)
     }
 }
 

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What users want, or what agents get.
+/// A desired or an effective state.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DesiredState {
@@ -48,43 +48,36 @@ pub struct AgentAttributes {
     pub tags: BTreeMap<String, String>,
 }
 
-/// What an entry of a map or list takes beside its texts, in bytes, about.
+/// Memory of an entry of a map or list beside its texts, in bytes, about.
 const ENTRY: usize = 64;
 
-/// What tags take in memory, in bytes, about.
+/// Memory of tags, in bytes, about.
 pub fn tags_bytes(tags: &BTreeMap<String, String>) -> usize {
     tags.iter()
         .map(|(key, text)| key.len() + text.len() + ENTRY)
         .sum()
 }
 
-/// What a workload takes, likewise; no long text is looked at.
+/// Memory of a workload, in bytes, about. Only lengths of texts are read.
 pub fn workload_bytes(workload: &Workload) -> usize {
-    let files = workload.files.iter().map(
-        |File {
-             mount_point,
-             content,
-         }| match content {
-            FileContent::Data(text) | FileContent::BinaryData(text) => {
-                mount_point.len() + text.len()
-            }
-        },
-    );
-    let access = &workload.control_interface_access;
-    let rules = access
-        .allow_rules
-        .iter()
-        .chain(&access.deny_rules)
-        .map(|rule| rule_node(rule).memory_bytes());
-    let lists = files
-        .chain(rules)
-        .chain(workload.dependencies.keys().map(String::len))
-        .map(|bytes| bytes + ENTRY);
-    let own = size_of::<Workload>()
+    let mut bytes = size_of::<Workload>()
         + workload.agent.len()
         + workload.runtime.len()
-        + workload.runtime_config.len();
-    own + tags_bytes(&workload.tags) + tags_bytes(&workload.configs) + lists.sum::<usize>()
+        + workload.runtime_config.len()
+        + tags_bytes(&workload.tags)
+        + tags_bytes(&workload.configs);
+    for file in &workload.files {
+        let (FileContent::Data(text) | FileContent::BinaryData(text)) = &file.content;
+        bytes += file.mount_point.len() + text.len() + ENTRY;
+    }
+    let access = &workload.control_interface_access;
+    for rule in access.allow_rules.iter().chain(&access.deny_rules) {
+        bytes += rule_node(rule).memory_bytes() + ENTRY;
+    }
+    for name in workload.dependencies.keys() {
+        bytes += name.len() + ENTRY;
+    }
+    bytes
 }
 
 /// Whether empty maps and lists are part of a tree.
@@ -100,48 +93,62 @@ pub enum Rendering {
 // [impl->swdd~api-state-map-for-workload-execution-states~1]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkloadStates {
-    entries: BTreeMap<(Name, Name, Name), ExecutionState>,
-    /// What has changed and was not taken yet, as it was before; `None` as long as nobody is told
-    /// of it.
-    changed: Option<BTreeMap<(Name, Name, Name), Option<ExecutionState>>>,
+    entries: BTreeMap<Key, ExecutionState>,
+    /// The former states of entries that have changed since the last [`Self::take_changed`];
+    /// `None` unless changes are observed.
+    changed: Option<BTreeMap<Key, Option<ExecutionState>>>,
 }
 
-fn key(instance: &InstanceName) -> (Name, Name, Name) {
-    (
-        instance.agent.clone(),
-        instance.workload.clone(),
-        instance.id.clone(),
-    )
+/// An instance, in the order of the tree of states.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    agent: Name,
+    workload: Name,
+    id: Name,
 }
 
-/// No entry of `workload` on `agent` comes before it.
-fn first(agent: &str, workload: &str) -> (Name, Name, Name) {
-    (agent.into(), workload.into(), "".into())
-}
+impl Key {
+    fn new(instance: &InstanceName) -> Self {
+        Self {
+            agent: instance.agent.clone(),
+            workload: instance.workload.clone(),
+            id: instance.id.clone(),
+        }
+    }
 
-fn instance((agent, workload, id): &(Name, Name, Name)) -> InstanceName {
-    InstanceName {
-        workload: workload.clone(),
-        id: id.clone(),
-        agent: agent.clone(),
+    /// Returns a key before all entries of `workload` on `agent`.
+    fn first(agent: &str, workload: &str) -> Self {
+        Self {
+            agent: agent.into(),
+            workload: workload.into(),
+            id: "".into(),
+        }
+    }
+
+    fn instance(&self) -> InstanceName {
+        InstanceName {
+            workload: self.workload.clone(),
+            id: self.id.clone(),
+            agent: self.agent.clone(),
+        }
     }
 }
 
 impl WorkloadStates {
     /// The state of `instance`.
     pub fn get(&self, instance: &InstanceName) -> Option<&ExecutionState> {
-        self.entries.get(&key(instance))
+        self.entries.get(&Key::new(instance))
     }
 
     /// Stores a state; `Removed` deletes the entry.
     pub fn set(&mut self, instance: &InstanceName, state: ExecutionState) {
-        let key = key(instance);
+        let key = Key::new(instance);
         let old = match state.phase {
             Phase::Removed => self.entries.remove(&key),
             _ => self.entries.insert(key.clone(), state),
         };
         if let Some(changed) = &mut self.changed {
-            changed.entry(key).or_insert(old); // What changes twice was what it was at first.
+            changed.entry(key).or_insert(old); // After a second change the first state is kept.
         }
     }
 
@@ -150,26 +157,24 @@ impl WorkloadStates {
         self.set(instance, ExecutionState::plain(Phase::Removed));
     }
 
-    /// From now on what changes is kept until it is taken, or is not.
+    /// Sets whether changes are kept until they are taken.
     pub fn observe(&mut self, is_observed: bool) {
-        self.changed = self
-            .changed
-            .take()
-            .filter(|_| is_observed)
-            .or_else(|| is_observed.then(BTreeMap::new));
+        if !is_observed {
+            self.changed = None;
+        } else if self.changed.is_none() {
+            self.changed = Some(BTreeMap::new());
+        }
     }
 
-    /// The instances that have changed since that was taken last, with their states before, sorted
+    /// Takes the instances that have changed since the last call, with their former states, sorted
     /// by agent and workload.
     pub fn take_changed(&mut self) -> Vec<(InstanceName, Option<ExecutionState>)> {
-        let changed = self
-            .changed
-            .as_mut()
-            .map(std::mem::take)
-            .unwrap_or_default();
-        changed
+        let Some(changed) = &mut self.changed else {
+            return Vec::new();
+        };
+        std::mem::take(changed)
             .into_iter()
-            .map(|(key, old)| (instance(&key), old))
+            .map(|(key, old)| (key.instance(), old))
             .collect()
     }
 
@@ -177,16 +182,15 @@ impl WorkloadStates {
     pub fn iter(&self) -> impl Iterator<Item = (InstanceName, &ExecutionState)> {
         self.entries
             .iter()
-            .map(|(key, state)| (instance(key), state))
+            .map(|(key, state)| (key.instance(), state))
     }
 
     /// The entries of `agent`, sorted by workload and id.
     pub fn of_agent(&self, agent: &str) -> impl Iterator<Item = (InstanceName, &ExecutionState)> {
-        let entries = self
-            .entries
-            .range(first(agent, "")..)
-            .take_while(move |(key, _)| &*key.0 == agent);
-        entries.map(|(key, state)| (instance(key), state))
+        self.entries
+            .range(Key::first(agent, "")..)
+            .take_while(move |(key, _)| *key.agent == *agent)
+            .map(|(key, state)| (key.instance(), state))
     }
 
     /// The entries of `workload` on `agent`, sorted by id.
@@ -195,12 +199,10 @@ impl WorkloadStates {
         agent: &str,
         workload: &str,
     ) -> impl Iterator<Item = (InstanceName, &ExecutionState)> {
-        let is_wanted = move |key: &(Name, Name, Name)| &*key.0 == agent && &*key.1 == workload;
-        let entries = self
-            .entries
-            .range(first(agent, workload)..)
-            .take_while(move |(key, _)| is_wanted(key));
-        entries.map(|(key, state)| (instance(key), state))
+        self.entries
+            .range(Key::first(agent, workload)..)
+            .take_while(move |(key, _)| *key.agent == *agent && *key.workload == *workload)
+            .map(|(key, state)| (key.instance(), state))
     }
 
     /// All entries as reports.
@@ -213,11 +215,19 @@ impl WorkloadStates {
 
 // -------------------------------------------------------------- to the tree
 
-fn texts(map: &BTreeMap<String, String>) -> Node {
-    Node::map(
-        map.iter()
-            .map(|(key, text)| (key.clone(), Node::text(&**text))),
-    )
+fn text_map(map: &BTreeMap<String, String>) -> Node {
+    let entries = map
+        .iter()
+        .map(|(key, text)| (key.clone(), Node::text(&**text)));
+    Node::map(entries)
+}
+
+fn text_list(texts: &[String]) -> Node {
+    Node::List(texts.iter().map(|text| Node::text(&**text)).collect())
+}
+
+fn rule_list(rules: &[AccessRule]) -> Node {
+    Node::List(rules.iter().map(rule_node).collect())
 }
 
 /// The tree of one workload.
@@ -227,7 +237,6 @@ pub fn workload_node(workload: &Workload, rendering: Rendering) -> Node {
         .iter()
         .map(|(name, condition)| (name.clone(), Node::text(condition.as_str())));
     let access = &workload.control_interface_access;
-    let rules = |rules: &[AccessRule]| Node::List(rules.iter().map(rule_node).collect());
     let node = Node::object([
         ("agent", Node::text(workload.agent.clone())),
         (
@@ -235,7 +244,7 @@ pub fn workload_node(workload: &Workload, rendering: Rendering) -> Node {
             Node::text(workload.restart_policy.as_str()),
         ),
         ("dependencies", Node::map(dependencies)),
-        ("tags", texts(&workload.tags)),
+        ("tags", text_map(&workload.tags)),
         ("runtime", Node::text(workload.runtime.clone())),
         (
             "runtimeConfig",
@@ -244,11 +253,11 @@ pub fn workload_node(workload: &Workload, rendering: Rendering) -> Node {
         (
             "controlInterfaceAccess",
             Node::object([
-                ("allowRules", rules(&access.allow_rules)),
-                ("denyRules", rules(&access.deny_rules)),
+                ("allowRules", rule_list(&access.allow_rules)),
+                ("denyRules", rule_list(&access.deny_rules)),
             ]),
         ),
-        ("configs", texts(&workload.configs)),
+        ("configs", text_map(&workload.configs)),
         (
             "files",
             Node::List(workload.files.iter().map(file_node).collect()),
@@ -273,8 +282,6 @@ fn file_node(file: &File) -> Node {
 }
 
 fn rule_node(rule: &AccessRule) -> Node {
-    let list =
-        |texts: &[String]| Node::List(texts.iter().map(|text| Node::text(&**text)).collect());
     match rule {
         AccessRule::State {
             operation,
@@ -282,11 +289,11 @@ fn rule_node(rule: &AccessRule) -> Node {
         } => Node::object([
             (TYPE, Node::text(STATE_RULE)),
             ("operation", Node::text(operation.as_str())),
-            ("filterMasks", list(filter_masks)),
+            ("filterMasks", text_list(filter_masks)),
         ]),
         AccessRule::Log { workload_names } => Node::object([
             (TYPE, Node::text(LOG_RULE)),
-            ("workloadNames", list(workload_names)),
+            ("workloadNames", text_list(workload_names)),
         ]),
     }
 }
@@ -296,12 +303,15 @@ pub fn config_node(item: &ConfigItem) -> Node {
     match item {
         ConfigItem::Text(text) => Node::text(&**text),
         ConfigItem::List(items) => Node::List(items.iter().map(config_node).collect()),
-        ConfigItem::Map(items) => Node::map(
-            items
-                .iter()
-                .map(|(key, item)| (key.clone(), config_node(item))),
-        ),
+        ConfigItem::Map(items) => config_map(items),
     }
+}
+
+fn config_map(items: &BTreeMap<String, ConfigItem>) -> Node {
+    let entries = items
+        .iter()
+        .map(|(key, item)| (key.clone(), config_node(item)));
+    Node::map(entries)
 }
 
 /// The tree of the state of one instance.
@@ -322,15 +332,16 @@ pub fn execution_state_node(state: &ExecutionState) -> Node {
 
 /// The tree of one agent.
 pub fn agent_node(agent: &AgentAttributes, rendering: Rendering) -> Node {
-    let status = agent.load.map(|(cpu, memory)| {
+    let mut fields = Vec::new();
+    if let Some((cpu, memory)) = agent.load {
         let status = [
             ("cpuUsage", Node::Number(cpu.into())),
             ("freeMemory", Node::Number(memory)),
         ];
-        ("status", Node::object(status))
-    });
-    let node = Node::object(status.into_iter().chain([("tags", texts(&agent.tags))]));
-    rendered(node, Kind::Object(&AGENT), rendering)
+        fields.push(("status", Node::object(status)));
+    }
+    fields.push(("tags", text_map(&agent.tags)));
+    rendered(Node::object(fields), Kind::Object(&AGENT), rendering)
 }
 
 impl DesiredState {
@@ -343,14 +354,7 @@ impl DesiredState {
         let node = Node::object([
             ("apiVersion", Node::text(&*self.api_version)),
             ("workloads", Node::map(workloads)),
-            (
-                "configs",
-                Node::map(
-                    self.configs
-                        .iter()
-                        .map(|(key, item)| (key.clone(), config_node(item))),
-                ),
-            ),
+            ("configs", config_map(&self.configs)),
         ]);
         rendered(node, Kind::Object(&STATE), rendering)
     }
@@ -359,21 +363,20 @@ impl DesiredState {
 impl WorkloadStates {
     /// The tree `<agent>.<workload>.<id>.{state,subState,additionalInfo,reason,prepared}`.
     pub fn node(&self) -> Node {
-        let all: Vec<_> = self.entries.iter().collect();
-        Node::map(
-            all.chunk_by(|(one, _), (next, _)| one.0 == next.0)
-                .map(|of_agent| {
-                    let workloads = of_agent
-                        .chunk_by(|(one, _), (next, _)| one.1 == next.1)
-                        .map(|of_workload| {
-                            let ids = of_workload
-                                .iter()
-                                .map(|((.., id), state)| (&**id, execution_state_node(state)));
-                            (&*of_workload[0].0.1, Node::map(ids))
-                        });
-                    (&*of_agent[0].0.0, Node::map(workloads))
-                }),
-        )
+        let all: Vec<(&Key, &ExecutionState)> = self.entries.iter().collect();
+        let mut agents = Vec::new();
+        for of_agent in all.chunk_by(|(one, _), (next, _)| one.agent == next.agent) {
+            let mut workloads = Vec::new();
+            for of_workload in of_agent.chunk_by(|(one, _), (next, _)| one.workload == next.workload)
+            {
+                let ids = of_workload
+                    .iter()
+                    .map(|(key, state)| (&*key.id, execution_state_node(state)));
+                workloads.push((&*of_workload[0].0.workload, Node::map(ids)));
+            }
+            agents.push((&*of_agent[0].0.agent, Node::map(workloads)));
+        }
+        Node::map(agents)
     }
 }
 

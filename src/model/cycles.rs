@@ -1,4 +1,4 @@
-//! Cycles of dependencies: workloads that would wait for each other for ever.
+//! Cycles of dependencies: workloads that would wait for each other forever.
 //!
 //! Thread: none, plain functions.
 
@@ -12,9 +12,10 @@ const SHOWN_MAX: usize = 10;
 /// Returns the workloads of a cycle that can be reached from `starts`. `workload` returns the
 /// workload of a name.
 ///
-/// Every condition counts; dependencies on workloads that do not exist do not. Names are followed
-/// in sorted order, so that the same graph always leads to the same cycle. The depth-first search
-/// has three colours and is iterative, since the length of a chain is up to the user.
+/// Dependencies with any condition are followed, except those on workloads that do not exist. Names
+/// are followed in sorted order, so that the same graph always leads to the same cycle. The
+/// depth-first search has three colours and is iterative, since the user chooses the length of a
+/// chain.
 pub fn find_cycle<'w>(
     workload: impl Fn(&str) -> Option<&'w Workload>,
     starts: impl IntoIterator<Item = &'w Name>,
@@ -23,7 +24,10 @@ pub fn find_cycle<'w>(
     let mut open: BTreeSet<&str> = BTreeSet::new();
     for start in starts {
         let start: &str = start;
-        let Some(first) = workload(start).filter(|_| !finished.contains(start)) else {
+        if finished.contains(start) {
+            continue;
+        }
+        let Some(first) = workload(start) else {
             continue;
         };
         open.insert(start);
@@ -36,10 +40,8 @@ pub fn find_cycle<'w>(
                 continue;
             };
             if open.contains(next) {
-                let cycle = way
-                    .iter()
-                    .map(|(name, _)| *name)
-                    .skip_while(|name| *name != next);
+                let names = way.iter().map(|(name, _)| *name);
+                let cycle = names.skip_while(|name| *name != next);
                 return Some(cycle.map(Name::from).collect());
             }
             if !finished.contains(next)
@@ -53,18 +55,15 @@ pub fn find_cycle<'w>(
     None
 }
 
-/// What is wrong with the workloads of a cycle; of a long one the middle is left out.
+/// Describes a cycle. The middle of a long one is left out.
 pub fn cycle_text(cycle: &[Name]) -> String {
-    let mut names: Vec<&str> = cycle
-        .iter()
-        .chain(cycle.first())
-        .map(|name| &**name)
-        .collect();
+    let mut names: Vec<&str> = cycle.iter().map(|name| &**name).collect();
+    let first = names.first().copied().unwrap_or_default();
+    names.extend(names.first().copied());
     if cycle.len() > SHOWN_MAX {
         let hidden = cycle.len() - SHOWN_MAX;
         names.splice(SHOWN_MAX - 1..SHOWN_MAX - 1 + hidden, ["..."]);
     }
-    let first = cycle.first().map_or("", |name| name);
     format!(
         "workload dependency '{first}' is part of a cycle. It is: {}",
         names.join(" -> ")

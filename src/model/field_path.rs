@@ -15,14 +15,17 @@ pub fn parts(mask: &str) -> Vec<&str> {
     mask.split('.').collect()
 }
 
-/// Whether this is a mask of an access rule: parts that are `*` or consist of name characters.
+/// Returns whether this is a mask of an access rule: parts that are `*` or consist of name
+/// characters.
 pub(crate) fn is_filter_mask(mask: &str) -> bool {
-    parts(mask)
-        .into_iter()
-        .all(|part| part == WILDCARD || (!part.is_empty() && has_name_characters(part)))
+    parts(mask).into_iter().all(is_filter_part)
 }
 
-/// The place that a mask names cannot be reached.
+fn is_filter_part(part: &str) -> bool {
+    part == WILDCARD || (!part.is_empty() && has_name_characters(part))
+}
+
+/// A mask leads to no place of the tree.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Could not find field {}", excerpt(mask))]
 pub struct FieldNotFound {
@@ -30,58 +33,58 @@ pub struct FieldNotFound {
     pub(crate) mask: String,
 }
 
-/// A tree that is being changed. Maps that masks lead through are opened, so that no order of
-/// changes is slow.
+/// A tree under change. Maps that masks lead through are opened, so that no order of changes is
+/// slow.
 enum Place {
     Closed(Node),
     Open(BTreeMap<Key, Place>),
-    /// What the new state has here, whatever other masks do. It is copied at the end, once.
+    /// The node of the new state, whatever other masks do. It is copied at the end, once.
     Put,
 }
 
 impl Place {
+    /// Opens a map and returns its entries; `None` if this is not a map.
     fn open(&mut self) -> Option<&mut BTreeMap<Key, Self>> {
         if let Self::Closed(Node::Map(entries)) = self {
-            let entries = std::mem::take(entries).into_iter();
-            *self = Self::Open(
-                entries
-                    .map(|(key, node)| (key, Self::Closed(node)))
-                    .collect(),
-            );
+            let mut opened = BTreeMap::new();
+            for (key, node) in std::mem::take(entries) {
+                opened.insert(key, Self::Closed(node));
+            }
+            *self = Self::Open(opened);
         }
-        if let Self::Open(entries) = self {
-            Some(entries)
-        } else {
-            None
+        match self {
+            Self::Open(entries) => Some(entries),
+            Self::Closed(_) | Self::Put => None,
         }
     }
 
+    /// Turns the place into a node. `new` is the node of the new state at this place.
     fn close(self, new: Option<&Node>) -> Node {
         match self {
             Self::Closed(node) => node,
             Self::Put => new.cloned().unwrap_or_default(),
             Self::Open(entries) => {
-                let closed = entries.into_iter().map(|(key, place)| {
+                let mut closed = Vec::with_capacity(entries.len());
+                for (key, place) in entries {
                     let new = new.and_then(|new| child(new, &key));
-                    (key, place.close(new))
-                });
-                Node::Map(closed.collect())
+                    closed.push((key, place.close(new)));
+                }
+                Node::Map(closed.into_iter().collect())
             }
         }
     }
 }
 
 /// Makes `tree` agree with `new` at each of `masks`, one after the other: replaces the whole node
-/// when `new` has one there, removes it otherwise.
+/// if `new` has one there, removes it otherwise.
 ///
 /// `*` is an ordinary key here. In `new` the index of an entry leads into a list, as in Eclipse
-/// Ankaios; in `tree` nothing does, so it becomes a key there where there was nothing. Missing maps
-/// on the way are created only when there is something to put there. What several masks lead to is
-/// copied once, however they overlap.
+/// Ankaios; in `tree` it does not, so it becomes a key there. Missing maps on the way are created
+/// only for a node of `new`. A node that several masks select is copied once, however they overlap.
 ///
 /// # Errors
-/// [`FieldNotFound`] when a mask is empty, when it leads through something that is not a map, or
-/// when what should be removed has no parent; `tree` is empty then.
+/// [`FieldNotFound`] if a mask is empty, leads through something that is not a map, or removes
+/// something that has no parent; `tree` is empty then.
 // [impl->swdd~update-desired-state-with-update-mask~1]
 pub fn apply<'m>(
     tree: &mut Node,
@@ -90,44 +93,53 @@ pub fn apply<'m>(
 ) -> Result<(), FieldNotFound> {
     let mut top = Place::Closed(std::mem::take(tree));
     for mask in masks {
-        let failed = || FieldNotFound {
-            mask: mask.to_owned(),
+        let changed = match mask {
+            "" => None,
+            _ => apply_mask(&mut top, new, &parts(mask)),
         };
-        if mask.is_empty() {
-            return Err(failed());
-        }
-        let path = parts(mask);
-        let (last, parents) = path.split_last().ok_or_else(failed)?;
-        let exists = value_at(new, &path).is_some();
-        let (mut place, mut depth) = (&mut top, 0);
-        while depth < parents.len() && !matches!(place, Place::Put) {
-            let (key, entries) = (parents[depth], place.open().ok_or_else(failed)?);
-            if exists && !entries.contains_key(key) {
-                entries.insert(key.to_owned().into(), Place::Open(BTreeMap::new()));
-            }
-            place = entries.get_mut(key).ok_or_else(failed)?;
-            depth += 1;
-        }
-        if matches!(place, Place::Put) {
-            // What was put is as in `new`: a list in it is one.
-            let parent = value_at(new, &path[..depth]).and_then(|node| node.at(&parents[depth..]));
-            if !matches!(parent, Some(Node::Map(_))) {
-                return Err(failed());
-            }
-        } else if exists {
-            place
-                .open()
-                .ok_or_else(failed)?
-                .insert((*last).to_owned().into(), Place::Put);
-        } else {
-            place.open().ok_or_else(failed)?.remove(*last);
+        if changed.is_none() {
+            return Err(FieldNotFound {
+                mask: mask.to_owned(),
+            });
         }
     }
     *tree = top.close(Some(new));
     Ok(())
 }
 
-/// What a new state has at a path, which may lead into lists by index.
+/// Applies one mask. Returns `None` if it leads to no place.
+fn apply_mask(top: &mut Place, new: &Node, path: &[&str]) -> Option<()> {
+    let (last, parents) = path.split_last()?;
+    let exists = value_at(new, path).is_some();
+    // First go down to the parent, or to a node above it that is copied from `new` as a whole.
+    let mut place = top;
+    let mut depth = 0;
+    while depth < parents.len() && !matches!(place, Place::Put) {
+        let key = parents[depth];
+        let entries = place.open()?;
+        if exists && !entries.contains_key(key) {
+            entries.insert(key.to_owned().into(), Place::Open(BTreeMap::new()));
+        }
+        place = entries.get_mut(key)?;
+        depth += 1;
+    }
+    if matches!(place, Place::Put) {
+        // The copy already agrees with `new`; the mask is wrong all the same if its parent there
+        // is not a map.
+        let parent = value_at(new, &path[..depth])?.at(&parents[depth..])?;
+        return parent.as_map().map(|_| ());
+    }
+    // Then change the last part.
+    let entries = place.open()?;
+    if exists {
+        entries.insert((*last).to_owned().into(), Place::Put);
+    } else {
+        entries.remove(*last);
+    }
+    Some(())
+}
+
+/// Returns the node of a new state at a path, which may lead into lists by index.
 pub fn value_at<'n>(new: &'n Node, path: &[&str]) -> Option<&'n Node> {
     path.iter().try_fold(new, |node, key| child(node, key))
 }

@@ -12,42 +12,42 @@ named_enum! {
     UpdatePhase {
         /// Agents prepare the new instances while the old ones run.
         Staging = "STAGING",
-        /// It is carried out and judged.
+        /// The new instances run, and their health is evaluated.
         #[default]
         Trial = "TRIAL",
-        /// All judged instances were healthy.
+        /// All its instances were healthy.
         Good = "GOOD",
-        /// It failed, or is not waited for any more, and stays.
+        /// It failed, or its health is no longer evaluated, and it stays.
         Kept = "KEPT",
-        /// It failed, and what was before is desired again.
+        /// It failed and was rolled back.
         Undone = "UNDONE",
-        /// It failed, and what was before cannot be desired any more.
+        /// It failed and cannot be rolled back.
         Stuck = "STUCK",
-        /// A later update of the same workloads has taken it over.
+        /// A later update of the same workloads has replaced it.
         Replaced = "REPLACED",
-        /// All that it changed was put back or deleted by requests.
+        /// Later requests have reverted or deleted all its changes.
         Withdrawn = "WITHDRAWN",
     }
 }
 
 impl UpdatePhase {
-    /// Whether nothing is decided yet.
+    /// Returns whether the outcome is still unknown.
     pub fn is_open(self) -> bool {
         matches!(self, Self::Staging | Self::Trial)
     }
 
-    /// Whether others have taken over all that it was about.
+    /// Returns whether later updates have replaced all its changes.
     pub fn is_superseded(self) -> bool {
         matches!(self, Self::Replaced | Self::Withdrawn)
     }
 }
 
-/// Begins the reason, behind the workload, of an update that was never carried out.
+/// Begins the reason, behind the workload, of an update that was never applied.
 pub const CANNOT_BE_STAGED: &str = "cannot be staged: ";
-/// Begins the reason of a refusal: the same update was undone before.
+/// Begins the reason of a refusal: the same update was rolled back before.
 pub const REMEMBERED: &str = "it is the same as update ";
-/// Before the name of an agent that an update waits for because it is away; names of workloads
-/// stand alone.
+/// Precedes the name of a disconnected agent that an update waits for; names of workloads have no
+/// prefix.
 pub const AGENT_PREFIX: &str = "agent ";
 
 /// The SHA-256 of the definition of a workload or config: its tree without empty containers, as

@@ -12,9 +12,11 @@ const CUT: &str = " [truncated]";
 /// The line that follows one that was cut.
 const CUT_NOTE: &str = "The previous message was truncated due to exceeding the maximum 2 MB size.";
 
+/// Bytes of an encoded entry beside its texts: more than the tags and lengths of its seven fields.
+const ENTRY_OVERHEAD: usize = 48;
+
 fn names_bytes(entry: &LogEntry) -> usize {
-    // Bytes of an entry besides its texts; more than the tags and lengths of its seven fields take.
-    entry.instance.bytes() + 48
+    entry.instance.bytes() + ENTRY_OVERHEAD
 }
 
 fn bytes(entry: &LogEntry) -> usize {

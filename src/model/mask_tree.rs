@@ -4,27 +4,30 @@
 //! Thread: none, plain values.
 
 use super::field_path::WILDCARD;
-use super::node::{Entries, Node};
+use super::node::Node;
 
-/// A longer read mask cannot match: decoders limit the depth of states to about 100.
+/// Parts of a read mask. A longer one cannot match: decoders limit the depth of states to about 100.
 const MASK_PARTS_MAX: usize = 256;
 /// Masks of one read or subscription that may lead to the same field, because one has a wildcard
-/// where the other has a key. Each of them costs again for each field.
+/// in place of a key of the other. Each of them is compared with each field.
 pub const MASKS_OVERLAP_MAX: usize = 16;
 
-/// Field masks without those that are there twice. Kept small, since subscriptions last.
+/// Field masks without duplicates. Kept small, since subscriptions last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MaskTree {
-    /// A mask ends here, so all that is below is wanted.
+    /// Whether a mask ends here, so that everything below is wanted.
     pub(super) ends_here: bool,
-    /// Where masks go on, sorted by key.
+    /// The continuations of masks, sorted by key.
     pub(super) below: Vec<Branch>,
 }
 
-/// A key of masks, and how they go on.
+/// A key of masks, and their continuation.
 pub(super) type Branch = (Box<str>, MaskTree);
 
-/// Each field that may be read would have to be compared with too many masks.
+/// Memory of the allocations of a key and of the list behind it, beside their content, in bytes.
+const BRANCH_OVERHEAD: usize = 48;
+
+/// A field would have to be compared with too many masks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "Up to {0} of the field masks lead to the same field because of '*', at most {MASKS_OVERLAP_MAX} may; use fewer \
@@ -36,62 +39,54 @@ impl MaskTree {
     /// Joins `masks`. Empty ones select nothing; those with more than [`MASK_PARTS_MAX`] parts
     /// cannot match anything, and leaving them out bounds every recursion over the tree.
     pub fn new<'m>(masks: impl IntoIterator<Item = &'m str>) -> Self {
-        let possible =
-            |mask: &&str| !mask.is_empty() && mask.split('.').nth(MASK_PARTS_MAX).is_none();
-        Self::of_parts(
-            masks
-                .into_iter()
-                .filter(possible)
-                .map(|mask| mask.split('.').collect())
-                .collect(),
-        )
+        let masks = masks.into_iter().filter(|mask| !mask.is_empty());
+        Self::of_parts(masks.map(|mask| mask.split('.').collect()).collect())
     }
 
     /// Joins paths whose keys may contain dots.
     pub fn of_paths<'p>(paths: impl IntoIterator<Item = &'p [String]>) -> Self {
-        let possible = |path: &&[String]| path.len() <= MASK_PARTS_MAX;
-        Self::of_parts(
-            paths
-                .into_iter()
-                .filter(possible)
-                .map(|path| path.iter().map(String::as_str).collect())
-                .collect(),
-        )
+        let mut masks = Vec::new();
+        for path in paths {
+            masks.push(path.iter().map(String::as_str).collect());
+        }
+        Self::of_parts(masks)
     }
 
     fn of_parts(mut masks: Vec<Vec<&str>>) -> Self {
+        masks.retain(|parts| parts.len() <= MASK_PARTS_MAX);
         masks.sort_unstable();
         masks.dedup();
         Self::of_sorted(&masks, 0)
     }
 
-    /// The tree of what stands behind the first `depth` parts of masks that agree in these.
+    /// Returns the tree below a common beginning of `depth` parts, which all `masks` have.
     fn of_sorted(mut masks: &[Vec<&str>], depth: usize) -> Self {
         let mut tree = Self::default();
         if let Some((first, others)) = masks.split_first()
             && first.len() == depth
         {
-            // Sorted, and none is there twice: all others go on.
-            (tree.ends_here, masks) = (true, others);
+            // They are sorted and without duplicates: all others are longer.
+            tree.ends_here = true;
+            masks = others;
         }
-        let same = masks.chunk_by(|one, next| one[depth] == next[depth]);
-        tree.below = same
-            .map(|same| (same[0][depth].into(), Self::of_sorted(same, depth + 1)))
-            .collect();
+        for same in masks.chunk_by(|one, next| one[depth] == next[depth]) {
+            let key = same[0][depth].into();
+            tree.below.push((key, Self::of_sorted(same, depth + 1)));
+        }
         tree.below.shrink_to_fit();
         tree
     }
 
-    /// What the tree takes in memory, in bytes.
+    /// Memory of the tree, in bytes.
     pub fn bytes(&self) -> usize {
-        size_of::<Branch>()
-            // What the allocations of a key and of the list behind it take beside their content, in
-            // bytes.
-            + 48
-            + self.below.iter().map(|(key, below)| key.len() + below.bytes()).sum::<usize>()
+        let mut bytes = size_of::<Branch>() + BRANCH_OVERHEAD;
+        for (key, below) in &self.below {
+            bytes += key.len() + below.bytes();
+        }
+        bytes
     }
 
-    /// Joins the masks of a read or subscription; `None` without any, which stands for everything.
+    /// Joins the masks of a read or subscription; `None` if there are none, which means everything.
     ///
     /// # Errors
     /// [`TooMuchOverlap`].
@@ -108,23 +103,23 @@ impl MaskTree {
         }
     }
 
-    /// How many masks may lead to one field at most, because a wildcard and a key stand at the same
-    /// place.
+    /// Returns how many masks may lead to one field at most, because a wildcard and a key are at
+    /// the same place.
     fn overlap(&self) -> usize {
-        let highest = |is_wildcard| {
-            let below = self
-                .below
-                .iter()
-                .filter(|(key, _)| (**key == *WILDCARD) == is_wildcard);
-            below
-                .map(|(_, below)| below.overlap())
-                .max()
-                .unwrap_or_default()
-        };
-        (highest(true) + highest(false)).max(1)
+        let mut of_wildcard = 0;
+        let mut of_keys = 0;
+        for (key, below) in &self.below {
+            let highest = if **key == *WILDCARD {
+                &mut of_wildcard
+            } else {
+                &mut of_keys
+            };
+            *highest = below.overlap().max(*highest);
+        }
+        (of_wildcard + of_keys).max(1)
     }
 
-    /// Whether a mask begins with a key that begins with `text`.
+    /// Returns whether a mask begins with a key that begins with `text`.
     pub fn begins_with(&self, text: &str) -> bool {
         self.below.iter().any(|(key, _)| key.starts_with(text))
     }
@@ -136,12 +131,10 @@ impl MaskTree {
 
     /// The position after `key` of the masks that begin with it literally, not with a wildcard.
     pub fn named(&self, key: &str) -> Wanted<'_> {
-        Wanted(
-            self.child(key)
-                .map(|(_, below)| below)
-                .into_iter()
-                .collect(),
-        )
+        match self.child(key) {
+            Some((_, below)) => Wanted(vec![below]),
+            None => Wanted(Vec::new()),
+        }
     }
 
     /// All masks by their parts.
@@ -152,12 +145,9 @@ impl MaskTree {
             Vec::new()
         };
         for (key, below) in &self.below {
-            all.extend(
-                below
-                    .masks()
-                    .into_iter()
-                    .map(|rest| [&[&**key], &rest[..]].concat()),
-            );
+            for rest in below.masks() {
+                all.push([&[&**key], &rest[..]].concat());
+            }
         }
         all
     }
@@ -165,13 +155,14 @@ impl MaskTree {
     fn child(&self, key: &str) -> Option<&Branch> {
         #[cfg(debug_assertions)]
         LOOKUPS.with(|lookups| lookups.set(lookups.get() + 1));
-        self.below
+        let index = self
+            .below
             .binary_search_by(|(other, _)| (**other).cmp(key))
-            .ok()
-            .map(|index| &self.below[index])
+            .ok()?;
+        Some(&self.below[index])
     }
 
-    /// Where the masks go on at the entry `key`.
+    /// Returns the continuations of the masks at the entry `key`.
     pub(super) fn on(&self, key: &str) -> impl Iterator<Item = &Branch> {
         // A wildcard as a literal key would be found twice.
         let named = if key == WILDCARD {
@@ -188,7 +179,7 @@ thread_local! {
     static LOOKUPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// How many keys `work` looks up, which is what the comparison with many masks costs.
+/// Returns how many keys `work` looks up: the cost of a comparison with many masks.
 #[cfg(debug_assertions)]
 pub fn lookups(work: impl FnOnce()) -> usize {
     let before = LOOKUPS.get();
@@ -200,7 +191,7 @@ pub fn lookups(work: impl FnOnce()) -> usize {
 #[derive(Debug)]
 pub struct Wanted<'m>(Vec<&'m MaskTree>);
 
-/// Which entries of a map are wanted.
+/// The wanted entries of a map.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Keys<'m> {
     /// All that exist.
@@ -210,53 +201,56 @@ pub enum Keys<'m> {
 }
 
 impl<'m> Wanted<'m> {
-    /// Whether no mask leads here.
+    /// Returns whether no mask leads here.
     pub fn is_nothing(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether the node itself is wanted with everything below it.
+    /// Returns whether the node itself is wanted with everything below it.
     pub fn is_whole(&self) -> bool {
-        self.0.iter().any(|place| place.ends_here)
+        self.whole().is_some()
     }
 
-    /// What is wanted of the entry `key`; everything of it when the node itself is wanted as a
-    /// whole.
+    /// Returns the position of a mask that ends here.
+    fn whole(&self) -> Option<&'m MaskTree> {
+        self.0.iter().copied().find(|place| place.ends_here)
+    }
+
+    /// Returns the wanted part of the entry `key`: all of it if the node itself is wanted.
     pub fn below(&self, key: &str) -> Wanted<'m> {
-        match self.0.iter().find(|place| place.ends_here) {
+        match self.whole() {
             Some(whole) => Wanted(vec![whole]), // The others cannot add anything.
             None => self.on(key),
         }
     }
 
-    /// Where the masks go on at the entry `key`, without those that end above it.
+    /// Returns the continuations of the masks at the entry `key`, without masks that end above it.
     pub fn on(&self, key: &str) -> Wanted<'m> {
-        Wanted(
-            self.0
-                .iter()
-                .flat_map(|place| place.on(key))
-                .map(|(_, below)| below)
-                .collect(),
-        )
+        let mut places = Vec::new();
+        for place in &self.0 {
+            places.extend(place.on(key).map(|(_, below)| below));
+        }
+        Wanted(places)
     }
 
-    /// Which entries are wanted, wholly or in part.
+    /// Returns the entries that are wanted, wholly or in part.
     pub fn keys(&self) -> Keys<'m> {
-        if self.is_whole() || self.0.iter().any(|place| place.child(WILDCARD).is_some()) {
+        if self.is_whole() {
             return Keys::All;
         }
-        let mut names: Vec<&'m str> = self
-            .0
-            .iter()
-            .flat_map(|place| &place.below)
-            .map(|(key, _)| &**key)
-            .collect();
+        let mut names: Vec<&'m str> = Vec::new();
+        for place in &self.0 {
+            if place.child(WILDCARD).is_some() {
+                return Keys::All;
+            }
+            names.extend(place.below.iter().map(|(key, _)| &**key));
+        }
         names.sort_unstable();
         names.dedup();
         Keys::Named(names)
     }
 
-    /// What is wanted of `node`; `None` when that is nothing.
+    /// Takes the wanted part of `node`; `None` if there is none.
     // [impl->swdd~server-filters-get-complete-state-result~2]
     pub fn take(&self, node: Node) -> Option<Node> {
         if self.is_whole() {
@@ -265,18 +259,19 @@ impl<'m> Wanted<'m> {
         let Node::Map(entries) = node else {
             return None;
         };
-        let kept: Entries = entries
-            .into_iter()
-            .filter_map(|(key, child)| {
-                let wanted = self.below(&key);
-                if wanted.is_nothing() {
-                    None
-                } else {
-                    Some((key, wanted.take(child)?))
-                }
-            })
-            .collect();
-        (!kept.is_empty()).then_some(Node::Map(kept))
+        let mut kept = Vec::new();
+        for (key, child) in entries {
+            let wanted = self.below(&key);
+            if !wanted.is_nothing()
+                && let Some(child) = wanted.take(child)
+            {
+                kept.push((key, child));
+            }
+        }
+        if kept.is_empty() {
+            return None;
+        }
+        Some(Node::Map(kept.into_iter().collect()))
     }
 }
 

@@ -6,7 +6,7 @@
 use super::names::is_name;
 use std::collections::BTreeMap;
 
-/// The tag with the modes that a workload is in; without it the workload is in every mode.
+/// The tag that lists the modes of a workload. Without it the workload is in every mode.
 pub const MODES_TAG: &str = "modes";
 /// The tag of workloads whose final failure changes the mode.
 pub const ESSENTIAL_TAG: &str = "essential";
@@ -28,20 +28,21 @@ pub fn mode_names(value: &str) -> impl Iterator<Item = &str> {
         .filter(|name| !name.is_empty())
 }
 
-/// Whether a workload with these tags is in `mode`.
+/// Returns whether a workload with these tags is in `mode`.
 pub fn is_in_mode(tags: &BTreeMap<String, String>, mode: &str) -> bool {
-    tags.get(MODES_TAG)
-        .is_none_or(|value| mode_names(value).any(|name| name == mode))
+    match tags.get(MODES_TAG) {
+        Some(value) => mode_names(value).any(|name| name == mode),
+        None => true,
+    }
 }
 
-/// Whether a workload with these tags is essential.
+/// Returns whether a workload with these tags is essential.
 pub fn is_essential(tags: &BTreeMap<String, String>) -> bool {
-    tags.get(ESSENTIAL_TAG)
-        .is_some_and(|value| value == ESSENTIAL)
+    tags.get(ESSENTIAL_TAG).map(String::as_str) == Some(ESSENTIAL)
 }
 
-/// The first name in the value of a tag `modes` that cannot be one of a mode, which has 1 to 63
-/// bytes of `[a-zA-Z0-9_-]`.
+/// Returns the first invalid name in the value of a tag `modes`. A valid one has 1 to 63 bytes of
+/// `[a-zA-Z0-9_-]`.
 pub fn wrong_mode(value: &str) -> Option<&str> {
     mode_names(value).find(|name| !is_name(name))
 }

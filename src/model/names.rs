@@ -23,15 +23,13 @@ pub fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= NAME_MAX && has_name_characters(text)
 }
 
-/// Whether `text` begins as the name of a commander's connection does. No agent is called so:
-/// responses to such names are routed to commanders.
+/// Whether `text` begins like the name of a commander's connection. No agent has such a name:
+/// responses to it are routed to commanders.
 pub fn is_of_commander(text: &str) -> bool {
-    ["cli-conn", "commander-conn"]
-        .iter()
-        .any(|prefix| text.starts_with(prefix))
+    text.starts_with("cli-conn") || text.starts_with("commander-conn")
 }
 
-/// What an agent's name must not be.
+/// Why an agent's name is refused.
 pub const NOT_OF_COMMANDER: &str = "It must not begin with 'cli-conn' or 'commander-conn'.";
 
 /// Identifies one configuration of a workload on one agent.
@@ -54,9 +52,8 @@ pub const NOT_OF_COMMANDER: &str = "It must not begin with 'cli-conn' or 'comman
 )]
 #[serde(try_from = "String", into = "String")]
 pub struct InstanceName {
-    /// Name of the workload.
     pub workload: Name,
-    /// Hash of the rendered runtime configuration; any text when it came from a peer.
+    /// Hash of the rendered runtime configuration; any text if a peer sent it.
     pub id: Name,
     /// Name of the agent; empty means not scheduled.
     pub agent: Name,
@@ -85,10 +82,10 @@ impl InstanceName {
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('.');
         let (workload, id, agent) = (parts.next()?, parts.next()?, parts.next()?);
-        parts
-            .next()
-            .is_none()
-            .then(|| Self::with_id(workload, id, agent))
+        if parts.next().is_some() {
+            return None;
+        }
+        Some(Self::with_id(workload, id, agent))
     }
 
     /// `<workload>.<first 7 digits of the id>.<agent>`: the default name of the container.
@@ -97,7 +94,7 @@ impl InstanceName {
         format!("{}.{id}.{}", self.workload, self.agent)
     }
 
-    /// What its texts take in memory, in bytes.
+    /// Memory of its texts, in bytes.
     pub fn bytes(&self) -> usize {
         self.workload.len() + self.id.len() + self.agent.len()
     }
@@ -108,7 +105,7 @@ impl InstanceName {
     }
 }
 
-/// The entries of one workload in a map by instance, where they are beside each other.
+/// Returns the entries of one workload in a map by instance, where they are neighbours.
 pub fn of_workload<'m, V>(
     map: &'m BTreeMap<InstanceName, V>,
     workload: &'m str,
@@ -142,7 +139,7 @@ pub fn hash_id(runtime_config: &str) -> String {
     format!("{:x}", Sha256::digest(runtime_config))
 }
 
-/// The beginning of a text of any length that a peer sent, for a line of the log or an answer.
+/// Returns the beginning of a text of any length from a peer, for a log line or a response.
 pub fn excerpt(text: &str) -> Cow<'_, str> {
     if text.len() <= EXCERPT_MAX {
         return text.into();

@@ -2,30 +2,45 @@
 //!
 //! Thread: none, plain functions.
 
-/// `, did you mean '...'?` where one of `known` is similar to `name`.
+/// Returns `, did you mean '...'?` if one of `known` is similar to `name`, else an empty text.
 pub fn meant<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> String {
-    nearest(name, known).map_or_else(String::new, |name| format!(", did you mean '{name}'?"))
+    match nearest(name, known) {
+        Some(name) => format!(", did you mean '{name}'?"),
+        None => String::new(),
+    }
 }
 
-/// The candidate that is most similar to `name`, if one is similar enough to be meant.
+/// Returns the candidate that is most similar to `name`, if one is similar enough.
 pub fn nearest<'c>(name: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let lower = name.to_lowercase();
-    let length = lower.chars().count();
-    let similar = |candidate: &'c str| {
-        let other = candidate.to_lowercase();
-        // Two names of one letter have nothing in common.
-        let most =
-            (candidate.chars().count().max(3) / 3).min(candidate.chars().count().checked_sub(1)?);
-        // The lengths alone tell most of them apart.
-        let may_be = length.abs_diff(other.chars().count()) <= most;
-        let distance = may_be.then(|| strsim::damerau_levenshtein(&lower, &other))?;
-        (distance <= most).then_some((distance, candidate))
-    };
-    candidates
-        .into_iter()
-        .filter_map(similar)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
+    let mut best: Option<(usize, &str)> = None;
+    for candidate in candidates {
+        let Some(distance) = distance(&lower, candidate) else {
+            continue;
+        };
+        if best.is_none_or(|(shortest, _)| distance < shortest) {
+            best = Some((distance, candidate));
+        }
+    }
+    best.map(|(_, candidate)| candidate)
+}
+
+/// Returns by how many edits `candidate` differs from a lower-case name; `None` if by too many.
+fn distance(name: &str, candidate: &str) -> Option<usize> {
+    let length = candidate.chars().count();
+    // At most a third of the letters, and never all: two names of one letter have nothing in
+    // common.
+    let allowed = (length.max(3) / 3).min(length.checked_sub(1)?);
+    let lower = candidate.to_lowercase();
+    // The lengths alone rule out most candidates.
+    if name.chars().count().abs_diff(lower.chars().count()) > allowed {
+        return None;
+    }
+    let distance = strsim::damerau_levenshtein(name, &lower);
+    if distance > allowed {
+        return None;
+    }
+    Some(distance)
 }
 
 #[cfg(test)]

@@ -48,12 +48,8 @@ impl Node {
 
     /// A map of the given entries.
     pub fn map<K: Into<String>>(entries: impl IntoIterator<Item = (K, Node)>) -> Self {
-        Self::Map(
-            entries
-                .into_iter()
-                .map(|(key, node)| (key.into(), node))
-                .collect(),
-        )
+        let entries = entries.into_iter().map(|(key, node)| (key.into(), node));
+        Self::Map(entries.collect())
     }
 
     /// A map of these fields, whose names take no memory.
@@ -61,7 +57,7 @@ impl Node {
         Self::Map(fields.into_iter().collect())
     }
 
-    /// The entry `key` when this is a map that has it.
+    /// The entry `key` if this is a map that has it.
     pub fn get(&self, key: &str) -> Option<&Node> {
         self.as_map()?.get(key)
     }
@@ -82,78 +78,71 @@ impl Node {
             .try_fold(self, |node, key| node.as_map_mut()?.get_mut(*key))
     }
 
-    /// The entries when this is a map.
     pub fn as_map(&self) -> Option<&Entries> {
-        if let Self::Map(map) = self {
-            Some(map)
-        } else {
-            None
+        match self {
+            Self::Map(map) => Some(map),
+            _ => None,
         }
     }
 
-    /// The entries when this is a map.
     pub fn as_map_mut(&mut self) -> Option<&mut Entries> {
-        if let Self::Map(map) = self {
-            Some(map)
-        } else {
-            None
+        match self {
+            Self::Map(map) => Some(map),
+            _ => None,
         }
     }
 
-    /// The text when this is a text.
     pub fn as_text(&self) -> Option<&str> {
-        if let Self::Text(text) = self {
-            Some(text)
-        } else {
-            None
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
         }
     }
 
-    /// The number when this is a number.
     pub fn as_number(&self) -> Option<u64> {
-        if let Self::Number(number) = self {
-            Some(*number)
-        } else {
-            None
+        match self {
+            Self::Number(number) => Some(*number),
+            _ => None,
         }
     }
 
-    /// The items when this is a list.
     pub fn as_list(&self) -> Option<&[Node]> {
-        if let Self::List(list) = self {
-            Some(list)
-        } else {
-            None
+        match self {
+            Self::List(list) => Some(list),
+            _ => None,
         }
     }
 
     /// Reads a value; errors name the path below `key`.
     pub fn read<'n, T: Deserialize<'n>>(&'n self, key: &'n str) -> Result<T, StateError> {
-        T::deserialize(At(Ok(key), self))
+        T::deserialize(NodeReader {
+            step: Step::Key(key),
+            node: self,
+        })
     }
 
-    /// What it takes in memory beside itself, in bytes, about: a state as a tree takes many times
-    /// what it takes on the wire.
+    /// Memory behind it, in bytes, about: a state takes many times more as a tree than on the wire.
     pub fn memory_bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
             Self::Number(_) => 0,
-            Self::List(items) => items
-                .iter()
-                .map(|item| size_of::<Self>() + item.memory_bytes())
-                .sum(),
+            Self::List(items) => {
+                let behind: usize = items.iter().map(Self::memory_bytes).sum();
+                items.len() * size_of::<Self>() + behind
+            }
             Self::Map(entries) => {
-                let own = entries
-                    .iter()
-                    .map(|(key, node)| key.len() + node.memory_bytes());
-                // Of one that grew there is room for up to twice as many.
-                entries.len().next_power_of_two() * size_of::<(Key, Self)>() + own.sum::<usize>()
+                // A map that grew has room for up to twice as many entries.
+                let mut bytes = entries.len().next_power_of_two() * size_of::<(Key, Self)>();
+                for (key, node) in entries {
+                    bytes += key.len() + node.memory_bytes();
+                }
+                bytes
             }
         }
     }
 
-    /// What its texts take, in bytes: about the least that is sent of it, since names of fields and
-    /// states are shorter then.
+    /// Bytes of its texts. An encoded message is hardly smaller, since it has short codes for names
+    /// of fields and states only.
     pub fn text_bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -197,14 +186,19 @@ impl<'de> Visitor<'de> for NodeVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
-        iter::from_fn(|| items.next_element().transpose())
-            .collect::<Result<_, _>>()
-            .map(Node::List)
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Node::List(list))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
-        let entries = iter::from_fn(|| entries.next_entry::<String, Node>().transpose());
-        entries.collect::<Result<_, _>>().map(Node::Map)
+        let mut map = Vec::new();
+        while let Some(entry) = entries.next_entry::<String, Node>()? {
+            map.push(entry);
+        }
+        Ok(Node::map(map))
     }
 }
 
@@ -214,7 +208,7 @@ pub enum StateError {
     /// A mandatory field is not in the node at this path.
     #[error("missing field `{field}`")]
     Missing { path: String, field: &'static str },
-    /// The node at this path has another type or value than it may have.
+    /// The node at this path has a wrong type or value.
     #[error("{path}: invalid value, expected {expected}")]
     Invalid { path: String, expected: String },
 }
@@ -247,26 +241,39 @@ impl de::Error for StateError {
     }
 }
 
-/// A node to be read, and the key or index that leads to it. Keys become a path only for an error:
-/// there may be many nodes below a long one.
-struct At<'n>(Result<&'n str, usize>, &'n Node);
+/// The deserializer of a node. It knows the key or index that leads to the node; keys are joined to
+/// a path only for an error, since a long key may have many nodes below it.
+struct NodeReader<'n> {
+    step: Step<'n>,
+    node: &'n Node,
+}
 
-impl At<'_> {
+/// One step of a path.
+enum Step<'n> {
+    Key(&'n str),
+    Index(usize),
+}
+
+impl NodeReader<'_> {
+    /// Puts the own key or index before the path of an error.
     fn named<T>(&self, result: Result<T, StateError>) -> Result<T, StateError> {
-        result.map_err(|mut error| {
-            let (StateError::Missing { path, .. } | StateError::Invalid { path, .. }) = &mut error;
-            let step = self.0.map_or_else(|index| index.to_string(), str::to_owned);
-            *path = if path.is_empty() {
-                step
-            } else {
-                format!("{step}.{path}")
-            };
-            error
-        })
+        let mut error = match result {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        let (StateError::Missing { path, .. } | StateError::Invalid { path, .. }) = &mut error;
+        if !path.is_empty() {
+            path.insert(0, '.');
+        }
+        match self.step {
+            Step::Key(key) => path.insert_str(0, key),
+            Step::Index(index) => path.insert_str(0, &index.to_string()),
+        }
+        Err(error)
     }
 }
 
-impl<'n> IntoDeserializer<'n, StateError> for At<'n> {
+impl<'n> IntoDeserializer<'n, StateError> for NodeReader<'n> {
     type Deserializer = Self;
 
     fn into_deserializer(self) -> Self {
@@ -274,25 +281,29 @@ impl<'n> IntoDeserializer<'n, StateError> for At<'n> {
     }
 }
 
-impl<'de> Deserializer<'de> for At<'de> {
+impl<'de> Deserializer<'de> for NodeReader<'de> {
     type Error = StateError;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, StateError> {
-        self.named(match self.1 {
+        let value = match self.node {
             Node::Text(text) => visitor.visit_borrowed_str(text),
             Node::Number(number) => visitor.visit_u64(*number),
             Node::List(items) => {
-                let items = items
-                    .iter()
-                    .enumerate()
-                    .map(|(index, node)| At(Err(index), node));
+                let items = items.iter().enumerate().map(|(index, node)| NodeReader {
+                    step: Step::Index(index),
+                    node,
+                });
                 SeqDeserializer::new(items).deserialize_any(visitor)
             }
             Node::Map(entries) => {
-                let entries = entries.iter().map(|(key, node)| (key, At(Ok(key), node)));
+                let entries = entries.iter().map(|(key, node)| {
+                    let step = Step::Key(key);
+                    (key, NodeReader { step, node })
+                });
                 MapDeserializer::new(entries).deserialize_any(visitor)
             }
-        })
+        };
+        self.named(value)
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, StateError> {
@@ -305,13 +316,11 @@ impl<'de> Deserializer<'de> for At<'de> {
         texts: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, StateError> {
-        self.named(
-            self.1
-                .as_text()
-                .unwrap_or_default()
-                .into_deserializer()
-                .deserialize_enum(name, texts, visitor),
-        )
+        let text = self.node.as_text().unwrap_or_default();
+        let value = text
+            .into_deserializer()
+            .deserialize_enum(name, texts, visitor);
+        self.named(value)
     }
 
     serde::forward_to_deserialize_any! {
@@ -333,9 +342,9 @@ impl Serialize for Node {
 
 // ------------------------------------------------------------------ entries
 //
-// The entries of a map are a sorted list, where a `BTreeMap` would take memory for eleven. To
-// insert one moves all behind it, so many are collected: that takes the time of sorting, whatever
-// their order.
+// The entries of a map are a sorted list; a `BTreeMap` would reserve memory for eleven. An insert
+// moves all entries behind it, so many entries are collected: that takes the time of sorting,
+// whatever their order.
 
 /// The name of an entry. Names of fields are literals and take no memory of their own.
 pub type Key = Cow<'static, str>;
@@ -345,7 +354,7 @@ pub type Key = Cow<'static, str>;
 pub struct Entries(LiteMap<Key, Node>);
 
 impl Entries {
-    /// The node of `key`; an empty map when there was none.
+    /// Returns the node of `key`, which becomes an empty map if there was none.
     pub fn child(&mut self, key: impl Into<Key>) -> &mut Node {
         self.entry(key.into()).or_default()
     }
@@ -382,15 +391,11 @@ impl DerefMut for Entries {
     }
 }
 
-/// Of entries with the same key the last one counts.
+/// Of entries with the same key the last one is kept.
 impl<K: Into<Key>> FromIterator<(K, Node)> for Entries {
     fn from_iter<I: IntoIterator<Item = (K, Node)>>(entries: I) -> Self {
-        Self(
-            entries
-                .into_iter()
-                .map(|(key, node)| (key.into(), node))
-                .collect(),
-        )
+        let entries = entries.into_iter().map(|(key, node)| (key.into(), node));
+        Self(entries.collect())
     }
 }
 
@@ -404,7 +409,7 @@ impl IntoIterator for Entries {
 }
 
 type Iter<'n> =
-    std::iter::Map<slice::Iter<'n, (Key, Node)>, fn(&'n (Key, Node)) -> (&'n str, &'n Node)>;
+    iter::Map<slice::Iter<'n, (Key, Node)>, fn(&'n (Key, Node)) -> (&'n str, &'n Node)>;
 
 impl<'n> IntoIterator for &'n Entries {
     type Item = (&'n str, &'n Node);

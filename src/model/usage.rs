@@ -1,5 +1,5 @@
-//! What nodes and workloads use of CPU and memory: counters and levels. Shares are computed by the
-//! reader of two samples.
+//! Use of CPU and memory by nodes and workloads: counters and levels. The reader of two samples
+//! computes shares.
 //!
 //! Thread: none, plain values.
 
@@ -11,21 +11,21 @@ use std::collections::BTreeMap;
 pub const NO_ANSWER: &str = "no answer within 1 s";
 /// Why an agent has no sample: it disconnected before it responded.
 pub const DISCONNECTED: &str = "disconnected";
-/// Why a workload has no values: its processes share a control group with others, or it cannot be
-/// seen from here.
+/// Why a workload has no values: its processes share a control group with others, or the agent
+/// cannot see the group.
 pub const NO_CGROUP: &str = "no cgroup of its own";
 
-/// What one instance uses. What is unknown is `None`, never 0.
+/// Use of one instance. An unknown value is `None`, never 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct WorkloadUsage {
-    /// Bytes charged to it, page cache included.
+    /// Bytes charged to the instance, page cache included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Bytes of page cache among them that the kernel can take back at once.
+    /// Bytes of page cache among `memory_bytes` that the kernel can take back at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inactive_file_bytes: Option<u64>,
-    /// The most bytes that were ever charged to it, page cache included.
+    /// Highest value of `memory_bytes` so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_peak_bytes: Option<u64>,
     /// CPU time since it was started, in microseconds of one core.
@@ -34,10 +34,10 @@ pub struct WorkloadUsage {
     /// Processes and threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<u64>,
-    /// Milliseconds since its main process was started; of several containers the oldest.
+    /// Age of its main process in milliseconds; of several containers the oldest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uptime_ms: Option<u64>,
-    /// How often the present agent process has started it after the first time.
+    /// Restarts by the present agent process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restarts: Option<u64>,
     /// Why there are no values, for example [`NO_CGROUP`].
@@ -45,7 +45,7 @@ pub struct WorkloadUsage {
     pub missing: Option<String>,
 }
 
-/// What a node uses as a whole.
+/// Use of a whole node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NodeUsage {
@@ -58,7 +58,7 @@ pub struct NodeUsage {
     /// Bytes of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_total_bytes: Option<u64>,
-    /// Bytes of it that programs can get without swapping.
+    /// Bytes of memory that programs can get without swapping.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_available_bytes: Option<u64>,
 }
@@ -71,7 +71,6 @@ pub struct AgentUsage {
     /// something.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampled_usec: Option<u64>,
-    /// Its node.
     #[serde(skip_serializing_if = "is_default")]
     pub node: NodeUsage,
     /// Its instances by workload and id.
@@ -91,7 +90,7 @@ impl AgentUsage {
         }
     }
 
-    /// The tree of one agent, with what is known.
+    /// The tree of one agent, without unknown values.
     pub fn node(&self) -> Node {
         serde_json::to_value(self)
             .and_then(serde_json::from_value)

@@ -8,20 +8,20 @@ use std::sync::LazyLock;
 /// Version of this program and of the Ankaios API level it implements.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The version as people see it. The level of the API does not say which program this is; builds
-/// that are shipped name their commit in `ANKAIOS_COMMIT`.
+/// The version as people see it: with the name of this program, since others have the same API
+/// level. Shipped builds name their commit in `ANKAIOS_COMMIT`.
 pub static SHOWN_VERSION: LazyLock<String> = LazyLock::new(|| shown(option_env!("ANKAIOS_COMMIT")));
 
 fn shown(commit: Option<&str>) -> String {
-    let commit = commit
-        .filter(|commit| !commit.is_empty())
-        .map_or_else(String::new, |commit| format!(" {commit}"));
-    format!("{VERSION} (ankaios-lite{commit})")
+    match commit {
+        None | Some("") => format!("{VERSION} (ankaios-lite)"),
+        Some(commit) => format!("{VERSION} (ankaios-lite {commit})"),
+    }
 }
 
-/// The version of manifests and states that is current.
+/// The current version of manifests and states.
 pub const API_VERSION: &str = "v1";
-/// The version that is still read.
+/// The older version of manifests and states, which is still read.
 pub const API_VERSION_DEPRECATED: &str = "v0.1";
 
 /// Checks the version of a peer's hello.
