@@ -16,19 +16,18 @@ use std::net::IpAddr;
 /// The field that distinguishes the objects of [`Kind::OneOf`].
 pub const TYPE: &str = "type";
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
     /// Text of some form.
     Text(Text),
     /// A whole number.
     Number,
-    /// A whole number from the first to the second, with the one that a block has where it is not
-    /// given.
+    /// A whole number from the first to the second, and the default of a block.
     Range(u64, u64, Option<u64>),
     /// `true` and nothing else; in the tree an empty map.
     True,
-    /// Texts of which there is at least one.
+    /// One text or more.
     Command,
     /// One of these texts.
     Choice(&'static [&'static str]),
@@ -46,12 +45,12 @@ pub enum Kind {
     Object(&'static Object),
     /// One of these objects, chosen by the field [`TYPE`].
     OneOf(&'static [Object]),
-    /// Whatever the server sends; nothing that can be set.
+    /// A value from the server, which cannot be set.
     Any,
 }
 
 impl Kind {
-    /// The texts of which one must be the value, or the first field of the object.
+    /// The texts of a choice, or those of [`TYPE`] that choose an object.
     pub(crate) fn texts(self) -> Vec<&'static str> {
         match self {
             Self::Choice(texts) => texts.to_vec(),
@@ -60,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// The object that `node` is when it is of this kind.
+    /// The object that describes a `node` of this kind.
     pub fn object(self, node: &Node) -> Option<&'static Object> {
         match self {
             Self::Object(object) => Some(object),
@@ -76,8 +75,8 @@ impl Kind {
 /// A mapping with known fields.
 #[derive(Debug, Clone, Copy)]
 pub struct Object {
-    /// Its name in the JSON schema; empty for one that has none there. Descriptions are there only.
-    // The test that compares the schema reads it.
+    /// Its name in the JSON schema, or empty.
+    // Only the test that compares the schema reads it.
     #[cfg_attr(not(test), expect(dead_code))]
     pub(crate) name: &'static str,
     /// In the order in which they are printed.
@@ -102,18 +101,34 @@ impl Object {
         }
     }
 
-    /// The text of [`TYPE`], by which it is distinguished from others.
+    /// The text of [`TYPE`] that chooses this object.
     pub(crate) fn tag(&self) -> Option<&'static str> {
-        if let Kind::Choice(texts) = self.field(TYPE)?.kind {
-            texts.first().copied()
-        } else {
-            None
+        match self.field(TYPE)?.kind {
+            Kind::Choice(texts) => texts.first().copied(),
+            _ => None,
         }
     }
 
     /// The field `name`.
     pub fn field(&self, name: &str) -> Option<&'static Field> {
         self.fields.iter().find(|field| field.name == name)
+    }
+
+    /// The field that `key` stands for in a manifest, where it may have its old name.
+    fn field_in_manifest(&self, key: &str) -> Option<&'static Field> {
+        self.fields
+            .iter()
+            .find(|field| field.name == key || field.old_name == Some(key))
+    }
+
+    /// The names of all fields in a manifest, also the old ones.
+    fn names_in_manifest(&self) -> Vec<&'static str> {
+        let mut names = Vec::new();
+        for field in self.fields {
+            names.push(field.name);
+            names.extend(field.old_name);
+        }
+        names
     }
 
     /// The names of all fields.
@@ -125,22 +140,21 @@ impl Object {
 /// A field of an object.
 #[derive(Debug, Clone, Copy)]
 pub struct Field {
-    /// Its key.
     pub name: &'static str,
-    /// The key that it had earlier; a manifest may still use it for the server.
+    /// Its earlier name, which manifests for the server may still use.
     pub(crate) old_name: Option<&'static str>,
     pub kind: Kind,
     /// Whether an object is incomplete without it.
     pub(crate) required: bool,
     /// Whether null stands for an empty value in every manifest.
     pub(crate) nullable: bool,
-    /// Whether it is not printed when it holds nothing.
+    /// Whether an empty value is not printed.
     pub(crate) omit_empty: bool,
-    /// What a block has where it is not given, beside numbers.
+    /// The default in a block, unless it is a number.
     pub(crate) default: Option<&'static str>,
-    /// The field beside which it means nothing.
+    /// Another field that excludes this one.
     pub(crate) not_with: Option<&'static str>,
-    /// The field that it needs beside it.
+    /// Another field that this one requires.
     pub(crate) needs: Option<&'static str>,
 }
 
@@ -173,7 +187,7 @@ impl Field {
         }
     }
 
-    /// What a block has where it is not given.
+    /// The default in a block.
     fn default(&self) -> Option<Node> {
         match self.kind {
             Kind::Range(.., Some(default)) => Some(Node::Number(default)),
@@ -181,21 +195,21 @@ impl Field {
         }
     }
 
-    /// Whether `node`, the value of this field, is left out where only values are of interest.
+    /// Returns whether `node`, the value of this field, is empty and not printed.
     pub fn is_omitted(&self, node: &Node) -> bool {
-        let is_empty = |node: &Node| match self.kind {
-            // Only with fields that are left out themselves: no access rules are as good as two
+        if !self.omit_empty {
+            return false;
+        }
+        match (self.kind, node) {
+            // An object is empty if all its fields are: missing access rules mean the same as two
             // empty lists.
-            Kind::Object(object) => node.as_map().is_some_and(|entries| {
-                entries.iter().all(|(key, node)| {
-                    object
-                        .field(key)
-                        .is_some_and(|field| field.is_omitted(node))
-                })
+            (Kind::Object(object), Node::Map(entries)) => entries.iter().all(|(key, node)| {
+                let field = object.field(key);
+                field.is_some_and(|field| field.is_omitted(node))
             }),
+            (Kind::Object(_), _) => false,
             _ => node.is_empty_container(),
-        };
-        self.omit_empty && is_empty(node)
+        }
     }
 }
 
@@ -230,7 +244,7 @@ pub enum Text {
 }
 
 impl Text {
-    /// How many characters it has at most; it is not empty where this is bounded.
+    /// Its longest length in characters. A bounded text must not be empty.
     pub(crate) fn length_max(self) -> Option<usize> {
         match self {
             Self::Name => Some(NAME_MAX),
@@ -254,17 +268,16 @@ impl Text {
                     && text.matches('*').count() <= 1
                     && text.split('*').all(has_name_characters)
             }
+            Self::UrlPath if !text.bytes().all(|byte| byte.is_ascii_graphic()) => false,
             Self::Path | Self::SocketPath | Self::UrlPath => {
-                let is_printable =
-                    self != Self::UrlPath || text.bytes().all(|byte| byte.is_ascii_graphic());
                 let is_short = self.length_max().is_none_or(|max| text.len() <= max);
-                text.starts_with('/') && !text.contains('\0') && is_printable && is_short
+                text.starts_with('/') && !text.contains('\0') && is_short
             }
             Self::Address => text == "localhost" || text.parse::<IpAddr>().is_ok(),
         }
     }
 
-    /// What a text of another form should be.
+    /// Describes the form, for the error of a text that does not have it.
     fn expected(self) -> &'static str {
         match self {
             Self::Any | Self::Quoted | Self::Scalar => "",
@@ -280,10 +293,10 @@ impl Text {
         }
     }
 
-    /// What is wrong with `text`.
+    /// Checks the length and the form of `text`.
     ///
     /// # Errors
-    /// It is too short, too long, or does not match the pattern.
+    /// The message for people.
     pub(crate) fn check(self, text: &str) -> Result<(), String> {
         match self.length_max() {
             Some(_) if text.is_empty() => Err("\"\" is shorter than 1 character".to_owned()),
@@ -306,11 +319,13 @@ fn is_agent(text: &str) -> bool {
         let Some((template, behind)) = after.split_once("}}") else {
             return false;
         };
-        let is_template = template
-            .split('.')
-            .all(|part| !part.is_empty() && has_name_characters(part));
-        if !has_name_characters(before) || !is_template {
+        if !has_name_characters(before) {
             return false;
+        }
+        for part in template.split('.') {
+            if part.is_empty() || !has_name_characters(part) {
+                return false;
+            }
         }
         rest = behind;
     }
@@ -329,13 +344,13 @@ pub(crate) const TAG: Object = Object::new(&[
     Field::new("value", QUOTED).required(),
 ]);
 
-/// Leaves out what is omitted when it is empty, so that an empty container means the same as none.
+/// Removes empty values of fields that are not printed then.
 pub fn omit_empty(node: &mut Node, kind: Kind) {
     match (kind, node) {
         (Kind::Map(below) | Kind::Named(below), Node::Map(entries)) => {
-            entries
-                .values_mut()
-                .for_each(|node| omit_empty(node, *below));
+            for node in entries.values_mut() {
+                omit_empty(node, *below);
+            }
         }
         (Kind::Object(object), Node::Map(entries)) => {
             for field in object.fields {

@@ -1,4 +1,4 @@
-//! Reads manifests: YAML text to a desired state, and what is wrong with it where.
+//! Reads manifests: YAML text to a desired state, with problems and their places.
 //!
 //! Thread: none, plain functions; used by `main` of the server and of `ank`.
 
@@ -12,17 +12,17 @@ use super::yaml::{self, Location, Origin, Yaml, prefix};
 /// The content of a manifest, before names and references are checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
-    /// Its content; white space around runtime configurations is gone. Only the versions
-    /// `v1` and `v0.1` are supported, which the receiver checks.
+    /// The state, without white space around runtime configurations. Its receiver checks that the
+    /// version is `v1` or `v0.1`.
     pub state: DesiredState,
     /// Keys that mean nothing.
     pub warnings: Vec<UnknownKey>,
-    /// The first of the workloads without agent, which `ank apply --agent` can give them, and where
-    /// it is; in the state the agent is empty.
+    /// The first workload without agent, and its place. In the state its agent is empty, and
+    /// `ank apply --agent` can set one.
     pub without_agent: Option<(Name, Option<Location>)>,
 }
 
-/// Why a text is no manifest. The variants are its classes.
+/// Why a text is not a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
     /// Not one well-formed YAML document, or a key is there twice. The text names the line.
@@ -78,25 +78,23 @@ impl Manifest {
         Self::parse_and_warn(text, |_| ())
     }
 
-    /// The same. Keys that mean nothing are given to `warn` also when the text is refused: misspelt
-    /// ones are probably those that it lacks.
+    /// Reads the text of one manifest and passes unknown keys to `warn`, also if the text is
+    /// refused: a missing key is often misspelt.
     ///
     /// # Errors
     /// As [`Self::parse`].
     pub fn parse_and_warn(
         text: &str,
-        warn: impl FnMut(&UnknownKey),
+        mut warn: impl FnMut(&UnknownKey),
     ) -> Result<Self, ManifestError> {
         let document =
             yaml::read(text, Origin::Own).map_err(|error| ManifestError::Unreadable {
                 message: error.message,
             })?;
         let reading = read(&document.root, &STATE, Rules::Manifest);
-        reading
-            .unknown
-            .iter()
-            .take(MANIFEST_WARNINGS_MAX)
-            .for_each(warn);
+        for unknown in reading.unknown.iter().take(MANIFEST_WARNINGS_MAX) {
+            warn(unknown);
+        }
         Self::new(reading, &document.root)
     }
 
@@ -116,24 +114,23 @@ impl Manifest {
         }
         let mut tree = reading.tree;
         let mut without_agent = None;
-        let workloads = tree.at_mut(&["workloads"]).and_then(Node::as_map_mut);
-        for (name, workload) in workloads
-            .into_iter()
-            .flat_map(|workloads| workloads.iter_mut())
-        {
-            if let Some(fields) = workload
-                .as_map_mut()
-                .filter(|fields| !fields.contains_key("agent"))
-            {
-                fields.insert("agent", Node::text(""));
-                let at = || {
-                    root.entry_at(&["workloads", name])
-                        .map(|(_, workload)| workload.at)
+        if let Some(Node::Map(workloads)) = tree.at_mut(&["workloads"]) {
+            for (name, workload) in workloads.iter_mut() {
+                let Some(fields) = workload.as_map_mut() else {
+                    continue;
                 };
-                without_agent.get_or_insert_with(|| (Name::from(&**name), at()));
+                if fields.contains_key("agent") {
+                    continue;
+                }
+                fields.insert("agent", Node::text(""));
+                if without_agent.is_none() {
+                    let entry = root.entry_at(&["workloads", name]);
+                    let at = entry.map(|(_, workload)| workload.at);
+                    without_agent = Some((Name::from(&**name), at));
+                }
             }
         }
-        // The table has checked all that this could complain about.
+        // The table of fields has checked everything that can fail here.
         let state = desired_state_from_node(&tree).map_err(|error| ManifestError::Invalid {
             path: String::new(),
             message: error.to_string(),
@@ -152,18 +149,14 @@ impl Manifest {
     /// [`ManifestError::Invalid`] when a workload has no agent. Version and names are not checked
     /// here.
     pub fn into_desired_state(self) -> Result<DesiredState, ManifestError> {
-        self.without_agent
-            .map_or(Ok(self.state), |(name, location)| {
-                let (path, message) = (
-                    format!("workloads.{name}"),
-                    "missing field `agent`".to_owned(),
-                );
-                Err(ManifestError::Invalid {
-                    path,
-                    message,
-                    location,
-                })
-            })
+        let Some((name, location)) = self.without_agent else {
+            return Ok(self.state);
+        };
+        Err(ManifestError::Invalid {
+            path: format!("workloads.{name}"),
+            message: "missing field `agent`".to_owned(),
+            location,
+        })
     }
 }
 

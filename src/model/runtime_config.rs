@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 
 const SCALAR: Kind = Kind::Text(Text::Scalar);
 
-/// What podman and containerd read.
+/// The fields for podman and containerd.
 pub(super) const CONTAINER: Object = Object::named(
     "containerConfig",
     &[
@@ -30,7 +30,7 @@ pub(super) const CONTAINER: Object = Object::named(
     ],
 );
 
-/// What podman-kube reads.
+/// The fields for podman-kube.
 pub(super) const KUBE: Object = Object::named(
     "kubeConfig",
     &[
@@ -61,20 +61,20 @@ pub struct RuntimeConfig {
     read: OnceLock<Arc<ReadConfig>>,
 }
 
-/// What a `runtimeConfig` says. Each part may be wrong by itself: such a workload fails with the
-/// reason.
+/// A `runtimeConfig` after reading. Each part may be wrong by itself: such a workload fails with
+/// the reason.
 #[derive(Debug)]
 pub struct ReadConfig {
     runtime: Name,
-    /// The block; `None` without one.
+    /// The `lifecycle:` block; `None` without one.
     pub lifecycle: Result<Option<Arc<Lifecycle>>, ConfigError>,
-    /// What the engine is to run, or why it never can.
+    /// The part for the engine, or why no engine can run it.
     pub engine: Result<EngineConfig, String>,
-    /// The keys that mean nothing: engines ignore them, as other implementations do.
+    /// Unknown keys: engines ignore them, as other implementations do.
     pub unknown: Vec<UnknownKey>,
 }
 
-/// What an engine is to run, by family of engines.
+/// The part for the engine, by family of engines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EngineConfig {
     /// One container: podman, containerd.
@@ -103,7 +103,7 @@ pub struct ContainerConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeConfig {
-    /// What to play.
+    /// The Kubernetes manifest to play.
     pub manifest: String,
     /// Options of the engine itself.
     #[serde(default)]
@@ -119,7 +119,7 @@ pub struct KubeConfig {
 }
 
 impl RuntimeConfig {
-    /// What the text says for `runtime`; it is read with the first call.
+    /// Reads the text for `runtime`. The result for the first runtime is kept.
     pub(super) fn read(&self, runtime: &Name) -> Arc<ReadConfig> {
         let read = self
             .read
@@ -155,14 +155,13 @@ impl ReadConfig {
         }
     }
 
-    /// The block, when there is one that can be followed. What is wrong with another one is
-    /// reported when the workload is started.
+    /// The valid block, if there is one. Problems of an invalid one are reported when the workload
+    /// is started.
     pub fn usable_lifecycle(&self) -> Option<&Lifecycle> {
         self.lifecycle.as_ref().ok()?.as_deref()
     }
 
-    /// How the engine starts by itself again what has ended, when it does: the option or field that
-    /// says so, with its value.
+    /// Returns the option or field by which the engine restarts the workload itself.
     pub fn engine_restarts(&self) -> Option<EngineRestarts> {
         match self.engine.as_ref().ok()? {
             EngineConfig::Container(config) => {
@@ -172,19 +171,17 @@ impl ReadConfig {
         }
     }
 
-    /// Whether the workload is wanted in a pod, which `--pod` says.
+    /// Returns whether the option `--pod` puts the workload into a pod.
     pub fn joins_pod(&self) -> bool {
         let Ok(EngineConfig::Container(config)) = &self.engine else {
             return false;
         };
-        config
-            .command_options
-            .iter()
-            .any(|option| option == "--pod" || option.starts_with("--pod="))
+        let mut options = config.command_options.iter();
+        options.any(|option| option == "--pod" || option.starts_with("--pod="))
     }
 }
 
-/// What the engine starts again by itself, beside the agent.
+/// A restart policy of the engine itself, beside that of the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineRestarts {
     /// The value, such as `on-failure:5` or `Always`.
@@ -203,10 +200,12 @@ impl EngineRestarts {
 }
 
 impl ContainerConfig {
-    /// The value of `--restart` when the engine starts the container again by it.
+    /// The value of `--restart` if the engine restarts the container by it.
     pub fn restart_option(&self) -> Option<&str> {
-        self.option("--restart")
-            .filter(|policy| !["", "no", "never"].contains(policy))
+        match self.option("--restart")? {
+            "" | "no" | "never" => None,
+            policy => Some(policy),
+        }
     }
 
     /// The last value of an option such as `--pull`: in the same word or the next one.
@@ -223,7 +222,8 @@ impl ContainerConfig {
         found
     }
 
-    /// The engine would take it as an option, and the first of the arguments as image.
+    /// Checks the image. The engine would read one with a leading '-' as an option, and the first
+    /// argument as the image.
     fn checked(self) -> Result<Self, String> {
         if !self.image.is_empty() && !self.image.starts_with('-') {
             return Ok(self);
@@ -236,48 +236,40 @@ impl ContainerConfig {
 }
 
 impl KubeConfig {
-    /// Reads the text; what the manifest says is not looked at.
+    /// Reads the text without the manifest in it.
     ///
     /// # Errors
-    /// What is wrong, without values that may be secret.
+    /// The first problem, without values that may be secret.
     pub fn read(text: &str) -> Result<Self, String> {
         let read = yaml::read(text, Origin::Others);
-        read_as(
-            text,
-            read.as_ref().map(|document| &document.root),
-            &KUBE,
-            &mut Vec::new(),
-        )
+        let root = read.as_ref().map(|document| &document.root);
+        read_as(text, root, &KUBE, &mut Vec::new())
     }
 
-    /// The first pod whose containers podman starts again; without
-    /// `restartPolicy`, that is `Always`.
+    /// Returns the first pod whose containers podman restarts. Without `restartPolicy` it does so
+    /// always.
     fn restarted_pod(&self) -> Option<EngineRestarts> {
         for document in yaml::read_all(&self.manifest, Origin::Others).ok()? {
-            let text = |path: &[&str]| {
-                document
-                    .entry_at(path)
-                    .and_then(|(_, value)| value.scalar())
-            };
-            let spec: &[&str] = match text(&["kind"]) {
+            let spec: &[&str] = match document.scalar_at(&["kind"]) {
                 Some("Pod") => &["spec"],
                 Some("Deployment" | "DaemonSet" | "Job") => &["spec", "template", "spec"],
                 _ => continue,
             };
-            let policy = text(&[spec, &["restartPolicy"]].concat()).unwrap_or("Always");
+            let policy = [spec, &["restartPolicy"]].concat();
+            let policy = document.scalar_at(&policy).unwrap_or("Always");
             if policy != "Never" {
-                let pod = text(&["metadata", "name"]).unwrap_or_default().to_owned();
+                let pod = document.scalar_at(&["metadata", "name"]);
                 return Some(EngineRestarts {
                     policy: policy.to_owned(),
-                    pod: Some(pod),
+                    pod: Some(pod.unwrap_or_default().to_owned()),
                 });
             }
         }
         None
     }
 
-    /// Podman may read another manifest, but without knowing which pods it makes nobody can watch
-    /// or remove them.
+    /// Refuses a manifest that becomes too large. One that only podman can read is accepted here:
+    /// podman reports what is wrong with it.
     fn checked(self) -> Result<Self, String> {
         match yaml::read_all(&self.manifest, Origin::Others) {
             Err(error) if error.location.is_none() => Err(error.to_string()),
@@ -286,33 +278,40 @@ impl KubeConfig {
     }
 }
 
-/// What a text that was read as YAML says by the table. Gives the keys that mean nothing.
+/// Reads a YAML text by a table of fields. Adds unknown keys to `unknown`.
 fn read_as<T: DeserializeOwned>(
     text: &str,
     root: Result<&Yaml, &YamlError>,
     object: &'static Object,
     unknown: &mut Vec<UnknownKey>,
 ) -> Result<T, String> {
-    let found = root.map_err(ToString::to_string).and_then(|root| {
-        let reading = read(root, object, Rules::Engine);
-        *unknown = reading.unknown;
-        match reading.problems.into_iter().next() {
-            Some(problem) => Err(ConfigError::new(problem).to_string()),
-            None => reading
-                .tree
-                .read("runtimeConfig")
-                .map_err(|error: StateError| error.to_string()),
-        }
-    });
-    found.map_err(|error| {
-        // Without quotes, a template that was not rendered is a mapping.
-        let note = if text.contains("{{") {
-            "; templates are rendered only in workloads with 'configs'"
-        } else {
-            ""
-        };
-        without_passwords(&error) + note
-    })
+    let error = match root {
+        Ok(root) => match read_object(root, object, unknown) {
+            Ok(config) => return Ok(config),
+            Err(error) => error,
+        },
+        Err(error) => error.to_string(),
+    };
+    let mut error = without_passwords(&error);
+    // Without quotes, a template that was not rendered is a mapping.
+    if text.contains("{{") {
+        error.push_str("; templates are rendered only in workloads with 'configs'");
+    }
+    Err(error)
+}
+
+fn read_object<T: DeserializeOwned>(
+    root: &Yaml,
+    object: &'static Object,
+    unknown: &mut Vec<UnknownKey>,
+) -> Result<T, String> {
+    let reading = read(root, object, Rules::Engine);
+    *unknown = reading.unknown;
+    if let Some(problem) = reading.problems.into_iter().next() {
+        return Err(ConfigError::new(problem).to_string());
+    }
+    let config: Result<T, StateError> = reading.tree.read("runtimeConfig");
+    config.map_err(|error| error.to_string())
 }
 
 impl From<&str> for RuntimeConfig {

@@ -3,10 +3,10 @@
 //!
 //! Thread: none, plain values.
 //!
-//! This is the one reader of all YAML texts. It takes one event after the other and follows aliases
-//! by sharing the node that they stand for. So what a text takes here is bounded by its length, and
-//! by the entries that merge keys (`<<`) add. What is made of the tree is not: aliases make much of
-//! little, which is counted while they are followed.
+//! This is the one reader of all YAML texts. It takes one event after the other; an alias shares
+//! the node of its anchor. So the length of a text and the entries of its merge keys (`<<`) bound
+//! the memory of the tree. They do not bound values that are made of the tree, since aliases repeat
+//! nodes; that size is counted while aliases are followed.
 
 mod events;
 
@@ -16,38 +16,39 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::rc::Rc;
 
-/// What a YAML node counts beside its text, in bytes: about its memory, a few times over in what is
-/// made of it.
+/// Counted size of a YAML node beside its text, in bytes: about its memory, here and in the values
+/// that are made of it.
 pub(crate) const NODE_BYTES: usize = 128;
-/// Size of what others sent: some 30,000 nodes or 4 MB of text, so an agent stays below 50 MB.
+/// Counted size of a text from others, in bytes: some 30,000 nodes or 4 MB of text, so an agent
+/// stays below 50 MB.
 pub(crate) const OTHERS_MAX: usize = FOREIGN_MESSAGE_MAX;
-/// Lists and mappings may be nested this deep, which bounds every recursion over a tree.
+/// Levels of lists and mappings: bounds every recursion over a tree.
 const DEPTH_MAX: usize = 128;
-/// The key, without quotes, whose mappings are merged into the one that it is in.
+/// The key, without quotes, that merges other mappings into its own.
 const MERGE_KEY: &str = "<<";
-/// What its tag may be.
+/// The tag of a merge key, which may be left out.
 const MERGE_TAG: &str = "tag:yaml.org,2002:merge";
 
 /// One node of a YAML document. Copies share what is below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Yaml {
     pub content: Content,
-    /// Where it begins. That of an alias is where the node begins that it stands for.
+    /// Its beginning; for an alias the beginning of the anchored node.
     pub at: Location,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// What stands in quotes, or cannot be anything else.
+    /// A text, in quotes or not.
     Text(Rc<str>),
     /// Null, a number or a boolean, as written in the file.
     Plain(Plain, Rc<str>),
     List(Rc<[Yaml]>),
-    /// Keys and values in the order of the file; no key is there twice.
+    /// Keys and values in the order of the file, without duplicates.
     Map(Rc<[(Yaml, Yaml)]>),
 }
 
-/// What a scalar without quotes is taken for.
+/// The kind of a scalar without quotes that is not a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Plain {
     /// No value, `~` or `null`.
@@ -60,40 +61,41 @@ pub enum Plain {
 }
 
 impl Plain {
-    /// What `text` is without quotes, by the core schema of YAML 1.2; `None` for a text.
+    /// Classifies a scalar without quotes by the core schema of YAML 1.2; `None` for a text.
     fn of(text: &str) -> Option<Self> {
-        let number = text.strip_prefix(['+', '-']).unwrap_or(text);
-        let is_integer = |(prefix, radix): (&str, u32)| {
-            let digits = number
-                .strip_prefix(prefix)
-                .filter(|digits| !digits.starts_with(['+', '-']));
-            digits.is_some_and(|digits| u128::from_str_radix(digits, radix).is_ok())
-        };
-        let has_zeros = || {
-            number.len() > 1
-                && number.starts_with('0')
-                && number.bytes().all(|byte| byte.is_ascii_digit())
-        };
-        let is_float =
-            || number.parse().is_ok_and(f64::is_finite) && !number.starts_with(['+', '-']);
-        match (text, number) {
-            ("" | "null" | "Null" | "NULL" | "~", _) => Some(Self::Null),
-            ("true" | "True" | "TRUE" | "false" | "False" | "FALSE", _) => Some(Self::Boolean),
-            _ if has_zeros()
-                || !number.starts_with(|first: char| first.is_ascii_digit() || first == '.') =>
-            {
-                None
-            }
-            _ if [("0x", 16), ("0o", 8), ("0b", 2), ("", 10)]
-                .into_iter()
-                .any(is_integer) =>
-            {
-                Some(Self::Integer)
-            }
-            (".nan" | ".NaN" | ".NAN", _) | (_, ".inf" | ".Inf" | ".INF") => Some(Self::Float),
-            _ => is_float().then_some(Self::Float),
+        match text {
+            "" | "null" | "Null" | "NULL" | "~" => return Some(Self::Null),
+            "true" | "True" | "TRUE" | "false" | "False" | "FALSE" => return Some(Self::Boolean),
+            ".nan" | ".NaN" | ".NAN" => return Some(Self::Float),
+            _ => {}
         }
+        let number = text.strip_prefix(['+', '-']).unwrap_or(text);
+        if !number.starts_with(|first: char| first.is_ascii_digit() || first == '.') {
+            return None;
+        }
+        // A number with a leading zero, such as a telephone number, is a text.
+        if number.len() > 1 && number.starts_with('0') && number.bytes().all(|b| b.is_ascii_digit())
+        {
+            return None;
+        }
+        for (prefix, radix) in [("0x", 16), ("0o", 8), ("0b", 2), ("", 10)] {
+            if is_integer(number, prefix, radix) {
+                return Some(Self::Integer);
+            }
+        }
+        if matches!(number, ".inf" | ".Inf" | ".INF") || number.parse().is_ok_and(f64::is_finite) {
+            return Some(Self::Float);
+        }
+        None
     }
+}
+
+/// Returns whether `number` is `prefix` and digits, without a sign between them.
+fn is_integer(number: &str, prefix: &str, radix: u32) -> bool {
+    let Some(digits) = number.strip_prefix(prefix) else {
+        return false;
+    };
+    !digits.starts_with(['+', '-']) && u128::from_str_radix(digits, radix).is_ok()
 }
 
 impl Yaml {
@@ -118,7 +120,7 @@ impl Yaml {
         }
     }
 
-    /// What no two keys of a mapping have in common; `None` for lists and mappings.
+    /// The identity of a key, unique in its mapping; `None` for lists and mappings.
     fn identity(&self) -> Option<(Rc<str>, Option<Plain>)> {
         match &self.content {
             Content::Text(text) => Some((text.clone(), None)),
@@ -128,10 +130,9 @@ impl Yaml {
     }
 
     fn plain(&self) -> Option<Plain> {
-        if let Content::Plain(plain, _) = self.content {
-            Some(plain)
-        } else {
-            None
+        match self.content {
+            Content::Plain(plain, _) => Some(plain),
+            _ => None,
         }
     }
 
@@ -144,12 +145,13 @@ impl Yaml {
             .find(|(candidate, _)| candidate.scalar() == Some(key))
     }
 
-    /// The value of `key` when this is a map that has it.
+    /// The value of `key` if this is a map that has it.
     pub fn get(&self, key: &str) -> Option<&Yaml> {
-        self.entry(key).map(|(_, value)| value)
+        let (_, value) = self.entry(key)?;
+        Some(value)
     }
 
-    /// What this is, for error texts: `number 5`, `a list`.
+    /// Describes the node for error texts: `number 5`, `a list`.
     pub fn describe(&self) -> String {
         match &self.content {
             Content::Text(text) if text.chars().count() > 40 => "a text".to_owned(),
@@ -162,13 +164,20 @@ impl Yaml {
         }
     }
 
+    /// The text of the scalar that `path` leads to through maps.
+    pub(crate) fn scalar_at(&self, path: &[&str]) -> Option<&str> {
+        let (_, value) = self.entry_at(path)?;
+        value.scalar()
+    }
+
     /// The key and the value that `path` leads to through maps.
     pub fn entry_at(&self, path: &[&str]) -> Option<&(Yaml, Yaml)> {
         let (key, above) = path.split_last()?;
-        above
-            .iter()
-            .try_fold(self, |node, key| node.get(key))?
-            .entry(key)
+        let mut node = self;
+        for key in above {
+            node = node.get(key)?;
+        }
+        node.entry(key)
     }
 }
 
@@ -182,8 +191,8 @@ pub struct Location {
 impl Location {
     const BEGIN: Self = Self { line: 1, column: 1 };
 
-    /// What follows a message of the reader. It does not name the beginning, which stands for no
-    /// place as well.
+    /// The end of a message of the reader. The beginning is not named, since it also stands for
+    /// "unknown".
     fn suffix(self) -> String {
         if self == Self::BEGIN {
             String::new()
@@ -199,7 +208,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// What stands before a message about a node; nothing for the root.
+/// The path before a message about a node; empty for the root.
 pub(crate) fn prefix(path: &str) -> String {
     if path.is_empty() {
         String::new()
@@ -208,15 +217,15 @@ pub(crate) fn prefix(path: &str) -> String {
     }
 }
 
-/// The text is not YAML, has a key twice, or becomes too much.
+/// The text is not YAML, has a duplicate key, or becomes too large.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct YamlError {
-    /// What is wrong, with the line if there is one.
+    /// The message for people, with the line if there is one.
     pub message: String,
-    /// Where; `None` when the text as a whole is refused.
+    /// The place; `None` if the text as a whole is refused.
     pub location: Option<Location>,
-    /// Whether a second document begins there, where only one is read.
+    /// Whether a second document begins there although only one is expected.
     pub is_second_document: bool,
 }
 
@@ -244,15 +253,13 @@ impl YamlError {
     }
 }
 
-/// Whose text it is. What becomes of it is bounded in bytes: its texts, and [`NODE_BYTES`] for each
-/// node.
+/// The author of a text. Its counted size is bounded: its texts, and [`NODE_BYTES`] for each node.
 #[derive(Debug, Clone, Copy)]
 pub enum Origin {
-    /// A file of one's own: what aliases and the prefixes of tags add is bounded; the rest is by
-    /// its length.
+    /// The user's own file: only the size that aliases and tags add is bounded.
     Own,
-    /// A runtime configuration, or the Kubernetes manifest in one, that others sent: all of it is
-    /// bounded.
+    /// Others, who sent a runtime configuration, or the Kubernetes manifest in one: the whole size
+    /// is bounded.
     Others,
 }
 
@@ -260,17 +267,17 @@ pub enum Origin {
 #[derive(Debug, Clone)]
 pub struct Document {
     pub root: Yaml,
-    /// What it becomes when its aliases are followed, in bytes; reading it takes some 5 ns for
-    /// each.
+    /// Counted size with its aliases followed, in bytes; reading takes some 5 ns for each.
     pub(crate) size: usize,
 }
 
 /// Reads a text of one document; an empty text is null.
 ///
 /// # Errors
-/// [`YamlError`] when it is not exactly one well-formed document, or becomes too much.
+/// [`YamlError`] if it is not exactly one well-formed document, or becomes too large.
 pub fn read(text: &str, origin: Origin) -> Result<Document, YamlError> {
-    let (mut reader, mut events) = (Reader::new(origin), Events::new(text));
+    let mut reader = Reader::new(origin);
+    let mut events = Events::new(text);
     let end = match reader.document(&mut events)? {
         Some(end) => end, // It is empty.
         None => match events.next()? {
@@ -278,12 +285,12 @@ pub fn read(text: &str, origin: Origin) -> Result<Document, YamlError> {
             (_, at) => return Err(YamlError::second_document(at)),
         },
     };
-    let null = || Yaml {
+    let root = reader.roots.pop().unwrap_or_else(|| Yaml {
         content: Content::Plain(Plain::Null, "".into()),
         at: end,
-    };
+    });
     Ok(Document {
-        root: reader.roots.pop().unwrap_or_else(null),
+        root,
         size: reader.bytes,
     })
 }
@@ -291,23 +298,23 @@ pub fn read(text: &str, origin: Origin) -> Result<Document, YamlError> {
 /// Reads all documents of a text, which together are bounded.
 ///
 /// # Errors
-/// [`YamlError`] when one is not well-formed, or when they become too much.
+/// [`YamlError`] if one is not well-formed, or if they become too large.
 pub fn read_all(text: &str, origin: Origin) -> Result<Vec<Yaml>, YamlError> {
-    let (mut reader, mut events) = (Reader::new(origin), Events::new(text));
+    let mut reader = Reader::new(origin);
+    let mut events = Events::new(text);
     while reader.document(&mut events)?.is_none() {}
     Ok(reader.roots)
 }
 
 struct Reader {
     origin: Origin,
-    /// What was read so far becomes.
+    /// Counted size of the text so far, in bytes.
     bytes: usize,
-    /// What of that was added by aliases and tags.
+    /// The part of `bytes` from aliases and tags.
     added: usize,
-    /// What merging has copied. It is no part of what an alias adds: the copies stand for what was
-    /// read.
+    /// Size of the entries that merging has copied, in bytes. An alias does not add it again.
     merged: usize,
-    /// Lines that it has when it is written again; each may be indented.
+    /// Lines of the text when it is written again; each may be indented.
     lines: usize,
     /// Lists and mappings that have not ended.
     open: Vec<Open>,
@@ -317,12 +324,20 @@ struct Reader {
     roots: Vec<Yaml>,
 }
 
+/// The counted size of a part of the text.
+#[derive(Clone, Copy)]
+struct Size {
+    bytes: usize,
+    lines: usize,
+}
+
+/// A list or mapping that has not ended.
 struct Open {
     at: Location,
     anchor: Option<String>,
-    /// The bytes and lines of all that is before it.
-    before: (usize, usize),
-    /// How many levels of lists and mappings are in it.
+    /// Size of the text before it.
+    before: Size,
+    /// Levels of lists and mappings in it.
     height: usize,
     items: Items,
 }
@@ -338,9 +353,9 @@ struct OpenMap {
     entries: Vec<(Yaml, Yaml)>,
     /// The key whose value comes next.
     key: Option<Yaml>,
-    /// Whether that is a merge key.
+    /// Whether `key` is a merge key.
     is_merge: bool,
-    /// The merge key and its value; they are no entries.
+    /// The merge key and its value, which are not entries.
     merged: Option<(Yaml, Yaml)>,
 }
 
@@ -354,9 +369,28 @@ impl OpenMap {
         if is_merge && self.merged.is_none() {
             self.merged = Some((key, node));
         } else {
-            // A second merge key is found as one that is there twice.
+            // A second merge key is reported as a duplicate.
             self.entries.push((key, node));
         }
+    }
+}
+
+/// A tag of the core schema that a scalar must fit.
+struct CoreTag {
+    kinds: &'static [Plain],
+    expected: &'static str,
+}
+
+impl CoreTag {
+    fn of(tag: &str) -> Option<Self> {
+        let (kinds, expected): (&[Plain], _) = match tag.strip_prefix("tag:yaml.org,2002:")? {
+            "null" => (&[Plain::Null], "null"),
+            "bool" => (&[Plain::Boolean], "a boolean"),
+            "int" => (&[Plain::Integer], "an integer"),
+            "float" => (&[Plain::Integer, Plain::Float], "a float"),
+            _ => return None,
+        };
+        Some(Self { kinds, expected })
     }
 }
 
@@ -370,20 +404,27 @@ struct Anchored {
 
 impl Reader {
     fn new(origin: Origin) -> Self {
-        let (bytes, added, merged, lines) = (0, 0, 0, 0);
         Self {
             origin,
-            bytes,
-            added,
-            merged,
-            lines,
+            bytes: 0,
+            added: 0,
+            merged: 0,
+            lines: 0,
             open: Vec::new(),
             anchors: HashMap::new(),
             roots: Vec::new(),
         }
     }
 
-    /// Takes the events up to the end of a document, or of the text; returns where that is.
+    fn size(&self) -> Size {
+        Size {
+            bytes: self.bytes,
+            lines: self.lines,
+        }
+    }
+
+    /// Takes the events up to the end of a document. Returns the end of the text if that comes
+    /// first.
     fn document(&mut self, events: &mut Events<'_>) -> Result<Option<Location>, YamlError> {
         loop {
             let (event, at) = events.next()?;
@@ -396,12 +437,15 @@ impl Reader {
                     text,
                     is_plain,
                 } => {
-                    let before = (self.bytes, self.lines);
+                    let before = self.size();
                     let breaks = text.matches('\n').count();
                     self.spend(&properties, text.len(), 1 + breaks)?;
                     let tag = properties.tag.as_deref();
-                    let is_merge =
-                        &*text == MERGE_KEY && tag.map_or(is_plain, |tag| tag == MERGE_TAG);
+                    let may_merge = match tag {
+                        Some(tag) => tag == MERGE_TAG,
+                        None => is_plain,
+                    };
+                    let is_merge = may_merge && *text == *MERGE_KEY;
                     let content = self.scalar(tag, text, is_plain, at)?;
                     self.node(Yaml { content, at }, properties.anchor, before, 0)?;
                     if is_merge {
@@ -454,13 +498,15 @@ impl Reader {
         at: Location,
     ) -> Result<(), YamlError> {
         self.check_depth(1)?;
-        let before = (self.bytes, self.lines);
+        let before = self.size();
         self.spend(&properties, NODE_BYTES, 1)?; // Its end is an event of its own.
-        self.anchors
-            .extend(properties.anchor.clone().map(|anchor| (anchor, None)));
-        let items = match is_map {
-            true => Items::Map(OpenMap::default()),
-            false => Items::List(Vec::new()),
+        if let Some(anchor) = &properties.anchor {
+            self.anchors.insert(anchor.clone(), None);
+        }
+        let items = if is_map {
+            Items::Map(OpenMap::default())
+        } else {
+            Items::List(Vec::new())
         };
         self.open.push(Open {
             at,
@@ -481,7 +527,7 @@ impl Reader {
                 height,
             })) => {
                 self.check_depth(height)?;
-                let before = (self.bytes, self.lines);
+                let before = self.size();
                 self.count(bytes + NODE_BYTES, lines, true)?;
                 self.node(node, None, before, height)
             }
@@ -504,40 +550,36 @@ impl Reader {
         )))
     }
 
-    /// Counts a node with a text of so many bytes and lines.
+    /// Counts a node whose text has `text` bytes and `lines` lines.
     fn spend(
         &mut self,
         Properties { anchor, tag }: &Properties,
         text: usize,
         lines: usize,
     ) -> Result<(), YamlError> {
-        let tag = tag.as_ref().map_or(0, String::len);
-        self.count(
-            NODE_BYTES + anchor.as_ref().map_or(0, String::len) + text,
-            lines,
-            false,
-        )?;
-        self.count(tag, 0, true)
+        let anchor = anchor.as_deref().unwrap_or_default();
+        self.count(NODE_BYTES + anchor.len() + text, lines, false)?;
+        let tag = tag.as_deref().unwrap_or_default();
+        self.count(tag.len(), 0, true)
     }
 
+    /// Adds to the counted size; an error if that becomes too large.
     fn count(&mut self, bytes: usize, lines: usize, is_added: bool) -> Result<(), YamlError> {
-        // What a line counts for each list and mapping around it, in bytes: its indentation when it
-        // is written again.
+        // A line counts two bytes for each list and mapping around it: its indentation when it is
+        // written again.
         let indented = lines.saturating_mul(2 * self.open.len());
         let bytes = bytes.saturating_add(indented);
         self.lines = self.lines.saturating_add(lines);
         self.bytes = self.bytes.saturating_add(bytes);
-        self.added = self.added.saturating_add(if is_added { bytes } else { 0 });
+        if is_added {
+            self.added = self.added.saturating_add(bytes);
+        }
+        // Aliases and merge keys may add as much to a file as fits into a message.
         let (counted, max, longer) = match self.origin {
-            // What aliases and merge keys may add to a file: as much as fits into a message.
-            Origin::Own => (
-                self.added.saturating_add(self.merged),
-                MESSAGE_MAX,
-                " longer",
-            ),
-            Origin::Others => (self.bytes.saturating_add(self.merged), OTHERS_MAX, ""),
+            Origin::Own => (self.added, MESSAGE_MAX, " longer"),
+            Origin::Others => (self.bytes, OTHERS_MAX, ""),
         };
-        if counted <= max {
+        if counted.saturating_add(self.merged) <= max {
             return Ok(());
         }
         let when = if self.anchors.is_empty() {
@@ -551,25 +593,22 @@ impl Reader {
         )))
     }
 
-    /// Puts a node where it belongs.
+    /// Adds a complete node to the list or mapping around it, and remembers it by its anchor.
     fn node(
         &mut self,
         node: Yaml,
         anchor: Option<String>,
-        before: (usize, usize),
+        before: Size,
         height: usize,
     ) -> Result<(), YamlError> {
         if let Some(anchor) = anchor {
-            let (bytes, lines) = (self.bytes - before.0, self.lines - before.1);
-            self.anchors.insert(
-                anchor,
-                Some(Anchored {
-                    node: node.clone(),
-                    bytes,
-                    lines,
-                    height,
-                }),
-            );
+            let anchored = Anchored {
+                node: node.clone(),
+                bytes: self.bytes - before.bytes,
+                lines: self.lines - before.lines,
+                height,
+            };
+            self.anchors.insert(anchor, Some(anchored));
         }
         let Some(open) = self.open.last_mut() else {
             self.roots.push(node);
@@ -581,7 +620,7 @@ impl Reader {
                 items.push(node);
             }
             Items::Map(map) => {
-                // What is merged stands one level higher than its mapping does.
+                // The entries of a merged mapping end up one level higher.
                 let height = if map.is_merge {
                     height.saturating_sub(1)
                 } else {
@@ -594,7 +633,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The scalar that was read last is a merge key, if it is a key at all.
+    /// Marks the last scalar as a merge key, if it is a key at all.
     fn mark_merge_key(&mut self) {
         if let Some(Open {
             items: Items::Map(map),
@@ -605,10 +644,8 @@ impl Reader {
         }
     }
 
-    /// Adds to the entries of a mapping what its merge `key` names, one mapping or several: all
-    /// whose keys are not there yet. Of several mappings the first one counts. Each entry counts
-    /// again: without aliases, mappings merged into one another would be copied as often as they
-    /// are nested.
+    /// Merges the mapping or mappings of the merge `key` into `entries`; an earlier entry wins.
+    /// Each copy is counted, since nested merges copy an entry once for each level.
     fn merge(
         &mut self,
         entries: &mut Vec<(Yaml, Yaml)>,
@@ -619,10 +656,8 @@ impl Reader {
             Content::List(items) => items,
             _ => std::slice::from_ref(value),
         };
-        let mut known: HashSet<(Rc<str>, Option<Plain>)> = entries
-            .iter()
-            .filter_map(|(key, _)| key.identity())
-            .collect();
+        let keys = entries.iter().map(|(key, _)| key);
+        let mut known: HashSet<_> = keys.filter_map(Yaml::identity).collect();
         for mapping in mappings {
             let Content::Map(added) = &mapping.content else {
                 let found = mapping.describe();
@@ -636,10 +671,9 @@ impl Reader {
                 .saturating_add(NODE_BYTES.saturating_mul(added.len()));
             self.count(0, 0, false)?;
             for (key, value) in added.iter() {
-                // Keys of lists and mappings are of no use.
-                if key
-                    .identity()
-                    .is_some_and(|identity| known.insert(identity))
+                // Lists and mappings are useless as keys.
+                if let Some(identity) = key.identity()
+                    && known.insert(identity)
                 {
                     entries.push((key.clone(), value.clone()));
                 }
@@ -648,23 +682,22 @@ impl Reader {
         Ok(())
     }
 
-    /// Keys of lists and mappings are of no use, so only scalars are looked for a second time.
+    /// Refuses duplicate keys. Lists and mappings are useless as keys, so only scalars are checked.
     fn check_keys<'k>(&self, keys: impl Iterator<Item = &'k Yaml>) -> Result<(), YamlError> {
-        let mut keys: Vec<_> = keys
-            .filter_map(|key| Some((key.source()?, key.plain(), key)))
-            .collect();
-        keys.sort_by_key(|(text, plain, key)| (*text, *plain, key.at));
-        let again = keys
-            .windows(2)
-            .filter(|pair| (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1))
-            .map(|pair| pair[1].2);
-        again.min_by_key(|key| key.at).map_or(Ok(()), |key| {
-            let message = format!(
-                "duplicate entry with key \"{}\"",
-                key.scalar().unwrap_or_default()
-            );
-            Err(self.wrong(&message, key.at))
-        })
+        let mut scalars: Vec<&Yaml> = keys.filter(|key| key.source().is_some()).collect();
+        scalars.sort_by_key(|key| (key.source(), key.plain(), key.at));
+        let mut duplicate: Option<&Yaml> = None;
+        for pair in scalars.windows(2) {
+            let is_same = pair[0].content == pair[1].content;
+            if is_same && duplicate.is_none_or(|first| pair[1].at < first.at) {
+                duplicate = Some(pair[1]);
+            }
+        }
+        let Some(key) = duplicate else {
+            return Ok(());
+        };
+        let text = key.scalar().unwrap_or_default();
+        Err(self.wrong(&format!("duplicate entry with key \"{text}\""), key.at))
     }
 
     fn scalar(
@@ -674,34 +707,25 @@ impl Reader {
         is_plain: bool,
         at: Location,
     ) -> Result<Content, YamlError> {
-        let found = if is_plain || tag.is_some() {
-            Plain::of(&text)
-        } else {
-            None
+        // Without a tag of the core schema, quotes decide. A local tag (`!name value`) has no
+        // meaning here, any other one makes a text.
+        let Some(allowed) = tag.and_then(CoreTag::of) else {
+            let is_text = !is_plain || tag.is_some_and(|tag| !tag.starts_with('!'));
+            return Ok(match Plain::of(&text) {
+                Some(kind) if !is_text => Content::Plain(kind, text),
+                _ => Content::Text(text),
+            });
         };
-        let (kinds, expected): (&[Plain], _) =
-            match tag.and_then(|tag| tag.strip_prefix("tag:yaml.org,2002:")) {
-                Some("null") => (&[Plain::Null], "null"),
-                Some("bool") => (&[Plain::Boolean], "a boolean"),
-                Some("int") => (&[Plain::Integer], "an integer"),
-                Some("float") => (&[Plain::Integer, Plain::Float], "a float"),
-                // A tag of its own (`!name value`) has no meaning here.
-                _ => {
-                    let is_text = !is_plain || tag.is_some_and(|tag| !tag.starts_with('!'));
-                    let kind = found.filter(|_| !is_text);
-                    return Ok(kind.map_or_else(
-                        || Content::Text(text.clone()),
-                        |kind| Content::Plain(kind, text.clone()),
-                    ));
-                }
-            };
-        match found.filter(|kind| kinds.contains(kind)) {
-            Some(kind) => Ok(Content::Plain(kind, text)),
-            None => Err(self.wrong(&format!("invalid value, expected {expected}"), at)),
+        match Plain::of(&text) {
+            Some(kind) if allowed.kinds.contains(&kind) => Ok(Content::Plain(kind, text)),
+            _ => {
+                let expected = allowed.expected;
+                Err(self.wrong(&format!("invalid value, expected {expected}"), at))
+            }
         }
     }
 
-    /// The error of what is read now.
+    /// Returns an error with the path to the present position.
     fn wrong(&self, message: &str, at: Location) -> YamlError {
         let mut path = String::new();
         for open in &self.open {

@@ -1,5 +1,4 @@
-//! Reads YAML by the table of fields: the field tree, what is wrong, and the keys that mean
-//! nothing.
+//! Reads YAML by the table of fields: the field tree, problems, and unknown keys.
 //!
 //! Thread: none, plain functions; used by `main` of the server and of `ank`, by `server` and by the
 //! agent.
@@ -13,48 +12,47 @@ use crate::version::{API_VERSION, API_VERSION_DEPRECATED};
 use crate::yaml::{Content, Location, Plain, Yaml};
 use std::fmt;
 
-/// Unknown keys of one manifest that are warned about; more would hide the first ones.
+/// Warnings of unknown keys of one manifest; more would hide the first ones.
 pub const MANIFEST_WARNINGS_MAX: usize = 20;
 
-/// Fields whose texts have several lines, mostly of YAML, so that a mapping is easily written in
-/// their place.
+/// Fields with texts of several lines, mostly YAML. Users easily write a mapping there.
 const TEXTS_OF_LINES: [&str; 3] = ["runtimeConfig", "data", "manifest"];
 
-/// What is accepted.
+/// The kind of a document, by which it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rules {
-    /// A manifest as a server takes it: a number can stand for most texts; names are checked later.
+    /// A manifest for the server: a number can stand for most texts; names are checked later.
     Manifest,
-    /// A manifest as the JSON schema describes it; problems are worded as by its validators.
+    /// A manifest for the JSON schema: problems are worded as by its validators.
     Schema,
-    /// A complete state or a part of it: null is as good as nothing.
+    /// A complete state or a part of it: null is the same as a missing value.
     State,
-    /// What an engine reads of a `runtimeConfig`: every scalar is a text. Problems quote nothing,
-    /// it may be secret.
+    /// A `runtimeConfig` for an engine: every scalar is a text. Problems quote no values, which may
+    /// be secret.
     Engine,
-    /// A `lifecycle:` block: a key that means nothing would switch a gate off, so it is a problem.
+    /// A `lifecycle:` block: an unknown key is a problem, since a typo would disable a condition.
     Block,
 }
 
-/// What is wrong with a node.
+/// A problem of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The way to it, as in `workloads.web.files[0]`; by the rules of the schema as a JSON pointer.
+    /// Its path, as in `workloads.web.files[0]`; with [`Rules::Schema`] a JSON pointer.
     pub path: String,
     pub message: String,
     pub at: Location,
-    /// Where its key is; that of list items and of the outermost node is the node.
+    /// Place of its key; for list items and the outermost node that of the node.
     pub(crate) key_at: Location,
 }
 
-/// A key that means nothing and is ignored.
+/// An unknown key, which is ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownKey {
-    /// Where in the tree, with the key itself.
+    /// Its path in the tree, with the key itself.
     pub path: String,
-    /// The key that was probably meant.
+    /// The most similar known key.
     pub nearest: Option<&'static str>,
-    /// Where in the text.
+    /// Its place in the text.
     pub location: Option<Location>,
 }
 
@@ -64,39 +62,32 @@ impl fmt::Display for UnknownKey {
         if let Some(location) = self.location {
             write!(formatter, " at {location}")?;
         }
-        self.nearest
-            .map_or(Ok(()), |name| write!(formatter, ", did you mean '{name}'?"))
+        if let Some(name) = self.nearest {
+            write!(formatter, ", did you mean '{name}'?")?;
+        }
+        Ok(())
     }
 }
 
-/// What a document holds.
+/// The content of a document.
 #[derive(Debug, Default)]
 pub struct Reading {
-    /// All that can be read.
+    /// The readable part.
     pub tree: Node,
-    /// What is wrong, in the order of the document; at most [`MANIFEST_WARNINGS_MAX`].
+    /// Problems in the order of the document; at most [`MANIFEST_WARNINGS_MAX`].
     pub problems: Vec<Problem>,
-    /// How many more problems there are.
+    /// Number of further problems.
     pub more_problems: usize,
-    /// The first tags that have the shape of another version.
+    /// The first tags with the shape of another version: message and place.
     pub(crate) wrong_tags: Option<(String, Location)>,
-    /// Keys that mean nothing, in the order of the document; at most [`MANIFEST_WARNINGS_MAX`] of
-    /// what others sent.
+    /// Unknown keys in the order of the document; at most [`MANIFEST_WARNINGS_MAX`] of a text from
+    /// others.
     pub unknown: Vec<UnknownKey>,
 }
 
 /// Reads `root` as an `object`.
 pub fn read(root: &Yaml, object: &'static Object, rules: Rules) -> Reading {
-    read_at(
-        root,
-        &At {
-            rules,
-            key_at: root.at,
-            node: root,
-            parent: None,
-        },
-        object,
-    )
+    read_at(root, &At::top(root, rules), object)
 }
 
 /// Reads the value of `key` as an `object`.
@@ -106,17 +97,7 @@ pub(crate) fn read_part(
     object: &'static Object,
     rules: Rules,
 ) -> Option<Reading> {
-    Some(read_at(
-        root,
-        &At {
-            rules,
-            key_at: root.at,
-            node: root,
-            parent: None,
-        }
-        .optional(key)?,
-        object,
-    ))
+    Some(read_at(root, &At::top(root, rules).optional(key)?, object))
 }
 
 fn read_at(root: &Yaml, at: &At<'_>, object: &'static Object) -> Reading {
@@ -133,73 +114,110 @@ fn read_at(root: &Yaml, at: &At<'_>, object: &'static Object) -> Reading {
     }
 }
 
-/// A node and the keys and indices that lead to it, which are put together only when something is
-/// wrong.
+/// A node and the steps that lead to it, which are joined to a path only for a problem.
 struct At<'a> {
     rules: Rules,
     key_at: Location,
     node: &'a Yaml,
-    parent: Option<(&'a At<'a>, Result<&'a str, usize>)>,
+    /// The node above; `None` for the outermost one.
+    parent: Option<&'a At<'a>>,
+    step: Step<'a>,
+}
+
+/// One step of a path.
+#[derive(Clone, Copy)]
+enum Step<'a> {
+    /// To the outermost node.
+    Top,
+    Key(&'a str),
+    Index(usize),
 }
 
 impl<'a> At<'a> {
+    fn top(root: &'a Yaml, rules: Rules) -> At<'a> {
+        At {
+            rules,
+            key_at: root.at,
+            node: root,
+            parent: None,
+            step: Step::Top,
+        }
+    }
+
     fn child(&'a self, name: &'a str, (key, node): &'a (Yaml, Yaml)) -> At<'a> {
         At {
             rules: self.rules,
             key_at: key.at,
             node,
-            parent: Some((self, Ok(name))),
+            parent: Some(self),
+            step: Step::Key(name),
+        }
+    }
+
+    fn item(&'a self, index: usize, node: &'a Yaml) -> At<'a> {
+        At {
+            rules: self.rules,
+            key_at: node.at,
+            node,
+            parent: Some(self),
+            step: Step::Index(index),
         }
     }
 
     fn optional(&'a self, key: &'a str) -> Option<At<'a>> {
-        self.node.entry(key).map(|entry| self.child(key, entry))
+        let entry = self.node.entry(key)?;
+        Some(self.child(key, entry))
     }
 
-    /// The way from the outermost node, as people write it or as a JSON pointer.
+    /// Returns whether the node has an entry `key`.
+    fn has(&self, key: &str) -> bool {
+        self.node.get(key).is_some()
+    }
+
+    /// The path from the outermost node, as people write it or as a JSON pointer.
     fn path(&self, is_pointer: bool) -> String {
-        let Some((parent, link)) = &self.parent else {
-            return String::new();
+        let above = match self.parent {
+            Some(parent) => parent.path(is_pointer),
+            None => String::new(),
         };
-        let above = parent.path(is_pointer);
-        match link {
-            Ok(key) if is_pointer => {
+        match self.step {
+            Step::Top => above,
+            Step::Key(key) if is_pointer => {
                 format!("{above}/{}", key.replace('~', "~0").replace('/', "~1"))
             }
-            Err(index) if is_pointer => format!("{above}/{index}"),
-            Ok(key) if above.is_empty() => (*key).to_owned(),
-            Ok(key) => format!("{above}.{key}"),
-            Err(index) => format!("{above}[{index}]"),
+            Step::Index(index) if is_pointer => format!("{above}/{index}"),
+            Step::Key(key) if above.is_empty() => key.to_owned(),
+            Step::Key(key) => format!("{above}.{key}"),
+            Step::Index(index) => format!("{above}[{index}]"),
         }
     }
 
-    /// How to write a text of several lines where a mapping or a list stands; `None` where a text
-    /// of one line is expected.
-    fn text_below(&self) -> Option<String> {
-        let (_, Ok(key)) = self.parent.as_ref()? else {
-            return None;
-        };
-        TEXTS_OF_LINES
-            .contains(key)
-            .then(|| format!("write `{key}: |` and leave the lines below it as they are"))
+    /// Returns how to write a text of several lines in place of a mapping or a list; `None` if a
+    /// text of one line is expected.
+    fn multiline_advice(&self) -> Option<String> {
+        match self.step {
+            Step::Key(key) if TEXTS_OF_LINES.contains(&key) => Some(format!(
+                "write `{key}: |` and leave the lines below it as they are"
+            )),
+            _ => None,
+        }
     }
 
     fn problem<T>(&self, message: impl Into<String>) -> Result<T, Problem> {
-        // It may quote a value, and ends in states and logs.
-        let (path, message) = (
-            self.path(self.rules == Rules::Schema),
-            without_passwords(&message.into()),
-        );
         Err(Problem {
-            path,
-            message,
+            path: self.path(self.rules == Rules::Schema),
+            // It may quote a value, and ends in states and logs.
+            message: without_passwords(&message.into()),
             at: self.node.at,
             key_at: self.key_at,
         })
     }
 
-    /// The key is wrong, whatever its value is.
-    fn problem_of_key<T>(&self, message: impl Into<String>) -> Result<T, Problem> {
+    /// Checks the form of a key.
+    fn check_key(&self, key: &str) -> Result<(), Problem> {
+        let Err(message) = Text::Name.check(key) else {
+            return Ok(());
+        };
         self.problem(message).map_err(|problem| Problem {
             at: problem.key_at,
             ..problem
@@ -207,10 +225,18 @@ impl<'a> At<'a> {
     }
 
     fn expected<T>(&self, expected: &str) -> Result<T, Problem> {
-        self.problem(format!(
-            "{} found, expected {expected}",
-            self.node.describe()
-        ))
+        let found = self.node.describe();
+        self.problem(format!("{found} found, expected {expected}"))
+    }
+
+    /// The outermost mapping of a manifest or `runtimeConfig` may be empty.
+    fn may_be_null(&self) -> bool {
+        self.parent.is_none() && matches!(self.rules, Rules::Manifest | Rules::Engine)
+    }
+
+    /// A state may be given in part, but each item of its lists only as a whole.
+    fn is_whole(&self) -> bool {
+        self.rules != Rules::State || matches!(self.step, Step::Index(_))
     }
 }
 
@@ -221,16 +247,21 @@ struct Reader<'d> {
 }
 
 impl Reader<'_> {
-    /// Notes a problem, so that the rest is read as well.
+    /// Records a problem, so that the rest is read as well.
     fn noted<T>(&mut self, result: Result<T, Problem>) -> Option<T> {
-        result
-            .map_err(
-                |problem| match self.found.problems.len() < MANIFEST_WARNINGS_MAX {
-                    true => self.found.problems.push(problem),
-                    false => self.found.more_problems += 1,
-                },
-            )
-            .ok()
+        match result {
+            Ok(value) => return Some(value),
+            Err(problem) if self.found.problems.len() < MANIFEST_WARNINGS_MAX => {
+                self.found.problems.push(problem);
+            }
+            Err(_) => self.found.more_problems += 1,
+        }
+        None
+    }
+
+    /// Records the problem of `at` with this message.
+    fn report(&mut self, at: &At<'_>, message: impl Into<String>) {
+        self.noted::<()>(at.problem(message));
     }
 
     fn wrong_type<T>(&self, at: &At<'_>, expected: &str, schema_type: &str) -> Result<T, Problem> {
@@ -248,20 +279,19 @@ impl Reader<'_> {
     }
 
     fn missing<T>(&self, at: &At<'_>, fields: &[&str]) -> Result<T, Problem> {
-        let quoted = |mark: &str| {
-            fields
-                .iter()
-                .map(|name| format!("{mark}{name}{mark}"))
-                .collect::<Vec<_>>()
-                .join(" or ")
-        };
         match at.rules {
-            Rules::Schema => at.problem(format!("{} is a required property", quoted("\""))),
-            Rules::Block if fields.len() > 1 => at.problem(format!(
-                "at least one of {} is needed",
-                alternatives(fields)
-            )),
-            _ => at.problem(format!("missing field {}", quoted("`"))),
+            Rules::Schema => {
+                let names = fields.join("\" or \"");
+                at.problem(format!("\"{names}\" is a required property"))
+            }
+            Rules::Block if fields.len() > 1 => {
+                let names = alternatives(fields);
+                at.problem(format!("at least one of {names} is needed"))
+            }
+            _ => {
+                let names = fields.join("` or `");
+                at.problem(format!("missing field `{names}`"))
+            }
         }
     }
 
@@ -269,22 +299,18 @@ impl Reader<'_> {
         match kind {
             Kind::Text(text) => self.text(at, text),
             Kind::Choice(texts) => self.choice(at, texts),
-            Kind::Number => {
-                let number = at.node.scalar().and_then(|text| text.parse().ok());
-                number.map_or_else(
-                    || at.expected("a whole number"),
-                    |number| Ok(Node::Number(number)),
-                )
-            }
+            Kind::Number => match at.node.scalar().unwrap_or_default().parse() {
+                Ok(number) => Ok(Node::Number(number)),
+                Err(_) => at.expected("a whole number"),
+            },
             Kind::Range(lowest, highest, _) => {
-                let number = match &at.node.content {
-                    Content::Plain(Plain::Integer, text) => text.parse().ok(),
-                    _ => None,
-                };
-                match number.filter(|number| (lowest..=highest).contains(number)) {
-                    Some(number) => Ok(Node::Number(number)),
-                    None => at.expected(&format!("a whole number from {lowest} to {highest}")),
+                if let Content::Plain(Plain::Integer, text) = &at.node.content
+                    && let Ok(number) = text.parse()
+                    && (lowest..=highest).contains(&number)
+                {
+                    return Ok(Node::Number(number));
                 }
+                at.expected(&format!("a whole number from {lowest} to {highest}"))
             }
             Kind::True => match &at.node.content {
                 Content::Plain(Plain::Boolean, text) if **text == *"true" => Ok(Node::empty()),
@@ -293,10 +319,9 @@ impl Reader<'_> {
             Kind::Command => {
                 let command = self.list(at, Kind::Text(Text::Quoted))?;
                 if command.is_empty_container() {
-                    at.problem("an empty list found, expected a command")
-                } else {
-                    Ok(command)
+                    return at.problem("an empty list found, expected a command");
                 }
+                Ok(command)
             }
             Kind::Config => match &at.node.content {
                 Content::Text(text) => Ok(Node::text(&**text)),
@@ -332,54 +357,51 @@ impl Reader<'_> {
             Rules::Manifest => text != Text::Quoted,
             Rules::State | Rules::Engine => true,
         };
-        let found = any.filter(|_| takes_any || matches!(at.node.content, Content::Text(_)));
-        match (found, any) {
-            (Some(found), _) if at.rules == Rules::Schema => text
-                .check(found)
-                .or_else(|message| at.problem(message))
-                .map(|()| Node::text(found)),
-            (Some(found), _) if at.rules == Rules::Block && text.check(found).is_err() => {
-                at.expected(text.expected())
+        // First the advice, if this is not an acceptable text.
+        let advice = match any {
+            Some(found) if takes_any || matches!(at.node.content, Content::Text(_)) => {
+                return self.checked_text(at, text, found);
             }
-            (Some(found), _) => Ok(Node::text(found)),
-            (None, Some(_)) if at.node.is_null() => self.wrong_type(at, "text", "type \"string\""),
-            (None, Some(_)) => self.wrong_type(
+            Some(_) if at.node.is_null() => None,
+            Some(_) => Some("put it in quotes".to_owned()),
+            None => at.multiline_advice(),
+        };
+        match advice {
+            Some(advice) => self.wrong_type(
                 at,
-                "text (put it in quotes)",
-                "type \"string\" (put it in quotes)",
+                &format!("text ({advice})"),
+                &format!("type \"string\" ({advice})"),
             ),
-            (None, None) => match at.text_below() {
-                Some(way) => self.wrong_type(
-                    at,
-                    &format!("text ({way})"),
-                    &format!("type \"string\" ({way})"),
-                ),
-                None => self.wrong_type(at, "text", "type \"string\""),
-            },
+            None => self.wrong_type(at, "text", "type \"string\""),
+        }
+    }
+
+    /// Checks the form of a text as far as the rules want it.
+    fn checked_text(&self, at: &At<'_>, text: Text, found: &str) -> Result<Node, Problem> {
+        match (at.rules, text.check(found)) {
+            (Rules::Schema, Err(message)) => at.problem(message),
+            (Rules::Block, Err(_)) => at.expected(text.expected()),
+            _ => Ok(Node::text(found)),
         }
     }
 
     fn choice(&self, at: &At<'_>, texts: &[&str]) -> Result<Node, Problem> {
-        let text = if let Content::Text(text) = &at.node.content {
-            Some(&**text)
-        } else {
-            None
-        };
-        match (text, at.rules) {
-            (Some(text), _) if texts.contains(&text) => Ok(Node::text(text)),
-            (_, Rules::Schema) => {
-                let texts: Vec<String> = texts.iter().map(|text| format!("\"{text}\"")).collect();
-                at.problem(format!(
-                    "{} is not one of {}",
-                    json(at.node),
-                    texts.join(", ")
-                ))
+        if let Content::Text(text) = &at.node.content
+            && texts.contains(&&**text)
+        {
+            return Ok(Node::text(&**text));
+        }
+        if at.rules == Rules::Schema {
+            let found = json(at.node);
+            let texts = texts.join("\", \"");
+            return at.problem(format!("{found} is not one of \"{texts}\""));
+        }
+        let expected = alternatives(texts);
+        match &at.node.content {
+            Content::Text(text) => {
+                at.problem(format!("unknown value '{text}', expected {expected}"))
             }
-            (Some(text), _) => at.problem(format!(
-                "unknown value '{text}', expected {}",
-                alternatives(texts)
-            )),
-            (None, _) => at.expected(&alternatives(texts)),
+            _ => at.expected(&expected),
         }
     }
 
@@ -389,16 +411,10 @@ impl Reader<'_> {
         };
         let mut list = Vec::new();
         for (index, node) in items.iter().enumerate() {
-            let item = self.value(
-                &At {
-                    rules: at.rules,
-                    key_at: node.at,
-                    node,
-                    parent: Some((at, Err(index))),
-                },
-                kind,
-            );
-            list.extend(self.noted(item));
+            let item = self.value(&at.item(index, node), kind);
+            if let Some(item) = self.noted(item) {
+                list.push(item);
+            }
         }
         Ok(Node::List(list))
     }
@@ -413,108 +429,125 @@ impl Reader<'_> {
             let Some(key) = key.scalar() else {
                 // `ank apply` refuses such keys wherever they are.
                 if at.rules != Rules::Schema {
-                    self.noted::<()>(
-                        at.problem(format!("{} found as key, expected text", key.describe())),
-                    );
+                    let found = key.describe();
+                    self.report(at, format!("{found} found as key, expected text"));
                 }
                 continue;
             };
             let child = at.child(key, entry);
             if named && at.rules == Rules::Schema {
-                self.noted(
-                    Text::Name
-                        .check(key)
-                        .or_else(|message| child.problem_of_key(message)),
-                );
+                self.noted(child.check_key(key));
             }
             let value = self.value(&child, kind);
-            map.extend(self.noted(value).map(|node| (key, node)));
+            if let Some(value) = self.noted(value) {
+                map.push((key, value));
+            }
         }
         Ok(Node::map(map))
     }
 
     fn object(&mut self, at: &At<'_>, object: &'static Object) -> Result<Node, Problem> {
-        let is_top = at.parent.is_none();
         let entries: &[(Yaml, Yaml)] = match &at.node.content {
             Content::Map(entries) => entries,
-            Content::Plain(Plain::Null, _)
-                if is_top && matches!(at.rules, Rules::Manifest | Rules::Engine) =>
-            {
-                &[]
-            }
+            Content::Plain(Plain::Null, _) if at.may_be_null() => &[],
             _ => return self.wrong_type(at, "a mapping", "type \"object\""),
         };
+        // First the entries that the document has.
         let mut tree = Entries::default();
         for entry in entries {
             let (key, node) = entry;
-            let Some(key) = key
-                .scalar()
-                .filter(|_| at.rules != Rules::State || !node.is_null())
-            else {
+            let Some(key) = key.scalar() else {
                 continue;
             };
+            if at.rules == Rules::State && node.is_null() {
+                continue;
+            }
             let child = at.child(key, entry);
-            match object
-                .fields
-                .iter()
-                .find(|field| field.name == key || field.old_name == Some(key))
-            {
-                None => self.unknown(&child, key, object),
-                Some(field) if field.nullable && node.is_null() && at.rules == Rules::Engine => {}
-                // The JSON schema has new names only.
-                Some(field) if field.name != key && at.rules == Rules::Schema => {}
-                Some(field) => {
-                    let value = self.field(&child, field);
-                    tree.insert(field.name, self.noted(value).unwrap_or_default());
-                }
+            let Some(field) = object.field_in_manifest(key) else {
+                self.unknown(&child, key, object);
+                continue;
+            };
+            let is_absent = at.rules == Rules::Engine && field.nullable && node.is_null();
+            // The JSON schema has new names only.
+            let is_hidden = at.rules == Rules::Schema && field.name != key;
+            if !is_absent && !is_hidden {
+                let value = self.field(&child, field);
+                tree.insert(field.name, self.noted(value).unwrap_or_default());
             }
         }
-        // A state may be given in part, but lists only as a whole.
-        let is_whole = at.rules != Rules::State || matches!(at.parent, Some((_, Err(_))));
+        // Then what each known field requires of the others.
         for field in object.fields {
-            let (name, beside) = (field.name, |other| at.node.get(other).is_some());
-            if let Some(old) = field.old_name.filter(|old| beside(old) && beside(name)) {
-                self.noted::<()>(at.problem(format!(
-                    "duplicate field `{name}` (`{old}` is its old name)"
-                )));
-            }
-            if !tree.contains_key(name) {
-                match field.old_name.filter(|old| beside(old)) {
-                    // It is there, and only the JSON schema does not know its old name.
-                    Some(old) => {
-                        let text = format!(
-                            "\"{name}\" is a required property (\"{old}\" is its old name, rename it)"
-                        );
-                        self.noted::<()>(at.problem(text));
-                    }
-                    None if is_whole && field.required => {
-                        _ = self.noted::<()>(self.missing(at, &[name]))
-                    }
-                    None => {}
-                }
-                tree.extend(
-                    field
-                        .default()
-                        .filter(|_| at.rules == Rules::Block)
-                        .map(|node| (name.into(), node)),
+            if let Some(old) = field.old_name
+                && at.has(old)
+                && at.has(field.name)
+            {
+                let name = field.name;
+                self.report(
+                    at,
+                    format!("duplicate field `{name}` (`{old}` is its old name)"),
                 );
-            } else if let Some(other) = field.not_with.filter(|other| beside(other)) {
-                let text = format!("it means nothing together with '{other}'; leave it out");
-                self.noted::<()>(at.optional(name).map_or(Ok(()), |at| at.problem(text)));
-            } else if let Some(other) = field.needs.filter(|other| !beside(other)) {
-                self.noted::<()>(self.missing(at, &[other]));
+            }
+            if tree.contains_key(field.name) {
+                self.check_companions(at, field);
+                continue;
+            }
+            self.check_missing(at, field);
+            if at.rules == Rules::Block
+                && let Some(default) = field.default()
+            {
+                tree.insert(field.name, default);
             }
         }
-        let is_empty =
-            |node: &Yaml| matches!(&node.content, Content::Map(entries) if entries.is_empty());
-        let is_missing = |name: &&str| at.node.get(name).is_none_or(is_empty);
-        if is_whole && !object.any_of.is_empty() && object.any_of.iter().all(is_missing) {
+        // Finally the groups of fields of which one is needed.
+        self.check_groups(at, object)?;
+        Ok(Node::Map(tree))
+    }
+
+    /// Reports a field without value if it is required.
+    fn check_missing(&mut self, at: &At<'_>, field: &Field) {
+        let name = field.name;
+        match field.old_name {
+            // It has its old name, which only the JSON schema does not know.
+            Some(old) if at.has(old) => {
+                let message = format!(
+                    "\"{name}\" is a required property (\"{old}\" is its old name, rename it)"
+                );
+                self.report(at, message);
+            }
+            _ if at.is_whole() && field.required => {
+                self.noted::<()>(self.missing(at, &[name]));
+            }
+            _ => {}
+        }
+    }
+
+    /// Reports a field that must not be beside another one, or lacks one that it needs.
+    fn check_companions(&mut self, at: &At<'_>, field: &Field) {
+        if let Some(other) = field.not_with
+            && at.has(other)
+        {
+            if let Some(at) = at.optional(field.name) {
+                let message = format!("it means nothing together with '{other}'; leave it out");
+                self.report(&at, message);
+            }
+            return;
+        }
+        if let Some(other) = field.needs
+            && !at.has(other)
+        {
+            self.noted::<()>(self.missing(at, &[other]));
+        }
+    }
+
+    fn check_groups(&self, at: &At<'_>, object: &Object) -> Result<(), Problem> {
+        let is_missing = |name: &&str| match at.node.get(name) {
+            Some(node) => matches!(&node.content, Content::Map(entries) if entries.is_empty()),
+            None => true,
+        };
+        if at.is_whole() && !object.any_of.is_empty() && object.any_of.iter().all(is_missing) {
             return self.missing(at, object.any_of);
         }
-        let mut found = object
-            .one_of
-            .iter()
-            .filter(|name| at.node.get(name).is_some());
+        let mut found = object.one_of.iter().filter(|name| at.has(name));
         match (found.next(), found.next()) {
             (None, _) if !object.one_of.is_empty() => {
                 at.problem(format!("one of {} is needed", alternatives(object.one_of)))
@@ -522,23 +555,25 @@ impl Reader<'_> {
             (Some(first), Some(second)) => at.problem(format!(
                 "'{first}' and '{second}' are both there, only one can be"
             )),
-            _ => Ok(Node::Map(tree)),
+            _ => Ok(()),
         }
     }
 
     fn field(&mut self, at: &At<'_>, field: &Field) -> Result<Node, Problem> {
         let null_is_empty = match (at.rules, field.kind) {
             (Rules::Manifest, Kind::Object(_)) => true,
-            // In later versions it is an error, which shows where something was forgotten.
+            // In later versions it is an error, since the value was probably forgotten.
             (Rules::Manifest, Kind::Tags | Kind::List(_) | Kind::Map(_) | Kind::Named(_)) => {
                 field.nullable || self.version == Some(API_VERSION_DEPRECATED)
             }
             _ => field.nullable,
         };
+        if !null_is_empty || !at.node.is_null() {
+            return self.value(at, field.kind);
+        }
         match field.kind {
-            Kind::List(_) if null_is_empty && at.node.is_null() => Ok(Node::List(Vec::new())),
-            _ if null_is_empty && at.node.is_null() => Ok(Node::empty()),
-            kind => self.value(at, kind),
+            Kind::List(_) => Ok(Node::List(Vec::new())),
+            _ => Ok(Node::empty()),
         }
     }
 
@@ -550,34 +585,35 @@ impl Reader<'_> {
             return self.missing(at, &[TYPE]);
         };
         let chosen = self.choice(&tag, &Kind::OneOf(objects).texts())?;
-        let object = objects
-            .iter()
-            .find(|object| object.tag() == chosen.as_text());
-        object.map_or(Ok(chosen), |object| self.object(at, object))
+        for object in objects {
+            if object.tag() == chosen.as_text() {
+                return self.object(at, object);
+            }
+        }
+        Ok(chosen)
     }
 
-    /// Tags as a mapping, or as the list of entries that a manifest of the deprecated version has.
+    /// Reads tags: a mapping, or a list of entries in a manifest of the deprecated version.
     fn tags(&mut self, at: &At<'_>) -> Result<Node, Problem> {
-        let version = self
-            .version
-            .filter(|_| at.rules == Rules::Manifest)
-            .unwrap_or_default();
-        let (found, is_list) = match at.node.content {
-            Content::Map(_) => ("mapping", false),
-            Content::List(_) => ("sequence", true),
-            _ => ("a scalar", false),
+        let version = match self.version {
+            Some(version) if at.rules == Rules::Manifest => version,
+            _ => "",
+        };
+        let found = match at.node.content {
+            Content::Map(_) => "mapping",
+            Content::List(_) => "sequence",
+            _ => "a scalar",
         };
         let required = match version {
             API_VERSION if found != "mapping" => "mapping (key-value pairs)",
-            API_VERSION_DEPRECATED if !is_list => "sequence (list of key-value entries)",
-            _ if is_list && at.rules == Rules::Manifest => return self.tag_list(at),
+            API_VERSION_DEPRECATED if found != "sequence" => "sequence (list of key-value entries)",
+            _ if found == "sequence" && at.rules == Rules::Manifest => return self.tag_list(at),
             _ => return self.map(at, Kind::Text(Text::Quoted), false),
         };
-        let above = at
-            .parent
-            .as_ref()
-            .and_then(|(workload, _)| workload.parent.as_ref());
-        let workload = above.map_or("", |(_, name)| name.unwrap_or_default());
+        let workload = match at.parent.map(|workload| workload.step) {
+            Some(Step::Key(name)) => name,
+            _ => "",
+        };
         let message = format!(
             "For API version '{version}', tags must be specified as a {required}. Found tags as {found} for workload \
              '{workload}'."
@@ -588,38 +624,45 @@ impl Reader<'_> {
 
     fn tag_list(&mut self, at: &At<'_>) -> Result<Node, Problem> {
         let tags = self.list(at, Kind::Object(&TAG))?;
-        let field = |tag: &Node, name| tag.get(name).and_then(Node::as_text).map(str::to_owned);
-        let tags = tags.as_list().unwrap_or_default().iter();
-        Ok(Node::map(tags.filter_map(|tag| {
-            Some((field(tag, "key")?, Node::text(field(tag, "value")?)))
-        })))
+        let mut map = Vec::new();
+        for tag in tags.as_list().unwrap_or_default() {
+            if let Some(Node::Text(key)) = tag.get("key")
+                && let Some(Node::Text(value)) = tag.get("value")
+            {
+                map.push((key.to_string(), Node::Text(value.clone())));
+            }
+        }
+        Ok(Node::map(map))
     }
 
-    /// At the top of a complete state a wrong key would mean that the whole state is deleted,
-    /// elsewhere it is just not used. Keys that begin with `x-` are for others.
+    /// Records an unknown key. In a `lifecycle:` block it is a problem, and also at the top of a
+    /// complete state, where a typo would delete the whole state. Otherwise it is only ignored.
+    /// Keys that begin with `x-` are for others.
     fn unknown(&mut self, at: &At<'_>, key: &str, object: &'static Object) {
-        let known = || {
-            object
-                .fields
-                .iter()
-                .flat_map(|field| [Some(field.name), field.old_name])
-                .flatten()
-        };
-        let nearest = nearest(key, known());
-        let is_at_top = at
-            .parent
-            .as_ref()
-            .is_some_and(|(above, _)| above.parent.is_none());
+        let known = object.names_in_manifest();
+        let nearest = nearest(key, known.iter().copied());
+        let is_at_top = at.parent.is_some_and(|above| above.parent.is_none());
         if at.rules == Rules::State && is_at_top {
-            let meant =
-                nearest.map_or_else(String::new, |name| format!(" (did you mean '{name}'?)"));
-            self.noted::<()>(at.problem(format!("unknown key{meant}")));
-        } else if key.starts_with("x-") {
-        } else if at.rules == Rules::Block {
-            let all = || format!("; known are {}", known().collect::<Vec<_>>().join(", "));
-            let meant = nearest.map_or_else(all, |name| format!(", did you mean '{name}'?"));
-            self.noted::<()>(at.problem(format!("unknown key{meant}")));
-        } else if at.rules != Rules::Engine || self.found.unknown.len() < MANIFEST_WARNINGS_MAX {
+            let message = match nearest {
+                Some(name) => format!("unknown key (did you mean '{name}'?)"),
+                None => "unknown key".to_owned(),
+            };
+            self.report(at, message);
+            return;
+        }
+        if key.starts_with("x-") {
+            return;
+        }
+        if at.rules == Rules::Block {
+            let message = match nearest {
+                Some(name) => format!("unknown key, did you mean '{name}'?"),
+                None => format!("unknown key; known are {}", known.join(", ")),
+            };
+            self.report(at, message);
+            return;
+        }
+        // The text of an engine may come from others and have any number of them.
+        if at.rules != Rules::Engine || self.found.unknown.len() < MANIFEST_WARNINGS_MAX {
             self.found.unknown.push(UnknownKey {
                 path: at.path(false),
                 nearest,
@@ -629,7 +672,7 @@ impl Reader<'_> {
     }
 }
 
-/// A value as a validator shows it; lists and mappings by their kind only.
+/// Formats a value as validators do; lists and mappings by their kind only.
 fn json(node: &Yaml) -> String {
     match &node.content {
         Content::Text(text) => format!("\"{text}\""),

@@ -1,4 +1,4 @@
-//! Which fields the state has, and what each may hold.
+//! The fields of the state and their kinds.
 //!
 //! Thread: none, plain values and functions.
 
@@ -18,8 +18,8 @@ pub const COMPLETE_STATE: Object = Object::new(&[
     Field::new("effectiveState", Kind::Object(&STATE)),
 ]);
 
-/// Parts of the state that a server sends only where a mask of a read begins with their name.
-/// Nothing of them can be set.
+/// Parts of the state that a server sends only if a mask of the read begins with their name. They
+/// cannot be set.
 pub const PARTS_ON_REQUEST: &[&str] = &["modes", "timings", "updates", "usage", "warning"];
 
 /// A manifest; `desiredState` and `effectiveState` look the same.
@@ -105,8 +105,8 @@ const STATUS: Object = Object::new(&[
     Field::new("freeMemory", Kind::Number),
 ]);
 
-/// The states of workloads, by agent, workload and id. They are no part of [`COMPLETE_STATE`],
-/// since nobody can set them: whatever a file has there is not used.
+/// The states of workloads, by agent, workload and id. They are not part of [`COMPLETE_STATE`],
+/// since they cannot be set: a file with them is accepted, and they are ignored.
 const WORKLOAD_STATES: Kind = Kind::Map(&Kind::Map(&Kind::Map(&Kind::Object(&EXECUTION_STATE))));
 
 const EXECUTION_STATE: Object = Object::new(&[
@@ -119,7 +119,7 @@ const EXECUTION_STATE: Object = Object::new(&[
 
 const WORKLOAD_STATES_NAME: &str = "workloadStates";
 
-/// What a field of the complete state holds, for masks.
+/// The kind of a field of the complete state, for masks.
 fn kind_of(field: &Field) -> Kind {
     if field.name == WORKLOAD_STATES_NAME {
         WORKLOAD_STATES
@@ -128,7 +128,7 @@ fn kind_of(field: &Field) -> Kind {
     }
 }
 
-/// Why a field, given by its parts, can never have a value; `None` when some state has one there.
+/// Returns why a field, given by its parts, can never have a value; `None` if it can.
 pub fn has_no_value(path: &[&str]) -> Option<String> {
     if let Some(reason) = selects_nothing(path) {
         return Some(reason);
@@ -137,21 +137,24 @@ pub fn has_no_value(path: &[&str]) -> Option<String> {
         return None;
     }
     let mask = path.join(".");
-    let whole = (1..=LEVELS_MAX).find_map(|missing| with_levels(path, missing));
-    Some(match whole {
-        Some(whole) => format!(
-            "'{mask}' is a group of fields and has no value; write '{}'",
-            whole.join(".")
-        ),
-        None => format!("'{mask}' is a group of fields or a list and has no value"),
-    })
+    for missing in 1..=LEVELS_MAX {
+        if let Some(whole) = with_levels(path, missing) {
+            let whole = whole.join(".");
+            return Some(format!(
+                "'{mask}' is a group of fields and has no value; write '{whole}'"
+            ));
+        }
+    }
+    Some(format!(
+        "'{mask}' is a group of fields or a list and has no value"
+    ))
 }
 
-/// Levels of names that are left out at most: agent, workload and id.
+/// Levels of names that a user may have left out: agent, workload and id.
 const LEVELS_MAX: usize = 3;
 
-/// The field with wildcards for so many names that are missing before its last part; `None` when it
-/// has no value either.
+/// Returns the field with `missing` wildcards before its last part; `None` if it has no value
+/// either.
 fn with_levels<'p>(path: &[&'p str], missing: usize) -> Option<Vec<&'p str>> {
     let (last, above) = path.split_last()?;
     let mut whole = above.to_vec();
@@ -164,12 +167,14 @@ fn with_levels<'p>(path: &[&'p str], missing: usize) -> Option<Vec<&'p str>> {
             _ => return None,
         };
     }
-    let is_field = matches!(kind, Kind::Object(_)) && holds_value(kind, &[last]);
+    if !matches!(kind, Kind::Object(_)) || !holds_value(kind, &[last]) {
+        return None;
+    }
     whole.push(last);
-    is_field.then_some(whole)
+    Some(whole)
 }
 
-/// Whether there can be a value below something of this kind.
+/// Returns whether a node of this kind can have a value at `path`.
 fn holds_value(kind: Kind, path: &[&str]) -> bool {
     let Some((part, below)) = path.split_first() else {
         return !matches!(
@@ -184,11 +189,13 @@ fn holds_value(kind: Kind, path: &[&str]) -> bool {
     };
     match kind {
         Kind::Object(object) => {
-            let mut named = object
-                .fields
-                .iter()
-                .filter(|field| *part == WILDCARD || *part == field.name);
-            named.any(|field| holds_value(kind_of(field), below))
+            for field in object.fields {
+                let is_named = *part == WILDCARD || *part == field.name;
+                if is_named && holds_value(kind_of(field), below) {
+                    return true;
+                }
+            }
+            false
         }
         Kind::Map(kind) | Kind::Named(kind) => holds_value(*kind, below),
         Kind::Tags => below.is_empty(),
@@ -197,8 +204,7 @@ fn holds_value(kind: Kind, path: &[&str]) -> bool {
     }
 }
 
-/// Why a field mask, given by its parts, can never select anything; `None` when some state has the
-/// field.
+/// Returns why a field mask, given by its parts, can never select anything; `None` if it can.
 pub fn selects_nothing(path: &[&str]) -> Option<String> {
     if let [WORKLOAD_STATES_NAME, agent, workload, field] = path
         && EXECUTION_STATE.field(field).is_some()
@@ -211,7 +217,7 @@ pub fn selects_nothing(path: &[&str]) -> Option<String> {
     let mut kind = Kind::Object(&COMPLETE_STATE);
     for (depth, part) in path.iter().enumerate() {
         let known = match kind {
-            // Below each of its fields are others.
+            // Each of its fields has others below it.
             Kind::Object(_) if *part == WILDCARD => return None,
             Kind::Object(object) => match object.field(part) {
                 Some(field) => {
