@@ -367,7 +367,8 @@ impl WorkloadStates {
         let mut agents = Vec::new();
         for of_agent in all.chunk_by(|(one, _), (next, _)| one.agent == next.agent) {
             let mut workloads = Vec::new();
-            for of_workload in of_agent.chunk_by(|(one, _), (next, _)| one.workload == next.workload)
+            for of_workload in
+                of_agent.chunk_by(|(one, _), (next, _)| one.workload == next.workload)
             {
                 let ids = of_workload
                     .iter()

@@ -1,9 +1,9 @@
-//! The `lifecycle:` block of a runtime configuration: when a workload may run, counts as ready, as
-//! alive and as gone, how often it is started again, and how far a start is prepared.
+//! The `lifecycle:` block of a runtime configuration: conditions, the checks ready, alive and gone,
+//! limits of restarts, prepared starts, and guarded updates.
 //!
 //! Thread: none, plain values; read by `main` of `ank`, by `server` and by the agent.
 //!
-//! A typo must not switch a safety gate off, so an unknown key is an error with its place.
+//! A typo must not disable a condition, so an unknown key is an error with its place.
 
 use super::fields::reader::{Problem, Rules, read_part};
 use super::fields::{Field, Kind, Object, Text};
@@ -26,37 +26,31 @@ pub const KEY: &str = "lifecycle";
 /// A checked block.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct Lifecycle {
-    /// Whether the workload is relevant on its node; evaluated when the agent starts and on
+    /// The condition for being relevant on its node; evaluated when the agent starts and on
     /// updates.
     pub activation: Option<Condition>,
-    /// What must hold for it to run, all the time.
+    /// The condition for running, evaluated all the time.
     pub precondition: Option<Condition>,
-    /// When its dependents may start.
+    /// The check that must pass before its dependents start.
     pub ready: Option<Ready>,
-    /// Whether it still works.
+    /// The check of a running workload.
     pub alive: Option<Alive>,
-    /// The check that must fail before it counts as removed.
+    /// The check that must fail before the workload is reported as removed.
     pub gone: Option<Gone>,
-    /// How often it is started again.
+    /// Limits of its restarts.
     pub restart: Option<Restart>,
-    /// How far its start is prepared while it waits; the agent's setting without it.
+    /// How far its start is prepared; without it the agent's setting applies.
     pub prepare: Option<PrepareLevel>,
-    /// How an update to it is staged and judged.
+    /// How an update to it is staged and evaluated.
     pub update: Option<Update>,
 }
 
 impl Lifecycle {
-    /// Whether the engine must give the workload a notify socket.
+    /// Returns whether the engine must give the workload a notify socket.
     pub fn wants_notify(&self) -> bool {
-        let ready = self
-            .ready
-            .as_ref()
-            .is_some_and(|ready| ready.check == Check::Notify);
-        ready
-            || self
-                .alive
-                .as_ref()
-                .is_some_and(|alive| alive.check == Check::Notify)
+        let ready = self.ready.as_ref().map(|ready| &ready.check);
+        let alive = self.alive.as_ref().map(|alive| &alive.check);
+        ready == Some(&Check::Notify) || alive == Some(&Check::Notify)
     }
 }
 
@@ -70,22 +64,17 @@ pub enum Check {
     Exec(Vec<String>),
     /// A connection to a port can be made.
     Tcp {
-        /// Where; the workload itself unless said otherwise.
         #[serde(deserialize_with = "address")]
         host: IpAddr,
-        /// Which port.
         port: u16,
     },
-    /// A request is answered.
+    /// An HTTP request gets a response.
     Http {
-        /// Where; the workload itself unless said otherwise.
         #[serde(deserialize_with = "address")]
         host: IpAddr,
-        /// Which port.
         port: u16,
-        /// Which path is requested.
         path: String,
-        /// The status that counts; any from 200 to 399 without it.
+        /// The expected status; any from 200 to 399 without it.
         status: Option<u16>,
     },
     /// A connection to a Unix domain socket of the node can be made.
@@ -112,98 +101,92 @@ impl fmt::Display for Check {
     }
 }
 
-/// How a check is repeated.
+/// The times of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pace {
-    /// Before the first one.
+    /// Delay before the first probe.
     #[serde(rename = "initialDelayMs", deserialize_with = "milliseconds", default)]
     pub initial_delay: Duration,
-    /// From the end of one to the next.
+    /// Delay from the end of one probe to the next.
     #[serde(rename = "periodMs", deserialize_with = "milliseconds")]
     pub period: Duration,
-    /// Longest wait for one.
+    /// Longest duration of a probe.
     #[serde(rename = "timeoutMs", deserialize_with = "milliseconds")]
     pub timeout: Duration,
 }
 
-/// When dependents may start.
+/// The check that must pass before dependents start.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ready {
-    /// What must hold.
     #[serde(flatten)]
     pub check: Check,
-    /// How it is repeated.
     #[serde(flatten)]
     pub pace: Pace,
-    /// How often in a row it must hold.
+    /// Number of successful probes in a row.
     pub success_threshold: u32,
-    /// `None` waits for ever.
+    /// `None` waits forever.
     #[serde(rename = "deadlineMs", deserialize_with = "milliseconds_or_none")]
     pub deadline: Option<Duration>,
-    /// What follows when it is over.
+    /// Reaction to a missed deadline.
     #[serde(default)]
     pub on_deadline: OnDeadline,
 }
 
 named_enum! {
-    /// What follows from a missed deadline.
+    /// Reaction to a missed deadline of the check `ready`.
     #[derive(Default)]
     OnDeadline {
-        /// The start failed.
+        /// The start has failed.
         #[default]
         Fail = "FAIL",
-        /// Probing goes on.
+        /// Probing continues.
         Wait = "WAIT",
     }
 }
 
-/// Whether it still works.
+/// The check of a running workload.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Alive {
-    /// What must hold.
     #[serde(flatten)]
     pub check: Check,
-    /// How it is repeated.
     #[serde(flatten)]
     pub pace: Pace,
-    /// How often in a row it must fail.
+    /// Number of failed probes in a row.
     pub failure_threshold: u32,
-    /// What follows then.
+    /// Reaction to that many failed probes.
     #[serde(default)]
     pub action: AliveAction,
 }
 
 named_enum! {
-    /// What follows when it does not work any more.
+    /// Reaction to a failed check `alive`.
     #[derive(Default)]
     AliveAction {
-        /// It is stopped and has failed; its restart policy decides.
+        /// The workload is stopped and has failed; its restart policy applies.
         #[default]
         Restart = "RESTART",
-        /// It is only reported.
+        /// The failure is only reported.
         Report = "REPORT",
     }
 }
 
-/// When it counts as removed.
+/// The check that must fail before the workload is reported as removed.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Gone {
-    /// What must fail.
     #[serde(flatten)]
     pub check: Check,
-    /// How it is repeated.
     #[serde(flatten)]
     pub pace: Pace,
-    /// When the delete counts as failed; `None` never.
+    /// Time after which the delete has failed; `None` is never.
     #[serde(rename = "deadlineMs", deserialize_with = "milliseconds_or_none")]
     pub deadline: Option<Duration>,
 }
 
-/// How often it is started again.
+/// Limits of restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Restart {
@@ -213,18 +196,18 @@ pub struct Restart {
     /// Bound of all delays.
     #[serde(rename = "backoffMaxMs", deserialize_with = "milliseconds")]
     pub backoff_max: Duration,
-    /// Starts without success in a row; `None` has no limit.
+    /// Restarts in a row that do not succeed; `None` has no limit.
     pub max_restarts: Option<u32>,
-    /// Being ready for this long begins a new count.
+    /// Time of being ready that resets the count.
     #[serde(rename = "windowMs", deserialize_with = "milliseconds")]
     pub window: Duration,
 }
 
 named_enum! {
-    /// What follows from an update that failed, the strictest first.
+    /// Reaction to a failed update, the strictest first.
     #[derive(Default)]
     OnFailure {
-        /// What was before is desired again.
+        /// The update is rolled back.
         Rollback = "ROLLBACK",
         /// The update stays.
         #[default]
@@ -232,43 +215,42 @@ named_enum! {
     }
 }
 
-/// How an instance is judged.
+/// The health window of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Terms {
-    /// It is healthy when it ran for so long, or has succeeded so long ago.
+    /// Time of running, or since success, after which the instance is healthy.
     #[serde(rename = "healthyMs", deserialize_with = "milliseconds")]
     pub healthy: Duration,
-    /// It has failed when it was not healthy for so long.
+    /// Time after which an instance that is not healthy has failed.
     #[serde(rename = "deadlineMs", deserialize_with = "milliseconds")]
     pub deadline: Duration,
 }
 
 impl Default for Terms {
     fn default() -> Self {
-        let (healthy, deadline) = (UPDATE_HEALTHY_MS, UPDATE_DEADLINE_MS);
         Self {
-            healthy: Duration::from_millis(healthy),
-            deadline: Duration::from_millis(deadline),
+            healthy: Duration::from_millis(UPDATE_HEALTHY_MS),
+            deadline: Duration::from_millis(UPDATE_DEADLINE_MS),
         }
     }
 }
 
-/// How an update is staged, when it may be carried out, and how it is judged.
+/// How an update is staged, switched and evaluated.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Update {
-    /// What is prepared before old instances are stopped.
+    /// How far new instances are prepared before old ones are stopped.
     pub stage: PrepareLevel,
-    /// What must hold for the update to be carried out.
+    /// The condition for the switch.
     pub when: Option<Condition>,
     #[serde(flatten)]
     pub terms: Terms,
-    /// What follows when it fails; `None` leaves that to the server's settings.
+    /// Reaction to its failure; `None` leaves that to the server's settings.
     pub on_failure: Option<OnFailure>,
 }
 
-/// Entries that must all hold.
+/// A condition: all its entries must be met.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
@@ -282,16 +264,14 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// The paths it is about.
+    /// The paths of all entries.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
-        self.path_exists
-            .iter()
-            .chain(&self.path_missing)
-            .map(String::as_str)
+        let paths = self.path_exists.iter().chain(&self.path_missing);
+        paths.map(String::as_str)
     }
 
-    /// The first entry that does not hold, as text; `None` when all hold. `exists` is `None` for a
-    /// path that does not answer, which does not hold either.
+    /// Returns the first unmet entry as text; `None` if all are met. `exists` returns `None` for a
+    /// path that does not respond, which is unmet as well.
     pub fn unmet(
         &self,
         exists: impl Fn(&str) -> Option<bool>,
@@ -309,26 +289,26 @@ impl Condition {
                 None => return Some(format!("{path} does not answer")),
             }
         }
-        let wrong = self
-            .tags
-            .iter()
-            .find(|(key, value)| tags.get(*key) != Some(*value))?;
-        Some(match tags.get(wrong.0) {
-            Some(other) => format!("tag {} is '{other}', not '{}'", wrong.0, wrong.1),
-            None => format!("the agent has no tag {}", wrong.0),
-        })
+        for (key, value) in &self.tags {
+            match tags.get(key) {
+                Some(found) if found == value => {}
+                Some(other) => return Some(format!("tag {key} is '{other}', not '{value}'")),
+                None => return Some(format!("the agent has no tag {key}")),
+            }
+        }
+        None
     }
 }
 
-/// A runtime configuration, or the block in it, is wrong.
+/// An error in a runtime configuration or in its `lifecycle:` block.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{message}{}", prefix(path), location.map_or_else(String::new, |at| format!(" ({at} of runtimeConfig)")))]
 pub struct ConfigError {
-    /// Path of the field, empty when the text cannot be read at all.
+    /// Path of the field; empty if the text cannot be read at all.
     pub(crate) path: String,
-    /// What is wrong, with a suggestion where there is one.
+    /// The message, with a suggestion if there is one.
     pub(crate) message: String,
-    /// Where in the runtime configuration.
+    /// Place in the runtime configuration.
     pub location: Option<Location>,
 }
 
@@ -347,6 +327,24 @@ impl ConfigError {
             location: Some(key_at),
         }
     }
+
+    /// The error of the text as a whole.
+    fn of_text(message: &str, location: Option<Location>) -> Self {
+        Self {
+            path: String::new(),
+            message: message.to_owned(),
+            location,
+        }
+    }
+
+    /// The error of the node at `path`.
+    fn of_node(root: &Yaml, path: &[&str], message: &str) -> Self {
+        Self {
+            path: path.join("."),
+            message: message.to_owned(),
+            location: root.entry_at(path).map(|(key, _)| key.at),
+        }
+    }
 }
 
 // ----------------------------------------------------------------- its fields
@@ -355,15 +353,15 @@ impl ConfigError {
 const DAY_MS: u64 = 24 * 3600 * 1000;
 /// Shortest period and timeout of a check, in milliseconds. Faster ones would only cost.
 const PERIOD_LOWEST_MS: u64 = 50;
-/// Longest timeout of a check, in milliseconds: it keeps a socket or a process of the engine. A
-/// watchdog that a workload notifies may have any.
+/// Longest timeout of a probe, in milliseconds: it occupies a socket or a process of the engine.
+/// Only the watchdog of `notify` may have a longer one.
 const TIMEOUT_MAX_MS: u64 = 60_000;
 /// Shortest first delay of restarts, in milliseconds. A container needs about that long to start.
 const BACKOFF_LOWEST_MS: u64 = 100;
-/// So long a new instance must run unless its block says something else, in milliseconds.
+/// Default time that a new instance must run to be healthy, in milliseconds.
 const UPDATE_HEALTHY_MS: u64 = 10_000;
-/// So long it may take until it is healthy, likewise: an image of some hundred MB may have to be
-/// pulled.
+/// Default deadline of a new instance, in milliseconds: the pull of an image of some hundred MB may
+/// be part of it.
 const UPDATE_DEADLINE_MS: u64 = 120_000;
 
 pub(super) const FIELD: Field = Field::new(KEY, Kind::Object(&BLOCK));
@@ -412,7 +410,7 @@ const fn timeout(highest: u64) -> Field {
     number("timeoutMs", PERIOD_LOWEST_MS, highest, 1000)
 }
 
-/// With `notify` nothing is probed, so this means nothing then.
+/// A field for probes. The check `notify` has none, so both exclude each other.
 const fn probed(field: Field) -> Field {
     Field {
         not_with: Some(NOTIFY.name),
@@ -472,7 +470,7 @@ const ALIVE: Object = Object {
             Field {
                 needs: Some("timeoutMs"),
                 ..NOTIFY
-            }, // There is no time that suits many.
+            }, // No default would suit most workloads.
             EXEC,
             TCP,
             HTTP,
@@ -531,21 +529,20 @@ const UPDATE: Object = Object::named(
 
 // --------------------------------------------------------------- reading it
 
-/// Reads the block of a runtime configuration; `None` when it has none, or the runtime is not one
-/// that has it.
+/// Reads the block of a runtime configuration; `None` if there is none, or for an unknown runtime.
 ///
 /// # Errors
-/// The first thing that is not as it should be.
+/// The first problem.
 // [impl->swdd~lifecycle-block-is-checked~1]
 pub fn of_config(runtime: &str, config: &str) -> Result<Option<Lifecycle>, ConfigError> {
     of_config_within(runtime, config, &mut { usize::MAX })
 }
 
-/// Reads the block of one of many runtime configurations, which together may become `left` bytes:
-/// all requests wait until all are read.
+/// Reads the block of one of many runtime configurations, whose counted size together is limited to
+/// `left` bytes: other requests wait until all are read.
 ///
 /// # Errors
-/// As [`of_config`], or when they become more.
+/// As [`of_config`], or if they become larger.
 pub fn of_config_within(
     runtime: &str,
     config: &str,
@@ -555,25 +552,20 @@ pub fn of_config_within(
         return Ok(None);
     }
     if *left == 0 {
-        let message = "too many and too large runtime configurations to look for the block; use smaller ones or \
-                       several updates";
-        return Err(ConfigError {
-            path: String::new(),
-            message: message.to_owned(),
-            location: None,
-        });
+        return Err(ConfigError::of_text(
+            "too many and too large runtime configurations to look for the block; use smaller ones or several updates",
+            None,
+        ));
     }
     let read = yaml::read(config, Origin::Others);
-    let failed = || config.len().saturating_mul(NODE_BYTES / 2).min(OTHERS_MAX);
-    *left = left.saturating_sub(
-        read.as_ref()
-            .map_or_else(|_| failed(), |document| document.size),
-    );
-    of_document(
-        runtime,
-        config,
-        read.as_ref().map(|document| &document.root),
-    )
+    let size = match &read {
+        Ok(document) => document.size,
+        // About as much was read before the error.
+        Err(_) => config.len().saturating_mul(NODE_BYTES / 2).min(OTHERS_MAX),
+    };
+    *left = left.saturating_sub(size);
+    let root = read.as_ref().map(|document| &document.root);
+    of_document(runtime, config, root)
 }
 
 /// Reads the block of a runtime configuration that was read as YAML.
@@ -582,104 +574,104 @@ pub(super) fn of_document(
     config: &str,
     root: Result<&Yaml, &YamlError>,
 ) -> Result<Option<Lifecycle>, ConfigError> {
+    if !RUNTIMES.contains(&runtime) {
+        return Ok(None);
+    }
     let root = match root {
-        _ if !RUNTIMES.contains(&runtime) => return Ok(None),
         Ok(root) => root,
         Err(error) if config.contains(KEY) => {
-            let message = format!(
-                "the runtime configuration cannot be read: {}",
-                error.message
-            );
-            return Err(ConfigError {
-                path: String::new(),
-                message,
-                location: error.location,
-            });
+            let message = &error.message;
+            let message = format!("the runtime configuration cannot be read: {message}");
+            return Err(ConfigError::of_text(&message, error.location));
         }
-        Err(_) => return Ok(None), // Its engine will report it.
+        Err(_) => return Ok(None), // The engine will report it.
     };
-    let problem = |path: &[&str], message: &str| {
-        let location = root.entry_at(path).map(|(key, _)| key.at);
-        Err(ConfigError {
-            path: path.join("."),
-            message: message.to_owned(),
-            location,
-        })
-    };
+    // First each field by itself.
     let Some(reading) = read_part(root, KEY, &BLOCK, Rules::Block) else {
-        // Under another spelling the block would be ignored, with all its gates.
-        let Content::Map(entries) = &root.content else {
-            return Ok(None);
-        };
-        if !may_have_block(config) {
-            return Ok(None);
-        }
-        let misspelt = entries
-            .iter()
-            .filter_map(|(key, _)| key.scalar())
-            .find(|key| nearest(key, [KEY]).is_some());
-        return misspelt.map_or(Ok(None), |key| {
-            problem(&[key], &format!("unknown key, did you mean '{KEY}'?"))
-        });
+        check_spelling(root, config)?;
+        return Ok(None);
     };
     if let Some(problem) = reading.problems.into_iter().next() {
         return Err(ConfigError::new(problem));
     }
-    let lifecycle = match reading.tree.read::<Lifecycle>(KEY) {
+    let lifecycle: Lifecycle = match reading.tree.read(KEY) {
         Ok(lifecycle) => lifecycle,
-        // The table has checked all of it.
-        Err(error) => return problem(&[KEY], &error.to_string()),
+        // The table of fields has checked everything that can fail here.
+        Err(error) => return Err(ConfigError::of_node(root, &[KEY], &error.to_string())),
     };
+    // Then fields that depend on each other.
+    check_times(root, &lifecycle)?;
+    if lifecycle.wants_notify() {
+        check_notify(root, runtime)?;
+    }
+    Ok(Some(lifecycle))
+}
+
+/// Refuses a misspelt key of the block: the block would be ignored with all its conditions.
+fn check_spelling(root: &Yaml, config: &str) -> Result<(), ConfigError> {
+    let Content::Map(entries) = &root.content else {
+        return Ok(());
+    };
+    if !may_have_block(config) {
+        return Ok(());
+    }
+    for (key, _) in entries.iter() {
+        if let Some(key) = key.scalar()
+            && nearest(key, [KEY]).is_some()
+        {
+            let message = format!("unknown key, did you mean '{KEY}'?");
+            return Err(ConfigError::of_node(root, &[key], &message));
+        }
+    }
+    Ok(())
+}
+
+fn check_times(root: &Yaml, lifecycle: &Lifecycle) -> Result<(), ConfigError> {
     if let Some(Alive { check, pace, .. }) = &lifecycle.alive
         && *check != Check::Notify
         && pace.timeout > Duration::from_millis(TIMEOUT_MAX_MS)
     {
         let found = pace.timeout.as_millis();
         let expected = format!("a whole number from {PERIOD_LOWEST_MS} to {TIMEOUT_MAX_MS}");
-        return problem(
-            &[KEY, "alive", "timeoutMs"],
-            &format!("number {found} found, expected {expected}"),
-        );
+        let message = format!("number {found} found, expected {expected}");
+        let path = [KEY, "alive", "timeoutMs"];
+        return Err(ConfigError::of_node(root, &path, &message));
     }
     if let Some(Update { terms, .. }) = &lifecycle.update
         && terms.deadline <= terms.healthy
     {
-        let [deadline, healthy] = [terms.deadline, terms.healthy].map(|time| time.as_millis());
+        let deadline = terms.deadline.as_millis();
+        let healthy = terms.healthy.as_millis();
         let message = format!(
             "no instance could ever be healthy in time: 'deadlineMs' ({deadline}) must be greater than 'healthyMs' ({healthy})"
         );
-        return problem(&[KEY, "update"], &message);
+        return Err(ConfigError::of_node(root, &[KEY, "update"], &message));
     }
-    if !lifecycle.wants_notify() {
-        return Ok(Some(lifecycle));
-    }
-    // Podman needs these options for itself when a workload notifies.
-    if runtime != "podman" {
-        return problem(
-            &[KEY],
-            &format!("'notify' is for the runtime podman only, this is {runtime}"),
-        );
-    }
-    let options = root.get("commandOptions").map(|options| &options.content);
-    let options = if let Some(Content::List(options)) = options {
-        &options[..]
-    } else {
-        &[]
-    };
-    let is_taken = |text: &&str| {
-        ["--sdnotify", "--pidfile"].contains(&text.split('=').next().unwrap_or_default())
-    };
-    match options.iter().filter_map(Yaml::scalar).find(is_taken) {
-        Some(option) => {
-            let message = format!("'{option}' cannot be used together with 'notify'; leave it out");
-            problem(&["commandOptions"], &message)
-        }
-        None => Ok(Some(lifecycle)),
-    }
+    Ok(())
 }
 
-/// Whether there can be a block, perhaps under a misspelt key. Most configurations have none and
-/// need not be read.
+/// Checks what `notify` needs: the runtime podman, without the options that the agent adds itself.
+fn check_notify(root: &Yaml, runtime: &str) -> Result<(), ConfigError> {
+    if runtime != "podman" {
+        let message = format!("'notify' is for the runtime podman only, this is {runtime}");
+        return Err(ConfigError::of_node(root, &[KEY], &message));
+    }
+    let Some(Content::List(options)) = root.get("commandOptions").map(|options| &options.content)
+    else {
+        return Ok(());
+    };
+    for option in options.iter().filter_map(Yaml::scalar) {
+        let name = option.split('=').next().unwrap_or_default();
+        if ["--sdnotify", "--pidfile"].contains(&name) {
+            let message = format!("'{option}' cannot be used together with 'notify'; leave it out");
+            return Err(ConfigError::of_node(root, &["commandOptions"], &message));
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether there can be a block, perhaps under a misspelt key. Most configurations have
+/// none and need not be read.
 fn may_have_block(config: &str) -> bool {
     let config = config.to_ascii_lowercase();
     config.contains("life") || config.contains("cycle")
@@ -692,16 +684,18 @@ fn milliseconds<'de, D: Deserializer<'de>>(number: D) -> Result<Duration, D::Err
 fn milliseconds_or_none<'de, D: Deserializer<'de>>(
     number: D,
 ) -> Result<Option<Duration>, D::Error> {
-    milliseconds(number).map(|time| Some(time).filter(|time| !time.is_zero()))
+    let time = milliseconds(number)?;
+    Ok(if time.is_zero() { None } else { Some(time) })
 }
 
 fn address<'de, D: Deserializer<'de>>(text: D) -> Result<IpAddr, D::Error> {
-    // Another name is none, as the table says.
-    String::deserialize(text).map(|text| text.parse().unwrap_or(Ipv4Addr::LOCALHOST.into()))
+    // The table of fields allows addresses and `localhost` only.
+    let text = String::deserialize(text)?;
+    Ok(text.parse().unwrap_or(Ipv4Addr::LOCALHOST.into()))
 }
 
-/// The place in a manifest of what is at `at` in a runtime configuration that is written there as a
-/// block of text which begins at `begins`; `None` when it is written differently.
+/// Converts a place in a runtime configuration to one in its manifest, where the configuration is a
+/// block of text that begins at `begins`; `None` if it is written differently.
 pub fn place_in_manifest(
     manifest: &str,
     begins: Location,
@@ -709,21 +703,26 @@ pub fn place_in_manifest(
     at: Location,
 ) -> Option<Location> {
     let wanted = config.lines().nth(at.line as usize - 1)?;
-    // A block begins in the line after its mark, or later: empty lines at its beginning do not
-    // count.
-    (begins.line + at.line..).take(4).find_map(|line| {
-        let text = manifest
-            .lines()
-            .nth(line as usize - 1)
-            .filter(|text| text.trim() == wanted.trim())?;
-        let indentation = text
-            .find(wanted.trim())?
-            .checked_sub(wanted.find(wanted.trim())?)?;
-        Some(Location {
-            line,
-            column: at.column + u32::try_from(indentation).ok()?,
-        })
-    })
+    // A block begins in the line after its mark, or later if empty lines follow the mark.
+    for line in (begins.line + at.line..).take(1 + EMPTY_LINES_MAX) {
+        let Some(text) = manifest.lines().nth(line as usize - 1) else {
+            continue;
+        };
+        if text.trim() == wanted.trim()
+            && let Some(indentation) = indentation(text).checked_sub(indentation(wanted))
+        {
+            let column = at.column + u32::try_from(indentation).ok()?;
+            return Some(Location { line, column });
+        }
+    }
+    None
+}
+
+/// Empty lines at the beginning of a block of text; more are hardly written.
+const EMPTY_LINES_MAX: usize = 3;
+
+fn indentation(line: &str) -> usize {
+    line.find(line.trim()).unwrap_or_default()
 }
 
 #[cfg(test)]

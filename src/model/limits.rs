@@ -1,4 +1,4 @@
-//! Bounds of the values themselves: what all programs agree on, or a user may meet.
+//! Bounds of values that all programs share or a user may meet.
 //!
 //! Thread: none, plain values.
 
@@ -9,8 +9,8 @@ use std::time::Duration;
 /// Encoded log entries in one message, in bytes: a peer of another implementation takes 4 MiB at
 /// most.
 pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
-/// Longest wait of a read for the samples of agents. A sample takes milliseconds; whoever reads
-/// repeats it.
+/// Longest wait of a read for the samples of agents. A sample takes milliseconds, and clients repeat
+/// the read.
 pub const USAGE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 // --------------------------------------------------------------- connections
@@ -18,17 +18,16 @@ pub const USAGE_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Largest gRPC message sent or received by default, in bytes. 5,000 workloads with states need
 /// about 8 MB.
 pub const MESSAGE_MAX: usize = 64 * 1024 * 1024;
-/// What other implementations receive at most (gRPC default), in bytes.
+/// Largest message that other implementations receive (gRPC default), in bytes.
 pub const FOREIGN_MESSAGE_MAX: usize = 4 * 1024 * 1024;
-/// Longest path of a Unix domain socket, in bytes: what the kernel takes without the zero at the
-/// end.
+/// Longest path of a Unix domain socket, in bytes: the kernel's limit without the zero at the end.
 pub const SOCKET_PATH_MAX: usize = 107;
 
 // -------------------------------------------------------------------- names
 
 /// Longest name of a workload, agent or config item, in bytes.
 pub const NAME_MAX: usize = 63;
-/// Bytes shown of a text from outside that may have any length.
+/// Shown bytes of a text from outside, which may have any length.
 pub const EXCERPT_MAX: usize = 200;
 
 // ----------------------------------------------------------------- lifecycle
@@ -38,8 +37,7 @@ pub const CONDITION_INFO_MAX: usize = 256;
 
 // ---------------------------------------------------------- guarded updates
 
-/// Starts of the server and losses of agents after which an update has failed: it may be their
-/// reason.
+/// Starts of the server and losses of agents that fail an open update: it may be their reason.
 pub const UPDATE_LOSSES: u32 = 3;
 
 // ------------------------------------------------------------------ engines

@@ -70,10 +70,8 @@ pub fn no_log(instance: InstanceName, why: &str) -> LogEntry {
 
 /// The reason in an entry that holds one, as it was given to [`no_log`].
 pub fn reason(entry: &LogEntry) -> &str {
-    let inner = entry
-        .message
-        .strip_prefix(NO_LOG)
-        .and_then(|text| text.strip_suffix(']'));
+    let text = entry.message.strip_prefix(NO_LOG);
+    let inner = text.and_then(|text| text.strip_suffix(']'));
     inner.unwrap_or(&entry.message)
 }
 

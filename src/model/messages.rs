@@ -31,7 +31,7 @@ pub enum ToServer {
     StatesComplete,
     /// Load of a node.
     AgentLoad(AgentLoad),
-    /// How far instances are that shall be prepared.
+    /// The progress of prepared instances.
     Prepared(Vec<PreparedInstance>),
     /// A request of a commander or, through its agent, of a workload.
     Request(Request),
@@ -46,37 +46,32 @@ pub enum ToServer {
     LogsStop {
         /// Full id of the logs request.
         request_id: String,
-        /// Whose log ended.
         instance: InstanceName,
     },
-    /// What the agent's workloads and its node use.
+    /// A sample of CPU and memory of the node and its workloads.
     UsageResponse {
         /// The number of the request.
         number: u64,
-        /// The sample.
         usage: AgentUsage,
     },
     /// The sender leaves.
     Goodbye,
-    /// Something without content, or content without its mandatory part; only worth a warning.
+    /// A message without content or without a mandatory part, which deserves a warning only.
     Empty,
 }
 
-/// How an agent presents itself.
+/// The hello of an agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentHello {
     /// Its name; not checked in a message.
     pub agent: String,
-    /// Its version, likewise.
+    /// Its version; not checked in a message.
     pub version: String,
-    /// Its tags.
     pub tags: BTreeMap<String, String>,
-    /// What it does beyond what every agent does.
     pub capabilities: AgentCapabilities,
 }
 
-/// What an agent does only if its program can; other implementations and older programs do nothing
-/// of it.
+/// Abilities that other implementations and older programs lack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AgentCapabilities {
     /// It responds to [`FromServer::UsageRequest`].
@@ -94,13 +89,12 @@ pub enum FromServer {
     UpdateWorkload(WorkloadPlan),
     /// New states of instances on other agents.
     WorkloadStates(Vec<WorkloadState>),
-    /// An answer to a request.
+    /// The response to a request.
     Response(Response),
     /// Collect logs.
     LogsRequest {
         /// Full id of the request.
         request_id: String,
-        /// What to collect.
         request: LogsRequest,
     },
     /// Stop collecting logs.
@@ -108,29 +102,28 @@ pub enum FromServer {
         /// Full id of the request.
         request_id: String,
     },
-    /// All instances that the agent shall prepare beside what runs.
+    /// The complete list of instances to prepare while others run.
     Prepare(Vec<AddedWorkload>),
-    /// Send what workloads and node use; only to agents that do.
+    /// Send a sample of CPU and memory; only to agents with this ability.
     UsageRequest {
         /// Repeated in the response.
         number: u64,
     },
 }
 
-/// How far an agent is with an instance that it shall prepare.
+/// The progress of a prepared instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PreparedInstance {
-    /// Which.
     pub instance: InstanceName,
-    /// Its level when all is prepared that can be.
+    /// The level it has reached, once that is as high as possible.
     pub level: Option<PrepareLevel>,
     /// Why the last try failed.
     pub reason: Option<String>,
-    /// Tries that failed.
+    /// Number of failed tries.
     pub tries: u32,
     /// Whether there is no further try.
     pub is_final: bool,
-    /// What does not hold of the conditions under which it may replace the old instance.
+    /// The unmet condition for replacing the old instance.
     pub unmet: Option<String>,
 }
 
@@ -142,15 +135,10 @@ pub enum FromWorkload {
         /// Its version, not yet checked.
         version: String,
     },
-    /// Something for the server, not yet authorised; the id is the workload's own.
+    /// A request for the server, not yet authorised; the id is the workload's own.
     Request(Request),
-    /// A request that is not decoded, because of the memory that it would take.
-    TooHeavy {
-        /// Its id.
-        id: String,
-        /// How heavy it is.
-        reason: String,
-    },
+    /// A request that is refused without decoding, because of the memory for it.
+    TooHeavy { id: String, reason: String },
     /// Nothing.
     Empty,
 }
@@ -161,18 +149,15 @@ pub enum ToWorkload {
     /// The response to a hello.
     Accepted,
     /// The session ends.
-    Closed {
-        /// Why.
-        reason: String,
-    },
-    /// An answer to a request, with the workload's own id.
+    Closed { reason: String },
+    /// The response to a request, with the workload's own id.
     Response(Response),
 }
 
-/// What changes for one agent.
+/// The part of an update for one agent.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct WorkloadPlan {
-    /// Workloads to start, or the new form of workloads to change.
+    /// Workloads to start, or new revisions of workloads to replace.
     pub added: Vec<AddedWorkload>,
     /// Instances to stop.
     pub deleted: Vec<DeletedWorkload>,
@@ -181,18 +166,16 @@ pub struct WorkloadPlan {
 /// A workload to run, with the name of the instance.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AddedWorkload {
-    /// Which instance.
     pub instance: InstanceName,
-    /// What to run; shared with the server's state.
+    /// Shared with the server's state.
     pub workload: Arc<Workload>,
 }
 
 /// An instance to stop.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeletedWorkload {
-    /// Which instance.
     pub instance: InstanceName,
-    /// What other workloads must have reached before.
+    /// The conditions that its dependents must meet before the stop.
     pub dependencies: BTreeMap<String, DeleteCondition>,
 }
 
@@ -212,7 +195,6 @@ pub struct AgentLoad {
 pub struct Request {
     /// Chosen by the sender, not unique; connection layers put prefixes before it.
     pub id: String,
-    /// What is requested.
     pub content: RequestContent,
 }
 
@@ -237,63 +219,62 @@ pub enum RequestContent {
 }
 
 impl RequestContent {
-    /// Whether it only ends something that goes on.
+    /// Returns whether it cancels a subscription.
     pub fn is_cancel(&self) -> bool {
         matches!(self, Self::LogsCancel | Self::EventsCancel)
     }
 
-    /// What it takes in memory beside itself, in bytes, about: queues are bounded by it, and a
-    /// bound needs no exact number.
+    /// Memory behind it, in bytes, about: it bounds queues, which needs no exact number.
     pub fn memory_bytes(&self) -> usize {
-        let texts = |texts: &[String]| {
-            texts
-                .iter()
-                .map(|text| size_of::<String>() + text.len())
-                .sum::<usize>()
-        };
         match self {
             Self::UpdateState(UpdateState {
                 new_state,
                 masks,
                 restart,
             }) => {
-                let state = new_state.as_ref().map_or(0, |state| {
-                    state.as_ref().map_or_else(String::len, Node::memory_bytes)
-                });
-                state + texts(masks) + texts(restart)
+                let state = match new_state {
+                    None => 0,
+                    Some(Ok(state)) => state.memory_bytes(),
+                    Some(Err(reason)) => reason.len(),
+                };
+                state + texts_bytes(masks) + texts_bytes(restart)
             }
-            Self::CompleteState(read) => texts(&read.masks),
-            Self::Logs(LogsRequest {
-                instances,
-                since,
-                until,
-                ..
-            }) => {
-                let names = instances
-                    .iter()
-                    .map(|instance| size_of::<InstanceName>() + instance.bytes());
-                names.sum::<usize>() + since.iter().chain(until).map(String::len).sum::<usize>()
+            Self::CompleteState(read) => texts_bytes(&read.masks),
+            Self::Logs(logs) => {
+                let mut bytes = logs.since.as_ref().map_or(0, String::len);
+                bytes += logs.until.as_ref().map_or(0, String::len);
+                for instance in &logs.instances {
+                    bytes += size_of::<InstanceName>() + instance.bytes();
+                }
+                bytes
             }
             Self::RollBack(_) | Self::LogsCancel | Self::EventsCancel | Self::Missing => 0,
         }
     }
 
-    /// Whether it changes the desired state.
+    /// Returns whether it changes the desired state.
     pub fn is_update(&self) -> bool {
         matches!(self, Self::UpdateState(_) | Self::RollBack(_))
     }
 }
 
+fn texts_bytes(texts: &[String]) -> usize {
+    texts
+        .iter()
+        .map(|text| size_of::<String>() + text.len())
+        .sum()
+}
+
 /// Change of the desired state.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct UpdateState {
-    /// The new state as a field tree that keeps what was present, or why it cannot be read;
-    /// `None` when the sender left it out.
+    /// The new state as a field tree with exactly the present fields, or why it cannot be read;
+    /// `None` if the sender left it out.
     pub new_state: Option<Result<Node, String>>,
     /// Paths to take from it; none means the whole desired state.
     pub masks: Vec<String>,
-    /// Workloads to restart with all that need them running; with a new state those of them that it
-    /// changes.
+    /// Workloads to restart with all dependents that need them running; with a new state only
+    /// those of them that it changes.
     pub restart: Vec<String>,
 }
 
@@ -302,16 +283,15 @@ pub struct UpdateState {
 pub struct ReadState {
     /// Paths to read; none means all.
     pub masks: Vec<String>,
-    /// Also send what changes later.
+    /// Whether to send later changes as events.
     pub subscribe: bool,
 }
 
 /// Logs to collect.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogsRequest {
-    /// Of which instances.
     pub instances: Vec<InstanceName>,
-    /// Go on with new lines.
+    /// Whether to continue with new lines.
     pub follow: Option<bool>,
     /// Lines from the end; absent or negative means all.
     pub tail: Option<i32>,
@@ -326,7 +306,6 @@ pub struct LogsRequest {
 pub struct Response {
     /// Id of the request.
     pub id: String,
-    /// Its content.
     pub content: ResponseContent,
 }
 
@@ -339,7 +318,7 @@ pub enum ResponseContent {
     CompleteState {
         /// The selected parts as a field tree.
         state: Node,
-        /// What changed; only in events.
+        /// The changed fields; only in events.
         altered: Option<AlteredFields>,
     },
     /// The update was accepted.
@@ -350,8 +329,7 @@ pub enum ResponseContent {
         deleted: Vec<String>,
         /// Instances that start again when all of them have ended.
         restarted: Vec<String>,
-        /// What users should know of the stored state: why a restart of the server may lose the
-        /// update.
+        /// Why a restart of the server may lose the update.
         warning: Option<String>,
     },
     /// Logs of these instances will come.
@@ -366,14 +344,14 @@ pub enum ResponseContent {
     EventsCancelAccepted,
 }
 
-/// What nothing was sent for.
+/// The content of a response whose sender left it out.
 impl Default for ResponseContent {
     fn default() -> Self {
         Self::Error("an answer without content".to_owned())
     }
 }
 
-/// Paths of what an event is about.
+/// Paths of the changed fields of an event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AlteredFields {
     /// New.
@@ -387,11 +365,11 @@ pub struct AlteredFields {
 /// One line of a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Who wrote it.
+    /// The instance that wrote it.
     pub instance: InstanceName,
     /// The line without its end.
     pub message: String,
-    /// Nobody wrote it: it says why there are no lines.
+    /// Whether the agent wrote it: the reason why there are no lines.
     pub is_reason: bool,
 }
 

@@ -408,8 +408,7 @@ impl IntoIterator for Entries {
     }
 }
 
-type Iter<'n> =
-    iter::Map<slice::Iter<'n, (Key, Node)>, fn(&'n (Key, Node)) -> (&'n str, &'n Node)>;
+type Iter<'n> = iter::Map<slice::Iter<'n, (Key, Node)>, fn(&'n (Key, Node)) -> (&'n str, &'n Node)>;
 
 impl<'n> IntoIterator for &'n Entries {
     type Item = (&'n str, &'n Node);

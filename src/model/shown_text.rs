@@ -6,15 +6,15 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Stands for what is not shown.
+/// Stands for a password.
 pub const MASK: &str = "***";
 
-/// Whether a terminal does something else with `character` than show it: it moves the cursor,
-/// begins a command, or changes the order of the characters around it. Not ends of lines and tabs,
-/// which every text may have.
+/// Returns whether a terminal acts on `character` in place of showing it: it moves the cursor,
+/// begins a command, or changes the order of the characters around it. Ends of lines and tabs are
+/// harmless.
 #[inline]
 pub fn acts_on_terminal(character: char) -> bool {
-    // Nearly all of a long text.
+    // The fast path for nearly all of a long text.
     if matches!(character, ' '..='~' | '\n' | '\t') {
         return false;
     }
@@ -25,8 +25,8 @@ pub fn acts_on_terminal(character: char) -> bool {
     invisible || character.is_control()
 }
 
-/// `text` and behind it another `sentence`. Texts of others, such as errors of engines, mostly have
-/// no full stop; they get one. Of `text` so much is left that both have at most `bytes_max` bytes.
+/// Appends a `sentence` to `text`, which gets a full stop if it has none: errors of engines mostly
+/// have none. `text` is cut so that both have at most `bytes_max` bytes.
 pub fn with_sentence(text: &str, sentence: &str, bytes_max: usize) -> String {
     let between = ". ";
     let room = bytes_max.saturating_sub(sentence.len() + between.len());
@@ -39,7 +39,7 @@ pub fn with_sentence(text: &str, sentence: &str, bytes_max: usize) -> String {
     format!("{text}{between}{sentence}")
 }
 
-/// `text` with what acts on a terminal written out.
+/// Returns `text` with the characters that act on a terminal written out.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(acts_on_terminal) {
         return text.into();
@@ -55,8 +55,8 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
-/// A text of a program that may colour what it writes: colours stay and end with the line, the rest
-/// is as in [`printable`]. A carriage return at the end of a line is left out.
+/// Makes a line of a program printable as [`printable`] does, but keeps its colours, which end with
+/// the line. A carriage return at the end is left out.
 pub fn printable_with_colours(line: &str) -> String {
     let mut pieces = line.trim_end_matches('\r').split("\x1b[");
     let mut shown = printable(pieces.next().unwrap_or_default()).into_owned();
@@ -70,7 +70,7 @@ pub fn printable_with_colours(line: &str) -> String {
                 shown.extend(["\x1b[", &piece[..end], "m", &printable(rest)]);
                 coloured = true;
             }
-            // The escape alone is written out, what follows is text then.
+            // Only the escape is written out; the rest is text then.
             None => shown.push_str(&printable(&format!("\x1b[{piece}"))),
         }
     }
@@ -80,37 +80,48 @@ pub fn printable_with_colours(line: &str) -> String {
     shown
 }
 
-/// Where the password stands in a name of an image or an address: `https://user:password@host`,
-/// `user:password@host` or `https://token@host`.
+/// Returns the place of the password in a name of an image or an address:
+/// `https://user:password@host`, `user:password@host` or `https://token@host`.
 pub fn password_in(text: &str) -> Option<Range<usize>> {
-    let mut name = text;
-    if let Some((before, digest)) = text.rsplit_once('@')
-        // Begins what stands behind an `@` in the name of an image when it is a digest and not a
-        // host.
-        && ["sha256:", "sha384:", "sha512:"].iter().any(|algorithm| digest.starts_with(algorithm))
-    {
-        name = before;
-    }
-    // The last one: a password may hold some that are not encoded.
+    let name = without_digest(text);
+    // The last '@' ends the password, which may contain others.
     let end = name.rfind('@')?;
     let scheme = name[..end].find("://").map(|at| at + "://".len());
+    let has_scheme = scheme.is_some();
     let begin = scheme.unwrap_or_default();
     let user_info = &name[begin..end];
-    let password = match (user_info.split_once(':'), scheme) {
-        (Some((user, password)), Some(_)) if !user.contains('/') => {
-            (begin + user.len() + 1, password)
-        }
+    let user = match user_info.split_once(':') {
         // Without a scheme it may be a path, as in `docker-archive:/tmp/image@0`.
-        (Some((user, password)), None) if !user.contains('/') && !password.starts_with('/') => {
-            (begin + user.len() + 1, password)
-        }
-        (None, Some(_)) if !user_info.contains('/') => (begin, user_info),
-        _ => return None,
+        Some((_, password)) if !has_scheme && password.starts_with('/') => return None,
+        Some((user, _)) => user,
+        // A token without a user.
+        None if has_scheme && !user_info.contains('/') => return not_empty(begin..end),
+        None => return None,
     };
-    (!password.1.is_empty()).then_some(password.0..end)
+    if user.contains('/') {
+        return None;
+    }
+    not_empty(begin + user.len() + 1..end)
 }
 
-/// `text` with the mask in the place of the passwords in its words.
+fn not_empty(range: Range<usize>) -> Option<Range<usize>> {
+    if range.is_empty() { None } else { Some(range) }
+}
+
+/// Removes the digest of the name of an image, which stands behind an '@' as a host does.
+fn without_digest(name: &str) -> &str {
+    let Some((before, digest)) = name.rsplit_once('@') else {
+        return name;
+    };
+    for algorithm in ["sha256:", "sha384:", "sha512:"] {
+        if digest.starts_with(algorithm) {
+            return before;
+        }
+    }
+    name
+}
+
+/// Returns `text` with a mask in place of the passwords in its words.
 pub fn without_passwords(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for word in text.split_inclusive(ends_word) {
@@ -122,7 +133,7 @@ pub fn without_passwords(text: &str) -> String {
     shown
 }
 
-/// What stands around an address in a sentence or a list.
+/// Returns whether `character` separates an address from the sentence or list around it.
 fn ends_word(character: char) -> bool {
     character.is_whitespace()
         || matches!(

@@ -1,10 +1,8 @@
-//! The judging of one update: which of its instances are healthy, which are waited for, and which
-//! have failed.
+//! The health window of one guarded update: its healthy, pending and failed instances.
 //!
-//! Each state of an instance costs one search among the judged ones of each open update; nothing is
-//! done for the others.
+//! A reported state costs one lookup for each open update.
 //!
-//! Thread: none, a plain value; `server` judges with it, and `main` of `ank`. Time is passed in.
+//! Thread: none, a plain value of `server` and of `main` of `ank`. Time is passed in.
 
 use super::execution_state::{ExecutionState, Phase};
 use super::guarded_update::AGENT_PREFIX;
@@ -14,72 +12,69 @@ use super::reason::Reason;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Begins the reason of an instance that has missed its deadline.
+/// Begins the reason of an instance that missed its deadline.
 pub const LATE: &str = "not healthy within";
 
-/// What is known of an instance when its judging begins.
+/// An instance at the beginning of its health window.
 #[derive(Debug, Clone)]
 pub struct Candidate {
-    /// Which.
     pub instance: InstanceName,
-    /// When it is healthy, and until when it has to be.
+    /// How long it must be healthy, and its deadline.
     pub terms: Terms,
-    /// What follows when it fails.
+    /// Reaction to its failure.
     pub on_failure: OnFailure,
-    /// Its restart policy does not start it again, so its first failure is its last one.
+    /// Whether its restart policy never restarts it, so that its first failure is final.
     pub is_never_restarted: bool,
-    /// What it replaces was running, or it was itself: it is waited for even while a condition does
-    /// not let it run.
+    /// Whether it or its predecessor was running. If so, the update waits for it even while a
+    /// condition blocks it.
     pub ran: bool,
-    /// Its present state counts already; otherwise states may be late ones of an old instance of
+    /// Its present state, if that is known to be its own and not a late one of an old instance of
     /// the same name.
     pub state: Option<ExecutionState>,
-    /// It replaces an instance of the same name, whose late states must not count.
+    /// Whether it replaces an instance of the same name, whose late states must be ignored.
     pub keeps_name: bool,
-    /// Its agent is connected.
+    /// Whether its agent is connected.
     pub is_present: bool,
 }
 
-/// An instance has failed.
+/// The failure of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Its workload.
     pub workload: Name,
-    /// Why, for people.
+    /// The reason for people.
     pub why: String,
-    /// What follows.
     pub on_failure: OnFailure,
 }
 
-/// How an instance stands.
+/// The status of an instance in its health window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    /// It has to become healthy; its clock runs.
+    /// Not healthy yet; its clock runs.
     Waits,
-    /// It is healthy.
     Healthy,
-    /// Its agent is away.
+    /// Its agent is not connected.
     Away,
-    /// It has failed and the update is kept all the same.
+    /// It has failed, and the update is kept anyway.
     Kept,
-    /// It may not run.
+    /// A condition blocks it.
     MayNotRun,
 }
 
 #[derive(Debug)]
 struct Judged {
     candidate: Candidate,
-    /// Whether states count.
+    /// Whether reported states are its own.
     counts: bool,
-    /// The last that counted.
+    /// Its last own state.
     state: ExecutionState,
-    /// It was started since the judging began.
+    /// Whether it was started within the health window.
     is_started: bool,
     healthy_since: Option<Instant>,
     has_failed: bool,
     standing: Standing,
-    /// What its clock showed when it was stopped last.
+    /// Time on its clock when that was stopped last.
     spent: Duration,
+    /// Start of its clock; `None` while that is stopped.
     runs_since: Option<Instant>,
 }
 
@@ -96,12 +91,16 @@ impl Judged {
     }
 
     fn standing(&self, now: Instant) -> Standing {
-        match () {
-            () if self.has_failed => Standing::Kept,
-            () if !self.candidate.is_present => Standing::Away,
-            () if self.may_not_run() => Standing::MayNotRun,
-            () if self.is_healthy(now) => Standing::Healthy,
-            () => Standing::Waits,
+        if self.has_failed {
+            Standing::Kept
+        } else if !self.candidate.is_present {
+            Standing::Away
+        } else if self.may_not_run() {
+            Standing::MayNotRun
+        } else if self.is_healthy(now) {
+            Standing::Healthy
+        } else {
+            Standing::Waits
         }
     }
 
@@ -122,8 +121,7 @@ impl Judged {
         }
     }
 
-    /// Sets what follows from what is known of it, by how it stands. Returns whether it has become
-    /// healthy.
+    /// Updates its status and clock. Returns whether it has become healthy.
     fn refresh(&mut self, now: Instant) -> bool {
         let standing = self.standing(now);
         if standing == Standing::Waits {
@@ -139,15 +137,15 @@ impl Judged {
     }
 
     fn clock(&self, now: Instant) -> Duration {
-        self.spent
-            + self
-                .runs_since
-                .map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+        match self.runs_since {
+            Some(since) => self.spent + now.saturating_duration_since(since),
+            None => self.spent,
+        }
     }
 
     fn healthy_at(&self) -> Option<Instant> {
-        self.healthy_since
-            .map(|since| since + self.candidate.terms.healthy)
+        let since = self.healthy_since?;
+        Some(since + self.candidate.terms.healthy)
     }
 
     fn is_healthy(&self, now: Instant) -> bool {
@@ -155,73 +153,69 @@ impl Judged {
     }
 
     fn deadline_at(&self) -> Option<Instant> {
-        self.runs_since
-            .map(|since| since + self.candidate.terms.deadline.saturating_sub(self.spent))
+        let since = self.runs_since?;
+        Some(since + self.candidate.terms.deadline.saturating_sub(self.spent))
     }
 
-    /// When something changes by itself: of each that waits, and of no other.
+    /// When its status changes without a report; `None` unless it waits.
     fn alarm(&self) -> Option<Instant> {
-        let alarm = self
-            .healthy_at()
-            .into_iter()
-            .chain(self.deadline_at())
-            .min();
-        alarm.filter(|_| self.standing == Standing::Waits)
+        if self.standing != Standing::Waits {
+            return None;
+        }
+        earliest(self.healthy_at(), self.deadline_at())
     }
 
-    /// Why it has failed, by its state alone.
-    fn failure(&self) -> Option<String> {
-        let has_failed = match self.state.phase {
+    /// Returns whether its state alone is a final failure.
+    fn is_failure(&self) -> bool {
+        match self.state.phase {
             Phase::PendingStartingFailed => true,
             Phase::FailedExecFailed => {
                 self.candidate.is_never_restarted || self.state.reason == Reason::NoMoreRestarts
             }
             _ => false,
-        };
-        has_failed.then(|| self.state.to_string())
+        }
     }
 
-    /// It has failed. `None` when that was known.
+    /// Marks it as failed. Returns `None` if it already was.
     fn fail(&mut self, why: String) -> Option<Failure> {
-        let Candidate {
-            instance,
-            on_failure,
-            ..
-        } = &self.candidate;
-        let failure = Failure {
-            workload: instance.workload.clone(),
+        if std::mem::replace(&mut self.has_failed, true) {
+            return None;
+        }
+        Some(Failure {
+            workload: self.candidate.instance.workload.clone(),
             why,
-            on_failure: *on_failure,
-        };
-        (!std::mem::replace(&mut self.has_failed, true)).then_some(failure)
+            on_failure: self.candidate.on_failure,
+        })
     }
 }
 
-/// All judged instances of one update, by workload.
+/// Returns the earlier of two times, where `None` is never.
+fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
+}
+
+/// All instances of one update, by workload.
 // [impl->swdd~server-judges-guarded-updates~1]
 #[derive(Debug, Default)]
 pub struct Trial {
     judged: BTreeMap<Name, Judged>,
-    /// What the clocks of those showed that are not judged at present.
+    /// Times on the clocks of former instances that have no successor yet.
     clocks: BTreeMap<Name, Duration>,
-    /// When the first of those that wait changes by itself, or before.
+    /// When the first status changes without a report, or earlier.
     due: Option<Instant>,
-    /// Whether one has become healthy since that was asked last.
+    /// Whether an instance has become healthy since the last [`Self::has_recovered`].
     has_improved: bool,
 }
 
 impl Trial {
-    /// Judges an instance. One of the same workload that was judged before is forgotten, but its
-    /// clock goes on.
+    /// Adds an instance. It replaces an earlier one of the same workload and continues its clock.
     pub fn judge(&mut self, candidate: Candidate, now: Instant) {
         let name = candidate.instance.workload.clone();
-        let earlier = self.clocks.remove(&name);
-        let spent = self
-            .judged
-            .remove(&name)
-            .map(|judged| judged.clock(now))
-            .or(earlier)
-            .unwrap_or_default();
+        let former = self.clocks.remove(&name).unwrap_or_default();
+        let spent = match self.judged.remove(&name) {
+            Some(judged) => judged.clock(now),
+            None => former,
+        };
         let mut judged = Judged {
             counts: !candidate.keeps_name,
             state: ExecutionState::plain(Phase::PendingInitial),
@@ -240,56 +234,54 @@ impl Trial {
         self.refresh(&name, now);
     }
 
-    /// Takes over what another update judges. Of what both judge, the strictest and the earliest
-    /// deadline count.
+    /// Merges the health window of another update. For an instance of both, the stricter reaction
+    /// and the earlier deadline apply.
     pub fn absorb(&mut self, other: Self) {
         for (name, mut judged) in other.judged {
             if let Some(known) = self.judged.remove(&name) {
                 let of = &mut judged.candidate;
                 of.on_failure = of.on_failure.min(known.candidate.on_failure);
-                if known
-                    .deadline_at()
-                    .is_some_and(|at| judged.deadline_at().is_some_and(|other| at < other))
+                if let (Some(at), Some(later)) = (known.deadline_at(), judged.deadline_at())
+                    && at < later
                 {
-                    (judged.spent, judged.runs_since) = (known.spent, known.runs_since);
+                    judged.spent = known.spent;
+                    judged.runs_since = known.runs_since;
                 }
             }
             self.judged.insert(name, judged);
         }
-        self.due = self.due.into_iter().chain(other.due).min();
+        self.due = earliest(self.due, other.due);
         for (name, clock) in other.clocks {
             let known = self.clocks.entry(name).or_default();
             *known = clock.max(*known);
         }
     }
 
-    /// A workload is not judged any more.
+    /// Removes a workload from the update.
     pub fn remove(&mut self, name: &Name) {
-        (_, _) = (self.judged.remove(name), self.clocks.remove(name));
+        self.judged.remove(name);
+        self.clocks.remove(name);
     }
 
-    /// The instance of a workload is not in force any more. The clock of its successor, if there is
-    /// one, goes on from there.
+    /// Removes an instance that is no longer active. A successor would continue its clock.
     pub fn end(&mut self, name: &Name, now: Instant) {
         if let Some(judged) = self.judged.remove(name) {
             self.clocks.insert(name.clone(), judged.clock(now));
         }
     }
 
-    /// The judged instance of a workload.
+    /// The instance of a workload.
     pub fn instance(&self, name: &str) -> Option<&InstanceName> {
-        self.judged
-            .get(name)
-            .map(|judged| &judged.candidate.instance)
+        let judged = self.judged.get(name)?;
+        Some(&judged.candidate.instance)
     }
 
-    /// Whether a failure of this instance is one of the update, which is undone then.
+    /// Returns whether a failure of this instance rolls the update back.
     pub fn would_undo(&self, instance: &InstanceName) -> bool {
-        self.judged
-            .get(&instance.workload)
-            .is_some_and(|Judged { candidate, .. }| {
-                candidate.instance == *instance && candidate.on_failure == OnFailure::Rollback
-            })
+        let Some(Judged { candidate, .. }) = self.judged.get(&instance.workload) else {
+            return false;
+        };
+        candidate.instance == *instance && candidate.on_failure == OnFailure::Rollback
     }
 
     fn refresh(&mut self, name: &Name, now: Instant) {
@@ -297,64 +289,67 @@ impl Trial {
             return;
         };
         self.has_improved |= judged.refresh(now);
-        self.due = judged.alarm().into_iter().chain(self.due).min();
+        self.due = earliest(judged.alarm(), self.due);
     }
 
-    /// Changes those that are one, and sets what follows from what is known of them then.
+    /// Changes all instances that `is_affected` selects, and updates their status.
     fn change(
         &mut self,
         now: Instant,
-        is_one: impl Fn(&Judged) -> bool,
+        is_affected: impl Fn(&Judged) -> bool,
         mut change: impl FnMut(&mut Judged),
     ) {
-        for judged in self.judged.values_mut().filter(|judged| is_one(judged)) {
-            change(judged);
-            self.has_improved |= judged.refresh(now);
-            self.due = judged.alarm().into_iter().chain(self.due).min();
+        for judged in self.judged.values_mut() {
+            if is_affected(judged) {
+                change(judged);
+                self.has_improved |= judged.refresh(now);
+                self.due = earliest(judged.alarm(), self.due);
+            }
         }
     }
 
-    /// A state of an instance was reported.
+    /// Takes a reported state of an instance. Returns its failure if it is the first one.
     pub fn report(
         &mut self,
         instance: &InstanceName,
         state: &ExecutionState,
         now: Instant,
     ) -> Option<Failure> {
-        let judged = self
-            .judged
-            .get_mut(&instance.workload)
-            .filter(|judged| judged.candidate.instance == *instance)?;
-        let failure = if state.phase == Phase::Removed {
-            judged.counts = true; // What comes now is of the new one.
+        let judged = self.judged.get_mut(&instance.workload)?;
+        if judged.candidate.instance != *instance {
+            return None;
+        }
+        let mut failure = None;
+        if state.phase == Phase::Removed {
+            judged.counts = true; // The next states are those of the new instance.
             judged.healthy_since = None;
-            None
         } else if judged.counts {
             judged.take(state, now);
-            judged.failure().and_then(|why| judged.fail(why))
-        } else {
-            None
-        };
+            if judged.is_failure() {
+                failure = judged.fail(judged.state.to_string());
+            }
+        }
         self.refresh(&instance.workload, now);
         failure
     }
 
-    /// An agent has connected; what it reports from now on is of the instances that its hello
-    /// names. Returns whether one of them is judged.
+    /// Takes the connection of an agent: its next reports are about the instances of its hello.
+    /// Returns whether the update has one of them.
     pub fn agent_came(&mut self, agent: &str, now: Instant) -> bool {
-        let mut is_judged = false;
+        let mut is_affected = false;
         self.change(
             now,
             |judged| judged.is_of(agent),
             |judged| {
-                (judged.counts, judged.candidate.is_present) = (true, true);
-                is_judged = true;
+                judged.counts = true;
+                judged.candidate.is_present = true;
+                is_affected = true;
             },
         );
-        is_judged
+        is_affected
     }
 
-    /// An agent is lost. Returns whether a judged instance of it had been started.
+    /// Takes the loss of an agent. Returns whether it had started an instance of the update.
     pub fn agent_left(&mut self, agent: &str, now: Instant) -> bool {
         let mut is_loss = false;
         self.change(
@@ -370,28 +365,28 @@ impl Trial {
         is_loss
     }
 
-    /// All that are not healthy fail: too often something was lost, which may be their doing.
+    /// Fails all instances that are not healthy: the update may be the reason of too many losses.
     pub fn fail_by_losses(&mut self, why: &str, now: Instant) -> Vec<Failure> {
         let mut failures = Vec::new();
-        let is_concerned =
-            |judged: &Judged| !matches!(judged.standing, Standing::Healthy | Standing::MayNotRun);
-        self.change(now, is_concerned, |judged| {
-            failures.extend(judged.fail(why.to_owned()))
-        });
+        self.change(
+            now,
+            |judged| !matches!(judged.standing, Standing::Healthy | Standing::MayNotRun),
+            |judged| failures.extend(judged.fail(why.to_owned())),
+        );
         failures
     }
 
-    /// When [`Self::tick`] has something to do, or before.
+    /// When to call [`Self::tick`]; may be too early.
     pub fn due(&self) -> Option<Instant> {
-        self.due.filter(|_| !self.is_settled())
+        if self.is_settled() { None } else { self.due }
     }
 
-    /// When the first of those that wait changes by itself: looks at each of them.
+    /// When the first status changes without a report. Visits each instance.
     pub fn next_change(&self) -> Option<Instant> {
         self.judged.values().filter_map(Judged::alarm).min()
     }
 
-    /// Does what is due. Returns those that have missed their deadline.
+    /// Updates all status if one is due. Returns the instances that missed their deadline.
     pub fn tick(&mut self, now: Instant) -> Vec<Failure> {
         let mut failures = Vec::new();
         if self.due.is_none_or(|at| at > now) {
@@ -418,38 +413,37 @@ impl Trial {
             .any(|judged| judged.standing == standing)
     }
 
-    /// Whether nobody who is there is waited for.
+    /// Returns whether no instance of a connected agent is pending.
     pub fn is_settled(&self) -> bool {
         !self.has(Standing::Waits)
     }
 
-    /// Whether nobody is waited for at all.
+    /// Returns whether no instance is pending and no agent is missing.
     pub fn is_over(&self) -> bool {
         self.is_settled() && !self.has(Standing::Away)
     }
 
-    /// Whether one has become healthy since the last call, and all others that are there are.
-    pub fn has_recovered(&mut self) -> bool {
+    /// Takes the mark that an instance has become healthy. Returns whether it was set and no
+    /// instance of a connected agent is pending.
+    pub fn take_recovery(&mut self) -> bool {
         std::mem::take(&mut self.has_improved) && self.is_settled()
     }
 
-    /// What is waited for: workloads, and agents that are away.
+    /// The pending workloads, then the missing agents.
     pub fn waits_for(&self) -> Vec<String> {
-        let standing = |standing| {
-            self.judged
-                .iter()
-                .filter(move |(_, judged)| judged.standing == standing)
-        };
-        let workloads = standing(Standing::Waits).map(|(name, _)| name.to_string());
-        let agents = standing(Standing::Away).map(|(_, judged)| &judged.candidate.instance.agent);
-        let agents: BTreeSet<&Name> = agents.collect();
-        workloads
-            .chain(
-                agents
-                    .into_iter()
-                    .map(|agent| format!("{AGENT_PREFIX}{agent}")),
-            )
-            .collect()
+        let mut pending = Vec::new();
+        let mut agents = BTreeSet::new();
+        for (name, judged) in &self.judged {
+            match judged.standing {
+                Standing::Waits => pending.push(name.to_string()),
+                Standing::Away => _ = agents.insert(&judged.candidate.instance.agent),
+                _ => {}
+            }
+        }
+        for agent in agents {
+            pending.push(format!("{AGENT_PREFIX}{agent}"));
+        }
+        pending
     }
 }
 

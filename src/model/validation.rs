@@ -1,4 +1,4 @@
-//! Which names, versions, access rules and config keys a state may have.
+//! Validates names, versions, access rules and config keys of a state.
 //!
 //! Thread: none, plain functions. The server checks what changes; `ank` and the agent reuse single
 //! rules.
@@ -71,11 +71,11 @@ pub enum ValidationError {
 
 use ValidationError as Error;
 
-/// What a path cannot hold that becomes part of the option of a mount, which is a list with commas:
-/// the first such character.
+/// Returns the first character of `path` that the option of a mount, a list with commas, cannot
+/// contain.
 pub fn unfit_for_mount(path: &str) -> Option<char> {
-    path.chars()
-        .find(|character| matches!(character, ',' | '"') || character.is_control())
+    let mut characters = path.chars();
+    characters.find(|character| matches!(character, ',' | '"') || character.is_control())
 }
 
 /// Why a path with this character is refused.
@@ -86,18 +86,17 @@ pub fn mount_rule(character: char) -> String {
     )
 }
 
-/// Checks where the files of a workload are mounted, as far as it matters beyond its own agent.
+/// Checks the mount points of a workload's files.
 ///
 /// # Errors
-/// [`ValidationError::MountPoint`] of the first that would be read as further options of its mount.
+/// [`ValidationError::MountPoint`] of the first that the engine would read as further options.
 pub fn check_mount_points(workload: &Workload) -> Result<(), ValidationError> {
-    workload
-        .files
-        .iter()
-        .try_for_each(|file| match unfit_for_mount(&file.mount_point) {
-            Some(character) => Err(Error::MountPoint(file.mount_point.clone(), character)),
-            None => Ok(()),
-        })
+    for file in &workload.files {
+        if let Some(character) = unfit_for_mount(&file.mount_point) {
+            return Err(Error::MountPoint(file.mount_point.clone(), character));
+        }
+    }
+    Ok(())
 }
 
 /// Checks the version of a state. Returns whether it is the deprecated one, which is worth a
@@ -122,12 +121,13 @@ pub fn check_api_version(version: &str) -> Result<bool, ValidationError> {
 pub fn check_config_keys<'c>(
     configs: impl IntoIterator<Item = (&'c String, &'c ConfigItem)>,
 ) -> Result<(), ValidationError> {
-    configs.into_iter().try_for_each(|(key, item)| {
+    for (key, item) in configs {
         if !is_name(key) {
             return Err(Error::ConfigItemKey(key.clone()));
         }
-        check_config_item(item)
-    })
+        check_config_item(item)?;
+    }
+    Ok(())
 }
 
 fn check_config_item(item: &ConfigItem) -> Result<(), ValidationError> {
@@ -144,15 +144,15 @@ fn check_config_item(item: &ConfigItem) -> Result<(), ValidationError> {
 /// [`ValidationError::ConfigAlias`] or [`ValidationError::ConfigReference`].
 // [impl->swdd~api-config-aliases-and-config-reference-keys-naming-convention~1]
 pub fn check_config_references(workload: &Workload) -> Result<(), ValidationError> {
-    workload.configs.iter().try_for_each(|(alias, key)| {
+    for (alias, key) in &workload.configs {
         if !is_name(alias) {
-            Err(Error::ConfigAlias(alias.clone()))
-        } else if !is_name(key) {
-            Err(Error::ConfigReference(key.clone()))
-        } else {
-            Ok(())
+            return Err(Error::ConfigAlias(alias.clone()));
         }
-    })
+        if !is_name(key) {
+            return Err(Error::ConfigReference(key.clone()));
+        }
+    }
+    Ok(())
 }
 
 /// Checks a workload whose templates are rendered: its name, its agent and its access rules.
@@ -163,17 +163,16 @@ pub fn check_workload(name: &str, workload: &Workload) -> Result<(), ValidationE
     check_workload_name(name)?;
     check_agent_of_workload(&workload.agent)?;
     let access = &workload.control_interface_access;
-    access
-        .allow_rules
-        .iter()
-        .chain(&access.deny_rules)
-        .try_for_each(check_rule)
+    for rule in access.allow_rules.iter().chain(&access.deny_rules) {
+        check_rule(rule)?;
+    }
+    Ok(())
 }
 
 /// Checks the name of a workload: 1 to 63 bytes of `[a-zA-Z0-9_-]`.
 ///
 /// # Errors
-/// The [`ValidationError`] for the part of the rule that is broken.
+/// The [`ValidationError`] for the broken part of the rule.
 // [impl->swdd~api-workload-naming-convention~1]
 pub fn check_workload_name(name: &str) -> Result<(), ValidationError> {
     if name.is_empty() {
@@ -202,13 +201,18 @@ pub(crate) fn check_agent_of_workload(agent: &str) -> Result<(), ValidationError
 
 fn check_rule(rule: &AccessRule) -> Result<(), ValidationError> {
     match rule {
-        AccessRule::State { filter_masks, .. } => filter_masks
-            .iter()
-            .try_for_each(|mask| check_filter_mask(mask)),
-        AccessRule::Log { workload_names } => workload_names.iter().try_for_each(|name| {
-            check_workload_pattern(name).map_err(|error| Error::LogRule(Box::new(error)))
-        }),
+        AccessRule::State { filter_masks, .. } => {
+            for mask in filter_masks {
+                check_filter_mask(mask)?;
+            }
+        }
+        AccessRule::Log { workload_names } => {
+            for name in workload_names {
+                check_workload_pattern(name).map_err(|error| Error::LogRule(Box::new(error)))?;
+            }
+        }
     }
+    Ok(())
 }
 
 /// Checks a mask of an access rule: parts that are `*` or consist of name characters.

@@ -11,22 +11,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 named_enum! {
-    /// When a workload that ended is started again.
+    /// When an exited workload is restarted.
     // [impl->swdd~api-supports-restart-policies~1]
     #[derive(Default)]
     RestartPolicy {
-        /// Not at all.
         #[default]
         Never = "NEVER",
-        /// After it failed.
+        /// After a failure.
         OnFailure = "ON_FAILURE",
-        /// After it ended in whatever way.
+        /// After success and failure.
         Always = "ALWAYS",
     }
 }
 
 named_enum! {
-    /// What a dependency must have reached before a workload starts.
+    /// The condition that a dependency must meet before a workload starts.
     // [impl->swdd~api-add-conditions-for-dependencies~1]
     AddCondition {
         /// It runs.
@@ -39,7 +38,7 @@ named_enum! {
 }
 
 impl AddCondition {
-    /// What the other workload has to do, as it is shown.
+    /// The condition as people read it.
     pub fn awaited(self) -> &'static str {
         match self {
             Self::Running => "to run",
@@ -50,14 +49,14 @@ impl AddCondition {
 }
 
 named_enum! {
-    /// What a dependent must have reached before a workload is stopped.
+    /// The condition that a dependent must meet before a workload is stopped.
     // [impl->swdd~api-delete-conditions-for-dependencies~1]
     #[derive(Default)]
     DeleteCondition {
         /// It runs.
         #[default]
         Running = "DEL_COND_RUNNING",
-        /// It neither runs nor is about to.
+        /// It neither runs nor waits for its start.
         NotPendingNorRunning = "DEL_COND_NOT_PENDING_NOR_RUNNING",
     }
 }
@@ -68,7 +67,6 @@ named_enum! {
 pub struct File {
     /// Absolute path inside the workload.
     pub mount_point: String,
-    /// What the file contains.
     #[serde(flatten)]
     pub content: FileContent,
 }
@@ -94,9 +92,11 @@ impl TryFrom<FileFields> for FileContent {
     type Error = &'static str;
 
     fn try_from(FileFields { data, binary_data }: FileFields) -> Result<Self, &'static str> {
-        data.map(Self::Data)
-            .or(binary_data.map(Self::BinaryData))
-            .ok_or("a file with `data` or `binaryData`")
+        match (data, binary_data) {
+            (Some(data), _) => Ok(Self::Data(data)),
+            (None, Some(data)) => Ok(Self::BinaryData(data)),
+            (None, None) => Err("a file with `data` or `binaryData`"),
+        }
     }
 }
 
@@ -119,32 +119,32 @@ impl From<Node> for ConfigItem {
             Node::Text(text) => Self::Text(text.to_string()),
             Node::Number(number) => Self::Text(number.to_string()),
             Node::List(items) => Self::List(items.into_iter().map(Self::from).collect()),
-            Node::Map(entries) => Self::Map(
-                entries
-                    .into_iter()
-                    .map(|(key, node)| (key.into_owned(), node.into()))
-                    .collect(),
-            ),
+            Node::Map(entries) => {
+                let entries = entries.into_iter();
+                Self::Map(
+                    entries
+                        .map(|(key, node)| (key.into_owned(), node.into()))
+                        .collect(),
+                )
+            }
         }
     }
 }
 
-/// One workload: of the desired state as written, of the effective state as agents get it.
+/// One workload: as written in the desired state, or as agents get it in the effective state.
 // [impl->swdd~api-provides-spec-object-definitions~1]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Workload {
-    /// Agent that runs it; empty means not scheduled; may be a template in the desired state.
+    /// Name of its agent; empty means not scheduled; may be a template in the desired state.
     pub agent: Name,
-    /// Runtime that runs it.
     pub runtime: Name,
     /// Text for that runtime; without surrounding white space.
     #[serde(deserialize_with = "trimmed")]
     pub runtime_config: RuntimeConfig,
-    /// When it is started again.
     #[serde(default)]
     pub restart_policy: RestartPolicy,
-    /// What other workloads must have reached before it starts.
+    /// The conditions that other workloads must meet before it starts.
     #[serde(default)]
     pub dependencies: BTreeMap<String, AddCondition>,
     /// Free text by key.
@@ -156,11 +156,9 @@ pub struct Workload {
     /// Files mounted into it.
     #[serde(default)]
     pub files: Vec<File>,
-    /// What it may request through its control interface.
     #[serde(default)]
     pub control_interface_access: ControlInterfaceAccess,
-    /// Why an agent that got it cannot read all of it, so that it must not be started. Never part
-    /// of a state.
+    /// Why an agent cannot read all of it and must not start it. Never part of a state.
     #[serde(skip)]
     pub unreadable: Option<Arc<str>>,
 }
@@ -180,7 +178,7 @@ impl Workload {
         }
     }
 
-    /// What the runtime configuration says, read with the first call.
+    /// The runtime configuration after reading, which the first call does.
     pub fn config(&self) -> Arc<ReadConfig> {
         self.runtime_config.read(&self.runtime)
     }

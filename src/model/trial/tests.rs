@@ -418,7 +418,7 @@ fn losses_fail_those_that_are_not_healthy() {
     ]);
     rig.report("a", Phase::Running, "");
     rig.wait(HEALTHY);
-    assert!(!rig.trial.has_recovered(), "one is not");
+    assert!(!rig.trial.take_recovery(), "one is not");
     let failures = rig
         .trial
         .fail_by_losses("3 losses of the server", rig.clock.now());
@@ -440,7 +440,7 @@ fn all_that_are_there_have_recovered_when_the_last_becomes_healthy() {
         },
     ]);
     rig.trial.agent_left("other", rig.clock.now());
-    assert!(!rig.trial.has_recovered());
+    assert!(!rig.trial.take_recovery());
     let away = InstanceName::new("b", "c", "B");
     rig.trial.judge(
         Candidate {
@@ -452,7 +452,7 @@ fn all_that_are_there_have_recovered_when_the_last_becomes_healthy() {
     );
     rig.report("a", Phase::Running, "");
     rig.wait(HEALTHY);
-    assert!(rig.trial.has_recovered() && !rig.trial.has_recovered());
+    assert!(rig.trial.take_recovery() && !rig.trial.take_recovery());
     assert!(!rig.trial.is_over());
 }
 

@@ -197,7 +197,7 @@ impl ServerLoop {
                 open.next_step(&guarded.away, now, has_news)
                     .map(|step| (*number, step)),
             );
-            if open.trial.has_recovered() && open.record.losses > 0 {
+            if open.trial.take_recovery() && open.record.losses > 0 {
                 (open.record.losses, guarded.is_unsaved) = (0, true);
             }
         }
