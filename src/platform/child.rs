@@ -1,9 +1,8 @@
 //! Runs an outside program once: no shell, both pipes drained, output capped, time limited, always
 //! reaped.
 //!
-//! The child gets a process group of its own: a Ctrl-C at our terminal reaches us only, so that no
-//! call is torn down half way, and a call that takes too long can be ended together with its
-//! helpers.
+//! The child gets a process group of its own: a Ctrl-C at our terminal reaches only us, so that no
+//! call is interrupted, and a call that exceeds its limit is ended together with its helpers.
 //!
 //! Thread: the caller's, which waits in one `poll` for output, exit, cancellation and deadlines.
 //! Owns: the child until it is reaped. Takes: [`ChildCall`], [`Cancel`]. Gives: [`ChildEnd`].
@@ -26,7 +25,7 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitSta
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Readable as soon as a call should be cancelled; `None` when it cannot be.
+/// A descriptor that becomes readable to cancel a call; `None` if it cannot be cancelled.
 pub type Cancel<'a> = Option<BorrowedFd<'a>>;
 
 /// One call of a program.
@@ -34,37 +33,34 @@ pub type Cancel<'a> = Option<BorrowedFd<'a>>;
 pub struct ChildCall<'a> {
     /// A path, or a name that is looked up in `PATH`.
     pub program: &'a OsStr,
-    /// Its arguments.
     pub arguments: Vec<String>,
-    /// Environment variables besides the inherited ones.
+    /// Additional environment variables.
     pub variables: Vec<(&'static str, String)>,
     /// Bytes for the standard input, which is `/dev/null` without them.
     pub input: &'a [u8],
-    /// The call is ended after this time; `None` never.
+    /// Time after which the call is ended; `None` is never.
     pub limit: Option<Duration>,
-    /// How much of each output is kept.
     pub bounds: OutputBounds,
-    /// Time after SIGTERM until SIGKILL, for a call that is ended.
+    /// Time from SIGTERM to SIGKILL when the call is ended.
     pub kill_grace: Duration,
 }
 
-/// How many bytes of a child's output are kept; the rest is read and counted only.
+/// Bytes of a child's output that are kept; the rest is read and counted only.
 #[derive(Debug, Clone, Copy)]
 pub struct OutputBounds {
-    /// Of the standard output, from its beginning.
+    /// Kept bytes of the standard output, from its beginning.
     pub output_max: usize,
-    /// Of the standard error, from its end: the reason comes last.
+    /// Kept bytes of the standard error, from its end: the reason comes last.
     pub error_max: usize,
-    /// A child whose standard output is longer is ended at once, instead of being read to its end.
+    /// Whether a child with a longer standard output is ended at once.
     pub end_when_exceeded: bool,
 }
 
-/// How a call came to its end, and what the child wrote until then.
+/// The end of a call, and the output of the child.
 #[derive(Debug)]
 pub struct ChildEnd {
-    /// What ended it.
     pub ending: Ending,
-    /// Its exit status; `None` when even SIGKILL did not end it.
+    /// Its exit status; `None` if even SIGKILL did not end it.
     pub status: Option<ExitStatus>,
     /// The beginning of its standard output.
     pub output: Vec<u8>,
@@ -72,20 +68,19 @@ pub struct ChildEnd {
     pub discarded: u64,
     /// The end of its standard error, trimmed.
     pub error_output: String,
-    /// Why its standard input was not taken completely. `None` for input of at most
-    /// [`PIPE_CAPACITY`] bytes: whether a child that reads nothing ends before or after they are in
-    /// the pipe is chance.
+    /// Why the child did not read its whole standard input. Always `None` for input that fits into
+    /// the pipe ([`PIPE_CAPACITY`]): a child that reads nothing fails to take it only by chance.
     pub input_error: Option<io::Error>,
-    /// The child that the kernel cannot end, to be given to [`reap_later`].
+    /// A child that the kernel cannot end, for [`reap_later`].
     pub left_over: Option<Child>,
 }
 
-/// What ended a call.
+/// The cause of the end of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// The child itself.
+    /// The child exited by itself.
     Itself,
-    /// Its time was over after this long.
+    /// Its limit, of this length, had passed.
     TimedOut(Duration),
     /// It was cancelled.
     Cancelled,
@@ -94,8 +89,8 @@ pub enum Ending {
 }
 
 impl<'a> ChildCall<'a> {
-    /// Runs the program and waits for its end. When the limit has passed, `more_time` is called
-    /// once for additional time.
+    /// Runs the program and waits for its end. After the limit, `more_time` is called once and may
+    /// extend it.
     pub fn run(
         self,
         cancel: Cancel<'_>,
@@ -104,8 +99,9 @@ impl<'a> ChildCall<'a> {
         let mut running = RunningCall::new(self.command().spawn()?, &self);
         let status = running.wait(cancel, more_time);
         let mut end = running.end_with(status);
-        end.input_error
-            .take_if(|_| self.input.len() <= PIPE_CAPACITY);
+        if self.input.len() <= PIPE_CAPACITY {
+            end.input_error = None;
+        }
         memory::settle_again();
         Ok(end)
     }
@@ -121,8 +117,8 @@ impl<'a> ChildCall<'a> {
     }
 }
 
-/// A program in a process group of its own, without input and without what a service manager gave
-/// to us.
+/// Prepares a program in a process group of its own, without input and without the environment
+/// variables of our service manager.
 #[allow(clippy::disallowed_methods)] // The one place that starts processes.
 fn command(program: &OsStr, arguments: &[String]) -> Command {
     let mut command = Command::new(program);
@@ -130,8 +126,8 @@ fn command(program: &OsStr, arguments: &[String]) -> Command {
         .args(arguments)
         .process_group(0)
         .stdin(Stdio::null());
-    // What a service manager hands to us and no child may see: it would answer in our name, and
-    // with the last one podman leaves what holds its containers in the cgroup of our unit.
+    // A child with these would notify the service manager in our name. With the last one podman
+    // leaves the monitors of its containers in the cgroup of our unit.
     for variable in [
         "NOTIFY_SOCKET",
         "WATCHDOG_USEC",
@@ -154,25 +150,23 @@ fn command(program: &OsStr, arguments: &[String]) -> Command {
     command
 }
 
-/// Whether a service manager has other processes killed before this one when memory runs out
+/// Returns whether the kernel kills other processes before this one when memory runs out
 /// (`OOMScoreAdjust=`). Read once: it does not change while we run.
 fn is_protected() -> bool {
     static PROTECTED: OnceLock<bool> = OnceLock::new();
-    // Where the kernel keeps how likely this process is killed when memory runs out.
     *PROTECTED.get_or_init(|| {
-        is_negative(&std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default())
+        let adjustment = std::fs::read_to_string("/proc/self/oom_score_adj");
+        is_negative(&adjustment.unwrap_or_default())
     })
 }
 
 fn is_negative(adjustment: &str) -> bool {
-    adjustment
-        .trim()
-        .parse::<i32>()
-        .is_ok_and(|adjustment| adjustment < 0)
+    let adjustment = adjustment.trim().parse::<i32>();
+    adjustment.is_ok_and(|adjustment| adjustment < 0)
 }
 
-/// Makes this process as likely to be killed as any other. An engine passes on what it has: a
-/// workload that takes all memory would be as safe as the agent.
+/// Makes this process as likely to be killed as any other. Workloads inherit the protection through
+/// their engine: one that takes all memory would be as safe as the agent.
 fn give_up_protection() -> io::Result<()> {
     // A child that stays protected is better than none.
     if let Ok(file) = rustix::fs::open(
@@ -187,22 +181,21 @@ fn give_up_protection() -> io::Result<()> {
 
 // -------------------------------------------------------------------- pipes
 
-/// One output pipe and what is kept of it.
+/// One output pipe and the kept part of its content.
 #[derive(Debug)]
 struct Capture<P> {
     pipe: Option<P>,
     kept: Vec<u8>,
     discarded: u64,
     bound: usize,
-    /// Whether the end is kept and not the beginning: the reason comes last, after the progress of
-    /// a pull for example.
+    /// Whether the end is kept in place of the beginning: the reason comes last, after the progress
+    /// of a pull for example.
     keeps_end: bool,
 }
 
 impl<P: Read + AsFd> Capture<P> {
     fn new(pipe: Option<P>, bound: usize, keeps_end: bool) -> Self {
-        // A pipe that cannot be made non-blocking could hang this thread for ever; better no output
-        // at all.
+        // A blocking pipe could hang this thread forever; no output at all is better.
         let pipe = pipe.filter(|pipe| fcntl_setfl(pipe, OFlags::NONBLOCK).is_ok());
         Self {
             pipe,
@@ -213,8 +206,8 @@ impl<P: Read + AsFd> Capture<P> {
         }
     }
 
-    /// Reads what is there, at most what a pipe can hold: a grandchild that keeps it open (podman's
-    /// monitor of a container does) may write for ever. Forgets the pipe at its end.
+    /// Reads the content of the pipe, at most its capacity: a grandchild that keeps it open, such as
+    /// podman's monitor of a container, may write forever. Closes the pipe at its end.
     fn drain(&mut self) {
         let mut chunk = [0_u8; 16 * 1024];
         let mut total = 0;
@@ -247,13 +240,12 @@ impl<P: Read + AsFd> Capture<P> {
 
 // ------------------------------------------------------------- running call
 
-/// How far the ending has come.
+/// The progress of ending a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// It is not being ended.
     Running,
-    /// SIGTERM was sent, SIGKILL follows at this time.
-    Asked(Ending, Instant),
+    /// SIGTERM was sent; SIGKILL follows at this time.
+    Terminated(Ending, Instant),
     /// SIGKILL was sent; at this time we stop waiting for a process that the kernel cannot end.
     Killed(Ending, Instant),
 }
@@ -298,7 +290,7 @@ impl<'a> RunningCall<'a> {
         }
     }
 
-    /// Waits for the end of the child; `None` when even SIGKILL did not end it.
+    /// Waits for the end of the child; `None` if even SIGKILL did not end it.
     fn wait(
         &mut self,
         cancel: Cancel<'_>,
@@ -308,13 +300,17 @@ impl<'a> RunningCall<'a> {
         loop {
             self.feed();
             let age = SystemClock.now().saturating_duration_since(self.began);
-            if self.stage == Stage::Running && self.limit.is_some_and(|limit| limit <= age) {
-                match more_time.take().and_then(|ask| ask()) {
-                    Some(extra) => self.limit = self.limit.map(|limit| limit.saturating_add(extra)),
-                    None => self.end(Ending::TimedOut(self.limit.unwrap_or_default())),
+            if self.stage == Stage::Running
+                && let Some(limit) = self.limit
+                && limit <= age
+            {
+                match more_time.take().and_then(|extend| extend()) {
+                    Some(extra) => self.limit = Some(limit.saturating_add(extra)),
+                    None => self.end(Ending::TimedOut(limit)),
                 }
             }
-            if self.escalate() {
+            self.escalate();
+            if self.is_given_up() {
                 return None;
             }
             self.turn(cancel, age);
@@ -329,26 +325,27 @@ impl<'a> RunningCall<'a> {
         }
     }
 
-    /// One `poll`, which the input that fits and the end of the child end too; then takes the
-    /// output that is there.
+    /// Waits in one `poll` for output, room for input, the end of the child, and cancellation; then
+    /// takes the output.
     fn turn(&mut self, cancel: Cancel<'_>, age: Duration) {
         let timeout = self.timeout(age);
-        let cancel = cancel.filter(|_| self.stage == Stage::Running);
+        let cancel = match self.stage {
+            Stage::Running => cancel,
+            Stage::Terminated(..) | Stage::Killed(..) => None,
+        };
         let readable = [
             cancel,
             self.pidfd.as_ref().map(AsFd::as_fd),
             self.stdout.pipe.as_ref().map(AsFd::as_fd),
             self.stderr.pipe.as_ref().map(AsFd::as_fd),
         ];
-        let readable = readable
-            .into_iter()
-            .flatten()
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let writable = self
-            .stdin
-            .iter()
-            .map(|(fd, _)| PollFd::new(fd, PollFlags::OUT));
-        let mut polled: Vec<PollFd<'_>> = readable.chain(writable).collect();
+        let mut polled = Vec::new();
+        for descriptor in readable.into_iter().flatten() {
+            polled.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+        }
+        if let Some((pipe, _)) = &self.stdin {
+            polled.push(PollFd::new(pipe, PollFlags::OUT));
+        }
         // An error, EINTR for one, reports nothing ready; the next turn tries again.
         let _ = poll(&mut polled, timeout.as_ref());
         let is_cancelled = cancel.is_some() && !polled[0].revents().is_empty();
@@ -360,8 +357,8 @@ impl<'a> RunningCall<'a> {
         self.stderr.drain();
     }
 
-    /// Writes as much input as fits; closes the pipe after the last byte or when the child has
-    /// closed it.
+    /// Writes as much input as fits. Closes the pipe after the last byte, or if the child has closed
+    /// it.
     fn feed(&mut self) {
         while let Some((pipe, rest)) = &mut self.stdin {
             match pipe.write(rest) {
@@ -369,19 +366,24 @@ impl<'a> RunningCall<'a> {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Ok(_) => self.stdin = None,
-                Err(error) => (self.stdin, self.input_error) = (None, Some(error)),
+                Err(error) => {
+                    self.stdin = None;
+                    self.input_error = Some(error);
+                }
             }
         }
     }
 
-    /// How long the next `poll` may wait; `None` for ever.
+    /// The longest wait of the next `poll`; `None` waits forever.
     fn timeout(&self, age: Duration) -> Option<Timespec> {
         let stage = match self.stage {
             Stage::Running => self.limit.map(|limit| limit.saturating_sub(age)),
-            Stage::Asked(_, at) | Stage::Killed(_, at) => Some(SystemClock.until(at)),
+            Stage::Terminated(_, at) | Stage::Killed(_, at) => Some(SystemClock.until(at)),
         };
-        let without_pidfd = self.pidfd.is_none().then_some(CHILD_POLL_INTERVAL);
-        let wait = [stage, without_pidfd].into_iter().flatten().min()?;
+        let wait = match self.pidfd {
+            Some(_) => stage?,
+            None => stage.unwrap_or(Duration::MAX).min(CHILD_POLL_INTERVAL),
+        };
         Timespec::try_from(wait).ok()
     }
 
@@ -389,72 +391,71 @@ impl<'a> RunningCall<'a> {
     fn end(&mut self, ending: Ending) {
         if self.stage == Stage::Running {
             let _ = kill_process_group(self.pid, Signal::TERM);
-            self.stage = Stage::Asked(ending, SystemClock.now() + self.kill_grace);
+            self.stage = Stage::Terminated(ending, SystemClock.now() + self.kill_grace);
         }
     }
 
-    /// Goes to the next stage of ending when its time has come; true when there is nothing left to
-    /// try.
-    fn escalate(&mut self) -> bool {
+    /// Sends SIGKILL if the child has not ended in time after SIGTERM.
+    fn escalate(&mut self) {
         let now = SystemClock.now();
-        match self.stage {
-            Stage::Asked(ending, at) if at <= now => {
-                let _ = kill_process_group(self.pid, Signal::KILL);
-                self.stage = Stage::Killed(ending, now + KERNEL_KILL_GRACE);
-                false
-            }
-            Stage::Killed(_, at) => at <= now,
-            _ => false,
+        if let Stage::Terminated(ending, at) = self.stage
+            && at <= now
+        {
+            let _ = kill_process_group(self.pid, Signal::KILL);
+            self.stage = Stage::Killed(ending, now + KERNEL_KILL_GRACE);
         }
+    }
+
+    /// Returns whether the kernel could not end the child in time.
+    fn is_given_up(&self) -> bool {
+        matches!(self.stage, Stage::Killed(_, at) if at <= SystemClock.now())
     }
 
     /// Takes the rest of the output and the exit status of the ended child.
     fn reap(&mut self) -> Option<ExitStatus> {
         if self.stage != Stage::Running {
-            // Helpers of a call that was ended go with it. The zombie still holds the group's
-            // number.
+            // Helpers of an ended call end with it. The zombie still holds the group's number.
             let _ = kill_process_group(self.pid, Signal::KILL);
         }
-        self.stdout.drain(); // What the child wrote is in the pipes.
+        self.stdout.drain(); // The pipes have the rest of the output.
         self.stderr.drain();
         self.child.take()?.wait().ok()
     }
 
     fn end_with(self, status: Option<ExitStatus>) -> ChildEnd {
-        let unread = self
-            .stdin
-            .filter(|(_, rest)| !rest.is_empty())
-            .map(|_| io::Error::from(ErrorKind::BrokenPipe));
+        let input_error = match self.stdin {
+            Some((_, rest)) if !rest.is_empty() && self.input_error.is_none() => {
+                Some(io::Error::from(ErrorKind::BrokenPipe))
+            }
+            _ => self.input_error,
+        };
         let discarded = self.stdout.discarded;
         let ending = match self.stage {
             Stage::Running if self.bounds.end_when_exceeded && discarded > 0 => {
                 Ending::TooMuchOutput
             }
             Stage::Running => Ending::Itself,
-            Stage::Asked(ending, _) | Stage::Killed(ending, _) => ending,
+            Stage::Terminated(ending, _) | Stage::Killed(ending, _) => ending,
         };
-        let mark = if self.stderr.discarded == 0 {
-            ""
-        } else {
-            "... "
+        let errors = String::from_utf8_lossy(&self.stderr.kept);
+        let error_output = match self.stderr.discarded {
+            0 => errors.trim().to_owned(),
+            _ => format!("... {}", errors.trim()),
         };
         ChildEnd {
             ending,
             status,
-            error_output: format!(
-                "{mark}{}",
-                String::from_utf8_lossy(&self.stderr.kept).trim()
-            ),
+            error_output,
             output: self.stdout.kept,
             discarded,
-            input_error: self.input_error.or(unread),
+            input_error,
             left_over: self.child,
         }
     }
 }
 
 /// Waits on a thread of its own for a killed child that the kernel cannot end yet, so that it
-/// leaves no zombie. `held` is dropped when it has ended.
+/// leaves no zombie. Drops `held` after its end.
 pub fn reap_later(mut child: Child, held: impl Send + 'static) {
     log::warn!(
         "process {} does not end even when killed; not waiting for it any longer",
@@ -471,9 +472,9 @@ pub fn reap_later(mut child: Child, held: impl Send + 'static) {
 
 // ------------------------------------------ programs whose output is followed
 //
-// Both outputs share one pipe, so that their lines stay in the order in which they were written;
-// what the program writes without a line end is followed by what it writes next, whatever the
-// output. Nothing is kept here: while nobody reads, the program waits at the full pipe.
+// Both outputs share one pipe, so that their lines stay in order. A line without end continues with
+// the next output, whichever that is. Nothing is kept here: without a reader the program waits at
+// the full pipe.
 
 /// A running program.
 #[derive(Debug)]
@@ -484,14 +485,14 @@ pub struct FollowedChild {
     output: PipeReader,
 }
 
-/// What a read gave.
+/// The result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
-    /// This many bytes.
+    /// The number of bytes read.
     Bytes(usize),
-    /// Nothing now.
+    /// There is no output at the moment.
     NotYet,
-    /// Nothing any more.
+    /// There will be no more output.
     End,
 }
 
@@ -520,29 +521,29 @@ impl FollowedChild {
         })
     }
 
-    /// Descriptors of which one is readable when [`Self::read`] has something.
+    /// Descriptors of which one is readable when [`Self::read`] returns output or the end.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        [
-            Some(self.output.as_fd()),
-            self.pidfd.as_ref().map(AsFd::as_fd),
-        ]
-        .into_iter()
-        .flatten()
+        let output = Some(self.output.as_fd());
+        let end = self.pidfd.as_ref().map(AsFd::as_fd);
+        [output, end].into_iter().flatten()
     }
 
-    /// How long to wait for the descriptors at most; `None` for ever.
+    /// The longest wait for the descriptors; `None` waits forever.
     pub fn wait_max(&self) -> Option<Duration> {
-        self.pidfd.is_none().then_some(CHILD_POLL_INTERVAL)
+        match self.pidfd {
+            Some(_) => None,
+            None => Some(CHILD_POLL_INTERVAL),
+        }
     }
 
-    /// Reads what is there into `buffer`; never waits. A helper that keeps the pipe open does not
-    /// delay the end.
+    /// Reads output into `buffer`; never waits. A helper that keeps the pipe open does not delay the
+    /// end.
     pub fn read(&mut self, buffer: &mut [u8]) -> Output {
-        // Checked before reading: what it wrote until its end is in the pipe then.
-        let ended = self
-            .child
-            .as_mut()
-            .is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
+        // Checked before the read, so that the pipe has all output of an ended child.
+        let ended = match &mut self.child {
+            Some(child) => !matches!(child.try_wait(), Ok(None)),
+            None => true,
+        };
         loop {
             match self.output.read(buffer) {
                 Ok(0) => return Output::End,

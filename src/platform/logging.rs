@@ -1,11 +1,9 @@
-//! Log lines of server and agent on standard error, and fatal errors that no filter hides. Texts of
-//! others cannot do anything in a line, and a source of many lines gets no more of them for a
-//! while.
+//! Log lines of server and agent on standard error, and fatal errors that no filter hides. Texts
+//! from others are made harmless, and a source of too many lines is muted for a while.
 //!
 //! Thread: any; the logger is set once by `main`. `ank` prints for people instead and does not use
 //! this.
-//! Owns: how many lines each source has caused, and the source of what each thread does at the
-//! moment.
+//! Owns: the number of lines of each source, and the present source of each thread.
 
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{ADDITIONAL_INFO_MAX, LOG_SOURCE_LINES};
@@ -34,21 +32,20 @@ const LOG_SOURCES: usize = 256;
 /// How the modules of all programs begin: each of our crates is one of them.
 const OWN_MODULES: &str = "ankaios_";
 
-/// Where all records of the program go.
+/// Levels without `RUST_LOG`. The gRPC library logs its own internals at level info.
+const DEFAULT_FILTER: &str = "info,grpcio=warn";
+
+/// The output for all records of the program.
 static STANDARD_ERROR: Mutex<LogWriter<io::Stderr>> = Mutex::new(LogWriter::new(LOG_WAIT_MAX));
 
 /// Starts logging at the levels of `RUST_LOG`, by default from level info on.
 ///
 /// A filter written for `program` as a module (`ank_server=debug`) applies to all our modules.
 pub fn init(program: &str) {
-    let filter = std::env::var("RUST_LOG")
-        .ok()
-        .filter(|text| !text.trim().is_empty());
-    // Levels without `RUST_LOG`. What the gRPC library logs as info is about its own internals.
-    let filter = filter.map_or_else(
-        || "info,grpcio=warn".to_owned(),
-        |text| own_modules(&text, program),
-    );
+    let filter = match std::env::var("RUST_LOG") {
+        Ok(text) if !text.trim().is_empty() => own_modules(&text, program),
+        _ => DEFAULT_FILTER.to_owned(),
+    };
     let colours = wants_colours();
     let set = Builder::new()
         .target(Target::Pipe(Box::new(StandardError)))
@@ -58,32 +55,17 @@ pub fn init(program: &str) {
         .format(move |out, record| {
             static SOURCES: LazyLock<Mutex<Sources>> = LazyLock::new(Mutex::default);
             let (write, note) = SOURCES.lock().rule(record, SystemClock.now());
+            let now = SystemTime::now();
             if let Some(note) = note {
-                out.write_all(
-                    line(
-                        SystemTime::now(),
-                        Level::Warn,
-                        module_path!(),
-                        &note,
-                        colours,
-                    )
-                    .as_bytes(),
-                )?;
+                let line = line(now, Level::Warn, module_path!(), &note, colours);
+                out.write_all(line.as_bytes())?;
             }
             if !write {
                 return Ok(());
             }
             let module = record.module_path().unwrap_or_default();
-            out.write_all(
-                line(
-                    SystemTime::now(),
-                    record.level(),
-                    module,
-                    record.args(),
-                    colours,
-                )
-                .as_bytes(),
-            )
+            let line = line(now, record.level(), module, record.args(), colours);
+            out.write_all(line.as_bytes())
         })
         .try_init();
     debug_assert!(set.is_ok(), "the logger is set once");
@@ -109,22 +91,22 @@ fn wants_colours() -> bool {
 /// Repeats the directives of a filter for the module `program` for our crates, which have
 /// nearly all of the program.
 fn own_modules(filter: &str, program: &str) -> String {
-    let directive = |text: &str| match text.trim().strip_prefix(program) {
-        Some(rest) if rest.is_empty() || rest.starts_with("::") || rest.starts_with('=') => {
-            format!("{text},{OWN_MODULES}{}", rest.trim_start_matches("::"))
+    let mut directives = Vec::new();
+    for text in filter.split(',') {
+        directives.push(text.to_owned());
+        if let Some(rest) = text.trim().strip_prefix(program)
+            && (rest.is_empty() || rest.starts_with("::") || rest.starts_with('='))
+        {
+            let rest = rest.trim_start_matches("::");
+            directives.push(format!("{OWN_MODULES}{rest}"));
         }
-        _ => text.to_owned(),
-    };
-    filter
-        .split(',')
-        .map(directive)
-        .collect::<Vec<_>>()
-        .join(",")
+    }
+    directives.join(",")
 }
 
-/// A text as a log line shows it: not too long, and what would do something in a terminal or change
-/// the order of the characters written out. Continuation lines are indented; with a source, whose
-/// lines are counted, there are none.
+/// Prepares a text for a log line: cuts a long one, and writes out characters that act on a
+/// terminal. Continuation lines are indented, or joined with `\n` for a source, whose lines are
+/// counted.
 fn harmless(text: &str) -> String {
     let kept = &text[..text.floor_char_boundary(LOG_RECORD_MAX)];
     let mut shown =
@@ -137,14 +119,13 @@ fn harmless(text: &str) -> String {
 
 // ---------------------------------------------------------------- standard error
 
-/// Longest that a line waits for standard error to take it. A journal that is only busy is faster;
-/// one that hangs must not stop what workloads need.
+/// Longest wait of a line for standard error. A busy journal is faster; one that hangs must not stop
+/// the program.
 const LOG_WAIT_MAX: Duration = Duration::from_secs(1);
-/// So much can be written without waiting where something can be written at all: `PIPE_BUF` of the
-/// system, in bytes.
+/// Bytes that a writable output takes without waiting: `PIPE_BUF` of the system.
 const WRITTEN_AT_ONCE: usize = 4096;
 
-/// Gives the logger what all threads share.
+/// The standard error that all threads share, for the logger.
 struct StandardError;
 
 impl Write for StandardError {
@@ -158,12 +139,12 @@ impl Write for StandardError {
     }
 }
 
-/// Writes records to something whose reader may hang: then they are left out, and counted, until it
-/// reads again.
+/// Writes records to an output whose reader may hang. Until it reads again, records are left out and
+/// counted.
 // [impl->swdd~programs-go-on-when-logs-are-not-read~1]
 struct LogWriter<W> {
     wait_max: Duration,
-    /// What was left out since it was not read.
+    /// Records left out since the reader hangs.
     left_out: u64,
     output: PhantomData<W>,
 }
@@ -204,20 +185,23 @@ where
                 return;
             }
             if output.write_all(part).is_err() {
-                return; // It is closed, or its disk is full: there is no other place to say so.
+                return; // It is closed, or its disk is full: there is no other place to report that.
             }
         }
     }
 }
 
-/// Whether `output` takes something, or says at once that it never will, within `wait`.
+/// Returns whether `output` takes bytes within `wait`, or reports at once that it never will.
 fn can_take(output: &impl AsFd, wait: Duration) -> bool {
     let Ok(wait) = Timespec::try_from(wait) else {
         return true;
     };
     let mut places = [PollFd::new(output, PollFlags::OUT)];
-    // What cannot be waited for, such as a closed one, is written to.
-    poll(&mut places, Some(&wait)).map_or(true, |ready| ready > 0)
+    match poll(&mut places, Some(&wait)) {
+        Ok(ready) => ready > 0,
+        // A closed output, for example; the write reports it.
+        Err(_) => true,
+    }
 }
 
 // ---------------------------------------------------------- lines of one source
@@ -227,11 +211,11 @@ thread_local! {
     static SOURCE: RefCell<Name> = RefCell::new(Name::default());
 }
 
-/// Until the returned value is dropped, each line that this thread logs counts for `name`: whoever
-/// can cause such lines as often as it likes, as an address, an agent, a workload. Of each source
-/// [`LOG_SOURCE_LINES`] are written in a minute, and one more notes that further ones are left out.
-/// Without a source, or with an empty one, lines count for their place in the code. Levels that are
-/// not on by default are not counted.
+/// Sets the source of lines that this thread logs until the returned value is dropped: an address,
+/// an agent or a workload, which can cause any number of lines. [`LOG_SOURCE_LINES`] lines of a
+/// source are written in a minute, and a note that further ones are left out. Without a source, or
+/// with an empty one, the place in the code is the source. Levels that are off by default are not
+/// counted.
 pub fn log_source(name: impl Into<Name>) -> LogSource {
     LogSource {
         outer: SOURCE.replace(name.into()),
@@ -240,7 +224,7 @@ pub fn log_source(name: impl Into<Name>) -> LogSource {
 }
 
 fn source() -> Name {
-    // What ends with its thread may log after this value is gone.
+    // Values that are dropped at the end of a thread may log after this one is gone.
     SOURCE
         .try_with(|source| source.borrow().clone())
         .unwrap_or_default()
@@ -260,7 +244,7 @@ impl Drop for LogSource {
     }
 }
 
-/// Whether a line is written, and another one before it or in its place.
+/// Whether a line is written, and a note before it or in its place.
 pub(crate) type Ruling = (bool, Option<String>);
 
 /// Lines of all sources, of [`LOG_SOURCES`] each by itself.
@@ -281,24 +265,24 @@ impl Sources {
     pub fn rule(&mut self, record: &Record<'_>, now: Instant) -> Ruling {
         let module = record.module_path().unwrap_or_default();
         let is_of_library = module.starts_with("grpcio");
-        if record.level()
-            > if is_of_library {
-                Level::Warn
-            } else {
-                Level::Info
-            }
-        {
+        let default_level = if is_of_library {
+            Level::Warn
+        } else {
+            Level::Info
+        };
+        if record.level() > default_level {
             return (true, None);
         }
-        match &*source() {
-            // The source of log lines of the gRPC library, which do not name their cause.
-            _ if is_of_library => self.count("the gRPC library", now),
-            "" => self.count(
-                &format!("{module}:{}", record.line().unwrap_or_default()),
-                now,
-            ),
-            source => self.count(source, now),
+        // Lines of the gRPC library do not name their cause, so all are of one source.
+        if is_of_library {
+            return self.count("the gRPC library", now);
         }
+        let source = source();
+        if source.is_empty() {
+            let place = format!("{module}:{}", record.line().unwrap_or_default());
+            return self.count(&place, now);
+        }
+        self.count(&source, now)
     }
 
     fn count(&mut self, source: &str, now: Instant) -> Ruling {
@@ -306,29 +290,32 @@ impl Sources {
         if !self.of.contains_key(&*source) && self.of.len() >= LOG_SOURCES {
             self.of.retain(|_, lines| !lines.is_over(now));
         }
-        if self.of.len() < LOG_SOURCES || self.of.contains_key(&*source) {
-            self.of
-                .entry(source.to_string())
-                .or_default()
-                .count(&source, now)
-        } else {
-            self.others.count("many others", now)
+        if self.of.len() >= LOG_SOURCES && !self.of.contains_key(&*source) {
+            return self.others.count("many others", now);
         }
+        let lines = self.of.entry(source.to_string()).or_default();
+        lines.count(&source, now)
     }
 }
 
 impl Lines {
+    /// Returns whether the period of the count is over.
     fn is_over(&self, now: Instant) -> bool {
-        self.since
-            .is_none_or(|since| now.saturating_duration_since(since) >= LOG_SOURCE_TIME)
+        match self.since {
+            Some(since) => now.saturating_duration_since(since) >= LOG_SOURCE_TIME,
+            None => true,
+        }
     }
 
     fn count(&mut self, source: &str, now: Instant) -> Ruling {
         let mut note = None;
         if self.is_over(now) {
             let left_out = self.count.saturating_sub(LOG_SOURCE_LINES);
-            note = (left_out > 0)
-                .then(|| format!("{left_out} log lines about '{source}' were left out."));
+            if left_out > 0 {
+                note = Some(format!(
+                    "{left_out} log lines about '{source}' were left out."
+                ));
+            }
             *self = Self {
                 since: Some(now),
                 count: 0,

@@ -1,10 +1,10 @@
-//! A file with metrics in the text format of Prometheus, replaced again and again.
+//! A file with metrics in the text format of Prometheus, replaced at an interval.
 //!
 //! The textfile collector of node_exporter reads it, and `cat`. A file needs no listening socket
 //! and no access rules of its own. It is renamed over the old one, so that a reader never finds
-//! half of it; it is not brought to the disk.
+//! half of it; it is not synced to the disk.
 //!
-//! Thread: `metrics`, which may wait for the disk; nothing else of the program does.
+//! Thread: `metrics`, which may wait for the disk.
 
 use crate::limits::STACK_SMALL;
 use crate::settings::Number;
@@ -12,7 +12,7 @@ use crate::threads::{self, Thread};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -20,9 +20,9 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What node_exporter reads in its folder.
+/// The extension of files that node_exporter reads.
 const EXTENSION: &str = "prom";
-/// Everybody may read it: there are no secrets in it, and node_exporter has a user of its own.
+/// All users may read it: it has no secrets, and node_exporter has a user of its own.
 const MODE: u32 = 0o644;
 
 /// Value of the key `metrics`: an absolute path that ends in `.prom`.
@@ -35,11 +35,7 @@ impl TryFrom<String> for MetricsPath {
 
     fn try_from(path: String) -> Result<Self, String> {
         let path = PathBuf::from(path);
-        if path.is_absolute()
-            && path
-                .extension()
-                .is_some_and(|extension| extension == EXTENSION)
-        {
+        if path.is_absolute() && path.extension() == Some(OsStr::new(EXTENSION)) {
             return Ok(Self(path));
         }
         Err(format!(
@@ -53,12 +49,11 @@ impl TryFrom<String> for MetricsPath {
 /// to.
 pub type MetricsInterval = Number<1, 3600, 15>;
 
-/// Which file is written, and how often.
+/// The file and its interval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetricsSettings {
-    /// The file.
     pub path: MetricsPath,
-    /// Time between the begin of two writes, without the time that they take.
+    /// Time from the end of a write to the next.
     pub interval: MetricsInterval,
 }
 
@@ -73,7 +68,7 @@ pub struct Family {
 }
 
 impl Family {
-    /// A level, which goes up and down.
+    /// A value that rises and falls.
     pub const fn gauge(name: &'static str, help: &'static str) -> Self {
         Self {
             name,
@@ -82,7 +77,7 @@ impl Family {
         }
     }
 
-    /// A number that only grows while what it is about lives.
+    /// A value that only rises while its subject lives.
     pub const fn counter(name: &'static str, help: &'static str) -> Self {
         Self {
             name,
@@ -94,35 +89,41 @@ impl Family {
 
 /// Metrics in the text format 0.0.4, sorted by name and labels.
 #[derive(Debug, Default)]
-pub struct MetricsText(BTreeMap<&'static str, (&'static Family, BTreeSet<String>)>);
+pub struct MetricsText(BTreeMap<&'static str, Metric>);
+
+/// A metric with its lines.
+#[derive(Debug)]
+struct Metric {
+    family: &'static Family,
+    lines: BTreeSet<String>,
+}
 
 impl MetricsText {
-    /// Adds one series. `labels` are in the order in which they are written; their values are
-    /// names, so nothing in them needs to be escaped.
+    /// Adds one series with `labels` in this order. Their values are names, so nothing is escaped.
     pub fn add(&mut self, family: &'static Family, labels: &[(&str, &str)], value: impl Display) {
-        let labels: Vec<String> = labels
-            .iter()
-            .map(|(name, text)| format!("{name}=\"{text}\""))
-            .collect();
-        let labels = if labels.is_empty() {
-            String::new()
-        } else {
-            format!("{{{}}}", labels.join(","))
-        };
-        let (_, series) = self
-            .0
-            .entry(family.name)
-            .or_insert_with(|| (family, BTreeSet::new()));
-        series.insert(format!("{}{labels} {value}\n", family.name));
+        let mut series = family.name.to_owned();
+        if !labels.is_empty() {
+            let labels = labels
+                .iter()
+                .map(|(name, text)| format!("{name}=\"{text}\""));
+            let labels = labels.collect::<Vec<_>>().join(",");
+            series.push_str(&format!("{{{labels}}}"));
+        }
+        let metric = self.0.entry(family.name).or_insert_with(|| Metric {
+            family,
+            lines: BTreeSet::new(),
+        });
+        metric.lines.insert(format!("{series} {value}\n"));
     }
 
-    /// The text.
     pub fn finish(&self) -> String {
-        let family = |(Family { name, kind, help }, series): &(&Family, BTreeSet<String>)| {
-            let series: String = series.iter().map(String::as_str).collect();
-            format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{series}")
-        };
-        self.0.values().map(family).collect()
+        let mut text = String::new();
+        for Metric { family, lines } in self.0.values() {
+            let Family { name, kind, help } = family;
+            text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
+            text.extend(lines.iter().map(String::as_str));
+        }
+        text
     }
 }
 
@@ -137,8 +138,8 @@ pub fn seconds(microseconds: u64) -> String {
 
 // --------------------------------------------------------------------- file
 
-/// Starts the thread that writes what `text` returns, first at once, until the other end of `stop`
-/// is dropped; then it removes the file. Nothing is written when there is no text.
+/// Starts the thread that writes the result of `text`, first at once, until the other end of `stop`
+/// is dropped; then it removes the file. `None` writes nothing.
 // [impl->swdd~metrics-file~1]
 pub fn start(
     settings: MetricsSettings,
@@ -162,16 +163,16 @@ fn write_all(
     let interval = Duration::from_secs(*interval);
     let mut failure = String::new();
     loop {
-        match text().map(|text| replace(path, &text)) {
-            Some(Err(error)) if error.to_string() != failure => {
-                failure = error.to_string();
-                log::error!(
-                    "Cannot write the metrics to '{}', trying again: {failure}.",
-                    path.display()
-                );
+        if let Some(text) = text() {
+            match replace(path, &text) {
+                Ok(()) => failure.clear(),
+                Err(error) if error.to_string() == failure => {}
+                Err(error) => {
+                    failure = error.to_string();
+                    let path = path.display();
+                    log::error!("Cannot write the metrics to '{path}', trying again: {failure}.");
+                }
             }
-            Some(Ok(())) => failure.clear(),
-            _ => {}
         }
         if stop.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
             break;
@@ -180,28 +181,25 @@ fn write_all(
     let _ = fs::remove_file(path); // It may never have been written.
 }
 
-/// Replaces the file as a whole. The new one is made anew, so that a link that somebody has put
-/// there is not followed.
+/// Replaces the file as a whole.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut new = OsString::from(path);
     new.push(".new");
     let new = PathBuf::from(new);
-    let _ = fs::remove_file(&new); // Left behind by a write that failed.
-    let write = || {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(MODE)
-            .open(&new)?;
-        file.set_permissions(Permissions::from_mode(MODE))?; // Whatever the umask is.
-        file.write_all(text.as_bytes())?;
-        fs::rename(&new, path)
-    };
-    let written = write();
+    let _ = fs::remove_file(&new); // Left behind by a failed write.
+    let written = write_new(&new, text).and_then(|()| fs::rename(&new, path));
     if written.is_err() {
         let _ = fs::remove_file(&new);
     }
     written
+}
+
+/// Creates a file, which must not exist: a link of another user is not followed.
+fn write_new(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(MODE).open(path)?;
+    file.set_permissions(Permissions::from_mode(MODE))?; // Whatever the umask is.
+    file.write_all(text.as_bytes())
 }
 
 #[cfg(test)]

@@ -11,8 +11,10 @@ use crate::security::{PemTexts, Security};
 use ankaios_model::limits::{FOREIGN_MESSAGE_MAX, MESSAGE_MAX};
 use ankaios_model::nearest::nearest;
 use clap::error::{ContextKind, ContextValue};
+use clap::parser::ValueSource;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -22,13 +24,12 @@ use toml::de::{DeTable, DeValue};
 
 /// Longest config or PEM file, in bytes: a CA bundle of a whole distribution is about 250 KB.
 const FILE_MAX: usize = 1024 * 1024;
-/// The highest value of `max_message_size`, in bytes: sizes are counted in 32 bits with a sign in
-/// some places.
+/// The highest value of `max_message_size`, in bytes: gRPC counts sizes in 32 bits with a sign.
 const MESSAGE_MAX_HIGHEST: usize = 1024 * 1024 * 1024;
 
 /// The only version of config files.
 pub(crate) const CONFIG_VERSION: &str = "v1";
-/// What to do about a file without version, or with another one.
+/// The way out for a file without version, or with a wrong one.
 pub const VERSION_LINE: &str = "begin the file with: version = \"v1\"";
 
 /// A whole number in a config file, from `LOW` to `HIGH`.
@@ -44,26 +45,25 @@ impl<const LOW: u64, const HIGH: u64, const DEFAULT: u64> Default for Number<LOW
 impl<'de, const LOW: u64, const HIGH: u64, const DEFAULT: u64> Deserialize<'de>
     for Number<LOW, HIGH, DEFAULT>
 {
-    /// An error names what is expected, not a type of the language.
+    /// An error names the range, not a type of the language.
     fn deserialize<D: Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
-        let number = i64::deserialize(number)
-            .ok()
-            .and_then(|number| u64::try_from(number).ok());
-        let expected =
-            || D::Error::custom(format_args!("expected a whole number from {LOW} to {HIGH}"));
-        number
-            .filter(|number| (LOW..=HIGH).contains(number))
-            .map(Self)
-            .ok_or_else(expected)
+        if let Ok(number) = i64::deserialize(number)
+            && let Ok(number) = u64::try_from(number)
+            && (LOW..=HIGH).contains(&number)
+        {
+            return Ok(Self(number));
+        }
+        let expected = format_args!("expected a whole number from {LOW} to {HIGH}");
+        Err(D::Error::custom(expected))
     }
 }
 
 /// The highest value of numbers without a limit of their own.
 pub const NUMBER_MAX: u64 = u32::MAX as u64;
 
-/// Value of the key `max_message_size`: the largest gRPC message sent and received, in bytes. Has
-/// to be the same for all programs of a cluster, or the lowest one counts for what the server
-/// sends, and its own for what it receives.
+/// Value of the key `max_message_size`: the largest gRPC message sent and received, in bytes. It
+/// should be the same for all programs of a cluster: otherwise the lowest one limits what the server
+/// sends, and its own what it receives.
 pub type MessageSize =
     Number<{ FOREIGN_MESSAGE_MAX as u64 }, { MESSAGE_MAX_HIGHEST as u64 }, { MESSAGE_MAX as u64 }>;
 
@@ -182,14 +182,13 @@ impl ConfigFile {
         if let Some(path) = option {
             return Self::read(path).map(Some);
         }
-        // A dangling link or an unreadable folder is for the reader to complain about; only absence
-        // is skipped.
-        let exists = |path: &&PathBuf| !matches!(path.try_exists(), Ok(false));
-        places
-            .iter()
-            .find(exists)
-            .map(|path| Self::read(path))
-            .transpose()
+        for path in places {
+            // Only absence is skipped; a dangling link or an unreadable folder is an error.
+            if !matches!(path.try_exists(), Ok(false)) {
+                return Self::read(path).map(Some);
+            }
+        }
+        Ok(None)
     }
 
     /// Reads `path`.
@@ -212,24 +211,21 @@ impl ConfigFile {
     }
 
     fn wrong(&self, error: &toml::de::Error) -> ConfigError {
-        // The excerpt may be any line of a key, also one that does not look like it.
-        let holds_key = ["PRIVATE KEY", "key_pem_content"]
-            .iter()
-            .any(|sign| self.text.contains(sign));
-        let shown = if holds_key {
-            let line = error.span().map_or(1, |span| self.line(span.start));
-            // The message may quote the value.
-            let message = error.message();
-            let message = if message.contains("PRIVATE KEY") {
-                "a value of the wrong type"
-            } else {
-                message
-            };
-            format!("line {line}: {message} (excerpt left out)")
-        } else {
-            error.to_string().trim_end().to_owned()
-        };
-        ConfigError::Parse(format!("'{}': {shown}", self.path.display()))
+        let file = self.path.display();
+        let holds_key = self.text.contains("PRIVATE KEY") || self.text.contains("key_pem_content");
+        if !holds_key {
+            let error = error.to_string();
+            return ConfigError::Parse(format!("'{file}': {}", error.trim_end()));
+        }
+        // The excerpt may be any line of a key, and the message may quote it.
+        let line = error.span().map_or(1, |span| self.line(span.start));
+        let mut message = error.message();
+        if message.contains("PRIVATE KEY") {
+            message = "a value of the wrong type";
+        }
+        ConfigError::Parse(format!(
+            "'{file}': line {line}: {message} (excerpt left out)"
+        ))
     }
 
     /// Checks that `version` is [`CONFIG_VERSION`]; with `in_default` it may also stand in the
@@ -243,13 +239,15 @@ impl ConfigFile {
         struct Default {
             default: Given,
         }
-        let in_table = in_default.then(|| self.keys::<Default>().ok()).flatten();
-        let version = match in_table.and_then(|keys| keys.default.version) {
-            Some(version) => version,
-            None => self
-                .keys::<Given>()?
-                .version
-                .ok_or_else(|| ConfigError::NoVersion(self.path.clone()))?,
+        let mut version = None;
+        if in_default && let Ok(keys) = self.keys::<Default>() {
+            version = keys.default.version;
+        }
+        if version.is_none() {
+            version = self.keys::<Given>()?.version;
+        }
+        let Some(version) = version else {
+            return Err(ConfigError::NoVersion(self.path.clone()));
         };
         if version == CONFIG_VERSION {
             return Ok(());
@@ -295,26 +293,13 @@ impl ConfigFile {
     pub fn unknown_keys(&self, known: &[&str]) -> Vec<String> {
         let mut found = Vec::new();
         self.walk(&mut |path, line, _| {
-            let leads_here = |pattern: &&str| match pattern.strip_suffix(".*") {
-                Some(stem)
-                    if path
-                        .strip_prefix(stem)
-                        .is_some_and(|rest| rest.starts_with('.')) =>
-                {
-                    true
-                }
-                _ => pattern
-                    .strip_prefix(path)
-                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('.')),
-            };
-            let is_known = known.iter().any(leads_here);
+            let is_known = known.iter().any(|pattern| leads_to(pattern, path));
             if !is_known {
                 let hint = hint_of_unknown(path, known);
                 let file = self.path.display();
-                found.push((
-                    line,
-                    format!("'{file}', line {line}: unknown key '{path}' is ignored.{hint}"),
-                ));
+                let warning =
+                    format!("'{file}', line {line}: unknown key '{path}' is ignored.{hint}");
+                found.push((line, warning));
             }
             is_known
         });
@@ -322,8 +307,8 @@ impl ConfigFile {
         found.into_iter().map(|(_, warning)| warning).collect()
     }
 
-    /// Calls `visit` with the path and line of each key, and whether it is that of a table; below
-    /// only where it wants that.
+    /// Calls `visit` with the path and line of each key, and whether its value is a table. Visits
+    /// keys below only if that returns true.
     fn walk(&self, visit: &mut dyn FnMut(&str, usize, bool) -> bool) {
         if let Ok(table) = DeTable::parse(&self.text) {
             self.walk_table(table.get_ref(), "", visit);
@@ -337,64 +322,89 @@ impl ConfigFile {
         visit: &mut dyn FnMut(&str, usize, bool) -> bool,
     ) {
         for (key, value) in table {
-            let (path, value) = (format!("{above}{}", key.get_ref()), value.get_ref());
-            if !visit(
-                &path,
-                self.line(key.span().start),
-                matches!(value, DeValue::Table(_)),
-            ) {
+            let path = format!("{above}{}", key.get_ref());
+            let line = self.line(key.span().start);
+            let value = value.get_ref();
+            if !visit(&path, line, value.is_table()) {
                 continue;
             }
             let tables = match value {
                 DeValue::Array(items) => items.iter().map(Spanned::get_ref).collect(),
                 value => vec![value],
             };
-            for table in tables.into_iter().filter_map(DeValue::as_table) {
-                self.walk_table(table, &format!("{path}."), visit);
+            for table in tables {
+                if let DeValue::Table(table) = table {
+                    self.walk_table(table, &format!("{path}."), visit);
+                }
             }
         }
     }
 }
 
-/// Keys that people bring along from elsewhere, with the key that does the same here and what is
-/// different about it.
-const KEYS_OF_OTHERS: [(&str, &str, &str); 2] = [
-    (
-        "state_persistence_file",
-        "state_dir",
-        ", which names a folder",
-    ),
-    ("startup_config", "startup_manifest", ""),
+/// Returns whether `pattern` names the key `path` or keys below it.
+fn leads_to(pattern: &str, path: &str) -> bool {
+    if let Some(stem) = pattern.strip_suffix(".*")
+        && let Some(rest) = path.strip_prefix(stem)
+        && rest.starts_with('.')
+    {
+        return true;
+    }
+    match pattern.strip_prefix(path) {
+        Some(rest) => rest.is_empty() || rest.starts_with('.'),
+        None => false,
+    }
+}
+
+/// A key of another program, and the key of ours in its place.
+struct ForeignKey {
+    name: &'static str,
+    ours: &'static str,
+    /// Appended to the name of our key.
+    difference: &'static str,
+}
+
+const FOREIGN_KEYS: [ForeignKey; 2] = [
+    ForeignKey {
+        name: "state_persistence_file",
+        ours: "state_dir",
+        difference: ", which names a folder",
+    },
+    ForeignKey {
+        name: "startup_config",
+        ours: "startup_manifest",
+        difference: "",
+    },
 ];
 
-/// What to do about an unknown key, for the end of its warning.
+/// The advice at the end of the warning of an unknown key.
 fn hint_of_unknown(path: &str, known: &[&str]) -> String {
-    for (foreign, ours, difference) in KEYS_OF_OTHERS {
-        if path == foreign && known.contains(&ours) {
-            return format!(" Use '{ours}'{difference}.");
+    for key in FOREIGN_KEYS {
+        if path == key.name && known.contains(&key.ours) {
+            return format!(" Use '{}'{}.", key.ours, key.difference);
         }
     }
-    meant(path, known).map_or_else(String::new, |name| format!(" Did you mean '{name}'?"))
+    match nearest_key(path, known) {
+        Some(name) => format!(" Did you mean '{name}'?"),
+        None => String::new(),
+    }
 }
 
-/// The known key of the same depth that `path` was probably meant to be.
-fn meant<'k>(path: &str, known: &[&'k str]) -> Option<&'k str> {
-    let parts = path.split('.').count();
-    let same_depth = |pattern: &&'k str| {
-        let end = pattern
-            .match_indices('.')
-            .nth(parts - 1)
-            .map_or(pattern.len(), |(at, _)| at);
-        pattern.get(..end)
-    };
-    nearest(path, known.iter().filter_map(same_depth))
+/// Returns the known key of the same depth that is most similar to `path`.
+fn nearest_key<'k>(path: &str, known: &[&'k str]) -> Option<&'k str> {
+    let dots = path.matches('.').count();
+    let same_depth = known
+        .iter()
+        .map(|pattern| match pattern.match_indices('.').nth(dots) {
+            Some((end, _)) => &pattern[..end],
+            None => *pattern,
+        });
+    nearest(path, same_depth)
 }
 
-/// Reads all of a text of at most `max` bytes that a person wrote. The mark with which some editors
-/// begin UTF-8 is left out.
+/// Reads a text of at most `max` bytes that a person wrote. A byte order mark is left out.
 ///
 /// # Errors
-/// `FileTooLarge`; `InvalidData` when it is no UTF-8, with the encoding that it is probably in.
+/// `FileTooLarge`; `InvalidData` if it is not UTF-8, with its probable encoding.
 pub fn read_limited(source: impl Read, max: usize) -> io::Result<String> {
     let mut bytes = Vec::new();
     source.take(max as u64 + 1).read_to_end(&mut bytes)?;
@@ -424,10 +434,10 @@ pub fn read_limited(source: impl Read, max: usize) -> io::Result<String> {
     }
 }
 
-/// What some editors write before a text in UTF-8.
+/// The mark that some editors write before a text in UTF-8.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// Whether bytes begin as a text in UTF-16 does: with its mark, or with a letter of ASCII.
+/// Returns whether bytes begin like a text in UTF-16: with its mark, or with an ASCII letter.
 fn is_utf16(bytes: &[u8]) -> bool {
     match bytes {
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => true,
@@ -479,25 +489,19 @@ pub(crate) fn read_pem(path: &Path, is_key: bool) -> Result<String, PemError> {
         return Err(failed(io::Error::from(io::ErrorKind::IsADirectory)));
     }
     let mode = metadata.permissions().mode() & 0o7777; // Also no set-id bits.
-    let (what, is_allowed, rule) = match is_key {
-        true => {
-            let rule = "Private keys must have permissions 0600 or 0400.";
-            ("Private key file", matches!(mode, 0o600 | 0o400), rule)
-        }
-        false => {
-            let rule = "Certificates must be readable for the owner, not writable for others and not executable.";
-            (
-                "Certificate file",
-                mode & 0o400 != 0 && mode & 0o133 == 0,
-                rule,
-            )
-        }
-    };
-    if !is_allowed {
+    if is_key && !matches!(mode, 0o600 | 0o400) {
         return Err(PemError::Mode {
             path: path.to_owned(),
-            what,
-            rule,
+            what: "Private key file",
+            rule: "Private keys must have permissions 0600 or 0400.",
+            mode,
+        });
+    }
+    if !is_key && (mode & 0o400 == 0 || mode & 0o133 != 0) {
+        return Err(PemError::Mode {
+            path: path.to_owned(),
+            what: "Certificate file",
+            rule: "Certificates must be readable for the owner, not writable for others and not executable.",
             mode,
         });
     }
@@ -546,33 +550,40 @@ impl PemKeys {
         "key_pem_content",
     ];
 
-    /// The texts: contents as they are, paths read at once, even when they will not be needed.
-    /// `file` is where the keys stand.
+    /// Returns the texts: contents as they are, and the files of paths, which are read at once.
+    /// `file` has the keys.
     pub fn read(self, file: &ConfigFile) -> Result<Pems, ConfigError> {
-        let mut pems = Pems([
-            self.ca_pem_content,
-            self.crt_pem_content,
-            self.key_pem_content,
-        ]);
-        let paths = [self.ca_pem, self.crt_pem, self.key_pem]
-            .into_iter()
-            .zip(&mut pems.0);
-        for ((path, pem), key) in paths.zip(Self::NAMES) {
-            let Some(path) = path else { continue };
-            if pem.is_some() {
-                return Err(ConfigError::ConflictingPems {
-                    key,
-                    place: file.place(key),
-                });
-            }
-            let text = read_pem(&path, key == KEY_PEM);
-            *pem = Some(text.map_err(|source| ConfigError::Pem {
-                source,
-                key,
-                place: file.place(key),
-            })?);
-        }
-        Ok(pems)
+        Ok(Pems([
+            read_key(file, "ca_pem", self.ca_pem, self.ca_pem_content)?,
+            read_key(file, "crt_pem", self.crt_pem, self.crt_pem_content)?,
+            read_key(file, KEY_PEM, self.key_pem, self.key_pem_content)?,
+        ]))
+    }
+}
+
+/// Returns the text of one PEM, which a config file has as a path or as its content.
+fn read_key(
+    file: &ConfigFile,
+    key: &'static str,
+    path: Option<PathBuf>,
+    content: Option<String>,
+) -> Result<Option<String>, ConfigError> {
+    let Some(path) = path else {
+        return Ok(content);
+    };
+    if content.is_some() {
+        return Err(ConfigError::ConflictingPems {
+            key,
+            place: file.place(key),
+        });
+    }
+    match read_pem(&path, key == KEY_PEM) {
+        Ok(text) => Ok(Some(text)),
+        Err(source) => Err(ConfigError::Pem {
+            source,
+            key,
+            place: file.place(key),
+        }),
     }
 }
 
@@ -607,61 +618,60 @@ pub fn readable_key_warning(file: &ConfigFile, keys: &PemKeys) -> Option<String>
 
 // --------------------------------------------------------- flags, decision
 
-/// The combined value of `--insecure`, its environment variable and `--no-insecure`; `None` when
-/// nothing is given.
+/// The combined value of `--insecure`, its environment variable and `--no-insecure`; `None` if none
+/// is given.
 ///
-/// Of the two options the later one counts, and an option more than the environment, which clap's
-/// own way of overriding takes for a conflict. For arguments with the ids
-/// `insecure` and `no_insecure`, declared as `bool`; clap itself refuses other values of the
-/// variable than `true` and `false`.
+/// The later option overrides the earlier one, and an option the environment; clap's own way of
+/// overriding reports a conflict. For arguments with the ids `insecure` and `no_insecure`, declared
+/// as `bool`; clap itself refuses other values of the variable than `true` and `false`.
 pub fn insecure_flag(matches: &clap::ArgMatches) -> Option<bool> {
-    let place = |id: &str| {
-        let is_option = matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
-        is_option
-            .then(|| matches.indices_of(id)?.next_back())
-            .flatten()
-    };
-    match (place("insecure"), place("no_insecure")) {
-        (Some(insecure), Some(not)) => Some(insecure > not),
-        (None, Some(_)) => Some(false),
-        (_, None) => matches
-            .value_source("insecure")
-            .filter(|source| *source != clap::parser::ValueSource::DefaultValue)
-            .map(|_| matches.get_flag("insecure")),
+    let insecure = option_index(matches, "insecure");
+    if let Some(not) = option_index(matches, "no_insecure") {
+        return Some(insecure > Some(not));
     }
+    match matches.value_source("insecure")? {
+        ValueSource::DefaultValue => None,
+        _ => Some(matches.get_flag("insecure")),
+    }
+}
+
+/// Returns the place of an option on the command line.
+fn option_index(matches: &clap::ArgMatches, id: &str) -> Option<usize> {
+    if matches.value_source(id) != Some(ValueSource::CommandLine) {
+        return None;
+    }
+    matches.indices_of(id)?.next_back()
 }
 
 /// Adds the environment variable to a usage error about its value: clap names only the option of
 /// `command`.
 pub fn naming_variable(mut error: clap::Error, command: &clap::Command) -> clap::Error {
-    let text = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => text.as_str(),
-        _ => "",
-    };
-    let (option, value) = (
-        text(ContextKind::InvalidArg),
-        text(ContextKind::InvalidValue),
-    );
-    let long = option
-        .strip_prefix("--")
-        .and_then(|option| option.split(' ').next());
-    let argument = command
-        .get_arguments()
-        .find(|argument| long.is_some() && argument.get_long() == long);
-    let variable = argument
-        .and_then(clap::Arg::get_env)
-        .filter(|name| std::env::var_os(name).is_some_and(|it| it == value));
-    if let Some(name) = variable {
-        let tip = format!(
-            "the value is that of the environment variable {}",
-            name.display()
-        );
-        error.insert(
-            ContextKind::Suggested,
-            ContextValue::StyledStrs(vec![tip.into()]),
-        );
+    if let Some(name) = variable_of(&error, command) {
+        let name = name.display();
+        let tip = format!("the value is that of the environment variable {name}");
+        let tips = ContextValue::StyledStrs(vec![tip.into()]);
+        error.insert(ContextKind::Suggested, tips);
     }
     error
+}
+
+/// Returns the environment variable with the value that `error` is about.
+fn variable_of<'c>(error: &clap::Error, command: &'c clap::Command) -> Option<&'c OsStr> {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let value = match error.get(ContextKind::InvalidValue) {
+        Some(ContextValue::String(value)) => value,
+        _ => "",
+    };
+    let long = option.strip_prefix("--")?.split(' ').next();
+    let mut arguments = command.get_arguments();
+    let argument = arguments.find(|argument| argument.get_long() == long)?;
+    let name = argument.get_env()?;
+    if std::env::var_os(name)? != value {
+        return None;
+    }
+    Some(name)
 }
 
 /// Neither certificates nor `--insecure`. Reported as `Missing certificate files: '<error>'`.
@@ -679,18 +689,21 @@ pub fn decide_security(
     insecure: bool,
     pems: Pems,
 ) -> (Result<Security, MissingPems>, Option<&'static str>) {
-    let options = ["'--ca_pem'", "'--crt_pem'", "'--key_pem'"]
-        .into_iter()
-        .zip(&pems.0);
-    let missing: Vec<&'static str> = options
-        .filter(|(_, text)| text.is_none())
-        .map(|(option, _)| option)
-        .collect();
-    let nothing_given = missing.len() == 3;
-    // Warning when certificates are given although `--insecure` is.
-    let warning = (insecure && !nothing_given).then_some(
-        "Insecure and secure flags specified at the same time. Defaulting to secure communication.",
-    );
+    let options = ["'--ca_pem'", "'--crt_pem'", "'--key_pem'"];
+    let mut missing = Vec::new();
+    for (option, text) in options.into_iter().zip(&pems.0) {
+        if text.is_none() {
+            missing.push(option);
+        }
+    }
+    let nothing_given = missing.len() == options.len();
+    let warning = if insecure && !nothing_given {
+        Some(
+            "Insecure and secure flags specified at the same time. Defaulting to secure communication.",
+        )
+    } else {
+        None
+    };
     let security = match pems.0 {
         [Some(ca), Some(certificate), Some(key)] => Ok(Security::MutualTls(PemTexts {
             ca,
