@@ -11,12 +11,14 @@ use ankaios_model::workload::Workload;
 use std::path::Path;
 use std::sync::Arc;
 
+/// Folder of the control interface in a container.
+const CONTROL_INTERFACE: &str = "/run/ankaios/control_interface";
 /// Label with the full name of the instance.
 pub(crate) const LABEL_NAME: &str = "name";
 /// Label with the name of the agent.
 pub(crate) const LABEL_AGENT: &str = "agent";
 
-/// What the container of `workload` is to be, for the runtime called `runtime`.
+/// The configuration of the container of `workload`, for the runtime called `runtime`.
 pub fn config_of(workload: &Workload, runtime: &str) -> Result<Arc<ContainerConfig>, RuntimeError> {
     match &workload.config().engine {
         Err(reason) => Err(RuntimeError::Unsupported(reason.clone())),
@@ -48,11 +50,11 @@ pub trait EngineArguments {
         new: &NewContainer,
     ) -> Result<Arguments, RuntimeError>;
 
-    /// The arguments of a call, such as `start` and a container. Its engine may repeat those of an
-    /// earlier call.
+    /// The arguments of a call, such as `start` and a container. Secrets of earlier calls are masked
+    /// in it, since the engine may repeat them.
     fn call(&self, verb: &[&str]) -> Arguments;
 
-    /// The arguments that pull the image as a create would.
+    /// The arguments that pull the image with the options of a create.
     fn pull_arguments(&self) -> Arguments;
 }
 
@@ -73,19 +75,15 @@ impl EngineArguments for ContainerConfig {
     ) -> Result<Arguments, RuntimeError> {
         // [impl->swdd~podman-create-workload-sets-optionally-container-name~1]
         let arguments = self.call(verb).plain(&["--name", &new.instance.short()]);
-        let pid_file = new
-            .pid_file
-            .as_ref()
-            .and_then(|path| path.to_str())
-            .map(|path| format!("--pidfile={path}"));
+        let pid_file = new.pid_file.as_ref().and_then(|path| path.to_str());
+        let pid_file = pid_file.map(|path| format!("--pidfile={path}"));
         let arguments = arguments
             .plain(pid_file.as_slice())
             .options(&self.command_options);
         let mut own = Vec::new();
         // [impl->swdd~podman-create-workload-mounts-fifo-files~1]
         if let Some(folder) = &new.control_interface {
-            // Where a workload finds its control interface.
-            own.push(bind_mount(folder, "/run/ankaios/control_interface", "")?);
+            own.push(bind_mount(folder, CONTROL_INTERFACE, "")?);
         }
         for (source, target) in &new.files {
             own.push(bind_mount(source, target, ",readonly=true")?);
@@ -120,28 +118,27 @@ impl EngineArguments for ContainerConfig {
     }
 }
 
-/// Those of the options of a create, or of pods, that decide which image is pulled, and how.
+/// Selects the options of a create or a play that affect the pull of an image.
 pub(crate) fn pull_options(options: &[impl AsRef<str>]) -> Vec<String> {
     const WITH_VALUE: [&str; 5] = ["--arch", "--authfile", "--os", "--platform", "--variant"];
     let mut found = Vec::new();
     let mut words = options.iter().map(AsRef::as_ref);
     while let Some(word) = words.next() {
         let name = word.split('=').next().unwrap_or_default();
-        if name == "--tls-verify" || (WITH_VALUE.contains(&name) && name != word) {
-            found.push(word.to_owned());
-        } else if WITH_VALUE.contains(&name) {
-            found.extend(
-                [Some(word), words.next()]
-                    .into_iter()
-                    .flatten()
-                    .map(str::to_owned),
-            );
+        let has_value = WITH_VALUE.contains(&name);
+        if !has_value && name != "--tls-verify" {
+            continue;
+        }
+        found.push(word.to_owned());
+        // The value may be in the next word.
+        if has_value && name == word {
+            found.extend(words.next().map(str::to_owned));
         }
     }
     found
 }
 
-/// The option that mounts a host path. It is a list with commas, so not every path can stand in it.
+/// The option that mounts a host path. It is a list with commas, so it cannot contain every path.
 fn bind_mount(source: &Path, target: &str, more: &str) -> Result<String, RuntimeError> {
     let unfit = |path: &str, why: String| {
         let text = format!(

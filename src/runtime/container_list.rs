@@ -1,12 +1,11 @@
-//! Listings of containers: what an engine prints of each of them, and what podman's states mean for
-//! workloads.
+//! Listings of containers: their format, and the meaning of podman's states for workloads.
 //!
-//! A listing prints only what is read here, and of each text only a beginning: labels of images and
-//! of other containers may be megabytes long, and a listing that is too long to be read hides all
-//! workloads.
+//! A listing prints only the fields that are read here, and only the beginning of each text: labels
+//! of images and of other containers may be megabytes long, and a listing that is too long to be
+//! read hides all workloads.
 //!
-//! One strange entry must not hide all others, so fields are read one by one and only an output
-//! that is no sequence of objects at all is an error.
+//! One invalid entry must not hide all others, so fields are read one by one, and only an output
+//! that is not a sequence of objects is an error.
 //!
 //! Thread: none, plain values; runs on the thread that called the engine.
 
@@ -17,8 +16,8 @@ use ankaios_model::limits::NAME_MAX;
 use ankaios_model::names::InstanceName;
 use serde_json::{Map, Value};
 
-/// Characters of a label or a name that a listing prints, whatever image or person it is from.
-/// Longer than the full name of an instance, and than that of a container in a pod.
+/// Printed characters of a label or a name, which may come from any image or user. Longer than the
+/// full name of an instance and of a container in a pod.
 const LISTED_TEXT_MAX: usize = 512;
 const _: () = assert!(LISTED_TEXT_MAX > 2 * NAME_MAX + 64 + 2);
 
@@ -55,17 +54,9 @@ pub(crate) fn podman_format() -> String {
 /// The part of a template that prints the labels by which workloads are found; `labels` is the map
 /// of all.
 pub(super) fn labels_format(labels: &str) -> String {
-    let value = |label: &str| {
-        format!(
-            r#""{label}":{}"#,
-            shortened(&format!(r#"(index {labels} "{label}")"#))
-        )
-    };
-    format!(
-        r#""Labels":{{{},{}}}"#,
-        value(LABEL_NAME),
-        value(LABEL_AGENT)
-    )
+    let name = shortened(&format!(r#"(index {labels} "{LABEL_NAME}")"#));
+    let agent = shortened(&format!(r#"(index {labels} "{LABEL_AGENT}")"#));
+    format!(r#""Labels":{{"{LABEL_NAME}":{name},"{LABEL_AGENT}":{agent}}}"#)
 }
 
 /// The part of a template that prints the beginning of a text.
@@ -75,9 +66,14 @@ pub(super) fn shortened(text: &str) -> String {
 
 /// Reads a listing: an object for each container, usually on a line of its own.
 pub fn parse(text: &str) -> Result<Vec<EngineContainer>, String> {
-    let entries = serde_json::Deserializer::from_str(text).into_iter();
-    let entries: Result<_, _> = entries.map(|entry| entry.map(EngineContainer)).collect();
-    entries.map_err(|error| format!("The list of containers cannot be read: {error}"))
+    let mut containers = Vec::new();
+    for entry in serde_json::Deserializer::from_str(text).into_iter() {
+        match entry {
+            Ok(entry) => containers.push(EngineContainer(entry)),
+            Err(error) => return Err(format!("The list of containers cannot be read: {error}")),
+        }
+    }
+    Ok(containers)
 }
 
 impl EngineContainer {
@@ -85,77 +81,81 @@ impl EngineContainer {
         self.0.get(key).unwrap_or(&Value::Null)
     }
 
-    /// The full id; `None` when the entry has none that can be one.
+    fn text(&self, key: &str) -> &str {
+        self.field(key).as_str().unwrap_or_default()
+    }
+
+    /// The full id; `None` if the entry has no valid one.
     pub fn id(&self) -> Option<ContainerId> {
-        self.field("Id").as_str().and_then(ContainerId::printed)
+        ContainerId::printed(self.field("Id").as_str()?)
     }
 
     fn label(&self, name: &str) -> Option<&str> {
         self.field("Labels")[name].as_str()
     }
 
-    /// Id of the pod that the container belongs to.
+    /// Id of its pod.
     pub(crate) fn pod(&self) -> Option<&str> {
-        self.field("Pod").as_str().filter(|pod| !pod.is_empty())
+        match self.text("Pod") {
+            "" => None,
+            pod => Some(pod),
+        }
     }
 
-    /// Name of that pod, where the listing was made with `--pod`; otherwise empty.
+    /// Name of its pod if the listing was made with `--pod`; otherwise empty.
     pub(crate) fn pod_name(&self) -> &str {
-        self.field("PodName").as_str().unwrap_or_default()
+        self.text("PodName")
     }
 
-    /// Its name; empty when the entry has none.
+    /// Its name; empty if the entry has none.
     pub fn name(&self) -> &str {
-        self.field("Name").as_str().unwrap_or_default()
+        self.text("Name")
     }
 
-    /// Whether the engine made it itself to hold a pod together.
+    /// Returns whether the engine made it to hold a pod together.
     pub fn is_infra(&self) -> bool {
         *self.field("IsInfra") == Value::Bool(true)
     }
 
-    /// Whether its processes are stopped for the time being.
+    /// Returns whether its processes are paused.
     pub(crate) fn is_paused(&self) -> bool {
-        self.field("State")
-            .as_str()
-            .is_some_and(|state| state.eq_ignore_ascii_case("paused"))
+        self.text("State").eq_ignore_ascii_case("paused")
     }
 
-    /// Main process while there is one.
+    /// Its main process while that runs.
     pub(crate) fn process(&self) -> Option<MainProcess> {
-        let pid = self
-            .field("Pid")
-            .as_u64()
-            .and_then(|pid| u32::try_from(pid).ok())
-            .filter(|pid| *pid > 0)?;
+        let pid = u32::try_from(self.field("Pid").as_u64()?).ok()?;
+        if pid == 0 {
+            return None;
+        }
         Some(MainProcess {
             container: self.id()?,
             pid,
         })
     }
 
-    /// When it ended, in seconds since 1970. Podman fills in the year 1 for one that never did.
+    /// Time of its end in seconds since 1970. Podman prints the year 1 for one that has not ended.
     pub fn ended_at(&self) -> Option<u64> {
-        self.field("ExitedAt")
-            .as_u64()
-            .filter(|_| self.execution_state().phase.has_ended())
+        if !self.execution_state().phase.has_ended() {
+            return None;
+        }
+        self.field("ExitedAt").as_u64()
     }
 
-    /// What podman's state of the container means for its workload.
+    /// The state of the workload that follows from podman's state of the container.
     ///
-    /// Podman reports `stopped` from the end of the process until it has cleaned up behind it, some
-    /// 100 ms later; the exit code is there from the beginning (`Exited` is true), and nothing will
-    /// change it.
+    /// Podman reports `stopped` from the end of the process until it has cleaned up, some 100 ms
+    /// later; the exit code is final from the beginning (`Exited` is true).
     // [impl->swdd~podman-state-getter-maps-state~3]
     // [impl->swdd~allowed-workload-states~2]
     pub fn execution_state(&self) -> ExecutionState {
-        let engine_state = self.field("State").as_str().unwrap_or_default();
+        let engine_state = self.text("State");
         let with_state = |phase| ExecutionState::with_info(phase, engine_state);
         match engine_state.to_ascii_lowercase().as_str() {
             "created" | "configured" | "initialized" => with_state(Phase::PendingStarting),
             "running" => ExecutionState::plain(Phase::Running),
             "stopped" if *self.field("Exited") != Value::Bool(true) => with_state(Phase::Stopping),
-            // It removes itself, so whether anybody sees the exit code is up to chance.
+            // It removes itself, so only chance decides whether the exit code is seen.
             "exited" | "stopped" if *self.field("AutoRemove") == Value::Bool(true) => {
                 ExecutionState::plain(Phase::FailedLost)
             }
@@ -169,18 +169,20 @@ impl EngineContainer {
         }
     }
 
-    /// The instance that the container of `agent` runs; `None` when it is not a container of that
-    /// agent.
+    /// The instance of the container; `None` if it is not a container of `agent`.
     ///
     /// The engine's filter is not trusted: the label and the agent part of the instance must both
     /// be exactly `agent`.
     // [impl->swdd~podman-list-of-existing-workloads-uses-labels~1]
     pub fn instance_of(&self, agent: &str) -> Option<InstanceName> {
-        let instance = self.label(LABEL_NAME).and_then(InstanceName::parse)?;
-        (self.label(LABEL_AGENT) == Some(agent) && *instance.agent == *agent).then_some(instance)
+        let instance = InstanceName::parse(self.label(LABEL_NAME)?)?;
+        if self.label(LABEL_AGENT) != Some(agent) || *instance.agent != *agent {
+            return None;
+        }
+        Some(instance)
     }
 
-    /// The entry as a container of `agent`; `None` when it is not its, or cannot be read.
+    /// The entry as a container of `agent`; `None` if it is of another one, or invalid.
     pub fn of_agent(&self, agent: &str) -> Option<ListedContainer> {
         Some(ListedContainer {
             id: self.id()?,
@@ -193,11 +195,10 @@ impl EngineContainer {
         })
     }
 
-    /// Whether the container carries the name of `instance` exactly.
+    /// Returns whether the container carries exactly the name of `instance`.
     // [impl->swdd~podman-get-workload-id-uses-label~1]
     pub(crate) fn is_of(&self, instance: &InstanceName) -> bool {
-        self.label(LABEL_NAME)
-            .is_some_and(|name| name == instance.to_string())
+        self.label(LABEL_NAME) == Some(&*instance.to_string())
     }
 }
 

@@ -1,9 +1,9 @@
-//! Which containers this agent created or took over, and which only look as if it had.
+//! Records of the containers that this agent created or adopted.
 //!
-//! Labels alone prove nothing: an image may bring labels of its own, which every container of it
-//! carries that nobody gave others, above all those of pods from a Kubernetes manifest. So the id
-//! of the container that runs an instance is noted in the folder of that instance. The note goes
-//! with the folder; a stale one names a container that does not exist any more and harms nobody.
+//! Labels alone prove nothing: an image may bring the labels of a workload, and containers inherit
+//! them, for example those of pods from a Kubernetes manifest. So the id of the container of an
+//! instance is noted in the folder of that instance. The note is removed with the folder; a stale
+//! one names a container that does not exist any more and is harmless.
 //!
 //! Thread: `wl:<name>` and `call:<name>` note and read, `scheduler` reads.
 //! Owns: the files `container`, `prepared` and `ended` in the folder of each instance, and those
@@ -17,7 +17,7 @@ use ankaios_platform::private_folder::PrivateFolder;
 use rustix::fs::Mode;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -28,11 +28,11 @@ pub(crate) const PREPARED: &str = "prepared";
 /// Name of the file beside it about a container that has ended.
 pub(crate) const ENDED: &str = "ended";
 
-/// Where this agent notes the containers of its workloads.
+/// The notes on the containers of an agent's workloads.
 #[derive(Debug, Clone)]
 pub(crate) struct ContainerRecords {
     folder: PathBuf,
-    /// Identifies this boot of the node; empty when that is not known.
+    /// The id of this boot of the node; empty if it is unknown.
     boot: Arc<str>,
 }
 
@@ -53,41 +53,37 @@ impl ContainerRecords {
             return;
         }
         if !self.has(instance, id) {
-            self.forget(instance, PREPARED); // It waits no more. Mostly there is none.
+            self.forget(instance, PREPARED); // It has been started.
         }
         self.keep(instance, FILE, &text);
     }
 
-    /// Whether `id` is what was last noted for the instance.
+    /// Returns whether the last note of the instance names `id`.
     pub(crate) fn has(&self, instance: &InstanceName, id: &ContainerId) -> bool {
-        self.kept(instance, FILE)
-            .is_some_and(|noted| noted.lines().next() == Some(&*id.0))
+        match self.kept(instance, FILE) {
+            Some(noted) => noted.lines().next() == Some(&*id.0),
+            None => false,
+        }
     }
 
-    /// Whether `id` is known to have run the instance since the node booted. Clocks decide nothing
-    /// about that: they may be set at any time, and a node without one begins each boot with the
-    /// same.
+    /// Returns whether `id` is known to have run the instance since the node booted. Clocks cannot
+    /// show that: they may be set at any time, and a node without one begins each boot with the same
+    /// time.
     // [impl->swdd~agent-tells-boots-apart-by-id~1]
     pub(crate) fn ran_in_this_boot(&self, instance: &InstanceName, id: &ContainerId) -> bool {
-        let Some(noted) = self.kept(instance, FILE).filter(|_| !self.boot.is_empty()) else {
+        if self.boot.is_empty() {
             return false;
-        };
+        }
+        let noted = self.kept(instance, FILE).unwrap_or_default();
         let mut lines = noted.lines();
         lines.next() == Some(&*id.0) && lines.next() == Some(&*self.boot)
     }
 
-    /// Keeps a text about the instance for this and later agents; a failure is only worth a
-    /// warning. Only we read and write it.
+    /// Keeps a text about the instance for this and later agents. A failure only causes a warning.
     pub(crate) fn keep(&self, instance: &InstanceName, file: &str, text: &str) {
         let folder = self.folder.join(instance.folder());
-        let write = || {
-            let folder = PrivateFolder::open(&folder)?;
-            folder
-                .write_anew(Path::new(file), Mode::RUSR | Mode::WUSR)?
-                .write_all(text.as_bytes())
-        };
-        if let Err(error) = write() {
-            self.forget(instance, file); // A part of it must not be taken for all.
+        if let Err(error) = write(&folder, file, text) {
+            self.forget(instance, file); // A part must not be mistaken for the whole.
             let folder = folder.display();
             log::warn!(
                 "Could not note the {file} of workload '{instance}' in '{folder}': '{error}'"
@@ -95,48 +91,58 @@ impl ContainerRecords {
         }
     }
 
-    /// The text that was kept last. What is no file of ours is none: a link leads elsewhere, and a
-    /// pipe never ends.
+    /// The kept text. Anything but our own file is ignored: a link leads elsewhere, and a pipe never
+    /// ends.
     pub(crate) fn kept(&self, instance: &InstanceName, file: &str) -> Option<String> {
         let folder = PrivateFolder::existing(&self.folder.join(instance.folder())).ok()?;
         folder.read(Path::new(file)).ok()
     }
 
-    /// Keeps it no more.
+    /// Removes the kept text.
     pub(crate) fn forget(&self, instance: &InstanceName, file: &str) {
         // There may be none.
         let _ = fs::remove_file(self.folder.join(instance.folder()).join(file));
     }
 
-    /// The instances about which such a text is kept.
+    /// The instances that have such a text.
     pub(crate) fn instances(&self, agent: &str, file: &str) -> BTreeSet<InstanceName> {
-        let folders = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let folders = folders.filter(|folder| folder.path().join(file).exists());
-        folders
-            .filter_map(|folder| {
-                InstanceName::parse(&format!("{}.{agent}", folder.file_name().to_str()?))
-            })
-            .collect()
+        let mut instances = BTreeSet::new();
+        for folder in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            let name = folder.file_name();
+            let name = format!("{}.{agent}", name.to_string_lossy());
+            if let Some(instance) = InstanceName::parse(&name)
+                && folder.path().join(file).exists()
+            {
+                instances.insert(instance);
+            }
+        }
+        instances
     }
 }
 
-/// What this and earlier agents have noted of a container.
+fn write(folder: &Path, file: &str, text: &str) -> io::Result<()> {
+    let folder = PrivateFolder::open(folder)?;
+    let mut file = folder.write_anew(Path::new(file), Mode::RUSR | Mode::WUSR)?;
+    file.write_all(text.as_bytes())
+}
+
+/// The note on a container by this and earlier agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Noted {
-    /// Nothing.
+    /// There is none.
     No,
-    /// It was prepared, so it is ours. Its predecessor may run without a note: its start was cut
-    /// short.
+    /// It was prepared, so it is ours. Its predecessor may run without a note if its start was
+    /// interrupted.
     Prepared,
     /// It runs the instance.
     Runs,
 }
 
-/// Leaves out what only looks like a container of the workload, with a warning, of all `candidates`
-/// that carry its name.
+/// Removes from `candidates`, which all carry the name of the workload, those that are not its
+/// containers, with a warning.
 ///
-/// A container in a pod counts when it was noted, or when the workload is wanted with `--pod`.
-/// Beside one that was noted to run no other counts that was not noted at all.
+/// A container in a pod must be noted, or the workload must have the option `--pod`. If one is noted
+/// to run, all others must be noted as well.
 pub fn leave_strangers<T>(
     candidates: &mut Vec<T>,
     listed: impl Fn(&T) -> &ListedContainer,
@@ -144,7 +150,7 @@ pub fn leave_strangers<T>(
     wanted: Option<&Workload>,
 ) {
     if candidates.len() < 2 && !candidates.iter().any(|one| listed(one).in_pod) {
-        return; // The usual case, without a look at any file.
+        return; // The usual case, in which no file is read.
     }
     let noted: Vec<Noted> = candidates.iter().map(noted).collect();
     let any_noted = noted.contains(&Noted::Runs);

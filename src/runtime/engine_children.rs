@@ -1,11 +1,11 @@
 //! Remembers which engine processes an agent has started, so that the next agent can wait for those
 //! that outlive it.
 //!
-//! A `podman run` goes on when its agent is killed. A new agent that lists containers too early
-//! would miss what that call is about to create, and create it a second time. So each call that
-//! changes something leaves a small file in `<agent folder>/engine-children/` while it runs: its
-//! name is a token, which the process has in its environment, and it holds the program's name. No
-//! lock is needed, since no two calls share a file.
+//! A `podman run` continues when its agent is killed. A new agent that lists containers too early
+//! would miss the container of that call and create a second one. So each call that changes
+//! something has a small file in `<agent folder>/engine-children/` while it runs: its name is a
+//! token, which the process has in its environment, and it holds the program's name. No lock is
+//! needed, since no two calls share a file.
 //!
 //! Thread: any thread that calls an engine; [`PreviousChildren`] belongs to the scheduler.
 
@@ -21,15 +21,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Environment variable with the token of a recorded call.
 pub(crate) const CALL_VARIABLE: &str = "ANKAIOS_ENGINE_CALL";
 
-/// Arguments among which the program of a call is: an interpreter, an option of its own, the
+/// Number of first arguments that may name the program: an interpreter, an option of its own, the
 /// program.
 const WORDS: usize = 3;
 
-/// Begins the token of a call that only reads and may do so for ever: the next agent ends it at
-/// once.
+/// Begins the token of a call that only reads, perhaps forever: the next agent ends it at once.
 pub(super) const READER: &str = "reader-";
 
-/// Where this agent records the engine processes it runs. A clone records in the same place.
+/// The folder with the records of running engine processes. A clone uses the same folder.
 #[derive(Debug, Clone)]
 pub struct EngineChildren {
     folder: Arc<Path>,
@@ -59,7 +58,7 @@ struct PreviousRecord {
 }
 
 impl EngineChildren {
-    /// Creates the folder when it is missing, and takes over what an earlier agent left there.
+    /// Creates the folder if it is missing, and takes over the records of an earlier agent.
     pub fn open(folder: &Path) -> io::Result<(Self, PreviousChildren)> {
         let place = PrivateFolder::open(folder)?;
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -67,19 +66,21 @@ impl EngineChildren {
         let mut records = Vec::new();
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
-            // It is removed unless it is kept.
+            // Its drop removes the file, unless it is kept below.
             let record = ChildRecord {
                 path: entry.path(),
                 token: entry.file_name().to_string_lossy().into_owned(),
             };
-            // The processes that it names will be ended, so nobody else may have written it.
-            let text = place.read(Path::new(&entry.file_name()));
-            let text = text.inspect_err(|error| {
-                log::warn!("a record of an engine process is not used: {error}")
-            });
-            let text = text.unwrap_or_default();
+            // The processes that it names will be ended, so a file of another user is not used.
+            let text = match place.read(Path::new(&entry.file_name())) {
+                Ok(text) => text,
+                Err(error) => {
+                    log::warn!("a record of an engine process is not used: {error}");
+                    continue;
+                }
+            };
             let mut lines = text.lines();
-            // What was before the last boot does not run any more.
+            // Processes of an earlier boot do not run any more.
             if let (Some(boot), Some(program)) = (lines.next(), lines.next())
                 && boot == boot_id
             {
@@ -95,67 +96,60 @@ impl EngineChildren {
         previous
             .records
             .retain(|one| !one.record.token.starts_with(READER));
-        // Of two agents with one pid, as in a container, each names its calls differently.
+        // Two agents may have the same pid, as in a container: random numbers tell them apart.
         let unique = fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
-        let first_call = unique
-            .get(..8)
-            .and_then(|text| u64::from_str_radix(text, 16).ok())
-            .unwrap_or_default();
-        let next_call = Arc::new(AtomicU64::new(first_call));
-        Ok((
-            Self {
-                folder: folder.into(),
-                boot_id: boot_id.into(),
-                next_call,
-            },
-            previous,
-        ))
+        let digits = unique.get(..8).unwrap_or_default();
+        let first_call = u64::from_str_radix(digits, 16).unwrap_or_default();
+        let children = Self {
+            folder: folder.into(),
+            boot_id: boot_id.into(),
+            next_call: Arc::new(AtomicU64::new(first_call)),
+        };
+        Ok((children, previous))
     }
 
-    /// The folder of the agent, where the one with the records is.
+    /// The folder of the agent, above the one with the records.
     pub(super) fn agent_folder(&self) -> PathBuf {
         self.folder.parent().unwrap_or(Path::new("")).to_owned()
     }
 
-    /// Identifies this boot of the node; empty when that is not known.
+    /// The id of this boot of the node; empty if it is unknown.
     pub fn boot(&self) -> &str {
         &self.boot_id
     }
 
     // [impl->swdd~agent-makes-removed-files-anew~1]
-    /// Records that a call of `program` is about to start, with [`READER`] as its kind or none.
-    /// `None` when nothing can be written; the call is then made all the same, since only a crash
-    /// of the agent during it would need the record.
+    /// Records a call of `program` before its start, with [`READER`] as its kind or none. Returns
+    /// `None` if that fails; the call is made anyway, since only a crash of the agent would need the
+    /// record.
     pub(super) fn announce(&self, program: &str, kind: &str) -> Option<ChildRecord> {
         let number = self.next_call.fetch_add(1, Ordering::Relaxed);
         let boot = self.boot_id.get(..8).unwrap_or_default();
         let token = format!("{kind}{}-{number}-{boot}", std::process::id());
         let path = self.folder.join(&token);
-        let open = || {
-            fs::OpenOptions::new()
-                .append(true)
-                .create(true)
-                .mode(0o600)
-                .open(&path)
-        };
-        let mut file = open();
-        let is_missing = file
-            .as_ref()
-            .is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-        if is_missing && PrivateFolder::open(&self.folder).is_ok() {
-            file = open(); // What cleans old files up has removed the folder.
+        if let Err(error) = self.write_record(&path, program) {
+            let path = path.display();
+            log::warn!("cannot record an engine process in '{path}': {error}");
+            return None;
         }
-        // In one write, so that a crash leaves all of it or nothing.
-        let written = file.and_then(|mut file| {
-            file.write_all(format!("{}\n{program}\n", self.boot_id).as_bytes())
-        });
-        let written = written.inspect_err(|error| {
-            log::warn!(
-                "cannot record an engine process in '{}': {error}",
-                path.display()
-            )
-        });
-        written.ok().map(|()| ChildRecord { path, token })
+        Some(ChildRecord { path, token })
+    }
+
+    fn write_record(&self, path: &Path, program: &str) -> io::Result<()> {
+        let mut options = fs::OpenOptions::new();
+        options.append(true).create(true).mode(0o600);
+        let mut file = match options.open(path) {
+            // A cleanup of old files has removed the folder.
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && PrivateFolder::open(&self.folder).is_ok() =>
+            {
+                options.open(path)?
+            }
+            opened => opened?,
+        };
+        // In one write, so that a crash leaves the whole text or none.
+        file.write_all(format!("{}\n{program}\n", self.boot_id).as_bytes())
     }
 }
 
@@ -172,11 +166,11 @@ impl Drop for ChildRecord {
 
 /// Calls of an earlier agent of the same name that may still create or delete something.
 pub trait EarlierCalls {
-    /// How many still run. Ended ones are forgotten.
+    /// Forgets ended calls and returns the number of running ones.
     fn still_running(&mut self) -> usize;
 
-    /// Ends those that still run, politely or by force. What they were about to create is cleaned
-    /// up by the next create of the same workload, or adopted.
+    /// Ends the running calls by SIGTERM, or by SIGKILL. A container that they create anyway is
+    /// removed by the next create of the same workload, or adopted.
     fn end(&mut self, by_force: bool);
 }
 
@@ -188,79 +182,97 @@ impl EarlierCalls for PreviousChildren {
     }
 
     fn end(&mut self, by_force: bool) {
-        self.signal(if by_force { Signal::KILL } else { Signal::TERM }, |_| true);
+        let signal = if by_force { Signal::KILL } else { Signal::TERM };
+        self.signal(signal, |_| true);
     }
 }
 
 impl PreviousChildren {
     fn signal(&mut self, signal: Signal, is_wanted: impl Fn(&str) -> bool) {
         self.find_processes();
-        for process in self
-            .records
-            .iter()
-            .filter(|one| is_wanted(&one.record.token))
-            .filter_map(|one| one.process)
-        {
-            log::warn!(
-                "ending process {}, left by an earlier agent",
-                process.as_raw_nonzero()
-            );
-            let _ = kill_process_group(process, signal);
+        for one in &self.records {
+            if let Some(process) = one.process
+                && is_wanted(&one.record.token)
+            {
+                let number = process.as_raw_nonzero();
+                log::warn!("ending process {number}, left by an earlier agent");
+                let _ = kill_process_group(process, signal);
+            }
         }
     }
 
-    /// Looks for the processes by their tokens. Their own helpers inherit the environment and may
-    /// live for long (aardvark-dns; with podman from 4.4 on conmon, which has podman's path among
-    /// its arguments), so only a process that leads its group counts, and that is the program or an
-    /// interpreter of it.
+    /// Finds the processes by their tokens. Their helpers inherit the environment and may live for
+    /// long (aardvark-dns; with podman from 4.4 on conmon, which has podman's path among its
+    /// arguments), so a process must lead its group, and be the program or an interpreter of it.
     fn find_processes(&mut self) {
-        self.records.iter_mut().for_each(|one| one.process = None);
+        for one in &mut self.records {
+            one.process = None;
+        }
         if self.records.is_empty() {
             return;
         }
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let number = entry.file_name();
-            // A negative one would mean a group of processes to the kernel.
-            let number = number
-                .to_str()
-                .and_then(|name| name.parse().ok())
-                .filter(|number: &i32| *number > 0);
-            let Some(pid) = number.and_then(Pid::from_raw) else {
+            let Some(process) = GroupLeader::read(&entry) else {
                 continue;
             };
-            let file = |name| fs::read(entry.path().join(name)).unwrap_or_default();
-            // The name in parentheses may contain anything; behind it come the state, the parent
-            // and the group.
-            let stat = String::from_utf8_lossy(&file("stat")).into_owned();
-            let group = stat
-                .rsplit(')')
-                .next()
-                .and_then(|fields| fields.split_ascii_whitespace().nth(2));
-            if group.and_then(|group| group.parse().ok()) != number {
+            let Some(token) = process.token() else {
                 continue;
+            };
+            for one in &mut self.records {
+                if one.record.token.as_bytes() == token && process.runs(&one.program) {
+                    one.process = Some(process.pid);
+                }
             }
-            let environment = file("environ"); // Empty when it has ended.
-            let token = environment.split(|byte| *byte == 0).find_map(|entry| {
-                entry
-                    .strip_prefix(CALL_VARIABLE.as_bytes())
-                    .and_then(|rest| rest.strip_prefix(b"="))
-            });
-            let Some(token) = token else { continue };
-            let arguments = file("cmdline");
-            let is_called = |program: &str| {
-                let is_it = |argument: &[u8]| {
-                    argument.rsplit(|byte| *byte == b'/').next() == Some(program.as_bytes())
-                };
-                arguments.split(|byte| *byte == 0).take(WORDS).any(is_it)
-            };
-            let ours = |one: &&mut PreviousRecord| {
-                one.record.token.as_bytes() == token && is_called(&one.program)
-            };
-            self.records
-                .iter_mut()
-                .filter(ours)
-                .for_each(|one| one.process = Some(pid));
         }
+    }
+}
+
+/// A process that leads its group.
+struct GroupLeader {
+    pid: Pid,
+    /// Its folder in `/proc`.
+    folder: PathBuf,
+}
+
+impl GroupLeader {
+    /// Reads an entry of `/proc`; `None` unless it leads a group of processes.
+    fn read(entry: &fs::DirEntry) -> Option<Self> {
+        let number: i32 = entry.file_name().to_str()?.parse().ok()?;
+        if number <= 0 {
+            return None; // A negative one would mean a group of processes to the kernel.
+        }
+        let folder = entry.path();
+        let stat = fs::read(folder.join("stat")).ok()?;
+        let stat = String::from_utf8_lossy(&stat);
+        // The name in parentheses may contain anything; the state, the parent and the group follow.
+        let group = stat.rsplit(')').next()?.split_ascii_whitespace().nth(2)?;
+        if group.parse() != Ok(number) {
+            return None;
+        }
+        Some(Self {
+            pid: Pid::from_raw(number)?,
+            folder,
+        })
+    }
+
+    /// The token in its environment, which is empty if the process has ended.
+    fn token(&self) -> Option<Vec<u8>> {
+        let environment = fs::read(self.folder.join("environ")).ok()?;
+        for entry in environment.split(|byte| *byte == 0) {
+            if let Some(rest) = entry.strip_prefix(CALL_VARIABLE.as_bytes())
+                && let Some(token) = rest.strip_prefix(b"=")
+            {
+                return Some(token.to_vec());
+            }
+        }
+        None
+    }
+
+    /// Returns whether it is `program`, or an interpreter of it.
+    fn runs(&self, program: &str) -> bool {
+        let arguments = fs::read(self.folder.join("cmdline")).unwrap_or_default();
+        let mut words = arguments.split(|byte| *byte == 0).take(WORDS);
+        words.any(|word| word.rsplit(|byte| *byte == b'/').next() == Some(program.as_bytes()))
     }
 }
 

@@ -49,7 +49,7 @@ impl Drop for WatchedProcess {
     }
 }
 
-/// Why the end of a process cannot be noticed.
+/// Why a process cannot be watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotWatched {
     /// There is no process with this pid: it has ended, or it lives in another pid namespace.
@@ -72,7 +72,8 @@ impl ExitWatch {
         )?;
         // The thread holds both: a descriptor that is closed leaves the set before its last event
         // is reported.
-        let (waited, kept) = (set.clone(), end.clone());
+        let waited = set.clone();
+        let kept = end.clone();
         let thread = threads::spawn(name, STACK_SMALL, move || {
             forward(&waited, &exits);
             drop(kept);
@@ -84,45 +85,46 @@ impl ExitWatch {
     pub fn watch(&self, key: u64, process: &MainProcess) -> Result<WatchedProcess, NotWatched> {
         let raw = i32::try_from(process.pid).map_err(|_| NotWatched::Unable)?;
         let pid = Pid::from_raw(raw).ok_or(NotWatched::Unable)?;
-        let open = || {
-            pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| {
-                if errno == Errno::SRCH {
-                    NotWatched::Gone
-                } else {
-                    NotWatched::Unable
-                }
-            })
-        };
-        let pidfd = open()?;
+        let pidfd = open(pid)?;
         if !leaves_enough(pidfd.as_fd()) {
             return Err(NotWatched::Unable);
         }
-        // Only after the pidfd is open: a process that is replaced from here on has ended for the
-        // pidfd as well.
+        // Checked after the pidfd is open: if the pid is reused later, the pidfd has ended.
         if !belongs_to(pid, &process.container.0) {
-            return open().and(Err(NotWatched::Unable)); // It may have ended while we looked.
+            open(pid)?; // It may have ended meanwhile.
+            return Err(NotWatched::Unable);
         }
         let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
-        let added = epoll::add(&self.set, &pidfd, epoll::EventData::new_u64(key), once);
-        added
-            .map(|()| WatchedProcess {
-                set: self.set.clone(),
-                pidfd,
-            })
-            .map_err(|_| NotWatched::Unable)
+        if epoll::add(&self.set, &pidfd, epoll::EventData::new_u64(key), once).is_err() {
+            return Err(NotWatched::Unable);
+        }
+        Ok(WatchedProcess {
+            set: self.set.clone(),
+            pidfd,
+        })
     }
 }
 
-/// Whether enough descriptors are left for all else beside this one. The kernel gives the lowest
-/// free number, so the number says how many are in use: no end of a process is worth a call of the
-/// engine that fails.
+fn open(pid: Pid) -> Result<OwnedFd, NotWatched> {
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => Ok(pidfd),
+        Err(Errno::SRCH) => Err(NotWatched::Gone),
+        Err(_) => Err(NotWatched::Unable),
+    }
+}
+
+/// Descriptors that are left for calls of the engine and the connection to the server. With fewer,
+/// the engine is polled in place of watching another process.
+const SPARE_DESCRIPTORS: u64 = 32;
+
+/// Returns whether [`SPARE_DESCRIPTORS`] are left beside this one. The kernel gives the lowest free
+/// number, so the number shows how many are in use.
 fn leaves_enough(descriptor: BorrowedFd<'_>) -> bool {
     let Some(limit) = getrlimit(Resource::Nofile).current else {
         return true;
     };
-    // Descriptors that are not used to watch processes of containers, but left for calls of the
-    // engine and the connection to the server; with fewer the engine is polled.
-    u64::try_from(descriptor.as_raw_fd()).is_ok_and(|number| number + 32 < limit)
+    let number = u64::try_from(descriptor.as_raw_fd());
+    number.is_ok_and(|number| number + SPARE_DESCRIPTORS < limit)
 }
 
 impl Drop for ExitWatch {
@@ -155,35 +157,37 @@ pub fn main_process(file: &Path, container: &ContainerId) -> Option<MainProcess>
     if number <= 0 {
         return None; // A negative one would mean a group of processes to the kernel.
     }
-    let pid = Pid::from_raw(number)?;
-    let process = || MainProcess {
+    if !belongs_to(Pid::from_raw(number)?, &container.0) {
+        return None;
+    }
+    Some(MainProcess {
         container: container.clone(),
-        pid: pid.as_raw_nonzero().get().unsigned_abs(),
-    };
-    belongs_to(pid, &container.0).then(process)
+        pid: number.unsigned_abs(),
+    })
 }
 
-/// Whether the process is one of the container, as `/proc` shows it.
+/// Returns whether `/proc` shows that the process belongs to the container.
 pub(crate) fn belongs_to(pid: Pid, container: &str) -> bool {
     if container.is_empty() {
         return false;
     }
-    let file = |pid: &str, name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let own = pid.as_raw_nonzero().to_string();
-    if String::from_utf8_lossy(&file(&own, "cgroup")).contains(container) {
+    if proc_text(&own, "cgroup").contains(container) {
         return true;
     }
-    // The name in parentheses may contain anything; behind it come the state and the parent.
-    let stat = String::from_utf8_lossy(&file(&own, "stat")).into_owned();
-    let parent = stat
-        .rsplit(')')
-        .next()
-        .and_then(|fields| fields.split_ascii_whitespace().nth(1));
-    parent.is_some_and(|parent| {
-        file(parent, "cmdline")
-            .split(|byte| *byte == 0)
-            .any(|arg| arg == container.as_bytes())
-    })
+    let stat = proc_text(&own, "stat");
+    // The name in parentheses may contain anything; the state and the parent follow.
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let Some(parent) = fields.split_ascii_whitespace().nth(1) else {
+        return false;
+    };
+    let arguments = proc_text(parent, "cmdline");
+    arguments.split('\0').any(|argument| argument == container)
+}
+
+fn proc_text(pid: &str, name: &str) -> String {
+    let bytes = fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]

@@ -1,13 +1,11 @@
-//! Reads what a container wrote through a call of its engine's program, line by line, while the
+//! Reads the log of a container through a call of its engine's program, line by line, while the
 //! call runs.
 //!
-//! What a container wrote and what its engine says instead of a log come from the same two outputs.
-//! The engine's error is the last line of a call that fails, so a last line that may be one is held
-//! back for a moment.
+//! The log and errors of the engine come from the same two outputs. The error is the last line of a
+//! failed call, so a last line that may be an error is delayed for a moment.
 //!
 //! Thread: `log:<number>:<name>`, see agent/log_stream.rs.
-//! Owns: the engine's process, the beginning of a line whose end has not come yet, and a line that
-//! is held back.
+//! Owns: the engine's process, an incomplete line, and a delayed line.
 
 use super::command::reason;
 use super::engine_children::{CALL_VARIABLE, ChildRecord, EngineChildren, READER};
@@ -15,19 +13,25 @@ use ankaios_model::limits::LOG_MESSAGE_MAX;
 use ankaios_model::messages::LogsRequest;
 use ankaios_platform::child::{FollowedChild, Output};
 use ankaios_platform::clock::{Clock as _, SystemClock};
+use ankaios_platform::limits::PIPE_CAPACITY;
 use std::ffi::OsStr;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Bytes stored of one line of a log: just too long for a message, so that the line is cut and
-/// marked there.
+/// Kept bytes of one line: just too long for a message, so that the line is cut and marked there.
 const LOG_LINE_MAX: usize = LOG_MESSAGE_MAX + 1;
 
-/// Longest time that a last line which may be an error of the engine is held back: a call that
-/// prints one ends at once.
+/// Longest delay of a last line that may be an error of the engine: a call that prints one ends at
+/// once.
 const ERROR_HELD_MAX: Duration = Duration::from_secs(1);
 
-/// The last line of a log with a line that does not end.
+/// Bytes read at once: the capacity of a pipe, so that a busy container fills whole messages.
+const READ_SIZE: usize = PIPE_CAPACITY;
+
+/// Longest line in bytes. The log with a longer one is closed: the line will never end.
+const ENDLESS_LINE_MIN: usize = 50 * 1024 * 1024;
+
+/// The last line of a log with an endless line.
 const ENDLESS_LINE: &str =
     "The previous log message exceeded the maximum 50 MB size. Closing the log campaign.";
 
@@ -36,34 +40,29 @@ const ENDLESS_LINE: &str =
 pub struct LogCall {
     /// The engine's program.
     pub program: String,
-    /// Its arguments.
     pub arguments: Vec<String>,
-    /// Stands before each line: which container wrote it, when the workload has several.
+    /// The name of the container before each line, if the workload has several.
     pub prefix: String,
-    /// Where the call is recorded, so that the next agent can end it.
+    /// The records of running calls, so that the next agent can end this one.
     pub children: EngineChildren,
 }
 
 /// The arguments that print the log of the container `id`.
 pub(crate) fn log_arguments(wanted: &LogsRequest, id: &str) -> Vec<String> {
     let mut arguments = vec!["logs".to_owned()];
-    arguments.extend(
-        wanted
-            .follow
-            .filter(|follow| *follow)
-            .map(|_| "-f".to_owned()),
-    );
+    if wanted.follow == Some(true) {
+        arguments.push("-f".to_owned());
+    }
     let tail = wanted.tail.map(|tail| tail.to_string());
     for (option, value) in [
         ("--since", &wanted.since),
         ("--until", &wanted.until),
         ("--tail", &tail),
     ] {
-        arguments.extend(
-            value
-                .iter()
-                .flat_map(|value| [option.to_owned(), value.clone()]),
-        );
+        if let Some(value) = value {
+            arguments.push(option.to_owned());
+            arguments.push(value.clone());
+        }
     }
     arguments.push(id.to_owned());
     arguments
@@ -87,12 +86,12 @@ struct HeldLine {
     until: Instant,
 }
 
-/// What follows a read.
+/// The result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// More may come.
+    /// More lines may come.
     GoesOn,
-    /// Nothing more will come.
+    /// No more lines will come.
     Ended,
     /// The call has failed, for this reason.
     Failed(String),
@@ -102,10 +101,10 @@ impl LogCall {
     /// Starts the call.
     pub fn start(self) -> io::Result<LogReader> {
         let record = self.children.announce(&self.program, READER);
-        let variables: Vec<_> = record
-            .iter()
-            .map(|record| (CALL_VARIABLE, record.token.clone()))
-            .collect();
+        let mut variables = Vec::new();
+        if let Some(record) = &record {
+            variables.push((CALL_VARIABLE, record.token.clone()));
+        }
         let child = FollowedChild::start(OsStr::new(&self.program), &self.arguments, &variables)?;
         Ok(LogReader {
             child,
@@ -119,7 +118,7 @@ impl LogCall {
 }
 
 impl LogReader {
-    /// How long to wait for the descriptors of the child at most; `None` for ever.
+    /// Longest wait for the descriptors of the child; `None` waits forever.
     pub fn wait_max(&self) -> Option<Duration> {
         let held = self.held.as_ref().map(|held| SystemClock.until(held.until));
         held.into_iter().chain(self.child.wait_max()).min()
@@ -128,16 +127,12 @@ impl LogReader {
     /// Reads once and adds the complete lines to `lines`. Waits only for the end of a call whose
     /// output has ended.
     pub fn read(&mut self, lines: &mut Vec<String>) -> Reading {
-        // Bytes read from an engine's log at once: what a pipe holds, so that a chatty container
-        // fills whole messages.
-        let mut buffer = [0; 64 * 1024];
+        let mut buffer = [0; READ_SIZE];
         let mut new = Vec::new();
         match self.child.read(&mut buffer) {
             Output::NotYet => {
-                if self
-                    .held
-                    .as_ref()
-                    .is_some_and(|held| held.until <= SystemClock.now())
+                if let Some(held) = &self.held
+                    && held.until <= SystemClock.now()
                 {
                     self.release(lines);
                 }
@@ -160,8 +155,7 @@ impl LogReader {
         }
     }
 
-    /// Adds the lines to those of the log, but holds the last one back when it may be an error of
-    /// the engine.
+    /// Adds the new lines to `lines`. Delays the last one if it may be an error of the engine.
     fn pass_on(&mut self, new: Vec<String>, lines: &mut Vec<String>) {
         for text in new {
             self.release(lines); // It is not the last one.
@@ -170,10 +164,8 @@ impl LogReader {
                 until: SystemClock.now() + ERROR_HELD_MAX,
             });
         }
-        if self
-            .held
-            .as_ref()
-            .is_some_and(|held| !may_be_of_engine(&held.text))
+        if let Some(held) = &self.held
+            && !may_be_of_engine(&held.text)
         {
             self.release(lines);
         }
@@ -185,7 +177,7 @@ impl LogReader {
         }
     }
 
-    /// The output has ended. What was held back is the reason when the call has failed.
+    /// Takes the end of the output. A delayed line is the reason if the call has failed.
     fn end(&mut self, lines: &mut Vec<String>) -> Reading {
         match self.child.status() {
             Some(status) if !status.success() => {
@@ -203,30 +195,29 @@ impl LogReader {
     }
 }
 
-/// Whether a line reads like the error with which podman or nerdctl ends.
+/// Returns whether a line looks like the error with which podman or nerdctl ends.
 fn may_be_of_engine(line: &str) -> bool {
     line.starts_with("Error: ") || (line.starts_with("time=\"") && line.contains(" level=fatal "))
 }
 
-/// Splits bytes into lines, at line feeds only. Of a line that is too long the beginning is kept.
+/// Splits bytes into lines, at line feeds only. Only the beginning of a long line is kept.
 #[derive(Debug, Default)]
 pub struct Lines {
-    /// The beginning of the line that has not ended, at most [`LOG_LINE_MAX`] bytes of it.
+    /// The beginning of the incomplete line, at most [`LOG_LINE_MAX`] bytes.
     partial: Vec<u8>,
     /// Bytes of that line that were not kept.
     skipped: usize,
 }
 
 impl Lines {
-    /// Adds the lines that end in `bytes`. True when a line has no end in sight.
+    /// Adds the lines that end in `bytes`. Returns whether a line is endless.
     pub fn take(&mut self, bytes: &[u8], lines: &mut Vec<String>) -> bool {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let content = piece.strip_suffix(b"\n").unwrap_or(piece);
             let kept = content.len().min(LOG_LINE_MAX - self.partial.len());
             self.partial.extend_from_slice(&content[..kept]);
             self.skipped += content.len() - kept;
-            // A line of this many bytes will never end; its log is closed.
-            if self.partial.len() + self.skipped > 50 * 1024 * 1024 {
+            if self.partial.len() + self.skipped > ENDLESS_LINE_MIN {
                 *self = Self::default();
                 lines.push(ENDLESS_LINE.to_owned());
                 return true;
@@ -238,7 +229,7 @@ impl Lines {
         false
     }
 
-    /// Adds the last line when it has no line feed.
+    /// Adds the last line if it has no line feed.
     pub fn finish(&mut self, lines: &mut Vec<String>) {
         if !self.partial.is_empty() {
             self.end_line(lines);

@@ -1,17 +1,15 @@
-//! Calls of engines as they may be shown: without what users may keep secret in the options and
-//! arguments of containers.
+//! Masks secrets of users in the calls of engines, for logs and states.
 //!
-//! The text of a failed call is in the log and in the state of its workload, which everybody reads
-//! who may read states. Nobody can list all options that may hold a secret, now and of later
-//! engines. So the rule is one of shape: of `NAME=value` only the name is shown, wherever it
-//! stands, of the arguments of the workload itself nothing, and of an address or an image no
-//! password.
+//! The text of a failed call is in the log and in the state of its workload, which many clients may
+//! read. A list of all options with secrets, also of later engines, is impossible. So the shape
+//! decides: only the name of a `NAME=value` is shown, no argument of the workload itself, and no
+//! password of an address or image.
 //!
 //! Thread: none, plain values.
 
 use ankaios_model::shown_text::{MASK, password_in, without_passwords};
 
-/// Options whose whole value may be a secret, also when it has no name.
+/// Options whose whole value may be a secret, also without a name.
 const SECRET_OPTIONS: [&str; 10] = [
     "--creds",
     "--decryption-key",
@@ -25,7 +23,7 @@ const SECRET_OPTIONS: [&str; 10] = [
     "--url",
 ];
 
-/// Arguments of a call, and how they may be shown.
+/// Arguments of a call, and their masked form.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Arguments {
     pub given: Vec<String>,
@@ -70,25 +68,24 @@ impl Arguments {
             };
             self.given.push(option.to_owned());
             self.shown.push(format!("{}{MASK}", &option[..end]));
-            self.hidden.push(option[end..].to_owned());
-            // An engine may repeat only this part of it.
-            self.hidden.extend(
-                password_in(&option[end..]).map(|password| option[end..][password].to_owned()),
-            );
+            let value = &option[end..];
+            self.hidden.push(value.to_owned());
+            // An engine may repeat only the password.
+            if let Some(password) = password_in(value) {
+                self.hidden.push(value[password].to_owned());
+            }
         }
         self
     }
 
-    /// Appends what may be an address or an image, of which only a password is hidden.
+    /// Appends a text that may be an address or an image, of which only a password is hidden.
     pub(crate) fn address(mut self, text: &str) -> Self {
         self.given.push(text.to_owned());
         match password_in(text) {
             Some(password) => {
-                self.shown.push(format!(
-                    "{}{MASK}{}",
-                    &text[..password.start],
-                    &text[password.end..]
-                ));
+                let before = &text[..password.start];
+                let after = &text[password.end..];
+                self.shown.push(format!("{before}{MASK}{after}"));
                 self.hidden.push(text[password].to_owned());
             }
             None => self.shown.push(text.to_owned()),
@@ -96,35 +93,35 @@ impl Arguments {
         self
     }
 
-    /// Appends what a container executes, which may hold anything.
+    /// Appends the command of a container, which may hold any secret.
     pub(crate) fn command(mut self, texts: &[impl AsRef<str>]) -> Self {
         self.given.extend(strings(texts));
         self.shown.extend(texts.iter().map(|_| MASK.to_owned()));
         self
     }
 
-    /// Puts the mask in the place of each hidden value that an engine repeats, and of passwords in
-    /// addresses. Short values stay: they are parts of words.
-    pub(crate) fn mask(hidden: &[String], text: String) -> String {
-        // A secret of fewer bytes is not masked in output of an engine: it would be found in the
-        // middle of words.
-        let long_enough = hidden.iter().filter(|value| value.len() >= 4);
-        let mut values: Vec<&String> = long_enough.collect();
-        // One may be the beginning of another.
+    /// Masks each hidden value that an engine repeats, and passwords in addresses.
+    pub(crate) fn mask(hidden: &[String], mut text: String) -> String {
+        let mut values: Vec<&str> = hidden.iter().map(String::as_str).collect();
+        values.retain(|value| value.len() >= MASKED_MIN);
+        // The longest first: one may be the beginning of another.
         values.sort_by_key(|value| std::cmp::Reverse(value.len()));
-        let text = values
-            .into_iter()
-            .fold(text, |text, value| text.replace(value.as_str(), MASK));
+        for value in values {
+            text = text.replace(value, MASK);
+        }
         without_passwords(&text)
     }
 }
 
-/// Owned arguments.
+/// Shortest hidden value, in bytes, that is masked in output of an engine: shorter ones are parts of
+/// ordinary words.
+const MASKED_MIN: usize = 4;
+
 fn strings(texts: &[impl AsRef<str>]) -> Vec<String> {
     texts.iter().map(|text| text.as_ref().to_owned()).collect()
 }
 
-/// How many bytes of an option are shown; `None` when all of it is.
+/// Returns how many bytes of an option are shown; `None` if all are.
 fn name_length(option: &str, is_value_of_secret: bool) -> Option<usize> {
     if is_value_of_secret {
         return Some(0);
@@ -133,10 +130,9 @@ fn name_length(option: &str, is_value_of_secret: bool) -> Option<usize> {
     if !option.starts_with("--") || SECRET_OPTIONS.contains(&&option[..first]) {
         return Some(first + 1);
     }
-    // `--option=value` is shown, of `--option=NAME=value` the name.
-    option[first + 1..]
-        .find('=')
-        .map(|second| first + second + 2)
+    // `--option=value` is shown completely, `--option=NAME=value` up to the name.
+    let second = option[first + 1..].find('=')?;
+    Some(first + second + 2)
 }
 
 #[cfg(test)]

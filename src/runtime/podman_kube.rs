@@ -45,34 +45,38 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Containers that podman stops at the same time, at least: three for each core. More of them take
-/// turns.
+/// Least number of containers that podman stops at the same time: three for each core.
 const STOPPED_AT_ONCE: u32 = 3;
-/// Longest wait until all pods of a manifest are removed, and killed where they still run. They go
-/// one after the other.
+/// Longest wait for the removal of all pods of a manifest, one after the other. Pods that still run
+/// are killed.
 const POD_DOWN_MAX: Duration = Duration::from_secs(120);
 
 /// Name of the runtime in manifests.
 // [impl->swdd~podman-kube-name-returns-podman-kube~1]
 pub const RUNTIME_NAME: &str = "podman-kube";
 const PROGRAM: &str = "podman";
-/// What is kept: the runtime configuration. The name of the file, and of the volume behind that of
-/// the instance.
+/// Name of the file with the runtime configuration, and end of the name of its volume.
 const CONFIG: &str = "config";
-/// And the ids of the pods.
+/// Name of the file with the ids of the pods, and end of the name of its volume.
 const PODS: &str = "pods";
 
-/// A play, of which pods may be left when it failed.
+/// A play. If it fails, it may have left pods.
 // [impl->swdd~podman-kube-workload-id]
 #[derive(Debug)]
 struct Play {
     instance: InstanceName,
     manifest: String,
-    /// Ids and names of the pods before it: those are somebody else's, even when the play failed
-    /// because they have the same name.
-    before: Vec<(String, String)>,
-    /// What it made; `None` until the engine could list it.
+    /// The pods before it. They belong to others, even if the play failed because of their names.
+    before: Vec<ExistingPod>,
+    /// Ids of its pods; `None` until the engine could list them.
     made: Option<Vec<String>>,
+}
+
+/// A pod as the engine lists it.
+#[derive(Debug, PartialEq, Eq)]
+struct ExistingPod {
+    id: String,
+    name: String,
 }
 
 /// Runs workloads as pods for one agent.
@@ -213,7 +217,7 @@ impl PodmanKubeConnector {
         }
     }
 
-    /// The containers of these pods but for those that hold them together.
+    /// The containers of these pods, without those that hold the pods together.
     fn containers_of(&self, pods: &[String]) -> Result<Vec<EngineContainer>, RuntimeError> {
         let mut containers = self.cli.containers(&[])?;
         containers.retain(|one| is_in(one, pods) && !one.is_infra());
@@ -222,25 +226,34 @@ impl PodmanKubeConnector {
 
     // ------------------------------------------------------------------- pods
 
-    /// Ids and names of all pods there are.
-    fn existing_pods(&self, cancel: Cancel<'_>) -> Result<Vec<(String, String)>, RuntimeError> {
+    fn existing_pods(&self, cancel: Cancel<'_>) -> Result<Vec<ExistingPod>, RuntimeError> {
         let arguments = ["pod", "ls", "--no-trunc", "--format={{.Id}} {{.Name}}"];
         let text = self.cli.call(arguments).run(cancel)?.into_text()?;
-        let pods = text.lines().filter_map(|line| line.trim().split_once(' '));
-        let pods = pods.filter(|(id, _)| is_pod_id(id));
-        Ok(pods
-            .map(|(id, name)| (id.to_owned(), name.to_owned()))
-            .collect())
+        let mut pods = Vec::new();
+        for line in text.lines() {
+            if let Some((id, name)) = line.trim().split_once(' ')
+                && is_pod_id(id)
+            {
+                pods.push(ExistingPod {
+                    id: id.to_owned(),
+                    name: name.to_owned(),
+                });
+            }
+        }
+        Ok(pods)
     }
 
-    /// Ids of the pods of the play that are there now and were not before.
+    /// Ids of the pods that the play has added.
     fn pods_since(&self, play: &Play, cancel: Cancel<'_>) -> Result<Vec<String>, RuntimeError> {
         let documents = pod_documents(&play.manifest);
-        let mut pods = self.existing_pods(cancel)?;
-        pods.retain(|pod| {
-            !play.before.contains(pod) && documents.iter().any(|one| one.makes(&pod.1))
-        });
-        Ok(pods.into_iter().map(|(id, _)| id).collect())
+        let mut ids = Vec::new();
+        for pod in self.existing_pods(cancel)? {
+            let is_of_play = documents.iter().any(|document| document.makes(&pod.name));
+            if is_of_play && !play.before.contains(&pod) {
+                ids.push(pod.id);
+            }
+        }
+        Ok(ids)
     }
 
     /// Runs a verb of `kube` with the manifest as its input.
@@ -347,9 +360,8 @@ impl PodmanKubeConnector {
         let mut running: BTreeMap<Option<u32>, Vec<ContainerId>> = BTreeMap::new();
         let mut paused = Vec::new();
         for container in self.cli.containers(&["--pod"])? {
-            let document = documents
-                .iter()
-                .find(|document| document.makes(container.pod_name()));
+            let mut documents = documents.iter();
+            let document = documents.find(|document| document.makes(container.pod_name()));
             let is_ours = match pods {
                 Some(pods) => is_in(&container, pods),
                 None => document.is_some(),
@@ -612,17 +624,16 @@ impl RuntimeConnector for PodmanKubeConnector {
         _with_processes: bool,
     ) -> Result<ProbeTarget, RuntimeError> {
         let instance = instance_of(id)?;
-        let first = self
-            .recall(&instance)?
-            .and_then(|config| first_container(&config.manifest));
-        let ours =
-            self.containers_of(&self.pods_of(&instance).ok().flatten().unwrap_or_default())?;
-        let is_first = |one: &&EngineContainer| {
-            first
-                .as_ref()
-                .is_some_and(|first| one.name().ends_with(first))
-        };
-        let chosen = ours.iter().find(is_first).or(ours.first());
+        let config = self.recall(&instance)?;
+        let first = config.and_then(|config| first_container(&config.manifest));
+        let pods = self.pods_of(&instance).ok().flatten().unwrap_or_default();
+        let ours = self.containers_of(&pods)?;
+        let mut chosen = ours.first();
+        if let Some(first) = first
+            && let Some(named) = ours.iter().find(|one| one.name().ends_with(&first))
+        {
+            chosen = Some(named);
+        }
         Ok(ProbeTarget {
             program: PROGRAM,
             container: chosen.and_then(|one| one.id()).map(|id| id.0.to_string()),
@@ -635,10 +646,10 @@ impl RuntimeConnector for PodmanKubeConnector {
         instance: &InstanceName,
         _wanted: Option<&Workload>,
     ) -> Result<Vec<ContainerId>, RuntimeError> {
-        let found = self
-            .kept(CONFIG, instance)?
-            .map(|_| ContainerId(instance.to_string().into()));
-        Ok(found.into_iter().collect())
+        match self.kept(CONFIG, instance)? {
+            Some(_) => Ok(vec![ContainerId(instance.to_string().into())]),
+            None => Ok(Vec::new()),
+        }
     }
 
     fn note(&mut self, instance: &InstanceName, id: &ContainerId) {
@@ -672,20 +683,21 @@ impl RuntimeConnector for PodmanKubeConnector {
         if instances.is_empty() {
             return Ok(Vec::new());
         }
-        let with_pods: Vec<_> = instances
-            .into_iter()
-            .map(|name| (self.pods_of(&name), name))
-            .collect();
+        let mut with_pods = Vec::new();
+        for instance in instances {
+            with_pods.push((self.pods_of(&instance), instance));
+        }
         // [impl->swdd~podman-kube-state-getter-uses-container-states~1]
         // [impl->swdd~podman-kube-state-getter-reset-cache~1]
         let containers = self.cli.containers(&[])?;
-        let listed = with_pods.into_iter().map(|(pods, instance)| {
+        let mut workloads = Vec::new();
+        for (pods, instance) in with_pods {
             if let Err(error) = &pods {
                 log::warn!("The pods of workload '{instance}' are not known: '{error}'");
             }
-            listed(instance, &pods, &containers)
-        });
-        Ok(listed.collect())
+            workloads.push(listed(instance, &pods, &containers));
+        }
+        Ok(workloads)
     }
 
     /// The containers of all pods, each with its name before its lines when there are several.
@@ -698,18 +710,18 @@ impl RuntimeConnector for PodmanKubeConnector {
             return Ok(Vec::new());
         };
         let ours = self.containers_of(&pods)?;
-        let call = |container: &EngineContainer| {
-            let prefix = if ours.len() > 1 {
-                format!("[{}] ", container.name())
-            } else {
-                String::new()
+        let mut calls = Vec::new();
+        for container in &ours {
+            let Some(id) = container.id() else {
+                continue;
             };
-            Some(
-                self.cli
-                    .log_call(log_arguments(wanted, &container.id()?.0), prefix),
-            )
-        };
-        Ok(ours.iter().filter_map(call).collect())
+            let mut prefix = String::new();
+            if ours.len() > 1 {
+                prefix = format!("[{}] ", container.name());
+            }
+            calls.push(self.cli.log_call(log_arguments(wanted, &id.0), prefix));
+        }
+        Ok(calls)
     }
 }
 
@@ -765,15 +777,12 @@ fn config_of(workload: &Workload) -> Result<Arc<KubeConfig>, RuntimeError> {
 /// The data kept in the label of a volume, from what `volume inspect` prints.
 pub fn volume_data(inspected: &str) -> Option<String> {
     let volumes: serde_json::Value = serde_json::from_str(inspected).ok()?;
-    String::from_utf8(
-        BASE64_STANDARD_NO_PAD
-            .decode(volumes[0]["Labels"]["data"].as_str()?.trim_end_matches('='))
-            .ok()?,
-    )
-    .ok()
+    let label = volumes[0]["Labels"]["data"].as_str()?;
+    let data = BASE64_STANDARD_NO_PAD.decode(label.trim_end_matches('='));
+    String::from_utf8(data.ok()?).ok()
 }
 
-/// Whether a text can be the id of a pod, and nothing else as an argument of a call.
+/// Returns whether a text can be the id of a pod, and cannot be an option of a call.
 fn is_pod_id(text: &str) -> bool {
     ContainerId::printed(text).is_some()
 }
@@ -783,11 +792,7 @@ fn is_pod_id(text: &str) -> bool {
 pub fn parse_pods(output: &str) -> Vec<String> {
     let mut in_pods = false;
     let mut pods = Vec::new();
-    for line in output
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-    {
+    for line in output.lines().map(str::trim) {
         if line.ends_with(':') {
             in_pods = line == "Pod:";
         } else if in_pods && is_pod_id(line) {
@@ -797,10 +802,10 @@ pub fn parse_pods(output: &str) -> Vec<String> {
     pods
 }
 
-// ----------- what the containers of pods mean for the workload that the pods belong to
+// ------------------------------- states of workloads from the containers of their pods
 
-/// Ids of the pods of a workload: `None` when nothing was noted, so that nothing was played to its
-/// end; an error when they could not be read now.
+/// Ids of the pods of a workload: `None` if no play was complete; an error if they cannot be read
+/// now.
 pub(crate) type Pods = Result<Option<Vec<String>>, RuntimeError>;
 
 /// The workload as a listing shows it.
@@ -810,10 +815,8 @@ pub fn listed(
     containers: &[EngineContainer],
 ) -> ListedContainer {
     let ids: &[String] = if let Ok(Some(ids)) = pods { ids } else { &[] };
-    let ours: Vec<&EngineContainer> = containers
-        .iter()
-        .filter(|container| is_in(container, ids))
-        .collect();
+    let mut ours: Vec<&EngineContainer> = containers.iter().collect();
+    ours.retain(|container| is_in(container, ids));
     let state = match pods {
         Ok(Some(pods)) => combined_state(pods, containers),
         Ok(None) => ExecutionState::plain(Phase::Succeeded),
@@ -821,17 +824,12 @@ pub fn listed(
             ExecutionState::with_info(Phase::FailedUnknown, "Could not load workload metadata")
         }
     };
-    let processes: Vec<MainProcess> = ours
-        .iter()
-        .filter_map(|container| container.process())
-        .collect();
-    // One that failed while others go on has not ended.
-    let ended = processes.is_empty() && state.phase.has_ended();
-    let ended_at = ours
-        .iter()
-        .filter_map(|container| container.ended_at())
-        .max()
-        .filter(|_| ended);
+    let processes: Vec<MainProcess> = ours.iter().filter_map(|one| one.process()).collect();
+    // A workload has not ended while any of its containers runs.
+    let mut ended_at = None;
+    if processes.is_empty() && state.phase.has_ended() {
+        ended_at = ours.iter().filter_map(|one| one.ended_at()).max();
+    }
     let listed_pods = ListedPods {
         containers: ours.iter().filter_map(|container| container.id()).collect(),
         failed: failed_container(&ours, &state),
@@ -847,7 +845,7 @@ pub fn listed(
     }
 }
 
-/// The container whose failure is `state`; `None` when that is no failure.
+/// The container whose failure is `state`; `None` if that is not a failure.
 fn failed_container(
     containers: &[&EngineContainer],
     state: &ExecutionState,
@@ -855,42 +853,43 @@ fn failed_container(
     if state.phase != Phase::FailedExecFailed {
         return None;
     }
-    let failed = containers
-        .iter()
-        .find(|container| pod_container_state(container) == *state);
-    failed.and_then(|container| container.id())
+    let mut containers = containers.iter();
+    containers
+        .find(|container| pod_container_state(container) == *state)?
+        .id()
 }
 
 fn texts_of(ids: &[ContainerId]) -> Vec<&str> {
     ids.iter().map(|id| &*id.0).collect()
 }
 
-/// Whether the container belongs to one of these pods.
+/// Returns whether the container belongs to one of these pods.
 fn is_in(container: &EngineContainer, pods: &[String]) -> bool {
-    container
-        .pod()
-        .is_some_and(|pod| pods.iter().any(|ours| ours == pod))
+    let Some(pod) = container.pod() else {
+        return false;
+    };
+    pods.iter().any(|ours| ours == pod)
 }
 
-/// The state of a workload: of all containers of its pods the one that matters most.
+/// The state of a workload: that of its container with the highest priority.
 // [impl->swdd~podman-kube-state-getter-combines-states~2]
 fn combined_state(pods: &[String], containers: &[EngineContainer]) -> ExecutionState {
-    let states = pods.iter().flat_map(|pod| {
-        let mut states: Vec<ExecutionState> = containers
-            .iter()
-            .filter(|container| container.pod() == Some(pod))
-            .map(pod_container_state)
-            .collect();
+    let mut states = Vec::new();
+    for pod in pods {
+        let before = states.len();
+        for container in containers {
+            if container.pod() == Some(pod) {
+                states.push(pod_container_state(container));
+            }
+        }
         // [impl->swdd~podman-kube-state-getter-treats-missing-pods-as-unknown~1]
-        if states.is_empty() {
+        if states.len() == before {
             states.push(unknown());
         }
-        states
-    });
+    }
     // [impl->swdd~podman-kube-state-getter-removed-if-no-container~1]
-    states
-        .min_by_key(|state| priority(state.phase))
-        .unwrap_or_else(|| ExecutionState::plain(Phase::FailedLost))
+    let state = states.into_iter().min_by_key(|state| priority(state.phase));
+    state.unwrap_or_else(|| ExecutionState::plain(Phase::FailedLost))
 }
 
 fn unknown() -> ExecutionState {
@@ -910,7 +909,7 @@ fn pod_container_state(container: &EngineContainer) -> ExecutionState {
     }
 }
 
-/// Lower matters more.
+/// The priority of a state; the lowest number is the highest.
 fn priority(phase: Phase) -> u8 {
     match phase {
         Phase::FailedExecFailed => 0,
@@ -936,38 +935,34 @@ pub struct PodDocument {
     /// `metadata.name`.
     name: String,
     is_pod: bool,
-    /// `terminationGracePeriodSeconds`: how long its containers may take to stop. `None` where it
-    /// names none, or something that is no number of seconds.
+    /// `terminationGracePeriodSeconds`: the time for its containers to stop. `None` if it has none,
+    /// or it is not a number of seconds.
     pub(crate) stop_seconds: Option<u32>,
 }
 
 impl PodDocument {
-    /// Whether podman may have made the pod called `pod` from this document: a Pod keeps its name,
-    /// the pods of anything else are called `<name>-pod` or `<name>-pod-<number>`, depending on
+    /// Returns whether podman may have made the pod called `pod` from this document: a Pod keeps its
+    /// name, the pods of other kinds are called `<name>-pod` or `<name>-pod-<number>`, depending on
     /// podman's version.
     pub(crate) fn makes(&self, pod: &str) -> bool {
         if self.is_pod {
             return pod == self.name;
         }
-        match pod
-            .strip_prefix(&self.name)
-            .and_then(|rest| rest.strip_prefix("-pod"))
-        {
-            Some("") => true,
-            Some(rest) => rest
-                .strip_prefix('-')
-                .is_some_and(|number| number.bytes().all(|digit| digit.is_ascii_digit())),
-            None => false,
-        }
+        let rest = pod.strip_prefix(&self.name);
+        let Some(rest) = rest.and_then(|rest| rest.strip_prefix("-pod")) else {
+            return false;
+        };
+        let Some(number) = rest.strip_prefix('-') else {
+            return rest.is_empty();
+        };
+        number.bytes().all(|digit| digit.is_ascii_digit())
     }
 }
 
-/// The documents of `manifest` that become pods; empty when it cannot be read.
+/// The documents of `manifest` that become pods; empty if it cannot be read.
 pub fn pod_documents(manifest: &str) -> Vec<PodDocument> {
-    of_pods(manifest)
-        .iter_mut()
-        .filter_map(pod_document)
-        .collect()
+    let mut documents = of_pods(manifest);
+    documents.iter_mut().filter_map(pod_document).collect()
 }
 
 fn pod_document(document: &mut Value) -> Option<PodDocument> {
@@ -985,45 +980,54 @@ fn pod_document(document: &mut Value) -> Option<PodDocument> {
     })
 }
 
-/// The images that a play of `manifest` pulls when they are missing: not those that it always or
-/// never pulls. Nothing that would be read as an option.
+/// The images that a play of `manifest` pulls if they are missing: not those that it always or
+/// never pulls.
 pub(crate) fn images(manifest: &str) -> BTreeSet<String> {
-    let mut documents = of_pods(manifest);
-    let lists = documents.iter_mut().filter_map(pod_spec);
-    let lists = lists.flat_map(|spec| [spec.get("containers"), spec.get("initContainers")]);
-    let containers = lists.filter_map(|list| list?.as_sequence()).flatten();
-    let pulled = containers.filter(|container| {
-        container
-            .get("imagePullPolicy")
-            .is_none_or(|policy| policy.as_str() == Some("IfNotPresent"))
-    });
-    let images = pulled.filter_map(|container| container.get("image")?.as_str());
+    let mut images = BTreeSet::new();
+    for mut document in of_pods(manifest) {
+        let Some(spec) = pod_spec(&mut document) else {
+            continue;
+        };
+        for list in ["containers", "initContainers"] {
+            let containers = spec.get(list).and_then(Value::as_sequence);
+            for container in containers.into_iter().flatten() {
+                images.extend(pulled_image(container).map(str::to_owned));
+            }
+        }
+    }
     images
-        .filter(|image| !image.is_empty() && !image.starts_with('-'))
-        .map(str::to_owned)
-        .collect()
 }
 
-/// How the name of the first container of a manifest ends, as podman calls it.
+/// The image of a container that is pulled if it is missing.
+fn pulled_image(container: &Value) -> Option<&str> {
+    if let Some(policy) = container.get("imagePullPolicy")
+        && policy.as_str() != Some("IfNotPresent")
+    {
+        return None;
+    }
+    let image = container.get("image")?.as_str()?;
+    // An engine would read the latter as an option.
+    if image.is_empty() || image.starts_with('-') {
+        return None;
+    }
+    Some(image)
+}
+
+/// The end of the name that podman gives to the first container of a manifest.
 pub fn first_container(manifest: &str) -> Option<String> {
-    let name = |document: &mut Value| {
-        let spec = pod_spec(document)?;
-        Some(format!(
-            "-{}",
-            spec.get("containers")?.get(0)?.get("name")?.as_str()?
-        ))
-    };
-    of_pods(manifest).iter_mut().find_map(name)
+    of_pods(manifest).iter_mut().find_map(|document| {
+        let containers = pod_spec(document)?.get("containers")?;
+        let name = containers.get(0)?.get("name")?.as_str()?;
+        Some(format!("-{name}"))
+    })
 }
 
-/// The documents of the kinds that become pods; none when the manifest cannot be read.
+/// The documents of the kinds that become pods; empty if the manifest cannot be read.
 fn of_pods(manifest: &str) -> Vec<Value> {
     let mut documents = parse(manifest).unwrap_or_default();
-    // Kinds that podman turns into pods.
-    documents.retain(|one| {
-        one.get("kind")
-            .and_then(Value::as_str)
-            .is_some_and(|kind| ["Pod", "Deployment", "DaemonSet", "Job"].contains(&kind))
+    documents.retain(|document| {
+        let kind = document.get("kind").and_then(Value::as_str);
+        matches!(kind, Some("Pod" | "Deployment" | "DaemonSet" | "Job"))
     });
     documents
 }
@@ -1065,12 +1069,9 @@ pub(crate) fn with_control_interface(
 
 /// The documents without empty ones, which a `---` at the end makes.
 fn parse(manifest: &str) -> Result<Vec<Value>, YamlError> {
-    let documents = yaml::read_all(manifest, Origin::Others)?;
-    Ok(documents
-        .iter()
-        .filter(|document| !document.is_null())
-        .map(value)
-        .collect())
+    let mut documents = yaml::read_all(manifest, Origin::Others)?;
+    documents.retain(|document| !document.is_null());
+    Ok(documents.iter().map(value).collect())
 }
 
 fn value(node: &Yaml) -> Value {
@@ -1078,27 +1079,24 @@ fn value(node: &Yaml) -> Value {
         Content::Text(text) => (**text).into(),
         Content::Plain(Plain::Null, _) => Value::Null,
         Content::Plain(Plain::Boolean, text) => text.eq_ignore_ascii_case("true").into(),
-        Content::Plain(_, text) => text.parse().map_or_else(|_| (**text).into(), Value::Number),
+        Content::Plain(_, text) => match text.parse() {
+            Ok(number) => Value::Number(number),
+            Err(_) => (**text).into(),
+        },
         Content::List(items) => Value::Sequence(items.iter().map(value).collect()),
-        Content::Map(entries) => Value::Mapping(
-            entries
-                .iter()
-                .map(|(key, node)| (value(key), value(node)))
-                .collect(),
-        ),
+        Content::Map(entries) => {
+            let entries = entries.iter().map(|(key, node)| (value(key), value(node)));
+            Value::Mapping(entries.collect())
+        }
     }
 }
 
 fn find_pod<'a>(documents: &'a mut [Value], pod: &str) -> Result<&'a mut Value, String> {
     for document in documents {
-        let kind = document
-            .get("kind")
-            .and_then(Value::as_str)
-            .ok_or("Manifest missing 'kind' field")?;
-        let name = document
-            .get("metadata")
-            .and_then(|metadata| metadata.get("name"))
-            .and_then(Value::as_str);
+        let kind = document.get("kind").and_then(Value::as_str);
+        let kind = kind.ok_or("Manifest missing 'kind' field")?;
+        let metadata = document.get("metadata");
+        let name = metadata.and_then(|metadata| metadata.get("name")?.as_str());
         let name = name.ok_or("Manifest missing metadata.name")?;
         let found = match kind {
             "Pod" => name == pod,
@@ -1114,7 +1112,7 @@ fn find_pod<'a>(documents: &'a mut [Value], pod: &str) -> Result<&'a mut Value, 
     ))
 }
 
-/// What stands beside the list of containers.
+/// The mapping with the list of containers.
 fn pod_spec(document: &mut Value) -> Option<&mut Value> {
     let spec = document.get_mut("spec")?;
     if spec.get("containers").is_some_and(Value::is_sequence) {
@@ -1125,11 +1123,8 @@ fn pod_spec(document: &mut Value) -> Option<&mut Value> {
 
 fn add_mount(containers: &mut [Value], name: &str) -> Result<(), String> {
     for container in containers {
-        let found = container
-            .get("name")
-            .and_then(Value::as_str)
-            .ok_or("Container missing name field")?;
-        if found == name {
+        let found = container.get("name").and_then(Value::as_str);
+        if found.ok_or("Container missing name field")? == name {
             // Where a container finds its control interface.
             let mount = mapping([
                 ("name", VOLUME.into()),
@@ -1144,13 +1139,11 @@ fn add_mount(containers: &mut [Value], name: &str) -> Result<(), String> {
     ))
 }
 
-/// Appends to the list `key` of `parent`, which is created when it is absent; `None` when it is
-/// something else.
+/// Appends to the list `key` of `parent`, which is created if it is absent; `None` if it is not a
+/// list.
 fn append(parent: &mut Value, key: &str, item: Value) -> Option<()> {
-    let list = parent
-        .as_mapping_mut()?
-        .entry(key.into())
-        .or_insert(Value::Null);
+    let entry = parent.as_mapping_mut()?.entry(key.into());
+    let list = entry.or_insert(Value::Null);
     if list.is_null() {
         *list = Value::Sequence(Vec::new());
     }
@@ -1159,12 +1152,8 @@ fn append(parent: &mut Value, key: &str, item: Value) -> Option<()> {
 }
 
 fn mapping<const N: usize>(entries: [(&str, Value); N]) -> Value {
-    Value::Mapping(
-        entries
-            .into_iter()
-            .map(|(key, value)| (key.into(), value))
-            .collect::<Mapping>(),
-    )
+    let entries = entries.into_iter().map(|(key, value)| (key.into(), value));
+    Value::Mapping(entries.collect::<Mapping>())
 }
 
 #[cfg(test)]

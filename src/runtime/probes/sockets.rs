@@ -346,19 +346,17 @@ impl Paths {
     fn take_ended(&mut self) -> Vec<Ended> {
         let results: BTreeMap<PathProbe, PathResult> =
             self.probes.take_results().into_iter().collect();
-        let ended = self
-            .waiting
-            .extract_if(.., |_, probe| results.contains_key(probe));
+        let mut ended = Vec::new();
+        self.waiting.retain(|key, probe| {
+            let outcome = match results.get(probe) {
+                Some(Ok(_)) => Outcome::Holds,
+                Some(Err(errno)) => failure(*errno),
+                None => return true,
+            };
+            ended.push((*key, outcome));
+            false
+        });
         ended
-            .map(|(key, probe)| {
-                (
-                    key,
-                    results[&probe]
-                        .as_ref()
-                        .map_or_else(|errno| failure(*errno), |_| Outcome::Holds),
-                )
-            })
-            .collect()
     }
 }
 
@@ -403,44 +401,48 @@ impl Networks {
     }
 
     fn restore_netns(&mut self) -> Result<(), String> {
-        if let Some(own) = self.own.as_ref().filter(|_| self.is_away) {
+        if let Some(own) = &self.own
+            && self.is_away
+        {
             let back = move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::Network));
-            back.map_err(|errno| {
-                format!(
-                    "the network of the node cannot be entered again: {}",
-                    text(errno)
-                )
-            })?;
+            if let Err(errno) = back {
+                let why = text(errno);
+                return Err(format!(
+                    "the network of the node cannot be entered again: {why}"
+                ));
+            }
             self.is_away = false;
         }
         Ok(())
     }
 
-    /// The namespace of the container's process; `None` when it is the node's own.
+    /// The namespace of the container's process; `None` if it is the node's own.
     fn find(&mut self, target: &ProbeTarget) -> Result<Option<File>, String> {
         let own = match self.own.take() {
             Some(own) => own,
             None => File::open("/proc/thread-self/ns/net").map_err(|error| error.to_string())?,
         };
         let own = self.own.insert(own);
-        let open = |process: &crate::MainProcess| {
-            let network = File::open(format!("/proc/{}/ns/net", process.pid)).ok()?;
-            // Only after it is open: the number may have gone to another process.
-            let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw)?;
-            belongs_to(pid, &process.container.0).then_some(network)
-        };
-        let network = target
-            .processes
-            .iter()
-            .find_map(open)
-            .ok_or("its process is not found")?;
-        let identity = |file: &File| {
-            fstat(file)
-                .map(|stat| (stat.st_dev, stat.st_ino))
-                .map_err(text)
-        };
-        Ok((identity(&network)? != identity(own)?).then_some(network))
+        let mut networks = target.processes.iter().filter_map(network_of);
+        let network = networks.next().ok_or("its process is not found")?;
+        let found = fstat(&network).map_err(text)?;
+        let node = fstat(own).map_err(text)?;
+        if (found.st_dev, found.st_ino) == (node.st_dev, node.st_ino) {
+            return Ok(None);
+        }
+        Ok(Some(network))
     }
+}
+
+/// Opens the network namespace of a process; `None` if it is not one of its container.
+fn network_of(process: &crate::MainProcess) -> Option<File> {
+    let network = File::open(format!("/proc/{}/ns/net", process.pid)).ok()?;
+    // Checked after the open: the pid may have gone to another process.
+    let pid = Pid::from_raw(i32::try_from(process.pid).ok()?)?;
+    if !belongs_to(pid, &process.container.0) {
+        return None;
+    }
+    Some(network)
 }
 
 // ---------------------------------------------------------------------- commands
@@ -488,37 +490,35 @@ impl Commands {
         self.start_waiting();
     }
 
-    /// When the next command that hangs gives its slot back, if others wait.
+    /// When the next hanging command gives its slot back, if others wait.
     fn due(&self, now: Instant) -> Option<Instant> {
-        let ends = self
-            .running
-            .values()
-            .map(|since| *since + EXEC_SLOT_MAX)
-            .filter(|end| *end > now);
-        ends.min().filter(|_| !self.queue.is_empty())
+        if self.queue.is_empty() {
+            return None;
+        }
+        let ends = self.running.values().map(|since| *since + EXEC_SLOT_MAX);
+        ends.filter(|end| *end > now).min()
     }
 
-    /// Takes the first one that waits and may start: of its workload none runs, and there is a
-    /// slot.
+    /// Takes the first command that can start: no other of its workload runs, and a slot is free.
     fn take_next(&mut self, now: Instant) -> Option<Command> {
         let holds_slot = |since: &&Instant| now.saturating_duration_since(**since) < EXEC_SLOT_MAX;
         let slots = self.running.values().filter(holds_slot).count();
         if slots >= EXEC_PARALLEL || self.running.len() >= EXEC_RUNNING_MAX {
             return None;
         }
-        let index = self
-            .queue
-            .iter()
-            .position(|command| !self.running.contains_key(&command.workload))?;
+        let mut waiting = self.queue.iter();
+        let index = waiting.position(|command| !self.running.contains_key(&command.workload))?;
         self.queue.remove(index)
     }
 
     fn start_waiting(&mut self) {
         let now = SystemClock.now();
         while let Some(command) = self.take_next(now) {
-            let (workload, key) = (command.workload.clone(), command.key);
+            let workload = command.workload.clone();
+            let key = command.key;
             self.running.insert(workload.clone(), now);
-            let (results, wake) = (self.results.0.clone(), self.wake.clone());
+            let results = self.results.0.clone();
+            let wake = self.wake.clone();
             let name = format!("exec:{workload}");
             let body = move || {
                 // There is room for the result of each that runs.
@@ -526,11 +526,9 @@ impl Commands {
                 wake();
             };
             if let Err(error) = threads::spawn(name, STACK_WORKLOAD, body) {
-                // Counted until its result is taken, as any other.
-                let _ = self.results.0.try_send((
-                    workload,
-                    (key, Outcome::fails(format!("no thread: {error}"))),
-                ));
+                // It occupies its slot until its result is taken, as any other.
+                let outcome = Outcome::fails(format!("no thread: {error}"));
+                let _ = self.results.0.try_send((workload, (key, outcome)));
                 (self.wake)();
             }
         }
@@ -572,17 +570,14 @@ impl Command {
 /// The last line that a command printed, without the call.
 pub fn reason(text: &str) -> String {
     let printed = text.split(". Execution of ").next().unwrap_or_default();
-    let mut last = printed
-        .lines()
-        .map(str::trim)
-        .rfind(|line| !line.is_empty())
-        .unwrap_or("failed")
-        .to_owned();
-    // Bytes kept of the output of a command whose check failed; with the rest it fits into
-    // `CONDITION_INFO_MAX`.
-    last.truncate(last.floor_char_boundary(120));
-    last
+    let mut lines = printed.lines().map(str::trim);
+    let last = lines.rfind(|line| !line.is_empty()).unwrap_or("failed");
+    last[..last.floor_char_boundary(COMMAND_REASON_MAX)].to_owned()
 }
+
+/// Kept bytes of the last line of a failed command: with the rest it fits into
+/// `CONDITION_INFO_MAX`.
+const COMMAND_REASON_MAX: usize = 120;
 
 #[cfg(test)]
 mod tests;
