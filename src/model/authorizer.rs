@@ -14,8 +14,7 @@ use std::collections::BTreeSet;
 /// agent wait.
 const STEPS_MAX: usize = 2_000_000;
 
-/// The rules of one workload, split by what they are about. Two are equal when a session need not
-/// change.
+/// The rules of one workload, split by their kind. Two are equal if a session need not change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authorizer {
     read: Rules<MaskTree>,

@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_is_told_once_as_it_was_at_first_and_only_while_somebody_asks() {
+    fn observed_changes_are_taken_once_with_their_first_state() {
         let (mut states, instance) = (WorkloadStates::default(), InstanceName::new("w", "c", "A"));
         let running = ExecutionState::with_info(Phase::Running, "info");
         states.set(&instance, running.clone());

@@ -303,7 +303,7 @@ impl Condition {
 /// An error in a runtime configuration or in its `lifecycle:` block.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{message}{}", prefix(path), location.map_or_else(String::new, |at| format!(" ({at} of runtimeConfig)")))]
-pub struct ConfigError {
+pub struct LifecycleError {
     /// Path of the field; empty if the text cannot be read at all.
     pub(crate) path: String,
     /// The message, with a suggestion if there is one.
@@ -312,7 +312,7 @@ pub struct ConfigError {
     pub location: Option<Location>,
 }
 
-impl ConfigError {
+impl LifecycleError {
     pub(super) fn new(
         Problem {
             path,
@@ -534,7 +534,7 @@ const UPDATE: Object = Object::named(
 /// # Errors
 /// The first problem.
 // [impl->swdd~lifecycle-block-is-checked~1]
-pub fn of_config(runtime: &str, config: &str) -> Result<Option<Lifecycle>, ConfigError> {
+pub fn of_config(runtime: &str, config: &str) -> Result<Option<Lifecycle>, LifecycleError> {
     of_config_within(runtime, config, &mut { usize::MAX })
 }
 
@@ -547,12 +547,12 @@ pub fn of_config_within(
     runtime: &str,
     config: &str,
     left: &mut usize,
-) -> Result<Option<Lifecycle>, ConfigError> {
+) -> Result<Option<Lifecycle>, LifecycleError> {
     if !RUNTIMES.contains(&runtime) || !may_have_block(config) {
         return Ok(None);
     }
     if *left == 0 {
-        return Err(ConfigError::of_text(
+        return Err(LifecycleError::of_text(
             "too many and too large runtime configurations to look for the block; use smaller ones or several updates",
             None,
         ));
@@ -573,7 +573,7 @@ pub(super) fn of_document(
     runtime: &str,
     config: &str,
     root: Result<&Yaml, &YamlError>,
-) -> Result<Option<Lifecycle>, ConfigError> {
+) -> Result<Option<Lifecycle>, LifecycleError> {
     if !RUNTIMES.contains(&runtime) {
         return Ok(None);
     }
@@ -582,7 +582,7 @@ pub(super) fn of_document(
         Err(error) if config.contains(KEY) => {
             let message = &error.message;
             let message = format!("the runtime configuration cannot be read: {message}");
-            return Err(ConfigError::of_text(&message, error.location));
+            return Err(LifecycleError::of_text(&message, error.location));
         }
         Err(_) => return Ok(None), // The engine will report it.
     };
@@ -592,12 +592,12 @@ pub(super) fn of_document(
         return Ok(None);
     };
     if let Some(problem) = reading.problems.into_iter().next() {
-        return Err(ConfigError::new(problem));
+        return Err(LifecycleError::new(problem));
     }
     let lifecycle: Lifecycle = match reading.tree.read(KEY) {
         Ok(lifecycle) => lifecycle,
         // The table of fields has checked everything that can fail here.
-        Err(error) => return Err(ConfigError::of_node(root, &[KEY], &error.to_string())),
+        Err(error) => return Err(LifecycleError::of_node(root, &[KEY], &error.to_string())),
     };
     // Then fields that depend on each other.
     check_times(root, &lifecycle)?;
@@ -608,7 +608,7 @@ pub(super) fn of_document(
 }
 
 /// Refuses a misspelt key of the block: the block would be ignored with all its conditions.
-fn check_spelling(root: &Yaml, config: &str) -> Result<(), ConfigError> {
+fn check_spelling(root: &Yaml, config: &str) -> Result<(), LifecycleError> {
     let Content::Map(entries) = &root.content else {
         return Ok(());
     };
@@ -620,13 +620,13 @@ fn check_spelling(root: &Yaml, config: &str) -> Result<(), ConfigError> {
             && nearest(key, [KEY]).is_some()
         {
             let message = format!("unknown key, did you mean '{KEY}'?");
-            return Err(ConfigError::of_node(root, &[key], &message));
+            return Err(LifecycleError::of_node(root, &[key], &message));
         }
     }
     Ok(())
 }
 
-fn check_times(root: &Yaml, lifecycle: &Lifecycle) -> Result<(), ConfigError> {
+fn check_times(root: &Yaml, lifecycle: &Lifecycle) -> Result<(), LifecycleError> {
     if let Some(Alive { check, pace, .. }) = &lifecycle.alive
         && *check != Check::Notify
         && pace.timeout > Duration::from_millis(TIMEOUT_MAX_MS)
@@ -635,7 +635,7 @@ fn check_times(root: &Yaml, lifecycle: &Lifecycle) -> Result<(), ConfigError> {
         let expected = format!("a whole number from {PERIOD_LOWEST_MS} to {TIMEOUT_MAX_MS}");
         let message = format!("number {found} found, expected {expected}");
         let path = [KEY, "alive", "timeoutMs"];
-        return Err(ConfigError::of_node(root, &path, &message));
+        return Err(LifecycleError::of_node(root, &path, &message));
     }
     if let Some(Update { terms, .. }) = &lifecycle.update
         && terms.deadline <= terms.healthy
@@ -645,16 +645,16 @@ fn check_times(root: &Yaml, lifecycle: &Lifecycle) -> Result<(), ConfigError> {
         let message = format!(
             "no instance could ever be healthy in time: 'deadlineMs' ({deadline}) must be greater than 'healthyMs' ({healthy})"
         );
-        return Err(ConfigError::of_node(root, &[KEY, "update"], &message));
+        return Err(LifecycleError::of_node(root, &[KEY, "update"], &message));
     }
     Ok(())
 }
 
 /// Checks what `notify` needs: the runtime podman, without the options that the agent adds itself.
-fn check_notify(root: &Yaml, runtime: &str) -> Result<(), ConfigError> {
+fn check_notify(root: &Yaml, runtime: &str) -> Result<(), LifecycleError> {
     if runtime != "podman" {
         let message = format!("'notify' is for the runtime podman only, this is {runtime}");
-        return Err(ConfigError::of_node(root, &[KEY], &message));
+        return Err(LifecycleError::of_node(root, &[KEY], &message));
     }
     let Some(Content::List(options)) = root.get("commandOptions").map(|options| &options.content)
     else {
@@ -664,7 +664,7 @@ fn check_notify(root: &Yaml, runtime: &str) -> Result<(), ConfigError> {
         let name = option.split('=').next().unwrap_or_default();
         if ["--sdnotify", "--pidfile"].contains(&name) {
             let message = format!("'{option}' cannot be used together with 'notify'; leave it out");
-            return Err(ConfigError::of_node(root, &["commandOptions"], &message));
+            return Err(LifecycleError::of_node(root, &["commandOptions"], &message));
         }
     }
     Ok(())

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_cut_between_characters_and_followed_by_a_note() {
+    fn long_line_is_cut_between_characters_and_followed_by_a_note() {
         for text in [
             "x".repeat(LOG_MESSAGE_MAX + 1),
             "ä".repeat(LOG_MESSAGE_MAX),

@@ -203,7 +203,7 @@ pub struct Request {
 pub enum RequestContent {
     /// Change the desired state.
     UpdateState(UpdateState),
-    /// Change the desired state to what it was before the guarded update of this number.
+    /// Restore the desired state from before the guarded update of this number.
     RollBack(u64),
     /// Read the state.
     CompleteState(ReadState),

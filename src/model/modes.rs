@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_holds_names_between_white_space_and_no_tag_means_every_mode() {
+    fn tag_lists_modes_and_a_workload_without_it_is_in_every_mode() {
         let long = "m".repeat(63);
         for (value, mode, is_in) in [
             (Some("drive limp"), "drive", true),

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_excerpt_of_an_endless_text_is_short_and_ends_between_characters() {
+    fn excerpt_of_a_long_text_ends_between_characters() {
         assert_eq!(excerpt("short"), "short");
         for text in [
             "x".repeat(1_000_000),

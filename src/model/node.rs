@@ -343,7 +343,7 @@ impl Serialize for Node {
 // ------------------------------------------------------------------ entries
 //
 // The entries of a map are a sorted list; a `BTreeMap` would reserve memory for eleven. An insert
-// moves all entries behind it, so many entries are collected: that takes the time of sorting,
+// moves all entries behind it, so a large number is collected: that takes the time of sorting,
 // whatever their order.
 
 /// The name of an entry. Names of fields are literals and take no memory of their own.

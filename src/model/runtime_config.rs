@@ -1,12 +1,11 @@
-//! The `runtimeConfig` of a workload: the text, and what it says for the engines and for the
+//! The `runtimeConfig` of a workload: the text, and the values in it for engines and for the
 //! `lifecycle:` block.
 //!
-//! Thread: none, plain values. An agent reads each text once, on `rx:server`; what it says is
-//! shared from then on.
+//! Thread: none, plain values. An agent reads each text once, on `rx:server`, and shares the result.
 
 use super::fields::reader::{Rules, UnknownKey, read};
 use super::fields::{Field, Kind, Object, Text};
-use super::lifecycle::{self, ConfigError, Lifecycle};
+use super::lifecycle::{self, Lifecycle, LifecycleError};
 use super::names::Name;
 use super::node::StateError;
 use super::shown_text::without_passwords;
@@ -67,7 +66,7 @@ pub struct RuntimeConfig {
 pub struct ReadConfig {
     runtime: Name,
     /// The `lifecycle:` block; `None` without one.
-    pub lifecycle: Result<Option<Arc<Lifecycle>>, ConfigError>,
+    pub lifecycle: Result<Option<Arc<Lifecycle>>, LifecycleError>,
     /// The part for the engine, or why no engine can run it.
     pub engine: Result<EngineConfig, String>,
     /// Unknown keys: engines ignore them, as other implementations do.
@@ -308,7 +307,7 @@ fn read_object<T: DeserializeOwned>(
     let reading = read(root, object, Rules::Engine);
     *unknown = reading.unknown;
     if let Some(problem) = reading.problems.into_iter().next() {
-        return Err(ConfigError::new(problem).to_string());
+        return Err(LifecycleError::new(problem).to_string());
     }
     let config: Result<T, StateError> = reading.tree.read("runtimeConfig");
     config.map_err(|error| error.to_string())
@@ -351,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn scalars_in_lists_are_taken_as_written_and_null_is_an_empty_list() {
+    fn scalars_in_lists_stay_as_written_and_null_is_an_empty_list() {
         let text = "image: 5\ncommandOptions: [true, 0x10, 1.50, ~, 'x y']\ncommandArgs: null\ngeneralOptions: ~\n\
                     unknown: {a: 1}\n";
         let config = parse(text).unwrap();
@@ -368,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_can_never_work_is_unsupported_and_says_why() {
+    fn configuration_that_cannot_work_is_unsupported_with_a_reason() {
         for (text, reason) in [
             ("commandArgs: []", "missing field `image`"),
             (

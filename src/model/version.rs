@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_that_people_see_name_the_program_and_the_commit_if_it_is_known() {
+    fn shown_version_names_the_program_and_the_commit() {
         assert_eq!(
             shown(Some("4b1912c0ffee")),
             format!("{VERSION} (ankaios-lite 4b1912c0ffee)")

@@ -29,7 +29,7 @@ const MERGE_KEY: &str = "<<";
 /// The tag of a merge key, which may be left out.
 const MERGE_TAG: &str = "tag:yaml.org,2002:merge";
 
-/// One node of a YAML document. Copies share what is below it.
+/// One node of a YAML document. Copies share the nodes below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Yaml {
     pub content: Content,

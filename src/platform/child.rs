@@ -487,7 +487,7 @@ pub struct FollowedChild {
 
 /// The result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Output {
+pub enum ChildOutput {
     /// The number of bytes read.
     Bytes(usize),
     /// There is no output at the moment.
@@ -538,7 +538,7 @@ impl FollowedChild {
 
     /// Reads output into `buffer`; never waits. A helper that keeps the pipe open does not delay the
     /// end.
-    pub fn read(&mut self, buffer: &mut [u8]) -> Output {
+    pub fn read(&mut self, buffer: &mut [u8]) -> ChildOutput {
         // Checked before the read, so that the pipe has all output of an ended child.
         let ended = match &mut self.child {
             Some(child) => !matches!(child.try_wait(), Ok(None)),
@@ -546,13 +546,13 @@ impl FollowedChild {
         };
         loop {
             match self.output.read(buffer) {
-                Ok(0) => return Output::End,
-                Ok(count) => return Output::Bytes(count),
+                Ok(0) => return ChildOutput::End,
+                Ok(count) => return ChildOutput::Bytes(count),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock && !ended => {
-                    return Output::NotYet;
+                    return ChildOutput::NotYet;
                 }
-                Err(_) => return Output::End,
+                Err(_) => return ChildOutput::End,
             }
         }
     }

@@ -247,15 +247,15 @@ impl Drop for LogSource {
 /// Whether a line is written, and a note before it or in its place.
 pub(crate) type Ruling = (bool, Option<String>);
 
-/// Lines of all sources, of [`LOG_SOURCES`] each by itself.
+/// LineCount of all sources, of [`LOG_SOURCES`] each by itself.
 #[derive(Debug, Default)]
 pub struct Sources {
-    of: HashMap<String, Lines>,
-    others: Lines,
+    of: HashMap<String, LineCount>,
+    others: LineCount,
 }
 
 #[derive(Debug, Default)]
-struct Lines {
+struct LineCount {
     since: Option<Instant>,
     count: u64,
 }
@@ -273,7 +273,7 @@ impl Sources {
         if record.level() > default_level {
             return (true, None);
         }
-        // Lines of the gRPC library do not name their cause, so all are of one source.
+        // LineCount of the gRPC library do not name their cause, so all are of one source.
         if is_of_library {
             return self.count("the gRPC library", now);
         }
@@ -298,7 +298,7 @@ impl Sources {
     }
 }
 
-impl Lines {
+impl LineCount {
     /// Returns whether the period of the count is over.
     fn is_over(&self, now: Instant) -> bool {
         match self.since {
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn who_floods_the_log_is_left_out_for_a_while_and_others_are_not() {
+    fn flooding_source_is_muted_for_a_while_and_others_are_not() {
         let (mut sources, start) = (Sources::default(), SystemClock.now());
         let mut flood = |after: Duration| -> (usize, Vec<String>) {
             let rulings: Vec<Ruling> = (0..1000)
@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn ever_new_sources_share_what_one_may_write_and_take_bounded_memory() {
+    fn new_sources_above_the_bound_share_the_lines_of_one() {
         let (mut sources, now) = (Sources::default(), SystemClock.now());
         assert!(sources.count("known", now).0);
         let new = |number: i32| format!("{number} {}", "x".repeat(1000));

@@ -1,9 +1,9 @@
-//! Keeps the memory of a program with many threads small: few malloc arenas, and what a burst took
-//! is given back.
+//! Keeps the memory of a program with many threads small: few malloc arenas, and memory of a burst
+//! is returned to the system.
 //!
 //! Thread: [`at_start`] on `main` before any other thread starts;
-//! [`give_back_after`] and [`settle_again`] on any; `settle` is a thread that waits until nothing
-//! was done for a while, and gives back what only that needed.
+//! [`give_back_after`] and [`settle_again`] on any; the thread `settle` waits for an idle time and
+//! then returns memory that only the work before needed.
 
 use crate::limits::{SETTLE_AFTER, STACK_SMALL, TRIM_FROM};
 use crate::threads;
@@ -16,32 +16,42 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+/// Arenas of malloc. Two let threads allocate at the same time; each further one keeps unused
+/// memory.
+#[cfg(target_env = "gnu")]
+const ARENAS: c_int = 2;
+
+/// Unused part of a stack that is kept, in bytes: room for the call that returns the rest.
+const STACK_RESERVE: usize = 8 * 1024;
+
+/// Delay of the first return of code after the start. The start is often part of the largest burst,
+/// and callers that wait for it must not wait for this as well.
+const FIRST_DELAY: Duration = Duration::from_millis(50);
+
 /// Bytes of code that are mapped as one piece. For each page that is needed the kernel maps up to
 /// 64 KiB around it; a piece costs the kernel some 200 bytes, and program and libraries have about
 /// 9 MB.
 const CODE_PIECE: usize = 8 * 1024;
 
-/// What is so large, in bytes, gets a mapping of its own.
+/// Smallest allocation with a mapping of its own, in bytes.
 #[cfg(target_env = "gnu")]
 const LARGE: c_int = 1024 * 1024;
 
-/// To be called before any other thread starts.
+/// Sets up the allocator. Must be called before any other thread starts.
 ///
 /// Bounds the number of arenas of glibc's malloc, which by default may grow to eight per core and
-/// keep what each thread once needed. What is large gets a mapping of its own, which goes back with
-/// it: by default malloc grows that size with each large message, up to 32 MiB, and a hole that it
-/// left stays when something small was put behind it. Other C libraries have none of that.
+/// keep the memory of each thread. A large allocation gets a mapping of its own, which is returned
+/// with it: by default malloc raises that size with each large message, up to 32 MiB, and a hole
+/// stays if a small allocation follows it. Other C libraries need none of this.
 ///
-/// Notes where code is: what is loaded now stays there until the end of the program. A library that
-/// is loaded later may go, and its place be taken by something else.
+/// Also records the mappings of code. Code that is loaded now stays until the end of the program;
+/// a library that is loaded later may be unloaded, and other memory be mapped in its place.
 pub fn at_start() {
     #[cfg(target_env = "gnu")]
     #[allow(unsafe_code)]
     // SAFETY: sets numbers inside malloc; called before other threads exist.
     unsafe {
-        // Arenas of malloc. Two let threads allocate at the same time; each more keeps memory that
-        // nobody uses.
-        libc::mallopt(libc::M_ARENA_MAX, 2);
+        libc::mallopt(libc::M_ARENA_MAX, ARENAS);
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 8 * LARGE);
     }
@@ -103,12 +113,11 @@ impl OwnStack {
     #[allow(unsafe_code)]
     pub fn give_back_unused(&self) {
         let here = 0_u8;
-        // What is not given back of the unused part of a stack, in bytes: room for the call that
-        // gives it back.
-        let end = (&raw const here).addr().saturating_sub(8 * 1024) & !(self.page - 1);
-        let Some(length) = end.checked_sub(self.lowest).filter(|length| *length > 0) else {
+        let end = (&raw const here).addr().saturating_sub(STACK_RESERVE) & !(self.page - 1);
+        let length = end.saturating_sub(self.lowest);
+        if length == 0 {
             return;
-        };
+        }
         let start = std::ptr::without_provenance_mut(self.lowest);
         // SAFETY: the range is a part of the stack of this thread, further below all that is in use
         // than the frames of this call can reach.
@@ -203,10 +212,10 @@ pub fn settle() -> io::Result<()> {
     let code: &[Range<usize>] = CODE.get().map_or(&[], Vec::as_slice);
     let (work_done, woken) = bounded(1);
     threads::spawn("settle", STACK_SMALL, move || {
-        // What follows the start may be the largest burst of all, and should not add to what only
-        // the start needed. Whoever waits for the start does not wait for this as well.
-        let _ = woken.recv_timeout(Duration::from_millis(50));
-        code.iter().for_each(map_in_pieces);
+        let _ = woken.recv_timeout(FIRST_DELAY);
+        for range in code {
+            map_in_pieces(range);
+        }
         give_back_code(code);
         loop {
             // Work comes in bursts: wait for the end of one.
@@ -221,7 +230,7 @@ pub fn settle() -> io::Result<()> {
     Ok(())
 }
 
-/// Code was used that is idle otherwise, such as for a call of an engine. Never waits.
+/// Reports the use of code that is idle otherwise, such as for a call of an engine. Never waits.
 pub(crate) fn settle_again() {
     if let Some(work_done) = WORK_DONE.get() {
         let _ = work_done.try_send(()); // Full: it is woken anyway.
@@ -229,8 +238,9 @@ pub(crate) fn settle_again() {
 }
 
 fn give_back_code(code: &[Range<usize>]) {
-    code.iter()
-        .for_each(|range| advise(range, Advice::LinuxDontNeed));
+    for range in code {
+        advise(range, Advice::LinuxDontNeed);
+    }
     give_back_after(TRIM_FROM);
 }
 
@@ -246,7 +256,8 @@ fn map_in_pieces(range: &Range<usize>) {
 
 /// Never the first one: core dumps have it, since it identifies the file.
 fn every_other_piece(range: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    let (end, piece) = (range.end, CODE_PIECE.max(page_size()));
+    let end = range.end;
+    let piece = CODE_PIECE.max(page_size());
     let starts = range.clone().step_by(piece).skip(1).step_by(2);
     starts.map(move |start| start..end.min(start + piece))
 }
@@ -316,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn code_is_that_of_program_and_libraries_and_runs_again_when_it_was_given_back() {
+    fn returned_code_of_program_and_libraries_runs_again() {
         let code = code_mappings();
         let is_code = |address: usize| code.iter().any(|range| range.contains(&address));
         assert!(

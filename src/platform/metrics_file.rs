@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn only_absolute_paths_of_prom_files_and_intervals_in_bounds_are_taken() {
+    fn only_absolute_prom_paths_and_bounded_intervals_are_valid() {
         #[derive(Debug, Deserialize)]
         struct Keys {
             metrics: Option<MetricsPath>,
@@ -259,7 +259,7 @@ mod tests {
 
     // [utest->swdd~metrics-file~1]
     #[test]
-    fn the_file_is_there_at_once_readable_by_all_and_gone_in_the_end() {
+    fn file_is_written_at_once_and_removed_at_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.prom");
         let (running, stop) = bounded::<()>(0);

@@ -1,11 +1,10 @@
-//! Folders and files that only our user may change, in a place where other users may make folders
+//! Folders and files that only our user can change, in a place where other users can create folders
 //! too.
 //!
-//! Names are never followed through links. What exists already is used only when it belongs to us
-//! and nobody else may write to it: whoever made it, or put something into it, would otherwise read
-//! or replace what we put there.
+//! Links are never followed. An existing folder or file is used only if it belongs to us and no
+//! other user can write to it: otherwise that user could read or replace our data.
 //!
-//! Thread: any. Takes: paths. Gives: open folders and files, with the modes that they are to have.
+//! Thread: any. Takes: paths. Gives: open folders and files, with their modes set.
 
 use ankaios_model::limits::MESSAGE_MAX;
 use rustix::fs::{
@@ -21,9 +20,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Everybody may make something in it, only its owner may rename or remove that.
+/// All users may create files in it, and rename or remove only their own ones.
 const SHARED: u32 = 0o1777;
-/// Only its owner may rename or remove something.
+/// Users may rename or remove only their own files.
 const STICKY: u32 = 0o1000;
 /// Group and others may write.
 const OTHERS_WRITE: u32 = 0o022;
@@ -76,14 +75,15 @@ impl PrivateFolder {
     }
 
     fn at(parent: BorrowedFd, name: &Path, path: PathBuf, mode: Mode) -> io::Result<Self> {
-        let existing = || openat(parent, name, FOLDER, Mode::empty());
-        let descriptor = match existing() {
-            Err(Errno::NOENT) => match mkdirat(parent, name, Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => existing()?,
+        let mut opened = openat(parent, name, FOLDER, Mode::empty());
+        if matches!(opened, Err(Errno::NOENT)) {
+            match mkdirat(parent, name, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno.into()),
-            },
-            opened => opened?,
-        };
+            }
+            opened = openat(parent, name, FOLDER, Mode::empty());
+        }
+        let descriptor = opened?;
         let stat = fstat(&descriptor)?;
         check(&stat, &path)?;
         if Mode::from_raw_mode(stat.st_mode) != mode {
@@ -92,10 +92,10 @@ impl PrivateFolder {
         Ok(Self { path, descriptor })
     }
 
-    /// Opens the file `name` in this folder to be written anew, and makes it when it is missing. An
+    /// Opens the file `name` in this folder for writing, empty, and creates it if it is missing. An
     /// existing one stays the same file, since it may be mounted.
     pub fn write_anew(&self, name: &Path, mode: Mode) -> io::Result<File> {
-        // Without waiting, in case that it is a FIFO.
+        // Without waiting: it may be a FIFO.
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&self.descriptor, name, flags, Mode::RUSR | Mode::WUSR)?;
@@ -122,9 +122,10 @@ impl PrivateFolder {
         io::read_to_string(file)
     }
 
-    /// A file must be one, and ours; returns its mode.
+    /// Checks that this is a regular file of our user. Returns its mode.
     fn check_file(&self, file: &OwnedFd, name: &Path) -> io::Result<Mode> {
-        let (stat, path) = (fstat(file)?, self.path.join(name));
+        let stat = fstat(file)?;
+        let path = self.path.join(name);
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,
@@ -141,9 +142,10 @@ impl PrivateFolder {
     }
 }
 
-/// Whether what `stat` was read of belongs to us.
+/// Checks that `stat` is of a file or folder of our user.
 pub fn check_owner(stat: &Stat) -> Result<(), String> {
-    let (owner, user) = (stat.st_uid, geteuid().as_raw());
+    let owner = stat.st_uid;
+    let user = geteuid().as_raw();
     if owner == user {
         return Ok(());
     }
@@ -152,9 +154,10 @@ pub fn check_owner(stat: &Stat) -> Result<(), String> {
     ))
 }
 
-/// Whether only our user can have made or changed what is at `path`.
+/// Checks that only our user can have created or changed the file or folder at `path`.
 fn check(stat: &Stat, path: &Path) -> io::Result<()> {
-    let (user, path) = (geteuid().as_raw(), path.display());
+    let user = geteuid().as_raw();
+    let path = path.display();
     check_owner(stat).map_err(|text| {
         io::Error::new(io::ErrorKind::PermissionDenied, format!("'{path}' {text}"))
     })?;
@@ -176,12 +179,12 @@ fn check(stat: &Stat, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the folder `path` one in which every user may make a folder that no other user can
+/// Prepares the folder `path` so that each user can create a folder in it that no other user can
 /// replace.
 ///
 /// # Errors
-/// When that is not possible, above all because it belongs to somebody else than root and us, who
-/// could replace everything in it.
+/// If that is impossible, for example because it belongs to a third user, who could replace
+/// everything in it.
 pub fn share(path: &Path) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
@@ -192,8 +195,7 @@ pub fn share(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes sure that no other user can replace what is in the existing folder `path`, and leaves it
-/// as it is otherwise.
+/// Ensures that no other user can replace anything in the existing folder `path`.
 pub fn use_shared(path: &Path) -> io::Result<()> {
     settle(path, |mode| {
         if mode & OTHERS_WRITE == 0 {
@@ -204,18 +206,22 @@ pub fn use_shared(path: &Path) -> io::Result<()> {
     })
 }
 
-fn settle(path: &Path, wanted: impl FnOnce(u32) -> u32) -> io::Result<()> {
+/// Checks that `stat` is of root or our user.
+fn check_trusted(stat: &Stat) -> io::Result<()> {
+    let owner = stat.st_uid;
     let user = geteuid().as_raw();
-    let trusted = |stat: &Stat| match stat.st_uid {
-        owner if owner == 0 || owner == user => Ok(()),
-        owner => {
-            let text = format!(
-                "it belongs to user {owner}, who could replace everything in it, neither to root nor to user {user} who \
-                 runs this program. Name another folder, or remove this one"
-            );
-            Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
-        }
-    };
+    if owner == 0 || owner == user {
+        return Ok(());
+    }
+    let text = format!(
+        "it belongs to user {owner}, who could replace everything in it, neither to root nor to user {user} who runs \
+         this program. Name another folder, or remove this one"
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+}
+
+/// Sets the mode of a folder of root or our user.
+fn settle(path: &Path, wanted: impl FnOnce(u32) -> u32) -> io::Result<()> {
     let mut place = open(
         path,
         OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
@@ -223,14 +229,12 @@ fn settle(path: &Path, wanted: impl FnOnce(u32) -> u32) -> io::Result<()> {
     )?;
     let mut stat = fstat(&place)?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
-        // The target is read from the link that was checked, since one of another user would lead
+        // The target is read from the link that was checked: a link of another user could lead
         // elsewhere.
-        trusted(&stat)?;
+        check_trusted(&stat)?;
         let target = readlinkat(&place, c"", Vec::new())?;
-        let target = path
-            .parent()
-            .unwrap_or(path)
-            .join(OsStr::from_bytes(target.as_bytes()));
+        let folder = path.parent().unwrap_or(path);
+        let target = folder.join(OsStr::from_bytes(target.as_bytes()));
         place = open(
             &target,
             OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -241,7 +245,7 @@ fn settle(path: &Path, wanted: impl FnOnce(u32) -> u32) -> io::Result<()> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return Err(Errno::NOTDIR.into());
     }
-    trusted(&stat)?;
+    check_trusted(&stat)?;
     let mode = stat.st_mode & 0o7777;
     let wanted = wanted(mode);
     if mode == wanted {
@@ -251,7 +255,7 @@ fn settle(path: &Path, wanted: impl FnOnce(u32) -> u32) -> io::Result<()> {
         format!("/proc/self/fd/{}", place.as_raw_fd()),
         Permissions::from_mode(wanted),
     ) {
-        // It is root's; without the sticky bit others could replace what is ours.
+        // It is root's; without the sticky bit others could replace our files.
         Err(error) if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 => {
             let text = format!(
                 "others may rename what is in it (mode {mode:04o}), and that cannot be changed: {error}. Let its owner \

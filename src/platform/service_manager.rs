@@ -36,10 +36,17 @@ const VITAL_CHECK_FIRST: Duration = Duration::from_millis(2);
 /// `WatchdogSec`.
 const VITAL_CHECK_MAX: Duration = Duration::from_millis(250);
 
+/// Time after which a thread without progress is named in the log, before the service manager kills
+/// the program.
+const COMPLAINT_AFTER: Duration = Duration::from_secs(2);
+/// Longest wait for the service manager to take a message. A busy one needs milliseconds; otherwise
+/// it is gone.
+const SEND_MAX: Duration = Duration::from_secs(1);
+
 /// The service manager that started us, if there is one.
 #[derive(Debug, Default)]
 pub struct ServiceManager {
-    socket: Option<Arc<NotifySocket>>,
+    socket: Option<Arc<ManagerSocket>>,
     /// A program that is silent for this long is killed.
     watchdog: Option<Duration>,
     board: StatusBoard,
@@ -81,7 +88,7 @@ impl ServiceManager {
             changed,
         };
         Ok(Self {
-            socket: Some(Arc::new(NotifySocket::new(socket)?)),
+            socket: Some(Arc::new(ManagerSocket::new(socket)?)),
             watchdog,
             board: StatusBoard(Some(Arc::new(board))),
             changed: Some(changes),
@@ -142,26 +149,18 @@ impl StatusBoard {
     }
 
     fn text(&self) -> String {
-        let parts = self
-            .0
-            .as_ref()
-            .map(|board| board.status.lock().clone())
-            .unwrap_or_default();
-        parts
-            .iter()
-            .filter(|part| !part.is_empty())
-            .map(String::as_str)
-            .collect::<Vec<_>>()
-            .join("; ")
+        let Some(board) = &self.0 else {
+            return String::new();
+        };
+        let mut parts = board.status.lock().to_vec();
+        parts.retain(|part| !part.is_empty());
+        parts.join("; ")
     }
 }
 
-/// The protocol has one line for a status.
+/// Joins the lines of a text: the protocol has one line for a status.
 fn one_line(text: &str) -> String {
-    let mut line: String = text
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
+    let mut line = text.replace(char::is_control, " ");
     line.truncate(line.floor_char_boundary(SERVICE_STATUS_MAX));
     line
 }
@@ -169,7 +168,7 @@ fn one_line(text: &str) -> String {
 // ------------------------------------------------------------------ the thread
 
 struct Notifier<C> {
-    socket: Arc<NotifySocket>,
+    socket: Arc<ManagerSocket>,
     board: StatusBoard,
     threads: WatchedThreads,
     watchdog: Option<Duration>,
@@ -191,7 +190,7 @@ struct Notifier<C> {
 
 impl<C: Clock> Notifier<C> {
     fn new(
-        socket: Arc<NotifySocket>,
+        socket: Arc<ManagerSocket>,
         board: StatusBoard,
         threads: WatchedThreads,
         watchdog: Option<Duration>,
@@ -252,9 +251,7 @@ impl<C: Clock> Notifier<C> {
             return self.report_progress(now);
         }
         let waited = now.saturating_duration_since(*self.late_since.get_or_insert(now));
-        // A thread without progress for this long is named in the log, before the service manager
-        // kills the program.
-        if waited >= Duration::from_secs(2) && !self.complained {
+        if waited >= COMPLAINT_AFTER && !self.complained {
             log::warn!(
                 "Waiting for the thread(s) '{}', which make no progress.",
                 silent.join("', '")
@@ -273,19 +270,23 @@ impl<C: Clock> Notifier<C> {
             self.socket.send(&[NotifyState::Watchdog]);
         } else {
             self.ready = true;
-            (self.sent, self.rest_until) = (self.board.text(), Some(now + SERVICE_STATUS_REST));
+            self.sent = self.board.text();
+            self.rest_until = Some(now + SERVICE_STATUS_REST);
             self.socket
                 .send(&[NotifyState::Ready, NotifyState::Status(&self.sent)]);
         }
         self.threads.begin_round();
-        (self.late_since, self.pause, self.complained) = (None, VITAL_CHECK_FIRST, false);
+        self.late_since = None;
+        self.pause = VITAL_CHECK_FIRST;
+        self.complained = false;
         self.due = self.watchdog.map(|limit| now + limit / 2);
     }
 
     fn send_status(&mut self) {
         let text = self.board.text();
         if text != self.sent {
-            (self.sent, self.rest_until) = (text, Some(self.clock.now() + SERVICE_STATUS_REST));
+            self.sent = text;
+            self.rest_until = Some(self.clock.now() + SERVICE_STATUS_REST);
             self.socket.send(&[NotifyState::Status(&self.sent)]);
         }
     }
@@ -295,12 +296,12 @@ impl<C: Clock> Notifier<C> {
 
 /// Where the service manager listens.
 #[derive(Debug)]
-struct NotifySocket {
+struct ManagerSocket {
     socket: UnixDatagram,
     address: SocketAddr,
 }
 
-impl NotifySocket {
+impl ManagerSocket {
     /// A path, or `@` and an abstract name.
     fn new(name: &OsStr) -> io::Result<Self> {
         let address = match name.as_bytes() {
@@ -314,9 +315,7 @@ impl NotifySocket {
             }
         };
         let socket = UnixDatagram::unbound()?;
-        // Longest wait until the service manager takes a message. It is busy for milliseconds, or
-        // it is gone.
-        socket.set_write_timeout(Some(Duration::from_secs(1)))?;
+        socket.set_write_timeout(Some(SEND_MAX))?;
         Ok(Self { socket, address })
     }
 

@@ -92,7 +92,6 @@ pub enum ConfigError {
     /// Another version than [`CONFIG_VERSION`].
     #[error("Wrong version: {version} ({place}: '{CONFIG_VERSION}' is expected)")]
     WrongVersion {
-        /// What was found.
         version: String,
         /// File and line.
         place: String,
@@ -140,7 +139,6 @@ pub enum SettingsError {
     Other {
         /// See [`Self::what`].
         what: &'static str,
-        /// What is wrong with it.
         text: String,
     },
 }

@@ -18,8 +18,8 @@ const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// Standard error kept of one engine call, in bytes.
 const ENGINE_ERROR_MAX: usize = 4 * 1024;
 
-/// A listing can be long; what is cut off cannot be parsed, so it does not matter which part of it
-/// is kept.
+/// Bounds of the output. A listing can be long; one that is cut cannot be parsed, so any part of it
+/// may be kept.
 const BOUNDS: OutputBounds = OutputBounds {
     output_max: ENGINE_OUTPUT_MAX,
     error_max: ENGINE_ERROR_MAX,
@@ -34,7 +34,7 @@ pub(crate) struct EngineCall<'a> {
     partial: bool,
     /// The command as users see it.
     quoted: String,
-    /// What is not shown of it.
+    /// Values that are masked in it.
     hidden: Vec<String>,
 }
 

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_create_has_the_arguments_of_a_run_and_a_pull_those_that_choose_the_image() {
+    fn create_has_arguments_of_run_and_pull_those_of_the_image() {
         let text = "image: alpine:latest\ngeneralOptions: [--log-level=error]\ncommandOptions: [--net=host, --arch, \
                     arm64, --tls-verify=false, -v, /a:/b, --os=linux, --arch]\ncommandArgs: [sh]";
         let new = new_container(text);

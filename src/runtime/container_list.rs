@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_is_a_sequence_of_objects_and_anything_else_is_an_error() {
+    fn listing_that_is_not_a_sequence_of_objects_is_an_error() {
         for (text, count) in [("", 0), ("\n", 0), ("{}", 1), ("{}\n{}\n", 2), ("{}{}", 2)] {
             assert_eq!(parse(text).unwrap().len(), count, "{text:?}");
         }

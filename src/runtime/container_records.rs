@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_in_a_pod_or_beside_a_noted_one_is_none_of_the_workload() {
+    fn container_in_a_pod_or_beside_a_noted_one_is_left_alone() {
         let plain = Workload::new("agent_A", "podman", "image: x");
         let pod = Workload::new("agent_A", "podman", "image: x\ncommandOptions: [--pod=p]");
         // Each candidate: id, in a pod. An id with an `n` was noted, one with a `p` prepared.
@@ -289,7 +289,7 @@ mod tests {
 
     // [utest->swdd~agent-tells-boots-apart-by-id~1]
     #[test]
-    fn container_that_ran_before_a_boot_is_known_by_the_id_of_the_boot() {
+    fn container_of_an_earlier_boot_is_known_by_the_boot_id() {
         let folder = tempfile::tempdir().unwrap();
         let boot = |id: &str| ContainerRecords::below(folder.path().to_owned(), id);
         let (first, second, unknown) = (boot("boot 1"), boot("boot 2"), boot(""));

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_call_counts_until_it_ends_and_then_its_record_is_gone() {
+    fn recorded_call_is_running_until_it_ends_and_loses_its_record() {
         let (folder, children) = earlier_agent();
         let record = children.announce(PROGRAM, "").unwrap();
         let other = children.announce(PROGRAM, "").unwrap();

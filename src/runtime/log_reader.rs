@@ -11,7 +11,7 @@ use super::command::reason;
 use super::engine_children::{CALL_VARIABLE, ChildRecord, EngineChildren, READER};
 use ankaios_model::limits::LOG_MESSAGE_MAX;
 use ankaios_model::messages::LogsRequest;
-use ankaios_platform::child::{FollowedChild, Output};
+use ankaios_platform::child::{ChildOutput, FollowedChild};
 use ankaios_platform::clock::{Clock as _, SystemClock};
 use ankaios_platform::limits::PIPE_CAPACITY;
 use std::ffi::OsStr;
@@ -130,7 +130,7 @@ impl LogReader {
         let mut buffer = [0; READ_SIZE];
         let mut new = Vec::new();
         match self.child.read(&mut buffer) {
-            Output::NotYet => {
+            ChildOutput::NotYet => {
                 if let Some(held) = &self.held
                     && held.until <= SystemClock.now()
                 {
@@ -138,7 +138,7 @@ impl LogReader {
                 }
                 Reading::GoesOn
             }
-            Output::Bytes(count) => {
+            ChildOutput::Bytes(count) => {
                 let is_endless = self.lines.take(&buffer[..count], &mut new);
                 self.pass_on(new, lines);
                 if !is_endless {
@@ -147,7 +147,7 @@ impl LogReader {
                 self.release(lines);
                 Reading::Ended
             }
-            Output::End => {
+            ChildOutput::End => {
                 self.lines.finish(&mut new);
                 self.pass_on(new, lines);
                 self.end(lines)
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_stand_in_the_documented_order_and_only_when_they_are_wanted() {
+    fn wanted_arguments_have_the_documented_order() {
         let mut wanted = LogsRequest::default();
         assert_eq!(log_arguments(&wanted, "id"), ["logs", "id"]);
         wanted.follow = Some(false);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_kept_up_to_its_bound_and_an_endless_one_ends_the_log() {
+    fn long_line_is_cut_and_an_endless_one_ends_the_log() {
         let piece = vec![b'x'; 1024 * 1024];
         let mut pieces: Vec<&[u8]> = vec![&piece; 10];
         pieces.push(b"\nnext\n");

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_in_an_address_is_not_shown_where_an_engine_repeats_it() {
+    fn password_in_an_address_repeated_by_an_engine_is_masked() {
         let options = [
             "--env=PROXY=http://user:pass/word@host",
             "--proxy=http://u:other@host",

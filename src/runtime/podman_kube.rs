@@ -118,7 +118,7 @@ impl PodmanKubeConnector {
             .cli
             .change(["volume", "rm", &volume])
             .limit(LISTING_MAX);
-        // What is kept holds all that the workload may keep secret.
+        // The data may contain secrets of the workload.
         let label = format!("--label=data={}", BASE64_STANDARD_NO_PAD.encode(data));
         let create = Arguments::from(["volume", "create"])
             .options(&[label])
@@ -138,7 +138,7 @@ impl PodmanKubeConnector {
         Ok(())
     }
 
-    /// What is kept; `None` when nothing is.
+    /// The kept data; `None` if there is none.
     fn kept(&self, what: &str, instance: &InstanceName) -> Result<Option<String>, RuntimeError> {
         if let Some(text) = self.cli.records().kept(instance, what) {
             return Ok(Some(text));
@@ -481,7 +481,7 @@ impl PodmanKubeConnector {
             .try_for_each(|document| down(&document.text).map(drop))
     }
 
-    /// The configuration of what was played for the instance; `None` when there is nothing.
+    /// The configuration of the play for the instance; `None` if there was none.
     fn recall(&self, instance: &InstanceName) -> Result<Option<KubeConfig>, RuntimeError> {
         let text = self.kept(CONFIG, instance)?;
         text.map(|text| KubeConfig::read(&text))

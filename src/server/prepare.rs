@@ -11,7 +11,7 @@ use crate::limits::{RENDERED_FOR_WORKLOAD_MAX, RENDERED_UPDATE_MAX, TEMPLATE_STE
 use crate::updates::Workloads;
 use ankaios_model::complete_state::tags_bytes;
 use ankaios_model::cycles::find_cycle;
-use ankaios_model::lifecycle::{self, ConfigError};
+use ankaios_model::lifecycle::{self, LifecycleError};
 use ankaios_model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use ankaios_model::names::{Name, excerpt};
 use ankaios_model::validation::{
@@ -117,7 +117,7 @@ fn check_lifecycle(
     left: &mut usize,
 ) -> Result<(), UpdateError> {
     let checked = lifecycle::of_config_within(&workload.runtime, &workload.runtime_config, left);
-    let refused = |error: ConfigError| {
+    let refused = |error: LifecycleError| {
         UpdateError::invalid(format_args!("Workload '{}': {error}", instance.workload))
     };
     checked.map(drop).map_err(refused)

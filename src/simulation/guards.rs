@@ -440,7 +440,7 @@ mod tests {
 
     /// As of a move, which replaces nothing on its agent.
     #[test]
-    fn an_update_that_is_carried_out_without_the_consent_of_its_agent_is_an_alarm() {
+    fn update_switched_before_its_agent_is_ready_is_an_alarm() {
         for (agent, is_wrong) in [("A", true), ("foreign", false)] {
             let mut judged = Judged::new();
             judged.guards = Guards::new(BTreeSet::from(["foreign".into()]));
@@ -465,7 +465,7 @@ mod tests {
 
     /// As of an update that forgets the way back of the one that it takes over.
     #[test]
-    fn a_way_back_to_another_state_than_the_last_good_one_is_an_alarm() {
+    fn rollback_to_another_state_than_the_last_good_is_an_alarm() {
         let mut judged = Judged::new();
         assert_eq!(judged.update("2", Some(true)), None);
         let way_back = judged.guards.ways_back.get_mut("w").unwrap();

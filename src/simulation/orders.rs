@@ -690,8 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_against_the_conditions_of_its_delete_is_an_alarm_until_they_are_told_again_without_them()
-     {
+    fn stop_against_its_delete_conditions_is_an_alarm() {
         let (mut told, w) = (Told::new(), wanted("run 0", None));
         told.plan(&[&w], &[]);
         told.plan(&[], &[(&w, &["user"])]);
@@ -703,7 +702,7 @@ mod tests {
     /// Seed 349: the same instance is wanted and deleted once more before its loop came to the
     /// first delete.
     #[test]
-    fn a_stop_that_is_under_way_is_no_alarm_when_a_newer_delete_waits() {
+    fn stop_under_way_is_no_alarm_when_a_newer_delete_waits() {
         let (mut told, w) = (Told::new(), wanted("run 0", None));
         told.plan(&[&w], &[]);
         told.plan(&[], &[(&w, &[])]);
@@ -751,7 +750,7 @@ mod tests {
     /// Seed 5211295: a stop that failed is tried again although the workload is meanwhile to be
     /// deleted, too.
     #[test]
-    fn what_a_hello_replaces_is_stopped_although_a_later_delete_waits() {
+    fn instance_replaced_by_a_hello_stops_despite_a_later_delete() {
         let (mut told, w) = (Told::new(), wanted("run 0", None));
         let mut workload = (*w.workload).clone();
         workload.tags.insert("tag".to_owned(), "1".to_owned());
@@ -774,7 +773,7 @@ mod tests {
     /// Seed 5417861: what an earlier life left stops without conditions, before the hello and after
     /// it.
     #[test]
-    fn what_was_found_and_nobody_wanted_is_stopped_although_it_is_wanted_and_deleted_later() {
+    fn orphan_is_stopped_although_desired_and_deleted_later() {
         let w = wanted("run 0", None);
         let hello =
             |added: Vec<AddedWorkload>| SchedulerEvent::Server(FromServer::ServerHello(added));
@@ -816,7 +815,7 @@ mod tests {
     /// Seed 1331: a delete is about what was wanted when it came, not about what an earlier one
     /// lets stop.
     #[test]
-    fn a_delete_that_waits_is_not_about_what_an_earlier_one_lets_stop() {
+    fn waiting_delete_does_not_affect_an_earlier_one() {
         let (mut told, old, new) = (Told::new(), wanted("run 0", None), wanted("run 1", None));
         told.plan(&[&old], &[]);
         told.plan(&[], &[(&old, &[])]);
@@ -834,7 +833,7 @@ mod tests {
     /// Seed 9918485: what is to come in the place of what waits is taken back, too, before that may
     /// stop.
     #[test]
-    fn what_waits_goes_on_waiting_when_something_else_comes_in_its_place() {
+    fn waiting_delete_keeps_waiting_when_another_replaces_it() {
         let (old, new) = (wanted("run 0", None), wanted("run 1", None));
         for comes in [
             FromServer::UpdateWorkload(WorkloadPlan {
@@ -867,7 +866,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_and_is_wanted_after_all_is_not_stopped_without_another_delete() {
+    fn waiting_delete_of_a_desired_instance_stops_nothing() {
         let (mut told, old, new) = (Told::new(), wanted("run 0", None), wanted("run 1", None));
         told.plan(&[&old], &[]);
         told.plan(&[&new], &[(&old, &["user"])]);
@@ -891,7 +890,7 @@ mod tests {
     /// Seed 10021561: it ended after one engine has listed it, and before the agent acts on what
     /// all have listed.
     #[test]
-    fn what_one_engine_listed_as_running_goes_on_when_it_is_wanted_before_all_have_listed() {
+    fn listed_instance_continues_if_desired_before_all_listings() {
         let (mut told, unmet) = (Told::new(), wanted("run 0", Some(AddCondition::Succeeded)));
         let running = shown_as_running(&unmet);
         let listed = |runtime: &str, found| SchedulerEvent::Listed {
@@ -918,7 +917,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_needs_its_dependencies_once_unless_it_was_seen_running() {
+    fn start_needs_its_dependencies_unless_seen_running() {
         let (mut told, met, unmet) = (
             Told::new(),
             wanted("run 0", Some(AddCondition::Running)),

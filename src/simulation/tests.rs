@@ -199,7 +199,7 @@ fn run_all(seeds: &[u64]) -> (u64, Vec<(u64, String)>) {
 }
 
 #[test]
-fn faults_never_make_two_containers_of_one_workload_and_once_they_stop_actual_equals_desired() {
+fn faults_make_no_second_container_and_actual_becomes_desired() {
     if let Some(seed) = number("ANKAIOS_SIM_SEED") {
         let names = text("ANKAIOS_SIM_WITHOUT").unwrap_or_default();
         let left_out =

@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_itself_is_a_cycle_and_what_waits_for_nobody_is_none() {
+    fn only_a_workload_that_waits_for_itself_is_a_cycle() {
         assert!(!has_cycle(&needs(&[
             ("a", "b"),
             ("b", "missing"),
@@ -619,7 +619,7 @@ mod tests {
     /// Seed 10012608: `w` ends twice with one update, the second time as a part of the restart of
     /// `needed`. Until then it was needed by what came with that update.
     #[test]
-    fn what_joins_a_restart_with_an_update_waits_for_what_needs_it_since_then() {
+    fn joined_restart_with_an_update_waits_for_new_dependents() {
         let running = |needed: &str| format!("dependencies: {{{needed}: ADD_COND_RUNNING}}");
         let workload = |name: &str, more: &str| workload(name, "x", more);
         let old = [workload("needed", ""), workload("w", "")];
@@ -658,7 +658,7 @@ mod tests {
     /// Seed 24012317: what joined a restart with the update that made it need something may still
     /// have come into force.
     #[test]
-    fn what_joined_a_restart_is_waited_for_by_all_that_it_needed_then() {
+    fn joined_restart_is_awaited_by_its_former_dependencies() {
         let needs = "dependencies: {needed: ADD_COND_RUNNING, other: ADD_COND_RUNNING}";
         let [needed, other] = ["needed", "other"].map(|name| workload(name, "x", ""));
         let mut cluster = Cluster::with_manifest(&state(&[
@@ -700,7 +700,7 @@ mod tests {
     /// Seed 13005815: what a staged update was to restart is restarted with a later update, which
     /// asks for no restart.
     #[test]
-    fn what_is_restarted_with_an_update_that_was_staged_waits_for_what_needed_it_until_then() {
+    fn restart_with_a_staged_update_waits_for_former_dependents() {
         let staged = |stage: &str| {
             format!("'{{ lifecycle: {{ update: {{ {stage} onFailure: ROLLBACK }} }} }}'")
         };
@@ -755,7 +755,7 @@ mod tests {
 
     /// Seed 15009549: a rollback restarts what its update has restarted.
     #[test]
-    fn what_is_restarted_with_a_rollback_waits_for_what_needed_it_until_then() {
+    fn restart_with_a_rollback_waits_for_former_dependents() {
         let needs = "dependencies: {needed: ADD_COND_RUNNING}";
         let old = [workload("needed", "x", ""), workload("user", "x", "")];
         let mut cluster = Cluster::with_manifest(&state(&old));
@@ -791,7 +791,7 @@ mod tests {
 
     /// Seed 13003419: a restart goes on with the report that its last instance is gone.
     #[test]
-    fn what_was_reported_as_removed_needs_nothing_although_the_same_instance_came_back_at_once() {
+    fn removed_instance_needs_nothing_although_it_came_back() {
         let judged = |is_restarted: bool, is_known: bool| {
             let user = workload("user", "x", "dependencies: {needed: ADD_COND_RUNNING}");
             let mut cluster = Cluster::with_manifest(&state(&[workload("needed", "x", ""), user]));

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// What begins the address of a Unix domain socket; an absolute path follows.
+/// Begins the address of a Unix domain socket; an absolute path follows.
 const SOCKET_SCHEME: &str = "unix://";
 const NO_LISTEN_ADDRESS: &str = "expected an IP address and a port, for example 0.0.0.0:25551, or a socket, for example unix:///run/ank.sock";
 
@@ -27,8 +27,8 @@ pub enum ServerUrl {
         /// TCP port.
         port: u16,
     },
-    /// A Unix domain socket of this machine, by its absolute path. Never with TLS: who may connect
-    /// is decided by the permissions of the file.
+    /// A Unix domain socket of this machine, by its absolute path. Never with TLS: the permissions
+    /// of the file control access.
     Socket(PathBuf),
 }
 
@@ -42,50 +42,44 @@ impl ServerUrl {
     /// # Errors
     /// The scheme or the host is missing, the port is not a number or the path is not absolute.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            // Only for sockets: scripts compare the text for the others.
-            let explanation = if text.starts_with("unix:") {
-                no_socket_path()
-            } else {
-                String::new()
-            };
-            let text = format!(
-                "Wrong server address format: '{}'. {explanation}",
-                without_passwords(text)
-            );
-            text.trim_end().to_owned()
+        let found = match text.strip_prefix(SOCKET_SCHEME) {
+            Some(path) => socket_path(path).map(Self::Socket),
+            None => Self::parse_tcp(text),
         };
-        if let Some(path) = text.strip_prefix(SOCKET_SCHEME) {
-            return socket_path(path).map(Self::Socket).ok_or_else(wrong);
+        if let Some(url) = found {
+            return Ok(url);
         }
-        let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
-            (Some(rest), _) => (true, rest),
-            (_, Some(rest)) => (false, rest),
-            _ => return Err(wrong()),
+        let shown = without_passwords(text);
+        let mut error = format!("Wrong server address format: '{shown}'.");
+        // Only for sockets: scripts compare the text of the others.
+        if text.starts_with("unix:") {
+            error.push(' ');
+            error.push_str(&no_socket_path());
+        }
+        Err(error)
+    }
+
+    fn parse_tcp(text: &str) -> Option<Self> {
+        let tls = text.starts_with("https://");
+        let scheme = if tls { "https://" } else { "http://" };
+        let rest = text.strip_prefix(scheme)?;
+        let authority = rest.split(['/', '?', '#']).next()?;
+        let host_port = authority.rsplit('@').next()?;
+        let (host, port) = match host_port.strip_prefix('[') {
+            None => host_port.split_once(':').unwrap_or((host_port, "")),
+            Some(bracketed) => match bracketed.split_once(']')? {
+                (host, "") => (host, ""),
+                (host, after) => (host, after.strip_prefix(':')?),
+            },
         };
-        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        let host_port = authority.rsplit('@').next().unwrap_or_default();
-        let (host, port) = if let Some(bracketed) = host_port.strip_prefix('[') {
-            let (host, after) = bracketed.split_once(']').ok_or_else(wrong)?;
-            (
-                host,
-                after
-                    .strip_prefix(':')
-                    .or(after.is_empty().then_some(""))
-                    .ok_or_else(wrong)?,
-            )
-        } else {
-            host_port.split_once(':').unwrap_or((host_port, ""))
-        };
-        let port = if port.is_empty() {
-            DEFAULT_PORT
-        } else {
-            port.parse().map_err(|_| wrong())?
+        let port = match port {
+            "" => DEFAULT_PORT,
+            port => port.parse().ok()?,
         };
         if host.is_empty() {
-            return Err(wrong());
+            return None;
         }
-        Ok(Self::Tcp {
+        Some(Self::Tcp {
             tls,
             host: host.to_owned(),
             port,
@@ -117,12 +111,11 @@ impl fmt::Display for ServerUrl {
         match self {
             Self::Tcp { tls, host, port } => {
                 let scheme = if *tls { "https" } else { "http" };
-                let (open, close) = if host.contains(':') {
-                    ("[", "]")
+                if host.contains(':') {
+                    write!(formatter, "{scheme}://[{host}]:{port}")
                 } else {
-                    ("", "")
-                };
-                write!(formatter, "{scheme}://{open}{host}{close}:{port}")
+                    write!(formatter, "{scheme}://{host}:{port}")
+                }
             }
             Self::Socket(path) => write!(formatter, "{SOCKET_SCHEME}{}", path.display()),
         }

@@ -1,9 +1,8 @@
 //! Length-delimited messages of the control interface: each is a varint with its length and then
 //! its bytes.
 //!
-//! Thread: `control`. A [`FrameBuffer`] holds what one workload has written and not finished; it
-//! never holds more than the limit of a message and one read. [`workload_side`] is the other end,
-//! for tests and measurements.
+//! Thread: `control`. A [`FrameBuffer`] holds the incomplete message of one workload: at most the
+//! limit of a message and one read. [`workload_side`] is the other end, for tests and measurements.
 
 pub use super::convert::ConvertError;
 use super::convert::messages;
@@ -14,7 +13,7 @@ const VARINT_MAX: usize = 10;
 /// Memory kept for the next message, in bytes.
 const KEPT: usize = 4 * 1024;
 
-/// The stream cannot be read any more: where the next message begins is unknown.
+/// The stream cannot be read any more: the beginning of the next message is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The length is no varint.
@@ -30,13 +29,13 @@ pub enum FrameError {
     },
 }
 
-/// Bytes that came and are not handled yet.
+/// Received bytes that are not handled yet.
 #[derive(Debug)]
 pub struct FrameBuffer {
     bytes: Vec<u8>,
-    /// Bytes at the beginning that were handed out already.
+    /// Bytes at the beginning that were already returned.
     used: usize,
-    /// Bytes of the message that has begun, with its length; 0 before that is known.
+    /// Bytes of the incomplete message, with its length; 0 if that is unknown.
     expected: usize,
     max: usize,
 }
@@ -52,14 +51,15 @@ impl FrameBuffer {
         }
     }
 
-    /// Adds what was read.
+    /// Adds received bytes.
     pub fn put(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.used);
         self.used = 0;
-        let (room, needed) = (self.bytes.capacity(), self.bytes.len() + bytes.len());
-        if needed > room {
+        let capacity = self.bytes.capacity();
+        let needed = self.bytes.len() + bytes.len();
+        if needed > capacity {
             // Twice as much as before, but not more than the message has.
-            let wanted = needed.max(self.expected.min(2 * room));
+            let wanted = needed.max(self.expected.min(2 * capacity));
             self.bytes.reserve_exact(wanted - self.bytes.len());
         }
         self.bytes.extend_from_slice(bytes);
@@ -80,7 +80,8 @@ impl FrameBuffer {
         let unread = &self.bytes[self.used..];
         self.expected = 0;
         let mut stream = CodedInputStream::from_bytes(unread);
-        let (length, prefix) = (stream.read_raw_varint64(), stream.pos() as usize);
+        let length = stream.read_raw_varint64();
+        let prefix = stream.pos() as usize;
         drop(stream);
         let length = match length {
             Ok(length) => length,
@@ -117,7 +118,8 @@ impl FrameBuffer {
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.bytes = Vec::new();
-        (self.used, self.expected) = (0, 0);
+        self.used = 0;
+        self.expected = 0;
     }
 
     /// Gives memory of a large message back.

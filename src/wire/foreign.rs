@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_too_large_becomes_an_error_and_a_hello_nothing() {
+    fn large_response_becomes_an_error_and_a_large_hello_nothing() {
         let content = ResponseContent::UpdateStateSuccess {
             added: vec!["x".repeat(LIMIT)],
             deleted: Vec::new(),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_seen_in_whatever_part_of_a_message_it_is() {
+    fn too_large_message_is_recognised_in_every_part() {
         let long = || "x".repeat(LIMIT + 1);
         let with = |change: &dyn Fn(&mut Workload)| {
             let mut workload = Workload::new("A", "podman", "c");

@@ -1,4 +1,4 @@
-//! Who may open a stream: the checks of its first message.
+//! The checks of the first message of a stream.
 //!
 //! Thread: `rx:<peer>`, plain functions.
 
@@ -9,6 +9,7 @@ use crate::limits::AGENT_TAGS_BYTES;
 use ankaios_model::complete_state::tags_bytes;
 use ankaios_model::messages::{AgentHello, ToServer};
 use ankaios_model::names::{NOT_OF_COMMANDER, excerpt, is_name, is_of_commander};
+use ankaios_model::validation::NAME_RULE;
 use ankaios_model::version::check_compatible;
 use grpcio::{RpcStatus, RpcStatusCode};
 
@@ -27,72 +28,86 @@ pub(crate) fn check_hello(
     certificate: Option<&PeerCertificate>,
     message: ToServer,
 ) -> Result<PeerHello, RpcStatus> {
-    let refuse = |code, text: &str| Err(refusal(code, text));
-    let version = |version: &str| {
-        check_compatible(version).map_err(|text| refusal(RpcStatusCode::FAILED_PRECONDITION, &text))
-    };
     if let Some(certificate) = certificate {
-        if certificate.count > 1 {
-            return refuse(
-                RpcStatusCode::UNAUTHENTICATED,
-                "Ambiguous agent certificates provided!",
-            );
-        }
-        // Without any DNS name the certificate would speak for every agent.
-        if certificate.dns_names.is_empty() {
-            let text = "No subject alt names found in agent certificates!";
-            return refuse(RpcStatusCode::UNAUTHENTICATED, text);
-        }
+        check_certificate(certificate)?;
     }
     match (service, message) {
-        (_, ToServer::Empty) => refuse(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO),
+        (_, ToServer::Empty) => Err(refusal(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO)),
         (Service::Agent, ToServer::AgentHello(hello)) => {
-            let AgentHello { agent, tags, .. } = &hello;
-            version(&hello.version)?;
-            let rule = if is_of_commander(agent) {
-                NOT_OF_COMMANDER
-            } else {
-                "Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) allowed. Maximum length is 63 characters."
-            };
-            if !is_name(agent) || is_of_commander(agent) {
-                let text = format!("Unsupported agent name '{}'. {rule}", excerpt(agent));
-                return refuse(RpcStatusCode::INVALID_ARGUMENT, &text);
-            }
-            if let Some(names) = certificate.map(|certificate| &certificate.dns_names)
-                && !names.iter().any(|name| name == agent || name == "*")
-            {
-                let text = format!(
-                    "Agent name '{agent}' does not match SAN {names:?} in agent certificates!"
-                );
-                return refuse(RpcStatusCode::UNAUTHENTICATED, &text);
-            }
-            let bytes = tags_bytes(tags);
-            if bytes > AGENT_TAGS_BYTES {
-                let text = format!(
-                    "The tags of agent '{agent}' take {bytes} bytes, at most {AGENT_TAGS_BYTES} are allowed."
-                );
-                return refuse(RpcStatusCode::INVALID_ARGUMENT, &text);
-            }
+            check_version(&hello.version)?;
+            check_agent(&hello, certificate)?;
             Ok(PeerHello::Agent(hello))
         }
-        (Service::Agent, _) => refuse(RpcStatusCode::INVALID_ARGUMENT, "No AgentHello received."),
-        (Service::Cli, ToServer::CommanderHello { version: theirs }) => {
-            version(&theirs).map(|()| PeerHello::Cli)
+        (Service::Cli, ToServer::CommanderHello { version }) => {
+            check_version(&version)?;
+            Ok(PeerHello::Cli)
         }
-        (Service::Command, ToServer::CommanderHello { version: theirs }) => {
-            version(&theirs).map(|()| PeerHello::Commander)
+        (Service::Command, ToServer::CommanderHello { version }) => {
+            check_version(&version)?;
+            Ok(PeerHello::Commander)
         }
-        (Service::Cli | Service::Command, _) => refuse(
+        (Service::Agent, _) => Err(refusal(
+            RpcStatusCode::INVALID_ARGUMENT,
+            "No AgentHello received.",
+        )),
+        (Service::Cli | Service::Command, _) => Err(refusal(
             RpcStatusCode::INVALID_ARGUMENT,
             "No CommanderHello received.",
-        ),
+        )),
     }
 }
 
+fn check_version(version: &str) -> Result<(), RpcStatus> {
+    check_compatible(version).map_err(|text| refusal(RpcStatusCode::FAILED_PRECONDITION, &text))
+}
+
+/// Checks that the certificate of an agent is the only one and names agents.
+fn check_certificate(certificate: &PeerCertificate) -> Result<(), RpcStatus> {
+    if certificate.count > 1 {
+        let text = "Ambiguous agent certificates provided!";
+        return Err(refusal(RpcStatusCode::UNAUTHENTICATED, text));
+    }
+    // Without any DNS name the certificate would be valid for every agent.
+    if certificate.dns_names.is_empty() {
+        let text = "No subject alt names found in agent certificates!";
+        return Err(refusal(RpcStatusCode::UNAUTHENTICATED, text));
+    }
+    Ok(())
+}
+
+/// Checks the name of an agent, whether its certificate has that name, and the size of its tags.
+fn check_agent(hello: &AgentHello, certificate: Option<&PeerCertificate>) -> Result<(), RpcStatus> {
+    let AgentHello { agent, tags, .. } = hello;
+    if !is_name(agent) || is_of_commander(agent) {
+        let rule = if is_of_commander(agent) {
+            NOT_OF_COMMANDER
+        } else {
+            NAME_RULE
+        };
+        let text = format!("Unsupported agent name '{}'. {rule}", excerpt(agent));
+        return Err(refusal(RpcStatusCode::INVALID_ARGUMENT, &text));
+    }
+    if let Some(PeerCertificate { dns_names, .. }) = certificate
+        && !dns_names.iter().any(|name| name == agent || name == "*")
+    {
+        let text =
+            format!("Agent name '{agent}' does not match SAN {dns_names:?} in agent certificates!");
+        return Err(refusal(RpcStatusCode::UNAUTHENTICATED, &text));
+    }
+    let bytes = tags_bytes(tags);
+    if bytes > AGENT_TAGS_BYTES {
+        let text = format!(
+            "The tags of agent '{agent}' take {bytes} bytes, at most {AGENT_TAGS_BYTES} are allowed."
+        );
+        return Err(refusal(RpcStatusCode::INVALID_ARGUMENT, &text));
+    }
+    Ok(())
+}
+
 /// Checks the user at the other end. Only root and the user of this server may be an agent over a
-/// Unix domain socket, because an agent receives the secrets of its workloads. Who may be a
-/// commander is decided by the permissions of the socket's file, and with TLS by the DNS names in
-/// the certificate if the settings restrict these.
+/// Unix domain socket, because an agent receives the secrets of its workloads. The permissions of
+/// the socket's file restrict commanders, and with TLS the DNS names in the certificate, if the
+/// settings name some.
 pub(crate) fn check_user(
     hello: &PeerHello,
     origin: &Origin,
@@ -106,16 +121,14 @@ pub(crate) fn check_user(
             );
             Err(refusal(RpcStatusCode::PERMISSION_DENIED, &text))
         }
-        (PeerHello::Cli | PeerHello::Commander, Origin::Tls(_, certificate))
-            if !commander_names.is_empty()
-                && !certificate
-                    .dns_names
-                    .iter()
-                    .any(|name| commander_names.contains(name)) =>
-        {
+        (PeerHello::Cli | PeerHello::Commander, Origin::Tls(_, certificate)) => {
+            let names = &certificate.dns_names;
+            let is_named = names.iter().any(|name| commander_names.contains(name));
+            if commander_names.is_empty() || is_named {
+                return Ok(());
+            }
             let text = format!(
-                "Only certificates for {commander_names:?} may command, not one for {:?}.",
-                certificate.dns_names
+                "Only certificates for {commander_names:?} may command, not one for {names:?}."
             );
             Err(refusal(RpcStatusCode::UNAUTHENTICATED, &text))
         }

@@ -1,7 +1,7 @@
-//! Names the keys and texts that TLS cannot use, for errors: which kind a key is of, what a PEM
-//! text holds instead.
+//! Names keys and texts that TLS cannot use, for errors: the kind of a key, the content of a PEM
+//! text.
 //!
-//! Thread: none, plain functions. Nothing of a text or key becomes part of what they return.
+//! Thread: none, plain functions. Their results contain no part of a text or key.
 
 /// The keys that work, for users.
 pub(crate) const WORKING_KEYS: &str =
@@ -11,14 +11,14 @@ pub(crate) const WORKING_AUTHORITIES: &str =
     "Ed25519, ECDSA with P-256 or P-384 and RSA with 2048 to 8192 bits work";
 /// RSA keys that the library accepts, in bits.
 const RSA_BITS_MIN: usize = 2048;
-/// Of own keys, with which it signs.
+/// Longest own RSA key, in bits: the library signs with it.
 pub(crate) const RSA_BITS_OWN: usize = 4096;
-/// Of the keys of authorities, with which it only verifies.
+/// Longest RSA key of an authority, in bits: the library only verifies with it.
 pub(crate) const RSA_BITS_AUTHORITY: usize = 8192;
-/// Numbers of a key that have at least so many bytes are those of RSA; versions and exponents are
-/// shorter.
+/// Shortest number of a key that is taken for the modulus of RSA, in bytes; versions and exponents
+/// are shorter.
 const MODULUS_BYTES_MIN: usize = 32;
-/// How deep the parts of a key are looked for: those of an RSA key in PKCS#8 stand four levels
+/// Levels that are searched for the parts of a key: those of an RSA key in PKCS#8 are four levels
 /// deep.
 const DEPTH_MAX: usize = 6;
 
@@ -42,7 +42,7 @@ const UNUSABLE_KINDS: [(&[u8], &str); 10] = [
     (b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x0a", "RSA-PSS"),
 ];
 
-/// What a PEM text may hold in place of what is expected, by the line that begins it.
+/// Wrong contents of PEM texts, by their first lines.
 const PEM_CONTENTS: [(&str, &str); 9] = [
     (
         "-----BEGIN CERTIFICATE REQUEST-----",
@@ -100,7 +100,12 @@ fn rsa_bits(der: &[u8], depth: usize) -> Option<usize> {
     const OCTET_STRING: u8 = 0x04;
     const SEQUENCE: u8 = 0x30;
     let mut rest = der;
-    while let Some((tag, content, after)) = next_element(rest) {
+    while let Some(Element {
+        tag,
+        content,
+        after,
+    }) = Element::read(rest)
+    {
         rest = after;
         match tag {
             INTEGER if content.len() >= MODULUS_BYTES_MIN => return Some(bits(content)),
@@ -121,35 +126,49 @@ fn rsa_bits(der: &[u8], depth: usize) -> Option<usize> {
     None
 }
 
-/// Tag and content of the first element, and what follows; `None` at the end and where there is no
-/// DER.
-fn next_element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (tag, rest) = der.split_first()?;
-    let (first, rest) = rest.split_first()?;
-    let (length, rest) = match first {
-        0..=0x7f => (usize::from(*first), rest),
-        0x81..=0x84 => {
-            let (length, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-            (
-                length
-                    .iter()
-                    .fold(0, |length, byte| length << 8 | usize::from(*byte)),
-                rest,
-            )
-        }
-        _ => return None,
-    };
-    let (content, rest) = rest.split_at_checked(length)?;
-    Some((*tag, content, rest))
+/// An element of DER.
+struct Element<'d> {
+    tag: u8,
+    content: &'d [u8],
+    /// The bytes behind it.
+    after: &'d [u8],
 }
 
-/// How many bits a positive number has.
+impl<'d> Element<'d> {
+    /// Reads the first element; `None` at the end, and if this is not DER.
+    fn read(der: &'d [u8]) -> Option<Self> {
+        let (tag, rest) = der.split_first()?;
+        let (first, mut rest) = rest.split_first()?;
+        let mut length = usize::from(*first);
+        if *first > 0x7f {
+            // The first byte has the number of bytes of the length.
+            if !(0x81..=0x84).contains(first) {
+                return None;
+            }
+            let (bytes, behind) = rest.split_at_checked(usize::from(first & 0x7f))?;
+            length = 0;
+            for byte in bytes {
+                length = length << 8 | usize::from(*byte);
+            }
+            rest = behind;
+        }
+        let (content, after) = rest.split_at_checked(length)?;
+        Some(Self {
+            tag: *tag,
+            content,
+            after,
+        })
+    }
+}
+
+/// The number of bits of a positive number.
 fn bits(number: &[u8]) -> usize {
     let zeros = number.iter().take_while(|byte| **byte == 0).count();
     let significant = &number[zeros..];
-    significant.first().map_or(0, |first| {
-        8 * significant.len() - first.leading_zeros() as usize
-    })
+    match significant.first() {
+        Some(first) => 8 * significant.len() - first.leading_zeros() as usize,
+        None => 0,
+    }
 }
 
 /// Whether a PEM text holds an encrypted private key.
@@ -157,7 +176,7 @@ pub(crate) fn is_encrypted(pem: &str) -> bool {
     pem.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") || pem.contains("Proc-Type: 4,ENCRYPTED")
 }
 
-/// What a PEM text holds in place of what is expected; `None` when that is unknown.
+/// Describes the wrong content of a PEM text; `None` if it is unknown.
 pub(crate) fn other_content(pem: &str) -> Option<&'static str> {
     let begin = pem
         .lines()

@@ -1,5 +1,4 @@
-//! What a server listens on: TCP ports and Unix domain sockets, and who is at the other end of a
-//! connection.
+//! Listens on TCP ports and Unix domain sockets, and identifies the other end of connections.
 //!
 //! Thread: `main` binds, `listen` accepts.
 //! Owns: the file of each socket. It takes the place of one that a dead server left, never of one
@@ -29,6 +28,10 @@ pub(crate) enum Listener {
     /// A Unix domain socket.
     Socket(SocketFile),
 }
+
+/// Connections to a Unix domain socket that wait to be accepted; as many as the standard library
+/// allows for TCP.
+const BACKLOG: i32 = 128;
 
 /// A Unix domain socket and its file.
 #[derive(Debug)]
@@ -125,17 +128,16 @@ impl SocketFile {
             identity,
         };
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-        // Only now can anybody connect, when the permissions are as they should be. Connections to
-        // a Unix domain socket that wait to be accepted; as the standard library uses for TCP.
-        rustix::net::listen(&socket.listener, 128)?;
+        // Clients can connect only from here on, after the permissions are set.
+        rustix::net::listen(&socket.listener, BACKLOG)?;
         Ok(socket)
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let is_ours = |metadata: fs::Metadata| (metadata.dev(), metadata.ino()) == self.identity;
-        if fs::symlink_metadata(&self.path).is_ok_and(is_ours)
+        if let Ok(metadata) = fs::symlink_metadata(&self.path)
+            && (metadata.dev(), metadata.ino()) == self.identity
             && let Err(error) = fs::remove_file(&self.path)
         {
             // The next server replaces it.
@@ -183,25 +185,24 @@ fn lock(folder: &Path) -> io::Result<File> {
     })
 }
 
-/// Removes the file of a socket on which nobody listens.
+/// Removes the file of a socket on which no server listens.
 fn remove_of_dead_server(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
-    let refused = |kind, text: &str| Err(io::Error::new(kind, text.to_owned()));
     let kind = fs::symlink_metadata(path)?.file_type();
     if kind.is_dir() {
         let text = "that is a folder; name a file in it, for example 'ank.sock'";
-        return refused(io::ErrorKind::IsADirectory, text);
+        return Err(io::Error::new(io::ErrorKind::IsADirectory, text));
     }
     if !kind.is_socket() {
         let text = "there is a file that is no socket; remove it or choose another path";
-        return refused(io::ErrorKind::AlreadyExists, text);
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
     }
     match rustix::net::connect(stream_socket()?, address) {
         Err(Errno::CONNREFUSED) => fs::remove_file(path),
         // It listens, even if too many connections wait.
-        Ok(()) | Err(Errno::AGAIN) => refused(
-            io::ErrorKind::AddrInUse,
-            "address in use: another server listens there",
-        ),
+        Ok(()) | Err(Errno::AGAIN) => {
+            let text = "address in use: another server listens there";
+            Err(io::Error::new(io::ErrorKind::AddrInUse, text))
+        }
         Err(error) => Err(error.into()),
     }
 }

@@ -102,7 +102,7 @@ pub(crate) fn read_part(
 
 fn read_at(root: &Yaml, at: &At<'_>, object: &'static Object) -> Reading {
     let version = root.get("apiVersion").and_then(Yaml::scalar);
-    let mut reader = Reader {
+    let mut reader = FieldReader {
         version,
         found: Reading::default(),
     };
@@ -240,13 +240,13 @@ impl<'a> At<'a> {
     }
 }
 
-struct Reader<'d> {
+struct FieldReader<'d> {
     /// The version of the manifest.
     version: Option<&'d str>,
     found: Reading,
 }
 
-impl Reader<'_> {
+impl FieldReader<'_> {
     /// Records a problem, so that the rest is read as well.
     fn noted<T>(&mut self, result: Result<T, Problem>) -> Option<T> {
         match result {

@@ -403,7 +403,7 @@ fn full_configs() -> [(&'static Object, Value); 3] {
 }
 
 #[test]
-fn schema_and_apply_accept_and_refuse_the_same_runtime_configurations() {
+fn schema_and_apply_accept_the_same_runtime_configurations() {
     let schema = schema();
     let (mut accepted, mut refused) = (0, 0);
     for (object, full) in full_configs() {

@@ -22,7 +22,7 @@ lifecycle:
   update: { stage: IMAGE, when: { pathMissing: /run/nav/lock }, healthyMs: 0, deadlineMs: 1000, onFailure: ROLLBACK }
 ";
 
-fn read(block: &str) -> Result<Lifecycle, ConfigError> {
+fn read(block: &str) -> Result<Lifecycle, LifecycleError> {
     of_config("podman", &format!("image: x\nlifecycle:\n  {block}\n")).map(Option::unwrap)
 }
 
@@ -366,7 +366,7 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
 /// The whole block would be ignored, with all its gates.
 // [utest->swdd~lifecycle-block-is-checked~1]
 #[test]
-fn the_key_of_the_block_itself_misspelt_is_an_error_with_line_and_suggestion() {
+fn misspelt_key_of_the_block_is_an_error_with_line_and_hint() {
     for key in [
         "Lifecycle",
         "lifeCycle",

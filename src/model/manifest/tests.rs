@@ -606,7 +606,7 @@ workloads:
 }
 
 #[test]
-fn a_workload_without_agent_is_kept_for_those_who_can_give_it_one() {
+fn workload_without_agent_is_kept_until_one_is_set() {
     let manifest =
         Manifest::parse("apiVersion: v1\nworkloads: {w: {runtime: r, runtimeConfig: c}}\n")
             .unwrap();

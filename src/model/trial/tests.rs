@@ -146,7 +146,7 @@ fn it_is_over_when_all_have_run_long_enough_at_the_same_time() {
 }
 
 #[test]
-fn only_running_and_success_count_and_a_restart_after_success_does_not_interrupt() {
+fn only_running_and_success_are_healthy_also_across_a_restart() {
     for (phases, is_healthy) in [
         (vec![Phase::Running], true),
         (vec![Phase::Succeeded], true),
@@ -229,7 +229,7 @@ fn what_is_final_fails_at_once() {
 }
 
 #[test]
-fn who_is_not_healthy_within_the_deadline_has_failed_however_it_restarts() {
+fn instance_not_healthy_within_the_deadline_has_failed() {
     let mut rig = Rig::new(&[candidate("a"), candidate("b")]);
     for _ in 0..1_000 {
         rig.report("a", Phase::PendingStarting, "");
@@ -257,7 +257,7 @@ fn who_is_not_healthy_within_the_deadline_has_failed_however_it_restarts() {
 }
 
 #[test]
-fn the_clock_stands_still_while_the_agent_is_away_and_absent_ones_are_waited_for_without_end() {
+fn clock_stops_while_the_agent_is_away_and_the_update_waits() {
     let mut rig = Rig::new(&[
         candidate("a"),
         Candidate {
@@ -369,7 +369,7 @@ fn late_states_of_an_instance_of_the_same_name_do_not_count() {
 }
 
 #[test]
-fn what_ran_before_is_healthy_only_after_its_time_and_fails_with_the_others() {
+fn instance_that_ran_before_is_evaluated_as_the_others() {
     let running = Some(ExecutionState::plain(Phase::Running));
     let mut rig = Rig::new(&[Candidate {
         state: running,
@@ -383,7 +383,7 @@ fn what_ran_before_is_healthy_only_after_its_time_and_fails_with_the_others() {
 }
 
 #[test]
-fn a_new_definition_takes_over_the_clock_also_when_nothing_was_in_force_between_them() {
+fn new_revision_continues_the_clock_also_after_a_gap() {
     let mut rig = Rig::new(&[candidate("a"), candidate("b")]);
     rig.wait(DEADLINE / 2);
     rig.trial.end(&"a".into(), rig.clock.now());
@@ -431,7 +431,7 @@ fn losses_fail_those_that_are_not_healthy() {
 }
 
 #[test]
-fn all_that_are_there_have_recovered_when_the_last_becomes_healthy() {
+fn recovery_is_complete_when_the_last_becomes_healthy() {
     let mut rig = Rig::new(&[
         candidate("a"),
         Candidate {
@@ -457,7 +457,7 @@ fn all_that_are_there_have_recovered_when_the_last_becomes_healthy() {
 }
 
 #[test]
-fn of_what_two_updates_judge_the_strictest_and_the_earliest_deadline_count() {
+fn merged_updates_keep_the_strictest_and_earliest_terms() {
     let mut rig = Rig::new(&[candidate("web")]);
     rig.wait(DEADLINE / 2);
     let mut newer = Trial::default();

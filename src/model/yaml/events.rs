@@ -27,7 +27,7 @@ pub(super) enum Event {
     EndOfText,
 }
 
-/// What may stand before a node. A tag has the whole prefix that its handle stands for.
+/// The properties before a node. A tag has its whole prefix in place of the handle.
 #[derive(Default)]
 pub(super) struct Properties {
     pub(crate) anchor: Option<String>,

@@ -33,7 +33,7 @@ fn write(folder: &tempfile::TempDir, name: &str, text: &str, mode: u32) -> PathB
 }
 
 #[test]
-fn the_given_file_must_exist_and_of_the_places_the_first_existing_is_used() {
+fn given_file_must_exist_and_else_the_first_place_is_used() {
     let folder = tempfile::tempdir().unwrap();
     let second = write(&folder, "second", "version = 'v1'", 0o600);
     let missing = folder.path().join("missing");
@@ -176,7 +176,7 @@ fn a_type_error_names_file_and_line_but_never_shows_a_key() {
 }
 
 #[test]
-fn unknown_keys_are_named_with_their_line_and_what_was_probably_meant() {
+fn unknown_keys_are_reported_with_line_and_nearest_key() {
     let text = "version = 'v1'\nadress = 'x'\n[tags]\na = 'b'\n[[mutating_hook]]\nname = 'h'\n[[hooks]]\nname = 'x'\nprioo = 1\n";
     let known = [
         "version",
@@ -259,7 +259,7 @@ fn pem_permissions_are_checked_before_reading() {
 }
 
 #[test]
-fn a_pem_path_beside_its_content_conflicts_and_options_replace_the_file() {
+fn pem_path_beside_content_conflicts_and_options_override() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(&folder, "ca", "FROM FILE", 0o644);
     let content = file("ca_pem_content = 'INLINE'").keys::<PemKeys>().unwrap();

@@ -206,7 +206,7 @@ fn a_limit_can_be_extended_once_by_asking() {
 }
 
 #[test]
-fn a_grandchild_that_keeps_the_pipes_open_does_not_hold_the_call() {
+fn grandchild_with_open_pipes_does_not_delay_the_call() {
     let output = text_of(shell("sleep 600 & echo $!")).unwrap();
     let pid = Pid::from_raw(output.trim().parse().unwrap()).unwrap();
     rustix::process::kill_process(pid, Signal::KILL)
@@ -259,7 +259,7 @@ fn a_recorded_call_is_on_record_exactly_while_it_runs() {
 }
 
 #[test]
-fn the_reason_of_a_failure_is_the_last_error_that_the_engine_wrote() {
+fn reason_of_a_failure_is_the_last_error_of_the_engine() {
     let failed = |text: &str| RuntimeError::Failed(text.to_owned());
     let long = "\u{fc}".repeat(ENGINE_REASON_MAX);
     let lookup = format!("Error: {}: no such host", "x".repeat(ENGINE_REASON_MAX));

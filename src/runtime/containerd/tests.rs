@@ -64,7 +64,7 @@ fn a_container_is_run_started_and_deleted_by_nerdctl() {
 }
 
 #[test]
-fn what_a_failed_create_has_left_is_found_and_removed_even_when_it_cannot_be_stopped() {
+fn container_of_a_failed_create_is_removed_also_if_not_stopped() {
     let found = print(&[
         running(ID, &new().instance.to_string()),
         running(OTHER, "web.2.agent_A"),

@@ -101,7 +101,7 @@ fn create_runs_the_container_and_answers_its_id() {
 }
 
 #[test]
-fn a_failed_create_shows_its_error_and_call_without_what_the_container_executes() {
+fn failed_create_shows_error_and_call_without_the_command() {
     let mut engine = Engine::answering(&["echo 'Error: no such command' >&2; exit 127"]);
     let text = failed(engine.create());
     let run = run_call(&new());
@@ -184,7 +184,7 @@ fn an_engine_that_prints_no_id_is_asked_for_it() {
 }
 
 #[test]
-fn a_container_without_a_known_id_was_forgotten_when_the_engine_could_not_be_asked_for_it() {
+fn container_without_known_id_is_kept_if_the_engine_fails() {
     let mut engine = Engine::answering(&["echo garbage; rm \"$dir/engine\""]);
     let result = engine.create();
     let Err(RuntimeError::Failed(text)) = result else {
@@ -241,7 +241,7 @@ fn delete_stops_and_removes() {
 }
 
 #[test]
-fn a_container_that_has_ended_is_only_removed_unless_it_was_started_again() {
+fn ended_container_is_only_removed_unless_restarted() {
     let mut engine = Engine::answering(&["", "echo 'container is running' >&2; exit 2"]);
     assert_eq!(engine.connector.delete_ended(&id("c")), Ok(()));
     assert_eq!(engine.connector.delete_ended(&id("c")), Ok(()));
@@ -377,7 +377,7 @@ fn forged(id: &str) -> String {
 }
 
 #[test]
-fn a_container_in_a_pod_was_taken_for_the_workload_that_its_image_names() {
+fn container_in_a_pod_is_not_the_workload_of_its_image() {
     let instance = new().instance;
     let mut engine = Engine::answering(&[&forged(ID), &forged(ID), &forged(ID), &forged(ID)]);
     assert_eq!(
@@ -443,7 +443,7 @@ fn one_call_lists_all_containers_of_this_agent_and_no_others() {
 }
 
 #[test]
-fn a_listing_that_makes_no_sense_is_an_error_that_names_the_call() {
+fn invalid_listing_is_an_error_that_names_the_call() {
     let mut engine = Engine::answering(&["echo garbage"]);
     let text = failed(engine.connector.list());
     assert!(

@@ -93,7 +93,7 @@ fn the_runtime_podman_kube_uses_the_program_podman() {
 // [utest->swdd~podman-kube-create-workload-creates-config-volume~1]
 // [utest->swdd~podman-kube-create-workload-creates-pods-volume~1]
 #[test]
-fn create_keeps_the_configuration_plays_the_manifest_and_keeps_the_pods() {
+fn create_keeps_configuration_and_pods_around_the_play() {
     let script = ScriptedEngine::answering(&[]);
     script.on(
         "-g",
@@ -362,7 +362,7 @@ fn pods_that_a_failed_play_left_are_removed_before_the_next() {
 }
 
 #[test]
-fn pods_of_a_failed_play_that_could_not_be_listed_were_forgotten() {
+fn pods_of_a_failed_play_are_removed_after_a_failed_listing() {
     // The play fails, and so does the listing of what it left.
     let script = ScriptedEngine::answering(&["echo 'old web'", "", "", "exit 125", "exit 125"]);
     let mut kube = connector(&script);
@@ -460,7 +460,7 @@ fn what_is_gone_already_counts_as_deleted() {
 }
 
 #[test]
-fn when_one_of_several_pods_is_gone_the_others_are_taken_down_alone() {
+fn down_takes_the_other_pods_alone_if_one_is_missing() {
     let two = format!(
         "manifest: |\n  {}---\n  kind: Deployment\n  metadata: {{name: db}}\n",
         MANIFEST.replace('\n', "\n  ")
@@ -587,7 +587,7 @@ fn pods_cannot_be_started_again() {
 // [utest->swdd~podman-kube-state-getter-uses-container-states~1]
 // [utest->swdd~podman-kube-state-getter-reset-cache~1]
 #[test]
-fn a_listing_finds_the_workloads_of_exactly_this_agent_by_their_volumes() {
+fn listing_finds_workloads_of_this_agent_by_their_volumes() {
     let names = "printf 'web.1.agent_A.config\\nweb.1.X-agent_A.config\\nodd.config\\ndb.2.agent_A.config\\n'";
     let ps = |state: &str| {
         format!(
@@ -628,7 +628,7 @@ fn a_listing_finds_the_workloads_of_exactly_this_agent_by_their_volumes() {
 }
 
 #[test]
-fn pods_that_could_not_be_read_were_taken_for_a_workload_that_succeeded() {
+fn unreadable_pods_are_not_taken_for_success() {
     for broken in [
         "echo 'database is locked' >&2; exit 125",
         &volume("no list"),
@@ -664,7 +664,7 @@ fn pods_that_could_not_be_read_were_taken_for_a_workload_that_succeeded() {
 }
 
 #[test]
-fn the_logs_of_all_containers_but_the_one_that_holds_the_pod_are_read() {
+fn logs_of_all_containers_but_the_infra_one_are_read() {
     let wanted = LogsRequest {
         follow: Some(true),
         tail: Some(5),

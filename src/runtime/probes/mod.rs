@@ -103,7 +103,7 @@ pub type ProbeReply = Box<dyn Fn(ProbeReport) + Send>;
 
 /// Where control loops order probes. Ordering may wait for room, which is made in microseconds.
 pub trait Probes: Send + Sync {
-    /// Repeats a probe from now on.
+    /// Starts to repeat a probe.
     fn watch(&self, order: ProbeOrder);
 
     /// Ends a probe. An unknown key is no error.

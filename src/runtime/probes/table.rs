@@ -39,7 +39,7 @@ struct Entry {
     holds: Option<bool>,
     /// The last result that reached its threshold.
     verdict: Option<bool>,
-    /// What was reported last, and when.
+    /// The last report and its time.
     reported: Option<(Outcome, Instant)>,
 }
 
@@ -91,7 +91,7 @@ impl<I: ProbeIo> ProbeTable<I> {
             .min()
     }
 
-    /// Does what is due: starts probes, ends those that take too long.
+    /// Starts due probes and ends those above their timeout.
     // [impl->swdd~agent-lifecycle-probes~1]
     pub fn turn(&mut self, now: Instant) {
         let io = &mut self.io;

@@ -246,7 +246,7 @@ mod tests {
 
     /// As of an agent that starts what it has staged before it has stopped the old instance.
     #[test]
-    fn a_start_of_what_is_staged_before_the_stop_of_the_old_one_is_an_alarm_and_after_it_none() {
+    fn start_of_a_staged_instance_before_the_old_stop_is_an_alarm() {
         for (stops, alarms) in [(true, 0), (false, 1)] {
             let (node, old, new) = (Node::new(), new("run : 1"), new("run : 2"));
             node.call(Action::Run(old.clone()));

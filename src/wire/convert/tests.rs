@@ -872,7 +872,7 @@ fn dense(kind: usize, parts: usize) -> Vec<u8> {
 }
 
 #[test]
-fn messages_of_tiny_parts_are_refused_before_they_fill_the_memory() {
+fn messages_of_tiny_parts_are_refused_within_bounded_memory() {
     for kind in 0..9 {
         let weight = |parts| {
             let bytes = dense(kind, parts);
@@ -1052,7 +1052,7 @@ fn what_is_malformed_is_refused_however_deep_it_nests() {
 }
 
 #[test]
-fn masks_of_a_read_are_counted_before_they_are_decoded_and_those_of_an_update_are_not() {
+fn masks_are_counted_before_decoding_only_for_reads() {
     let masks = |number: u32, count: usize| field(number, b"a.b").repeat(count);
     let request = |content: Vec<u8>| field(3, &[field(1, b"id"), content].concat());
     let read_of = |count| request(field(3, &masks(1, count)));
@@ -1242,7 +1242,7 @@ fn newer_state_of_a_workload_is_unknown_and_the_others_are_read() {
 }
 
 #[test]
-fn newer_values_in_a_state_that_was_sent_are_shown_and_passed_on() {
+fn newer_values_in_a_sent_state_are_shown_and_passed_on() {
     let mut state = base::CompleteState::new();
     let newer = base::Workload {
         restartPolicy: Some(EnumOrUnknown::from_i32(9)),

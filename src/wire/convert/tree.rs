@@ -255,20 +255,19 @@ const FILE: Kind = Own(Codec {
     read: read_file,
 });
 
-/// One without content or place is left out.
+/// Writes a file; one without content or place is left out.
 fn write_file(writer: &mut Writer, number: u32, node: &Node) {
-    let content = if node.get("data").is_some() {
+    let (field, key) = if node.get("data").is_some() {
         (2, "data")
     } else {
         (3, "binaryData")
     };
-    let texts =
-        [(1, "mountPoint"), content].map(|(number, key)| Some((number, node.get(key)?.as_text()?)));
-    if let [Some(place), Some(content)] = texts {
+    let place = node.get("mountPoint").and_then(Node::as_text);
+    let content = node.get(key).and_then(Node::as_text);
+    if let (Some(place), Some(content)) = (place, content) {
         writer.nested(number, |writer| {
-            [place, content]
-                .into_iter()
-                .for_each(|(number, text)| writer.text(number, text))
+            writer.text(1, place);
+            writer.text(field, content);
         });
     }
 }
@@ -531,12 +530,12 @@ pub(crate) enum Parts {
 /// anywhere in these parts.
 // [impl->swdd~api-conversions-between-ank-base-and-spec~1]
 pub(crate) fn read_state(bytes: &[u8], parts: Parts, left: &mut Left) -> Decoded<Node> {
-    let is_read = |field: &&Field| match parts {
+    let mut fields = COMPLETE_STATE.to_vec();
+    fields.retain(|field| match parts {
         Parts::Sent => true,
         Parts::New => field.number < FIRST_ON_REQUEST,
         Parts::NewWhole => ["desiredState", "agents"].contains(&field.key),
-    };
-    let fields: Vec<Field> = COMPLETE_STATE.iter().filter(is_read).copied().collect();
+    });
     left.shows_unknown = parts == Parts::Sent;
     message(&fields, bytes, 0, left)
 }
@@ -563,16 +562,19 @@ pub(crate) fn read_workload(bytes: &[u8], left: &mut Left) -> Decoded<Workload> 
         .map_err(|error| ConvertError(error.to_string()))
 }
 
-/// What stands for a workload that cannot be read for the reason `error`: its agent refuses it by
-/// name.
+/// The text of a field of a message that cannot be read as a whole; empty if it is unreadable too.
+fn readable_text(bytes: &[u8], number: u32) -> &str {
+    match last_of(bytes, number..=number) {
+        Ok(Some((_, text))) => std::str::from_utf8(text).unwrap_or_default(),
+        _ => "",
+    }
+}
+
+/// Stands for a workload that cannot be read because of `error`: its agent refuses it by name.
 pub(crate) fn unreadable_workload(bytes: &[u8], error: &ConvertError) -> Workload {
-    let text = |number| {
-        let found = last_of(bytes, number..=number).ok().flatten();
-        found
-            .and_then(|(_, bytes)| std::str::from_utf8(bytes).ok())
-            .unwrap_or_default()
-    };
-    let [agent, runtime, config] = [1, 5, 6].map(text);
+    let agent = readable_text(bytes, 1);
+    let runtime = readable_text(bytes, 5);
+    let config = readable_text(bytes, 6);
     let why = format!(
         "This agent cannot read the workload: {error}. The server is probably newer; update the agent"
     );

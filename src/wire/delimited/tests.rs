@@ -136,7 +136,7 @@ fn messages_are_found_however_the_bytes_are_cut() {
 }
 
 #[test]
-fn lengths_that_cannot_be_are_refused_before_anything_is_allocated() {
+fn impossible_lengths_are_refused_before_an_allocation() {
     let huge = "ff ff ff ff ff ff ff ff ff 01";
     for (hex, expected) in [
         ("80 80 80 80 80 80 80 80 80 80", Err(FrameError::BadLength)),

@@ -14,7 +14,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn a_socket_has_the_wanted_permissions_tells_the_user_and_is_removed_at_the_end() {
+fn socket_has_its_mode_shows_the_user_and_is_removed_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("made/ank.sock");
     for wanted in [0o600, 0o660, 0o666] {
@@ -91,7 +91,7 @@ fn a_port_that_cannot_be_had_is_refused_with_a_way_out() {
 }
 
 #[test]
-fn what_is_no_socket_and_what_another_server_put_there_is_never_removed() {
+fn other_files_and_sockets_of_others_are_never_removed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("notes");
     fs::write(&file, "kept").unwrap();

@@ -515,7 +515,7 @@ fn connections_that_never_greet_do_not_keep_others_out() {
 
 /// Whoever else is connected waits for the thread that moves bytes.
 #[test]
-fn handshakes_of_many_at_once_take_no_time_of_the_thread_that_moves_bytes() {
+fn many_handshakes_take_no_time_of_the_thread_that_moves_bytes() {
     let authority = Authority::new();
     let (server, client) = (
         ServerTls::new(&authority.server()).unwrap(),
@@ -683,7 +683,7 @@ fn read_to_end(session: &mut Connection, tcp: &mut TcpStream) -> rustls::Error {
 }
 
 #[test]
-fn a_client_that_is_refused_after_its_first_bytes_reads_the_reason_and_an_end_in_order() {
+fn refused_client_reads_the_reason_and_an_orderly_end() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let (inner, mut tcp) = connected(false);
     let server = ServerTls::new(&ours.server()).unwrap();
@@ -720,7 +720,7 @@ fn a_client_that_is_refused_after_its_first_bytes_reads_the_reason_and_an_end_in
 }
 
 #[test]
-fn a_server_that_is_refused_while_it_talks_reads_the_reason_and_an_end_in_order() {
+fn refused_server_reads_the_reason_and_an_orderly_end() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let (inner, mut tcp) = connected(false);
     let client = ClientTls::new(&PemTexts {
@@ -795,7 +795,7 @@ fn a_reason_that_came_before_a_reset_is_read() {
 }
 
 #[test]
-fn what_grpc_wrote_before_it_closed_arrives_although_the_other_side_is_still_talking() {
+fn bytes_before_the_close_arrive_while_the_other_side_sends() {
     let (mut client, mut grpc_end, pump) = pumped();
     // Nobody reads at the other end, so the pump is stuck with what it has decrypted.
     let deadline = SystemClock.now() + LIMIT;

@@ -8,14 +8,16 @@ fn start(script: &str) -> FollowedChild {
 }
 
 /// Waits for something to read; answers all that was read until the end or until `enough`.
-fn read_until(child: &mut FollowedChild, enough: impl Fn(&str) -> bool) -> (String, Output) {
+fn read_until(child: &mut FollowedChild, enough: impl Fn(&str) -> bool) -> (String, ChildOutput) {
     let (mut text, mut buffer) = (String::new(), [0; 1024]);
     loop {
         match child.read(&mut buffer) {
-            Output::Bytes(count) => text.push_str(std::str::from_utf8(&buffer[..count]).unwrap()),
-            Output::End => return (text, Output::End),
-            Output::NotYet if enough(&text) => return (text, Output::NotYet),
-            Output::NotYet => {
+            ChildOutput::Bytes(count) => {
+                text.push_str(std::str::from_utf8(&buffer[..count]).unwrap())
+            }
+            ChildOutput::End => return (text, ChildOutput::End),
+            ChildOutput::NotYet if enough(&text) => return (text, ChildOutput::NotYet),
+            ChildOutput::NotYet => {
                 let mut polled: Vec<PollFd<'_>> = child
                     .descriptors()
                     .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
@@ -43,16 +45,16 @@ fn both_outputs_come_in_the_order_in_which_they_were_written() {
     let mut child = start("echo 1; echo 2 >&2; echo 3; echo 4 >&2; printf 5");
     assert_eq!(
         read_until(&mut child, |_| false),
-        ("1\n2\n3\n4\n5".to_owned(), Output::End)
+        ("1\n2\n3\n4\n5".to_owned(), ChildOutput::End)
     );
 }
 
 #[test]
-fn output_is_read_while_the_program_runs_and_dropping_ends_and_reaps_it() {
+fn output_is_read_while_running_and_a_drop_ends_the_child() {
     // It ignores what can be ignored, and has a helper.
     let mut child = start("trap '' TERM PIPE; sleep 600 & echo $!; wait");
     let (helper, output) = read_until(&mut child, |text| text.ends_with('\n'));
-    assert_eq!(output, Output::NotYet);
+    assert_eq!(output, ChildOutput::NotYet);
     let pid = child.pid.as_raw_nonzero();
     assert!(exists(pid));
     drop(child);
@@ -75,7 +77,7 @@ fn output_is_read_while_the_program_runs_and_dropping_ends_and_reaps_it() {
 fn a_helper_that_keeps_the_pipe_open_does_not_delay_the_end() {
     let mut child = start("sleep 600 & echo $!; exit 3");
     let (helper, output) = read_until(&mut child, |_| false);
-    assert_eq!(output, Output::End);
+    assert_eq!(output, ChildOutput::End);
     let helper = Pid::from_raw(helper.trim().parse().unwrap()).unwrap();
     rustix::process::kill_process(helper, Signal::KILL).unwrap();
 }

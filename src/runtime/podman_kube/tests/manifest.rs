@@ -24,7 +24,7 @@ fn yaml(text: &str) -> Value {
 }
 
 #[test]
-fn images_are_those_of_all_containers_that_are_pulled_only_when_they_are_missing() {
+fn images_are_those_that_a_play_pulls_if_missing() {
     let manifest = "kind: Pod\nmetadata: {name: a}\nspec:\n  initContainers: [{name: i, image: first}]\n\
         \x20 containers: [{name: c, image: second, imagePullPolicy: IfNotPresent}, {name: d, image: second}]\n---\n\
         kind: Deployment\nmetadata: {name: b}\nspec: {template: {spec: {containers: [\
@@ -38,7 +38,7 @@ fn images_are_those_of_all_containers_that_are_pulled_only_when_they_are_missing
 }
 
 #[test]
-fn the_control_interface_is_mounted_into_the_named_container_only() {
+fn control_interface_is_mounted_into_the_named_container() {
     let mount = "{name: control-interface-volume, mountPath: /run/ankaios/control_interface}";
     let volume = "{name: control-interface-volume, hostPath: {path: /run/a/control_interface, type: Directory}}";
 

@@ -34,7 +34,7 @@ fn exists(path: &str) -> PathProbe {
 }
 
 #[test]
-fn a_path_that_does_not_answer_blocks_one_thread_and_no_other_probe() {
+fn hanging_path_blocks_one_thread_and_no_other_probe() {
     let (release, mut probes, woken) = hanging();
     for _ in 0..10 {
         probes.start(&exists("/hangs/a")).unwrap();

@@ -126,7 +126,7 @@ impl Execs {
 }
 
 #[test]
-fn commands_of_one_workload_that_hang_keep_no_other_workload_waiting() {
+fn hanging_command_of_one_workload_delays_no_other_workload() {
     let mut execs = Execs::new();
     let began = SystemClock.now();
     for key in 0..2 * EXEC_PARALLEL as u64 {
@@ -145,7 +145,7 @@ fn commands_of_one_workload_that_hang_keep_no_other_workload_waiting() {
 }
 
 #[test]
-fn commands_that_hang_give_their_slots_back_and_are_bounded_all_the_same() {
+fn hanging_commands_free_their_slots_and_stay_bounded() {
     let mut execs = Execs::new();
     for key in 0..EXEC_PARALLEL as u64 {
         execs.hang(key, &format!("hangs{key}"));
@@ -178,7 +178,7 @@ fn commands_that_hang_give_their_slots_back_and_are_bounded_all_the_same() {
 }
 
 #[test]
-fn a_server_whose_status_has_decided_is_not_reset_while_it_sends_the_rest() {
+fn server_is_not_reset_while_it_sends_after_its_status() {
     use std::io::{Read as _, Write as _};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -81,7 +81,7 @@ impl Rig {
 
 // [utest->swdd~agent-lifecycle-probes~1]
 #[test]
-fn a_check_that_takes_too_long_failed_is_given_up_and_never_overlaps_the_next() {
+fn probe_above_its_timeout_fails_and_never_overlaps_the_next() {
     let mut rig = Rig::file(|_| {});
     rig.pass(190);
     assert_eq!((rig.table.io.begun, rig.table.io.abandoned), (1, 0));
@@ -97,7 +97,7 @@ fn a_check_that_takes_too_long_failed_is_given_up_and_never_overlaps_the_next() 
 }
 
 #[test]
-fn successes_and_failures_reset_each_others_count_and_each_verdict_is_told_once() {
+fn success_and_failure_reset_each_other_and_report_once() {
     let mut rig = Rig::file(|order| (order.successes, order.failures) = (2, Some(3)));
     let mut verdicts = Vec::new();
     for holds in [
@@ -115,7 +115,7 @@ fn successes_and_failures_reset_each_others_count_and_each_verdict_is_told_once(
 }
 
 #[test]
-fn what_is_as_it_should_be_is_not_told_and_a_failure_now_and_then() {
+fn expected_result_is_not_reported_and_failures_at_intervals() {
     let mut rig = Rig::file(|order| order.pace.period = ms(100));
     rig.table.io.answer = Some(Outcome::Holds);
     rig.pass(60_000);
@@ -158,7 +158,7 @@ fn any_answer_means_that_it_is_not_gone() {
 }
 
 #[test]
-fn a_watchdog_that_is_not_fed_in_time_failed_and_unarmed_it_waits_for_the_first_time() {
+fn watchdog_fails_if_late_and_waits_for_the_first_message() {
     for unarmed in [false, true] {
         let mut rig = Rig::new(Check::Notify, |order| {
             (order.unarmed, order.failures) = (unarmed, Some(1))

@@ -177,7 +177,7 @@ fn random_state(random: &mut fastrand::Rng) -> Vec<u8> {
 }
 
 #[test]
-fn what_the_library_writes_is_read_and_what_is_written_the_library_reads() {
+fn library_and_own_codec_read_what_the_other_writes() {
     let mut random = fastrand::Rng::with_seed(20);
     for _ in 0..1_000 {
         let bytes = random_state(&mut random);
@@ -231,7 +231,7 @@ fn with_length(number: u32, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn messages_nest_as_deep_as_the_library_takes_them_and_no_thread_is_too_small_for_that() {
+fn messages_nest_as_deep_as_in_the_library_on_every_thread() {
     let nested = move |levels: usize| {
         let text = with_length(1, b"x");
         let list = (0..levels).fold(text, |inner, _| with_length(2, &with_length(1, &inner)));
@@ -251,7 +251,7 @@ fn messages_nest_as_deep_as_the_library_takes_them_and_no_thread_is_too_small_fo
 }
 
 #[test]
-fn what_comes_twice_counts_the_last_time_and_in_another_shape_not_at_all() {
+fn last_of_two_fields_is_used_and_another_shape_ignored() {
     let workload = |fields: &[u8]| {
         let entry = with_length(1, &[with_length(1, b"w"), with_length(2, fields)].concat());
         let tree = read_state(&with_length(1, &with_length(2, &entry)), Parts::New);
