@@ -69,6 +69,78 @@ const TEST_PROGRAMS: [&str; 3] = [
     "tests/tidy.rs",
 ];
 
+/// Words that a comment in plain English does without: German in English words, persons in the
+/// place of threads, and verbs that leave open whether something is a plan or a ban.
+const UNPLAIN_WORDS: [&str; 23] = [
+    "anew",
+    "besides",
+    "greedy",
+    "modest",
+    "stranger",
+    "strangers",
+    "farewell",
+    "whoever",
+    "somebody",
+    "nobody",
+    "thereby",
+    "hereby",
+    "shall",
+    "told",
+    "for ever",
+    "may not",
+    "so long",
+    "so many",
+    "from now on",
+    "is to be",
+    "are to be",
+    "all the same",
+    "in case that",
+];
+/// Words that begin a clause in the place of a noun when one of [`CLAUSE_VERBS`] follows.
+const CLAUSE_WORDS: [&str; 5] = ["what", "who", "whose", "whoever", "whatever"];
+const CLAUSE_VERBS: [&str; 22] = [
+    "is", "are", "was", "were", "waits", "has", "have", "had", "goes", "comes", "runs", "needs",
+    "may", "can", "lasts", "begins", "others", "it", "they", "nobody", "somebody", "there",
+];
+/// Longest name of a test, in characters: with its module it stays on one line.
+const TEST_NAME_MAX: usize = 60;
+
+/// What is left in a room of texts that are not plain. A number may only fall.
+struct Unplain {
+    room: &'static str,
+    /// [`UNPLAIN_WORDS`] in comments.
+    words: usize,
+    /// Clauses in the place of a noun in the first lines of comments.
+    clauses: usize,
+    /// Names of tests above [`TEST_NAME_MAX`].
+    test_names: usize,
+}
+
+impl Unplain {
+    const fn left(room: &'static str, words: usize, clauses: usize, test_names: usize) -> Self {
+        Self {
+            room,
+            words,
+            clauses,
+            test_names,
+        }
+    }
+}
+
+const UNPLAIN_LEFT: [Unplain; 11] = [
+    Unplain::left("agent", 122, 186, 233),
+    Unplain::left("bin", 1, 1, 0),
+    Unplain::left("cli", 18, 75, 79),
+    Unplain::left("fakes", 7, 15, 0),
+    Unplain::left("model", 6, 9, 0),
+    Unplain::left("platform", 7, 6, 0),
+    Unplain::left("runtime", 13, 28, 0),
+    Unplain::left("server", 118, 151, 173),
+    Unplain::left("simulation", 61, 104, 0),
+    Unplain::left("tests", 78, 114, 168),
+    Unplain::left("wire", 48, 56, 38),
+];
+
 /// One source file: its path from the top of the repository, its text, and its text without the
 /// contents of comments and strings.
 struct Source {
@@ -90,6 +162,15 @@ impl Source {
         self.path.starts_with("tests/")
             || self.path.ends_with("/tests.rs")
             || self.path.contains("/tests/")
+    }
+
+    /// The folder below `src/`; `tests` for all files there.
+    fn room(&self) -> &str {
+        let mut parts = self.path.split('/');
+        match parts.next() {
+            Some("src") => parts.next().unwrap_or_default(),
+            first => first.unwrap_or_default(),
+        }
     }
 
     fn violation(&self, line: usize, rule: &str) -> String {
@@ -121,6 +202,29 @@ fn sources_keep_the_rules() {
             "src/lib.rs" => violations.extend(map_is_true(source, &sources)),
             path if path.starts_with("tests/") => violations.extend(test_module(source, &sources)),
             _ => {}
+        }
+    }
+    report(&violations);
+}
+
+#[test]
+fn no_room_has_more_unplain_texts_than_it_had() {
+    let sources = sources();
+    let mut violations = vec![];
+    for left in UNPLAIN_LEFT {
+        let files = || sources.iter().filter(|source| source.room() == left.room);
+        let kinds: [(&str, usize, Rule); 3] = [
+            ("unplain words", left.words, unplain_words),
+            ("clauses in first lines", left.clauses, clauses),
+            ("long names of tests", left.test_names, long_test_names),
+        ];
+        for (kind, max, rule) in kinds {
+            let found: Vec<String> = files().flat_map(rule).collect();
+            if found.len() > max {
+                let count = found.len();
+                violations.push(format!("{}: {count} {kind}, at most {max}:", left.room));
+                violations.extend(found);
+            }
         }
     }
     report(&violations);
@@ -236,6 +340,76 @@ fn exempt(source: &Source) -> Vec<String> {
         )
     })
     .collect()
+}
+
+/// The words of a comment in lower case, with a blank around each; `None` for other lines and for
+/// tags of requirements.
+fn comment_words(line: &str) -> Option<String> {
+    let comment = line.trim().strip_prefix("//")?.to_lowercase();
+    if comment.contains("->swdd~") {
+        return None;
+    }
+    let words: Vec<&str> = words(&comment).filter(|word| !word.is_empty()).collect();
+    Some(format!(" {} ", words.join(" ")))
+}
+
+fn unplain_words(source: &Source) -> Vec<String> {
+    let mut found = vec![];
+    for (index, line) in source.text.lines().enumerate() {
+        let Some(comment) = comment_words(line) else {
+            continue;
+        };
+        for word in UNPLAIN_WORDS {
+            if comment.contains(&format!(" {word} ")) {
+                found.push(source.violation(index + 1, &format!("'{word}' has a plainer word")));
+            }
+        }
+    }
+    found
+}
+
+/// Clauses such as "what is wanted" in the first line of a comment, where a noun says more.
+fn clauses(source: &Source) -> Vec<String> {
+    let mut found = vec![];
+    let mut is_in_comment = false;
+    for (index, line) in source.text.lines().enumerate() {
+        let comment = comment_words(line);
+        if let Some(comment) = &comment
+            && !is_in_comment
+            && has_clause(comment)
+        {
+            found.push(source.violation(index + 1, "begins with the noun, not with a clause"));
+        }
+        is_in_comment = comment.is_some();
+    }
+    found
+}
+
+fn has_clause(comment: &str) -> bool {
+    let words: Vec<&str> = comment.split_whitespace().collect();
+    let mut pairs = words.windows(2);
+    pairs.any(|pair| CLAUSE_WORDS.contains(&pair[0]) && CLAUSE_VERBS.contains(&pair[1]))
+}
+
+fn long_test_names(source: &Source) -> Vec<String> {
+    let mut found = vec![];
+    let mut is_test = false;
+    for (index, line) in source.text.lines().enumerate() {
+        let line = line.trim();
+        if line == "#[test]" {
+            is_test = true;
+        }
+        let Some(rest) = line.strip_prefix("fn ") else {
+            continue;
+        };
+        let name = words(rest).next().unwrap_or_default();
+        if is_test && name.len() > TEST_NAME_MAX {
+            let rule = format!("a test has a name of at most {TEST_NAME_MAX} characters");
+            found.push(source.violation(index + 1, &rule));
+        }
+        is_test = false;
+    }
+    found
 }
 
 /// The map in the crate docs names every room, and no file or folder that does not exist.
@@ -469,7 +643,7 @@ fn every_rule_finds_what_it_forbids() {
     let fine = "//! Does one thing.\n//!\n//! Thread: none, plain values.\n";
     let unsafe_line = "let x = unsafe { y };\n";
     #[rustfmt::skip]
-    let rows: [(&str, &str, String, Rule, usize); 13] = [
+    let rows: [(&str, &str, String, Rule, usize); 19] = [
         ("no header", "src/a.rs", "use std::fs;\n".into(), header, 1),
         ("header without thread", "src/a.rs", "//! Does one thing.\n".into(), header, 1),
         ("full header", "src/a.rs", fine.into(), header, 0),
@@ -482,6 +656,12 @@ fn every_rule_finds_what_it_forbids() {
         ("word in a string", "src/a.rs", "let c = '\"'; let quote = '\\''; let s = \"unsafe\"; fn f<'a>(a: &'a str) {}\n".into(), unsafe_code, 0),
         ("unsafe after a lifetime", "src/a.rs", format!("fn f<'a>(a: &'a str) {{}} {unsafe_line}"), unsafe_code, 1),
         ("exemption", "src/a.rs", "#[allow(clippy::disallowed_methods)]\n".into(), exempt, 1),
+        ("unplain words", "src/a.rs", "/// Nobody waits\n// for ever.\nlet nobody = 1;\n".into(), unplain_words, 2),
+        ("parts of words", "src/a.rs", "/// An anewer, it is untold.\n".into(), unplain_words, 0),
+        ("clause", "src/a.rs", "/// What is wanted.\nlet a = 1;\n//! Sent to whoever\n//! who waits.\n".into(), clauses, 1),
+        ("question", "src/a.rs", "/// Returns what to do.\n/// It is what it was.\n".into(), clauses, 0),
+        ("long name of a test", "src/a.rs", format!("#[test]\nfn {}() {{}}\nfn {}() {{}}\n", "a".repeat(61), "b".repeat(61)), long_test_names, 1),
+        ("short name of a test", "src/a.rs", format!("#[test]\nfn {}() {{}}\n", "a".repeat(60)), long_test_names, 0),
         ("exemption for tests", "src/lib.rs", "#![cfg_attr(test, allow(clippy::disallowed_methods))]\n".into(), exempt, 0),
     ];
     for (name, path, text, rule, expected) in rows {
