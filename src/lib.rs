@@ -71,7 +71,7 @@
 //! ```
 //!
 //! Each piece of state has one owner. All else goes through bounded channels: reports flow up and
-//! may block, wishes flow down and never do; no thread sends to itself. A thread ends when its
+//! may block, targets flow down and never do; no thread sends to itself. A thread ends when its
 //! owner drops what only the owner can send on, or closes the socket it reads.
 
 #[cfg(feature = "agent")]

@@ -4,12 +4,12 @@
 //! `metrics`, received by `scheduler`.
 
 use super::state_checker::ListResult;
-use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use super::workload::status::Status;
+use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::messages::{AddedWorkload, FromServer};
 use ankaios_model::names::{InstanceName, Name};
 use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_model::reason::Reason;
-use ankaios_platform::limits::ADDITIONAL_INFO_MAX;
 use ankaios_runtime::probes::short_info;
 use crossbeam_channel::Sender;
 
@@ -20,8 +20,13 @@ pub enum SchedulerEvent {
     Server(FromServer),
     /// The connection to the server was lost.
     ServerGone,
-    /// A control loop reports a state of its instance.
-    State(WorkloadState),
+    /// A control loop reports what there is of its workload.
+    Status {
+        /// Name of the workload.
+        workload: Name,
+        /// What there is of it.
+        status: Status,
+    },
     /// The containers of an engine.
     Listed {
         /// Name of the runtime.
@@ -29,10 +34,6 @@ pub enum SchedulerEvent {
         /// The containers, or why the engine could not list them.
         result: ListResult,
     },
-    /// The control loop of this workload has nothing and nothing to do.
-    LoopDone(Name),
-    /// How far a control loop has prepared what it is to.
-    Prepared(PreparationReport),
     /// A requested log has nothing to be read from: the engine has no container of the instance.
     NoLog {
         /// The full id of the request.
@@ -102,16 +103,4 @@ pub(crate) struct WorkloadOverview {
     pub(crate) runtime: Name,
     /// The name of its state; `None` when it has none yet.
     pub(crate) state: Option<&'static str>,
-}
-
-/// Reports a state of an instance to the scheduler; a long message of an engine is cut.
-pub(crate) fn send_state(
-    reports: &Sender<SchedulerEvent>,
-    instance: &InstanceName,
-    mut state: ExecutionState,
-) {
-    state.cut_info(ADDITIONAL_INFO_MAX);
-    let report = WorkloadState::new(instance.clone(), state);
-    // The scheduler is gone only when the agent ends.
-    let _ = reports.send(SchedulerEvent::State(report));
 }

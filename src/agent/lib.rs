@@ -3,7 +3,7 @@
 //! Thread: `main` starts and ends; see the files for the threads.
 //!
 //! Follow one workload: [`uplink`] receives it, [`scheduler`] keeps it until its
-//! dependencies are met and makes a wish of it then; [`workload`] prepares its start meanwhile, and
+//! dependencies are met and then makes it the target of its control loop; [`workload`] prepares its start meanwhile, and
 //! runs the engine; [`state_checker`] sees what becomes of it; its states go back through
 //! [`scheduler`] and [`uplink_outbox`] to the server. Its requests to the cluster, and their responses, go through
 //! [`control_interface`].

@@ -401,13 +401,13 @@ impl Cluster {
                 self.trace.line(|| format!("{}: wl:{workload}", node.name));
                 for event in said {
                     // Now: the container may be another one when the scheduler comes to it.
-                    if let SchedulerEvent::State(report) = &event {
+                    for report in node.orders.reported(&event) {
                         self.violations.extend(node.orders.check_ready(
-                            report,
+                            &report,
                             life.number,
                             &node.engine,
                         ));
-                        self.violations.extend(node.orders.check_end(report));
+                        self.violations.extend(node.orders.check_end(&report));
                     }
                     let _ = life.inbox.send(event); // The other end is part of the same life.
                 }

@@ -8,6 +8,7 @@
 use super::engine::{SimEngine, removes_itself};
 use ankaios_agent::events::SchedulerEvent;
 use ankaios_agent::scheduler::Scheduler;
+use ankaios_agent::workload::status::Status;
 use ankaios_fakes::manual_clock::ManualClock;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::messages::{AddedWorkload, FromServer};
@@ -63,6 +64,9 @@ pub(crate) struct Orders {
     /// What an earlier life left, found before the first hello.
     found: Vec<(InstanceName, Name)>,
     has_hello: bool,
+    /// The newest status of each control loop, as it was sent, and as the scheduler has it.
+    sent: BTreeMap<Name, Status>,
+    statuses: BTreeMap<Name, Status>,
     /// What listings have shown as running, until the agent acts on them. They may be older than
     /// its end, which the agent cannot know.
     listed: BTreeSet<(InstanceName, Name)>,
@@ -166,6 +170,8 @@ impl Orders {
             stopping: BTreeSet::new(),
             found: Vec::new(),
             has_hello: false,
+            sent: BTreeMap::new(),
+            statuses: BTreeMap::new(),
             listed: BTreeSet::new(),
             delete_conditions: BTreeMap::new(),
         }
@@ -291,10 +297,22 @@ impl Orders {
             _ => {}
         }
         self.look(manager, engine, None);
-        if let Some(SchedulerEvent::State(report)) = event {
-            // What this leads to may hide it again before the event is done.
-            self.look(manager, engine, Some(report));
+        if let Some(SchedulerEvent::Status { workload, status }) = event {
+            let earlier = self.statuses.insert(workload.clone(), status.clone());
+            for report in status.changes_since(&earlier.unwrap_or_default()) {
+                // What this leads to may hide it again before the event is done.
+                self.look(manager, engine, Some(&report));
+            }
         }
+    }
+
+    /// What a control loop reports that it has not reported before.
+    pub(crate) fn reported(&mut self, event: &SchedulerEvent) -> Vec<WorkloadState> {
+        let SchedulerEvent::Status { workload, status } = event else {
+            return Vec::new();
+        };
+        let earlier = self.sent.insert(workload.clone(), status.clone());
+        status.changes_since(&earlier.unwrap_or_default())
     }
 
     /// How many workloads it was told of that may still be there.

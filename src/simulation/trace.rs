@@ -4,6 +4,7 @@
 //! it.
 
 use ankaios_agent::events::SchedulerEvent;
+use ankaios_agent::workload::status::Status;
 use ankaios_fakes::manual_clock::ManualClock;
 use ankaios_model::execution_state::WorkloadState;
 use ankaios_model::messages::{AddedWorkload, FromServer, ToServer};
@@ -71,7 +72,10 @@ impl Trace {
             SchedulerEvent::Server(FromServer::WorkloadStates(list)) => {
                 format!("others: {}", states(list))
             }
-            SchedulerEvent::State(state) => format!("own: {}", states(std::slice::from_ref(state))),
+            SchedulerEvent::Status { workload, status } => {
+                let all = status.changes_since(&Status::default());
+                format!("status of {workload}: {}", states(&all))
+            }
             SchedulerEvent::Listed { runtime, result } => match result {
                 Ok(found) => {
                     let found: Vec<String> = found

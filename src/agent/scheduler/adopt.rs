@@ -3,15 +3,14 @@
 //!
 //! Thread: `scheduler`; part of [`Workloads`].
 
-use super::staging::{is_prepared, surplus_of};
-use super::workloads::{Existing, Waits, Workloads, removed};
+use super::conditions::Gate;
+use super::staging::{found_container, is_prepared};
+use super::workloads::{Existing, KeptContainer, Waits, Workloads};
 use crate::end_record;
 use crate::events::Note;
-use crate::scheduler::conditions::Gate;
 use crate::state_checker::KnownEnd;
-use crate::workload::Held;
-use crate::workload::mailbox::Surplus;
-use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::workload::mailbox::{FoundContainer, Purpose, Run};
+use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::lifecycle::Check;
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::Name;
@@ -31,27 +30,33 @@ impl<C: Clock> Workloads<C> {
     // [impl->swdd~agent-existing-workloads-starts-new-if-not-found~1]
     pub(crate) fn hello(&mut self, wanted: BTreeMap<Name, AddedWorkload>) {
         self.session_begins();
-        self.gone.clear();
-        let unneeded = self
-            .records
-            .keys()
-            .filter(|name| !wanted.contains_key(*name))
-            .cloned();
-        let all: Vec<_> = unneeded.map(|name| (name, None)).collect();
-        let all = all
-            .into_iter()
-            .chain(wanted.into_iter().map(|(name, added)| (name, Some(added))));
-        for (name, new) in all {
-            let is_settled = self.records.get(&name).is_some_and(|record| {
-                let is_carried_out = new
-                    .as_ref()
-                    .map_or(record.live().is_none(), |new| record.runs(new));
-                record.wanted == new && (record.waits != Waits::No || is_carried_out)
-            });
-            if !is_settled {
-                self.submit(name, new, None);
+        let mut all: Vec<(Name, Option<AddedWorkload>)> = Vec::new();
+        for (name, record) in &mut self.records {
+            record.deleted.clear();
+            if !wanted.contains_key(name) {
+                all.push((name.clone(), None));
             }
         }
+        for (name, added) in wanted {
+            all.push((name, Some(added)));
+        }
+        for (name, new) in all {
+            if !self.is_settled(&name, new.as_ref()) {
+                self.request(name, new, None);
+            }
+        }
+    }
+
+    /// Whether this is what a workload does, or waits for, already.
+    fn is_settled(&self, name: &Name, new: Option<&AddedWorkload>) -> bool {
+        let Some(record) = self.records.get(name) else {
+            return false;
+        };
+        let is_done = match new {
+            Some(new) => record.runs(new),
+            None => record.current().is_none(),
+        };
+        record.wanted.as_ref() == new && (record.waits != Waits::No || is_done)
     }
 
     /// Adds to what an engine has listed the workloads that ended in an earlier life of the agent,
@@ -64,11 +69,10 @@ impl<C: Clock> Workloads<C> {
         let Some(connector) = self.context.connector(runtime) else {
             return;
         };
-        for record in self
-            .records
-            .values()
-            .filter(|record| record.object.is_none())
-        {
+        for record in self.records.values() {
+            if record.control_loop.is_some() {
+                continue;
+            }
             let Some(added) = &record.wanted else {
                 continue;
             };
@@ -106,104 +110,108 @@ impl<C: Clock> Workloads<C> {
         }
     }
 
-    /// From now on what is wanted is ordered.
+    /// All engines have listed their containers, or had time enough: what is wanted is ordered.
     pub(crate) fn on_listings_known(&mut self) {
         self.awaits_listings = false;
-        self.touch_waiting();
+        self.dirty.extend(self.records.keys().cloned());
     }
 
-    /// The end of what was deleted meanwhile and is not there.
-    pub(crate) fn report_ends_of_unknown(&mut self) {
-        let gone = std::mem::take(&mut self.gone);
-        let unknown = gone
-            .iter()
-            .filter(|gone| self.store.get(gone).is_none() && !self.has(gone));
-        let ends: Vec<WorkloadState> = unknown.map(removed).collect();
-        self.reports.extend(ends);
+    /// Takes in what an engine has listed. [`Self::adopt`] decides what becomes of it.
+    pub(crate) fn take_listed(&mut self, runtime: &Name, listed: Vec<ListedContainer>) {
+        for container in listed {
+            let name = container.instance.workload.clone();
+            let record = self.records.entry(name.clone()).or_default();
+            record.found.push((runtime.clone(), container));
+            self.dirty.insert(name);
+        }
     }
 
-    /// Takes in containers that listings showed, as far as no object accounts for them: what serves
-    /// a wanted workload goes on, the others go before that is started, or when their users let
-    /// them. Before `all` engines have listed only workloads that run as they should go on, and the
-    /// rest waits.
-    pub(crate) fn take_existing(&mut self, all: bool) {
-        // What others are is known when all is known that is wanted.
-        let is_wanted = |(_, container): &Existing| {
-            self.records
-                .get(&container.instance.workload)
-                .is_some_and(|record| record.wanted.is_some())
+    /// Decides what becomes of the containers of a workload that engines have listed: the one that
+    /// is good for what is wanted is adopted, the others are removed before that is started, or
+    /// when their users let them stop. Before all engines have listed, only a workload that runs as
+    /// it should is adopted, and the rest waits.
+    pub(super) fn adopt(&mut self, name: &Name) {
+        let Some(record) = self.records.get_mut(name) else {
+            return;
         };
-        let existing = std::mem::take(&mut self.existing).into_iter();
-        let (candidates, others) = existing.partition(|existing| all || is_wanted(existing));
-        self.existing = others;
-        for (name, mut candidates) in self.unaccounted(candidates) {
-            let record = self.records.get(&name);
-            let has_loop = record.is_some_and(|record| record.object.is_some());
-            let wanted = record
-                .filter(|_| !has_loop)
-                .and_then(|record| record.wanted.clone());
-            let is_active = !record
-                .and_then(|record| record.gate.as_ref())
-                .is_some_and(Gate::is_inactive);
-            let serves = |(runtime, container): &Existing| {
-                let is_it = wanted
-                    .as_ref()
-                    .is_some_and(|added| is_unchanged(added, runtime, container));
-                is_it && container.state.phase == Phase::Running
-            };
-            if !all && (has_loop || !is_active || !candidates.iter().any(serves)) {
-                self.existing.extend(candidates);
-                continue;
-            }
-            let mut surplus = self.take_prepared(&name, wanted.as_ref(), &mut candidates);
-            let best = if has_loop {
-                None
-            } else {
-                take_best(&mut candidates, wanted.as_ref())
-            };
-            if let Some((runtime, container)) = best {
-                self.take_over(wanted.as_ref(), is_active, runtime, container);
-            }
-            surplus.extend(
-                candidates
-                    .iter()
-                    .map(|(runtime, container)| surplus_of(runtime, container)),
-            );
-            self.remove(surplus);
+        let mut candidates = std::mem::take(&mut record.found);
+        let record = &self.records[name];
+        let wanted = record.wanted.clone();
+        let has_loop = record.control_loop.is_some();
+        let is_active = !record.conditions.as_ref().is_some_and(Gate::is_inactive);
+        self.leave_accounted(name, &mut candidates);
+        if candidates.is_empty() {
+            return;
         }
+        if self.awaits_listings && self.listings.hold_up_hello() {
+            let runs_as_wanted = candidates
+                .iter()
+                .any(|existing| runs_as(existing, wanted.as_ref()));
+            if has_loop || !is_active || !runs_as_wanted {
+                if let Some(record) = self.records.get_mut(name) {
+                    record.found = candidates;
+                }
+                return;
+            }
+        }
+        // What runs in a control loop may be another instance than what is wanted.
+        let good_for = wanted.filter(|_| !has_loop);
+        let mut adopt = self.take_prepared(name, good_for.as_ref(), &mut candidates);
+        if !has_loop && let Some(best) = take_best(&mut candidates, good_for.as_ref()) {
+            adopt.push(self.take_over(good_for.as_ref(), is_active, best));
+        }
+        for existing in &candidates {
+            adopt.push(found_container(existing, Purpose::Remove));
+        }
+        self.hand_over(name, adopt);
     }
 
-    /// By workload, what belongs to it and no object accounts for.
-    fn unaccounted(&self, existing: Vec<Existing>) -> BTreeMap<Name, Vec<Existing>> {
-        let mut found: BTreeMap<Name, Vec<Existing>> = BTreeMap::new();
-        for (runtime, container) in existing {
-            found
-                .entry(container.instance.workload.clone())
-                .or_default()
-                .push((runtime, container));
+    /// Gives containers to the control loop of the workload with its next target.
+    fn hand_over(&mut self, name: &Name, adopt: Vec<FoundContainer>) {
+        let Some(first) = adopt.first() else {
+            return;
+        };
+        let has_loop = self.records[name].control_loop.is_some();
+        if !has_loop {
+            self.start_loop(first.instance.clone());
         }
-        for (name, candidates) in &mut found {
-            let record = self.records.get(name);
-            let object = record.and_then(|record| record.object.as_ref());
-            let wanted = record
-                .and_then(|record| record.wanted.as_ref())
-                .map(|added| &added.workload);
-            let wanted = wanted.or_else(|| object?.workload.as_ref());
-            leave_strangers(
-                candidates,
-                |(_, one)| one,
-                |one| self.noted(one),
-                wanted.map(|workload| &**workload),
-            );
-            // Instances of two runtimes may have the same id.
-            candidates.retain(|(runtime, container)| {
-                object.is_none_or(|object| {
-                    object.instance != container.instance || object.runtime != *runtime
-                })
-            });
+        let Some(record) = self.records.get_mut(name) else {
+            return;
+        };
+        if let Some(control_loop) = &mut record.control_loop {
+            for found in &adopt {
+                // As the control loop will report it.
+                let state = match &found.purpose {
+                    Purpose::Adopt(_, state) => state.clone(),
+                    _ => ExecutionState::plain(Phase::PendingInitial),
+                };
+                let instances = &mut control_loop.status.instances;
+                instances.entry(found.instance.clone()).or_insert(state);
+            }
         }
-        found.retain(|_, candidates| !candidates.is_empty());
-        found
+        record.adopt.extend(adopt);
+    }
+
+    /// Leaves out containers of others, and the one that the control loop of the workload has.
+    fn leave_accounted(&self, name: &Name, candidates: &mut Vec<Existing>) {
+        let record = &self.records[name];
+        let control_loop = record.control_loop.as_ref();
+        let ordered = control_loop.and_then(|control_loop| control_loop.target.run.added());
+        let definition = record.wanted.as_ref().or(ordered);
+        leave_strangers(
+            candidates,
+            |(_, one)| one,
+            |one| self.noted(one),
+            definition.map(|added| &*added.workload),
+        );
+        let Some(control_loop) = control_loop else {
+            return;
+        };
+        // Instances of two runtimes may have the same id.
+        candidates.retain(|(runtime, container)| {
+            control_loop.current() != Some(&container.instance)
+                || control_loop.runtime() != Some(runtime)
+        });
     }
 
     fn noted(&self, (runtime, container): &Existing) -> Noted {
@@ -249,100 +257,102 @@ impl<C: Clock> Workloads<C> {
         kept.is_some_and(|(id, _)| id == container.id)
     }
 
-    /// Goes on with this container of an earlier agent, starts it again, or replaces or deletes it.
+    /// Decides whether the container that a workload has is adopted, started again, replaced or
+    /// removed. A new control loop gets it.
     // [impl->swdd~agent-existing-workloads-delete-unneeded~1]
     // [impl->swdd~agent-delete-old-workload~2]
     fn take_over(
         &mut self,
         wanted: Option<&AddedWorkload>,
         is_active: bool,
-        runtime: Name,
-        container: ListedContainer,
-    ) {
-        let (name, id) = (container.instance.workload.clone(), container.id.clone());
+        existing: Existing,
+    ) -> FoundContainer {
+        let (runtime, container) = &existing;
+        let name = container.instance.workload.clone();
         let _source = log_source(name.clone());
-        let held = |serves| Some(Held { id, serves });
-        self.unsettled.insert(name.clone());
-        let Some(added) = wanted else {
-            info!("Deleting existing workload '{name}', which is not needed.");
-            return self.start_loop(container.instance, runtime.clone(), held(None));
-        };
+        let is_good_for =
+            |added: &&AddedWorkload| is_active && is_unchanged(added, runtime, container);
+        let good_for = wanted.filter(is_good_for);
         // [impl->swdd~agent-existing-workloads-resume-existing~2]
-        if is_active && self.stays(added, &runtime, &container) {
+        if let Some(added) = good_for
+            && self.stays(added, runtime, container)
+        {
             info!("Resuming workload '{name}'");
             // Others may wait for it or depend on it already.
-            let state = adopted_state(&added.workload, container.state);
-            self.reports
-                .push_back(WorkloadState::new(added.instance.clone(), state));
-            self.start_loop(
-                container.instance,
-                runtime.clone(),
-                held(Some((added.clone(), true))),
-            );
-            return self.start(added.clone());
+            let state = adopted_state(&added.workload, container.state.clone());
+            self.start_loop(container.instance.clone()).target.run = Run::Instance(added.clone());
+            return found_container(&existing, Purpose::Adopt(added.clone(), state));
         }
-        let reuse = is_active
-            && is_unchanged(added, &runtime, &container)
-            && container.state.phase == Phase::Succeeded
-            && self
-                .context
-                .connector(&runtime)
-                .is_some_and(|connector| connector.can_start_again());
-        // [impl->swdd~agent-existing-workloads-replace-updated~2]
-        let what = if reuse {
-            "Re-starting workload"
-        } else {
-            "Replacing existing workload"
+        let can_start_again = || {
+            let connector = self.context.connector(runtime);
+            container.state.phase == Phase::Succeeded
+                && connector.is_some_and(|connector| connector.can_start_again())
         };
-        info!("{what} '{name}'{}", if reuse { "" } else { "." });
-        let held = held(reuse.then(|| (added.clone(), false)));
-        self.start_loop(container.instance.clone(), runtime, held);
-        if let Some(object) = self.object(&name) {
-            object.replaced = Some(container);
-        }
+        let start_again_for = good_for.filter(|_| can_start_again()).cloned();
+        // [impl->swdd~agent-existing-workloads-replace-updated~2]
+        let purpose = match (&start_again_for, wanted) {
+            (Some(added), _) => {
+                info!("Re-starting workload '{name}'");
+                Purpose::StartAgain(added.clone())
+            }
+            (None, Some(_)) => {
+                info!("Replacing existing workload '{name}'.");
+                Purpose::Replace
+            }
+            (None, None) => {
+                info!("Deleting existing workload '{name}', which is not needed.");
+                Purpose::Replace
+            }
+        };
+        let found = found_container(&existing, purpose);
+        let (runtime, container) = existing;
+        let control_loop = self.start_loop(container.instance.clone());
+        control_loop.target.run = Run::Found;
+        control_loop.kept = Some(KeptContainer {
+            runtime,
+            container,
+            start_again_for,
+            may_be_adopted: true,
+        });
+        found
     }
 
-    /// Lets a container of an earlier agent go on that was to be replaced and is what is wanted
-    /// now, after an update that could not be staged was rolled back for example: nothing of it was
-    /// stopped.
+    /// Adopts a container of an earlier agent that was kept until it is replaced, and is what is
+    /// wanted now, after the rollback of an update that could not be staged for example: nothing of
+    /// it was stopped. Returns what its control loop must run if that is so.
     // [impl->swdd~agent-existing-workloads-resume-existing~2]
-    pub(super) fn resume_replaced(&mut self, name: &Name) {
-        let Some(record) = self.records.get(name) else {
-            return;
-        };
-        let (Some(added), Some(object)) = (&record.wanted, record.live()) else {
-            return;
-        };
-        let Some(container) = &object.replaced else {
-            return;
-        };
-        let is_ordered = object.workload.is_some() || object.start_again_for.is_some();
-        let is_inactive = record.gate.as_ref().is_some_and(Gate::is_inactive);
-        if is_ordered || is_inactive || !self.stays(added, &object.runtime, container) {
-            return;
+    pub(super) fn adopt_kept(&mut self, name: &Name) -> Option<Run> {
+        let record = self.records.get(name)?;
+        let added = record.wanted.clone()?;
+        let kept = record.kept()?;
+        let is_inactive = record.conditions.as_ref().is_some_and(Gate::is_inactive);
+        let is_reserved = !kept.may_be_adopted || kept.start_again_for.is_some();
+        if is_reserved || is_inactive || !self.stays(&added, &kept.runtime, &kept.container) {
+            return None;
         }
         info!("Resuming workload '{name}', which is not replaced any more.");
-        let (added, state) = (
-            added.clone(),
-            adopted_state(&added.workload, container.state.clone()),
-        );
-        self.reports
-            .push_back(WorkloadState::new(added.instance.clone(), state));
-        let Some(object) = self.object(name) else {
-            return;
+        let state = adopted_state(&added.workload, kept.container.state.clone());
+        let found = FoundContainer {
+            runtime: kept.runtime.clone(),
+            instance: kept.container.instance.clone(),
+            id: kept.container.id.clone(),
+            purpose: Purpose::Adopt(added.clone(), state.clone()),
         };
-        object.replaced = None;
-        object.workload = Some(added.workload.clone());
-        object.wishes.resume(added);
+        let record = self.records.get_mut(name)?;
+        let control_loop = record.control_loop.as_mut()?;
+        let instances = &mut control_loop.status.instances;
+        instances.insert(found.instance.clone(), state);
+        record.adopt.push(found);
+        Some(Run::Instance(added))
     }
+}
 
-    /// Gives containers of a workload to its control loop to remove, or to one made for that.
-    fn remove(&mut self, surplus: Vec<Surplus>) {
-        let Some(first) = surplus.first() else { return };
-        if let Some(object) = self.object_for(&first.instance, &first.runtime) {
-            object.wishes.put_surplus(surplus);
-        }
-    }
+/// Whether a container runs and is what is wanted.
+fn runs_as((runtime, container): &Existing, wanted: Option<&AddedWorkload>) -> bool {
+    let Some(added) = wanted else {
+        return false;
+    };
+    is_unchanged(added, runtime, container) && container.state.phase == Phase::Running
 }
 
 fn is_unchanged(added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {

@@ -1,10 +1,10 @@
-//! Decides about all workloads of the agent, from the messages of the server, the reports of
+//! Decides about all workloads of the agent, from the messages of the server, the statuses of
 //! control loops and the listings of engines.
 //!
 //! Thread: `scheduler`.
-//! Owns: all states, all wishes.
+//! Owns: all states, all targets.
 //! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*`, `watch:*` and `metrics`. Gives:
-//! wishes to control loops, listings to state checkers, states and load to `uplink`. Waits for none
+//! targets to control loops, listings to state checkers, states and load to `uplink`. Waits for none
 //! of them.
 
 use crate::events::{Overview, SchedulerEvent, WorkloadOverview};
@@ -15,7 +15,6 @@ use crate::resources::LoadSampler;
 use crate::state_checker::ListResult;
 use crate::uplink_outbox::UplinkOutbox;
 use crate::usage::{UsageRequests, UsageSampler};
-use ankaios_model::execution_state::{Phase, WorkloadState};
 use ankaios_model::messages::{AddedWorkload, AgentLoad, FromServer, WorkloadPlan};
 use ankaios_model::names::{InstanceName, Name, excerpt, has_name_characters};
 use ankaios_platform::clock::Clock;
@@ -53,6 +52,8 @@ pub struct Scheduler<C: Clock> {
     connected: bool,
     /// Whether the last report after a hello contained all instances.
     all_reported: bool,
+    /// The server has to be sent the states of all instances.
+    must_report_all: bool,
     /// The folders that an earlier agent has left are removed.
     is_swept: bool,
     /// `None` when no such call runs any more.
@@ -88,6 +89,7 @@ impl<C: Clock> Scheduler<C> {
             load,
             connected: false,
             all_reported: true,
+            must_report_all: false,
             is_swept: false,
             earlier_calls,
             earlier_calls_due: None,
@@ -141,7 +143,7 @@ impl<C: Clock> Scheduler<C> {
             .listings
             .due()
             .into_iter()
-            .chain(self.runtime.conditions_due());
+            .chain(self.runtime.conditions_due);
         earlier_calls
             .into_iter()
             .chain(others)
@@ -163,28 +165,24 @@ impl<C: Clock> Scheduler<C> {
         }
         self.logs.forget_ended();
         self.runtime.start_waiting_loops();
-        if self.runtime.conditions_due().is_some_and(|at| at <= now) {
-            self.runtime.refresh_conditions();
+        self.runtime.refresh_conditions(now);
+        if self.runtime.listings.give_up(now) {
+            self.runtime.reconcile_waiting();
         }
-        let is_over = self.runtime.listings.give_up(now);
         self.request_listings(now);
-        self.finish_hello();
-        if is_over {
-            self.runtime.touch_waiting();
-            self.runtime.settle();
-        }
-        self.prepare();
+        self.finish_event();
     }
 
-    /// Prepares what waits or is staged, and removes what was prepared and is not wanted any more.
-    fn prepare(&mut self) {
-        self.report();
-        self.runtime.prepare();
-        self.report();
+    /// Does what follows from an event: targets of control loops, states and reports to the server,
+    /// logs that can be read now.
+    fn finish_event(&mut self) {
+        self.reconcile();
+        self.finish_hello();
         self.logs
             .look_again(|instance| self.runtime.log_of(instance));
         if self.connected {
-            self.uplink.put_prepared(self.runtime.staging_reports());
+            self.uplink
+                .put_prepared(self.runtime.take_staging_reports());
         }
     }
 
@@ -238,25 +236,22 @@ impl<C: Clock> Scheduler<C> {
                 self.runtime.store.mark_foreign_stale();
                 self.logs.cancel_all();
             }
-            // [impl->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
-            SchedulerEvent::State(report) => self.runtime.reports.push_back(report),
+            SchedulerEvent::Status { workload, status } => {
+                self.runtime.take_status(&workload, status);
+            }
             SchedulerEvent::Listed { runtime, result } => self.on_listed(&runtime, result),
-            SchedulerEvent::LoopDone(name) => self.runtime.loop_done(&name),
-            SchedulerEvent::Prepared(report) => self.runtime.prepared(report),
             SchedulerEvent::NoLog {
                 request_id,
                 instance,
             } => {
-                let (now, why) = (
-                    self.runtime.log_of(&instance),
-                    self.runtime.why_without_log(&instance),
-                );
+                let now = self.runtime.log_of(&instance);
+                let why = self.runtime.why_without_log(&instance);
                 self.logs.found_nothing(&request_id, &instance, now, why);
             }
-            // Nobody waits for it any more.
+            // Full or gone: nobody waits for it any more.
             SchedulerEvent::Overview(reply) => _ = reply.try_send(self.overview()),
         }
-        self.prepare();
+        self.finish_event();
     }
 
     fn on_message(&mut self, message: FromServer) {
@@ -327,10 +322,9 @@ impl<C: Clock> Scheduler<C> {
         self.report_load();
         self.runtime.hello(by_name(added));
         let dropped = self.runtime.store.drop_stale();
+        self.runtime.states_changed(&dropped);
         self.runtime.listings.want(|_| true);
         self.request_listings(self.now());
-        self.finish_hello();
-        self.runtime.states_changed(&dropped);
     }
 
     fn request_listings(&mut self, now: Instant) {
@@ -342,58 +336,38 @@ impl<C: Clock> Scheduler<C> {
     }
 
     fn on_listed(&mut self, runtime: &Name, result: ListResult) {
-        let mut listed = self.runtime.listings.take(runtime, result, self.now());
-        let is_known = listed.is_some();
-        self.runtime.touch_waiting();
-        if let Some(listed) = &mut listed {
-            self.runtime.recall_ends(runtime, listed);
-        }
-        let acceptable = listed
-            .into_iter()
-            .flatten()
-            .filter(|container| is_file_name(&container.instance));
-        self.runtime
-            .existing
-            .extend(acceptable.map(|container| (runtime.clone(), container)));
-        if self.runtime.awaits_listings {
-            self.finish_hello();
-        } else {
-            self.take_existing(true);
-            self.runtime.settle();
-            if !self.all_reported && is_known {
-                self.report_all();
-            }
-        }
-    }
-
-    fn take_existing(&mut self, all: bool) {
-        self.runtime.take_existing(all);
-        self.report();
+        let listed = self.runtime.listings.take(runtime, result, self.now());
+        self.runtime.reconcile_waiting();
+        let Some(mut listed) = listed else {
+            return;
+        };
+        self.runtime.recall_ends(runtime, &mut listed);
+        listed.retain(|container| is_file_name(&container.instance));
+        self.runtime.take_listed(runtime, listed);
+        self.must_report_all |= !self.all_reported;
     }
 
     /// Acts on the hello: on the first one when all engines have listed their containers or had
     /// time enough for it; a later listing concerns the workloads of its engine only. Until then
-    /// only unchanged running workloads go on, which are watched at once, and plans change nothing
-    /// but what is wanted.
+    /// only unchanged running workloads are adopted, which are watched at once, and plans change
+    /// nothing but what is wanted.
     fn finish_hello(&mut self) {
-        if !self.runtime.awaits_listings {
-            return;
+        if self.runtime.awaits_listings {
+            if self.runtime.listings.hold_up_hello() {
+                return;
+            }
+            self.runtime.on_listings_known();
+            self.reconcile();
+            self.must_report_all = true;
         }
-        if self.runtime.listings.hold_up_hello() {
-            return self.take_existing(false);
+        if std::mem::take(&mut self.must_report_all) {
+            self.report_all();
         }
-        self.take_existing(true);
-        self.runtime.on_listings_known();
-        self.runtime.settle();
-        self.report();
-        self.runtime.report_ends_of_unknown();
-        self.report_all();
     }
 
     /// Reports the states of all instances to the server, and that these are all: known when all
     /// engines have listed.
     fn report_all(&mut self) {
-        self.report();
         self.all_reported = self.runtime.listings.are_known();
         self.uplink
             .resynchronise(self.runtime.store.own(), self.all_reported);
@@ -425,49 +399,30 @@ impl<C: Clock> Scheduler<C> {
             let name = deleted.instance.workload.clone();
             // [impl->swdd~agent-updates-deleted-and-added-workloads~1]
             let new = added.remove(&name);
-            self.runtime.submit(name, new, Some(deleted));
+            self.runtime.request(name, new, Some(deleted));
         }
         // [impl->swdd~agent-added-creates-workload~1]
         for (name, new) in added {
-            self.runtime.submit(name, Some(new), None);
+            self.runtime.request(name, Some(new), None);
         }
         self.request_listings(self.now());
-        self.runtime.settle();
     }
 
-    /// Stores the states that are to be reported, sends them to the server and does what waited for
-    /// them, which may give further ones.
+    /// Reconciles the workloads of which something has changed, sends their new states to the
+    /// server, and reconciles the workloads that waited for these.
     // [impl->swdd~agent-sends-workload-states-of-its-workloads-to-server~2]
-    fn report(&mut self) {
-        while !self.runtime.reports.is_empty() {
-            let mut told = Vec::new();
-            for WorkloadState { instance, state } in std::mem::take(&mut self.runtime.reports) {
-                let shown = self.runtime.store.set_own(&instance, state);
-                told.push((instance.clone(), shown.phase));
-                self.uplink.put(WorkloadState::new(instance, shown));
+    fn reconcile(&mut self) {
+        loop {
+            let changes = self.runtime.reconcile();
+            if changes.is_empty() {
+                return;
             }
-            self.runtime.states_changed(
-                &told
-                    .iter()
-                    .map(|(instance, _)| instance.workload.clone())
-                    .collect(),
-            );
-            for (instance, phase) in told {
-                // It was started once more while it waits; without this it would be shown as
-                // running.
-                let waits = self
-                    .runtime
-                    .waits_to_stop(&instance)
-                    .filter(|_| phase.state() != "Stopping");
-                // The same instance may come back; without this it would be shown nowhere until
-                // then.
-                let comes_back = || {
-                    self.runtime
-                        .waits_to_start(&instance)
-                        .filter(|_| phase == Phase::Removed)
-                };
-                self.runtime.reports.extend(waits.or_else(comes_back));
+            let mut names = BTreeSet::new();
+            for change in changes {
+                names.insert(change.instance.workload.clone());
+                self.uplink.put(change);
             }
+            self.runtime.states_changed(&names);
             self.report_status();
         }
     }

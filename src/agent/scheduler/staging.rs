@@ -1,30 +1,27 @@
-//! What is to be prepared of each workload beside what runs: what waits, or what the server lets
-//! this agent stage for an update; what the server is sent of that; and what an earlier agent has
+//! What control loops prepare beside what runs: starts that wait, and what the server lets this
+//! agent stage for an update; what the server is sent of that; and what an earlier agent has
 //! prepared.
 //!
-//! Thread: `scheduler`; part of [`Workloads`]. The list of the server is complete each time. A
-//! lost connection changes nothing: each session has a list, which is empty when none has come
-//! before the hello.
+//! Thread: `scheduler`; part of [`Workloads`]. The list of the server is complete each time. A lost
+//! connection changes nothing: each session has a list, which is empty when none has come before
+//! the hello.
 
+use super::conditions::Gate;
 use super::workloads::{Existing, Record, Waits, Workloads};
-use crate::events::{Note, PreparationReport};
-use crate::scheduler::conditions::Gate;
 use crate::settings::unsupported_runtime;
-use crate::workload::mailbox::{Preparation, Surplus};
+use crate::workload::mailbox::{FoundContainer, Preparation, Purpose};
 use crate::workload::preparation::record::Record as PreparedRecord;
-use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
-use ankaios_model::guarded_update::CANNOT_BE_STAGED;
+use ankaios_model::execution_state::Phase;
 use ankaios_model::messages::{AddedWorkload, PreparedInstance};
-use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::names::Name;
 use ankaios_model::prepare_level::PrepareLevel;
-use ankaios_model::reason::Reason;
 use ankaios_platform::clock::Clock;
 use ankaios_platform::logging::log_source;
 use ankaios_runtime::probes::short_info;
 use ankaios_runtime::{ListedContainer, RuntimeConnector};
 use log::warn;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The files that engines copy into a container: with them it has the name servers, the host names
 /// and the time zone of the node.
@@ -35,17 +32,30 @@ pub(crate) const COPIED_FILES: [&str; 4] = [
     "/run/systemd/resolve/resolv.conf",
 ];
 
-/// For so long the old instance runs on after the new one could not be staged, so that the server
-/// can undo the update.
+/// How long the current instance still runs after the new one could not be staged, so that the
+/// server can roll the update back.
 const UNDONE_WITHIN: Duration = Duration::from_secs(60);
+
+/// States of engines in which a container was created and never started.
+const UNSTARTED_STATES: [&str; 3] = ["created", "configured", "initialized"];
 
 /// An instance that is staged.
 pub(super) struct Staged {
     added: AddedWorkload,
-    /// The conditions under which it may replace the old one.
-    pub(super) gate: Option<Gate>,
+    /// The conditions under which it may replace the current one.
+    pub(super) conditions: Option<Gate>,
     /// What the server was sent of it in this session.
-    told: Option<PreparedInstance>,
+    sent: Option<PreparedInstance>,
+}
+
+/// How far the staging is that the end of the current instance waits for.
+pub(super) enum StagingBeforeStop {
+    UnderWay,
+    /// It has failed for good. Until then the server can roll the update back.
+    Failed {
+        reason: String,
+        until: Instant,
+    },
 }
 
 /// How far the block `update` wants the instance to be prepared.
@@ -55,18 +65,6 @@ fn stage_of(added: &AddedWorkload) -> PrepareLevel {
         .usable_lifecycle()
         .and_then(|lifecycle| lifecycle.update.as_ref());
     block.map_or(PrepareLevel::None, |block| block.stage)
-}
-
-pub(super) fn surplus_of(
-    runtime: &Name,
-    ListedContainer { instance, id, .. }: &ListedContainer,
-) -> Surplus {
-    Surplus {
-        runtime: runtime.clone(),
-        instance: instance.clone(),
-        id: id.clone(),
-        is_unused: false,
-    }
 }
 
 /// Whether the record of an earlier agent says that it has prepared this container, or was about
@@ -79,46 +77,56 @@ pub(super) fn is_prepared(connector: &dyn RuntimeConnector, container: &ListedCo
         .is_some_and(|record| record.may_be_of(&container.id))
 }
 
+/// Whether a container was created and never started, as its engine says.
+fn was_never_started(container: &ListedContainer) -> bool {
+    let text = &container.state.additional_info;
+    let mut states = UNSTARTED_STATES.iter();
+    container.state.phase == Phase::PendingStarting
+        && states.any(|state| state.eq_ignore_ascii_case(text))
+}
+
 impl<C: Clock> Workloads<C> {
     // ------------------------------------------------------ what the server stages
 
-    /// These are all instances to be staged from now on.
+    /// These are all instances to stage.
     // [impl->swdd~agent-stages-updates~1]
     pub(crate) fn stage(&mut self, mut list: BTreeMap<Name, AddedWorkload>) {
         self.has_stage_list = true;
         for (name, record) in &mut self.records {
-            if record
-                .staged
-                .take_if(|staged| list.get(name) != Some(&staged.added))
-                .is_some()
-            {
-                self.touched.insert(name.clone());
-            } else if record.staged.is_some() {
+            let Some(staged) = &record.staged else {
+                continue;
+            };
+            if list.get(name) == Some(&staged.added) {
                 list.remove(name); // It stays as it is.
+            } else {
+                record.staged = None;
+                self.dirty.insert(name.clone());
             }
         }
         for (name, added) in list {
-            let gate = self.gate(&added, true);
+            let conditions = self.evaluate(&added, true);
             self.records.entry(name.clone()).or_default().staged = Some(Staged {
                 added,
-                gate,
-                told: None,
+                conditions,
+                sent: None,
             });
-            self.touched.insert(name);
+            self.dirty.insert(name);
         }
     }
 
     /// The server sends a hello, by which it forgets what was reported. Without a list before it
-    /// nothing is to be staged any more.
+    /// nothing is staged any more.
     pub(super) fn session_begins(&mut self) {
         if !self.has_stage_list {
             self.stage(BTreeMap::new());
         }
-        (self.has_stage_list, self.awaits_listings) = (false, true);
-        self.records
-            .values_mut()
-            .filter_map(|record| record.staged.as_mut())
-            .for_each(|staged| staged.told = None);
+        self.has_stage_list = false;
+        self.awaits_listings = true;
+        for record in self.records.values_mut() {
+            if let Some(staged) = &mut record.staged {
+                staged.sent = None;
+            }
+        }
     }
 
     /// The connection is lost: the list that comes next belongs to another session. Nothing else
@@ -127,51 +135,37 @@ impl<C: Clock> Workloads<C> {
         self.has_stage_list = false;
     }
 
-    /// What is to be reported of what is staged.
-    pub(crate) fn staging_reports(&mut self) -> Vec<PreparedInstance> {
+    /// Takes what the server was not sent yet of what is staged.
+    pub(crate) fn take_staging_reports(&mut self) -> Vec<PreparedInstance> {
+        let mut news = Vec::new();
         if self.awaits_listings {
-            return Vec::new();
+            return news;
         }
-        let news = self.records.values().filter_map(|record| {
-            let staged = record.staged.as_ref()?;
-            Some(self.progress(record, &staged.added))
-                .filter(|now| staged.told.as_ref() != Some(now))
-        });
-        let news: Vec<PreparedInstance> = news.collect();
-        for now in &news {
-            let name = &now.instance.workload;
-            if let PreparedInstance {
-                reason: Some(reason),
-                tries,
-                is_final,
-                ..
-            } = now
-            {
-                let end = if *is_final {
-                    "given up"
-                } else {
-                    "trying again"
-                };
-                let _source = log_source(name.clone());
-                warn!(
-                    "The update of workload '{name}' cannot be staged, try {tries}, {end}: '{reason}'"
-                );
+        for record in self.records.values() {
+            let Some(staged) = &record.staged else {
+                continue;
+            };
+            let now = self.progress(record, &staged.added);
+            if staged.sent.as_ref() != Some(&now) {
+                news.push(now);
             }
-            let staged = self
-                .records
-                .get_mut(name)
-                .and_then(|record| record.staged.as_mut());
-            staged
-                .into_iter()
-                .for_each(|staged| staged.told = Some(now.clone()));
+        }
+        for now in &news {
+            log_failed_staging(now);
+            if let Some(record) = self.records.get_mut(&now.instance.workload)
+                && let Some(staged) = &mut record.staged
+            {
+                staged.sent = Some(now.clone());
+            }
         }
         news
     }
 
     /// How far an instance that is staged is.
-    fn progress(&self, record: &Record, added: &AddedWorkload) -> PreparedInstance {
+    fn progress(&self, record: &Record<C>, added: &AddedWorkload) -> PreparedInstance {
         let (target, stage) = (self.staged_level(record, added), stage_of(added));
-        let report = record.report(added);
+        let control_loop = record.control_loop.as_ref();
+        let report = control_loop.and_then(|control_loop| control_loop.report(added));
         // What runs or waits as it is needs nothing as long as it does.
         let is_there = record.carries_out(added) || target == Some(PrepareLevel::None);
         let level = match report
@@ -189,7 +183,7 @@ impl<C: Clock> Workloads<C> {
             (failure, is_final) = (Some((reason, 0)), true);
         }
         let unmet = record
-            .staged_gate()
+            .staged_conditions()
             .and_then(Gate::staged_unmet)
             .filter(|_| level.is_some() || is_final);
         let unmet = unmet.map(|unmet| short_info(unmet.to_owned()));
@@ -205,26 +199,14 @@ impl<C: Clock> Workloads<C> {
         }
     }
 
-    /// Whether this instance is wanted, staged or there.
-    pub(crate) fn keeps(&self, instance: &InstanceName) -> bool {
-        self.has(instance)
-            || self
-                .staged_of(&instance.workload)
-                .is_some_and(|staged| staged.instance == *instance)
-    }
-
-    fn staged_of(&self, name: &Name) -> Option<&AddedWorkload> {
-        self.records.get(name).and_then(Record::staged)
-    }
-
-    /// How far a staged instance is to be prepared; `None` while that is not known.
-    fn staged_level(&self, record: &Record, added: &AddedWorkload) -> Option<PrepareLevel> {
-        let gate = record.staged_gate();
-        if gate.is_some_and(Gate::is_inactive) {
+    /// How far to prepare a staged instance; `None` while that is not known.
+    fn staged_level(&self, record: &Record<C>, added: &AddedWorkload) -> Option<PrepareLevel> {
+        let conditions = record.staged_conditions();
+        if conditions.is_some_and(Gate::is_inactive) {
             return Some(PrepareLevel::None); // It will not be created.
         }
         // A create would fail without the paths of a precondition.
-        let most = if gate.is_none_or(Gate::may_run) {
+        let most = if conditions.is_none_or(Gate::may_run) {
             PrepareLevel::Init
         } else {
             PrepareLevel::Image
@@ -234,229 +216,171 @@ impl<C: Clock> Workloads<C> {
 
     // ----------------------------------------------- what is staged before a stop
 
-    /// Whether the old instance runs on until the new one is staged. It is already when the server
-    /// has let this agent stage it; an agent that was away then does it now.
-    // [impl->swdd~agent-stages-updates~1]
-    pub(super) fn is_to_be_staged(&self, name: &Name) -> bool {
-        let Some(record) = self
-            .records
-            .get(name)
-            .filter(|record| record.live().is_some())
-        else {
-            return false;
+    /// Notes, when the server has sent something about a workload, that its current instance runs
+    /// until the new one is staged.
+    pub(super) fn begin_staging_before_stop(&mut self, name: &Name) {
+        let Some(record) = self.records.get(name) else {
+            return;
         };
-        let new = record
-            .wanted
-            .as_ref()
-            .filter(|new| !record.runs(new) && !record.starts_again());
-        new.is_some_and(|new| {
-            stage_of(new) > PrepareLevel::None
-                && record
-                    .report(new)
-                    .is_none_or(|report| report.done.is_none() && !report.is_final)
-                && self.may_prepare(new)
-                && !record.gate.as_ref().is_some_and(Gate::is_inactive)
-        })
+        if record.is_requested && record.staging.is_none() && self.must_be_staged(record) {
+            let staging = Some(StagingBeforeStop::UnderWay);
+            if let Some(record) = self.records.get_mut(name) {
+                record.staging = staging;
+            }
+        }
     }
 
-    /// What follows from a report about what is to be staged before the old instance stops.
-    fn stages_before_stop(&mut self, report: &PreparationReport) {
-        let instance = &report.added.instance;
+    /// Whether the current instance runs until the new one is staged. It is staged already when the
+    /// server has let this agent stage it; an agent that was away then does it now.
+    // [impl->swdd~agent-stages-updates~1]
+    fn must_be_staged(&self, record: &Record<C>) -> bool {
+        let (Some(control_loop), Some(new)) = (&record.control_loop, &record.wanted) else {
+            return false;
+        };
+        if control_loop.current().is_none() || record.runs(new) || record.starts_again() {
+            return false;
+        }
+        if stage_of(new) == PrepareLevel::None || !self.may_prepare(new) {
+            return false;
+        }
+        if record.conditions.as_ref().is_some_and(Gate::is_inactive) {
+            return false;
+        }
+        match control_loop.report(new) {
+            Some(report) => report.done.is_none() && !report.is_final,
+            None => true,
+        }
+    }
+
+    /// Follows the staging that the end of the current instance waits for: it ends when the new
+    /// instance is staged, or some time after that has failed for good.
+    pub(super) fn follow_staging_before_stop(&mut self, name: &Name) {
+        let Some(record) = self.records.get_mut(name) else {
+            return;
+        };
+        let Some(StagingBeforeStop::UnderWay) = &record.staging else {
+            return;
+        };
         // What the server lets this agent stage may be yet another instance.
-        let wanted = self
-            .records
-            .get(&instance.workload)
-            .and_then(|record| record.wanted.as_ref());
-        let is_wanted = wanted == Some(&report.added);
-        let Some(until) = self
-            .unstaged
-            .get_mut(&instance.workload)
-            .filter(|_| is_wanted)
-        else {
+        let (Some(control_loop), Some(wanted)) = (&record.control_loop, &record.wanted) else {
+            return;
+        };
+        let Some(report) = control_loop.report(wanted) else {
             return;
         };
         if report.done.is_some() {
-            self.unstaged.remove(&instance.workload);
-            return self.decide(&instance.workload, false);
-        }
-        if !report.is_final || until.is_some() {
+            record.staging = None;
             return;
         }
-        *until = Some(self.context.clock.now() + UNDONE_WITHIN);
-        let reason = report
-            .failure
-            .as_ref()
-            .map(|(reason, _)| reason.as_str())
-            .unwrap_or_default();
-        let state = ExecutionState::with_info(
-            Phase::PendingStartingFailed,
-            format!("{CANNOT_BE_STAGED}{reason}"),
-        )
-        .because(Reason::CannotBeStaged);
-        self.reports
-            .push_back(WorkloadState::new(instance.clone(), state));
+        if !report.is_final {
+            return;
+        }
+        let until = self.context.clock.now() + UNDONE_WITHIN;
+        let reason = match &report.failure {
+            Some((reason, _)) => reason.clone(),
+            None => String::new(),
+        };
+        record.staging = Some(StagingBeforeStop::Failed { reason, until });
+        self.evaluate_until(until);
     }
 
-    /// Lets old instances stop whose new ones could not be staged, which nobody has taken back.
-    pub(super) fn release_unstaged(&mut self) {
-        let now = self.context.clock.now();
-        let due: Vec<Name> = self
-            .unstaged
-            .extract_if(.., |_, until| until.is_some_and(|until| until <= now))
-            .map(|(name, _)| name)
-            .collect();
-        for name in &due {
+    /// Lets current instances stop whose new ones could not be staged, and which the server has not
+    /// rolled back. Returns when to call this again for the others.
+    pub(super) fn end_staging_before_stop(&mut self, now: Instant) -> Vec<Instant> {
+        let mut due = Vec::new();
+        for (name, record) in &mut self.records {
+            let Some(StagingBeforeStop::Failed { until, .. }) = &record.staging else {
+                continue;
+            };
+            if now < *until {
+                due.push(*until);
+                continue;
+            }
             let _source = log_source(name.clone());
             warn!("Replacing workload '{name}' although its new instance cannot be prepared.");
+            record.staging = None;
+            self.dirty.insert(name.clone());
         }
-        self.decide_all(&due);
+        due
     }
 
     // -------------------------------------------------------- orders to the loops
 
-    /// Orders what is to be prepared of the workloads that were touched since the last call, and
-    /// forgets those of which there is nothing any more.
-    pub(crate) fn prepare(&mut self) {
-        self.touched.extend(self.found.keys().cloned());
-        while let Some(name) = self.touched.pop_first() {
-            if self.records.get(&name).is_some_and(Record::is_empty) {
-                self.records.remove(&name);
-            }
-            // A container of the same instance may turn out to go on.
-            let is_staged = self.staged_of(&name).is_some();
-            if self.awaits_listings && is_staged || self.may_be_elsewhere(&name) {
-                continue;
-            }
-            let wanted = self.preparation_of(&name);
-            if wanted.is_none() {
-                self.note(&name, Note::default());
-            }
-            let found = self.found.remove(&name);
-            let object = match wanted
-                .as_ref()
-                .map(|wanted| &wanted.added)
-                .or(found.as_ref().map(|(added, _)| added))
-            {
-                Some(AddedWorkload { instance, workload }) => {
-                    self.object_for(instance, &workload.runtime)
-                }
-                None => self.object(&name),
-            };
-            if let Some(object) =
-                object.filter(|object| object.preparation != wanted || found.is_some())
-            {
-                object.wishes.prepare(wanted.clone(), found);
-                (object.preparation, object.prepared) = (wanted, None);
-            }
-        }
-    }
-
-    /// A control loop reports how far it has prepared something.
-    pub(crate) fn prepared(&mut self, report: PreparationReport) {
-        let name = report.added.instance.workload.clone();
-        // What is staged is shown by the server.
-        let shows = |record: &Record| {
-            record
-                .staged()
-                .is_none_or(|staged| record.carries_out(staged))
-        };
-        let is_shown = self.records.get(&name).is_some_and(shows);
-        let note = if is_shown {
-            report.note.clone()
-        } else {
-            Note::default()
-        };
-        let Some(object) = self.object(&name) else {
-            return;
-        };
-        if object
-            .preparation
-            .as_ref()
-            .is_some_and(|wanted| wanted.added == report.added)
-        {
-            object.prepared = Some(report.clone());
-            self.note(&name, note);
-            self.stages_before_stop(&report);
-        }
-    }
-
-    /// Shows this while the workload waits.
-    fn note(&mut self, name: &Name, note: Note) {
-        if let Some(record) = self.records.get_mut(name) {
-            record.note = note;
-            self.reports.extend(record.renewed(&self.store));
-        }
-    }
-
     /// Each workload that waits, or is staged, may be prepared differently now.
-    pub(crate) fn touch_waiting(&mut self) {
-        let waits = |record: &Record| record.waits != Waits::No || record.staged.is_some();
-        self.touched.extend(
-            self.records
-                .iter()
-                .filter(|(_, record)| waits(record))
-                .map(|(name, _)| name.clone()),
-        );
+    pub(crate) fn reconcile_waiting(&mut self) {
+        for (name, record) in &self.records {
+            if record.waits != Waits::No || record.staged.is_some() || !record.found.is_empty() {
+                self.dirty.insert(name.clone());
+            }
+        }
     }
 
-    /// What is to be prepared of a workload, if it is staged, or waits and may be.
-    fn preparation_of(&self, name: &Name) -> Option<Preparation> {
-        let tries = || Some(self.context.retry_limit.unwrap_or(u32::MAX));
+    /// What its control loop must prepare of a workload.
+    pub(super) fn next_of(&self, name: &Name) -> Option<Preparation> {
         let record = self.records.get(name)?;
-        let staged = record.staged().filter(|added| !record.carries_out(added));
-        let (added, level, retry_limit) = if let Some(added) = staged {
-            (added, self.staged_level(record, added)?, tries())
-        } else {
-            let added = record.waiting()?;
-            let gate = record.gate.as_ref();
-            if gate.is_some_and(Gate::is_inactive) || !self.may_prepare(added) {
-                return None;
-            }
-            // What was staged for an update that is carried out now, and waits for others, is kept.
-            let before = record
-                .object
-                .as_ref()
-                .and_then(|object| object.preparation.as_ref());
-            let before = before
-                .filter(|before| before.added == *added)
-                .map(|before| before.level);
-            let is_unstaged = self.unstaged.contains_key(name);
-            let stage = if is_unstaged {
-                stage_of(added)
-            } else {
-                PrepareLevel::None
-            };
-            let level = self
-                .requested(added)
-                .max(before.unwrap_or_default())
-                .max(stage);
-            // A create would fail without the paths of a precondition, and an `init` would pin
-            // mounts.
-            let may_run = gate.and_then(Gate::reason).is_none();
-            let level = if may_run {
-                level
-            } else {
-                level.min(PrepareLevel::Image)
-            };
-            (added, level, is_unstaged.then(tries).flatten())
+        // A container of the same instance may turn out to be there.
+        let is_unknown = self.awaits_listings && record.staged.is_some();
+        if is_unknown || self.may_be_elsewhere(record) {
+            return record.control_loop.as_ref()?.target.next.clone();
+        }
+        let next = match record.staged() {
+            Some(staged) if !record.carries_out(staged) => self.staged_next(record, staged)?,
+            _ => self.waiting_next(record)?,
         };
-        (level > PrepareLevel::None).then(|| Preparation {
+        (next.level > PrepareLevel::None).then_some(next)
+    }
+
+    fn staged_next(&self, record: &Record<C>, staged: &AddedWorkload) -> Option<Preparation> {
+        Some(Preparation {
+            added: staged.clone(),
+            level: self.staged_level(record, staged)?,
+            retry_limit: Some(self.stage_tries()),
+        })
+    }
+
+    fn waiting_next(&self, record: &Record<C>) -> Option<Preparation> {
+        let added = record.waiting()?;
+        let conditions = record.conditions.as_ref();
+        if conditions.is_some_and(Gate::is_inactive) || !self.may_prepare(added) {
+            return None;
+        }
+        let mut level = self.requested(added);
+        // What was staged for an update that is switched now, and waits for others, is kept.
+        if let Some(control_loop) = &record.control_loop
+            && let Some(before) = &control_loop.target.next
+            && before.added == *added
+        {
+            level = level.max(before.level);
+        }
+        let mut retry_limit = None;
+        if record.staging.is_some() {
+            level = level.max(stage_of(added));
+            retry_limit = Some(self.stage_tries());
+        }
+        // A create would fail without the paths of a precondition, and an `init` would pin mounts.
+        if conditions.and_then(Gate::reason).is_some() {
+            level = level.min(PrepareLevel::Image);
+        }
+        Some(Preparation {
             added: added.clone(),
             level,
             retry_limit,
         })
     }
 
+    /// How often the staging of an instance is retried.
+    fn stage_tries(&self) -> u32 {
+        self.context.retry_limit.unwrap_or(u32::MAX)
+    }
+
     /// Whether nothing of the workload is known, and an engine may have a container of it.
-    fn may_be_elsewhere(&self, name: &Name) -> bool {
-        let unknown = self
-            .records
-            .get(name)
-            .filter(|record| record.object.is_none() && !self.found.contains_key(name));
-        let mut wanted = unknown
-            .into_iter()
-            .flat_map(|record| record.staged().into_iter().chain(record.waiting()));
-        wanted.any(|added| self.listings.hold_up(&added.workload.runtime).is_some())
+    fn may_be_elsewhere(&self, record: &Record<C>) -> bool {
+        if record.control_loop.is_some() || !record.adopt.is_empty() {
+            return false;
+        }
+        let is_unlisted =
+            |added: &AddedWorkload| self.listings.hold_up(&added.workload.runtime).is_some();
+        record.staged().is_some_and(is_unlisted) || record.waiting().is_some_and(is_unlisted)
     }
 
     /// Whether the engine is there and has said what an earlier agent has left.
@@ -465,7 +389,7 @@ impl<C: Clock> Workloads<C> {
         self.context.engines.contains_key(runtime) && !self.listings.is_missing(runtime)
     }
 
-    /// How far the workload is to be prepared as it says, or as the setting says.
+    /// How far to prepare the workload as it says, or as the setting says.
     fn requested(&self, added: &AddedWorkload) -> PrepareLevel {
         match &added.workload.config().lifecycle {
             Ok(block) => block
@@ -478,89 +402,106 @@ impl<C: Clock> Workloads<C> {
 
     // ------------------------------------------------- what an earlier agent prepared
 
-    /// Takes those of the containers that an earlier agent has prepared: what is staged, or wanted
-    /// as it is, waits for its start, the others are returned to be removed. The rest stays.
+    /// Takes those of the containers that an earlier agent has prepared. What is staged, or wanted as
+    /// it is, waits for its start; the others are removed. The rest stays in the list.
     pub(super) fn take_prepared(
-        &mut self,
+        &self,
         name: &Name,
         wanted: Option<&AddedWorkload>,
         candidates: &mut Vec<Existing>,
-    ) -> Vec<Surplus> {
+    ) -> Vec<FoundContainer> {
+        let mut prepared = Vec::new();
+        let mut others = Vec::new();
+        for existing in candidates.drain(..) {
+            match self.purpose_of_unstarted(name, wanted, &existing) {
+                Some(purpose) => prepared.push(found_container(&existing, purpose)),
+                None => others.push(existing),
+            }
+        }
+        *candidates = others;
+        prepared
+    }
+
+    /// What becomes of a container that an earlier agent has prepared; `None` for other ones.
+    fn purpose_of_unstarted(
+        &self,
+        name: &Name,
+        wanted: Option<&AddedWorkload>,
+        (runtime, container): &Existing,
+    ) -> Option<Purpose> {
+        let record = self.records.get(name)?;
+        let connector = self.context.connector(runtime)?;
+        if !was_never_started(container) {
+            return None;
+        }
+        let instance = &container.instance;
         // Nothing is created of an instance that runs in another form.
-        let runs = self
-            .records
-            .get(name)
-            .and_then(|record| record.object.as_ref())
-            .map(|object| &object.instance);
-        let staged = self
-            .staged_of(name)
-            .filter(|staged| runs != Some(&staged.instance))
-            .cloned();
-        let mut unused = Vec::new();
-        candidates.retain(|(runtime, container)| {
-            let waits = ["created", "configured", "initialized"];
-            let (state, instance) = (&container.state, &container.instance);
-            let is_waiting = waits
-                .iter()
-                .any(|text| text.eq_ignore_ascii_case(&state.additional_info));
-            let connector = self.context.connector(runtime);
-            let Some(connector) =
-                connector.filter(|_| state.phase == Phase::PendingStarting && is_waiting)
-            else {
-                return true;
-            };
-            let staged = staged
-                .as_ref()
-                .filter(|staged| staged.instance == *instance);
-            let Some(added) = staged.or(wanted) else {
-                return true;
-            };
-            let text = connector.prepared_record(instance);
-            let is_wanted = *instance == added.instance && *runtime == added.workload.runtime;
-            let is_initialised = state.additional_info.eq_ignore_ascii_case("initialized");
-            if text.is_none() && !(is_wanted && self.requested(added) > PrepareLevel::None) {
-                return true; // A start of an earlier agent was cut short.
+        let is_staged = |staged: &&AddedWorkload| {
+            staged.instance == *instance && record.current() != Some(instance)
+        };
+        let added = record.staged().filter(is_staged).or(wanted)?;
+        let text = connector.prepared_record(instance);
+        let is_wanted = *instance == added.instance && *runtime == added.workload.runtime;
+        if text.is_none() && !(is_wanted && self.requested(added) > PrepareLevel::None) {
+            return None; // A start of an earlier agent was cut short.
+        }
+        let record = text.as_deref().and_then(PreparedRecord::read);
+        let Some(record) = record.filter(|record| is_wanted && record.may_be_of(&container.id))
+        else {
+            return Some(Purpose::RemoveUnused);
+        };
+        let calls = &self.context.calls;
+        let is_initialised = container
+            .state
+            .additional_info
+            .eq_ignore_ascii_case("initialized");
+        match record.container(added, &calls.folder, &*connector, &calls.boot) {
+            Some(kept) if (kept.level == PrepareLevel::Init) == is_initialised => {
+                Some(Purpose::Start(added.clone(), kept))
             }
-            let calls = &self.context.calls;
-            let record = text.as_deref().and_then(PreparedRecord::read);
-            let kept = record.filter(|record| is_wanted && record.may_be_of(&container.id));
-            let kept = kept.and_then(|record| {
-                record.container(added, &calls.folder, &*connector, &calls.boot)
-            });
-            match kept.filter(|kept| (kept.level == PrepareLevel::Init) == is_initialised) {
-                Some(kept) => _ = self.found.insert(name.clone(), (added.clone(), kept)),
-                None => unused.push(Surplus {
-                    is_unused: true,
-                    ..surplus_of(runtime, container)
-                }),
-            }
-            false
-        });
-        unused
+            _ => Some(Purpose::RemoveUnused),
+        }
     }
 }
 
-impl Record {
-    fn staged(&self) -> Option<&AddedWorkload> {
+/// A container that was listed, with what becomes of it.
+pub(super) fn found_container((runtime, container): &Existing, purpose: Purpose) -> FoundContainer {
+    FoundContainer {
+        runtime: runtime.clone(),
+        instance: container.instance.clone(),
+        id: container.id.clone(),
+        purpose,
+    }
+}
+
+/// Logs why an instance cannot be staged, if it cannot.
+fn log_failed_staging(report: &PreparedInstance) {
+    let Some(reason) = &report.reason else {
+        return;
+    };
+    let name = &report.instance.workload;
+    let tries = report.tries;
+    let end = if report.is_final {
+        "given up"
+    } else {
+        "trying again"
+    };
+    let _source = log_source(name.clone());
+    warn!("The update of workload '{name}' cannot be staged, try {tries}, {end}: '{reason}'");
+}
+
+impl<C: Clock> Record<C> {
+    pub(super) fn staged(&self) -> Option<&AddedWorkload> {
         self.staged.as_ref().map(|staged| &staged.added)
     }
 
     /// Whether this is wanted already, exactly as it is.
-    fn carries_out(&self, added: &AddedWorkload) -> bool {
+    pub(super) fn carries_out(&self, added: &AddedWorkload) -> bool {
         self.waiting() == Some(added) || self.runs(added)
     }
 
-    pub(super) fn staged_gate(&self) -> Option<&Gate> {
-        self.staged.as_ref()?.gate.as_ref()
-    }
-
-    /// How far its control loop has prepared this.
-    fn report(&self, added: &AddedWorkload) -> Option<&PreparationReport> {
-        self.object
-            .as_ref()?
-            .prepared
-            .as_ref()
-            .filter(|report| report.added == *added)
+    pub(super) fn staged_conditions(&self) -> Option<&Gate> {
+        self.staged.as_ref()?.conditions.as_ref()
     }
 }
 

@@ -1,4 +1,4 @@
-//! The states of all workloads: our own with hysteresis, those of other agents as the server
+//! The states of all workloads: our own as others must see them, those of other agents as the server
 //! reports them.
 //!
 //! Thread: `scheduler`, which owns it.
@@ -19,8 +19,6 @@ pub(crate) struct WorkloadStateStore {
 #[derive(Debug)]
 struct Entry {
     state: ExecutionState,
-    /// The state of the container while a requested stop hides it.
-    hidden: Option<ExecutionState>,
     /// Of another agent, from before the connection was lost.
     stale: bool,
 }
@@ -34,41 +32,37 @@ impl WorkloadStateStore {
         }
     }
 
-    /// Stores a state of an own instance; returns the one to show: while a stop is under way, the
-    /// state of the container changes nothing.
-    // [impl->swdd~agent-manager-hysteresis_on-workload-states-of-its-workloads~1]
-    // [impl->swdd~agent-stores-workload-states-of-its-workloads~1]
-    pub(crate) fn set_own(
-        &mut self,
-        instance: &InstanceName,
-        incoming: ExecutionState,
-    ) -> ExecutionState {
-        let Some(entry) = self.entries.get_mut(instance) else {
-            self.set(instance.clone(), incoming.clone());
-            return incoming;
-        };
-        let shown = entry.state.transition(incoming.clone());
-        let hidden = if shown != incoming {
-            Some(incoming)
-        } else if shown.phase == Phase::StoppingWaitingToStop {
-            entry.hidden.take().or_else(|| Some(entry.state.clone()))
-        } else {
-            None
-        };
-        if shown.phase == Phase::Removed {
-            self.entries.remove(instance);
-        } else {
-            (entry.state, entry.hidden) = (shown.clone(), hidden);
+    /// The states of the own instances of a workload.
+    pub(crate) fn own_of(&self, workload: &Name) -> BTreeMap<InstanceName, ExecutionState> {
+        let mut own = BTreeMap::new();
+        for (instance, entry) in of_workload(&self.entries, workload) {
+            if instance.agent == self.agent {
+                own.insert(instance.clone(), entry.state.clone());
+            }
         }
-        shown
+        own
     }
 
-    /// The workload need not stop any more: returns the state of its container. `None` when it was
-    /// not to stop.
-    pub(crate) fn cancel_stop(&mut self, instance: &InstanceName) -> Option<ExecutionState> {
-        let entry = self.entries.get_mut(instance)?;
-        entry.state = entry.hidden.take()?;
-        Some(entry.state.clone())
+    /// Stores the states of all own instances of a workload.
+    // [impl->swdd~agent-stores-workload-states-of-its-workloads~1]
+    pub(crate) fn replace_own(
+        &mut self,
+        workload: &Name,
+        states: BTreeMap<InstanceName, ExecutionState>,
+    ) {
+        for instance in self.own_of(workload).keys() {
+            if !states.contains_key(instance) {
+                self.entries.remove(instance);
+            }
+        }
+        for (instance, state) in states {
+            self.set(instance, state);
+        }
+    }
+
+    /// An own instance has ended.
+    pub(crate) fn forget_own(&mut self, instance: &InstanceName) {
+        self.entries.remove(instance);
     }
 
     /// Stores a state of an instance on another agent; one of our own is ignored. Of its text only
@@ -181,7 +175,6 @@ impl WorkloadStateStore {
                 instance,
                 Entry {
                     state,
-                    hidden: None,
                     stale: false,
                 },
             );
@@ -217,53 +210,22 @@ mod tests {
         WorkloadState::new(instance(workload, "B"), plain(phase))
     }
 
-    // [utest->swdd~agent-manager-hysteresis_on-workload-states-of-its-workloads~1]
     // [utest->swdd~agent-stores-workload-states-of-its-workloads~1]
     #[test]
-    fn a_requested_stop_hides_what_the_runtime_says_until_it_is_done() {
-        let own = instance("w", "A");
-        for stop in [
-            Phase::StoppingRequestedAtRuntime,
-            Phase::StoppingWaitingToStop,
-        ] {
-            let mut store = WorkloadStateStore::new("A".into());
-            for (incoming, shown) in [
-                (Phase::Running, Phase::Running),
-                (stop, stop),
-                (Phase::Running, stop),
-                (Phase::FailedLost, stop),
-                (Phase::StoppingDeleteFailed, Phase::StoppingDeleteFailed),
-                (Phase::Running, Phase::Running),
-                (Phase::Removed, Phase::Removed),
-            ] {
-                assert_eq!(
-                    store.set_own(&own, plain(incoming)),
-                    plain(shown),
-                    "{incoming}"
-                );
-            }
-            assert_eq!(store.get(&own), None);
+    fn the_own_states_of_a_workload_are_replaced_together() {
+        let mut store = WorkloadStateStore::new("A".into());
+        let states = |names: &[&str]| {
+            let state = |id: &&str| (InstanceName::with_id("w", id, "A"), plain(Phase::Running));
+            names.iter().map(state).collect::<BTreeMap<_, _>>()
+        };
+        store.set_foreign(foreign("w", Phase::Running));
+        store.replace_own(&"other".into(), BTreeMap::new());
+        for ids in [&["1", "2"] as &[&str], &["2", "3"], &[]] {
+            store.replace_own(&"w".into(), states(ids));
+            assert_eq!(store.own_of(&"w".into()), states(ids));
+            assert_eq!(store.own().len(), ids.len());
         }
-    }
-
-    #[test]
-    fn a_cancelled_stop_shows_what_the_runtime_said_last() {
-        let own = instance("w", "A");
-        for (said_meanwhile, shown) in [
-            (None, Phase::Running),
-            (Some(Phase::Succeeded), Phase::Succeeded),
-        ] {
-            let mut store = WorkloadStateStore::new("A".into());
-            store.set_own(&own, plain(Phase::Running));
-            store.set_own(&own, plain(Phase::StoppingWaitingToStop));
-            store.set_own(&own, plain(Phase::StoppingWaitingToStop));
-            if let Some(phase) = said_meanwhile {
-                store.set_own(&own, plain(phase));
-            }
-            assert_eq!(store.cancel_stop(&own), Some(plain(shown)));
-            assert_eq!(store.cancel_stop(&own), None);
-            assert_eq!(store.own(), [WorkloadState::new(own.clone(), plain(shown))]);
-        }
+        assert_eq!(store.iter().count(), 1, "the foreign one stays");
     }
 
     // [utest->swdd~agent-manager-stores-all-workload-states~1]
@@ -308,20 +270,20 @@ mod tests {
                 held.fulfils_delete(condition),
                 state.fulfils_delete(condition)
             );
-            store.set_own(&instance("w", "A"), state.clone());
+            store.set(instance("w", "A"), state.clone());
             assert_eq!(
                 store.get(&instance("w", "A")),
                 Some(&state),
                 "our own keep their texts"
             );
-            store.set_own(&instance("w", "A"), plain(Phase::Removed));
+            store.set(instance("w", "A"), plain(Phase::Removed));
         }
     }
 
     #[test]
     fn what_the_server_does_not_repeat_after_a_reconnect_is_dropped() {
         let mut store = WorkloadStateStore::new("A".into());
-        store.set_own(&instance("own", "A"), plain(Phase::Running));
+        store.set(instance("own", "A"), plain(Phase::Running));
         store.set_foreign(foreign("gone", Phase::Running));
         store.set_foreign(foreign("still", Phase::Running));
         assert!(store.drop_stale().is_empty());
@@ -367,7 +329,7 @@ mod tests {
             let mut store = WorkloadStateStore::new("A".into());
             for (agent, phase) in &states {
                 if *agent == "A" {
-                    store.set_own(&instance("d", agent), plain(*phase));
+                    store.set(instance("d", agent), plain(*phase));
                 } else {
                     store.set_foreign(WorkloadState::new(instance("d", agent), plain(*phase)));
                 }

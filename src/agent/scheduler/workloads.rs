@@ -1,35 +1,35 @@
-//! Keeps one record of each workload, what the server wants of it and what it has, and turns that
-//! into wishes for its control loop as soon as other workloads let it.
+//! Keeps one record of each workload, what the server wants of it and what its control loop reports,
+//! compares the two, and sets the target of the control loop as soon as other workloads let it.
 //!
 //! Thread: `scheduler`, which owns it.
-//! Owns: the records, the engines. Takes: plans of the server, listings, states. Gives: wishes to
+//! Owns: the records, the engines. Takes: plans of the server, listings, statuses. Gives: targets to
 //! `wl:<name>` (never waits), states to report.
 
+use super::conditions::{Gate, NodeFacts};
 use super::listings::Listings;
-use super::staging::Staged;
+use super::staging::{Staged, StagingBeforeStop};
 use super::states::WorkloadStateStore;
 use crate::control_interface;
 use crate::events::{Note, PreparationReport};
 use crate::log_stream::LogAvailability;
-use crate::scheduler::conditions::{Gate, NodeFacts};
-use crate::workload::mailbox::{Preparation, StartProgress, Wish, WishSender, wish_slot};
-use crate::workload::preparation::record::PreparedContainer;
-use crate::workload::{Held, LoopContext, WorkloadControlLoop};
+use crate::workload::mailbox::{FoundContainer, MailboxHandle, Preparation, Run, Target, mailbox};
+use crate::workload::status::{StartProgress, Status};
+use crate::workload::{LoopContext, WorkloadControlLoop};
 use ankaios_model::execution_state::{ExecutionState, PARTS_SEPARATOR, Phase, WorkloadState};
+use ankaios_model::guarded_update::CANNOT_BE_STAGED;
 use ankaios_model::messages::{AddedWorkload, DeletedWorkload};
 use ankaios_model::names::{InstanceName, Name};
 use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_model::reason::{self, PREPARE_PREFIX, Reason};
-use ankaios_model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
+use ankaios_model::workload::{AddCondition, DeleteCondition, RestartPolicy};
 use ankaios_platform::clock::Clock;
 use ankaios_platform::logging::log_source;
 use ankaios_platform::threads;
 use ankaios_runtime::ListedContainer;
 use ankaios_runtime::limits::STACK_WORKLOAD;
 use log::{error, info, warn};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often preconditions are evaluated.
@@ -61,84 +61,207 @@ pub(crate) fn on_threads<C: Clock>() -> StartLoop<C> {
     })
 }
 
-/// All about one workload.
-#[derive(Default)]
-pub(super) struct Record {
+/// What the scheduler keeps of one workload.
+pub(super) struct Record<C: Clock> {
+    /// What the server wants of it.
     pub(super) wanted: Option<AddedWorkload>,
-    /// What others must have reached before what there is may go.
+    /// The server has sent something about it that was not reconciled yet.
+    pub(super) is_requested: bool,
+    /// Instances of which the server may expect a state, since it has sent something about them.
+    pub(super) must_show: BTreeSet<InstanceName>,
+    /// Instances that the server has deleted and whose ends it was not sent yet.
+    pub(super) deleted: BTreeSet<InstanceName>,
+    /// What others must have reached before the current instance may stop.
     pub(super) stop_after: BTreeMap<String, DeleteCondition>,
     pub(super) waits: Waits,
-    /// Why it may not run whatever its dependencies do.
-    pub(super) held_back: Option<Note>,
-    /// Why it may not be started yet whatever its dependencies do.
+    /// Why it is blocked whatever its dependencies do.
+    pub(super) blocked: Option<Note>,
+    /// Why it cannot be started yet: an engine has not listed its containers.
     pub(super) unlisted: Option<Note>,
-    /// The dependencies of what is wanted that were not met when it was decided last.
+    /// The dependencies that were not met when it was reconciled last.
     pub(super) unmet: BTreeMap<String, AddCondition>,
     /// The conditions of what is wanted.
-    pub(super) gate: Option<Gate>,
+    pub(super) conditions: Option<Gate>,
+    /// The current instance does not stop before the new one is staged.
+    pub(super) staging: Option<StagingBeforeStop>,
     /// What the server lets this agent stage for an update.
     pub(super) staged: Option<Staged>,
-    /// How far it is prepared, as it is shown while it waits.
-    pub(super) note: Note,
-    pub(super) object: Option<WorkloadObject>,
+    /// Containers that engines have listed, of which it is not decided what becomes of them.
+    pub(super) found: Vec<Existing>,
+    /// Containers that the control loop gets with its next target.
+    pub(super) adopt: Vec<FoundContainer>,
+    pub(super) control_loop: Option<ControlLoop<C>>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waits {
     #[default]
     No,
-    /// What there is runs on until others let it stop, or until its successor is staged.
+    /// The current instance runs until others let it stop, or until its successor is staged.
     ToStop,
-    /// Nothing is wanted of its control loop.
+    /// Nothing may be started yet.
     ToStart,
 }
 
-/// A control loop and its last wish.
+/// A control loop: its newest target, and its newest status.
 // [impl->swdd~agent-stores-running-workload~1]
-pub(super) struct WorkloadObject {
-    pub(super) wishes: WishSender,
-    /// The instance last ordered, or that of the container which the loop was started with.
-    pub(super) instance: InstanceName,
-    /// Where it was ordered. Another runtime may have a container of the same instance.
-    pub(super) runtime: Name,
-    /// What was last ordered; `None` for a container of an earlier life.
-    pub(super) workload: Option<Arc<Workload>>,
-    /// For which wish the container of an earlier life is started again.
-    pub(super) start_again_for: Option<AddedWorkload>,
-    /// The container of an earlier life that is to be replaced, as it was listed. It goes on when
-    /// it is wanted again before anything else was ordered.
-    pub(super) replaced: Option<ListedContainer>,
-    /// Nothing is to run; the object stays until the loop has ended.
-    pub(super) ending: bool,
-    /// What is to be prepared beside it, and how far that is.
-    pub(super) preparation: Option<Preparation>,
-    pub(super) prepared: Option<PreparationReport>,
+pub(super) struct ControlLoop<C: Clock> {
+    mailbox: MailboxHandle,
+    pub(super) target: Target,
+    /// The number of the first target with its present `next`.
+    next_since: u64,
+    /// Instances of earlier targets that the loop may have begun to start: it has not answered yet.
+    may_have_begun: Vec<InstanceName>,
+    pub(super) status: Status,
+    /// The container that it was started with, while that has to stay as it is.
+    pub(super) kept: Option<KeptContainer>,
+    /// The loop has no thread.
+    unstarted: Option<Unstarted<C>>,
 }
 
-impl Record {
+/// A container of an earlier agent that stays as it is for now.
+pub(super) struct KeptContainer {
+    pub(super) runtime: Name,
+    pub(super) container: ListedContainer,
+    /// What it is started again for, if it may be.
+    pub(super) start_again_for: Option<AddedWorkload>,
+    /// It is adopted when it is wanted again.
+    pub(super) may_be_adopted: bool,
+}
+
+/// A control loop for which the system had no thread.
+struct Unstarted<C: Clock> {
+    control_loop: Box<WorkloadControlLoop<C>>,
+    error: String,
+}
+
+impl<C: Clock> Default for Record<C> {
+    fn default() -> Self {
+        Self {
+            wanted: None,
+            is_requested: false,
+            must_show: BTreeSet::new(),
+            deleted: BTreeSet::new(),
+            stop_after: BTreeMap::new(),
+            waits: Waits::No,
+            blocked: None,
+            unlisted: None,
+            unmet: BTreeMap::new(),
+            conditions: None,
+            staging: None,
+            staged: None,
+            found: Vec::new(),
+            adopt: Vec::new(),
+            control_loop: None,
+        }
+    }
+}
+
+impl<C: Clock> ControlLoop<C> {
+    /// The current instance: the one that must run, or that of the container that stays.
+    pub(super) fn current(&self) -> Option<&InstanceName> {
+        match &self.target.run {
+            Run::Nothing => None,
+            Run::Found => self.kept.as_ref().map(|kept| &kept.container.instance),
+            Run::Instance(added) => Some(&added.instance),
+        }
+    }
+
+    /// The runtime of the current instance.
+    pub(super) fn runtime(&self) -> Option<&Name> {
+        match &self.target.run {
+            Run::Nothing => None,
+            Run::Found => self.kept.as_ref().map(|kept| &kept.runtime),
+            Run::Instance(added) => Some(&added.workload.runtime),
+        }
+    }
+
+    /// Whether the container that was found is started again for this.
+    fn starts_again_for(&self, run: &Run) -> bool {
+        match &self.kept {
+            Some(kept) => {
+                kept.start_again_for.is_some() && kept.start_again_for.as_ref() == run.added()
+            }
+            None => false,
+        }
+    }
+
+    /// Whether the status follows the newest target.
+    fn is_up_to_date(&self) -> bool {
+        self.status.target >= self.target.number
+    }
+
+    /// How far this is prepared.
+    pub(super) fn report(&self, added: &AddedWorkload) -> Option<&PreparationReport> {
+        if self.status.target < self.next_since {
+            return None; // It is about an earlier preparation.
+        }
+        let report = self.status.prepared.as_ref()?;
+        (report.added == *added).then_some(report)
+    }
+
+    fn put(
+        &mut self,
+        run: Run,
+        is_retry: bool,
+        next: Option<Preparation>,
+        adopt: Vec<FoundContainer>,
+    ) {
+        let number = self.target.number + 1;
+        if let Some(added) = self.target.run.added()
+            && !self.is_up_to_date()
+            && self.unstarted.is_none()
+        {
+            self.may_have_begun.push(added.instance.clone());
+        }
+        if self.target.next != next {
+            self.next_since = number;
+        }
+        self.target = Target {
+            number,
+            run,
+            is_retry,
+            next,
+            adopt: Vec::new(),
+        };
+        self.mailbox.put(Target {
+            adopt,
+            ..self.target.clone()
+        });
+    }
+}
+
+impl<C: Clock> Record<C> {
     pub(super) fn is_empty(&self) -> bool {
         self.wanted.is_none()
-            && self.object.is_none()
+            && self.control_loop.is_none()
             && self.staged.is_none()
+            && self.found.is_empty()
+            && self.deleted.is_empty()
             && self.stop_after.is_empty()
     }
 
-    pub(super) fn live(&self) -> Option<&WorkloadObject> {
-        self.object.as_ref().filter(|object| !object.ending)
+    /// The instance that runs until it is stopped or replaced.
+    pub(super) fn current(&self) -> Option<&InstanceName> {
+        self.control_loop.as_ref()?.current()
     }
 
-    pub(super) fn runs(&self, AddedWorkload { instance, workload }: &AddedWorkload) -> bool {
-        self.live().is_some_and(|object| {
-            object.instance == *instance && object.workload.as_ref() == Some(workload)
-        })
+    /// Whether exactly this was ordered last.
+    pub(super) fn runs(&self, added: &AddedWorkload) -> bool {
+        match &self.control_loop {
+            Some(control_loop) => control_loop.target.run.added() == Some(added),
+            None => false,
+        }
     }
 
-    /// Whether the container of an earlier life is started again for what is wanted.
+    pub(super) fn kept(&self) -> Option<&KeptContainer> {
+        self.control_loop.as_ref()?.kept.as_ref()
+    }
+
+    /// Whether the container of an earlier agent is started again for what is wanted.
     pub(super) fn starts_again(&self) -> bool {
-        let object = self
-            .live()
-            .filter(|object| object.start_again_for.is_some());
-        object.is_some_and(|object| object.start_again_for == self.wanted)
+        let good_for = self.kept().and_then(|kept| kept.start_again_for.as_ref());
+        good_for.is_some() && good_for == self.wanted.as_ref()
     }
 
     /// What is wanted and was not ordered yet.
@@ -146,94 +269,252 @@ impl Record {
         self.wanted.as_ref().filter(|_| self.waits != Waits::No)
     }
 
-    /// Whether a state of one of these other workloads may let it go on.
+    /// Whether a state of one of these other workloads may end its waiting.
     fn waits_for(&self, others: &BTreeSet<Name>) -> bool {
-        let needed = self
-            .wanted
-            .iter()
-            .flat_map(|wanted| wanted.workload.dependencies.keys());
-        self.waits != Waits::No
-            && self
-                .stop_after
-                .keys()
-                .chain(needed)
-                .any(|name| others.contains(&**name))
+        if self.waits == Waits::No {
+            return false;
+        }
+        if self.stop_after.keys().any(|name| others.contains(&**name)) {
+            return true;
+        }
+        let Some(wanted) = &self.wanted else {
+            return false;
+        };
+        let mut dependencies = wanted.workload.dependencies.keys();
+        dependencies.any(|name| others.contains(&**name))
     }
 
-    pub(super) fn accounts_for(&self, instance: &InstanceName) -> bool {
-        self.object
-            .as_ref()
-            .is_some_and(|object| object.wishes.accounts_for(instance))
+    /// Whether what is wanted needs this other workload to run.
+    fn needs_running(&self, other: &str) -> bool {
+        let Some(wanted) = &self.wanted else {
+            return false;
+        };
+        wanted.workload.dependencies.get(other) == Some(&AddCondition::Running)
     }
 
-    /// What is shown of `instance`, which waits to be started.
+    /// Whether its control loop has something of this instance, or has to start it.
+    fn has(&self, instance: &InstanceName) -> bool {
+        let Some(control_loop) = &self.control_loop else {
+            return false;
+        };
+        control_loop.current() == Some(instance)
+            || control_loop.status.instances.contains_key(instance)
+            || control_loop.may_have_begun.contains(instance)
+    }
+
+    /// How far the wanted instance is prepared, as it is shown while it waits.
+    fn preparation_note(&self) -> Option<Note> {
+        let wanted = self.wanted.as_ref()?;
+        let control_loop = self.control_loop.as_ref()?;
+        if let Some(unstarted) = &control_loop.unstarted {
+            let error = &unstarted.error;
+            let text = format!("{PREPARE_PREFIX}no thread can be started: {error}");
+            return Some(Note::new(Reason::PreparationFailed, text));
+        }
+        // What is staged is shown by the server.
+        if self
+            .staged()
+            .is_some_and(|staged| !self.carries_out(staged))
+        {
+            return None;
+        }
+        let report = control_loop.report(wanted)?;
+        (!report.note.text.is_empty()).then(|| report.note.clone())
+    }
+
+    /// The state of the wanted instance while it waits to be started.
     // [impl->swdd~agent-shows-unmet-dependencies~1]
-    fn waiting_to_start(&self, instance: &InstanceName) -> WorkloadState {
+    fn waiting_to_start(&self) -> ExecutionState {
+        if let Some(StagingBeforeStop::Failed { reason, .. }) = &self.staging {
+            let info = format!("{CANNOT_BE_STAGED}{reason}");
+            return ExecutionState::with_info(Phase::PendingStartingFailed, info)
+                .because(Reason::CannotBeStaged);
+        }
         // The first reason decides whether the server waits for it. Programs without reasons take
         // the first part of the text.
         let mut notes: Vec<Note> = Vec::new();
-        notes.extend(self.held_back.clone());
+        notes.extend(self.blocked.clone());
         notes.extend(self.unlisted.clone());
-        if !self.note.text.is_empty() {
-            notes.push(self.note.clone());
-        }
+        let preparation = self.preparation_note();
+        let prepared = match &preparation {
+            Some(note) => note.prepared,
+            None => PrepareLevel::None,
+        };
+        notes.extend(preparation);
         for (name, condition) in &self.unmet {
-            let is_said = self.held_back.as_ref() == Some(&waits_for_blocked(name));
-            if !is_said {
+            if self.blocked.as_ref() != Some(&waits_for_blocked(name)) {
                 let text = reason::waits_for(name, *condition);
                 notes.push(Note::new(Reason::Dependency, text));
             }
         }
-        let reasons = notes.iter().map(|note| note.reason);
+        let mut reasons = notes.iter().map(|note| note.reason);
+        let reason = reasons.find(|reason| *reason != Reason::None);
         let texts: Vec<&str> = notes.iter().map(|note| &*note.text).collect();
         let all = Note {
-            reason: reasons
-                .into_iter()
-                .find(|reason| *reason != Reason::None)
-                .unwrap_or_default(),
-            prepared: self.note.prepared,
+            reason: reason.unwrap_or_default(),
+            prepared,
             text: texts.join(PARTS_SEPARATOR),
         };
-        WorkloadState::new(instance.clone(), all.state(Phase::PendingWaitingToStart))
+        all.state(Phase::PendingWaitingToStart)
+    }
+
+    /// The states of all instances of the workload, as others must see them: those that its control
+    /// loop reports, and those of instances that wait for others. `before` are those that were
+    /// shown last.
+    fn shown(
+        &self,
+        before: &BTreeMap<InstanceName, ExecutionState>,
+        is_settled: bool,
+    ) -> BTreeMap<InstanceName, ExecutionState> {
+        let mut shown = BTreeMap::new();
+        if let Some(control_loop) = &self.control_loop {
+            for (instance, state) in &control_loop.status.instances {
+                let state = self.shown_state(control_loop, instance, state, before);
+                if let Some(state) = state {
+                    shown.insert(instance.clone(), state);
+                }
+            }
+            for instance in &control_loop.may_have_begun {
+                if let Some(state) = before.get(instance) {
+                    shown.entry(instance.clone()).or_insert(state.clone());
+                }
+            }
+            if let (Some(unstarted), Some(current)) =
+                (&control_loop.unstarted, control_loop.current())
+                && control_loop.status.instances.contains_key(current)
+            {
+                // No loop watches the container, which may be in any state.
+                shown.insert(current.clone(), unstarted.state(Phase::FailedUnknown));
+            }
+            self.show_waiting_to_stop(control_loop, &mut shown);
+        }
+        self.show_wanted(before, is_settled, &mut shown);
+        shown
+    }
+
+    /// The state that others must see of an instance in the status.
+    fn shown_state(
+        &self,
+        control_loop: &ControlLoop<C>,
+        instance: &InstanceName,
+        state: &ExecutionState,
+        before: &BTreeMap<InstanceName, ExecutionState>,
+    ) -> Option<ExecutionState> {
+        let before = before.get(instance);
+        if state.phase != Phase::PendingInitial {
+            // What it waited for has come, and the loop has not followed that yet.
+            let was_to_stop = before.is_some_and(|it| it.phase == Phase::StoppingWaitingToStop);
+            let is_about_to_stop =
+                was_to_stop && state.phase.state() != "Stopping" && !control_loop.is_up_to_date();
+            // The loop has a thread now, and has not reported anything yet.
+            let was_unwatched = before.is_some_and(|it| it.phase == Phase::FailedUnknown)
+                && control_loop.status.target == 0;
+            return match before {
+                Some(before) if is_about_to_stop || was_unwatched => Some(before.clone()),
+                _ => Some(state.clone()),
+            };
+        }
+        // It is only prepared. Whatever comes in its place is shown instead of it.
+        let before = before.filter(|_| self.wanted.is_none())?;
+        if state.additional_info.is_empty() {
+            return Some(before.clone());
+        }
+        let why = state.additional_info.to_string();
+        Some(ExecutionState::with_info(Phase::StoppingDeleteFailed, why))
+    }
+
+    /// Shows that the current instance waits for others before it stops.
+    fn show_waiting_to_stop(
+        &self,
+        control_loop: &ControlLoop<C>,
+        shown: &mut BTreeMap<InstanceName, ExecutionState>,
+    ) {
+        if self.waits != Waits::ToStop || self.stop_after.is_empty() {
+            return;
+        }
+        let Some(current) = control_loop.current() else {
+            return;
+        };
+        let is_stopping = match control_loop.status.state_of(current) {
+            Some(state) => state.phase.state() == "Stopping",
+            None => false,
+        };
+        if !is_stopping {
+            let state = ExecutionState::plain(Phase::StoppingWaitingToStop);
+            shown.insert(current.clone(), state);
+        }
+    }
+
+    /// Shows the wanted instance while its control loop has no state of it.
+    fn show_wanted(
+        &self,
+        before: &BTreeMap<InstanceName, ExecutionState>,
+        is_settled: bool,
+        shown: &mut BTreeMap<InstanceName, ExecutionState>,
+    ) {
+        let Some(AddedWorkload { instance, .. }) = &self.wanted else {
+            return;
+        };
+        let control_loop = self.control_loop.as_ref();
+        let is_current = self.waits == Waits::ToStop && self.current() == Some(instance);
+        let is_reported = control_loop.is_some_and(|one| one.status.state_of(instance).is_some());
+        if is_current || is_reported {
+            return;
+        }
+        let earlier = before.get(instance);
+        if self.waits != Waits::No {
+            if is_settled || earlier.is_some() {
+                shown.insert(instance.clone(), self.waiting_to_start());
+            }
+            return;
+        }
+        if let Some(control_loop) = control_loop
+            && let Some(unstarted) = &control_loop.unstarted
+            && control_loop.status.instances.is_empty()
+        {
+            shown.insert(instance.clone(), unstarted.state(Phase::PendingStarting));
+            return;
+        }
+        // Its start was ordered.
+        if let Some(state) = earlier {
+            shown.insert(instance.clone(), state.clone());
+        }
+    }
+}
+
+impl<C: Clock> Unstarted<C> {
+    fn state(&self, phase: Phase) -> ExecutionState {
+        let error = &self.error;
+        let info = format!("No thread can be started for it, trying again: {error}");
+        ExecutionState::with_info(phase, info)
     }
 }
 
 /// All workloads of this agent.
 pub struct Workloads<C: Clock> {
     pub(crate) store: WorkloadStateStore,
-    /// States to report, in order.
-    pub(crate) reports: VecDeque<WorkloadState>,
+    /// States that were not sent to the server yet, in order.
+    pub(super) changes: Vec<WorkloadState>,
     /// Which engines have listed their containers since the start of the agent.
     pub(crate) listings: Listings,
-    /// Control loops without a thread.
-    pub(super) unstarted: BTreeMap<Name, Box<WorkloadControlLoop<C>>>,
     pub(crate) context: LoopContext<C>,
     pub(super) facts: NodeFacts,
-    /// When to evaluate conditions again.
-    pub(super) gates_due: Option<Instant>,
-    pub(super) random: fastrand::Rng,
-    pub(super) run_loop: StartLoop<C>,
+    /// When to evaluate conditions again, or to stop waiting for an instance to be staged.
+    pub(super) conditions_due: Option<Instant>,
+    random: fastrand::Rng,
+    run_loop: StartLoop<C>,
     pub(super) keeps_finished: bool,
-    pub(super) records: BTreeMap<Name, Record>,
+    pub(super) records: BTreeMap<Name, Record<C>>,
     /// How far starts are prepared, when a workload does not say it.
     pub(super) prepare_level: PrepareLevel,
-    /// A list of what is to be staged has come since the session began.
+    /// A list of instances to stage has come since the session began.
     pub(super) has_stage_list: bool,
     /// A hello has come, and nothing is ordered before engines have listed their containers.
     pub(crate) awaits_listings: bool,
-    /// The workloads of which something else is wanted since they were last decided about.
-    pub(super) unsettled: BTreeSet<Name>,
-    /// What was deleted while listings were awaited.
-    pub(super) gone: BTreeSet<InstanceName>,
-    /// The workloads whose old instance runs on until the new one is staged; from when on it does
-    /// not, if that has failed.
-    pub(super) unstaged: BTreeMap<Name, Option<Instant>>,
-    /// Workloads of which something may have changed that decides what is prepared.
-    pub(super) touched: BTreeSet<Name>,
-    /// What engines have listed and was not taken in yet.
-    pub(crate) existing: Vec<Existing>,
-    /// What an earlier agent has prepared and no control loop has yet.
-    pub(super) found: BTreeMap<Name, (AddedWorkload, PreparedContainer)>,
+    /// Workloads that must be reconciled.
+    pub(super) dirty: BTreeSet<Name>,
+    /// Conditions, or what they are about, have changed.
+    pub(super) is_blocked_outdated: bool,
 }
 
 pub(super) fn removed(instance: &InstanceName) -> WorkloadState {
@@ -253,21 +534,16 @@ impl<C: Clock> Workloads<C> {
     ) -> Self {
         Self {
             store: WorkloadStateStore::new(agent),
-            reports: VecDeque::new(),
+            changes: Vec::new(),
             listings: Listings::new(&context.engines),
-            unstarted: BTreeMap::new(),
             has_stage_list: false,
             awaits_listings: false,
-            unsettled: BTreeSet::new(),
-            gone: BTreeSet::new(),
-            unstaged: BTreeMap::new(),
             prepare_level,
-            touched: BTreeSet::new(),
-            existing: Vec::new(),
-            found: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            is_blocked_outdated: false,
             context,
             facts,
-            gates_due: None,
+            conditions_due: None,
             random,
             run_loop,
             keeps_finished,
@@ -277,193 +553,188 @@ impl<C: Clock> Workloads<C> {
 
     // ------------------------------------------------------ what is wanted
 
-    /// Takes in what is to run of a workload from now on, and what has to go first;
-    /// [`Self::settle`] does what may be done of it.
+    /// Takes in what the server wants of a workload, and what has to go first.
     // [impl->swdd~agent-handles-new-workload-operations]
     // [impl->swdd~agent-update-on-add-known-workload~1]
     // [impl->swdd~agent-add-on-update-missing-workload~1]
-    pub(crate) fn submit(
+    pub(crate) fn request(
         &mut self,
         name: Name,
         new: Option<AddedWorkload>,
         deleted: Option<DeletedWorkload>,
     ) {
         let _source = log_source(name.clone());
-        let gate = new.as_ref().and_then(|new| self.gate(new, false));
-        let record = self.records.entry(name.clone()).or_default();
-        record.gate = gate;
-        let waited = record.waiting().map(|added| added.instance.clone());
-        if record.wanted != new {
-            record.wanted.clone_from(&new);
-            record.note = Note::default();
-            self.unstaged.remove(&name);
-        }
+        let conditions = match &new {
+            Some(new) => self.evaluate(new, false),
+            None => None,
+        };
         if let Some(new) = &new {
             self.listings
                 .want(|runtime| *runtime == *new.workload.runtime);
         }
-        let mut named = deleted.as_ref().map(|deleted| deleted.instance.clone());
-        if let Some(object) = &mut record.object
-            && named.as_ref() == Some(&object.instance)
+        self.dirty.insert(name.clone());
+        let record = self.records.entry(name.clone()).or_default();
+        self.is_blocked_outdated = true;
+        record.conditions = conditions;
+        record.is_requested = true;
+        if let Some(new) = &new
+            && deleted.is_none()
+            && record.current().is_some()
+            && !record.runs(new)
+            && !(record
+                .kept()
+                .is_some_and(|kept| kept.start_again_for.as_ref() == Some(new)))
         {
-            object.replaced = None; // It goes, even if the same instance comes in its place.
+            warn!(
+                "Added workload '{name}' already exists. Updating without considering delete dependencies."
+            );
         }
-        let knows_of_old = named.is_some();
         match deleted {
-            Some(deleted) => record.stop_after = deleted.dependencies,
-            None if record.waits != Waits::ToStop && !self.awaits_listings => {
-                record.stop_after.clear()
+            Some(DeletedWorkload {
+                instance,
+                dependencies,
+            }) => {
+                record.stop_after = dependencies;
+                if let Some(control_loop) = &mut record.control_loop
+                    && let Some(kept) = &mut control_loop.kept
+                    && kept.container.instance == instance
+                {
+                    // It goes, even if the same instance comes in its place.
+                    kept.may_be_adopted = false;
+                }
+                let is_replaced_by = |new: &AddedWorkload| {
+                    // The end of its predecessor was reported before it was started.
+                    new.instance == instance || record.runs(new)
+                };
+                if !new.as_ref().is_some_and(is_replaced_by) {
+                    record.deleted.insert(instance);
+                }
             }
-            None => {} // It goes on waiting for them, or may turn out to be there.
+            // It still waits for them, or may turn out to be there.
+            None if record.waits == Waits::ToStop || self.awaits_listings => {}
+            None => record.stop_after.clear(),
         }
-        match &new {
-            Some(new)
-                if !knows_of_old
-                    && record.live().is_some()
-                    && !record.runs(new)
-                    && !record.starts_again() =>
-            {
-                warn!(
-                    "Added workload '{name}' already exists. Updating without considering delete dependencies."
-                );
-            }
-            None if record.live().is_none() => {
-                // A new delete retries a failed one at once.
-                record
-                    .object
-                    .iter()
-                    .for_each(|object| _ = object.wishes.put(Wish::End));
-            }
-            _ => {}
+        if record.wanted != new {
+            record.wanted = new;
+            record.staging = None;
         }
-        if self.awaits_listings {
-            self.gone.extend(named.take());
-        }
-        self.reports
-            .extend(record.gone(new.as_ref(), waited, named));
-        self.unsettled.insert(name);
     }
 
-    /// Does what may be done when all that is wanted now is known: what is replaced together is
-    /// started in the order of its dependencies. Decides again about what waits for listings.
-    pub(crate) fn settle(&mut self) {
-        if self.awaits_listings {
-            return;
+    // --------------------------------------------------------------- reconcile
+
+    /// Compares, for all workloads of which something has changed, what is wanted with what there
+    /// is: sets the targets of their control loops, and stores the states that others must see. What
+    /// is replaced together is started in the order of its dependencies, so all that is wanted is
+    /// known before anything is decided. Returns the states that are new.
+    pub(crate) fn reconcile(&mut self) -> Vec<WorkloadState> {
+        // First: what engines have listed may be what is wanted.
+        for name in self.dirty.clone() {
+            self.adopt(&name);
         }
-        let names = std::mem::take(&mut self.unsettled);
-        for name in &names {
-            if self.is_to_be_staged(name) {
-                self.unstaged.entry(name.clone()).or_insert(None);
-            }
-        }
-        let mut others = self.update_withheld();
-        names.iter().for_each(|name| self.decide(name, true));
-        let unlisted = self
-            .records
-            .iter()
-            .filter(|(_, record)| record.unlisted.is_some());
-        others.extend(unlisted.map(|(name, _)| name.clone()));
-        self.decide_all(&others);
-    }
-
-    // ------------------------------------------------------- from wanted to orders
-
-    pub(super) fn decide_all(&mut self, names: &[Name]) {
-        names.iter().for_each(|name| self.decide(name, false));
-    }
-
-    /// Orders what may be done of a workload. What keeps waiting is reported again only when it was
-    /// `requested`.
-    pub(super) fn decide(&mut self, name: &Name, requested: bool) {
+        // Then: which instances must be staged before others stop.
         if !self.awaits_listings {
-            self.resume_replaced(name);
-        }
-        let Some(record) = self.records.get(name).filter(|_| !self.awaits_listings) else {
-            return;
-        };
-        let _source = log_source(name.clone());
-        self.touched.insert(name.clone());
-        let (before, wanted) = (record.waits, record.wanted.clone());
-        let unmet = wanted
-            .as_ref()
-            .map(|wanted| self.unmet(wanted))
-            .unwrap_or_default();
-        let Some(record) = self.records.get_mut(name) else {
-            return;
-        };
-        record.unmet = unmet;
-        let runtime = wanted.as_ref().map(|wanted| &*wanted.workload.runtime);
-        record.unlisted = runtime.and_then(|runtime| self.listings.hold_up(runtime));
-        let record = &self.records[name];
-        let is_again = record.starts_again();
-        let runs = wanted.as_ref().filter(|wanted| record.runs(wanted));
-        if let Some(runs) =
-            runs.filter(|runs| record.held_back.is_none() || has_finished(runs, &self.store))
-        {
-            if before == Waits::ToStop
-                && let Some(state) = self.store.cancel_stop(&runs.instance)
-            {
-                self.reports
-                    .push_back(WorkloadState::new(runs.instance.clone(), state));
+            for name in self.dirty.clone() {
+                self.begin_staging_before_stop(&name);
             }
-            return self.wait(name, Waits::No, BTreeMap::new());
+            self.update_blocked();
         }
-        let old = record
-            .live()
-            .filter(|_| !is_again)
-            .map(|object| object.instance.clone());
-        if let Some(old) = &old {
-            // Its end must not hurt those that need it, when it goes only for a while.
-            let (users, may_stop) = if runs.is_some() {
-                let users = self.users(name);
+        // Finally: targets and states.
+        while let Some(name) = self.dirty.pop_first() {
+            let _source = log_source(name.clone());
+            let run = self.decide(&name);
+            self.direct(&name, run);
+            self.show(&name);
+            if self.records.get(&name).is_some_and(Record::is_empty) {
+                self.records.remove(&name);
+            }
+        }
+        std::mem::take(&mut self.changes)
+    }
+
+    /// What the control loop of a workload must run now:
+    /// - what it runs, when that is wanted, or when it must not stop yet;
+    /// - nothing, when nothing is wanted, or what is wanted must not start yet;
+    /// - otherwise what is wanted.
+    fn decide(&mut self, name: &Name) -> Run {
+        let Some(record) = self.records.get(name) else {
+            return Run::Nothing;
+        };
+        let present = match &record.control_loop {
+            Some(control_loop) => control_loop.target.run.clone(),
+            None => Run::Nothing,
+        };
+        if self.awaits_listings {
+            return present;
+        }
+        self.follow_staging_before_stop(name);
+        if let Some(run) = self.adopt_kept(name) {
+            self.set_waits(name, Waits::No, BTreeMap::new());
+            return run;
+        }
+        self.update_waiting(name);
+        let Some(record) = self.records.get(name) else {
+            return Run::Nothing;
+        };
+        let wanted = record.wanted.clone();
+        let runs_wanted = wanted.as_ref().is_some_and(|wanted| record.runs(wanted));
+        if let Some(wanted) = &wanted
+            && runs_wanted
+            && (record.blocked.is_none() || has_finished(wanted, &self.store))
+        {
+            self.set_waits(name, Waits::No, BTreeMap::new());
+            return present;
+        }
+        let starts_again = record.starts_again();
+        if record.current().is_some() && !starts_again {
+            // Its end must not hurt those that need it, when it stops only for a while.
+            let (users, may_stop) = if runs_wanted {
+                let users = self.blocked_users(name);
                 let may_stop = users.keys().all(|user| self.store.has_no_container(user));
                 (users, may_stop)
             } else {
                 (record.stop_after.clone(), self.may_stop(name))
             };
-            let is_news = requested || before != Waits::ToStop;
-            if !may_stop || self.unstaged.contains_key(name) {
+            if !may_stop {
                 // [impl->swdd~agent-enqueues-unfulfilled-delete~1]
                 // [impl->swdd~agent-enqueues-update-with-unfulfilled-delete~1]
-                self.reports
-                    .extend((is_news && !may_stop).then(|| waiting_to_stop(old)));
-                let new = wanted.filter(|new| {
-                    is_news && new.instance != *old && !record.accounts_for(&new.instance)
-                });
-                let shown = new.map(|new| record.waiting_to_start(&new.instance));
-                self.reports
-                    .extend(shown.or_else(|| record.renewed(&self.store)));
-                // Those that it went after let it stop, whatever comes in their places.
-                let users = if may_stop { BTreeMap::new() } else { users };
-                return self.wait(name, Waits::ToStop, users);
+                self.set_waits(name, Waits::ToStop, users);
+                return present;
+            }
+            if record.staging.is_some() {
+                // Those that it waited for let it stop, whatever comes in their places.
+                self.set_waits(name, Waits::ToStop, BTreeMap::new());
+                return present;
             }
         }
-        let may_start =
-            record.held_back.is_none() && record.unlisted.is_none() && record.unmet.is_empty();
-        match wanted {
-            None => {
-                self.wait(name, Waits::No, BTreeMap::new());
-                old.iter().for_each(|_| self.end(name));
-            }
-            Some(new) if may_start => {
-                self.wait(name, Waits::No, BTreeMap::new());
-                self.start(new);
-            }
-            Some(new) => {
-                // Of the same instance this is shown when the old container is gone.
-                let is_shown = is_again
-                    || (old.as_ref() != Some(&new.instance) && !record.accounts_for(&new.instance));
-                let is_news = requested || before != Waits::ToStart;
-                let news = is_shown && is_news;
-                let waiting = news.then(|| record.waiting_to_start(&new.instance));
-                self.reports
-                    .extend(waiting.or_else(|| record.renewed(&self.store)));
-                // [impl->swdd~agent-enqueues-unfulfilled-create~1]
-                self.wait(name, Waits::ToStart, BTreeMap::new());
-                // [impl->swdd~agent-handles-update-with-fulfilled-delete~1]
-                // [impl->swdd~agent-shall-not-enqueue-update-delete-only-workload-operation~1]
-                old.iter().for_each(|_| self.end(name));
-            }
+        let Some(wanted) = wanted else {
+            self.set_waits(name, Waits::No, BTreeMap::new());
+            return Run::Nothing;
+        };
+        if record.blocked.is_some() || record.unlisted.is_some() || !record.unmet.is_empty() {
+            // [impl->swdd~agent-enqueues-unfulfilled-create~1]
+            // [impl->swdd~agent-handles-update-with-fulfilled-delete~1]
+            // [impl->swdd~agent-shall-not-enqueue-update-delete-only-workload-operation~1]
+            self.set_waits(name, Waits::ToStart, BTreeMap::new());
+            return if starts_again { present } else { Run::Nothing };
+        }
+        self.set_waits(name, Waits::No, BTreeMap::new());
+        Run::Instance(wanted)
+    }
+
+    /// Updates what the start of a workload has to wait for.
+    fn update_waiting(&mut self, name: &Name) {
+        let Some(wanted) = self
+            .records
+            .get(name)
+            .and_then(|record| record.wanted.clone())
+        else {
+            return;
+        };
+        let unmet = self.unmet(&wanted);
+        let unlisted = self.listings.hold_up(&wanted.workload.runtime);
+        if let Some(record) = self.records.get_mut(name) {
+            record.unmet = unmet;
+            record.unlisted = unlisted;
         }
     }
 
@@ -476,300 +747,350 @@ impl<C: Clock> Workloads<C> {
             .unmet(&workload.dependencies, |instance| self.counts(instance))
     }
 
-    /// Whether what depends on this instance may be started. One of ours that is about to be
-    /// replaced would go while that starts, unless it is not known yet whether it will be.
+    /// Whether dependents of this instance may be started. One of ours that is about to be replaced
+    /// would go while they start, unless it is not known yet whether it will be.
     fn counts(&self, instance: &InstanceName) -> bool {
-        let wanted = self
-            .records
-            .get(&instance.workload)
-            .and_then(|record| record.wanted.as_ref());
-        let replaces =
-            |new: &AddedWorkload| new.instance != *instance && new.instance.agent == instance.agent;
-        !wanted.is_some_and(replaces) || self.unstaged.contains_key(&instance.workload)
+        let Some(record) = self.records.get(&instance.workload) else {
+            return true;
+        };
+        let Some(wanted) = &record.wanted else {
+            return true;
+        };
+        let is_replaced = wanted.instance != *instance && wanted.instance.agent == instance.agent;
+        !is_replaced || record.staging.is_some()
     }
 
-    /// What the workload waits for from now on; `users` are those that its old instance goes after.
-    fn wait(&mut self, name: &Name, waits: Waits, users: BTreeMap<String, DeleteCondition>) {
+    /// Sets what the workload waits for; `users` are those after which its current instance stops.
+    fn set_waits(&mut self, name: &Name, waits: Waits, users: BTreeMap<String, DeleteCondition>) {
         let Some(record) = self.records.get_mut(name) else {
             return;
         };
         if waits != Waits::ToStop {
-            self.unstaged.remove(name);
+            record.staging = None;
         }
         if waits == Waits::No {
             record.unmet.clear();
         }
-        (record.waits, record.stop_after) = (waits, users);
+        record.waits = waits;
+        record.stop_after = users;
     }
 
-    /// Whether the users of the old instance have reached what its end waits for. One that waits
-    /// for this end itself does not count, or both would wait for ever.
+    /// Whether the users of the current instance have reached what its end waits for. One that
+    /// waits for this end itself is left out, or both would wait for ever.
     fn may_stop(&self, name: &Name) -> bool {
-        let users = self
-            .records
-            .get(name)
-            .into_iter()
-            .flat_map(|record| &record.stop_after);
-        users.into_iter().all(|(user, condition)| {
+        let Some(record) = self.records.get(name) else {
+            return true;
+        };
+        for (user, condition) in &record.stop_after {
             let in_circle =
                 || self.store.is_stopping(user, *condition) && self.goes_after(user, name);
-            self.store.may_stop(user, *condition) || in_circle()
-        })
+            if !self.store.may_stop(user, *condition) && !in_circle() {
+                return false;
+            }
+        }
+        true
     }
 
     /// Whether the end of `name` waits for that of `other`, directly or not.
     fn goes_after(&self, name: &str, other: &str) -> bool {
-        let (mut open, mut seen) = (vec![name], BTreeSet::new());
+        let mut open = vec![name];
+        let mut seen = BTreeSet::new();
         while let Some(name) = open.pop() {
-            let Some(next) = self
-                .records
-                .get(name)
-                .filter(|record| record.waits == Waits::ToStop)
-            else {
+            let Some(next) = self.records.get(name) else {
                 continue;
             };
+            if next.waits != Waits::ToStop {
+                continue;
+            }
             if next.stop_after.contains_key(other) {
                 return true;
             }
-            open.extend(
-                next.stop_after
-                    .keys()
-                    .map(String::as_str)
-                    .filter(|name| seen.insert(*name)),
-            );
+            for name in next.stop_after.keys() {
+                if seen.insert(name.as_str()) {
+                    open.push(name);
+                }
+            }
         }
         false
     }
 
-    /// These workloads have a new state: executes what waited for that. Thousands may change at
-    /// once, so all that wait are looked at once.
+    /// Stores the states of a workload that others must see.
+    fn show(&mut self, name: &Name) {
+        let Some(record) = self.records.get_mut(name) else {
+            return;
+        };
+        let before = self.store.own_of(name);
+        let is_settled = !self.awaits_listings;
+        let shown = record.shown(&before, is_settled);
+        for instance in before.keys() {
+            if !shown.contains_key(instance) {
+                self.changes.push(removed(instance));
+                record.deleted.remove(instance);
+            }
+        }
+        if is_settled {
+            // What was deleted and is not there has ended.
+            for instance in record.deleted.clone() {
+                if !shown.contains_key(&instance) && !record.has(&instance) {
+                    record.deleted.remove(&instance);
+                    self.changes.push(removed(&instance));
+                }
+            }
+        }
+        let is_answered = match &record.control_loop {
+            Some(control_loop) => control_loop.is_up_to_date() || control_loop.unstarted.is_some(),
+            None => true,
+        };
+        // The wanted instance comes in the place of the others.
+        let wanted = record.wanted.as_ref().map(|wanted| &wanted.instance);
+        let (last, first): (Vec<_>, Vec<_>) = shown
+            .iter()
+            .partition(|(instance, _)| Some(*instance) == wanted);
+        for (instance, state) in first.into_iter().chain(last) {
+            let waits_to_stop = state.phase == Phase::StoppingWaitingToStop;
+            let is_wanted = Some(instance) == wanted && state.phase.state() != "Stopping";
+            if record.is_requested && is_settled && (waits_to_stop || is_wanted) {
+                record.must_show.insert(instance.clone());
+            }
+            let is_expected = is_answered && record.must_show.contains(instance);
+            if is_expected || before.get(instance) != Some(state) {
+                let change = WorkloadState::new(instance.clone(), state.clone());
+                self.changes.push(change);
+                record.must_show.remove(instance);
+            }
+        }
+        if is_answered {
+            record.must_show.clear();
+        }
+        record.is_requested &= !is_settled;
+        self.store.replace_own(name, shown);
+    }
+
+    /// These workloads have a new state: those that wait for it must be reconciled. Thousands may
+    /// change at once, so all that wait are looked at once.
     // [impl->swdd~agent-handles-workloads-with-fulfilled-dependencies~1]
     // [impl->swdd~agent-keeps-workloads-with-unfulfilled-workload-dependencies-in-queue~1]
     pub(crate) fn states_changed(&mut self, workloads: &BTreeSet<Name>) {
-        let waiting = self
-            .records
-            .iter()
-            .filter(|(_, record)| record.waits_for(workloads));
-        let waiting: Vec<Name> = waiting.map(|(name, _)| name.clone()).collect();
-        self.decide_all(&waiting);
+        for (name, record) in &self.records {
+            if record.waits_for(workloads) {
+                self.dirty.insert(name.clone());
+            }
+        }
+    }
+
+    /// Takes the newest status of a control loop. An instance that is not in it any more has ended.
+    // [impl->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
+    pub(crate) fn take_status(&mut self, name: &Name, mut status: Status) {
+        let Some(record) = self.records.get_mut(name) else {
+            return;
+        };
+        let Some(control_loop) = &mut record.control_loop else {
+            return;
+        };
+        for instance in status.ended_since(&control_loop.status) {
+            record.deleted.remove(&instance);
+            self.store.forget_own(&instance);
+            self.changes.push(removed(&instance));
+        }
+        status.keep_stopping(&control_loop.status);
+        let is_done = status.is_idle && status.target >= control_loop.target.number;
+        if status.target >= control_loop.target.number {
+            control_loop.may_have_begun.clear();
+        }
+        control_loop.status = status;
+        if is_done {
+            record.control_loop = None;
+        }
+        self.dirty.insert(name.clone());
     }
 
     // ------------------------------------------------------------- conditions
 
-    /// Evaluates the conditions of an instance that is wanted, or staged, from now on.
-    pub(super) fn gate(&mut self, added: &AddedWorkload, is_staged: bool) -> Option<Gate> {
-        let gate = Gate::new(added, is_staged, &mut self.facts);
-        if gate.as_ref().is_some_and(Gate::is_open) {
-            self.gates_due
-                .get_or_insert_with(|| self.context.clock.now() + PRECONDITION_INTERVAL);
+    /// Evaluates the conditions of an instance that is wanted, or staged, for the first time.
+    pub(super) fn evaluate(&mut self, added: &AddedWorkload, is_staged: bool) -> Option<Gate> {
+        let conditions = Gate::new(added, is_staged, &mut self.facts);
+        if conditions.as_ref().is_some_and(Gate::is_open) {
+            self.evaluate_until(self.context.clock.now() + PRECONDITION_INTERVAL);
         }
-        gate
+        conditions
     }
 
-    /// Sets which workloads may not run because of conditions, and returns those of which a
-    /// decision is due.
+    /// Evaluates the conditions again at this time at the latest.
+    pub(super) fn evaluate_until(&mut self, at: Instant) {
+        self.conditions_due = Some(match self.conditions_due {
+            Some(due) => due.min(at),
+            None => at,
+        });
+    }
+
+    /// Sets which workloads are blocked by conditions: those whose own do not hold, and those that
+    /// need one of these to run.
     // [impl->swdd~agent-lifecycle-precondition~1]
-    fn update_withheld(&mut self) -> Vec<Name> {
-        let closed = |(name, record): (&Name, &Record)| {
-            Some((name.clone(), record.gate.as_ref()?.reason()?))
-        };
-        let mut held_back: BTreeMap<Name, Note> = self.records.iter().filter_map(closed).collect();
-        if held_back.is_empty()
-            && self
-                .records
-                .values()
-                .all(|record| record.held_back.is_none())
-        {
-            return Vec::new();
+    fn update_blocked(&mut self) {
+        if !std::mem::take(&mut self.is_blocked_outdated) {
+            return;
         }
-        let mut open: Vec<Name> = held_back.keys().cloned().collect();
+        let mut blocked: BTreeMap<Name, Note> = BTreeMap::new();
+        for (name, record) in &self.records {
+            if let Some(reason) = record.conditions.as_ref().and_then(Gate::reason) {
+                blocked.insert(name.clone(), reason);
+            }
+        }
+        let mut open: Vec<Name> = blocked.keys().cloned().collect();
         while let Some(name) = open.pop() {
             for (user, record) in &self.records {
-                let needs = |added: &AddedWorkload| {
-                    added.workload.dependencies.get(&*name) == Some(&AddCondition::Running)
-                };
-                if !held_back.contains_key(user) && record.wanted.as_ref().is_some_and(needs) {
-                    held_back.insert(user.clone(), waits_for_blocked(&name));
+                if !blocked.contains_key(user) && record.needs_running(&name) {
+                    blocked.insert(user.clone(), waits_for_blocked(&name));
                     open.push(user.clone());
                 }
             }
         }
-        let mut due = Vec::new();
         for (name, record) in &mut self.records {
-            let (_source, why) = (log_source(name.clone()), held_back.remove(name));
-            match (&record.held_back, &why) {
+            let _source = log_source(name.clone());
+            let reason = blocked.remove(name);
+            match (&record.blocked, &reason) {
                 (None, None) => continue,
-                (None, Some(why)) => info!("Workload '{name}' may not run: {}", why.text),
+                (None, Some(reason)) => info!("Workload '{name}' may not run: {}", reason.text),
                 (Some(_), None) => info!("Workload '{name}' may run again."),
                 (Some(_), Some(_)) => {}
             }
-            record.held_back = why;
-            due.push(name.clone());
+            record.blocked = reason;
+            self.dirty.insert(name.clone());
         }
-        due
     }
 
-    /// The workloads that need this one to run, and may not run either.
-    fn users(&self, name: &str) -> BTreeMap<String, DeleteCondition> {
-        let needs_it = |added: &AddedWorkload| {
-            added.workload.dependencies.get(name) == Some(&AddCondition::Running)
-                && !has_finished(added, &self.store)
-        };
-        let held_back = self
-            .records
-            .iter()
-            .filter(|(_, record)| record.held_back.is_some());
-        let users = held_back.filter(|(_, record)| record.wanted.as_ref().is_some_and(needs_it));
-        users
-            .map(|(user, _)| (user.to_string(), DeleteCondition::NotPendingNorRunning))
-            .collect()
-    }
-
-    /// When [`Self::refresh_conditions`] wants to be called next.
-    pub(crate) fn conditions_due(&self) -> Option<Instant> {
-        self.unstaged
-            .values()
-            .copied()
-            .flatten()
-            .chain(self.gates_due)
-            .min()
-    }
-
-    /// Evaluates the conditions again and does what follows.
-    pub(crate) fn refresh_conditions(&mut self) {
-        let gates = self
-            .records
-            .values()
-            .flat_map(|record| record.gate.iter().chain(record.staged_gate()));
-        let known = (self.facts.check_paths)(&gates.flat_map(Gate::paths).collect());
-        let mut is_open = false;
-        for (name, record) in &mut self.records {
-            let staged = record.staged.as_mut();
-            // It may be created now, or not any more.
-            self.touched.extend(staged.as_ref().map(|_| name.clone()));
-            for gate in record
-                .gate
-                .iter_mut()
-                .chain(staged.and_then(|staged| staged.gate.as_mut()))
+    /// The workloads that need this one to run, and are blocked as well.
+    fn blocked_users(&self, name: &str) -> BTreeMap<String, DeleteCondition> {
+        let mut users = BTreeMap::new();
+        for (user, record) in &self.records {
+            let Some(wanted) = &record.wanted else {
+                continue;
+            };
+            if record.blocked.is_some()
+                && record.needs_running(name)
+                && !has_finished(wanted, &self.store)
             {
-                gate.evaluate(&known, &self.facts.tags);
-                is_open |= gate.is_open();
+                users.insert(user.to_string(), DeleteCondition::NotPendingNorRunning);
             }
         }
-        self.gates_due = is_open.then(|| self.context.clock.now() + PRECONDITION_INTERVAL);
-        self.release_unstaged();
-        let due = self.update_withheld();
-        self.decide_all(&due);
+        users
+    }
+
+    /// Evaluates the conditions again if they are due.
+    pub(crate) fn refresh_conditions(&mut self, now: Instant) {
+        if self.conditions_due.is_none_or(|at| now < at) {
+            return;
+        }
+        let mut paths = BTreeSet::new();
+        for record in self.records.values() {
+            let staged = record.staged_conditions();
+            for conditions in record.conditions.iter().chain(staged) {
+                paths.extend(conditions.paths());
+            }
+        }
+        let known = (self.facts.check_paths)(&paths);
+        self.conditions_due = None;
+        self.is_blocked_outdated = true;
+        let mut due = self.end_staging_before_stop(now);
+        for (name, record) in &mut self.records {
+            if let Some(conditions) = &mut record.conditions {
+                conditions.evaluate(&known, &self.facts.tags);
+                if conditions.is_open() {
+                    due.push(now + PRECONDITION_INTERVAL);
+                }
+            }
+            if let Some(staged) = &mut record.staged {
+                // It may be created now, or not any more.
+                self.dirty.insert(name.clone());
+                if let Some(conditions) = &mut staged.conditions {
+                    conditions.evaluate(&known, &self.facts.tags);
+                    if conditions.is_open() {
+                        due.push(now + PRECONDITION_INTERVAL);
+                    }
+                }
+            }
+        }
+        for at in due {
+            self.evaluate_until(at);
+        }
     }
 
     // ------------------------------------------------------------------ views
 
-    /// The old container of an instance is gone: what is shown of the same instance, which waits to
-    /// be started.
-    pub(crate) fn waits_to_start(&self, instance: &InstanceName) -> Option<WorkloadState> {
-        let record = self.records.get(&instance.workload)?;
-        record
-            .waiting()
-            .filter(|added| added.instance == *instance)
-            .map(|_| record.waiting_to_start(instance))
-    }
-
-    /// What is shown of this instance if it waits for others before it is deleted or replaced.
-    pub(crate) fn waits_to_stop(&self, instance: &InstanceName) -> Option<WorkloadState> {
-        let record = self
-            .records
-            .get(&instance.workload)
-            .filter(|record| record.waits == Waits::ToStop)?;
-        record
-            .live()
-            .filter(|object| object.instance == *instance)
-            .map(|_| waiting_to_stop(instance))
-    }
-
-    /// What is to run of each workload, whatever else of it there is still.
+    /// What must run of each workload, whatever else of it there is still.
     pub(crate) fn wanted(&self) -> impl Iterator<Item = &AddedWorkload> {
         self.records
             .values()
             .filter_map(|record| record.wanted.as_ref())
     }
 
-    /// Whether this instance waits to be started, or its control loop will report its end.
-    pub(crate) fn has(&self, instance: &InstanceName) -> bool {
-        let record = self.records.get(&instance.workload);
-        record.is_some_and(|record| record.accounts_for(instance))
-            || self.waits_to_start(instance).is_some()
-    }
-
-    /// The control loop of this name has nothing: it ends, unless something was put meanwhile.
-    pub(crate) fn loop_done(&mut self, name: &Name) {
-        let Some(record) = self.records.get_mut(name) else {
-            return;
+    /// Whether this instance is wanted, staged or there.
+    pub(crate) fn keeps(&self, instance: &InstanceName) -> bool {
+        let Some(record) = self.records.get(&instance.workload) else {
+            return false;
         };
-        if record
-            .object
-            .take_if(|object| object.wishes.is_done())
-            .is_some()
-        {
-            self.touched.insert(name.clone());
-        }
+        let is_it = |added: &AddedWorkload| added.instance == *instance;
+        record.has(instance)
+            || record.waiting().is_some_and(is_it)
+            || record.staged().is_some_and(is_it)
     }
 
     // -------------------------------------------------------- orders to loops
 
-    // [impl->swdd~agent-executes-delete-workload-operation~1]
-    // [impl->swdd~agent-executes-update-delete-only-workload-operation~1]
-    // [impl->swdd~agent-workload-obj-delete-command~1]
-    fn end(&mut self, name: &Name) {
-        let Some(object) = self.object(name) else {
-            return;
-        };
-        info!("Deleting workload '{name}'.");
-        object.ending = true;
-        let skipped = object.wishes.put(Wish::End);
-        self.reports.extend(skipped.as_ref().map(removed));
-    }
-
-    /// Starts an instance; an existing loop of the workload removes first what it has.
+    /// Sets the target of the control loop of a workload, which is started if there is none.
     // [impl->swdd~agent-executes-create-workload-operation~1]
     // [impl->swdd~agent-executes-update-workload-operation~1]
+    // [impl->swdd~agent-executes-delete-workload-operation~1]
+    // [impl->swdd~agent-executes-update-delete-only-workload-operation~1]
     // [impl->swdd~agent-workload-obj-update-command~1]
-    pub(super) fn start(&mut self, added: AddedWorkload) {
-        let (name, runtime) = (
-            added.instance.workload.clone(),
-            added.workload.runtime.clone(),
-        );
-        self.check_order(&added);
-        let known = self.object(&name);
-        if known
-            .is_some_and(|object| object.ending || object.start_again_for.as_ref() != Some(&added))
-        {
-            info!("Updating workload '{name}'.");
-        }
-        let found = self.found.remove(&name);
-        let Some(object) = self.object_for(&added.instance, &runtime) else {
+    // [impl->swdd~agent-workload-obj-delete-command~1]
+    fn direct(&mut self, name: &Name, run: Run) {
+        let next = self.next_of(name);
+        let Some(record) = self.records.get_mut(name) else {
             return;
         };
-        let skipped = object.wishes.put_with(Wish::Run(added.clone()), found);
-        (object.ending, object.start_again_for) = (false, None);
-        (object.instance, object.runtime, object.workload) =
-            (added.instance, runtime, Some(added.workload));
-        self.reports.extend(skipped.as_ref().map(removed));
-    }
-
-    pub(super) fn object(&mut self, name: &Name) -> Option<&mut WorkloadObject> {
-        self.records.get_mut(name)?.object.as_mut()
-    }
-
-    /// That of the workload; a control loop is started for this instance when there is none.
-    pub(super) fn object_for(
-        &mut self,
-        instance: &InstanceName,
-        runtime: &Name,
-    ) -> Option<&mut WorkloadObject> {
-        if self.object(&instance.workload).is_none() {
-            self.start_loop(instance.clone(), runtime.clone(), None);
+        let adopt = std::mem::take(&mut record.adopt);
+        // A new delete retries a failed one at once.
+        let is_retry = record.is_requested && record.wanted.is_none() && !self.awaits_listings;
+        let first = match (&run, &next, adopt.first()) {
+            (Run::Instance(added), ..) => Some(&added.instance),
+            (_, Some(next), _) => Some(&next.added.instance),
+            (_, None, Some(found)) => Some(&found.instance),
+            (_, None, None) => None,
+        };
+        let is_known = record.control_loop.is_some();
+        if !is_known {
+            let Some(first) = first.cloned() else {
+                return;
+            };
+            self.start_loop(first);
         }
-        self.object(&instance.workload)
+        let Some(record) = self.records.get_mut(name) else {
+            return;
+        };
+        let Some(control_loop) = &mut record.control_loop else {
+            return;
+        };
+        let is_new = control_loop.target.run != run;
+        let is_same = !is_new && control_loop.target.next == next && adopt.is_empty();
+        if is_same && !is_retry {
+            return;
+        }
+        if is_new && run == Run::Nothing {
+            info!("Deleting workload '{name}'.");
+        }
+        if is_new && is_known && run.added().is_some() && !control_loop.starts_again_for(&run) {
+            info!("Updating workload '{name}'.");
+        }
+        if run != Run::Found {
+            control_loop.kept = None;
+        }
+        control_loop.put(run.clone(), is_retry, next, adopt);
+        if let Run::Instance(added) = &run
+            && is_new
+        {
+            self.check_order(added);
+        }
     }
 
     /// Whether the log of an instance can be read, now or when it is started.
@@ -782,12 +1103,13 @@ impl<C: Clock> Workloads<C> {
         let Some(record) = self.records.get(workload) else {
             return unknown();
         };
-        let object = record.object.as_ref();
-        let progress = object
-            .map(|object| object.wishes.start_of(instance))
-            .unwrap_or_default();
-        if let (StartProgress::Started(number), Some(object)) = (progress, object) {
-            return self.readable(object, Some(number), instance);
+        let control_loop = record.control_loop.as_ref();
+        let progress = match control_loop {
+            Some(control_loop) => control_loop.status.progress_of(instance),
+            None => StartProgress::UnderWay,
+        };
+        if let (StartProgress::Started(number), Some(control_loop)) = (progress, control_loop) {
+            return self.readable(control_loop, Some(number), instance);
         }
         let is_wanted = record
             .wanted
@@ -795,7 +1117,7 @@ impl<C: Clock> Workloads<C> {
             .is_some_and(|wanted| wanted.instance == *instance);
         let state = self.store.get(instance);
         match state.map(|state| state.phase) {
-            // A container of an earlier agent is taken over, or the start was ordered.
+            // A container of an earlier agent is adopted, or the start was ordered.
             None | Some(Phase::PendingInitial | Phase::PendingStarting) if is_wanted => {
                 match progress {
                     StartProgress::Failed => LogAvailability::Later(self.why_without_log(instance)),
@@ -809,9 +1131,9 @@ impl<C: Clock> Workloads<C> {
                 LogAvailability::Never(format!("workload '{workload}' is deleted or replaced"))
             }
             None | Some(Phase::Removed) => unknown(),
-            Some(Phase::PendingWaitingToStart) => match object {
-                Some(object) if object.start_again_for.is_some() => {
-                    self.readable(object, None, instance)
+            Some(Phase::PendingWaitingToStart) => match control_loop {
+                Some(control_loop) if record.starts_again() => {
+                    self.readable(control_loop, None, instance)
                 }
                 // What it may have was never started.
                 _ => LogAvailability::Later(self.why_without_log(instance)),
@@ -829,20 +1151,21 @@ impl<C: Clock> Workloads<C> {
                 | Phase::FailedExecFailed
                 | Phase::FailedUnknown
                 | Phase::FailedLost,
-            ) => match object {
-                Some(object) => self.readable(object, None, instance),
+            ) => match control_loop {
+                Some(control_loop) => self.readable(control_loop, None, instance),
                 None => LogAvailability::Never(self.why_without_log(instance)),
             },
         }
     }
 
-    pub(super) fn readable(
+    fn readable(
         &self,
-        object: &WorkloadObject,
+        control_loop: &ControlLoop<C>,
         start: Option<u64>,
         instance: &InstanceName,
     ) -> LogAvailability {
-        match self.context.connector(&object.runtime) {
+        let runtime = control_loop.runtime();
+        match runtime.and_then(|runtime| self.context.connector(runtime)) {
             Some(engine) => LogAvailability::Readable { engine, start },
             None => LogAvailability::Never(self.why_without_log(instance)),
         }
@@ -869,74 +1192,60 @@ impl<C: Clock> Workloads<C> {
         }
     }
 
-    /// Starts the control loop of a workload, with a container of an earlier life if there is one.
+    /// Starts the control loop of a workload; this is the first instance that it will have something
+    /// of.
     // [impl->swdd~agent-create-workload~1]
     // [impl->swdd~agent-resume-workload~2]
-    pub(super) fn start_loop(&mut self, instance: InstanceName, runtime: Name, held: Option<Held>) {
-        let (wishes, slot) = wish_slot();
-        let start_again_for = held
-            .as_ref()
-            .and_then(|held| held.serves.clone())
-            .map(|(added, _)| added);
-        let (context, random, ending) = (self.context.clone(), self.random.fork(), held.is_none());
-        let control_loop = WorkloadControlLoop::new(
-            instance.clone(),
-            runtime.clone(),
-            held,
-            context,
-            random,
-            slot,
-        );
+    pub(super) fn start_loop(&mut self, instance: InstanceName) -> &mut ControlLoop<C> {
         let name = instance.workload.clone();
+        let (handle, mailbox) = mailbox();
+        let context = self.context.clone();
+        let random = self.random.fork();
+        let control_loop = WorkloadControlLoop::new(instance, context, random, mailbox);
         let started = (self.run_loop)(&name, Box::new(control_loop));
-        let shown = instance.clone();
-        let object = WorkloadObject {
-            wishes,
-            instance,
-            runtime,
-            workload: None,
-            start_again_for,
-            replaced: None,
-            ending,
-            preparation: None,
-            prepared: None,
-        };
-        let record = self.records.entry(name.clone()).or_default();
-        record.object = Some(object);
-        let Err((error, control_loop)) = started else {
-            return;
-        };
-        error!("No thread can be started for workload '{name}', trying again: '{error}'");
-        self.unstarted.insert(name.clone(), control_loop);
-        let is_to_run = record
-            .wanted
-            .as_ref()
-            .is_some_and(|wanted| wanted.instance == shown);
-        let phase = match record.waits {
-            Waits::No if ending && is_to_run => Phase::PendingStarting,
-            _ if ending => {
-                let text = format!("{PREPARE_PREFIX}no thread can be started: {error}");
-                record.note = Note::new(Reason::PreparationFailed, text);
-                return self.reports.extend(self.waits_to_start(&shown));
+        let unstarted = match started {
+            Ok(()) => None,
+            Err((error, control_loop)) => {
+                error!("No thread can be started for workload '{name}', trying again: '{error}'");
+                let error = error.to_string();
+                Some(Unstarted {
+                    control_loop,
+                    error,
+                })
             }
-            // The container of an adopted workload may be in any state; no loop controls it.
-            _ => Phase::FailedUnknown,
         };
-        let info = format!("No thread can be started for it, trying again: {error}");
-        self.reports.push_back(WorkloadState::new(
-            shown,
-            ExecutionState::with_info(phase, info),
-        ));
+        let record = self.records.entry(name).or_default();
+        record.control_loop.insert(ControlLoop {
+            mailbox: handle,
+            target: Target::default(),
+            next_since: 0,
+            may_have_begun: Vec::new(),
+            status: Status::default(),
+            kept: None,
+            unstarted,
+        })
     }
 
     /// Tries again to get threads for the control loops that have none.
     pub(crate) fn start_waiting_loops(&mut self) {
-        while let Some((name, control_loop)) = self.unstarted.pop_first() {
+        for (name, record) in &mut self.records {
+            let Some(control_loop) = &mut record.control_loop else {
+                continue;
+            };
+            let Some(unstarted) = control_loop.unstarted.take() else {
+                continue;
+            };
             let _source = log_source(name.clone());
-            match (self.run_loop)(&name, control_loop) {
-                Ok(()) => info!("Workload '{name}' has got a thread."),
-                Err((_, control_loop)) => {
-                    self.unstarted.insert(name, control_loop);
+            match (self.run_loop)(name, unstarted.control_loop) {
+                Ok(()) => {
+                    info!("Started the control loop of workload '{name}' after retrying.");
+                    self.dirty.insert(name.clone());
+                }
+                Err((error, again)) => {
+                    control_loop.unstarted = Some(Unstarted {
+                        control_loop: again,
+                        error: error.to_string(),
+                    });
                     return;
                 }
             }
@@ -944,58 +1253,9 @@ impl<C: Clock> Workloads<C> {
     }
 }
 
-impl Record {
-    /// States to report of what waited to run until now, and of what the server has `named` as
-    /// deleted: their end, unless they are wanted again or a control loop will report it.
-    fn gone(
-        &self,
-        new: Option<&AddedWorkload>,
-        waited: Option<InstanceName>,
-        named: Option<InstanceName>,
-    ) -> Vec<WorkloadState> {
-        // The end of its predecessor was reported before it was started.
-        let runs = new.is_some_and(|new| self.runs(new));
-        let named = named.filter(|named| !runs && Some(named) != waited.as_ref());
-        let is_gone = |instance: &InstanceName| {
-            new.is_none_or(|new| new.instance != *instance) && !self.accounts_for(instance)
-        };
-        // The end of what was to be prepared is reported by its control loop, unless a new one
-        // takes its place.
-        let ordered = self.object.as_ref().filter(|_| new.is_none());
-        let is_prepared = |gone: &InstanceName| {
-            let prepares = |object: &&WorkloadObject| {
-                object.preparation.as_ref().map(|one| &one.added.instance) == Some(gone)
-            };
-            ordered
-                .filter(prepares)
-                .map(|object| object.wishes.report_end(gone))
-                .is_some()
-        };
-        let ended = waited
-            .into_iter()
-            .chain(named)
-            .filter(|gone| is_gone(gone) && !is_prepared(gone));
-        ended.map(|ended| removed(&ended)).collect()
-    }
-
-    /// What is to be shown of what waits to be started, if that has changed.
-    pub(super) fn renewed(&self, store: &WorkloadStateStore) -> Option<WorkloadState> {
-        let state = self.waiting_to_start(&self.waiting()?.instance);
-        let shown = store.get(&state.instance)?;
-        (shown.phase == Phase::PendingWaitingToStart && *shown != state.state).then_some(state)
-    }
-}
-
-/// Why a workload is held back that needs this one, which is held back itself.
+/// Why a workload is blocked that needs this one, which is blocked itself.
 fn waits_for_blocked(name: &str) -> Note {
     Note::new(Reason::BlockedDependency, reason::waits_for_blocked(name))
-}
-
-fn waiting_to_stop(instance: &InstanceName) -> WorkloadState {
-    WorkloadState::new(
-        instance.clone(),
-        ExecutionState::plain(Phase::StoppingWaitingToStop),
-    )
 }
 
 /// Whether the workload ended for good: there is nothing to stop, and a path that comes back does

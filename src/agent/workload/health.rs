@@ -5,6 +5,7 @@
 //! [`ProbeReport`] from `probes`.
 //! Gives: [`ProbeOrder`] to `probes`, states to the scheduler (may block there).
 
+use super::status::StartProgress;
 use super::{AfterDelete, Stage, WorkloadControlLoop};
 use crate::backoff::{Ended, RestartBackoff};
 use crate::events::Note;
@@ -263,7 +264,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             target,
             notify,
             unarmed: !self.lifecycle.just_started,
-            reply: self.slot.probe_reply(),
+            reply: self.mailbox.probe_reply(),
         });
     }
 
@@ -627,7 +628,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// The container that did not become ready is removed.
     pub(super) fn retry_not_ready(&mut self, cause: &str) {
         let now = self.now();
-        self.slot.note_start_failed(&self.instance);
+        self.note_start(StartProgress::Failed);
         self.restart_control_interface();
         let Some(at) = self.restarts.next_start(now, &mut self.random) else {
             warn!(

@@ -9,6 +9,6 @@ use crossbeam_channel::Receiver;
 impl<C: Clock> WorkloadControlLoop<C> {
     /// Becomes ready when there may be an event.
     pub fn woken(&self) -> Receiver<()> {
-        self.slot.woken().clone()
+        self.mailbox.woken().clone()
     }
 }

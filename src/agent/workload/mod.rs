@@ -1,14 +1,14 @@
 //! Runs one workload: create, retry, restart, resume, update, delete.
 //!
-//! Thread: `wl:<name>`, one per workload; says when nothing of the workload is left and nothing is
-//! wanted, and ends when the sender of its wishes is dropped.
+//! Thread: `wl:<name>`, one per workload; reports when nothing of the workload is left and nothing
+//! has to be done, and ends when the handle of its mailbox is dropped.
 //! Owns: all containers of the workload, attempts, the time of the next attempt, the
 //! workload's folders below the run folder, its control interface.
-//! Takes: the newest wish of the scheduler, states of the state checker, a free start slot.
-//! Gives: states and its end to the scheduler (may block there), what to watch to the state checker
-//! (may block there).
+//! Takes: the newest target of the scheduler, states of the state checker, a free start slot.
+//! Gives: its status to the scheduler (may block there), what to watch to the state checker (may
+//! block there).
 //!
-//! Beside the two senders above, the loop blocks in stops, removals and searches of containers, in
+//! Beside these two senders, the loop blocks in stops, removals and searches of containers, in
 //! removals of folders (at most [`REMOVAL_MAX`]) and nowhere else: what may take minutes (pull,
 //! create, init, start) is a call on a thread of its own, which it waits for together with its
 //! other events. [`WorkloadControlLoop::step`] handles one event without waiting for one, which is
@@ -18,7 +18,7 @@ use crate::backoff::{Ended, RestartBackoff};
 use crate::control_interface::pipes::PipeError;
 use crate::control_interface::{self, ControlHub, ControlInterface};
 use crate::engine_call::{CallContext, StartCall};
-use crate::events::{PreparationReport, SchedulerEvent, send_state};
+use crate::events::SchedulerEvent;
 use crate::folder_removal::remove_folder;
 use crate::limits::REMOVAL_MAX;
 use crate::state_checker::WatchCommand;
@@ -27,6 +27,7 @@ use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::{InstanceName, Name};
 use ankaios_model::workload::Workload;
 use ankaios_platform::clock::Clock;
+use ankaios_platform::limits::ADDITIONAL_INFO_MAX;
 use ankaios_platform::logging::log_source;
 use ankaios_platform::memory::OwnStack;
 use ankaios_runtime::probes::Probes;
@@ -34,11 +35,12 @@ use ankaios_runtime::{ContainerId, MainProcess, RuntimeConnector};
 use crossbeam_channel::{Select, Sender, never};
 use health::InstanceLifecycle;
 use log::{info, warn};
-use mailbox::{Preparation, SlotEvent, WishSlot};
+use mailbox::{FoundContainer, LoopEvent, Mailbox, Purpose, Run, Target};
 use preparation::Prepared;
 use removal::Removal;
 use start::Calling;
 use start_slots::{SlotRequest, StartSlots};
+use status::{Start, StartProgress, Status};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,6 +53,7 @@ mod removal;
 mod restart;
 mod start;
 pub mod start_slots;
+pub mod status;
 
 /// Calls of one engine.
 pub type Connector = Box<dyn RuntimeConnector>;
@@ -94,28 +97,26 @@ impl<C> LoopContext<C> {
     }
 }
 
-/// A container of an earlier life of the agent.
-pub(crate) struct Held {
-    pub(crate) id: ContainerId,
-    /// For what it is not removed when that is to run: it goes on as it is (`true`), or has ended
-    /// and is started again.
-    pub(crate) serves: Option<(AddedWorkload, bool)>,
-}
-
 /// Runs one workload.
 pub struct WorkloadControlLoop<C: Clock> {
     context: LoopContext<C>,
     random: fastrand::Rng,
-    slot: WishSlot,
-    /// The instance whose states are reported: the old one until a new one is started.
+    mailbox: Mailbox,
+    /// The newest target that was taken.
+    target: Target,
+    /// What there is, and as it was reported last.
+    status: Status,
+    reported: Status,
+    /// The current instance: the old one until a new one is started.
     instance: InstanceName,
-    /// Nothing is left of the instance, and it was reported as removed.
+    /// Nothing is left of the current instance, and its end was reported.
     is_empty: bool,
-    /// The runtime of what is, or shall be, there.
+    /// The runtime of the current instance.
     runtime: Name,
-    /// As [`Held::serves`], until there is a wish.
-    serves: Option<(AddedWorkload, bool)>,
-    /// What to run; `None` when nothing shall run.
+    /// What the container that was found is good for, until it was adopted, started again or
+    /// replaced.
+    found: Option<Purpose>,
+    /// The definition of the current instance; `None` for a container that was found.
     wanted: Option<Arc<Workload>>,
     control: Option<ControlInterface>,
     container: Option<ContainerId>,
@@ -123,16 +124,14 @@ pub struct WorkloadControlLoop<C: Clock> {
     process: Option<MainProcess>,
     /// Containers that go.
     removal: Removal,
-    /// What is to be prepared beside what runs.
-    preparation: Option<Preparation>,
-    /// What is prepared of that, or of what is about to be started.
+    /// What is prepared of the next instance, or of the one that is about to be started.
     next: Option<Prepared>,
-    /// What was last reported of `next`.
-    told: Option<PreparationReport>,
     /// Engine calls until now.
     calls: u64,
     watching: bool,
-    /// How often what is wanted was started, or taken over from an earlier life of the agent.
+    /// Successful starts of this loop until now.
+    started: u64,
+    /// How often the current instance was started or adopted.
     starts: u32,
     failed_creates: u32,
     /// Additional info of the start that is under way.
@@ -142,7 +141,7 @@ pub struct WorkloadControlLoop<C: Clock> {
     stage: Stage,
 }
 
-/// What the loop waits for besides wishes.
+/// What the loop waits for besides targets.
 enum Stage {
     Idle,
     /// Nothing is started before all that is too many is removed.
@@ -172,8 +171,8 @@ impl Stage {
 
 /// What follows when the old container is gone.
 enum AfterDelete {
-    /// What is wanted by then.
-    Wish,
+    /// What the target says by then.
+    Target,
     /// It has ended by itself.
     Restart,
     /// It did not become ready for this reason: start again later.
@@ -189,45 +188,39 @@ pub enum Step {
     Worked,
     /// There was nothing to do.
     Idle,
-    /// The sender of its wishes is gone, so the loop has ended.
+    /// The handle of its mailbox is gone, so the loop has ended.
     Ended,
 }
 
 impl<C: Clock> WorkloadControlLoop<C> {
-    /// It holds nothing of `instance` yet, or a container of an earlier life.
+    /// Has nothing of the workload yet. `instance` is the first that it will have something of.
     pub(crate) fn new(
         instance: InstanceName,
-        runtime: Name,
-        held: Option<Held>,
         context: LoopContext<C>,
         random: fastrand::Rng,
-        slot: WishSlot,
+        mailbox: Mailbox,
     ) -> Self {
         let restarts = RestartBackoff::new(context.restart_backoff, None);
-        let is_empty = held.is_none();
-        let (mut container, mut serves) = (None, None);
-        if let Some(held) = held {
-            slot.hold(&instance);
-            (container, serves) = (Some(held.id), held.serves);
-        }
         Self {
             context,
             random,
-            slot,
+            mailbox,
+            target: Target::default(),
+            status: Status::default(),
+            reported: Status::default(),
             instance,
-            is_empty,
-            runtime,
-            serves,
+            is_empty: true,
+            runtime: Name::default(),
+            found: None,
             wanted: None,
             control: None,
-            container,
+            container: None,
             process: None,
             removal: Removal::default(),
-            preparation: None,
             next: None,
-            told: None,
             calls: 0,
             watching: false,
+            started: 0,
             starts: 0,
             failed_creates: 0,
             shown: String::new(),
@@ -256,10 +249,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub fn step(&mut self) -> Step {
         let _source = log_source(self.instance.workload.clone());
         let is_due = |due: Option<Instant>| due.is_some_and(|at| at <= self.now());
-        if self.slot.owner_gone() {
+        self.mailbox.take_wake_up();
+        if self.mailbox.is_abandoned() {
             return Step::Ended;
         }
-        if let Some(event) = self.slot.next() {
+        if let Some(event) = self.mailbox.next() {
             self.on_event(event);
         } else if is_due(self.stage_due()) {
             self.on_timer();
@@ -270,12 +264,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         } else if !self.prepare() {
             return Step::Idle;
         }
-        let has_containers = !self.is_empty || !self.removal.is_empty() || self.next.is_some();
-        if !has_containers && self.slot.done_if_empty() {
-            let name = self.instance.workload.clone();
-            // Gone only at the end.
-            let _ = self.context.reports.send(SchedulerEvent::LoopDone(name));
-        }
+        self.status.is_idle = self.is_idle();
+        self.publish();
         Step::Worked
     }
 
@@ -306,20 +296,21 @@ impl<C: Clock> WorkloadControlLoop<C> {
             .due()
             .map_or_else(never, |at| self.context.clock.alarm(at));
         let mut select = Select::new();
-        select.recv(self.slot.woken());
+        select.recv(self.mailbox.woken());
         select.recv(&alarm);
         select.ready();
     }
 
-    fn on_event(&mut self, event: SlotEvent) {
+    fn on_event(&mut self, event: LoopEvent) {
         match event {
-            SlotEvent::Wish => self.on_wish(),
-            SlotEvent::Preparation => self.on_preparation(),
-            SlotEvent::Surplus => self.take_surplus(),
-            SlotEvent::Called(number, result) => self.on_called(number, result),
-            SlotEvent::PreparedGone(id) => self.on_prepared_gone(&id),
-            SlotEvent::Observed(state) => self.on_observed(state),
-            SlotEvent::Probed(report) => self.on_probed(&report),
+            LoopEvent::Target => {
+                let is_order = self.read_target();
+                self.follow_target(is_order);
+            }
+            LoopEvent::Called(number, result) => self.on_called(number, result),
+            LoopEvent::PreparedGone(id) => self.on_prepared_gone(&id),
+            LoopEvent::Observed(state) => self.on_observed(state),
+            LoopEvent::Probed(report) => self.on_probed(&report),
         }
     }
 
@@ -338,39 +329,107 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Follows the newest wish. What is there is removed first, unless the wish is about that.
-    fn on_wish(&mut self) {
-        if matches!(self.stage, Stage::Calling(_)) && !self.starts_next() {
-            return; // It has cancelled the call, and is followed when that ends.
+    // ------------------------------------------------------------------ target
+
+    /// Takes the newest target, and the containers that come with it. Returns whether it orders
+    /// anything about what must run.
+    fn read_target(&mut self) -> bool {
+        let Some(mut target) = self.mailbox.take_target() else {
+            return false;
+        };
+        let is_order = target.is_retry || target.run != self.target.run;
+        let found = std::mem::take(&mut target.adopt);
+        if target.next != self.target.next {
+            self.status.prepared = None;
         }
+        self.status.target = target.number;
+        self.target = target;
+        self.take_found(found);
+        is_order
+    }
+
+    /// Takes over containers that an earlier agent has left.
+    fn take_found(&mut self, found: Vec<FoundContainer>) {
+        let mut orphaned = Vec::new();
+        for container in found {
+            match container.purpose {
+                Purpose::Adopt(..) | Purpose::StartAgain(_) | Purpose::Replace => {
+                    self.take_occupant(container);
+                }
+                Purpose::Start(added, prepared) => self.take_prepared(added, prepared),
+                Purpose::Remove | Purpose::RemoveUnused => orphaned.push(container),
+            }
+        }
+        self.remove_orphaned(orphaned);
+    }
+
+    /// Takes over the container that the workload has. The scheduler hands over one, with the first
+    /// target; a later purpose of the same one replaces the first.
+    fn take_occupant(&mut self, found: FoundContainer) {
+        let state = match &found.purpose {
+            Purpose::Adopt(_, state) => state.clone(),
+            _ => ExecutionState::plain(Phase::PendingInitial),
+        };
+        self.status.instances.insert(found.instance.clone(), state);
+        self.instance = found.instance;
+        self.runtime = found.runtime;
+        self.container = Some(found.id);
+        self.found = Some(found.purpose);
+        self.is_empty = false;
+    }
+
+    /// Compares what there is with the target, and does what leads there:
+    /// - nothing, when the current instance is the one that must run, or has to stay as it is;
+    /// - it starts the instance, when there is nothing of the workload;
+    /// - it adopts the container that was found, or starts it again, when it is good for that;
+    /// - otherwise it removes the current instance first. An order retries a failed removal at once.
+    fn follow_target(&mut self, is_order: bool) {
+        if matches!(self.stage, Stage::Calling(_)) && !self.starts_next() {
+            return; // A call that has become pointless is cancelled; its end leads here.
+        }
+        if self.target.run == Run::Found || self.runs_target() {
+            return;
+        }
+        let next = self.target.run.added().cloned();
         if self.is_empty {
-            if let Some(added) = self.slot.take(None) {
+            if let Some(added) = next {
                 self.create(added);
             }
             return;
         }
-        if let Some(resumed) = self.slot.take_resumed() {
-            self.serves = Some((resumed, true));
+        match (self.found.take(), next) {
+            // [impl->swdd~agent-workload-control-loop-executes-resume~1]
+            (Some(Purpose::Adopt(good_for, _)), Some(added)) if good_for == added => {
+                self.take(added);
+                self.adopt();
+            }
+            (Some(Purpose::StartAgain(good_for)), Some(added)) if good_for == added => {
+                self.create(added);
+            }
+            // It is being removed for the target already.
+            _ if matches!(self.stage, Stage::Gone(AfterDelete::Target)) => {}
+            _ if matches!(self.stage, Stage::DeleteRetryAt(_, AfterDelete::Target))
+                && !is_order => {}
+            // [impl->swdd~agent-workload-control-loop-executes-update~2]
+            // [impl->swdd~agent-workload-control-loop-executes-update-delete-only~1]
+            // [impl->swdd~agent-workload-control-loop-executes-delete~2]
+            _ => self.delete(AfterDelete::Target),
         }
-        if let Some((served, goes_on)) = self.serves.take()
-            && let Some(added) = self
-                .slot
-                .take_if(Some(&self.instance), |wish| wish.added() == Some(&served))
-        {
-            self.take(added);
-            return match self.container.take_if(|_| goes_on) {
-                // [impl->swdd~agent-workload-control-loop-executes-resume~1]
-                Some(id) => self.adopt(id),
-                None => {
-                    self.report(ExecutionState::starting_triggered());
-                    self.begin_start();
-                }
-            };
-        }
-        // [impl->swdd~agent-workload-control-loop-executes-update~2]
-        // [impl->swdd~agent-workload-control-loop-executes-update-delete-only~1]
-        // [impl->swdd~agent-workload-control-loop-executes-delete~2]
-        self.delete(AfterDelete::Wish);
+    }
+
+    /// Whether the current instance is the one that must run.
+    fn runs_target(&self) -> bool {
+        let Some(added) = self.target.run.added() else {
+            return false;
+        };
+        !self.is_empty
+            && self.instance == added.instance
+            && self.wanted.as_ref() == Some(&added.workload)
+    }
+
+    /// Whether this is the instance that the loop will start next.
+    fn is_about_to_start(&self, added: &AddedWorkload) -> bool {
+        self.target.run.added() == Some(added) && !self.runs_target()
     }
 
     /// Starts what is wanted; nothing of the workload is there.
@@ -381,8 +440,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.begin_start();
     }
 
-    /// Goes on with a container of an earlier life of the agent.
-    fn adopt(&mut self, id: ContainerId) {
+    /// Continues with the container that was found.
+    fn adopt(&mut self) {
+        let Some(id) = self.container.take() else {
+            return;
+        };
         let _ = self.open_control_interface(true); // What fails is logged.
         self.starts = self.starts.saturating_add(1);
         let end = self.known_end(&id);
@@ -391,12 +453,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.lifecycle_started(false);
     }
 
-    /// This is to run. Nothing of an earlier one counts any more.
+    /// This becomes the current instance. Nothing of an earlier one applies any more.
     // [impl->swdd~agent-workload-control-loop-reset-retry-attempts-on-update~1]
     fn take(&mut self, added: AddedWorkload) {
-        // An older container of the same instance may have gone since the wish was taken.
-        self.slot.hold(&added.instance);
-        self.slot.note_not_started();
+        self.status.start = None;
+        self.found = None;
         self.next
             .iter_mut()
             .for_each(|next| next.is_started = next.added == added);
@@ -538,11 +599,64 @@ impl<C: Clock> WorkloadControlLoop<C> {
         remove_folder(folder, &self.context.clock, REMOVAL_MAX);
     }
 
+    // ------------------------------------------------------------------ status
+
+    /// Reports a state of the current instance.
     fn report(&mut self, state: ExecutionState) {
         if state.phase == Phase::PendingStarting {
             self.shown = state.additional_info.to_string();
         }
-        send_state(&self.context.reports, &self.instance, state);
+        let instance = self.instance.clone();
+        self.report_of(instance, state);
+    }
+
+    /// Reports a state of an instance; a long message of an engine is cut.
+    fn report_of(&mut self, instance: InstanceName, mut state: ExecutionState) {
+        state.cut_info(ADDITIONAL_INFO_MAX);
+        self.status.instances.insert(instance, state);
+        self.status.is_idle = false;
+        self.publish();
+    }
+
+    /// Reports that there is nothing of this instance any more.
+    fn report_end(&mut self, instance: &InstanceName) {
+        if self.status.instances.remove(instance).is_some() {
+            self.status.is_idle = false;
+            self.publish();
+        }
+    }
+
+    /// Sends the status to the scheduler if it has changed.
+    fn publish(&mut self) {
+        if let Some(next) = &self.next {
+            let instance = next.added.instance.clone();
+            let state = ExecutionState::plain(Phase::PendingInitial);
+            self.status.instances.entry(instance).or_insert(state);
+        }
+        if self.status == self.reported {
+            return;
+        }
+        self.reported = self.status.clone();
+        let event = SchedulerEvent::Status {
+            workload: self.instance.workload.clone(),
+            status: self.status.clone(),
+        };
+        let _ = self.context.reports.send(event); // Gone only when the agent ends.
+    }
+
+    /// Whether there is nothing, and nothing has to be done.
+    fn is_idle(&self) -> bool {
+        let has_something = !self.is_empty || !self.removal.is_empty() || self.next.is_some();
+        let has_to_do = self.target.run != Run::Nothing || self.target.next.is_some();
+        !has_something && !has_to_do && !self.mailbox.has_target()
+    }
+
+    /// Notes in the status how far the start of the current instance is.
+    fn note_start(&mut self, progress: StartProgress) {
+        self.status.start = Some(Start {
+            instance: self.instance.clone(),
+            progress,
+        });
     }
 }
 

@@ -6,13 +6,12 @@
 //! more. Whatever goes wrong, a plain create follows.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
-//! Takes: what is to be prepared, slots for it. Gives: [`PreparationReport`]s to the scheduler (may
-//! block there).
+//! Takes: what must be prepared, slots for it. Gives: [`PreparationReport`]s in the status.
 
 use super::WorkloadControlLoop;
 use crate::backoff::retry_delay;
 use crate::engine_call::{CallDone, CallResult, CallStep, EngineCall};
-use crate::events::{Note, PreparationReport, SchedulerEvent};
+use crate::events::{Note, PreparationReport};
 use crate::limits::START_SLOT_MAX;
 use crate::settings::unsupported_runtime;
 use crate::state_checker::WatchCommand;
@@ -77,6 +76,14 @@ impl Prepared {
         self.container.is_some() || self.call.as_ref().is_some_and(|call| call.makes_container)
     }
 
+    /// Whether this container is prepared and waits.
+    fn waits_in(&self, id: &ContainerId) -> bool {
+        let container = self.container.as_ref();
+        container.is_some_and(|container| container.id == *id)
+            && self.call.is_none()
+            && !self.is_started
+    }
+
     fn reached(&mut self, level: PrepareLevel, container: Option<PreparedContainer>) {
         (self.level, self.container, self.failures) = (level, container, 0);
         self.note = Note {
@@ -109,34 +116,19 @@ impl Prepared {
 }
 
 impl<C: Clock> WorkloadControlLoop<C> {
-    pub(super) fn on_preparation(&mut self) {
-        // The scheduler has forgotten what it was told.
-        (self.preparation, self.told) = (self.slot.preparation(), None);
-        if let Some((added, container)) = self.slot.take_found() {
-            let mut found = Prepared::new(added);
-            found.reached(container.level, Some(container));
-            if self.starts_next() {
-                self.discard(found);
-            } else {
-                self.next
-                    .take()
-                    .into_iter()
-                    .for_each(|unwanted| self.discard(unwanted));
-                self.watch_prepared(&found.added, found.container.as_ref());
-                self.next = Some(found);
-            }
+    /// Takes over a container that an earlier agent has prepared.
+    pub(super) fn take_prepared(&mut self, added: AddedWorkload, container: PreparedContainer) {
+        let mut found = Prepared::new(added);
+        found.reached(container.level, Some(container));
+        if self.starts_next() {
+            self.discard(found);
+            return;
         }
-        for ended in self.slot.take_ended() {
-            self.discard_unwanted();
-            // What is still prepared of it goes first.
-            if self
-                .next
-                .as_ref()
-                .is_none_or(|next| next.added.instance != ended)
-            {
-                self.released(&ended);
-            }
+        if let Some(earlier) = self.next.take() {
+            self.discard(earlier);
         }
+        self.watch_prepared(&found.added, found.container.as_ref());
+        self.next = Some(found);
     }
 
     /// When [`Self::prepare`] has something to do by itself.
@@ -150,23 +142,23 @@ impl<C: Clock> WorkloadControlLoop<C> {
             .min()
     }
 
-    /// Brings what is prepared one step nearer to what is to be prepared. Returns whether it did
-    /// something.
+    /// Brings the preparation one step nearer to what the target says. Returns whether anything
+    /// was done.
     pub(super) fn prepare(&mut self) -> bool {
         let now = self.now();
-        if self.discard_unwanted() {
+        if self.discard_stale_preparation() {
             return true;
         }
-        let target = self.target();
+        let level = self.allowed_level();
         let Some(wanted) = self.prepared_now().cloned() else {
             return false;
         };
-        let mut next = self
-            .next
-            .take()
-            .unwrap_or_else(|| Prepared::new(wanted.added.clone()));
-        let step = self.next_step(&mut next, target, now);
-        let worked = step.is_some();
+        let mut next = match self.next.take() {
+            Some(next) => next,
+            None => Prepared::new(wanted.added.clone()),
+        };
+        let step = self.next_step(&mut next, level, now);
+        let mut has_worked = step.is_some();
         if let Some(step) = step {
             let new = new_container(&self.context.calls.folder, &wanted.added);
             match new.and_then(|new| self.call(step, new)) {
@@ -174,23 +166,23 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 Err(error) => next.failed(&error, wanted.retry_limit, now, &mut self.random),
             }
         }
-        let told = (next.call.is_none() && self.tell(&next, target)) || worked;
+        if next.call.is_none() {
+            has_worked |= self.report_preparation(&next, level);
+        }
         self.next = Some(next);
-        told
+        has_worked
     }
 
-    /// What is to be prepared, unless its start comes first, or that of another one.
+    /// What must be prepared, unless its start comes first, or that of another instance.
     fn prepared_now(&self) -> Option<&Preparation> {
-        let is_other = |wanted: &Preparation| {
-            self.next
-                .as_ref()
-                .is_some_and(|next| next.added != wanted.added)
-        };
-        let waits = |wanted: &&Preparation| {
-            let is_first = self.starts_next() || self.starts_prepared();
-            is_first || self.is_about_to_start(&wanted.added) || is_other(wanted)
-        };
-        self.preparation.as_ref().filter(|wanted| !waits(wanted))
+        let wanted = self.target.next.as_ref()?;
+        if self.starts_next() || self.starts_prepared() || self.is_about_to_start(&wanted.added) {
+            return None;
+        }
+        match &self.next {
+            Some(next) if next.added != wanted.added => None,
+            _ => Some(wanted),
+        }
     }
 
     /// Whether what is prepared takes part in a start.
@@ -198,9 +190,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.next.as_ref().is_some_and(|next| next.is_started)
     }
 
-    /// How far to prepare what is to be prepared, beside what there is.
-    fn target(&self) -> PrepareLevel {
-        let Some(Preparation { added, level, .. }) = &self.preparation else {
+    /// How far the next instance may be prepared, beside what there is.
+    fn allowed_level(&self) -> PrepareLevel {
+        let Some(Preparation { added, level, .. }) = &self.target.next else {
             return PrepareLevel::None;
         };
         let old = if self.is_ours(&added.instance) || self.removal.has(&added.instance) {
@@ -213,33 +205,38 @@ impl<C: Clock> WorkloadControlLoop<C> {
         levels::allowed(&added.workload, *level, old)
     }
 
-    /// Removes what is prepared and neither to be started nor to be prepared so far. Returns
-    /// whether there was something.
-    pub(super) fn discard_unwanted(&mut self) -> bool {
-        let is_unwanted = |next: &&Prepared| {
-            let level = if next.has_container() {
-                next.level.max(PrepareLevel::Create)
-            } else {
-                next.level
-            };
-            let is_it = |wanted: &Preparation| wanted.added == next.added && level <= self.target();
-            let is_wanted = next.is_started || self.preparation.as_ref().is_some_and(is_it);
-            !is_wanted && !self.is_about_to_start(&next.added)
+    /// Discards what is prepared unless it is still needed. Returns whether it was discarded.
+    pub(super) fn discard_stale_preparation(&mut self) -> bool {
+        let Some(next) = self.next.take() else {
+            return false;
         };
-        if self.next.as_ref().filter(is_unwanted).is_none() {
+        if self.is_still_needed(&next) {
+            self.next = Some(next);
             return false;
         }
-        self.next
-            .take()
-            .into_iter()
-            .for_each(|unwanted| self.discard(unwanted));
+        self.discard(next);
         true
+    }
+
+    /// Whether this is being started, is about to be, or is prepared no further than it must be.
+    fn is_still_needed(&self, next: &Prepared) -> bool {
+        if next.is_started || self.is_about_to_start(&next.added) {
+            return true;
+        }
+        let Some(wanted) = &self.target.next else {
+            return false;
+        };
+        let mut level = next.level;
+        if next.has_container() {
+            level = level.max(PrepareLevel::Create);
+        }
+        wanted.added == next.added && level <= self.allowed_level()
     }
 
     fn next_step(
         &self,
         next: &mut Prepared,
-        target: PrepareLevel,
+        level: PrepareLevel,
         now: Instant,
     ) -> Option<CallStep> {
         if let Some(call) = &next.call {
@@ -248,20 +245,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
             return None;
         }
-        let is_given = |place: &mut Option<SlotRequest>, of| {
-            place
-                .get_or_insert_with(|| self.context.slots.request(of, self.slot.waker()))
-                .is_given()
-        };
-        if target < PrepareLevel::Init {
+        if level < PrepareLevel::Init {
             next.initialised = None;
         }
         let may_init =
-            target == PrepareLevel::Init && is_given(&mut next.initialised, Use::Initialised);
+            level == PrepareLevel::Init && self.has_slot(&mut next.initialised, Use::Initialised);
         let step = match &next.container {
-            _ if next.level >= target => None,
+            _ if next.level >= level => None,
             Some(container) => may_init.then(|| CallStep::Init(container.clone())),
-            None if target == PrepareLevel::Image => Some(CallStep::Image),
+            None if level == PrepareLevel::Image => Some(CallStep::Image),
             None => Some(CallStep::Create),
         };
         next.retry_at.take_if(|at| *at <= now);
@@ -270,29 +262,29 @@ impl<C: Clock> WorkloadControlLoop<C> {
             next.cpu = None;
             return None;
         };
-        is_given(&mut next.cpu, Use::Prepare).then_some(step)
+        self.has_slot(&mut next.cpu, Use::Prepare).then_some(step)
     }
 
-    /// Whether this is what the loop is going to start next.
-    pub(super) fn is_about_to_start(&self, added: &AddedWorkload) -> bool {
-        self.slot.peek(|wanted| wanted == added).unwrap_or(false)
+    /// Returns whether the slot is granted; requests it first if that was not done.
+    fn has_slot(&self, request: &mut Option<SlotRequest>, of: Use) -> bool {
+        request
+            .get_or_insert_with(|| self.context.slots.request(of, self.mailbox.waker()))
+            .is_given()
     }
 
-    /// Reports how far the preparation is, if that is new.
-    fn tell(&mut self, next: &Prepared, target: PrepareLevel) -> bool {
+    /// Notes in the status how far the preparation is. Returns whether that is new.
+    fn report_preparation(&mut self, next: &Prepared, level: PrepareLevel) -> bool {
         let report = PreparationReport {
             added: next.added.clone(),
-            done: (next.level >= target).then_some(target),
+            done: (next.level >= level).then_some(level),
             failure: (next.failures > 0).then(|| (next.reason.clone(), next.failures)),
             is_final: next.has_given_up,
             note: next.note.clone(),
         };
-        if self.told.as_ref() == Some(&report) {
+        if self.status.prepared.as_ref() == Some(&report) {
             return false;
         }
-        self.told = Some(report.clone());
-        // Gone only at the end.
-        let _ = self.context.reports.send(SchedulerEvent::Prepared(report));
+        self.status.prepared = Some(report);
         true
     }
 
@@ -321,7 +313,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
             info!("The preparation of workload '{name}' failed. Error: '{error}'");
         }
         let retry_limit = self
-            .preparation
+            .target
+            .next
             .as_ref()
             .and_then(|wanted| wanted.retry_limit);
         prepared.failed(&error, retry_limit, self.now(), &mut self.random);
@@ -339,7 +332,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let container = container.map(|container| {
             (
                 container.id.clone(),
-                self.slot.gone_reply(container.id.clone()),
+                self.mailbox.gone_reply(container.id.clone()),
             )
         });
         let command = WatchCommand::WatchPrepared {
@@ -352,23 +345,17 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Somebody else has removed or started this container. It is prepared anew; its start would do
     /// so otherwise.
     pub(super) fn on_prepared_gone(&mut self, id: &ContainerId) {
-        let is_it = |next: &mut Prepared| {
-            let has_it = next
-                .container
-                .as_ref()
-                .is_some_and(|container| container.id == *id);
-            has_it && next.call.is_none() && !next.is_started
+        let Some(gone) = self.next.take_if(|next| next.waits_in(id)) else {
+            return;
         };
-        if let Some(gone) = self.next.take_if(is_it) {
-            let name = &gone.added.instance.workload;
-            info!(
-                "The prepared container of workload '{name}' was removed or started by others; it is prepared again."
-            );
-            let anew = Prepared::new(gone.added.clone());
-            self.tell(&anew, self.target());
-            self.next = Some(anew);
-            self.discard(gone);
-        }
+        let name = &gone.added.instance.workload;
+        info!(
+            "The prepared container of workload '{name}' was removed or started by others; it is prepared again."
+        );
+        let again = Prepared::new(gone.added.clone());
+        self.report_preparation(&again, self.allowed_level());
+        self.next = Some(again);
+        self.discard(gone);
     }
 
     /// What was prepared is not wanted any more.
@@ -411,7 +398,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.calls += 1;
         let makes_container = !matches!(step, CallStep::Image);
         let (number, cancel) = (self.calls, EventFd::new().ok());
-        let (reply, context) = (self.slot.call_reply(number), self.context.calls.clone());
+        let (reply, context) = (self.mailbox.call_reply(number), self.context.calls.clone());
         let call = EngineCall {
             step,
             new,

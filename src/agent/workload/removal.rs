@@ -10,8 +10,7 @@
 use super::{AfterDelete, Stage, WorkloadControlLoop};
 use crate::backoff::retry_delay;
 use crate::engine_call::{CallDone, CallResult};
-use crate::events::send_state;
-use crate::workload::mailbox::Surplus;
+use crate::workload::mailbox::{FoundContainer, Purpose};
 use crate::workload::start_slots::SlotRequest;
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::messages::AddedWorkload;
@@ -129,37 +128,36 @@ impl<C: Clock> WorkloadControlLoop<C> {
         (self.removal.failures, self.removal.due) = (0, Some(self.now()));
     }
 
-    /// Containers that are too many. They are removed as soon as the loop does nothing else.
-    pub(super) fn take_surplus(&mut self) {
-        let mut found = self.slot.take_surplus();
-        let runtime = self.wanted.as_ref().map(|workload| &workload.runtime);
-        // An old listing may show the container that is ours by now.
-        found.retain(|one| {
-            Some(&one.runtime) != runtime || self.container.as_ref() != Some(&one.id)
-        });
-        if found.is_empty() {
+    /// Takes orphaned containers. They are removed as soon as the loop does nothing else.
+    pub(super) fn remove_orphaned(&mut self, found: Vec<FoundContainer>) {
+        let runtime = self
+            .wanted
+            .as_ref()
+            .map(|workload| workload.runtime.clone());
+        let mut orphaned = Vec::new();
+        for FoundContainer {
+            runtime: of,
+            instance,
+            id,
+            purpose,
+        } in found
+        {
+            // An old listing may show the container that is ours by now.
+            if Some(&of) == runtime.as_ref() && self.container.as_ref() == Some(&id) {
+                continue;
+            }
+            let role = match purpose {
+                Purpose::RemoveUnused => Role::Unused,
+                _ => Role::Surplus,
+            };
+            let state = ExecutionState::plain(Phase::StoppingRequestedAtRuntime);
+            self.report_removal(&instance, role, state);
+            orphaned.push(Owned::new(&of, &instance, role, Some(id)));
+        }
+        if orphaned.is_empty() {
             return;
         }
-        for surplus in &found {
-            self.report_removal(
-                &surplus.instance,
-                ExecutionState::plain(Phase::StoppingRequestedAtRuntime),
-            );
-        }
-        let owned = |Surplus {
-                         runtime,
-                         instance,
-                         id,
-                         is_unused,
-                     }| {
-            let role = if is_unused {
-                Role::Unused
-            } else {
-                Role::Surplus
-            };
-            Owned::new(&runtime, &instance, role, Some(id))
-        };
-        self.remove_soon(found.into_iter().map(owned));
+        self.remove_soon(orphaned);
         if matches!(self.stage, Stage::WaitingForSlot(_)) && self.removal.blocks_start() {
             self.stage = Stage::BehindRemoval; // Others may start meanwhile.
         }
@@ -291,10 +289,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 instance.workload
             );
             if *role != Role::Old {
-                self.report_removal(
-                    instance,
-                    ExecutionState::with_info(Phase::StoppingDeleteFailed, error.reason()),
-                );
+                let state = ExecutionState::with_info(Phase::StoppingDeleteFailed, error.reason());
+                self.report_removal(instance, *role, state);
                 failed = Some((runtime.clone(), error));
             }
             self.removal.list.push(owned);
@@ -345,35 +341,33 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     /// Something of the instance is gone. With the last of it go its folders, and its end is
-    /// reported if somebody counts on it.
+    /// reported.
     pub(super) fn released(&mut self, instance: &InstanceName) {
         if self.is_ours(instance) || self.removal.has(instance) {
             return;
         }
-        // Otherwise it comes back, and what is prepared for that is left.
-        if self
-            .next
-            .as_ref()
-            .is_none_or(|next| next.added.instance != *instance)
-        {
+        let is_next = match &self.next {
+            Some(next) => next.added.instance == *instance,
+            None => false,
+        };
+        if !is_next {
             // Mostly there is none.
             let _ = std::fs::remove_file(notify_socket_path(&self.context.calls.folder, instance));
             self.remove_folder(&self.folder(instance));
         }
-        if self.slot.release(instance) {
-            send_state(
-                &self.context.reports,
-                instance,
-                ExecutionState::plain(Phase::Removed),
-            );
-        }
+        self.report_end(instance);
     }
 
-    /// What is to run has states of its own, and of what nobody counts on there is none.
-    fn report_removal(&self, instance: &InstanceName, state: ExecutionState) {
-        if self.slot.holds(instance) && !self.is_ours(instance) && !self.slot.wants(instance) {
-            send_state(&self.context.reports, instance, state);
+    /// Reports how a removal goes. The current instance has states of its own. What was prepared
+    /// has none; of that only why it cannot be removed is of interest.
+    fn report_removal(&mut self, instance: &InstanceName, role: Role, mut state: ExecutionState) {
+        if self.is_ours(instance) {
+            return;
         }
+        if role == Role::Unused {
+            state.phase = Phase::PendingInitial;
+        }
+        self.report_of(instance.clone(), state);
     }
 
     pub(super) fn is_ours(&self, instance: &InstanceName) -> bool {
@@ -404,8 +398,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
             .take_if(|next| next.is_started)
             .into_iter()
             .for_each(|next| self.discard(next));
-        let wish_keeps = || self.slot.peek(|next| self.keeps_control_interface(next));
-        let is_kept = !matches!(after, AfterDelete::Wish) || wish_keeps().unwrap_or(false);
+        let is_kept = match after {
+            AfterDelete::Target => match self.target.run.added() {
+                Some(next) => self.keeps_control_interface(next),
+                None => false,
+            },
+            _ => true,
+        };
         self.end_control_interface_unless(is_kept);
         let stopping = self
             .lifecycle
@@ -441,14 +440,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
             // It is kept for another container, which has asked nothing yet.
             control.container_gone();
         }
-        if matches!(after, AfterDelete::Wish) {
+        if matches!(after, AfterDelete::Target) {
             return self.removed();
         }
         self.remove_files();
         match after {
-            AfterDelete::Wish => {}
+            AfterDelete::Target => {}
             AfterDelete::Restart => {
-                self.report(ExecutionState::plain(Phase::Removed));
+                self.report_end(&self.instance.clone());
                 self.restart_control_interface();
                 self.report(ExecutionState::starting_triggered());
                 self.begin_start();
@@ -462,9 +461,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// The instance is gone, and the newest wish comes in its place.
+    /// The current instance is gone, and what the newest target says comes in its place.
     fn removed(&mut self) {
-        let next = self.slot.take(Some(&self.instance));
+        self.read_target();
+        let next = self.target.run.added().cloned();
         self.end_control_interface_unless(
             next.as_ref()
                 .is_some_and(|next| self.keeps_control_interface(next)),
@@ -482,10 +482,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         self.is_empty = true;
         if is_left {
-            self.slot.hold(&self.instance); // Its end is reported with that of the last container.
-            self.remove_due();
+            self.remove_due(); // Its end is reported with that of the last container.
         } else {
-            self.report(ExecutionState::plain(Phase::Removed));
+            self.report_end(&self.instance.clone());
         }
         match next {
             Some(added) => self.create(added),
@@ -517,14 +516,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
         };
         match after {
             AfterDelete::Restart => connector.delete_ended(id),
-            AfterDelete::Wish if has_successor => {
+            AfterDelete::Target if has_successor => {
                 connector.stop(id)?;
                 self.remove_own(Role::Old);
                 Ok(())
             }
             // One call less; if it runs again all the same, it is stopped.
-            AfterDelete::Wish if self.lifecycle.has_ended() => connector.delete_ended(id),
-            AfterDelete::Wish | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => {
+            AfterDelete::Target if self.lifecycle.has_ended() => connector.delete_ended(id),
+            AfterDelete::Target | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => {
                 connector.delete(id)
             }
         }
@@ -535,7 +534,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-workload-control-loop-delete-failed-allows-retry~1]
     // [impl->swdd~agent-workload-control-loop-update-delete-failed-allows-retry~1]
     fn on_delete_failed(&mut self, after: AfterDelete, error: &RuntimeError) {
-        let replaced = !matches!(after, AfterDelete::Wish) || self.slot.peek(|_| ()).is_some();
+        let replaced = !matches!(after, AfterDelete::Target) || self.target.run.added().is_some();
         let verb = if replaced { "update" } else { "stop" };
         warn!(
             "Could not {verb} workload '{}': '{error}'",

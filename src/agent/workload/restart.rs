@@ -5,6 +5,7 @@
 //! Takes: what the state checker saw. Gives: what to watch to the state checker, states to the
 //! scheduler (may block at both).
 
+use super::status::StartProgress;
 use super::{AfterDelete, Stage, WorkloadControlLoop};
 use crate::backoff::Ended;
 use crate::end_record;
@@ -20,13 +21,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// `process`: known to run. `end`: how it ended in an earlier life of the agent.
     pub(super) fn watch(&mut self, id: ContainerId, process: Option<MainProcess>, end: KnownEnd) {
         self.container = Some(id.clone());
-        self.slot.note_started(&self.instance);
+        self.started += 1;
+        self.note_start(StartProgress::Started(self.started));
         let Some(source) = self.context.engines.get(&self.runtime) else {
             return;
         };
         (source.connect)().note(&self.instance, &id);
         (self.watching, self.process) = (true, process.clone());
-        let (instance, reply) = (self.instance.clone(), self.slot.begin_watch());
+        let (instance, reply) = (self.instance.clone(), self.mailbox.begin_watch());
         let restarts = self.starts.saturating_sub(1);
         let engine_restarts = self.engine_restarts();
         let command = WatchCommand::Watch {
@@ -49,11 +51,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     pub(super) fn unwatch(&mut self) {
         self.lifecycle_ended();
-        self.slot.note_not_started();
+        self.status.start = None;
         if std::mem::take(&mut self.watching)
             && let Some(source) = self.source()
         {
-            self.slot.end_watch();
+            self.mailbox.end_watch();
             let command = WatchCommand::Unwatch {
                 instance: self.instance.clone(),
             };

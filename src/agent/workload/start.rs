@@ -6,10 +6,10 @@
 
 use super::preparation::{Call, Prepared};
 use super::removal::{Role, Search};
+use super::status::StartProgress;
 use super::{Stage, WorkloadControlLoop};
 use crate::backoff::retry_delay;
 use crate::engine_call::{CallDone, CallResult, CallStep};
-use crate::events::send_state;
 use crate::limits::{REVIVAL_INTERVAL, START_SLOT_MAX};
 use crate::settings::unsupported_runtime;
 use crate::state_checker::KnownEnd;
@@ -52,13 +52,17 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if let Some(cause) = self.lifecycle.invalid.clone() {
             return self.fail_for_good(&cause);
         }
-        self.discard_unwanted();
-        self.take_surplus(); // They may have come just now.
+        self.read_target(); // It may have come just now, with containers that go first.
+        if !self.runs_target() {
+            self.stage = Stage::Idle;
+            return self.follow_target(false);
+        }
+        self.discard_stale_preparation();
         if self.removal.blocks_start() {
             self.stage = Stage::BehindRemoval;
             return;
         }
-        let request = self.context.slots.request(Use::Start, self.slot.waker());
+        let request = self.context.slots.request(Use::Start, self.mailbox.waker());
         if request.is_given() {
             self.start(Some(request));
         } else {
@@ -148,10 +152,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
         matches!(&self.stage, Stage::Calling(calling) if calling.is_prepared)
     }
 
-    /// From now on a newer wish cancels the call.
+    /// Waits for the call, which ends as soon as something else must run.
     fn await_call(&mut self, calling: Calling, cancel: Option<EventFd>) {
         self.stage = Stage::Calling(calling);
-        self.slot.set_cancel(cancel);
+        if let (Some(added), Some(cancel)) = (self.added(), cancel) {
+            self.mailbox.begin_start(added, cancel);
+        }
     }
 
     /// A call of the start has been running for some time.
@@ -167,7 +173,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             let age = format!("The create has been running for {} s.", age.as_secs());
             let info = with_sentence(&self.shown, &age, ADDITIONAL_INFO_MAX);
             let state = ExecutionState::with_info(Phase::PendingStarting, info);
-            send_state(&self.context.reports, &self.instance, state);
+            self.report_of(self.instance.clone(), state);
         }
         self.stage = Stage::Calling(calling);
     }
@@ -175,7 +181,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn on_called(&mut self, number: u64, result: CallResult) {
         let started = match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Calling(calling) if calling.number == number => {
-                self.slot.set_cancel(None);
+                self.mailbox.end_start();
                 Some(calling)
             }
             stage => {
@@ -198,10 +204,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 self.start(calling.slot);
             }
         } else if let Some(calling) = started {
+            let is_cancelled = matches!(result, Err(RuntimeError::Cancelled));
             self.on_start_ended(calling.is_prepared, result);
             drop(calling); // Its slot is for others, whatever takes its time now.
-            if self.slot.has_wish() {
-                self.on_wish();
+            let is_order = self.read_target();
+            if is_cancelled && self.runs_target() {
+                self.begin_start(); // It must run after all.
+            } else {
+                self.follow_target(is_order);
             }
         } else {
             self.on_unwanted_call_ended(number, result);
@@ -215,7 +225,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Err(error) => error,
         };
         match &error {
-            // The wish that cancelled it comes next; whatever was created until now must go then.
+            // The target that cancelled it comes next; whatever was created until now must go then.
             RuntimeError::Cancelled => self.may_be_left(Search::InstanceLate),
             // Preparing never prevents a start: the prepared container is removed and another one
             // is created.
@@ -281,7 +291,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-workload-control-loop-update-create-failed-allows-retry~1]
     pub(super) fn on_create_failed(&mut self, cause: &str, reason: &str) {
         self.remove_folder(&self.files_folder());
-        self.slot.note_start_failed(&self.instance);
+        self.note_start(StartProgress::Failed);
         let now = self.now();
         if self.has_given_up() {
             debug!(
@@ -323,7 +333,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// The workload can never run as it is; only an update helps.
     fn fail_for_good(&mut self, cause: &str) {
         error!("Failed to create workload with error: '{cause}'");
-        self.slot.note_start_failed(&self.instance);
+        self.note_start(StartProgress::Failed);
         if self.source().is_some() {
             self.remove_folder(&self.files_folder());
         }

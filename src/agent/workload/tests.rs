@@ -9,8 +9,9 @@ use crate::limits::{
 };
 use crate::state_checker::{StateReply, WatchCommand};
 use crate::uplink_outbox::uplink_outbox;
-use crate::workload::mailbox::{Surplus, Wish, WishSender, wish_slot};
+use crate::workload::mailbox::{FoundContainer, MailboxHandle, Purpose, Run, Target, mailbox};
 use crate::workload::start_slots::Use;
+use crate::workload::status::Status;
 use ankaios_fakes::fake_connector::{Call, FAILURE, FakeEngine, Fault};
 use ankaios_fakes::fake_probes::FakeProbes;
 use ankaios_fakes::manual_clock::ManualClock;
@@ -25,8 +26,11 @@ use std::time::Duration;
 /// A control loop and everything around it.
 struct Rig {
     control_loop: WorkloadControlLoop<ManualClock>,
-    /// `None` when the agent has dropped it.
-    wishes: WishSender,
+    handle: MailboxHandle,
+    /// The newest target.
+    target: Target,
+    /// The newest status that [`Self::states`] has seen.
+    status: Status,
     clock: ManualClock,
     engine: FakeEngine,
     /// The engine of another runtime, `other`, and what its state checker was told.
@@ -92,14 +96,15 @@ impl Rig {
             probes: FakeProbes::settable(&clock).0,
         };
         change(&mut context);
-        let (wishes, slot) = wish_slot();
+        let (handle, mailbox) = mailbox();
         let random = fastrand::Rng::with_seed(42);
-        let control_loop =
-            WorkloadControlLoop::new(instance("a"), "podman".into(), None, context, random, slot);
+        let control_loop = WorkloadControlLoop::new(instance("a"), context, random, mailbox);
         let (steps, watch_commands) = (Step::Idle, Vec::new());
         Self {
             control_loop,
-            wishes,
+            handle,
+            target: Target::default(),
+            status: Status::default(),
             clock,
             engine,
             other,
@@ -130,31 +135,57 @@ impl Rig {
         }
     }
 
-    /// A new loop that holds a container of an earlier life in this state. Answers its id.
+    /// A new loop with a container of an earlier agent in this state, which stays as it is. Returns
+    /// its id.
     fn hold(&mut self, config: &str, state: ExecutionState) -> ContainerId {
         let id = self.engine.add(&instance(config), state);
-        let held = Some(Held {
-            id: id.clone(),
-            serves: None,
-        });
         let context = self.control_loop.context.clone();
-        let (wishes, slot) = wish_slot();
+        let (handle, mailbox) = mailbox();
         let random = fastrand::Rng::with_seed(1);
-        self.control_loop = WorkloadControlLoop::new(
-            instance(config),
-            "podman".into(),
-            held,
-            context,
-            random,
-            slot,
+        self.control_loop = WorkloadControlLoop::new(instance(config), context, random, mailbox);
+        self.handle = handle;
+        self.adopt(
+            Run::Found,
+            vec![found("podman", config, &id, Purpose::Replace)],
         );
-        self.wishes = wishes;
         id
     }
 
-    /// This is to run. Nothing was skipped.
+    /// Sets the target.
+    fn put(&mut self, run: Run) {
+        self.put_with(run, Vec::new());
+    }
+
+    /// Sets the target, which comes with containers of an earlier agent.
+    fn put_with(&mut self, run: Run, adopt: Vec<FoundContainer>) {
+        self.target.number += 1;
+        self.target.is_retry = self.target.run == run;
+        self.target.run = run;
+        self.handle.put(Target {
+            adopt,
+            ..self.target.clone()
+        });
+    }
+
+    fn adopt(&mut self, run: Run, adopt: Vec<FoundContainer>) {
+        self.put_with(run, adopt);
+        self.run();
+    }
+
+    /// Hands over orphaned containers; what must run stays the same.
+    fn hand_over(&mut self, orphaned: Vec<FoundContainer>) {
+        self.adopt(self.target.run.clone(), orphaned);
+    }
+
+    /// Whether there is something of the instance.
+    fn has(&self, config: &str) -> bool {
+        let instances = &self.control_loop.status.instances;
+        instances.contains_key(&instance(config))
+    }
+
+    /// This must run.
     fn want(&mut self, order: AddedWorkload) {
-        assert_eq!(self.wishes.put(Wish::Run(order)), None);
+        self.put(Run::Instance(order));
         self.run();
     }
 
@@ -166,16 +197,17 @@ impl Rig {
         self.want(self.order_with(config, change));
     }
 
-    /// The container that is there serves this.
+    /// The container that is there is good for this.
     fn want_existing(&mut self, config: &str, change: impl FnOnce(&mut Workload)) {
         let order = self.order_with(config, change);
-        self.control_loop.serves = Some((order.clone(), true));
+        let state = ExecutionState::plain(Phase::Running);
+        self.control_loop.found = Some(Purpose::Adopt(order.clone(), state));
         self.want(order);
     }
 
-    /// Nothing is to run any more.
+    /// Nothing must run any more.
     fn end(&mut self) {
-        assert_eq!(self.wishes.put(Wish::End), None);
+        self.put(Run::Nothing);
         self.run();
     }
 
@@ -258,22 +290,26 @@ impl Rig {
         std::mem::take(&mut self.watch_commands)
     }
 
-    /// The reports since the last call, with the configuration of the instance.
-    fn states(&self) -> Vec<String> {
-        self.events
-            .try_iter()
-            .map(|event| match event {
-                SchedulerEvent::State(report) => {
-                    let configs = ["a", "b", "c", "d"];
-                    let config = configs
-                        .into_iter()
-                        .find(|config| instance(config) == report.instance);
-                    format!("{} {}", config.unwrap(), report.state)
-                }
-                SchedulerEvent::LoopDone(name) => format!("ended {name}"),
-                other => panic!("unexpected {other:?}"),
-            })
-            .collect()
+    /// The states that were reported since the last call, with the configuration of the instance.
+    fn states(&mut self) -> Vec<String> {
+        let mut states = Vec::new();
+        for event in self.events.try_iter() {
+            let SchedulerEvent::Status { workload, status } = event else {
+                panic!("unexpected {event:?}")
+            };
+            for report in status.changes_since(&self.status) {
+                let configs = ["a", "b", "c", "d"];
+                let config = configs
+                    .into_iter()
+                    .find(|config| instance(config) == report.instance);
+                states.push(format!("{} {}", config.unwrap(), report.state));
+            }
+            if status.is_idle && !self.status.is_idle {
+                states.push(format!("ended {workload}"));
+            }
+            self.status = status;
+        }
+        states
     }
 
     fn path(&self, config: &str) -> PathBuf {
@@ -513,17 +549,21 @@ fn a_workload_whose_engine_is_not_installed_could_be_neither_deleted_nor_moved_t
     }
 }
 
-/// A container that is too many, in an engine of another runtime.
-fn surplus(rig: &Rig, config: &str) -> Vec<Surplus> {
-    let id = rig
-        .other
-        .add(&instance(config), ExecutionState::plain(Phase::Running));
-    vec![Surplus {
-        runtime: "other".into(),
+/// A container that was found.
+fn found(runtime: &str, config: &str, id: &ContainerId, purpose: Purpose) -> FoundContainer {
+    FoundContainer {
+        runtime: runtime.into(),
         instance: instance(config),
-        id,
-        is_unused: false,
-    }]
+        id: id.clone(),
+        purpose,
+    }
+}
+
+/// An orphaned container, in an engine of another runtime.
+fn orphaned(rig: &Rig, config: &str) -> Vec<FoundContainer> {
+    let running = ExecutionState::plain(Phase::Running);
+    let id = rig.other.add(&instance(config), running);
+    vec![found("other", config, &id, Purpose::Remove)]
 }
 
 #[test]
@@ -536,13 +576,14 @@ fn an_instance_with_a_second_container_is_removed_when_both_are() {
             Call::Delete,
             vec![Fault::Fails; if last == "a" { 2 } else { 3 }],
         );
-        rig.wishes.put_surplus(surplus(&rig, "a"));
-        rig.run();
+        rig.hand_over(orphaned(&rig, "a"));
         assert_eq!(rig.states(), [""; 0]);
         if last == "end" {
             rig.end();
         } else {
-            rig.want_config(last);
+            rig.want_with(last, |workload| {
+                workload.restart_policy = RestartPolicy::Always
+            });
         }
         let first = rig.states();
         assert_eq!(first.contains(&gone("a")), last == "a", "{first:?}");
@@ -562,7 +603,7 @@ fn an_instance_with_a_second_container_is_removed_when_both_are() {
             "{last}"
         );
         assert_eq!(rig.engine.containers().len(), usize::from(last != "end"));
-        assert_eq!(rig.wishes.is_done(), last == "end");
+        assert_eq!(rig.control_loop.status.is_idle, last == "end");
     }
 }
 
@@ -573,20 +614,18 @@ fn containers_that_are_too_many_are_removed_and_reported_as_their_instances() {
     rig.create("a", |_| {});
     elsewhere.inject(Call::Delete, [Fault::Fails]);
     std::fs::create_dir_all(rig.path("b")).unwrap();
-    rig.wishes.put_surplus(surplus(&rig, "b"));
-    assert!(rig.wishes.accounts_for(&instance("b")));
-    rig.run();
+    rig.hand_over(orphaned(&rig, "b"));
+    assert!(rig.has("b"));
     assert_eq!(rig.states(), [stopping("b"), delete_failed("b")]);
     rig.until_due();
     assert_eq!(rig.states(), [gone("b")]);
-    assert!(!rig.path("b").exists() && !rig.wishes.accounts_for(&instance("b")));
+    assert!(!rig.path("b").exists() && !rig.has("b"));
     // A loop that has nothing left to do but that ends with it.
     elsewhere.inject(Call::Delete, [Fault::Fails]);
-    rig.wishes.put_surplus(surplus(&rig, "c"));
-    rig.end();
+    rig.adopt(Run::Nothing, orphaned(&rig, "c"));
     assert_eq!(
         rig.states(),
-        [stopping("a"), gone("a"), stopping("c"), delete_failed("c")]
+        [stopping("c"), stopping("a"), gone("a"), delete_failed("c")]
     );
     rig.until_due();
     assert_eq!(rig.states(), [gone("c"), "ended web".to_owned()]);
@@ -599,35 +638,28 @@ fn an_instance_that_comes_while_an_older_container_of_it_goes_was_not_accounted_
     let mut rig = Rig::new();
     rig.create("b", |_| {});
     rig.other.inject(Call::Delete, vec![Fault::Fails; 2]);
-    rig.wishes
-        .put_surplus([surplus(&rig, "a"), surplus(&rig, "b")].concat());
-    rig.run();
+    rig.hand_over([orphaned(&rig, "a"), orphaned(&rig, "b")].concat());
     rig.want_config("a");
     assert!(
-        rig.other.containers().is_empty() && rig.wishes.accounts_for(&instance("a")),
+        rig.other.containers().is_empty() && rig.has("a"),
         "{:?}",
         rig.states()
     );
 }
 
 #[test]
-fn an_instance_that_was_wanted_when_the_last_of_it_went_and_is_skipped_then_was_never_reported_as_gone()
- {
+fn an_instance_that_is_wanted_when_the_last_of_it_goes_is_reported_as_gone() {
     let mut rig = Rig::new();
     rig.create("a", |_| {});
     rig.engine.inject(Call::Delete, [Fault::Fails]);
-    rig.wishes.put_surplus(surplus(&rig, "b"));
-    rig.want_config("b");
+    let order = rig.order("b");
+    rig.adopt(Run::Instance(order), orphaned(&rig, "b"));
     assert_eq!(
-        (rig.states(), rig.other.containers().len()),
-        (vec![stopping("a"), delete_failed("a")], 0)
+        rig.states(),
+        [stopping("b"), stopping("a"), delete_failed("a"), gone("b")]
     );
-    assert_eq!(
-        rig.wishes.put(Wish::End),
-        Some(instance("b")),
-        "the loop has nothing of it"
-    );
-    rig.run();
+    assert!(rig.other.containers().is_empty());
+    rig.end();
     assert_eq!(
         rig.states(),
         [stopping("a"), gone("a"), "ended web".to_owned()]
@@ -868,8 +900,7 @@ fn delete_removes_container_and_folder_and_ends_the_loop() {
     assert_eq!(rig.watch_commands(), ["Unwatch"]);
     assert_eq!(rig.engine.take_calls(), ["delete web"]);
     assert!(!rig.path("a").exists());
-    assert!(rig.wishes.is_done());
-    drop(std::mem::replace(&mut rig.wishes, wish_slot().0));
+    drop(std::mem::replace(&mut rig.handle, mailbox().0));
     assert_eq!(rig.control_loop.step(), Step::Ended);
 }
 
@@ -885,7 +916,7 @@ fn failed_delete_keeps_the_container_known_and_is_retried_until_it_works() {
     rig.observe(ExecutionState::plain(Phase::Running));
     assert!(rig.states().is_empty(), "the failed delete stays visible");
     assert!(rig.until_due() <= backoff_max(1));
-    assert_eq!(rig.states(), [delete_failed("a")]);
+    assert_eq!(rig.engine.take_calls(), ["delete web", "delete web"]);
     rig.end();
     assert_eq!(
         rig.states(),
@@ -968,16 +999,26 @@ fn a_failed_create_removes_exactly_its_containers_at_once() {
 }
 
 #[test]
-fn a_newer_wish_during_a_create_cancels_it_and_is_followed() {
+fn a_newer_target_during_a_create_cancels_it_and_is_followed() {
     for (update, last) in [(None, "ended web".to_owned()), (Some("b"), starting("b"))] {
         let mut rig = Rig::new();
-        let (wishes, slot) = wish_slot();
-        rig.control_loop.slot = slot;
-        let newer = update.map_or(Wish::End, |config| Wish::Run(rig.order(config)));
-        wishes.put(Wish::Run(rig.order("a")));
+        let (handle, mailbox) = mailbox();
+        rig.control_loop.mailbox = mailbox;
+        let put = |handle: &MailboxHandle, number, run| {
+            handle.put(Target {
+                number,
+                run,
+                ..Target::default()
+            });
+        };
+        let newer = match update {
+            Some(config) => Run::Instance(rig.order(config)),
+            None => Run::Nothing,
+        };
+        put(&handle, 1, Run::Instance(rig.order("a")));
         rig.engine.during_next_create(move || {
-            wishes.put(newer);
-            std::mem::forget(wishes); // The agent keeps its end.
+            put(&handle, 2, newer);
+            std::mem::forget(handle); // The agent keeps its end.
         });
         rig.run();
         assert_eq!(
@@ -1032,26 +1073,52 @@ fn update_whose_delete_fails_keeps_the_new_workload_and_tries_again() {
 }
 
 #[test]
-fn what_waits_behind_a_failed_delete_and_is_not_wanted_any_more_was_never_there() {
-    for (next, skipped, last) in [
-        (None, true, "ended web".to_owned()),
-        (Some("b"), false, starting("b")),
-        (Some("c"), true, starting("c")),
+fn an_instance_that_waits_behind_a_failed_delete_and_is_replaced_is_never_there() {
+    for (next, last) in [
+        (None, "ended web".to_owned()),
+        (Some("b"), starting("b")),
+        (Some("c"), starting("c")),
     ] {
         let mut rig = Rig::new();
         rig.create("a", |_| {});
         rig.engine.inject(Call::Delete, [Fault::Fails]);
         rig.want_config("b");
         rig.states();
-        let wish = next.map_or(Wish::End, |config| Wish::Run(rig.order(config)));
-        assert_eq!(
-            rig.wishes.put(wish),
-            skipped.then(|| instance("b")),
-            "{next:?}"
-        );
-        rig.run();
+        match next {
+            Some(config) => rig.want_config(config),
+            None => rig.end(),
+        }
         assert_eq!(rig.states(), [stopping("a"), gone("a"), last], "{next:?}");
     }
+}
+
+/// A rollback of what was never switched.
+#[test]
+fn a_target_that_is_set_back_before_it_was_followed_touches_no_container() {
+    let mut rig = Rig::new();
+    let id = rig.create("a", |_| {});
+    rig.states();
+    let (old, new) = (rig.order("a"), rig.order("b"));
+    rig.put(Run::Instance(new));
+    rig.put(Run::Instance(old));
+    rig.run();
+    assert_eq!(rig.engine.take_calls(), [""; 0]);
+    assert_eq!(rig.states(), [""; 0]);
+    assert_eq!(rig.engine.only().0, id);
+}
+
+#[test]
+fn a_cancelled_start_that_is_wanted_again_is_started_again() {
+    let mut rig = Rig::new();
+    rig.hold_calls = true;
+    rig.want_config("a");
+    let (old, new) = (rig.order("a"), rig.order("b"));
+    rig.put(Run::Instance(new));
+    rig.put(Run::Instance(old));
+    rig.hold_calls = false;
+    rig.run();
+    assert_eq!(rig.engine.only().1.instance, instance("a"));
+    assert_eq!(rig.states(), [starting("a")]);
 }
 
 #[test]
@@ -1630,23 +1697,18 @@ fn a_workload_starts_without_control_interface_when_that_cannot_be_made() {
 
 #[test]
 fn long_engine_messages_are_cut_between_characters() {
-    let rig = Rig::new();
+    let mut rig = Rig::new();
     let text = "ä".repeat(ADDITIONAL_INFO_MAX);
-    send_state(
-        &rig.control_loop.context.reports,
-        &instance("a"),
-        ExecutionState::with_info(Phase::Running, text),
-    );
-    let Ok(SchedulerEvent::State(report)) = rig.events.try_recv() else {
-        panic!("a state is expected")
-    };
-    assert_eq!(report.state.additional_info.len(), ADDITIONAL_INFO_MAX);
+    let state = ExecutionState::with_info(Phase::Running, text);
+    rig.control_loop.report_of(instance("a"), state);
+    let state = &rig.control_loop.status.instances[&instance("a")];
+    assert_eq!(state.additional_info.len(), ADDITIONAL_INFO_MAX);
 }
 
 #[test]
 fn the_thread_ends_when_the_agent_drops_its_end() {
     let rig = Rig::new();
-    drop(rig.wishes);
+    drop(rig.handle);
     let control_loop = rig.control_loop;
     let thread = ankaios_platform::threads::spawn(
         "wl:web",

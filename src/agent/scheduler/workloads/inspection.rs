@@ -16,7 +16,7 @@ impl<C: Clock> Workloads<C> {
         let gates = self
             .records
             .values()
-            .filter(|record| record.gate.is_some())
+            .filter(|record| record.conditions.is_some())
             .count();
         [self.records.len(), waiting, gates]
     }

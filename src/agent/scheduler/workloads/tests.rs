@@ -1,10 +1,13 @@
-//! Plans to changes to wishes: what a wish does that meets an older one.
+//! Plans to changes of targets: what a target does that meets an older one.
 
 use super::*;
+use crate::events::SchedulerEvent;
 use crate::limits::LOAD_INTERVAL;
 use crate::stepped_agent::{AgentRig as Rig, deleted_after, wanted_with};
 use ankaios_fakes::fake_connector::{Call, FAILURE, FakeEngine, Fault};
-use ankaios_model::workload::AddCondition;
+use ankaios_model::messages::{FromServer, WorkloadPlan};
+use ankaios_model::workload::Workload;
+use std::sync::Arc;
 use std::time::Duration;
 
 impl Rig {
@@ -405,6 +408,31 @@ fn a_pending_update_that_is_taken_back_leaves_the_workload_running() {
         rig.sent(),
         sequence(&["w:b removed", "w:a starting", "w:a running"])
     );
+}
+
+/// The loop has not begun with the update when it is rolled back.
+#[test]
+fn a_rollback_of_what_was_never_switched_touches_no_container() {
+    let mut rig = Rig::running(&[wanted("w", "a")]);
+    let id = rig.engine.only().0;
+    for (old, new) in [("a", "b"), ("b", "a")] {
+        let plan = WorkloadPlan {
+            added: vec![wanted("w", new)],
+            deleted: vec![deleted("w", old, None)],
+        };
+        let message = FromServer::UpdateWorkload(plan);
+        rig.agent.manager.on_event(SchedulerEvent::Server(message));
+    }
+    rig.agent.run();
+    assert!(rig.engine.take_calls().is_empty());
+    assert_eq!(rig.engine.only().0, id);
+    let mut sent = rig.sent();
+    assert_eq!(
+        sent.pop().unwrap(),
+        "w:a Running(Ok)",
+        "the server may expect it"
+    );
+    assert_eq!(sent, sequence(&["w:b removed"]));
 }
 
 #[test]

@@ -320,7 +320,9 @@ fn without_a_thread_it_is_tried_again_later() {
         rig.add(&[plain("w")]);
         let sent = rig.sent();
         assert!(
-            sent[1].contains("w Pending(WaitingToStart): 'prepare: no thread can be started: "),
+            sent.last().is_some_and(|state| {
+                state.contains("w Pending(WaitingToStart): 'prepare: no thread can be started: ")
+            }),
             "{sent:?}"
         );
         refuse(&mut rig, of_loop, false);
