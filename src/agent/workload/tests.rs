@@ -23,6 +23,8 @@ use crossbeam_channel::{Receiver, bounded};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+mod life;
+
 /// A control loop and everything around it.
 struct Rig {
     control_loop: WorkloadControlLoop<ManualClock>,
