@@ -110,7 +110,8 @@ pub(super) struct ControlLoop<C: Clock> {
     pub(super) target: Target,
     /// The number of the first target with its present `next`.
     next_since: u64,
-    /// Instances of earlier targets that the loop may have begun to start: it has not answered yet.
+    /// Instances of earlier targets that the loop has taken, and may have begun to start: no status
+    /// has said so yet.
     may_have_begun: Vec<InstanceName>,
     pub(super) status: Status,
     /// The container that it was started with, while that has to stay as it is.
@@ -208,12 +209,8 @@ impl<C: Clock> ControlLoop<C> {
         adopt: Vec<FoundContainer>,
     ) {
         let number = self.target.number + 1;
-        if let Some(added) = self.target.run.added()
-            && !self.is_up_to_date()
-            && self.unstarted.is_none()
-        {
-            self.may_have_begun.push(added.instance.clone());
-        }
+        let is_answered = self.is_up_to_date();
+        let earlier = self.target.run.added().map(|added| added.instance.clone());
         if self.target.next != next {
             self.next_since = number;
         }
@@ -224,10 +221,16 @@ impl<C: Clock> ControlLoop<C> {
             next,
             adopt: Vec::new(),
         };
-        self.mailbox.put(Target {
+        let was_taken = self.mailbox.put(Target {
             adopt,
             ..self.target.clone()
         });
+        if was_taken
+            && !is_answered
+            && let Some(earlier) = earlier
+        {
+            self.may_have_begun.push(earlier);
+        }
     }
 }
 

@@ -217,9 +217,11 @@ impl Slot {
 }
 
 impl MailboxHandle {
-    /// Sets the target, in place of an older one; never waits.
-    pub(crate) fn put(&self, target: Target) {
+    /// Sets the target, in place of an older one; never waits. Returns whether the control loop has
+    /// taken the older one.
+    pub(crate) fn put(&self, target: Target) -> bool {
         let mut slot = self.shared.slot.lock();
+        let was_taken = !slot.is_new;
         let mut adopt = std::mem::take(&mut slot.target.adopt);
         slot.target = target;
         adopt.append(&mut slot.target.adopt);
@@ -228,6 +230,7 @@ impl MailboxHandle {
         slot.cancel_pointless_start();
         drop(slot);
         self.shared.wake();
+        was_taken
     }
 }
 
@@ -412,7 +415,12 @@ mod tests {
         assert_eq!((target.number, target.run), (2, run("b")));
         assert_eq!(target.adopt.len(), 2);
         assert!(mailbox.take_target().is_none() && mailbox.next().is_none());
-        put(&handle, 3, Run::Nothing);
+        let next = Target::default();
+        assert!(
+            handle.put(next.clone()),
+            "the control loop has taken the last one"
+        );
+        assert!(!handle.put(next));
         assert!(mailbox.take_target().unwrap().adopt.is_empty());
     }
 
