@@ -17,8 +17,9 @@ use ankaios_model::fields::reader::{
 };
 use ankaios_model::fields::table::STATE;
 use ankaios_model::lifecycle::{self, place_in_manifest};
+use ankaios_model::limits::NAME_MAX;
 use ankaios_model::manifest::{Manifest, ManifestError};
-use ankaios_model::names::{RUNTIMES, has_name_characters};
+use ankaios_model::names::{RUNTIMES, has_name_characters, is_name};
 use ankaios_model::nearest::{meant, nearest};
 use ankaios_model::node::Node;
 use ankaios_model::runtime_config::EngineRestarts;
@@ -128,6 +129,7 @@ fn not_read(name: &str, error: &io::Error) -> CliError {
 
 /// The update with sorted masks.
 fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output) -> Result<Update> {
+    check_agent(arguments.agent.as_deref())?;
     let Merged { desired, errors } = merged(inputs, arguments, output, true);
     if let Some(error) = errors.into_iter().next() {
         return Err(error);
@@ -226,6 +228,19 @@ fn merged(
         desired.configs.extend(configs);
     }
     Merged { desired, errors }
+}
+
+/// Refuses an agent of the command line that no agent can have as its name: the manifests are
+/// right then. An empty one schedules nothing.
+fn check_agent(agent: Option<&str>) -> Result<()> {
+    let Some(agent) = agent else { return Ok(()) };
+    if agent.is_empty() || is_name(agent) || agent.contains("{{") {
+        return Ok(());
+    }
+    Err(CliError::input(
+        format!("Invalid agent name '{agent}' of '--agent'"),
+        format!("an agent has a name of 1 to {NAME_MAX} characters in [a-zA-Z0-9_-]"),
+    ))
 }
 
 /// Gives all workloads the agent of the command line, if there is one.
@@ -555,6 +570,7 @@ fn wrong_key(node: &Yaml) -> Option<(String, Location)> {
 /// # Errors
 /// Standard output cannot be written.
 pub(crate) fn validate(arguments: &ValidateArguments, output: &mut Output) -> Result<ExitCode> {
+    check_agent(arguments.agent.as_deref())?;
     let strict = arguments.strict;
     let arguments = ManifestArguments {
         agent: arguments.agent.clone(),
@@ -622,71 +638,51 @@ pub(crate) fn validate(arguments: &ValidateArguments, output: &mut Output) -> Re
 }
 
 fn errors(state: &DesiredState) -> Vec<String> {
-    let mut errors: Vec<String> = check_config_keys(&state.configs)
-        .err()
-        .map(|error| error.to_string())
-        .into_iter()
-        .collect();
+    let mut errors = Vec::new();
+    if let Err(error) = check_config_keys(&state.configs) {
+        errors.push(error.to_string());
+    }
     for (name, workload) in &state.workloads {
         let named = if is_template(workload, &workload.agent) {
             check_workload_name(name)
         } else {
             check_workload(name, workload)
         };
-        let rules = named
-            .and_then(|()| check_config_references(workload))
-            .err()
-            .map(|error| error.to_string());
-        let runs = !is_template(workload, &workload.runtime_config)
+        if let Err(error) = named.and_then(|()| check_config_references(workload)) {
+            errors.push(format!("workload '{name}': {error}"));
+        }
+        let is_run = !is_template(workload, &workload.runtime_config)
             && RUNTIMES.contains(&&*workload.runtime);
-        let engine = if runs {
-            workload.config().engine.as_ref().err().cloned()
-        } else {
-            None
-        };
-        errors.extend(
-            rules
-                .into_iter()
-                .chain(engine)
-                .map(|error| format!("workload '{name}': {error}")),
-        );
+        if is_run && let Err(error) = &workload.config().engine {
+            errors.push(format!("workload '{name}': {error}"));
+        }
     }
     let workload = |name: &str| state.workloads.get(name).map(|workload| &**workload);
-    errors.extend(find_cycle(workload, state.workloads.keys()).map(|cycle| cycle_text(&cycle)));
+    if let Some(cycle) = find_cycle(workload, state.workloads.keys()) {
+        errors.push(cycle_text(&cycle));
+    }
     errors
 }
 
 /// What the manifests refer to and do not have: it may be in the cluster, or a typing error.
 fn unknown(state: &DesiredState) -> Vec<String> {
-    let workloads = || state.workloads.keys().map(|name| &**name);
-    let configs = || state.configs.keys().map(String::as_str);
     let mut unknown = Vec::new();
-    for (
-        name,
-        Workload {
-            dependencies,
-            configs: used,
-            ..
-        },
-    ) in state
-        .workloads
-        .iter()
-        .map(|(name, workload)| (name, &**workload))
-    {
-        for needed in dependencies
-            .keys()
-            .filter(|needed| !state.workloads.contains_key(needed.as_str()))
-        {
-            let meant = meant(needed, workloads().filter(|other| *other != &**name));
+    for (name, workload) in &state.workloads {
+        for needed in workload.dependencies.keys() {
+            if state.workloads.contains_key(needed.as_str()) {
+                continue;
+            }
+            let others = state.workloads.keys().filter(|other| *other != name);
+            let meant = meant(needed, others.map(|other| &**other));
             unknown.push(format!(
                 "workload '{name}' needs '{needed}', which is in no manifest{meant}"
             ));
         }
-        for config in used
-            .values()
-            .filter(|config| !state.configs.contains_key(config.as_str()))
-        {
-            let meant = meant(config, configs());
+        for config in workload.configs.values() {
+            if state.configs.contains_key(config.as_str()) {
+                continue;
+            }
+            let meant = meant(config, state.configs.keys().map(String::as_str));
             unknown.push(format!(
                 "workload '{name}' uses the config '{config}', which is in no manifest{meant}"
             ));

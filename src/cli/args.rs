@@ -282,10 +282,11 @@ pub(crate) enum Get {
     /// The complete state, or the parts that masks select
     #[command(after_help = "Examples:\n  ank get state -o json\n  \
                             ank get state desiredState.workloads.web\n  \
-                            ank get state 'desiredState.workloads.*.agent' workloadStates")]
+                            ank get state 'desiredState.workloads.*.agent' workloadStates\n  \
+                            ank get state -o manifest > backup.yaml    'ank apply backup.yaml' restores it")]
     State {
-        /// Format of the output
-        #[arg(short, long, value_parser = formats(&["yaml", "json"]), default_value = "yaml", value_name = "FORMAT")]
+        /// Format of the output; 'manifest' is the desired state as 'ank apply' reads it
+        #[arg(short, long, value_parser = formats(&["yaml", "json", "manifest"]), default_value = "yaml", value_name = "FORMAT")]
         output: Format,
         /// Parts to show, names separated by dots; '*' stands for every name at its place
         #[arg(value_name = "MASK")]
@@ -299,7 +300,10 @@ pub(crate) enum Get {
     )]
     Workload(WorkloadArguments),
     /// A table of connected agents with their load
-    #[command(visible_alias = "agents", after_help = "Example:\n  ank get agents")]
+    #[command(
+        visible_alias = "agents",
+        after_help = "CPU USAGE is in percent of all cores, FREE MEMORY in bytes.\n\nExample:\n  ank get agents"
+    )]
     Agent(ListArguments),
     /// A list of the configs that templates can use
     #[command(visible_alias = "configs", after_help = "Example:\n  ank get configs")]
@@ -712,6 +716,8 @@ pub(crate) enum Format {
     Yaml,
     /// Names only, one a line.
     Name,
+    /// The desired state as a manifest.
+    Manifest,
     Svg,
     Dot,
     Mermaid,

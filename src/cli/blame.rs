@@ -175,27 +175,24 @@ impl Starts {
                 .unwrap_or_default()
                 .min(1 << 50)
         };
-        let parts = instances(timings.get("instances"));
-        let start = |(instance, times): (InstanceName, &Node)| Start {
-            instance,
-            ..times.read(PART).unwrap_or_default()
-        };
-        let mut all: Vec<Start> = parts.map(start).collect();
+        let mut all = Vec::new();
+        for (instance, times) in instances(timings.get("instances")) {
+            let start: Start = times.read(PART).unwrap_or_default();
+            all.push(Start { instance, ..start });
+        }
         let needs = needs(state);
         let mut by_name: HashMap<&str, Vec<&Start>> = HashMap::new();
-        all.iter().for_each(|start| {
-            by_name
-                .entry(&start.instance.workload)
-                .or_default()
-                .push(start)
-        });
-        let waited_for: Vec<String> = all
-            .iter()
-            .map(|start| met_last(start, &needs, &by_name))
-            .collect();
-        all.iter_mut()
-            .zip(waited_for)
-            .for_each(|(start, name)| start.waited_for = name);
+        for start in &all {
+            let name = &*start.instance.workload;
+            by_name.entry(name).or_default().push(start);
+        }
+        let mut waited_for = Vec::new();
+        for start in &all {
+            waited_for.push(met_last(start, &needs, &by_name));
+        }
+        for (start, name) in all.iter_mut().zip(waited_for) {
+            start.waited_for = name;
+        }
         Ok(Self {
             now: number("now"),
             boot: number("boot"),
@@ -241,16 +238,18 @@ fn met_last(start: &Start, needs: &Needs, by_name: &HashMap<&str, Vec<&Start>>) 
     let Some((waiting, starting)) = start.waiting.zip(start.starting) else {
         return String::new();
     };
-    let of_instance = needs.get(&*start.instance.workload).into_iter().flatten();
-    let met = of_instance.flat_map(|(name, condition)| {
-        let instances = by_name.get(name.as_str()).into_iter().flatten();
-        instances.filter_map(move |other| Some((other.met(condition)?, name)))
-    });
-    let while_it_waited = met.filter(|(at, _)| (waiting..=starting).contains(at));
-    while_it_waited
-        .max()
-        .map(|(_, name)| name.clone())
-        .unwrap_or_default()
+    let mut last = None;
+    for (name, condition) in needs.get(&*start.instance.workload).into_iter().flatten() {
+        for other in by_name.get(name.as_str()).into_iter().flatten() {
+            let Some(at) = other.met(condition) else {
+                continue;
+            };
+            if (waiting..=starting).contains(&at) {
+                last = last.max(Some((at, name)));
+            }
+        }
+    }
+    last.map(|(_, name)| name.clone()).unwrap_or_default()
 }
 
 /// The time between two moments; `None` when one of them is missing, or they are not in this order.

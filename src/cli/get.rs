@@ -4,9 +4,9 @@
 
 use super::args::{Filter, Format, ListArguments, WorkloadArguments};
 use super::blame::{self, Starts};
-use super::error::{CliError, Result, meant_or, unknown};
+use super::error::{CliError, Result, counted, meant_or, unknown};
 use super::output::{
-    Column, LiveFrames, Output, TooWide, View, WARNING, one_line, state_text, value,
+    Column, LiveFrames, Output, TooWide, View, WARNING, manifest_text, one_line, state_text, value,
 };
 use super::rows::{self, Reasons, Row, text};
 use super::session::ServerLink;
@@ -17,7 +17,11 @@ use ankaios_model::fields::table::{COMPLETE_STATE, PARTS_ON_REQUEST, selects_not
 use ankaios_model::names::InstanceName;
 use ankaios_model::nearest::meant;
 use ankaios_model::node::Node;
+use ankaios_model::version::API_VERSION;
 use std::collections::BTreeMap;
+
+/// The part of the state that manifests describe.
+const DESIRED_STATE: &str = "desiredState";
 
 impl Filter {
     pub(super) fn accepts_agent(&self, agent: &str) -> bool {
@@ -39,17 +43,17 @@ impl Filter {
         output: &mut Output,
     ) -> bool {
         let workloads = rows.keys().map(|instance| &*instance.workload);
-        let mut all_exist = unknown(&self.names, workloads.clone()).next().is_none();
-        output.warn_of_unknown_workloads(&self.names, workloads);
+        output.warn_of_unknown_workloads(&self.names, workloads.clone());
+        let mut all_exist = unknown(&self.names, workloads).next().is_none();
         // Workloads that are not scheduled are on an agent without a name.
-        if let Some(agent) = self.agent.as_ref().filter(|agent| !agent.is_empty()) {
-            let connected = || state.entries("agents").map(|(name, _)| name);
-            let known = || connected().chain(rows.keys().map(|instance| &*instance.agent));
-            if !known().any(|known| known == agent) {
-                output.warn(format_args!(
-                    "agent '{agent}' does not exist{}",
-                    meant(agent, known())
-                ));
+        if let Some(agent) = &self.agent
+            && !agent.is_empty()
+        {
+            let mut known: Vec<&str> = state.entries("agents").map(|(name, _)| name).collect();
+            known.extend(rows.keys().map(|instance| &*instance.agent));
+            if !known.contains(&agent.as_str()) {
+                let meant = meant(agent, known);
+                output.warn(format_args!("agent '{agent}' does not exist{meant}"));
                 all_exist = false;
             }
         }
@@ -109,7 +113,13 @@ pub(crate) fn state(
     output: &mut Output,
 ) -> Result<()> {
     warn_of_unknown_parts(masks, output);
-    let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
+    let mut masks: Vec<&str> = masks.iter().map(String::as_str).collect();
+    if format == Format::Manifest {
+        check_manifest_masks(&masks)?;
+        if masks.is_empty() {
+            masks.push(DESIRED_STATE);
+        }
+    }
     let state = link.complete_state(&masks)?;
     for mask in masks {
         warn_of_missing_part(mask, &state, output);
@@ -118,7 +128,43 @@ pub(crate) fn state(
     if let Ok(part) = link.complete_state(&[WARNING]) {
         output.warn_of_storage(&part);
     }
+    if format == Format::Manifest {
+        return output.result(&manifest(&state)?);
+    }
     output.result(&state_text(&state, format))
+}
+
+/// Refuses masks of parts that a manifest does not have, or has only as a whole.
+fn check_manifest_masks(masks: &[&str]) -> Result<()> {
+    for mask in masks {
+        let path = parts(mask);
+        let is_whole = matches!(
+            path[..],
+            [DESIRED_STATE]
+                | [DESIRED_STATE, "workloads" | "configs"]
+                | [DESIRED_STATE, "workloads" | "configs", _]
+        );
+        if !is_whole {
+            return Err(CliError::input(
+                format!("'{mask}' is no part of a manifest"),
+                "a manifest has whole workloads and configs, for example 'desiredState.workloads.web'",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The desired state in `state` as a manifest; the version is added where a mask left it out.
+// [impl->swdd~cli-state-as-manifest~1]
+fn manifest(state: &Node) -> Result<String> {
+    let mut desired = state.get(DESIRED_STATE).cloned().unwrap_or_default();
+    let Some(entries) = desired.as_map_mut() else {
+        return Err(CliError::unexpected("The desired state is no map"));
+    };
+    if entries.get("apiVersion").is_none() {
+        entries.insert("apiVersion", Node::text(API_VERSION));
+    }
+    Ok(manifest_text(&desired))
 }
 
 /// Warns about a mask for an object, or a part of one, that does not exist: the response lacks it
@@ -304,7 +350,19 @@ pub(crate) fn agents(
     }
     let blank = agent_fields("", &Node::empty(), None);
     let view = View::new(arguments.output, &blank, rows);
-    view.print("agents", TooWide::Drop, None, output)
+    view.print("agents", TooWide::Drop, None, output)?;
+    // The list has the connected agents, as that of Eclipse Ankaios.
+    for (name, workloads) in state.entries("workloadStates") {
+        let is_away = !name.is_empty() && state.at(&["agents", name]).is_none();
+        let number = rows::entries(Some(workloads)).count();
+        if is_away && number > 0 && arguments.names.is_empty() {
+            let number = counted(number, "workload");
+            output.warn(one_line(&format!(
+                "agent '{name}' is not connected; it has {number}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Column> {

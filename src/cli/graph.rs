@@ -94,19 +94,17 @@ impl Workload {
         if let Some(outside) = &self.outside {
             return outside.clone();
         }
-        // The last results of their conditions stand behind the states.
-        let conditions = self.rows.iter().filter(|row| is_about_condition(row));
-        let states = self
-            .rows
-            .iter()
-            .map(|row| row.state.clone())
-            .chain(conditions.map(|row| self.without_dependencies(&row.info)));
-        let states = states.collect::<Vec<_>>().join(", ");
-        if states.is_empty() {
-            "does not exist".to_owned()
-        } else {
-            states
+        let mut shown = Vec::from_iter(self.rows.iter().map(|row| row.state.clone()));
+        if shown.is_empty() {
+            return "does not exist".to_owned();
         }
+        // The last results of their conditions stand behind the states.
+        for row in &self.rows {
+            if is_about_condition(row) {
+                shown.push(self.without_dependencies(&row.info));
+            }
+        }
+        shown.join(", ")
     }
 
     /// An additional info without the dependencies that it names: the graph has a row for each.
@@ -197,17 +195,12 @@ impl Graph {
     /// the agent that it is desired on. What is needed from outside is shown, but not what that
     /// needs.
     fn in_mode(mut self, mode: &str, state: &Node) -> Result<Self> {
-        let known = || {
-            ["effectiveState", "desiredState"]
-                .into_iter()
-                .flat_map(|part| named(state, part))
-        };
-        if !known().any(|(_, known)| known == mode) {
-            let hint = meant_or(
-                mode,
-                known().map(|(_, known)| known),
-                "'ank mode' lists the modes",
-            );
+        let mut known = BTreeSet::new();
+        for part in ["effectiveState", "desiredState"] {
+            known.extend(named(state, part).map(|(_, mode)| mode));
+        }
+        if !known.contains(mode) {
+            let hint = meant_or(mode, known, "'ank mode' lists the modes");
             return Err(CliError::input(
                 format!("No workload names mode '{mode}' in its tag 'modes'."),
                 hint,
@@ -268,17 +261,17 @@ impl Graph {
             let Some(start) = by_workload.get(name.as_str()) else {
                 continue;
             };
-            let ready = start
-                .done_at()
-                .map(|at| format!("@{}", seconds(starts.boot + at)));
-            let total = start.total().map(|total| format!("+{}", seconds(total)));
-            let mark = chain.contains(name.as_str()).then(|| "*".to_owned());
-            workload.timing = ready
-                .into_iter()
-                .chain(total)
-                .chain(mark)
-                .collect::<Vec<_>>()
-                .join(" ");
+            let mut parts = Vec::new();
+            if let Some(at) = start.done_at() {
+                parts.push(format!("@{}", seconds(starts.boot + at)));
+            }
+            if let Some(total) = start.total() {
+                parts.push(format!("+{}", seconds(total)));
+            }
+            if chain.contains(name.as_str()) {
+                parts.push("*".to_owned());
+            }
+            workload.timing = parts.join(" ");
         }
     }
 

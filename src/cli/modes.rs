@@ -240,29 +240,29 @@ pub(crate) fn check(
 
 /// A mode that only one workload names, although it resembles another one, is probably misspelt.
 fn unknown_modes(modes: &Node, known: &[&str], new_state: &Node) -> Vec<String> {
-    let sent = || named(new_state, "desiredState");
-    let mut times: BTreeMap<&str, usize> = BTreeMap::new();
-    sent().for_each(|(_, mode)| *times.entry(mode).or_default() += 1);
-    let often = times
-        .iter()
-        .filter(|(_, times)| **times > 1)
-        .map(|(mode, _)| *mode);
-    let switched_to = new_state
-        .at(&["desiredState", "configs", text(modes, &["configItem"])])
-        .and_then(Node::as_text);
-    let known: BTreeSet<&str> = known
-        .iter()
-        .copied()
-        .chain(switched_to)
-        .chain(often)
-        .collect();
-    let unknown = sent().filter(|(_, mode)| !known.contains(mode));
-    let misspelt = unknown.filter_map(|(name, mode)| {
+    let mut known: BTreeSet<&str> = known.iter().copied().collect();
+    // The mode that this update switches to, and those that several workloads name.
+    let item = ["desiredState", "configs", text(modes, &["configItem"])];
+    known.extend(new_state.at(&item).and_then(Node::as_text));
+    let mut seen = BTreeSet::new();
+    for (_, mode) in named(new_state, "desiredState") {
+        if !seen.insert(mode) {
+            known.insert(mode);
+        }
+    }
+    let mut misspelt = Vec::new();
+    for (name, mode) in named(new_state, "desiredState") {
+        if known.contains(mode) {
+            continue;
+        }
         let meant = meant(mode, known.iter().copied());
-        (!meant.is_empty())
-            .then(|| format!("mode '{mode}' of workload '{name}' is not known{meant}"))
-    });
-    misspelt.collect()
+        if !meant.is_empty() {
+            misspelt.push(format!(
+                "mode '{mode}' of workload '{name}' is not known{meant}"
+            ));
+        }
+    }
+    misspelt
 }
 
 /// The modes of a workload; `None` for one that is in every mode.

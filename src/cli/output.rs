@@ -11,7 +11,7 @@ mod document;
 mod table;
 
 pub(crate) use document::{
-    Ordered, all_lines, document, event_text, object, state_text, timestamp, value,
+    Ordered, all_lines, document, event_text, manifest_text, object, state_text, timestamp, value,
 };
 pub(crate) use table::{
     Column, LiveFrames, Table, TooWide, View, one_line, shortened, show, some_of,

@@ -143,6 +143,12 @@ pub(crate) fn hint_of_unreadable(text: &str, error: &YamlError, general: &str) -
             at.line
         );
     }
+    if error.message.contains("duplicate entry") {
+        return format!(
+            "remove one of the two keys; the second is in line {}",
+            at.line
+        );
+    }
     let line = text.lines().nth(at.line as usize - 1).unwrap_or_default();
     if line.trim_start_matches(' ').starts_with('\t') {
         return format!(
@@ -286,6 +292,12 @@ mod reading_tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn duplicate_key_leads_to_the_line_of_the_second_one() {
+        let hint = read("-", "a: b\na: c\n").unwrap_err().hint();
+        assert_eq!(hint, "remove one of the two keys; the second is in line 2");
     }
 
     #[test]

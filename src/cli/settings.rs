@@ -237,9 +237,14 @@ fn read_file(
     common: &Common,
     output: &mut Output,
 ) -> Result<(Keys, Pems)> {
-    let contexts = file.map_or(Ok(Vec::new()), contexts)?;
+    let contexts = match file {
+        Some(file) => contexts(file)?,
+        None => Vec::new(),
+    };
     let context = wanted_context(common);
-    if let Some(name) = context.filter(|name| !contexts.iter().any(|known| known == name)) {
+    if let Some(name) = context
+        && !contexts.iter().any(|known| known == name)
+    {
         return Err(no_context(name, file, &contexts));
     }
     let Some(file) = file else {
@@ -247,27 +252,30 @@ fn read_file(
     };
     output.debug(format_args!("config file '{}'", file.path.display()));
     file.check_version(true)?;
-    let keys = || KEYS.iter().chain(&PemKeys::NAMES);
-    let tables = contexts
-        .iter()
-        .map(|name| format!("contexts.{name}"))
-        .chain(["default".to_owned()]);
-    let below: Vec<String> = tables
-        .flat_map(|table| keys().map(move |key| format!("{table}.{key}")))
-        .collect();
-    let known: Vec<&str> = keys()
-        .copied()
-        .chain(["contexts"])
-        .chain(below.iter().map(String::as_str))
-        .collect();
-    file.unknown_keys(&known)
-        .into_iter()
-        .for_each(|warning| output.warn(warning));
-    let (keys, pems) = (merged(file, context)?, merged::<PemKeys>(file, context)?);
-    settings::readable_key_warning(file, &pems)
-        .into_iter()
-        .for_each(|warning| output.warn(warning));
+    let known = known_keys(&contexts);
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    for warning in file.unknown_keys(&known) {
+        output.warn(warning);
+    }
+    let keys = merged(file, context)?;
+    let pems: PemKeys = merged(file, context)?;
+    if let Some(warning) = settings::readable_key_warning(file, &pems) {
+        output.warn(warning);
+    }
     Ok((keys, pems.read(file)?))
+}
+
+/// All keys that a file with these contexts can have.
+fn known_keys(contexts: &[String]) -> Vec<String> {
+    let mut known = vec!["contexts".to_owned()];
+    for key in KEYS.iter().chain(&PemKeys::NAMES) {
+        known.push((*key).to_owned());
+        known.push(format!("default.{key}"));
+        for context in contexts {
+            known.push(format!("contexts.{context}.{key}"));
+        }
+    }
+    known
 }
 
 fn no_context(name: &str, file: Option<&ConfigFile>, known: &[String]) -> CliError {

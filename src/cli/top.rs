@@ -90,11 +90,14 @@ pub(crate) fn show(
         let frames = watch.then_some(&mut frames);
         view.print("workloads", TooWide::Drop, frames, output)?;
         if !watch {
-            return Ok(if all_exist {
-                ExitCode::Success
-            } else {
-                ExitCode::Failed
-            });
+            if all_exist {
+                return Ok(ExitCode::Success);
+            }
+            output.error(
+                "not all names exist",
+                "'ank get workloads' and 'ank get agents' list them",
+            );
+            return Ok(ExitCode::Failed);
         }
         (before, pause) = (state, interval);
     }
@@ -323,16 +326,15 @@ pub(crate) fn sample_text(usage: &Node) -> String {
 fn of_node(before: &Node, state: &Node, agent: &str) -> Values {
     let [before_usage, now]: [NodeUsage; 2] =
         [before, state].map(|state| read_usage(state.at(&["usage", agent, "node"])));
-    let busy = now
-        .cpu_busy_usec
-        .zip(before_usage.cpu_busy_usec)
-        .and_then(|(now, before)| now.checked_sub(before));
-    let busy = busy
-        .zip(elapsed(before, state, agent))
-        .and_then(|(busy, elapsed)| percent(busy, elapsed));
+    let cpu = || {
+        let busy = now
+            .cpu_busy_usec?
+            .checked_sub(before_usage.cpu_busy_usec?)?;
+        percent(busy, elapsed(before, state, agent)?)
+    };
     let memory = now.memory_total_bytes.zip(now.memory_available_bytes);
     let memory = memory.map(|(total, available)| total.saturating_sub(available) as f64);
-    [busy, memory, None, None, None, None]
+    [cpu(), memory, None, None, None, None]
 }
 
 /// Bytes with one digit: `41.2MiB`.

@@ -359,6 +359,7 @@ fn logs_of_two_workloads_on_two_agents_are_followed_until_both_ended() {
     assert_eq!(both.stdout().lines().count(), 4);
 }
 
+// [stest->swdd~cli-state-as-manifest~1]
 // [stest->swdd~cli-waits-for-workloads~1]
 // [stest->swdd~cli-describes-one-object~1]
 #[test]
@@ -375,6 +376,11 @@ fn workload_of_a_folder_is_awaited_described_and_gone() {
     let described = cluster.ank(&["describe", "web"]).success();
     assert!(described.starts_with("workload: web\n"), "{described}");
     assert!(described.contains("state: Running(Ok)\n"), "{described}");
+    let saved = cluster.ank(&["get", "state", "-o", "manifest"]).success();
+    let repeated = cluster
+        .ank_with_input(&["apply", "-f", "-"], &saved)
+        .success();
+    assert_eq!(repeated, "Apply successful. No workloads updated.\n");
     let names = cluster.ank(&["get", "agents", "-o", "name"]).success();
     assert_eq!(names, "agent_A\n");
     let missing = cluster.ank(&["get", "agents", "agent_B"]);

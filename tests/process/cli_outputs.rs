@@ -496,7 +496,10 @@ fn shells_are_told_the_names_that_the_typed_server_knows() {
         complete(&["get", "events", "workloadStates.agent_A.w"]),
         states
     );
-    assert_eq!(complete(&["get", "state", "-o", ""]), ["yaml", "json"]);
+    assert_eq!(
+        complete(&["get", "state", "-o", ""]),
+        ["yaml", "json", "manifest"]
+    );
     assert_eq!(complete(&["get", "wo"]), ["workload"]);
     let nobody = [
         "-k".to_owned(),

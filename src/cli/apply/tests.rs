@@ -650,3 +650,15 @@ fn folder_stands_for_its_yaml_files_in_order() {
     ];
     assert_eq!(files, expected);
 }
+
+#[test]
+fn agent_option_that_names_none_is_to_blame_and_not_the_manifest() {
+    for agent in [None, Some(""), Some("agent_A"), Some("{{agent}}")] {
+        check_agent(agent).unwrap();
+    }
+    let error = check_agent(Some("my agent")).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "Invalid agent name 'my agent' of '--agent'"
+    );
+}

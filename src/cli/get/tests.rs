@@ -385,3 +385,42 @@ fn tables_are_followed_by_nothing_but_a_warning_about_storage() {
 }
 
 type Get = fn(&mut ScriptedServer, &mut Output) -> Result<()>;
+
+// [utest->swdd~cli-state-as-manifest~1]
+#[test]
+fn state_as_manifest_has_the_version_and_whole_objects() {
+    let web = Node::map([
+        ("agent", Node::text("A")),
+        ("runtime", Node::text("podman")),
+    ]);
+    let workloads = Node::map([("web", web)]);
+    let desired = Node::map([("desiredState", Node::map([("workloads", workloads)]))]);
+    let masks = ["desiredState.workloads.web".to_owned()];
+    let steps = vec![Step::State(desired), Step::State(Node::empty())];
+    let text = written(steps, |link, output| {
+        super::state(link, &masks, Format::Manifest, output)
+    });
+    let expected = "apiVersion: v1\nworkloads:\n  web:\n    agent: A\n    runtime: podman\n";
+    assert_eq!(text, expected);
+    for mask in ["agents", "desiredState.workloads.web.agent"] {
+        let masks = [mask.to_owned()];
+        let played = play(None, vec![], |link, output| {
+            super::state(link, &masks, Format::Manifest, output)
+        });
+        let error = played.result.unwrap_err().to_string();
+        assert_eq!(error, format!("'{mask}' is no part of a manifest"));
+    }
+}
+
+#[test]
+fn agent_that_is_away_is_named_below_the_list() {
+    let cluster = state(&["A"], &[("web", "1", "B", Phase::AgentDisconnected)]);
+    let played = play(None, vec![Step::State(cluster)], |link, output| {
+        agents(&ListArguments::default(), link, output)
+    });
+    played.result.unwrap();
+    assert_eq!(
+        played.err,
+        "warn: agent 'B' is not connected; it has 1 workload\n"
+    );
+}

@@ -7,7 +7,7 @@
 //! Thread: `main`, plain functions.
 
 use crate::args::Format;
-use ankaios_model::fields::table::COMPLETE_STATE;
+use ankaios_model::fields::table::{COMPLETE_STATE, STATE};
 use ankaios_model::fields::{Kind, Object};
 use ankaios_model::messages::AlteredFields;
 use ankaios_model::node::{Entries, Node};
@@ -82,6 +82,19 @@ pub(crate) fn state_text(state: &Node, format: Format) -> String {
         text.push('\n');
     }
     text
+}
+
+/// The desired state as a manifest in YAML, which `ank apply` reads.
+pub(crate) fn manifest_text(desired: &Node) -> String {
+    let kind = Kind::Object(&STATE);
+    document(
+        &Ordered {
+            node: desired,
+            kind,
+        },
+        Format::Yaml,
+        false,
+    )
 }
 
 /// Anything that can be written in both formats, which are texts, numbers, lists and maps with text

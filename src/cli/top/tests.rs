@@ -193,7 +193,8 @@ fn filters_and_keys_choose_rows_and_their_order() {
     assert_eq!(out.lines().count(), 1, "{out}");
     assert_eq!(
         err,
-        "warn: workload 'wep' does not exist, did you mean 'web'?\n"
+        "warn: workload 'wep' does not exist, did you mean 'web'?\n\
+         error: not all names exist\nhint: 'ank get workloads' and 'ank get agents' list them\n"
     );
     let played = top("-a agent_A", None, two());
     assert_eq!(

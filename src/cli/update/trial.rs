@@ -357,15 +357,15 @@ impl Earlier {
 
     /// The instances that ran and that need one of `names` to run, directly or not.
     pub(crate) fn dependents(&self, names: BTreeSet<String>) -> Vec<InstanceName> {
-        let dependents: BTreeSet<String> = with_dependents(names.clone(), &self.needs)
-            .difference(&names)
-            .cloned()
-            .collect();
-        let ran = |(instance, phase): (&InstanceName, &Option<Phase>)| {
-            let is_one = dependents.contains(&*instance.workload) && phase.is_some_and(ran);
-            is_one.then(|| instance.clone())
-        };
-        self.phases.iter().filter_map(ran).collect()
+        let all = with_dependents(names.clone(), &self.needs);
+        let mut dependents = Vec::new();
+        for (instance, phase) in &self.phases {
+            let name = &*instance.workload;
+            if all.contains(name) && !names.contains(name) && phase.is_some_and(ran) {
+                dependents.push(instance.clone());
+            }
+        }
+        dependents
     }
 }
 
@@ -377,19 +377,18 @@ fn ran(phase: Phase) -> bool {
 /// Adds to `names` those that need one of them to run, directly or not.
 fn with_dependents(mut names: BTreeSet<String>, needs: &rows::Needs) -> BTreeSet<String> {
     loop {
-        let needs_one = |needs: &BTreeMap<String, String>| {
-            needs
+        let before = names.len();
+        for (name, needs) in needs {
+            let needs_one = needs
                 .iter()
-                .any(|(name, how)| how == AddCondition::Running.as_str() && names.contains(name))
-        };
-        let more = needs
-            .iter()
-            .filter(|(name, needs)| !names.contains(*name) && needs_one(needs));
-        let more: Vec<String> = more.map(|(name, _)| name.clone()).collect();
-        if more.is_empty() {
+                .any(|(name, how)| how == AddCondition::Running.as_str() && names.contains(name));
+            if needs_one {
+                names.insert(name.clone());
+            }
+        }
+        if names.len() == before {
             return names;
         }
-        names.extend(more);
     }
 }
 
@@ -402,24 +401,24 @@ pub(crate) fn effective_mask(name: &str) -> String {
 fn candidate(instance: &InstanceName, effective: &Node) -> Candidate {
     let workload = effective.at(&["effectiveState", "workloads", &instance.workload]);
     let text = |key: &str| workload.map_or("", |workload| rows::text(workload, &[key]));
-    let lifecycle = lifecycle::of_config(text("runtime"), text("runtimeConfig"))
-        .ok()
-        .flatten();
-    let update = lifecycle.and_then(|lifecycle| lifecycle.update);
-    Candidate {
+    let mut candidate = Candidate {
         instance: instance.clone(),
-        terms: update
-            .as_ref()
-            .map_or_else(Terms::default, |update| update.terms),
-        on_failure: update
-            .and_then(|update| update.on_failure)
-            .unwrap_or(OnFailure::Rollback),
+        terms: Terms::default(),
+        on_failure: OnFailure::Rollback,
         is_never_restarted: text("restartPolicy") == RestartPolicy::Never.as_str(),
         ran: false,
         state: None,
         keeps_name: false,
         is_present: true,
+    };
+    let lifecycle = lifecycle::of_config(text("runtime"), text("runtimeConfig"));
+    if let Ok(Some(lifecycle)) = lifecycle
+        && let Some(update) = lifecycle.update
+    {
+        candidate.terms = update.terms;
+        candidate.on_failure = update.on_failure.unwrap_or(OnFailure::Rollback);
     }
+    candidate
 }
 
 impl Context<'_> {
