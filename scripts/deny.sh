@@ -27,6 +27,10 @@ fi
 # The fuzz targets are a package of their own, with a lock file of their own.
 "$deny" --manifest-path tests/fuzz/Cargo.toml --config deny.toml check licenses bans sources
 # The database of advisories is a git repository elsewhere. Not to reach it is no fault of this one.
-timeout 120 "$deny" fetch db >/dev/null 2>&1 ||
-    leave_out advisories "their database could not be fetched" "all else was checked; the database comes from github.com"
+if ! timeout 120 "$deny" fetch db >/dev/null 2>&1; then
+    why="their database at github.com could not be fetched; all else was checked"
+    [ -z "${ANKAIOS_LEFT_OUT-}" ] || leave_out advisories "$why"
+    warn "advisories are left out: $why"
+    exit
+fi
 "$deny" check --disable-fetch advisories
