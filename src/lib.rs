@@ -20,7 +20,8 @@
 //!   effects.rs                       what parts want to happen outside of them; lib.rs does it
 //!   updates/                         the part with workloads and states: commits, reports, restarts
 //!   update.rs, prepare.rs, plan.rs   an update: read, checked, compared
-//!   guarded/      updates that are staged, judged and rolled back as a whole
+//!   guarded/      the part with updates that are staged, judged and rolled back as a whole
+//!   rollout_steps.rs                         commits what that part returns
 //!   connections.rs, peers.rs                 who is connected, and the states that agents report
 //! agent/          plans in, containers running, states out
 //!   scheduler/    messages in, states out; workloads.rs has one record per workload: what is wanted, what it

@@ -107,10 +107,12 @@ impl ServerLoop {
             peer: id,
             attributes,
             capabilities,
-            to_prepare: vec![],
         };
         self.peers.agents.insert(name.clone(), agent);
-        self.send_list(&name);
+        let mut effects = Effects::default();
+        self.rollouts
+            .agent_connected(&name, capabilities.prepares, begin, &mut effects);
+        self.apply(effects);
         let own = self
             .updates
             .workloads()
@@ -119,7 +121,6 @@ impl ServerLoop {
             .filter(|added| added.instance.agent == name)
             .cloned();
         self.peers.send(id, FromServer::ServerHello(own.collect()));
-        self.judge_connected(&name, capabilities.prepares);
         self.publish(changes);
         self.admission
             .debit(&Requester::of_agent(&name), begin, self.now());
@@ -142,7 +143,7 @@ impl ServerLoop {
         let _source = log_source(name.clone());
         log::info!("Agent '{name}' disconnected.");
         let agent = self.peers.agents.remove(name);
-        self.judge_lost(name);
+        self.rollouts.agent_gone(name, self.now());
         let mut changes = Changes::default();
         changes.agent(name, agent.as_ref().map(|agent| &agent.attributes), None);
         let (now, mut effects) = (self.now(), Effects::default());
@@ -237,7 +238,7 @@ impl ServerLoop {
                 self.subscriptions
                     .usage_reported(&name, number, usage, has_state);
             }
-            ToServer::Prepared(reports) => self.prepared_reported(&name, &reports),
+            ToServer::Prepared(reports) => self.rollouts.prepared_reported(&name, &reports),
             ToServer::Goodbye => {
                 log::debug!("'{name}' sent a goodbye.");
                 self.peer_gone(id);

@@ -28,6 +28,7 @@ mod plan;
 mod prepare;
 mod requester;
 mod requests;
+mod rollout_steps;
 pub mod settings;
 pub mod state_store;
 mod state_view;
@@ -52,7 +53,7 @@ use ankaios_wire::peer::PeerEvent;
 use crossbeam_channel::{Receiver, RecvError, Sender, bounded, never, select_biased};
 use effects::{Effect, Effects};
 use events::{Changes, CpuTime};
-use guarded::GuardedUpdates;
+use guarded::Rollouts;
 use metrics::NumbersRequest;
 use mutating_hooks::{HookOutcome, MutatingHooks};
 use peers::Peers;
@@ -131,7 +132,7 @@ pub struct ServerLoop {
     /// Changes without workloads, of which subscribers are notified at the end of the event.
     unpublished: Vec<Changes>,
     metrics: Option<Receiver<NumbersRequest>>,
-    guarded: GuardedUpdates,
+    rollouts: Rollouts,
     store: Option<StateStore>,
     status: StatusBoard,
     /// What happened at the start that users should know of, until something else is desired.
@@ -171,7 +172,7 @@ impl ServerLoop {
 
     /// From now on this follows from a failed update of workloads that do not say it.
     pub fn set_update_on_failure(&mut self, on_failure: OnFailure) {
-        self.guarded.on_failure = on_failure;
+        self.rollouts.set_on_failure(on_failure);
     }
 
     /// Takes over a startup manifest; waits for the hooks, since there is nothing else to do yet. A
@@ -304,6 +305,15 @@ impl ServerLoop {
         }
     }
 
+    /// When [`ServerLoop::on_event`] has something to do without an event.
+    pub fn due(&self) -> Option<Instant> {
+        self.rollouts
+            .due()
+            .into_iter()
+            .chain(self.subscriptions.usage_until())
+            .min()
+    }
+
     /// Handles one event completely.
     pub fn on_event(&mut self, event: ServerEvent) {
         self.begun = (self.cpu.0)();
@@ -376,7 +386,7 @@ impl ServerLoop {
                     changes,
                 } => self.reported(&states, was_staged, changes),
                 Effect::InstanceGone(instance) => self.end_requests_of_gone(&instance),
-                Effect::ShowStaged => self.guarded.changed(),
+                Effect::ShowStaged => self.rollouts.changed(),
                 Effect::EssentialFailed(failure) => self.essential_failed(&failure),
             }
         }
@@ -397,7 +407,7 @@ impl ServerLoop {
         let now = self.now();
         for instance in deleted {
             self.rights.end(instance, self.updates.workloads());
-            self.guarded.instance_ended(instance, now);
+            self.rollouts.instance_ended(instance, now);
         }
         for added in added {
             self.rights.begin(added);
@@ -415,7 +425,8 @@ impl ServerLoop {
 
     /// States were reported, or follow from the loss of an agent: passes them on.
     fn reported(&mut self, states: &[WorkloadState], was_staged: bool, changes: Changes) {
-        self.guarded.states_reported(states, was_staged, self.now());
+        self.rollouts
+            .states_reported(states, was_staged, self.now());
         self.publish(changes);
         for WorkloadState { instance, state } in states {
             if state.phase == Phase::Removed {
@@ -428,7 +439,7 @@ impl ServerLoop {
     /// Switches to the mode for failures, unless an open update may be the reason: that is undone
     /// first.
     fn essential_failed(&mut self, failure: &WorkloadState) {
-        if self.guarded.would_undo(&failure.instance) {
+        if self.rollouts.would_undo(&failure.instance) {
             return;
         }
         let waiting = self.admission.updates().cloned().collect();
@@ -443,7 +454,7 @@ impl ServerLoop {
         let (now, mut effects) = (self.now(), Effects::default());
         let were_some = self
             .updates
-            .settle_restarts(&self.guarded, now, &mut effects);
+            .settle_restarts(&self.rollouts, now, &mut effects);
         self.apply(effects);
         were_some
     }

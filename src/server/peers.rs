@@ -8,9 +8,7 @@ use super::requester::{RequestKey, Requester};
 use super::update::Tags;
 use ankaios_model::complete_state::AgentAttributes;
 use ankaios_model::execution_state::WorkloadState;
-use ankaios_model::messages::{
-    AddedWorkload, AgentCapabilities, FromServer, Response, ResponseContent,
-};
+use ankaios_model::messages::{AgentCapabilities, FromServer, Response, ResponseContent};
 use ankaios_model::names::Name;
 use ankaios_platform::logging::log_source;
 use ankaios_wire::outbox::{Encoded, Outbox, OutboxError};
@@ -44,8 +42,6 @@ pub struct Agent {
     pub(crate) attributes: AgentAttributes,
     /// What its program does beyond what every agent does.
     pub(crate) capabilities: AgentCapabilities,
-    /// What it was sent to prepare.
-    pub(crate) to_prepare: Vec<AddedWorkload>,
 }
 
 /// All streams and all connected agents.

@@ -10,7 +10,7 @@
 use crate::updates::Workloads;
 use ankaios_model::authorizer::{Authorizer, Denial};
 use ankaios_model::mask_tree::MaskTree;
-use ankaios_model::messages::{AddedWorkload, RequestContent};
+use ankaios_model::messages::{AddedWorkload, RequestContent, UpdateState};
 use ankaios_model::names::{InstanceName, Name, excerpt};
 use ankaios_wire::peer::PeerId;
 use std::collections::BTreeMap;
@@ -192,6 +192,15 @@ impl Rights {
         self.authorizer(agent, workload)?
             .check_read(masks)
             .map_err(|denial| denied(workload, &denial))
+    }
+
+    /// Whether `requester` may write all that these masks name.
+    pub(crate) fn may_write(&self, requester: &Requester, masks: Vec<String>) -> bool {
+        let update = RequestContent::UpdateState(UpdateState {
+            masks,
+            ..UpdateState::default()
+        });
+        requester.agent().is_none() || self.authorize(requester, &update).is_ok()
     }
 
     /// Checks a request. Commanders may request everything, and a cancellation only frees

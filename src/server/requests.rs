@@ -6,6 +6,7 @@
 use super::ServerLoop;
 use super::admission::{PendingRequest, RefusedRequest, WithHooks};
 use super::effects::Effects;
+use super::guarded::ReadContext;
 use super::mutating_hooks::HookOutcome;
 use super::prepare::{Occasion, PreparedUpdate};
 use super::requester::{Denied, RequestKey, Requester};
@@ -14,7 +15,7 @@ use super::update::{UpdateError, requested_change};
 use super::updates::Accepted;
 use crate::limits::MASKS_PARTS_MAX;
 use ankaios_model::fields::table::PARTS_ON_REQUEST;
-use ankaios_model::mask_tree::MaskTree;
+use ankaios_model::mask_tree::{MaskTree, Wanted};
 use ankaios_model::messages::{NO_STATE, ReadState, Request, RequestContent, ResponseContent};
 use ankaios_model::names::{Name, excerpt};
 use ankaios_model::node::Node;
@@ -286,10 +287,12 @@ impl ServerLoop {
         };
         let update = match content {
             RequestContent::RollBack(number) => {
-                let (change, restarted) = self.change_before(number, requester)?;
+                let back =
+                    self.rollouts
+                        .way_back(number, requester, &self.rights, &self.updates)?;
                 return Ok(PreparedUpdate {
-                    restarted,
-                    ..self.updates.workloads().prepare(change, occasion)?
+                    restarted: back.restarted,
+                    ..self.updates.workloads().prepare(back.change, occasion)?
                 });
             }
             RequestContent::UpdateState(update) => update,
@@ -327,13 +330,14 @@ impl ServerLoop {
         requester: &Requester,
     ) -> Result<(), UpdateError> {
         for name in restarted {
-            if !self.may_write(requester, vec![format!("desiredState.workloads.{name}")]) {
+            let mask = format!("desiredState.workloads.{name}");
+            if !self.rights.may_write(requester, vec![mask]) {
                 return Err(UpdateError::Other(format!(
                     "it would restart '{name}', too, which this workload may not write"
                 )));
             }
             self.updates.check_agent_of(name)?;
-            if let Some(number) = self.guarded.open_update_of(name) {
+            if let Some(number) = self.rollouts.open_update_of(name) {
                 return Err(UpdateError::Other(format!(
                     "'{name}' is a part of update {number}, which is open; wait until that has ended, or roll it back"
                 )));
@@ -406,6 +410,15 @@ impl ServerLoop {
             }
         }
         self.older_update_done(key);
+    }
+
+    fn read_updates(&self, wanted: &Wanted<'_>) -> Node {
+        let context = ReadContext {
+            api_version: &self.updates.workloads().desired.api_version,
+            is_stored: self.store.is_some(),
+            now: self.now(),
+        };
+        self.rollouts.read(wanted, context)
     }
 
     fn older_update_done(&mut self, key: &RequestKey) {

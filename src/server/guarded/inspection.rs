@@ -37,7 +37,7 @@ impl ServerLoop {
             let pending = workloads
                 .iter()
                 .filter(|(_, touched)| touched.in_force.is_some());
-            let waits_for = |open| self.guarded.waits_for(open, self.now());
+            let waits_for = |open| self.rollouts.waits_for(open, self.now());
             let update = SeenUpdate {
                 phase: record.phase,
                 names: workloads.keys().cloned().collect(),
@@ -47,7 +47,7 @@ impl ServerLoop {
             };
             (record.number, update)
         };
-        self.guarded.records().map(seen).collect()
+        self.rollouts.records().map(seen).collect()
     }
 
     /// All states as agents know them.

@@ -2,24 +2,25 @@
 //! run, carried out as a whole, judged, and rolled back as a whole when it fails. What is known of
 //! them, in memory, on disk and for clients.
 //!
-//! Thread: `server`; part of [`super::ServerLoop`], which owns [`GuardedUpdates`]. Without an open
-//! update there is nothing to look at for requests, states and agents.
+//! Thread: `server`; [`Rollouts`] is a plain value owned by [`crate::ServerLoop`], and reads
+//! [`Updates`] where a call gets it. Without an open update there is nothing to look at for
+//! requests, states and agents.
 
-mod accept;
+pub(crate) mod accept;
 mod staging;
 mod unit;
-mod verdict;
+pub(crate) mod verdict;
 
-use crate::ServerLoop;
-use crate::effects::Effects;
 use crate::limits::{UPDATES_ENDED, UPDATES_ENDED_BYTES, UPDATES_OPEN};
 use crate::plan::Version;
-use crate::state_store::{Stored, StoredUpdate, StoredUpdates};
+use crate::state_store::{StoredUpdate, StoredUpdates};
 use crate::state_view::entries;
 use crate::update::UpdateError;
+use crate::updates::Updates;
 use ankaios_model::guarded_update::{AGENT_PREFIX, REMEMBERED, UpdatePhase};
 use ankaios_model::lifecycle::{self, OnFailure};
 use ankaios_model::mask_tree::Wanted;
+use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::Name;
 use ankaios_model::node::{Entries, Node};
 use ankaios_model::trial::{self, Failure, Trial};
@@ -201,22 +202,33 @@ impl Ended {
     }
 }
 
+/// A connected agent.
+#[derive(Debug)]
+struct Agent {
+    /// Whether it can prepare instances.
+    prepares: bool,
+    /// What it was sent to prepare.
+    to_prepare: Vec<AddedWorkload>,
+}
+
 /// All guarded updates.
 #[derive(Debug, Default)]
-pub(crate) struct GuardedUpdates {
+pub(crate) struct Rollouts {
     /// What follows from the failure of an update whose blocks do not say it.
-    pub(crate) on_failure: OnFailure,
+    on_failure: OnFailure,
     /// The newest number that was given.
     newest: u64,
     open: BTreeMap<u64, Open>,
     /// The newest ones, the last ended last.
     ended: VecDeque<Ended>,
+    /// Connected agents.
+    agents: BTreeMap<Name, Agent>,
     /// Agents that have to prepare something and are away, and since when.
     away: BTreeMap<Name, Instant>,
     /// Agents that cannot prepare and whose updates were warned of.
     warned: BTreeSet<Name>,
     /// There is something that has to be stored.
-    pub(crate) is_unsaved: bool,
+    is_unsaved: bool,
     /// Something has happened since the open updates were looked at last.
     is_outdated: bool,
     /// When what is staged is shown next in any case: ages are shown, and agents are not waited for
@@ -227,7 +239,22 @@ pub(crate) struct GuardedUpdates {
     shown_until: Option<Instant>,
 }
 
-impl GuardedUpdates {
+impl Rollouts {
+    /// Sets what follows from the failure of an update whose blocks do not say it.
+    pub(crate) fn set_on_failure(&mut self, on_failure: OnFailure) {
+        self.on_failure = on_failure;
+    }
+
+    /// Whether there is something that has to be stored.
+    pub(crate) fn is_unsaved(&self) -> bool {
+        self.is_unsaved
+    }
+
+    /// Everything is given to the disk.
+    pub(crate) fn saved(&mut self) {
+        self.is_unsaved = false;
+    }
+
     /// The open update that is about the workload `name`.
     pub(crate) fn open_update_of(&self, name: &Name) -> Option<u64> {
         self.open
@@ -392,186 +419,176 @@ fn block_of(workload: &Workload) -> Option<lifecycle::Update> {
 
 // ------------------------------------------------------------------- reading
 
-impl ServerLoop {
+/// What is read beside the updates themselves.
+#[derive(Clone, Copy)]
+pub(crate) struct ReadContext<'c> {
+    /// Version of the desired state.
+    pub(crate) api_version: &'c str,
+    /// Whether updates are stored on a disk.
+    pub(crate) is_stored: bool,
+    pub(crate) now: Instant,
+}
+
+impl Rollouts {
     /// What masks select of the updates; there even when nothing is selected, so that a reader
     /// learns that this server keeps some.
-    pub(crate) fn read_updates(&self, wanted: &Wanted<'_>) -> Node {
+    pub(crate) fn read(&self, wanted: &Wanted<'_>, context: ReadContext<'_>) -> Node {
         let records = self
-            .guarded
             .records()
             .map(|(record, open)| (record.number.to_string(), (record, open)));
         entries(wanted, &records.collect(), |(record, open)| {
-            self.update_node(record, *open)
+            self.update_node(record, *open, context)
         })
         .unwrap_or_default()
     }
 
-    fn update_node(&self, record: &Record, open: Option<&Open>) -> Node {
+    fn update_node(&self, record: &Record, open: Option<&Open>, context: ReadContext<'_>) -> Node {
         let mut node = record.node();
         let Node::Map(fields) = &mut node else {
             return node;
         };
         fields.retain(|key, _| SHOWN.contains(&&**key));
-        for (part, parts) in [
-            ("workloads", &["old", "new", "after"][..]),
-            ("configs", &["after"]),
-        ] {
-            for entry in fields
-                .get_mut(part)
-                .and_then(Node::as_map_mut)
-                .into_iter()
-                .flat_map(Entries::values_mut)
-            {
-                entry
-                    .as_map_mut()
-                    .into_iter()
-                    .for_each(|entry| entry.retain(|key, _| parts.contains(&&**key)));
-            }
-        }
+        retain_in_entries(fields, "workloads", &["old", "new", "after"]);
+        retain_in_entries(fields, "configs", &["after"]);
         if !record.has_lost_way_back {
             let mut before = record.unit.before_node();
             if let Node::Map(entries) = &mut before {
-                entries.insert(
-                    "apiVersion",
-                    Node::text(&*self.updates.workloads().desired.api_version),
-                );
+                entries.insert("apiVersion", Node::text(context.api_version));
             }
             fields.insert("before", before);
         }
-        let waits_for = open
-            .map(|open| self.guarded.waits_for(open, self.now()))
-            .unwrap_or_default();
-        fields.insert(
-            "waitsFor",
-            Node::List(waits_for.into_iter().map(Node::text).collect()),
-        );
-        fields.insert(
-            "keptIn",
-            Node::text(if self.store.is_some() {
-                "DISK"
-            } else {
-                "MEMORY"
-            }),
-        );
+        let waits_for = match open {
+            Some(open) => self.waits_for(open, context.now),
+            None => Vec::new(),
+        };
+        let waits_for = waits_for.into_iter().map(Node::text).collect();
+        fields.insert("waitsFor", Node::List(waits_for));
+        let kept_in = if context.is_stored { "DISK" } else { "MEMORY" };
+        fields.insert("keptIn", Node::text(kept_in));
         fields.retain(|_, node| !node.is_empty_container());
         node
     }
 }
 
+/// Keeps only these fields in each entry of the map `part`.
+fn retain_in_entries(fields: &mut Entries, part: &str, kept: &[&str]) {
+    let Some(Node::Map(entries)) = fields.get_mut(part) else {
+        return;
+    };
+    for entry in entries.values_mut() {
+        if let Node::Map(entry) = entry {
+            entry.retain(|key, _| kept.contains(&&**key));
+        }
+    }
+}
+
 // ------------------------------------------------------------------- on disk
 
-impl ServerLoop {
-    /// All that is kept over restarts.
-    pub fn stored(&self) -> Stored {
-        let guarded = &self.guarded;
-        let open = guarded
-            .open
-            .values()
-            .map(|open| (open.record.number, Arc::new(open.record.node())));
-        let ended = guarded
-            .ended
-            .iter()
-            .map(|ended| (ended.record.number, ended.stored.clone()));
-        let list = open
-            .chain(ended)
-            .map(|(number, update)| StoredUpdate { number, update })
-            .collect();
-        let updates = (guarded.newest > 0).then_some(StoredUpdates {
-            newest: guarded.newest,
-            list,
-        });
-        Stored {
-            desired: self.updates.workloads().desired.clone(),
-            updates,
+impl Rollouts {
+    /// All that is kept over restarts; `None` when there never was an update.
+    pub(crate) fn stored(&self) -> Option<StoredUpdates> {
+        if self.newest == 0 {
+            return None;
         }
+        let mut list = Vec::new();
+        for open in self.open.values() {
+            list.push(StoredUpdate {
+                number: open.record.number,
+                update: Arc::new(open.record.node()),
+            });
+        }
+        for ended in &self.ended {
+            list.push(StoredUpdate {
+                number: ended.record.number,
+                update: ended.stored.clone(),
+            });
+        }
+        Some(StoredUpdates {
+            newest: self.newest,
+            list,
+        })
     }
 
-    /// What has to be stored before the first client is served: that this start was counted.
-    pub fn take_unsaved(&mut self) -> Option<Stored> {
-        std::mem::take(&mut self.guarded.is_unsaved).then(|| self.stored())
-    }
-
-    /// Goes on with stored updates, each in its phase, after the desired state was taken over as if
-    /// all were carried out.
-    // [impl->swdd~server-keeps-guarded-updates~1]
-    pub(crate) fn restore_updates(&mut self, StoredUpdates { newest, list }: StoredUpdates) {
-        // Numbers that are given later are new in any case.
-        let known = list
-            .iter()
-            .map(|stored| stored.number)
-            .max()
-            .unwrap_or_default();
-        self.guarded.newest = newest.max(known);
+    /// Takes over stored updates that have ended. Returns those that are open: each is to be given
+    /// to [`Self::restage`] and [`Self::reopen`].
+    pub(crate) fn restore(&mut self, StoredUpdates { newest, list }: StoredUpdates) -> Vec<Record> {
+        self.newest = newest;
+        let mut open = Vec::new();
         for StoredUpdate { number, update } in list {
+            // Numbers that are given later are new in any case.
+            self.newest = self.newest.max(number);
             let record = serde_json::to_value(&*update).and_then(Record::deserialize);
-            match record.map(|record| Record { number, ..record }) {
-                Ok(record) if !record.phase.is_open() => self.guarded.keep(record),
-                Ok(record) if self.guarded.open.len() < UPDATES_OPEN => self.restore(record),
-                Ok(_) => {
-                    log::error!("Forgetting update {number}: more than {UPDATES_OPEN} are open.")
+            let record = match record {
+                Ok(record) => Record { number, ..record },
+                Err(error) => {
+                    log::error!(
+                        "Forgetting update {number}: what is stored of it cannot be read: {error}"
+                    );
+                    continue;
                 }
-                Err(error) => log::error!(
-                    "Forgetting update {number}: what is stored of it cannot be read: {error}"
-                ),
+            };
+            if !record.phase.is_open() {
+                self.keep(record);
+            } else if open.len() < UPDATES_OPEN {
+                open.push(record);
+            } else {
+                log::error!("Forgetting update {number}: more than {UPDATES_OPEN} are open.");
             }
         }
-        while self.settle_updates() {}
+        open
     }
 
-    /// While an update is being staged, agents have to run what was in force before. All of them
-    /// are away, and those that prepare are known with their hello.
-    fn restore(&mut self, mut record: Record) {
-        let (now, number) = (self.now(), record.number);
+    /// Begins the staging of a stored update again: all agents are away, and those that prepare are
+    /// known with their hello. Returns what is in force meanwhile: what was before.
+    pub(crate) fn restage(
+        &mut self,
+        record: &mut Record,
+        updates: &Updates,
+        now: Instant,
+    ) -> BTreeMap<Name, Version> {
         let mut in_force = BTreeMap::new();
         for (name, touched) in &mut record.unit.workloads {
             let Some(before) = touched.in_force.clone() else {
                 continue;
             };
-            touched.made = self.updates.workloads().form(name);
+            touched.made = updates.workloads().form(name);
             // Hooks and templates may give another one than before.
             touched.new = unit::instance(&touched.made);
-            touched.stage = self.stage_of(touched.made.effective.as_ref());
-            if let Some(agent) = touched.stage.as_ref().and_then(|_| touched.added()) {
-                self.guarded.away.insert(agent.instance.agent.clone(), now);
+            touched.stage = self.stage_of(touched.made.effective.as_ref(), updates);
+            if touched.stage.is_some()
+                && let Some(added) = touched.added()
+            {
+                self.away.insert(added.instance.agent.clone(), now);
             }
             in_force.insert(name.clone(), before);
         }
-        let mut effects = Effects::default();
-        self.updates.put_in_force(in_force, now, &mut effects);
-        self.apply(effects);
-        let mut open = Open::new(record, now);
-        let Record {
-            unit,
-            dependents,
-            was_switched,
-            was_sent,
-            ..
-        } = &open.record;
+        in_force
+    }
+
+    /// Opens a stored update, when the workloads are in force as it needs it.
+    pub(crate) fn reopen(&mut self, record: Record, updates: &Updates, now: Instant) {
+        let mut judged = Vec::new();
         // What this start could not take over has no agent, so nothing is judged of it.
-        let switched = unit
-            .workloads
-            .iter()
-            .filter(|(_, touched)| *was_switched && touched.in_force.is_none());
-        let switched =
-            switched.filter_map(|(name, touched)| self.candidate(name, touched.ran, None));
-        let dependents = dependents
-            .iter()
-            .filter_map(|(name, it)| self.candidate(name, true, Some(*it)));
-        for candidate in switched.chain(dependents) {
-            open.trial.judge(
-                trial::Candidate {
-                    state: None,
-                    ..candidate
-                },
-                now,
-            );
+        for (name, touched) in &record.unit.workloads {
+            if record.was_switched && touched.in_force.is_none() {
+                judged.extend(self.candidate(name, touched.ran, None, updates));
+            }
         }
-        if *was_sent {
+        for (name, on_failure) in &record.dependents {
+            judged.extend(self.candidate(name, true, Some(*on_failure), updates));
+        }
+        let (number, was_sent) = (record.number, record.was_sent);
+        let mut open = Open::new(record, now);
+        for mut candidate in judged {
+            candidate.state = None;
+            open.trial.judge(candidate, now);
+        }
+        if was_sent {
             open.count_loss("the server", now);
-            self.guarded.is_unsaved = true;
+            self.is_unsaved = true;
         }
-        self.guarded.changed();
-        self.guarded.open.insert(number, open);
+        self.changed();
+        self.open.insert(number, open);
     }
 }
 

@@ -2,13 +2,13 @@
 //! they are, and what is shown of the new instances. These states are the server's own: no agent
 //! knows of the new instances, so none receives them, and the loss of an agent changes nothing.
 //!
-//! Thread: `server`; plain values and the part of [`ServerLoop`] that sends and shows them.
+//! Thread: `server`; plain values and the part of [`Rollouts`] that sends and shows them.
 
 use super::unit::{Stage, Touched};
-use super::{GuardedUpdates, Open, block_of};
-use crate::ServerLoop;
+use super::{Open, Rollouts, block_of};
 use crate::effects::Effects;
 use crate::limits::UPDATE_AGENT_AWAY;
+use crate::updates::Updates;
 use ankaios_model::guarded_update::{CANNOT_BE_STAGED, UpdatePhase};
 use ankaios_model::lifecycle::{self, OnFailure};
 use ankaios_model::limits::{BACKOFF_FIRST, BACKOFF_MAX, CREATE_AGE_INTERVAL};
@@ -207,6 +207,14 @@ impl Open {
         awaited.map(|(name, instance, _)| (name, &instance.agent))
     }
 
+    /// When its age grows by the next interval.
+    fn next_age(&self, now: Instant) -> Instant {
+        let age = now.saturating_duration_since(self.begun);
+        let intervals = age.as_millis() / CREATE_AGE_INTERVAL.as_millis().max(1) + 1;
+        let intervals = u32::try_from(intervals).unwrap_or(u32::MAX);
+        self.begun + CREATE_AGE_INTERVAL.saturating_mul(intervals)
+    }
+
     /// What is shown of each new instance.
     fn infos(&self, away: &BTreeMap<Name, Instant>, now: Instant) -> Vec<(InstanceName, String)> {
         let (there, age) = (
@@ -245,7 +253,7 @@ impl Open {
     }
 }
 
-impl GuardedUpdates {
+impl Rollouts {
     fn staging(&self) -> impl Iterator<Item = &Open> + Clone {
         self.open.values().filter(|open| open.is_staging())
     }
@@ -267,151 +275,159 @@ impl GuardedUpdates {
         }
     }
 
-    /// All instances that an agent shall prepare.
+    /// All instances that an agent has to prepare.
     fn list_of(&self, agent: &str) -> Vec<AddedWorkload> {
-        let waiting = self.staging().flat_map(Open::waiting);
-        let own =
-            waiting.filter(|(_, added, stage)| stage.is_some() && *added.instance.agent == *agent);
-        own.map(|(_, added, _)| added.clone()).collect()
+        let mut list = Vec::new();
+        for open in self.staging() {
+            for (_, added, stage) in open.waiting() {
+                if stage.is_some() && *added.instance.agent == *agent {
+                    list.push(added.clone());
+                }
+            }
+        }
+        list
     }
-}
 
-impl ServerLoop {
-    /// How a new instance is to be staged, if its block says so. Outside of the current mode
-    /// nothing is to be started, but its condition counts as every other.
-    pub(super) fn stage_of(&self, new: Option<&AddedWorkload>) -> Option<Stage> {
+    /// How a new instance is staged, if its block says so. Outside of the current mode nothing will
+    /// be started, but its condition applies as every other.
+    pub(super) fn stage_of(&self, new: Option<&AddedWorkload>, updates: &Updates) -> Option<Stage> {
         let added = new.filter(|added| !added.instance.agent.is_empty())?;
         let block = block_of(&added.workload)?;
-        let (level, has_condition) = (block.stage, block.when.is_some());
-        let is_prepared = || {
-            level != PrepareLevel::None
-                && !self
-                    .updates
-                    .workloads()
-                    .seen(added)
-                    .instance
-                    .agent
-                    .is_empty()
-        };
-        let on_failure = self.guarded.on_failure_of(Some(&block));
-        (has_condition || is_prepared()).then_some(Stage {
+        let level = block.stage;
+        let has_condition = block.when.is_some();
+        let is_inside = !updates.workloads().seen(added).instance.agent.is_empty();
+        let is_prepared = level != PrepareLevel::None && is_inside;
+        if !has_condition && !is_prepared {
+            return None;
+        }
+        Some(Stage {
             level,
             has_condition,
-            on_failure,
+            on_failure: self.on_failure_of(Some(&block)),
             report: None,
         })
     }
 
-    /// Which agents are waited for by an update that is accepted now: those that are there and
-    /// prepare. One that is away may prepare, which matters when nothing may happen without its
+    /// Chooses which agents are waited for by an update that is accepted now: those that are there
+    /// and prepare. One that is away may prepare, which matters when nothing may happen without its
     /// consent.
-    pub(super) fn ask_agents(&mut self, open: &mut Open) {
-        let now = self.now();
+    pub(super) fn choose_agents(&mut self, open: &mut Open, now: Instant) {
         for Touched { new, stage, .. } in open.record.unit.workloads.values_mut() {
-            let (Some(InstanceName { agent, .. }), Some(has_condition)) =
-                (new, stage.as_ref().map(|it| it.has_condition))
-            else {
+            let (Some(new), Some(known)) = (new, &stage) else {
                 continue;
             };
-            match self
-                .peers
-                .agents
-                .get(agent)
-                .map(|agent| agent.capabilities.prepares)
-            {
+            let agent = &new.agent;
+            match self.agents.get(agent).map(|agent| agent.prepares) {
                 Some(true) => {}
-                None if has_condition => _ = self.guarded.away.entry(agent.clone()).or_insert(now),
-                None => *stage = None,
                 Some(false) => {
-                    self.guarded.warn_of_agent(agent);
+                    self.warn_of_agent(agent);
                     *stage = None;
                 }
+                None if known.has_condition => {
+                    self.away.entry(agent.clone()).or_insert(now);
+                }
+                None => *stage = None,
             }
         }
     }
 
-    /// Sends each agent what it shall prepare, where that has changed since it was sent last on its
-    /// connection.
-    pub(super) fn send_lists(&mut self) {
-        let staged: BTreeSet<&Name> = self
-            .guarded
-            .staging()
-            .flat_map(Open::staged)
-            .map(|(_, instance, _)| &instance.agent)
-            .collect();
-        let connected = self.peers.agents.iter();
-        let concerned =
-            connected.filter(|(name, agent)| !agent.to_prepare.is_empty() || staged.contains(name));
-        let agents: Vec<Name> = concerned.map(|(name, _)| name.clone()).collect();
-        agents.iter().for_each(|agent| self.send_list(agent));
+    /// Sends each agent what it has to prepare, where that has changed since it was sent last on
+    /// its connection.
+    pub(crate) fn send_lists(&mut self, effects: &mut Effects) {
+        let mut concerned = BTreeSet::new();
+        for (name, agent) in &self.agents {
+            if !agent.to_prepare.is_empty() {
+                concerned.insert(name.clone());
+            }
+        }
+        for open in self.staging() {
+            for (_, instance, _) in open.staged() {
+                concerned.insert(instance.agent.clone());
+            }
+        }
+        for name in concerned {
+            self.send_list(&name, effects);
+        }
     }
 
-    /// The same for one agent. A session begins with what it shall prepare, which may be nothing.
-    pub(crate) fn send_list(&mut self, name: &Name) {
-        let list = self.guarded.list_of(name);
-        let Some(agent) = self.peers.agents.get_mut(name) else {
+    /// The same for one agent. A session begins with what it has to prepare, which may be nothing.
+    pub(super) fn send_list(&mut self, name: &Name, effects: &mut Effects) {
+        let list = self.list_of(name);
+        let Some(agent) = self.agents.get_mut(name) else {
             return;
         };
-        if agent.capabilities.prepares && agent.to_prepare != list {
+        if agent.prepares && agent.to_prepare != list {
             agent.to_prepare.clone_from(&list);
-            self.peers.send_to_agent(name, FromServer::Prepare(list));
+            effects.send_to_agent(name, FromServer::Prepare(list));
         }
     }
 
     /// The agent reports how far it is.
     pub(crate) fn prepared_reported(&mut self, agent: &Name, reports: &[PreparedInstance]) {
-        for report in reports
-            .iter()
-            .filter(|report| report.instance.agent == *agent)
-        {
-            for open in self.guarded.open.values_mut() {
-                self.guarded.is_outdated |= open.report(report);
+        for report in reports {
+            if report.instance.agent != *agent {
+                continue;
+            }
+            for open in self.open.values_mut() {
+                self.is_outdated |= open.report(report);
             }
         }
     }
 
     // --------------------------------------------------------------- what is shown
 
-    /// Shows how far all staged instances are, and those that are not staged any more as they are.
-    /// If nothing but reports makes that necessary, not always at once.
-    pub(super) fn show(&mut self, is_due: bool) {
-        let (now, guarded) = (self.now(), &mut self.guarded);
-        if let Some(until) = guarded.shown_until.filter(|until| !is_due && *until > now) {
-            guarded.show_at = Some(guarded.show_at.map_or(until, |at| at.min(until)));
-            return;
+    /// Takes what is shown of all staged instances. `None` when nothing but reports makes that
+    /// necessary and it was shown shortly before: it follows later.
+    pub(crate) fn take_infos(
+        &mut self,
+        is_due: bool,
+        now: Instant,
+    ) -> Option<BTreeMap<InstanceName, String>> {
+        if !is_due
+            && let Some(until) = self.shown_until
+            && until > now
+        {
+            self.show_at = Some(self.show_at.map_or(until, |at| at.min(until)));
+            return None;
         }
-        let GuardedUpdates { open, away, .. } = &mut *guarded;
-        let asked: BTreeSet<&Name> = open
-            .values()
-            .flat_map(Open::staged)
-            .map(|(_, it, _)| &it.agent)
-            .collect();
-        away.retain(|agent, _| asked.contains(agent));
-        let infos: BTreeMap<InstanceName, String> = guarded
-            .staging()
-            .flat_map(|open| open.infos(&guarded.away, now))
-            .collect();
-        let gone = guarded
-            .away
-            .values()
-            .map(|since| *since + UPDATE_AGENT_AWAY)
-            .filter(|at| *at > now);
-        let ages = guarded
-            .staging()
-            .filter(|open| open.staged().any(|(_, _, stage)| stage.report.is_none()))
-            .map(|open| {
-                let steps = now.saturating_duration_since(open.begun).as_millis()
-                    / CREATE_AGE_INTERVAL.as_millis().max(1)
-                    + 1;
-                open.begun
-                    + CREATE_AGE_INTERVAL.saturating_mul(u32::try_from(steps).unwrap_or(u32::MAX))
-            });
-        let show_at = gone.chain(ages).min();
-        guarded.show_at = show_at;
-        guarded.shown_until = (infos.len() >= MANY).then_some(now + MANY_INTERVAL);
-        let mut effects = Effects::default();
-        self.updates.show_staged(&infos, &mut effects);
-        self.apply(effects);
+        self.forget_agents_without_staged();
+        let mut infos = BTreeMap::new();
+        for open in self.staging() {
+            infos.extend(open.infos(&self.away, now));
+        }
+        self.show_at = self.next_show(now);
+        self.shown_until = (infos.len() >= MANY).then_some(now + MANY_INTERVAL);
+        Some(infos)
+    }
+
+    /// Only agents that have to prepare something are waited for.
+    fn forget_agents_without_staged(&mut self) {
+        let mut asked: BTreeSet<&Name> = BTreeSet::new();
+        for open in self.open.values() {
+            for (_, instance, _) in open.staged() {
+                asked.insert(&instance.agent);
+            }
+        }
+        self.away.retain(|agent, _| asked.contains(agent));
+    }
+
+    /// When what is staged is shown next in any case: when an agent has been away for long, and
+    /// when an age that is shown grows.
+    fn next_show(&self, now: Instant) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
+        for since in self.away.values() {
+            let gone = *since + UPDATE_AGENT_AWAY;
+            if gone > now {
+                next = Some(next.map_or(gone, |next| next.min(gone)));
+            }
+        }
+        for open in self.staging() {
+            if open.staged().any(|(_, _, stage)| stage.report.is_none()) {
+                let at = open.next_age(now);
+                next = Some(next.map_or(at, |next| next.min(at)));
+            }
+        }
+        next
     }
 }
 

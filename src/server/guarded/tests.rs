@@ -4,6 +4,7 @@ mod bounds;
 mod dependents;
 mod joins;
 mod modes;
+mod part;
 mod restarts;
 mod rollback;
 mod staging;

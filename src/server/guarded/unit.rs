@@ -86,6 +86,21 @@ impl Touched {
         }
     }
 
+    /// The same workload with a later request. Its agent is not sent the same again.
+    fn followed_by(self, mut later: Self) -> Self {
+        if let Some(stage) = &mut later.stage
+            && later.made.effective == self.made.effective
+        {
+            stage.report = self.stage.and_then(|stage| stage.report);
+        }
+        Self {
+            before: self.before,
+            old: self.old,
+            ran: self.ran,
+            ..later
+        }
+    }
+
     /// The new instance that waits, as its agent gets it.
     pub(crate) fn added(&self) -> Option<&AddedWorkload> {
         self.made
@@ -151,6 +166,14 @@ pub(super) fn desired_hash(desired: Option<&Arc<Workload>>) -> Option<String> {
 
 pub(super) fn config_hash(item: &ConfigItem) -> String {
     definition_hash(&config_node(item))
+}
+
+/// Whether a workload of an update leaves it with a later request: it is deleted, or set back.
+fn leaves(known: &Touched, request: &Touched) -> bool {
+    if request.made.desired.is_none() {
+        return true;
+    }
+    is_like(&request.made, &known.before) && !request.restarts
 }
 
 impl Unit {
@@ -221,67 +244,56 @@ impl Unit {
     /// Becomes one with a later request: of each name what was before the oldest one, and the
     /// newest version. A name that is set back to what was before, or deleted, leaves: it is not
     /// brought back. None leaves as long as the request has another one with a condition: nothing
-    /// of it is stopped before. Returns the workloads that have left, as they are to be.
-    pub(crate) fn join(&mut self, request: Self) -> BTreeMap<Name, Version> {
+    /// of it is stopped before. Returns the workloads that have left, as they will be.
+    pub(crate) fn merge(&mut self, request: Self) -> BTreeMap<Name, Version> {
         let mut left = BTreeMap::new();
-        let leaves = |known: &Touched, it: &Touched| {
-            it.made.desired.is_none() || is_like(&it.made, &known.before) && !it.restarts
-        };
-        let stays = |(name, touched): (&Name, &Touched)| {
-            touched
-                .stage
-                .as_ref()
-                .is_some_and(|stage| stage.has_condition)
-                && self
-                    .workloads
-                    .get(name)
-                    .is_none_or(|known| !leaves(known, touched))
-        };
-        let waits = request.workloads.iter().any(stays);
-        for (name, mut touched) in request.workloads {
-            if let Some(known) = self.workloads.remove(&name) {
-                if !waits && leaves(&known, &touched) {
-                    left.insert(name, touched.made);
+        let has_condition = self.keeps_condition(&request);
+        for (name, touched) in request.workloads {
+            let Some(known) = self.workloads.remove(&name) else {
+                self.workloads.insert(name, touched);
+                continue;
+            };
+            if !has_condition && leaves(&known, &touched) {
+                left.insert(name, touched.made);
+            } else {
+                self.workloads.insert(name, known.followed_by(touched));
+            }
+        }
+        for (key, mut touched) in request.configs {
+            if let Some(known) = self.configs.remove(&key) {
+                let is_as_before = touched.after == known.before.as_ref().map(config_hash);
+                if touched.after.is_none() || is_as_before {
                     continue;
                 }
-                if let Some(stage) = &mut touched.stage
-                    && touched.made.effective == known.made.effective
-                {
-                    // Its agent is not sent the same again.
-                    stage.report = known.stage.and_then(|stage| stage.report);
-                }
-                touched = Touched {
-                    before: known.before,
-                    old: known.old,
-                    ran: known.ran,
-                    ..touched
-                };
+                touched.before = known.before;
             }
-            self.workloads.insert(name, touched);
-        }
-        for (key, touched) in request.configs {
-            match self.configs.remove(&key) {
-                Some(known)
-                    if touched.after.is_none()
-                        || touched.after == known.before.as_ref().map(config_hash) => {}
-                Some(known) => {
-                    _ = self.configs.insert(
-                        key,
-                        TouchedConfig {
-                            before: known.before,
-                            ..touched
-                        },
-                    )
-                }
-                None => _ = self.configs.insert(key, touched),
-            }
+            self.configs.insert(key, touched);
         }
         if self.configs.is_empty() && self.workloads.values().all(|touched| touched.restarts) {
             // What they need is as it was.
-            let others = std::mem::take(&mut self.workloads).into_iter();
-            left.extend(others.map(|(name, touched)| (name, touched.made)));
+            for (name, touched) in std::mem::take(&mut self.workloads) {
+                left.insert(name, touched.made);
+            }
         }
         left
+    }
+
+    /// Whether `request` has a workload with a condition that becomes a part of this, or stays one.
+    fn keeps_condition(&self, request: &Self) -> bool {
+        for (name, touched) in &request.workloads {
+            let has_condition = match &touched.stage {
+                Some(stage) => stage.has_condition,
+                None => false,
+            };
+            let stays = match self.workloads.get(name) {
+                Some(known) => !leaves(known, touched),
+                None => true,
+            };
+            if has_condition && stays {
+                return true;
+            }
+        }
+        false
     }
 
     /// The hash of what leads from what was before to what the update makes of it: the same for the

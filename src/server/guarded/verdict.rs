@@ -1,17 +1,18 @@
 //! What follows from reports, time and losses: an update is carried out, is good, is kept, or is
 //! rolled back.
 //!
-//! Thread: `server`; part of [`ServerLoop`].
+//! Thread: `server`; part of [`Rollouts`].
 
 use super::trial::{Failure, LATE};
 use super::unit::{Unit, config_hash, desired_hash};
-use super::{GuardedUpdates, Open, Record};
-use crate::ServerLoop;
+use super::{Agent, Open, Record, Rollouts};
+use crate::effects::Effects;
 use crate::prepare::{Failed, PreparedUpdate};
-use crate::requester::Requester;
+use crate::requester::{Requester, Rights};
 use crate::templates::RenderError;
 use crate::update::{StateChange, UpdateError};
-use crate::updates::removed;
+use crate::updates::{Updates, removed};
+use ankaios_model::complete_state::DesiredState;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::guarded_update::UpdatePhase;
 use ankaios_model::lifecycle::OnFailure;
@@ -22,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// What is to be done with an open update.
-enum Step {
+pub(crate) enum Step {
     Switch,
     Undo(Name, String),
     End(UpdatePhase),
@@ -98,7 +99,7 @@ fn cut_reason(workload: &str, why: &str) -> String {
     text
 }
 
-impl GuardedUpdates {
+impl Rollouts {
     /// Whether a failure of this instance undoes an update.
     pub(crate) fn would_undo(&self, instance: &InstanceName) -> bool {
         self.open
@@ -121,7 +122,7 @@ impl GuardedUpdates {
     }
 }
 
-impl GuardedUpdates {
+impl Rollouts {
     /// States were reported, or follow from the loss of an agent. States of instances that are not
     /// staged change nothing of what is, which may be thousands.
     pub(crate) fn states_reported(
@@ -141,114 +142,124 @@ impl GuardedUpdates {
     }
 }
 
-impl ServerLoop {
-    /// When [`ServerLoop::on_event`] has something to do without an event.
-    pub fn due(&self) -> Option<Instant> {
-        let GuardedUpdates { open, show_at, .. } = &self.guarded;
-        open.values()
-            .filter_map(|open| open.trial.due())
-            .chain(*show_at)
-            .chain(self.subscriptions.usage_until())
-            .min()
+/// What is done about open updates now.
+pub(crate) struct Due {
+    /// What follows for which update.
+    pub(crate) steps: Vec<DueStep>,
+    /// Whether something has happened since they were looked at last.
+    pub(crate) has_news: bool,
+    /// Whether what is staged is shown in any case.
+    pub(crate) is_show_due: bool,
+}
+
+/// A step of one open update.
+pub(crate) struct DueStep {
+    pub(crate) number: u64,
+    /// Whose log lines its own are.
+    pub(crate) source: Name,
+    pub(crate) step: Step,
+}
+
+/// What leads back to the state before an update.
+pub(crate) struct WayBack {
+    pub(crate) change: StateChange,
+    pub(crate) restarted: BTreeSet<Name>,
+}
+
+/// What becomes of an update that has failed.
+pub(crate) enum Undo {
+    /// It is committed, together with its restarts. Earlier command lines receive these states.
+    RolledBack {
+        commit: PreparedUpdate,
+        states: Vec<WorkloadState>,
+    },
+    /// It stays, since nothing leads back. Failures of these workloads apply now.
+    Stuck(Vec<Name>),
+    /// It is still being staged.
+    Kept,
+}
+
+impl Rollouts {
+    /// When there is something to do without an event.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let windows = self.open.values().filter_map(|open| open.trial.due());
+        windows.chain(self.show_at).min()
     }
 
-    /// An agent has connected, and was sent its workloads.
-    pub(crate) fn judge_connected(&mut self, agent: &Name, prepares: bool) {
-        let (now, guarded) = (self.now(), &mut self.guarded);
-        guarded.away.remove(agent);
-        if !prepares && guarded.open.values().any(|open| open.asks(agent)) {
-            guarded.warn_of_agent(agent);
+    /// An agent has connected: it is sent what it has to prepare.
+    pub(crate) fn agent_connected(
+        &mut self,
+        agent: &Name,
+        prepares: bool,
+        now: Instant,
+        effects: &mut Effects,
+    ) {
+        let session = Agent {
+            prepares,
+            to_prepare: Vec::new(),
+        };
+        self.agents.insert(agent.clone(), session);
+        self.send_list(agent, effects);
+        self.away.remove(agent);
+        if !prepares && self.open.values().any(|open| open.asks(agent)) {
+            self.warn_of_agent(agent);
         }
-        for open in guarded.open.values_mut() {
+        for open in self.open.values_mut() {
             open.agent_came(agent, prepares);
-            // It may start something of it from now on.
-            guarded.is_unsaved |= open.trial.agent_came(agent, now)
-                && !std::mem::replace(&mut open.record.was_sent, true);
+            // It may start something of it now.
+            if open.trial.agent_came(agent, now) && !open.record.was_sent {
+                open.record.was_sent = true;
+                self.is_unsaved = true;
+            }
         }
-        if !guarded.open.is_empty() {
-            guarded.changed();
+        if !self.open.is_empty() {
+            self.changed();
         }
     }
 
     /// An agent is lost.
-    pub(crate) fn judge_lost(&mut self, agent: &Name) {
-        let (now, guarded) = (self.now(), &mut self.guarded);
-        for open in guarded.open.values_mut() {
+    pub(crate) fn agent_gone(&mut self, agent: &Name, now: Instant) {
+        self.agents.remove(agent);
+        for open in self.open.values_mut() {
             // Until it is shown that nothing of it is staged.
-            guarded.away.entry(agent.clone()).or_insert(now);
+            self.away.entry(agent.clone()).or_insert(now);
             if open.trial.agent_left(agent, now) {
                 open.count_loss(&format!("agent '{agent}'"), now);
             }
         }
-        if !guarded.open.is_empty() {
-            guarded.changed();
+        if !self.open.is_empty() {
+            self.changed();
         }
     }
 
-    /// Does what follows for open updates from all that has happened. Returns whether anything did;
-    /// then more may follow.
-    pub(crate) fn settle_updates(&mut self) -> bool {
-        let (now, guarded) = (self.now(), &mut self.guarded);
-        let is_due = guarded.show_at.is_some_and(|at| at <= now);
-        let has_news = std::mem::take(&mut guarded.is_outdated) || is_due;
+    /// Takes what follows for open updates from all that has happened.
+    pub(crate) fn take_due(&mut self, now: Instant) -> Due {
+        let is_show_due = self.show_at.is_some_and(|at| at <= now);
+        let has_news = std::mem::take(&mut self.is_outdated) || is_show_due;
         let mut steps = Vec::new();
-        for (number, open) in &mut guarded.open {
-            steps.extend(
-                open.next_step(&guarded.away, now, has_news)
-                    .map(|step| (*number, step)),
-            );
+        for (number, open) in &mut self.open {
+            if let Some(step) = open.next_step(&self.away, now, has_news) {
+                steps.push(DueStep {
+                    number: *number,
+                    source: Name::from(&*open.record.source),
+                    step,
+                });
+            }
             if open.trial.take_recovery() && open.record.losses > 0 {
-                (open.record.losses, guarded.is_unsaved) = (0, true);
+                open.record.losses = 0;
+                self.is_unsaved = true;
             }
         }
-        let is_done = steps.is_empty();
-        for (number, step) in steps {
-            let _source = self
-                .guarded
-                .open
-                .get(&number)
-                .map(|open| log_source(Name::from(&*open.record.source)));
-            match step {
-                Step::Switch => self.switch_staged(number),
-                Step::Undo(workload, why) => self.undo(number, &workload, &why),
-                Step::End(phase) => self.end_update(number, phase),
-            }
+        Due {
+            steps,
+            has_news,
+            is_show_due,
         }
-        if is_done && has_news {
-            self.show(is_due);
-        }
-        if self.guarded.is_unsaved {
-            self.store_state();
-        }
-        !is_done
     }
 
-    /// As [`Self::store_state`], and waits for the disk as long as a sound one may take, and as the
-    /// server may. A server that ends just after agents have begun to switch would else begin with
-    /// the staging again, and again if the switch is the reason.
-    pub(super) fn store_and_wait(&mut self) {
-        let Some(mut store) = self.store.take() else {
-            return;
-        };
-        store.store_and_wait(self.stored());
-        self.store = Some(store);
-        self.guarded.is_unsaved = false;
-    }
-
-    /// Gives the desired state and all updates to the disk.
-    pub(crate) fn store_state(&mut self) {
-        // During the start there is no store yet; what has to be stored then is asked for after it.
-        let Some(mut store) = self.store.take() else {
-            return;
-        };
-        store.store(self.stored());
-        self.store = Some(store);
-        self.guarded.is_unsaved = false;
-    }
-
-    fn end_update(&mut self, number: u64, phase: UpdatePhase) {
-        let now = self.now();
-        let Some(open) = self.guarded.close(number) else {
+    /// Ends an update that is good or kept.
+    pub(crate) fn end_window(&mut self, number: u64, phase: UpdatePhase, now: Instant) {
+        let Some(open) = self.close(number) else {
             return;
         };
         if phase == UpdatePhase::Good {
@@ -258,260 +269,252 @@ impl ServerLoop {
                 open.record.unit.names()
             );
         }
-        self.guarded.end(open.record, phase, None);
-    }
-
-    /// The update of these workloads, whose failures led to nothing while they would undo it, could
-    /// not be undone: what has finally failed of them applies now.
-    fn essential_failed_for_good(&mut self, names: &[Name]) {
-        for name in names {
-            if let Some(failure) = self.updates.noted_failure(name) {
-                self.essential_failed(&failure);
-            }
-        }
+        self.end(open.record, phase, None);
     }
 
     // ------------------------------------------------------------------- undo
 
-    /// Puts back all that an update has changed: what is desired, rendered and in force. Neither
-    /// templates nor hooks are asked: it was accepted once, and a refusal must not leave the
-    /// cluster with what has failed. What is put back is not judged, so that an undo always ends.
+    /// Ends an update of which a workload has failed. Returns what puts back all that it has
+    /// changed: what is desired, rendered and in force. Neither templates nor hooks are asked: it
+    /// was accepted once, and a refusal must not leave the cluster with what has failed. What is
+    /// put back is not judged, so that an undo always ends.
     // [impl->swdd~server-undoes-failed-updates~1]
-    fn undo(&mut self, number: u64, workload: &Name, why: &str) {
-        let Some(open) = self.guarded.open.get(&number) else {
-            return;
+    pub(crate) fn undo(
+        &mut self,
+        number: u64,
+        workload: &Name,
+        why: &str,
+        updates: &Updates,
+    ) -> Undo {
+        let Some(open) = self.open.get(&number) else {
+            return Undo::Kept;
         };
-        let unit = open.record.unit.clone();
-        let change = self.rollback_change(&unit);
-        let why = cut_reason(workload, &self.with_dependents(workload, why));
-        if let Err(error) = self.check_rollback(&change) {
-            log::error!(
-                "Update {number} ({}) cannot be rolled back: {error}",
-                unit.names()
-            );
-            if open.is_staging() {
-                // It stays desired, so it comes into force as one that may stay, when its
-                // conditions hold.
-                let Some(open) = self.guarded.open.get_mut(&number) else {
-                    return;
-                };
-                open.keep_all();
-                open.record
-                    .reason
-                    .get_or_insert(format!("{why}; cannot be rolled back: {error}"));
-                return self.guarded.changed();
-            }
-            let Some(Open { record, .. }) = self.guarded.close(number) else {
-                return;
-            };
-            let names: Vec<Name> = unit
-                .workloads
-                .keys()
-                .chain(record.dependents.keys())
-                .cloned()
-                .collect();
-            self.guarded.end(
-                record,
-                UpdatePhase::Stuck,
-                Some(format!("{why}; cannot be rolled back: {error}")),
-            );
-            self.send_lists();
-            return self.essential_failed_for_good(&names);
+        let change = rollback_change(&open.record.unit, updates);
+        let why = cut_reason(workload, &with_dependents(workload, why, updates));
+        if let Err(error) = check_rollback(&change, updates) {
+            return self.cannot_undo(number, &format!("{why}; cannot be rolled back: {error}"));
         }
+        let Some(Open { mut record, .. }) = self.close(number) else {
+            return Undo::Kept;
+        };
+        let unit = record.unit.clone();
         log::warn!(
             "Update {number} ({}) failed and is rolled back: {why}",
             unit.names()
         );
-        let Some(Open { mut record, .. }) = self.guarded.close(number) else {
-            return;
-        };
         // A link that was down proves nothing about what was never started.
-        record.remembered = record.was_switched.then(|| unit.fingerprint());
+        if record.was_switched {
+            record.remembered = Some(unit.fingerprint());
+        }
         let restarted = record.restarted();
-        self.guarded
-            .end(record, UpdatePhase::Undone, Some(why.clone()));
-        let ends = self.undone_states(&unit, &why);
-        self.peers.broadcast_to_clis(&ends);
-        self.show(true);
-        let forms = unit
-            .workloads
-            .into_iter()
-            .map(|(name, touched)| (name, touched.before))
-            .collect();
-        self.commit(PreparedUpdate {
-            change,
-            forms,
-            restarted,
-            ..PreparedUpdate::default()
-        });
-        self.send_lists();
-    }
-
-    /// A workload that is late because others keep its old instance from stopping names those.
-    fn with_dependents(&self, workload: &Name, why: &str) -> String {
-        let agent = self
-            .updates
-            .workloads()
-            .placed()
-            .get(workload)
-            .map(|added| added.instance.agent.clone())
-            .unwrap_or_default();
-        let instances = self
-            .updates
-            .workloads()
-            .states
-            .of_agent_workload(&agent, workload);
-        let waiting = instances.filter(|(_, state)| state.phase == Phase::StoppingWaitingToStop);
-        let others = waiting.flat_map(|(instance, _)| self.updates.deletes().conditions(&instance));
-        let others: Vec<String> = others.map(|name| format!("'{name}'")).collect();
-        match why
-            .split_once(": ")
-            .filter(|(late, _)| late.starts_with(LATE) && !others.is_empty())
-        {
-            Some((late, _)) => format!("{late}: waits for {} to stop", others.join(", ")),
-            None => why.to_owned(),
+        self.end(record, UpdatePhase::Undone, Some(why.clone()));
+        let states = undone_states(&unit, &why, updates);
+        let mut forms = BTreeMap::new();
+        for (name, touched) in unit.workloads {
+            forms.insert(name, touched.before);
+        }
+        Undo::RolledBack {
+            commit: PreparedUpdate {
+                change,
+                forms,
+                restarted,
+                ..PreparedUpdate::default()
+            },
+            states,
         }
     }
 
+    /// An update has failed and cannot be rolled back.
+    fn cannot_undo(&mut self, number: u64, why: &str) -> Undo {
+        let Some(open) = self.open.get_mut(&number) else {
+            return Undo::Kept;
+        };
+        let names = open.record.unit.names();
+        log::error!("Update {number} ({names}) failed: {why}");
+        if open.is_staging() {
+            // It stays desired, so it comes into force as one that may stay, when its conditions
+            // hold.
+            open.keep_all();
+            if open.record.reason.is_none() {
+                open.record.reason = Some(why.to_owned());
+            }
+            self.changed();
+            return Undo::Kept;
+        }
+        let Some(Open { record, .. }) = self.close(number) else {
+            return Undo::Kept;
+        };
+        let mut concerned: Vec<Name> = record.unit.workloads.keys().cloned().collect();
+        concerned.extend(record.dependents.keys().cloned());
+        self.end(record, UpdatePhase::Stuck, Some(why.to_owned()));
+        Undo::Stuck(concerned)
+    }
+
     /// What leads back to the desired state before update `number`, for a requester that may write
-    /// all of it, and what is restarted with that.
+    /// all of it.
     ///
     /// # Errors
     /// Why not.
     // [impl->swdd~server-rolls-back-updates~1]
-    pub(crate) fn change_before(
+    pub(crate) fn way_back(
         &self,
         number: u64,
         requester: &Requester,
-    ) -> Result<(StateChange, BTreeSet<Name>), UpdateError> {
-        let refused = |reason: String| Err(UpdateError::Other(reason));
-        let known = self
-            .guarded
-            .records()
-            .map(|(record, _)| record)
-            .find(|record| record.number == number);
-        let Some(record) = known else {
-            return refused(format!("update {number} does not exist"));
+        rights: &Rights,
+        updates: &Updates,
+    ) -> Result<WayBack, UpdateError> {
+        let mut records = self.records().map(|(record, _)| record);
+        let Some(record) = records.find(|record| record.number == number) else {
+            return Err(UpdateError::Other(format!(
+                "update {number} does not exist"
+            )));
         };
-        let unit = &record.unit;
-        if !self.may_write(requester, unit.masks()) {
-            return refused(format!(
+        if !rights.may_write(requester, record.unit.masks()) {
+            return Err(UpdateError::Other(format!(
                 "update {number} is also about what this workload may not write"
-            ));
+            )));
         }
-        if record.phase == UpdatePhase::Undone {
-            return refused(format!(
+        if let Some(reason) = record.lost_way_back(&updates.workloads().desired) {
+            return Err(UpdateError::Other(reason));
+        }
+        Ok(WayBack {
+            change: rollback_change(&record.unit, updates),
+            restarted: record.restarted(),
+        })
+    }
+}
+
+impl Record {
+    /// Why nothing leads back to the state before it from what is desired now.
+    fn lost_way_back(&self, desired: &DesiredState) -> Option<String> {
+        let number = self.number;
+        if self.phase == UpdatePhase::Undone {
+            return Some(format!(
                 "update {number} was rolled back: what was there before it is in force"
             ));
         }
-        if let Some(successor) = &record.replaced_by {
-            return refused(format!(
+        if let Some(successor) = &self.replaced_by {
+            return Some(format!(
                 "nothing of update {number} is left: it is a part of update {successor}"
             ));
         }
-        if record.has_lost_way_back || unit.is_empty() {
-            return refused(format!(
+        if self.has_lost_way_back || self.unit.is_empty() {
+            return Some(format!(
                 "the server does not keep any more what was there before update {number}"
             ));
         }
-        let desired = &self.updates.workloads().desired;
-        let changed = |name: &&Name| {
-            desired_hash(desired.workloads.get(*name)) != unit.workloads[*name].after
+        for (name, touched) in &self.unit.workloads {
+            if desired_hash(desired.workloads.get(name)) != touched.after {
+                return Some(format!(
+                    "workload '{name}' was changed after update {number}"
+                ));
+            }
+        }
+        for (key, touched) in &self.unit.configs {
+            if desired.configs.get(key).map(config_hash) != touched.after {
+                return Some(format!("config '{key}' was changed after update {number}"));
+            }
+        }
+        None
+    }
+}
+
+/// A workload that is late because others keep its old instance from stopping names those.
+fn with_dependents(workload: &Name, why: &str, updates: &Updates) -> String {
+    let Some((late, _)) = why.split_once(": ") else {
+        return why.to_owned();
+    };
+    if !late.starts_with(LATE) {
+        return why.to_owned();
+    }
+    let placed = updates.workloads().placed().get(workload);
+    let agent = placed.map(|added| added.instance.agent.clone());
+    let states = &updates.workloads().states;
+    let mut others = Vec::new();
+    for (instance, state) in states.of_agent_workload(&agent.unwrap_or_default(), workload) {
+        if state.phase == Phase::StoppingWaitingToStop {
+            for name in updates.deletes().conditions(&instance) {
+                others.push(format!("'{name}'"));
+            }
+        }
+    }
+    if others.is_empty() {
+        return why.to_owned();
+    }
+    format!("{late}: waits for {} to stop", others.join(", "))
+}
+
+/// What leads back to the desired state before `unit`.
+fn rollback_change(unit: &Unit, updates: &Updates) -> StateChange {
+    let desired = &updates.workloads().desired;
+    let mut change = StateChange::default();
+    for (name, touched) in &unit.workloads {
+        let before = &touched.before.desired;
+        if desired.workloads.get(name) != before.as_ref() {
+            change.workloads.insert(name.clone(), before.clone());
+        }
+    }
+    for (key, touched) in &unit.configs {
+        if desired.configs.get(key) != touched.before.as_ref() {
+            change.configs.insert(key.clone(), touched.before.clone());
+        }
+    }
+    change
+}
+
+/// Checks that a request could lead back.
+fn check_rollback(change: &StateChange, updates: &Updates) -> Result<(), UpdateError> {
+    let workloads = updates.workloads();
+    let desired = &workloads.desired;
+    let mut names: BTreeSet<&Name> = change.workloads.keys().collect();
+    for key in change.configs.keys() {
+        names.extend(workloads.config_users.of(key));
+    }
+    for name in names {
+        let Some(workload) = change.workload(desired, name) else {
+            continue;
         };
-        if let Some(name) = unit.workloads.keys().find(changed) {
-            return refused(format!(
-                "workload '{name}' was changed after update {number}"
-            ));
-        }
-        let changed =
-            |key: &&String| desired.configs.get(*key).map(config_hash) != unit.configs[*key].after;
-        if let Some(key) = unit.configs.keys().find(changed) {
-            return refused(format!("config '{key}' was changed after update {number}"));
-        }
-        Ok((self.rollback_change(unit), record.restarted()))
-    }
-
-    /// What leads back to the desired state before `unit`.
-    fn rollback_change(&self, unit: &Unit) -> StateChange {
-        let desired = &self.updates.workloads().desired;
-        let workloads = unit
-            .workloads
-            .iter()
-            .map(|(name, touched)| (name.clone(), touched.before.desired.clone()));
-        let configs = unit
-            .configs
-            .iter()
-            .map(|(key, touched)| (key.clone(), touched.before.clone()));
-        StateChange {
-            workloads: workloads
-                .filter(|(name, before)| desired.workloads.get(name) != before.as_ref())
-                .collect(),
-            configs: configs
-                .filter(|(key, before)| desired.configs.get(key) != before.as_ref())
-                .collect(),
-            ..StateChange::default()
-        }
-    }
-
-    /// Whether a request could lead back.
-    fn check_rollback(&self, change: &StateChange) -> Result<(), UpdateError> {
-        let desired = &self.updates.workloads().desired;
-        let users = change
-            .configs
-            .keys()
-            .flat_map(|key| self.updates.workloads().config_users.of(key));
-        for name in change.workloads.keys().chain(users) {
-            let Some(workload) = change.workload(desired, name) else {
-                continue;
-            };
-            if let Some(missing) = workload
-                .configs
-                .values()
-                .find(|key| change.config(desired, key).is_none())
-            {
-                let error = RenderError::MissingConfig(missing.clone());
+        for key in workload.configs.values() {
+            if change.config(desired, key).is_none() {
+                let error = RenderError::MissingConfig(key.clone());
                 return Err(UpdateError::invalid(format_args!(
                     "{error} (workload '{name}')"
                 )));
             }
         }
-        self.updates
-            .workloads()
-            .check_together(change, &Failed::new())
     }
+    workloads.check_together(change, &Failed::new())
+}
 
-    /// What command lines of an earlier version receive, which wait for the instances in the
-    /// response to a request: those that have not failed by themselves have failed now, and those
-    /// that were to end and have not are as they are.
-    fn undone_states(&self, unit: &Unit, why: &str) -> Vec<WorkloadState> {
-        let states = &self.updates.workloads().states;
-        let mut ends = Vec::new();
-        let touched = unit.workloads.values();
-        for instance in touched
-            .clone()
-            .filter_map(|it| it.new.as_ref())
-            .filter(|new| !new.agent.is_empty())
-        {
-            let has_ended = |state: &ExecutionState| {
-                ["Failed", "Succeeded", "Running"].contains(&state.phase.state())
-            };
-            if !states.get(instance).is_some_and(has_ended) {
-                let state = ExecutionState::with_info(
-                    Phase::FailedExecFailed,
-                    format!("rolled back: {why}"),
-                );
-                ends.push(WorkloadState::new(instance.clone(), state));
-            }
+/// What command lines of an earlier version receive, which wait for the instances in the response
+/// to a request: those that have not failed by themselves have failed now, and those that had to
+/// end and have not are as they are.
+fn undone_states(unit: &Unit, why: &str, updates: &Updates) -> Vec<WorkloadState> {
+    let workloads = updates.workloads();
+    let mut ends = Vec::new();
+    for touched in unit.workloads.values() {
+        let Some(new) = &touched.new else { continue };
+        let state = workloads.states.get(new);
+        if new.agent.is_empty() || state.is_some_and(has_result) {
+            continue;
         }
-        for instance in touched.filter_map(|it| it.old.as_ref()) {
-            if let Some(state) = states
-                .get(instance)
-                .filter(|_| !self.updates.workloads().placeholders.contains(instance))
-            {
-                ends.push(removed(instance.clone()));
-                ends.push(WorkloadState::new(instance.clone(), state.clone()));
-            }
-        }
-        ends
+        let text = format!("rolled back: {why}");
+        let state = ExecutionState::with_info(Phase::FailedExecFailed, text);
+        ends.push(WorkloadState::new(new.clone(), state));
     }
+    for touched in unit.workloads.values() {
+        let Some(old) = &touched.old else { continue };
+        let Some(state) = workloads.states.get(old) else {
+            continue;
+        };
+        if !workloads.placeholders.contains(old) {
+            ends.push(removed(old.clone()));
+            ends.push(WorkloadState::new(old.clone(), state.clone()));
+        }
+    }
+    ends
+}
+
+fn has_result(state: &ExecutionState) -> bool {
+    ["Failed", "Succeeded", "Running"].contains(&state.phase.state())
 }

@@ -9,7 +9,7 @@ use super::Updates;
 use super::workloads::{Restart, Workloads};
 use crate::effects::Effects;
 use crate::events::Changes;
-use crate::guarded::GuardedUpdates;
+use crate::guarded::Rollouts;
 use crate::plan::{Difference, Version};
 use crate::update::UpdateError;
 use ankaios_model::execution_state::Phase;
@@ -178,7 +178,7 @@ impl Updates {
     /// What runs although it needs a workload that is being restarted, with that: it waited to
     /// start when the restart began, and started before its agent received the restart. What it
     /// needs would wait for its end for ever.
-    fn started_since(&self, rollouts: &GuardedUpdates) -> BTreeSet<Name> {
+    fn started_since(&self, rollouts: &Rollouts) -> BTreeSet<Name> {
         let mut late = BTreeSet::new();
         for restart in &self.workloads.restarts {
             for name in &restart.names {
@@ -208,7 +208,7 @@ impl Updates {
     /// were some.
     pub(crate) fn settle_restarts(
         &mut self,
-        rollouts: &GuardedUpdates,
+        rollouts: &Rollouts,
         now: Instant,
         effects: &mut Effects,
     ) -> bool {

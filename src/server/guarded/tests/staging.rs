@@ -276,9 +276,9 @@ fn agents_that_nothing_waits_for_any_more_are_forgotten() {
         let nav = workload("nav", "1", WHEN, "")
             .replace("agent: A", &format!("agent: invented_{number}"));
         rig.apply(&[&nav]).unwrap();
-        assert_eq!(rig.cluster.server.guarded.away.len(), 1);
+        assert_eq!(rig.cluster.server.rollouts.away.len(), 1);
         rig.apply(&["nav: ~"]).unwrap();
-        assert!(rig.cluster.server.guarded.away.is_empty());
+        assert!(rig.cluster.server.rollouts.away.is_empty());
     }
 }
 
@@ -811,7 +811,7 @@ fn reports_about_many_are_shown_together_and_acted_upon_at_once() {
 fn only_states_of_what_is_staged_make_it_be_looked_through() {
     let mut rig = Rig::with_agent(&[workload("w", "1", ROLLBACK, "")], PREPARES);
     rig.apply(&[&workload("w", "2", ROLLBACK, "")]).unwrap();
-    let guarded = &mut rig.cluster.server.guarded;
+    let guarded = &mut rig.cluster.server.rollouts;
     guarded.is_outdated = false;
     let now = rig.clock.now();
     let waiting = |name: &str, image: &str| {

@@ -1,0 +1,178 @@
+//! The part without a server: calls, what they return, and the effects that they add.
+
+use super::{ROLLBACK, config, instance};
+use crate::effects::{Effect, Effects};
+use crate::events::Changes;
+use crate::guarded::Rollouts;
+use crate::guarded::accept::{Decision, Opened};
+use crate::guarded::verdict::{Step, Undo};
+use crate::prepare::{Occasion, PreparedUpdate};
+use crate::requester::{Requester, Rights};
+use crate::update::StateChange;
+use crate::updates::Updates;
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::messages::{FromServer, PreparedInstance};
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::workload::Workload;
+use ankaios_platform::clock::{Clock, SystemClock};
+use ankaios_wire::peer::PeerId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Workloads and the guarded updates of them.
+struct Parts {
+    updates: Updates,
+    rollouts: Rollouts,
+    now: Instant,
+}
+
+impl Parts {
+    /// The first image of `web` runs on an agent.
+    fn new(prepares: bool) -> Self {
+        let mut parts = Self {
+            updates: Updates::default(),
+            rollouts: Rollouts::default(),
+            now: SystemClock.now(),
+        };
+        let mut effects = Effects::default();
+        parts.updates.agent_connected(&"A".into());
+        parts
+            .rollouts
+            .agent_connected(&"A".into(), prepares, parts.now, &mut effects);
+        let first = parts.prepared("1", "");
+        parts.commit(first);
+        let running = WorkloadState::new(
+            instance("web", "1", ""),
+            ExecutionState::plain(Phase::Running),
+        );
+        parts
+            .updates
+            .states_reported(&"A".into(), vec![running], parts.now, &mut effects);
+        parts
+    }
+
+    /// A checked request that gives `web` another image.
+    fn prepared(&self, image: &str, update: &str) -> PreparedUpdate {
+        let workload = Arc::new(Workload::new("A", "podman", &config(image, update)));
+        let change = StateChange {
+            workloads: BTreeMap::from([("web".into(), Some(workload))]),
+            ..StateChange::default()
+        };
+        self.updates
+            .workloads()
+            .prepare(change, Occasion::Update)
+            .unwrap()
+    }
+
+    fn commit(&mut self, prepared: PreparedUpdate) {
+        let mut effects = Effects::default();
+        self.updates
+            .commit(prepared, Changes::default(), self.now, &mut effects);
+    }
+
+    fn decide(&mut self, prepared: PreparedUpdate) -> Decision {
+        let requester = Requester {
+            is_agent: false,
+            source: "cli".into(),
+            peer: Some(PeerId(1)),
+            workload: None,
+        };
+        let rights = Rights::default();
+        self.rollouts
+            .accept(prepared, &requester, &rights, &self.updates, self.now)
+            .unwrap()
+    }
+
+    fn opened(&mut self, image: &str) -> Opened {
+        let prepared = self.prepared(image, ROLLBACK);
+        match self.decide(prepared) {
+            Decision::Opened(opened) => *opened,
+            _ => panic!("it is not guarded"),
+        }
+    }
+}
+
+#[test]
+fn request_without_a_block_is_not_guarded() {
+    let mut parts = Parts::new(true);
+    let prepared = parts.prepared("2", "");
+    assert!(matches!(parts.decide(prepared), Decision::Plain(_)));
+}
+
+#[test]
+fn update_is_switched_at_once_when_its_agent_cannot_prepare() {
+    let mut parts = Parts::new(false);
+    let opened = parts.opened("2");
+    let switch = parts
+        .rollouts
+        .switch_or_stage(opened, &parts.updates, parts.now);
+    assert!(switch.window.is_some());
+    assert!(
+        !switch.is_stored_first,
+        "its request waits for the disk as all others"
+    );
+    assert!(switch.commit.forms.contains_key("web"));
+}
+
+#[test]
+fn update_is_switched_when_its_agent_has_prepared_it() {
+    let mut parts = Parts::new(true);
+    let opened = parts.opened("2");
+    let number = opened.number();
+    let switch = parts
+        .rollouts
+        .switch_or_stage(opened, &parts.updates, parts.now);
+    assert!(switch.window.is_none());
+    assert!(switch.commit.forms.is_empty(), "the old image stays");
+    let mut effects = Effects::default();
+    parts.rollouts.send_lists(&mut effects);
+    let sent: Vec<Effect> = effects.into_iter().collect();
+    let [
+        Effect::SendToAgent {
+            message: FromServer::Prepare(list),
+            ..
+        },
+    ] = &sent[..]
+    else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(list[0].instance, instance("web", "2", ROLLBACK));
+    assert!(parts.rollouts.take_due(parts.now).steps.is_empty());
+    let report = PreparedInstance {
+        instance: list[0].instance.clone(),
+        level: Some(PrepareLevel::Create),
+        reason: None,
+        tries: 0,
+        is_final: false,
+        unmet: None,
+    };
+    parts.rollouts.prepared_reported(&"A".into(), &[report]);
+    let due = parts.rollouts.take_due(parts.now);
+    assert!(matches!(due.steps[0].step, Step::Switch));
+    let opened = parts.rollouts.take_staged(number).unwrap();
+    let switch = parts
+        .rollouts
+        .switch_or_stage(opened, &parts.updates, parts.now);
+    assert!(switch.is_stored_first && switch.window.is_some());
+}
+
+#[test]
+fn undo_returns_what_was_in_force_before_the_update() {
+    let mut parts = Parts::new(false);
+    let opened = parts.opened("2");
+    let number = opened.number();
+    let switch = parts
+        .rollouts
+        .switch_or_stage(opened, &parts.updates, parts.now);
+    parts.commit(switch.commit);
+    let undo = parts
+        .rollouts
+        .undo(number, &"web".into(), "it failed", &parts.updates);
+    let Undo::RolledBack { commit, .. } = undo else {
+        panic!("it is not rolled back")
+    };
+    parts.commit(commit);
+    let effective = &parts.updates.workloads().effective["web"];
+    assert_eq!(effective.instance, instance("web", "1", ""));
+}

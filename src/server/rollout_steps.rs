@@ -1,0 +1,205 @@
+//! What the loop does for guarded updates: decisions of [`Rollouts`] become commits of
+//! [`Updates`](crate::updates::Updates), messages and writes of the state.
+//!
+//! Thread: `server`; part of [`ServerLoop`].
+
+use super::ServerLoop;
+use super::effects::{Effect, Effects};
+use super::guarded::accept::{Decision, Opened};
+use super::guarded::verdict::{DueStep, Step, Undo};
+use super::prepare::PreparedUpdate;
+use super::requester::Requester;
+use super::state_store::{Stored, StoredUpdates};
+use super::update::UpdateError;
+use super::updates::Accepted;
+use ankaios_model::names::Name;
+use ankaios_platform::logging::log_source;
+
+impl ServerLoop {
+    /// Commits a checked update of a request, now or once everything of it is staged.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub(super) fn accept(
+        &mut self,
+        prepared: PreparedUpdate,
+        requester: &Requester,
+    ) -> Result<Accepted, UpdateError> {
+        let now = self.now();
+        let decision =
+            self.rollouts
+                .accept(prepared, requester, &self.rights, &self.updates, now)?;
+        match decision {
+            Decision::Plain(prepared) => Ok(self.commit(prepared)),
+            Decision::Withdrawn(prepared) => {
+                let accepted = self.commit(prepared);
+                self.send_lists();
+                Ok(accepted)
+            }
+            Decision::Opened(opened) => {
+                let number = opened.number();
+                let difference = opened.difference(&self.updates);
+                let mut accepted = self.switch_or_stage(*opened);
+                self.rollouts.add_staged(number, difference, &mut accepted);
+                Ok(accepted)
+            }
+        }
+    }
+
+    /// Switches an open update if all of it is staged.
+    fn switch_or_stage(&mut self, opened: Opened) -> Accepted {
+        let now = self.now();
+        let switch = self.rollouts.switch_or_stage(opened, &self.updates, now);
+        if switch.is_stored_first {
+            self.store_and_wait(); // Before an agent receives anything of it.
+        }
+        let accepted = self.commit(switch.commit);
+        if let Some(window) = switch.window {
+            self.rollouts.begin_window(&window, &self.updates, now);
+        }
+        self.send_lists(); // After its plan, so that no agent takes what is prepared for unwanted.
+        accepted
+    }
+
+    /// Sends agents what they have to prepare.
+    fn send_lists(&mut self) {
+        let mut effects = Effects::default();
+        self.rollouts.send_lists(&mut effects);
+        self.apply(effects);
+    }
+
+    /// Does what follows for open updates from all that has happened. Returns whether anything did;
+    /// then more may follow.
+    pub(super) fn settle_updates(&mut self) -> bool {
+        let due = self.rollouts.take_due(self.now());
+        let has_steps = !due.steps.is_empty();
+        for step in due.steps {
+            self.take_step(step);
+        }
+        if !has_steps && due.has_news {
+            self.show_staged(due.is_show_due);
+        }
+        if self.rollouts.is_unsaved() {
+            self.store_state();
+        }
+        has_steps
+    }
+
+    fn take_step(
+        &mut self,
+        DueStep {
+            number,
+            source,
+            step,
+        }: DueStep,
+    ) {
+        let _source = log_source(source);
+        match step {
+            Step::Switch => {
+                if let Some(opened) = self.rollouts.take_staged(number) {
+                    self.switch_or_stage(opened);
+                }
+            }
+            Step::Undo(workload, why) => self.undo(number, &workload, &why),
+            Step::End(phase) => self.rollouts.end_window(number, phase, self.now()),
+        }
+    }
+
+    fn undo(&mut self, number: u64, workload: &Name, why: &str) {
+        match self.rollouts.undo(number, workload, why, &self.updates) {
+            Undo::RolledBack { commit, states } => {
+                let mut effects = Effects::default();
+                effects.push(Effect::BroadcastToClis(states));
+                self.apply(effects);
+                self.show_staged(true);
+                self.commit(commit);
+                self.send_lists();
+            }
+            Undo::Stuck(names) => {
+                self.send_lists();
+                self.essential_failed_for_good(&names);
+            }
+            Undo::Kept => {}
+        }
+    }
+
+    /// The update of these workloads, whose failures led to nothing while they would undo it, could
+    /// not be undone: what has finally failed of them applies now.
+    fn essential_failed_for_good(&mut self, names: &[Name]) {
+        for name in names {
+            if let Some(failure) = self.updates.noted_failure(name) {
+                self.essential_failed(&failure);
+            }
+        }
+    }
+
+    /// Shows how far staged instances are. If nothing but reports makes that necessary, not always
+    /// at once.
+    fn show_staged(&mut self, is_due: bool) {
+        let Some(infos) = self.rollouts.take_infos(is_due, self.now()) else {
+            return;
+        };
+        let mut effects = Effects::default();
+        self.updates.show_staged(&infos, &mut effects);
+        self.apply(effects);
+    }
+
+    // ------------------------------------------------------------------- on disk
+
+    /// All that is kept over restarts.
+    pub fn stored(&self) -> Stored {
+        Stored {
+            desired: self.updates.workloads().desired.clone(),
+            updates: self.rollouts.stored(),
+        }
+    }
+
+    /// What has to be stored before the first client is served: that this start was counted.
+    pub fn take_unsaved(&mut self) -> Option<Stored> {
+        if !self.rollouts.is_unsaved() {
+            return None;
+        }
+        self.rollouts.saved();
+        Some(self.stored())
+    }
+
+    /// Gives the desired state and all updates to the disk, and waits for it as long as a sound one
+    /// may take, and as the server may. A server that ends just after agents have begun to switch
+    /// would else begin with the staging again, and again if the switch is the reason.
+    fn store_and_wait(&mut self) {
+        let stored = self.stored();
+        if let Some(store) = &mut self.store {
+            store.store_and_wait(stored);
+            self.rollouts.saved();
+        }
+    }
+
+    /// Gives the desired state and all updates to the disk.
+    pub(super) fn store_state(&mut self) {
+        // During the start there is no store yet; what has to be stored then is asked for after it.
+        if self.store.is_none() {
+            return;
+        }
+        let stored = self.stored();
+        if let Some(store) = &mut self.store {
+            store.store(stored);
+            self.rollouts.saved();
+        }
+    }
+
+    /// Continues stored updates, each in its phase, after the desired state was taken over as if
+    /// all were switched.
+    // [impl->swdd~server-keeps-guarded-updates~1]
+    pub(super) fn restore_updates(&mut self, stored: StoredUpdates) {
+        let now = self.now();
+        for mut record in self.rollouts.restore(stored) {
+            // While an update is being staged, agents have to run what was in force before.
+            let in_force = self.rollouts.restage(&mut record, &self.updates, now);
+            let mut effects = Effects::default();
+            self.updates.put_in_force(in_force, now, &mut effects);
+            self.apply(effects);
+            self.rollouts.reopen(record, &self.updates, now);
+        }
+        while self.settle_updates() {}
+    }
+}
