@@ -652,7 +652,7 @@ fn folder_stands_for_its_yaml_files_in_order() {
 }
 
 #[test]
-fn agent_option_that_names_none_is_to_blame_and_not_the_manifest() {
+fn agent_option_that_names_no_agent_is_to_blame() {
     for agent in [None, Some(""), Some("agent_A"), Some("{{agent}}")] {
         check_agent(agent).unwrap();
     }

@@ -39,7 +39,7 @@ pub(crate) enum Decision {
 /// An update that is switched or staged next.
 pub(crate) struct Opened {
     open: Open,
-    /// What is committed in any case.
+    /// The change to commit, whether or not the update is staged.
     prepared: PreparedUpdate,
     /// The workloads that have left the update, as they will be.
     left: BTreeMap<Name, Version>,
@@ -57,12 +57,12 @@ impl Opened {
     }
 }
 
-/// What is committed of an update, and what follows.
+/// The committed change of an update, and its consequences.
 pub(crate) struct Switch {
     pub(crate) commit: PreparedUpdate,
     /// Whether the state is stored before an agent receives anything of it.
     pub(crate) is_stored_first: bool,
-    /// What is judged afterwards; `None` when the update is being staged.
+    /// The health window that follows; `None` when the update is being staged.
     pub(crate) window: Option<Window>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Window {
     switched: BTreeMap<Name, bool>,
     /// Workloads that need one of these, with what follows when they fail.
     dependents: BTreeMap<Name, OnFailure>,
-    /// What is restarted with that.
+    /// The workloads restarted with that change.
     restarted: BTreeSet<Name>,
 }
 
@@ -101,7 +101,7 @@ impl Rollouts {
         if self.open.is_empty() && !self.remembers_any() && !has_guard {
             return Ok(Decision::Plain(prepared));
         }
-        // First, which open updates it joins, and what they are together.
+        // First, find the open updates that it joins, and their union.
         let request = self.unit_of(&prepared, updates);
         let joined = self.concerned_by(&request);
         let mut unit = self.units_of(&joined);
@@ -366,7 +366,7 @@ impl Rollouts {
 }
 
 impl Open {
-    /// Takes over what an earlier update judges. Returns what is left of that.
+    /// Takes over the health window of an earlier update. Returns the rest of its record.
     fn merge(&mut self, earlier: Self) -> Record {
         let mut record = earlier.record;
         self.trial.absorb(earlier.trial);
@@ -430,7 +430,7 @@ impl Rollouts {
         }
     }
 
-    /// Adds all that waits in an update to what is committed. Returns what is judged then.
+    /// Adds everything pending in an update to `commit`. Returns the health window that begins.
     fn switch(&self, open: &mut Open, commit: &mut PreparedUpdate, updates: &Updates) -> Window {
         let mut switched = BTreeMap::new();
         let mut failing = BTreeMap::new();
@@ -664,7 +664,7 @@ fn dependents(
     dependents
 }
 
-/// Adds to what an update judges besides; of what is judged already, the strictest applies.
+/// Adds members to a health window; for members that it has already, the strictest rule applies.
 fn judge_strictest(judged: &mut BTreeMap<Name, OnFailure>, more: BTreeMap<Name, OnFailure>) {
     for (name, on_failure) in more {
         let known = judged.entry(name).or_insert(on_failure);

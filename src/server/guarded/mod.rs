@@ -46,7 +46,7 @@ const SHOWN: [&str; 8] = [
     "replacedBy",
 ];
 
-/// What is known of an update, whether it is open or has ended.
+/// The record of an update, open or ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Record {
@@ -103,7 +103,7 @@ pub(crate) struct Record {
     /// Its fingerprint, when the same update shall be refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     remembered: Option<String>,
-    /// What was desired before is gone, for want of room.
+    /// The earlier desired state was dropped, for lack of space.
     #[serde(
         rename = "lostWayBack",
         default,
@@ -114,7 +114,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// What is restarted when it is rolled back.
+    /// Returns the workloads that its rollback restarts.
     fn restarted(&self) -> BTreeSet<Name> {
         if self.was_switched {
             self.unit.restarted()
@@ -123,7 +123,7 @@ impl Record {
         }
     }
 
-    /// What is stored of it, and read by clients as far as it concerns them.
+    /// Returns its stored form; clients read the parts that concern them.
     fn node(&self) -> Node {
         // A record has nothing that JSON could not hold.
         serde_json::to_value(self)
@@ -158,7 +158,7 @@ impl Open {
 #[derive(Debug)]
 struct Ended {
     record: Record,
-    /// What is stored of it.
+    /// Its stored form.
     stored: Arc<Node>,
     /// How much that is, in bytes of JSON.
     bytes: usize,
@@ -207,7 +207,7 @@ impl Ended {
 struct Agent {
     /// Whether it can prepare instances.
     prepares: bool,
-    /// What it was sent to prepare.
+    /// Workloads that it was sent to prepare.
     to_prepare: Vec<AddedWorkload>,
 }
 
@@ -303,7 +303,7 @@ impl Rollouts {
         }
     }
 
-    /// What is staged is another than before: it is shown at once.
+    /// Shows the staged workloads at once, since they have changed.
     pub(crate) fn changed(&mut self) {
         (self.is_outdated, self.shown_until) = (true, None);
     }
@@ -419,7 +419,7 @@ fn block_of(workload: &Workload) -> Option<lifecycle::Update> {
 
 // ------------------------------------------------------------------- reading
 
-/// What is read beside the updates themselves.
+/// The state that clients read beside the updates themselves.
 #[derive(Clone, Copy)]
 pub(crate) struct ReadContext<'c> {
     /// Version of the desired state.
