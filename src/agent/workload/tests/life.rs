@@ -5,7 +5,8 @@ use crate::workload::mailbox::Preparation;
 use ankaios_model::prepare_level::PrepareLevel;
 use std::collections::{BTreeMap, BTreeSet};
 
-const PAGE: &str = include_str!("../../../../docs/architecture.md");
+/// Read when the test runs: what is compiled must lie below `src/`.
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/architecture.md");
 
 /// The place where a life begins and ends.
 const NOTHING: &str = "[*]";
@@ -316,10 +317,14 @@ fn while_it_runs(seen: &mut Seen) {
 }
 
 /// The lines of a part of the page, from a heading to the next.
-fn section(heading: &str) -> Vec<&'static str> {
-    let mut lines = PAGE.lines().skip_while(|line| *line != heading);
+fn section(heading: &str) -> Vec<String> {
+    let page = std::fs::read_to_string(PAGE).expect("the page is there");
+    let mut lines = page.lines().skip_while(|line| *line != heading);
     lines.next().expect("the page has the heading");
-    lines.take_while(|line| !line.starts_with("## ")).collect()
+    lines
+        .take_while(|line| !line.starts_with("## "))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
@@ -332,7 +337,7 @@ fn each_arrow_of_a_life_is_walked_and_no_other_one() {
     let mut arrows = BTreeSet::new();
     let mut reported: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in section("## One workload in its agent") {
-        let (line, _label) = line.split_once(" : ").unwrap_or((line, ""));
+        let (line, _label) = line.split_once(" : ").unwrap_or((line.as_str(), ""));
         if let Some((from, to)) = line.split_once(" --> ") {
             arrows.insert((from.trim().to_owned(), to.trim().to_owned()));
         }
