@@ -64,13 +64,27 @@ pub(crate) struct PendingRequest {
     pub(crate) requester: Requester,
     pub(crate) key: RequestKey,
     pub(crate) content: RequestContent,
+    /// The memory that it counts as. Measured once: each decision adds up that of all requests.
+    bytes: usize,
     /// Its slot in the inbox, if it keeps that.
-    pub(crate) _slot: Permit,
+    _slot: Permit,
 }
 
 impl PendingRequest {
-    fn bytes(&self) -> usize {
-        (self.key.id.len() + self.content.memory_bytes()).max(PENDING_BYTES_LEAST)
+    pub(crate) fn new(
+        requester: Requester,
+        key: RequestKey,
+        content: RequestContent,
+        slot: Permit,
+    ) -> Self {
+        let bytes = key.id.len() + content.memory_bytes();
+        Self {
+            requester,
+            key,
+            content,
+            bytes: bytes.max(PENDING_BYTES_LEAST),
+            _slot: slot,
+        }
     }
 
     /// Whether it is served beyond its response.
@@ -287,7 +301,7 @@ impl Admission {
             return vec![self.refused(request)];
         }
         let mut refused = Vec::new();
-        while !self.has_capacity(request.bytes()) {
+        while !self.has_capacity(request.bytes) {
             let Some(evicted) = self.evict_for(&request) else {
                 refused.push(self.refused(request));
                 return refused;
@@ -303,7 +317,7 @@ impl Admission {
         let taken: usize = self
             .pending
             .iter()
-            .map(|pending| pending.bytes().min(PENDING_BYTES_MOST))
+            .map(|pending| pending.bytes.min(PENDING_BYTES_MOST))
             .sum();
         taken == 0 || taken + bytes <= PENDING_BYTES
     }
@@ -315,18 +329,18 @@ impl Admission {
             let [source, ..] = requester.token_buckets();
             source
         };
-        let mut own_bytes = request.bytes();
+        let mut own_bytes = request.bytes;
         let mut others: BTreeMap<Requester, (usize, usize)> = BTreeMap::new();
         let own_source = source_of(&request.requester);
         for pending in &self.pending {
             let source = source_of(&pending.requester);
             if source == own_source {
-                own_bytes += pending.bytes();
+                own_bytes += pending.bytes;
                 continue;
             }
             let (count, bytes) = others.entry(source).or_default();
             *count += 1;
-            *bytes += pending.bytes();
+            *bytes += pending.bytes;
         }
         let mut largest = None;
         let mut largest_bytes = own_bytes;
@@ -475,12 +489,7 @@ mod tests {
             peer,
             id: id.to_owned(),
         };
-        let request = PendingRequest {
-            requester: requester.clone(),
-            key,
-            content,
-            _slot: Permit::default(),
-        };
+        let request = PendingRequest::new(requester.clone(), key, content, Permit::default());
         admission.enqueue(request).is_empty()
     }
 
@@ -698,12 +707,12 @@ mod tests {
                 peer: PeerId(10_000 + round as u64),
                 id: "other".to_owned(),
             };
-            admission.enqueue(PendingRequest {
-                requester: other(round),
+            admission.enqueue(PendingRequest::new(
+                other(round),
                 key,
-                content: read(),
-                _slot: Permit::default(),
-            })
+                read(),
+                Permit::default(),
+            ))
         };
         for round in 1..=all / 2 {
             let refused = enqueue(&mut admission, round);

@@ -129,12 +129,8 @@ impl ServerLoop {
         } else {
             permits.into_slot()
         };
-        let refused = self.admission.enqueue(PendingRequest {
-            requester: requester.clone(),
-            key,
-            content,
-            _slot: slot,
-        });
+        let request = PendingRequest::new(requester.clone(), key, content, slot);
+        let refused = self.admission.enqueue(request);
         for RefusedRequest { request, reason } in refused {
             self.refuse_pending(request, &reason);
         }
