@@ -255,12 +255,14 @@ fn fields(
 
 /// The numbers and texts of a map.
 fn known(node: Option<&Node>) -> impl Iterator<Item = (String, Value)> {
-    let value = |node: &Node| {
-        node.as_number()
-            .map(Value::from)
-            .or_else(|| node.as_text().map(Value::from))
-    };
-    entries(node).filter_map(move |(key, node)| Some((key.to_owned(), value(node)?)))
+    entries(node).filter_map(|(key, node)| Some((key.to_owned(), number_or_text(node)?)))
+}
+
+fn number_or_text(node: &Node) -> Option<Value> {
+    match node.as_number() {
+        Some(number) => Some(Value::from(number)),
+        None => node.as_text().map(Value::from),
+    }
 }
 
 /// The share of the CPU, with one digit as in the table.

@@ -226,19 +226,28 @@ impl Unit {
 
     /// Whether `request` has a name of this update, or a workload that refers to a config of it.
     pub(crate) fn is_touched_by(&self, request: &Self) -> bool {
-        let has_config = |key: &String| self.configs.contains_key(key);
-        let refers = |it: &Touched| {
-            it.made
-                .desired
-                .iter()
-                .flat_map(|desired| desired.configs.values())
-                .any(has_config)
+        let has_config = request
+            .configs
+            .keys()
+            .any(|key| self.configs.contains_key(key));
+        if has_config {
+            return true;
+        }
+        for (name, touched) in &request.workloads {
+            if self.workloads.contains_key(name) || self.is_referred_to_by(touched) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether the desired version of a workload refers to a config of this update.
+    fn is_referred_to_by(&self, touched: &Touched) -> bool {
+        let Some(desired) = &touched.made.desired else {
+            return false;
         };
-        request
-            .workloads
-            .iter()
-            .any(|(name, touched)| self.workloads.contains_key(name) || refers(touched))
-            || request.configs.keys().any(has_config)
+        let mut keys = desired.configs.values();
+        keys.any(|key| self.configs.contains_key(key))
     }
 
     /// Becomes one with a later request: of each name what was before the oldest one, and the
