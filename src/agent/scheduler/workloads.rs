@@ -641,11 +641,16 @@ impl<C: Clock> Workloads<C> {
             }
             self.update_blocked();
         }
-        // Finally: targets and states.
+        // Finally: targets and states. When the last engine has listed, all workloads are decided on
+        // right after their states are known. A target before that would not say yet what is to
+        // start, and a control loop that is fast would remove what was prepared for it.
+        let is_decided_next = self.awaits_listings && !self.listings.hold_up_hello();
         while let Some(name) = self.dirty.pop_first() {
             let _source = log_source(name.clone());
-            let run = self.decide(&name);
-            self.direct(&name, run);
+            if !is_decided_next {
+                let run = self.decide(&name);
+                self.direct(&name, run);
+            }
             self.show(&name);
             if self.records.get(&name).is_some_and(Record::is_empty) {
                 self.records.remove(&name);
