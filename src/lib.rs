@@ -68,7 +68,7 @@
 //! log:number:name      one stream of log lines
 //! notify, metrics, usage      systemd; the metrics file; CPU and memory on request
 //! settle, removal, reaper     memory that is given back; folders and killed children that are left
-//! cli:connect, cli:rx, cli:tx, cli:signals    the connection of `ank`; signals
+//! cli:connect, cli:rx, cli:tx, cli:signals, cli:ask    the connection of `ank`; signals; an answer
 //! ```
 //!
 //! Each piece of state has one owner. All else goes through bounded channels: reports flow up and

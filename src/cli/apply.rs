@@ -4,7 +4,7 @@
 //! Thread: `main`. Takes: files or standard input. Gives: the update; all checks are made before
 //! the connection.
 
-use super::args::{ManifestArguments, ModeChange, ValidateArguments};
+use super::args::{ManifestArguments, ModeChange, PruneArguments, ValidateArguments};
 use super::error::{CliError, ExitCode, Result, counted, meant_or};
 use super::output::Output;
 use super::session::Update;
@@ -579,6 +579,7 @@ pub(crate) fn validate(arguments: &ValidateArguments, output: &mut Output) -> Re
         delete: false,
         ignore_modes: true,
         mode: ModeChange::default(),
+        prune: PruneArguments::default(),
     };
     let earlier = output.warnings;
     // First each file: one that cannot be read does not hide what is wrong with the others.

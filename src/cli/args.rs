@@ -138,6 +138,7 @@ pub(crate) enum Verb {
                       ank apply -d web.yaml           delete the workloads and configs of the manifest\n  \
                       ank apply --dry-run web.yaml    show what would change, as 'ank diff' does\n  \
                       ank apply --rollback web.yaml   roll it back if a workload fails\n  \
+                      ank apply --prune cluster.yaml  also delete what the manifest does not name\n  \
                       ank apply --restart-dependents db.yaml\n                                  restart what needs 'db', too\n  \
                       ank apply web.yaml --wait-timeout 60 --fail-on-error\n                                  exit code 3 if one failed, 4 if one is late"
     )]
@@ -151,6 +152,7 @@ pub(crate) enum Verb {
         after_help = "Exit code: 0 without differences, 6 with some, 1 after an error.\n\n\
                       Examples:\n  ank diff web.yaml db.yaml        field by field, as a unified diff\n  \
                       ank diff -d web.yaml             what 'apply -d' would delete\n  \
+                      ank diff --prune cluster.yaml    what 'apply --prune' would delete as well\n  \
                       ank diff -o json web.yaml        for scripts"
     )]
     Diff(DiffArguments),
@@ -495,12 +497,27 @@ pub(crate) struct ManifestArguments {
     pub(crate) ignore_modes: bool,
     #[command(flatten)]
     pub(crate) mode: ModeChange,
+    #[command(flatten)]
+    pub(crate) prune: PruneArguments,
     /// Further manifests, as FILE
     #[arg(short = 'f', long = "file", value_name = "FILE", value_hint = ValueHint::AnyPath)]
     pub(crate) files: Vec<String>,
     /// Manifests; '-' as the first reads one from standard input; of a folder all its '*.yaml'
     #[arg(value_name = "FILE", required_unless_present = "files", value_hint = ValueHint::AnyPath)]
     pub(crate) manifests: Vec<String>,
+}
+
+/// Whether what the manifests do not name is deleted.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct PruneArguments {
+    /// Also delete the workloads that the manifests do not name, and the configs that no workload
+    /// uses any more, in the same update
+    #[arg(long, conflicts_with = "delete")]
+    pub(crate) prune: bool,
+    /// Of these only workloads with this tag, and the configs that they used; may be given several
+    /// times
+    #[arg(long = "prune-tag", value_name = "KEY=VALUE", value_parser = parse_tag, requires = "prune")]
+    pub(crate) tags: Vec<(String, String)>,
 }
 
 /// What becomes of the mode of the vehicle when an update would switch it.
@@ -561,6 +578,9 @@ pub(crate) struct ApplyArguments {
     /// it; without a change, nothing is restarted
     #[arg(long, conflicts_with_all = ["dry_run", "rollback", "delete"])]
     pub(crate) restart_dependents: bool,
+    /// Do not ask before '--prune' deletes more than half of all workloads, or all of an agent
+    #[arg(long, requires = "prune")]
+    pub(crate) yes: bool,
 }
 
 /// Options of `diff`.

@@ -18,6 +18,7 @@ mod graph;
 mod logs;
 mod modes;
 pub mod output;
+mod prune;
 mod rows;
 mod session;
 pub mod set;
@@ -176,16 +177,21 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
             input,
             output: format,
         }) => {
-            return diff::print(apply::update(input, output)?, *format, link, output);
+            let mut update = apply::update(input, output)?;
+            prune::extend(&mut update, &input.prune, link)?;
+            return diff::print(update, *format, link, output);
         }
         Verb::Apply(ApplyArguments {
             input,
             rollback,
             force,
             restart_dependents,
+            yes,
             ..
         }) => {
-            let update = apply::update(input, output)?;
+            let mut update = apply::update(input, output)?;
+            let pruned = prune::extend(&mut update, &input.prune, link)?;
+            prune::confirm(&pruned, *yes, link, output)?;
             let names = rows::entries(update.new_state.at(&["desiredState", "workloads"]));
             let restart = names
                 .filter(|_| *restart_dependents)

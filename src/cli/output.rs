@@ -63,6 +63,8 @@ pub struct Output {
     verbose: bool,
     /// How many warnings were written.
     pub(crate) warnings: usize,
+    /// Whether questions can be answered: standard input and error are terminals.
+    pub(crate) can_ask: bool,
 }
 
 impl Output {
@@ -82,6 +84,7 @@ impl Output {
             quiet: false,
             verbose: false,
             warnings: 0,
+            can_ask: io::stdin().is_terminal() && io::stderr().is_terminal(),
         }
     }
 
@@ -101,6 +104,7 @@ impl Output {
             quiet: false,
             verbose: false,
             warnings: 0,
+            can_ask: false,
         }
     }
 
@@ -217,6 +221,12 @@ impl Output {
         if !hint.is_empty() {
             self.labelled("\x1b[38;5;14m", "hint:", &hint);
         }
+    }
+
+    /// Writes a question. The answer follows on the same line.
+    pub(crate) fn ask(&mut self, text: impl Display) {
+        let _ = self.err.write_all(printable(&text.to_string()).as_bytes()); // As for labels.
+        let _ = self.err.flush();
     }
 
     /// Writes text that belongs to the warning or error before it.

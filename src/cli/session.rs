@@ -3,7 +3,7 @@
 //!
 //! Thread: `main`; `cli:connect` connects, `cli:rx` receives and forwards everything in order;
 //! `cli:tx` sends, so that a server that reads nothing cannot delay `main` beyond its timeouts;
-//! `cli:signals` waits for signals.
+//! `cli:signals` waits for signals, `cli:ask` for a line of standard input.
 //! Owns: these threads, and the states received while a response was awaited.
 
 use super::error::{CliError, Result};
@@ -93,6 +93,9 @@ pub(crate) trait ServerLink {
 
     /// Drops the connection: after a pause the next request makes a new one.
     fn reconnect(&mut self) -> Result<()>;
+
+    /// Waits for a line of standard input; a signal is an error.
+    fn read_line(&mut self) -> Result<String>;
 
     fn now(&self) -> Instant;
 }
@@ -505,6 +508,25 @@ impl ServerLink for Session<'_> {
         // Pause between attempts of `ank get events --reconnect` to reach the server again.
         let pause = Some(SystemClock.now() + Duration::from_secs(1));
         self.receive::<()>(&never(), pause).map(drop)
+    }
+
+    fn read_line(&mut self) -> Result<String> {
+        let (give, line) = bounded(1);
+        let read = move || {
+            let mut line = String::new();
+            let read = io::stdin().read_line(&mut line);
+            let _ = give.send(read.map(|_| line)); // An error after a signal.
+        };
+        // A thread, so that a signal ends the wait. It ends with the program.
+        threads::spawn("cli:ask", STACK_SMALL, read)
+            .map_err(|error| CliError::start(format_args!("cannot start a thread: {error}"), ""))?;
+        let line = self.receive(&line, None)?.unwrap_or(Ok(String::new()));
+        line.map_err(|error| {
+            CliError::input(
+                format!("cannot read the answer: {error}"),
+                "nothing was changed; '--yes' needs no answer",
+            )
+        })
     }
 
     fn now(&self) -> Instant {

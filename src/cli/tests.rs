@@ -43,6 +43,8 @@ pub(crate) enum Step {
     Log(Incoming),
     /// Not the server: a signal.
     Signal,
+    /// Not the server: a line of standard input.
+    Line(&'static str),
 }
 
 /// Plays a script and records the requests; at its end the connection is lost.
@@ -182,6 +184,14 @@ impl ServerLink for ScriptedServer {
 
     fn reconnect(&mut self) -> Result<(), CliError> {
         Ok(())
+    }
+
+    fn read_line(&mut self) -> Result<String, CliError> {
+        match self.steps.pop_front() {
+            Some(Step::Line(text)) => Ok(text.to_owned()),
+            Some(Step::Signal) => Err(CliError::Interrupted),
+            other => panic!("a line is read, the script has {other:?}"),
+        }
     }
 
     fn now(&self) -> Instant {

@@ -43,6 +43,7 @@ mod multicall;
 mod panics;
 mod persistence;
 mod prepare;
+mod prune;
 mod python_client;
 mod repeated;
 mod restarts;

@@ -27,6 +27,7 @@ fn merged(
         delete,
         ignore_modes: false,
         mode: ModeChange::default(),
+        prune: PruneArguments::default(),
         manifests: Vec::new(),
     };
     let played = play(None, [], |_, output| merge(&inputs, &arguments, output));

@@ -80,6 +80,7 @@ fn before_a_missing_agent_ends_it_what_cannot_be_run_is_named() {
         delete: false,
         ignore_modes: true,
         mode,
+        prune: PruneArguments::default(),
         manifests: Vec::new(),
     };
     let played = play(None, [], |_, output| {

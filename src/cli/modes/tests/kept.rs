@@ -2,7 +2,7 @@
 
 use super::super::*;
 use crate::apply;
-use crate::args::{ManifestArguments, ModeChange};
+use crate::args::{ManifestArguments, ModeChange, PruneArguments};
 use crate::error::ExitCode;
 use crate::session::Context;
 use crate::settings::Waiting;
@@ -195,6 +195,7 @@ fn applied(name: &str, text: &str, delete: bool, mode: ModeChange) -> Update {
         delete,
         ignore_modes: false,
         mode,
+        prune: PruneArguments::default(),
         manifests,
     };
     let played = play(None, [], |_, output| apply::update(&arguments, output));
