@@ -187,7 +187,8 @@ impl EngineCall {
         }
         // Looked at before the create, which may read them: what changes meanwhile is noticed then,
         // too.
-        let paths = look(&paths, PREPARING_PATHS_WAIT).map_err(RuntimeError::NotStarted)?;
+        let paths = look(&paths, PREPARING_PATHS_WAIT)
+            .map_err(|cause| RuntimeError::NotStarted(cause.into()))?;
         self.connector
             .note_prepared(&new.instance, &Record::of_create(&self.context.boot).text());
         let id = self
@@ -209,7 +210,8 @@ impl EngineCall {
         cancel: Cancel<'_>,
     ) -> Result<PreparedContainer, RuntimeError> {
         container.paths.extend(
-            look(&self.context.copied, PREPARING_PATHS_WAIT).map_err(RuntimeError::TimedOut)?,
+            look(&self.context.copied, PREPARING_PATHS_WAIT)
+                .map_err(|cause| RuntimeError::TimedOut(cause.into()))?,
         );
         self.connector
             .init(&container.id, new, self.context.create_timeout, cancel)?;
@@ -220,20 +222,19 @@ impl EngineCall {
 
     /// Makes what the container mounts. The control interface is served from the start on.
     fn make_folders(&self, new: &NewContainer) -> Result<(), RuntimeError> {
-        let for_now = RuntimeError::NotStarted;
         if let Some(folder) = &new.control_interface {
-            let failed = |error| for_now(format!("Failed to create control interface: '{error}'"));
-            pipes::create(folder, false).map_err(failed)?;
+            pipes::create(folder, false).map_err(|error| {
+                let text = format!("Failed to create control interface: '{error}'");
+                RuntimeError::NotStarted(text.into())
+            })?;
         }
         if let Some(path) = &new.notify_socket {
-            let failed = |error| {
-                format!(
-                    "the notify socket '{}' cannot be made: {error}",
-                    path.display()
-                )
-            };
             // Nobody writes to it before the start.
-            notify_socket(path).map_err(|error| for_now(failed(error)))?;
+            notify_socket(path).map_err(|error| {
+                let path = path.display();
+                let text = format!("the notify socket '{path}' cannot be made: {error}");
+                RuntimeError::NotStarted(text.into())
+            })?;
         }
         Ok(())
     }
@@ -282,7 +283,7 @@ fn write(context: &CallContext, new: &NewContainer) -> Result<(), RuntimeError> 
         if error.is_final(files) {
             RuntimeError::Unsupported(cause)
         } else {
-            RuntimeError::NotStarted(cause)
+            RuntimeError::NotStarted(cause.into())
         }
     })
 }

@@ -728,9 +728,10 @@ impl SystemEnv for System {
             let _ = listings.send(result); // Fails only when the agent ends.
         });
         if let Err(error) = thread {
-            let _ = self.listings.try_send(Err(RuntimeError::Failed(format!(
-                "no thread for a listing: {error}"
-            ))));
+            let text = format!("no thread for a listing: {error}");
+            let _ = self
+                .listings
+                .try_send(Err(RuntimeError::Failed(text.into())));
         }
     }
 

@@ -6,6 +6,7 @@ use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::messages::LogsRequest;
 use ankaios_model::names::InstanceName;
 use ankaios_model::workload::Workload;
+use ankaios_runtime::call_error::{CallError, ErrorMeaning};
 use ankaios_runtime::log_reader::LogCall;
 use ankaios_runtime::{
     Cancel, ContainerId, ListedContainer, ListedPods, MainProcess, NewContainer, ProbeTarget,
@@ -294,8 +295,13 @@ pub struct FakeConnector {
 /// The text of every failure.
 pub const FAILURE: &str = "Error: the engine says no";
 
-fn failure() -> String {
-    format!("a line\n{FAILURE}. Execution of 'fake \"call\"'")
+fn failure() -> CallError {
+    CallError {
+        text: format!("a line\n{FAILURE}"),
+        call: Some("'fake \"call\"'".to_owned()),
+        code: Some(125),
+        meaning: ErrorMeaning::Failure,
+    }
 }
 
 fn failed() -> RuntimeError {
@@ -337,7 +343,7 @@ impl RuntimeConnector for FakeConnector {
         if let Some(Fault::Hangs(age)) = &fault
             && limit.is_some_and(|limit| limit < *age)
         {
-            return Err(RuntimeError::TimedOut("it took too long".to_owned()));
+            return Err(RuntimeError::TimedOut("it took too long".into()));
         }
         let mut world = self.engine.world();
         // Containers of pods have other names.
@@ -351,9 +357,7 @@ impl RuntimeConnector for FakeConnector {
             Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(failure())),
             Some(Fault::Fails) => return Err(failed()),
             _ if in_use => {
-                return Err(RuntimeError::Failed(
-                    "the name is already in use".to_owned(),
-                ));
+                return Err(RuntimeError::Failed("the name is already in use".into()));
             }
             _ => {}
         }
@@ -369,7 +373,7 @@ impl RuntimeConnector for FakeConnector {
             }
             Some(Fault::TimesOut) => {
                 world.add(&new.instance, running, Some(new.clone()));
-                Err(RuntimeError::TimedOut("it took too long".to_owned()))
+                Err(RuntimeError::TimedOut("it took too long".into()))
             }
             _ => Ok(world.add(&new.instance, running, Some(new.clone()))),
         }
@@ -390,7 +394,7 @@ impl RuntimeConnector for FakeConnector {
         }
         match fault {
             None => Ok(()),
-            Some(Fault::TimesOut) => Err(RuntimeError::TimedOut("it took too long".to_owned())),
+            Some(Fault::TimesOut) => Err(RuntimeError::TimedOut("it took too long".into())),
             Some(_) => Err(failed()),
         }
     }
@@ -426,12 +430,10 @@ impl RuntimeConnector for FakeConnector {
             Some(Fault::Fails) => return Err(failed()),
             Some(Fault::TimesOut) => {
                 world.add(&new.instance, created, Some(new.clone()));
-                return Err(RuntimeError::TimedOut("it took too long".to_owned()));
+                return Err(RuntimeError::TimedOut("it took too long".into()));
             }
             _ if world.containers.values().any(is_named) => {
-                return Err(RuntimeError::Failed(
-                    "the name is already in use".to_owned(),
-                ));
+                return Err(RuntimeError::Failed("the name is already in use".into()));
             }
             _ => {}
         }
@@ -501,10 +503,10 @@ impl RuntimeConnector for FakeConnector {
             return Err(failed());
         }
         let Some(container) = world.containers.get_mut(id) else {
-            return Err(RuntimeError::Failed(format!(
-                "no container with ID {} found: no such container",
-                id.0
-            )));
+            return Err(RuntimeError::Failed(CallError {
+                meaning: ErrorMeaning::NoSuchContainer,
+                ..format!("no container with ID {} found: no such container", id.0).into()
+            }));
         };
         container.state = ExecutionState::plain(Phase::Running);
         Ok(id.clone())
@@ -523,7 +525,7 @@ impl RuntimeConnector for FakeConnector {
         }
         match world.begin(Call::Delete, format!("delete {name}")) {
             Some(Fault::TimesOut) => {
-                return Err(RuntimeError::TimedOut("it took too long".to_owned()));
+                return Err(RuntimeError::TimedOut("it took too long".into()));
             }
             Some(_) => return Err(failed()),
             None => {}

@@ -3,13 +3,14 @@
 //! Thread: the caller's, see [`ankaios_platform::child`].
 //! Takes: [`EngineCall`], [`Cancel`]. Gives: [`EngineOutput`] or [`RuntimeError`].
 
+use super::call_error::{CallError, ErrorMeaning, ReadMeaning};
 use super::engine_children::{CALL_VARIABLE, EngineChildren};
 use super::masking::Arguments;
 use super::{Cancel, RuntimeError};
-use crate::limits::ENGINE_REASON_MAX;
 use ankaios_platform::child::{ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 /// Standard output kept of one engine call, in bytes. A listing of 1,000 containers is about 0.4
@@ -32,6 +33,7 @@ pub(crate) struct EngineCall<'a> {
     call: ChildCall<'a>,
     record_in: Option<&'a EngineChildren>,
     partial: bool,
+    read_meaning: ReadMeaning,
     /// The command as users see it.
     quoted: String,
     /// Values that are masked in it.
@@ -54,16 +56,11 @@ impl EngineOutput {
             let text = format!(
                 "{total} bytes of output are too many, at most {ENGINE_OUTPUT_MAX} can be read"
             );
-            return Err(RuntimeError::Failed(format!(
-                "{text}. Execution of {}",
-                self.call
-            )));
+            return Err(RuntimeError::Failed(CallError::in_call(text, self.call)));
         }
         String::from_utf8(self.bytes).map_err(|error| {
-            RuntimeError::Failed(format!(
-                "The output is not text: {error}. Execution of {}",
-                self.call
-            ))
+            let text = format!("The output is not text: {error}");
+            RuntimeError::Failed(CallError::in_call(text, self.call))
         })
     }
 }
@@ -90,8 +87,17 @@ impl<'a> EngineCall<'a> {
             call,
             record_in: None,
             partial: false,
+            read_meaning: |_| ErrorMeaning::Failure,
             quoted: quoted(program, &shown),
             hidden,
+        }
+    }
+
+    /// Reads errors of the program with this function.
+    pub(crate) fn reading(self, read_meaning: ReadMeaning) -> Self {
+        Self {
+            read_meaning,
+            ..self
         }
     }
 
@@ -149,6 +155,7 @@ impl<'a> EngineCall<'a> {
             mut call,
             record_in,
             partial,
+            read_meaning,
             quoted,
             hidden,
         } = self;
@@ -160,14 +167,15 @@ impl<'a> EngineCall<'a> {
                 .iter()
                 .map(|record| (CALL_VARIABLE, record.token.clone())),
         );
-        let mut end = call
-            .run(cancel, more_time)
-            .map_err(|error| not_started(&error, &program, &quoted))?;
+        let mut end = match call.run(cancel, more_time) {
+            Ok(end) => end,
+            Err(error) => return Err(not_started(&error, &program, quoted)),
+        };
         if let Some(child) = end.left_over.take() {
             reap_later(child, record);
         }
         end.error_output = Arguments::mask(&hidden, end.error_output);
-        outcome(end, quoted, partial)
+        outcome(end, quoted, partial, read_meaning)
     }
 }
 
@@ -180,51 +188,53 @@ pub(crate) fn quoted(program: &str, arguments: &[impl AsRef<str>]) -> String {
     format!("'{program}{arguments}'")
 }
 
-/// The cause in the text of an error, without the call and without what the engine wrote before, at
-/// most [`ENGINE_REASON_MAX`] bytes: the last line that begins with `Error:`, because podman may
-/// write a hint behind it; or else the last line. Want of space is named whatever the engine says
-/// last: it is what has to be mended.
-pub fn reason(text: &str) -> String {
-    let text = text
-        .rfind(". Execution of '")
-        .map_or(text, |call| &text[..call]);
-    let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let error = lines().rfind(|line| line.starts_with("Error:"));
-    let mut reason = error
-        .or_else(|| lines().next_back())
-        .unwrap_or_default()
-        .to_owned();
-    if reason.len() > ENGINE_REASON_MAX {
-        // The middle is left out: what caused all the rest may stand at the very end.
-        let half = ENGINE_REASON_MAX / 2 - 2;
-        reason.replace_range(
-            reason.floor_char_boundary(half)..reason.ceil_char_boundary(reason.len() - half),
-            "...",
-        );
-    }
-    match want_of_space(text) {
-        Some(want) if want_of_space(&reason).is_none() => format!("{want}: {reason}"),
-        _ => reason,
-    }
-}
-
-/// The words for a full disk or a used up quota in a text of an engine.
-fn want_of_space(text: &str) -> Option<&'static str> {
-    let text = text.to_ascii_lowercase();
-    ["no space left on device", "disk quota exceeded"]
-        .into_iter()
-        .find(|words| text.contains(words))
-}
-
-fn not_started(error: &io::Error, program: &str, call: &str) -> RuntimeError {
-    let text = format!("Error: '{program}' cannot be started: {error}. Execution of {call}");
+fn not_started(error: &io::Error, program: &str, call: String) -> RuntimeError {
+    let text = format!("Error: '{program}' cannot be started: {error}");
+    let not_started = CallError::in_call(text, call);
     match error.kind() {
-        ErrorKind::NotFound => RuntimeError::NotInstalled(text),
-        _ => RuntimeError::NotStarted(text),
+        ErrorKind::NotFound => RuntimeError::NotInstalled(not_started),
+        _ => RuntimeError::NotStarted(not_started),
     }
 }
 
-fn outcome(end: ChildEnd, call: String, partial: bool) -> Result<EngineOutput, RuntimeError> {
+/// Why a call failed that ended by itself.
+fn failure(
+    status: Option<ExitStatus>,
+    error_output: String,
+    call: String,
+    read_meaning: ReadMeaning,
+) -> RuntimeError {
+    let meaning = read_meaning(&error_output);
+    let text = match status {
+        _ if !error_output.is_empty() => error_output,
+        Some(status) => format!("Ended with {status}"),
+        None => "Its exit status is not known".to_owned(),
+    };
+    RuntimeError::Failed(CallError {
+        text,
+        call: Some(call),
+        code: status.and_then(|status| status.code()),
+        meaning,
+    })
+}
+
+fn timed_out(limit: Duration, error_output: &str, call: String) -> RuntimeError {
+    // In one line: a line of its own could be taken for the reason.
+    let output = error_output.lines().collect::<Vec<_>>().join("; ");
+    let text = if output.is_empty() {
+        format!("No answer within {limit:?}")
+    } else {
+        format!("No answer within {limit:?}. It said: '{output}'")
+    };
+    RuntimeError::TimedOut(CallError::in_call(text, call))
+}
+
+fn outcome(
+    end: ChildEnd,
+    call: String,
+    partial: bool,
+    read_meaning: ReadMeaning,
+) -> Result<EngineOutput, RuntimeError> {
     let ChildEnd {
         ending,
         status,
@@ -242,28 +252,10 @@ fn outcome(end: ChildEnd, call: String, partial: bool) -> Result<EngineOutput, R
             })
         }
         (Ending::Itself | Ending::TooMuchOutput, status) => {
-            let reason = match (error_output.is_empty(), status) {
-                (false, _) => error_output,
-                (true, Some(status)) => format!("Ended with {status}"),
-                (true, None) => "Its exit status is not known".to_owned(),
-            };
-            Err(RuntimeError::Failed(format!(
-                "{reason}. Execution of {call}"
-            )))
+            Err(failure(status, error_output, call, read_meaning))
         }
         (Ending::Cancelled, _) => Err(RuntimeError::Cancelled),
-        (Ending::TimedOut(limit), _) => {
-            // In one line: a line of its own could be taken for the reason.
-            let output = error_output.lines().collect::<Vec<_>>().join("; ");
-            let said = if output.is_empty() {
-                String::new()
-            } else {
-                format!(" It said: '{output}'.")
-            };
-            Err(RuntimeError::TimedOut(format!(
-                "No answer within {limit:?}.{said} Execution of {call}"
-            )))
-        }
+        (Ending::TimedOut(limit), _) => Err(timed_out(limit, &error_output, call)),
     }
 }
 

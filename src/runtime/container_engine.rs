@@ -5,6 +5,7 @@
 //! Owns: nothing that outlives a call; the engines keep the containers. Gives: ids, listings,
 //! [`RuntimeError`].
 
+use super::call_error::{CallError, ErrorMeaning, ID_DIGITS, ReadMeaning};
 use super::command::{EngineCall, EngineOutput};
 use super::container_config::{EngineArguments as _, config_of, filter_by_agent, filter_by_name};
 use super::container_list::EngineContainer;
@@ -32,8 +33,6 @@ const REMOVAL_MAX: Duration = Duration::from_secs(30);
 
 /// Environment variable with the path of the socket that a workload notifies.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
-/// Digits of a container id.
-const ID_DIGITS: usize = 64;
 
 /// What is different in an engine. Calls are without the id or name that they are about.
 #[derive(Debug)]
@@ -41,6 +40,8 @@ pub struct Engine {
     /// Name of the runtime in manifests.
     pub(crate) runtime: &'static str,
     pub(crate) program: &'static str,
+    /// Reads its errors.
+    pub(crate) read_meaning: ReadMeaning,
     pub(crate) stop: &'static [&'static str],
     /// With the anonymous volumes of the container: nothing else can ever use them, and each start
     /// of an image with `VOLUME` makes new ones.
@@ -69,7 +70,7 @@ impl ContainerConnector {
     /// A connector for the containers of `agent`, which records its calls in `children`.
     pub fn new(engine: &'static Engine, agent: &str, children: EngineChildren) -> Self {
         Self {
-            cli: EngineCli::new(engine.program, children),
+            cli: EngineCli::new(engine.program, engine.read_meaning, children),
             engine,
             agent: agent.into(),
             stop_limit: CONTAINER_STOP_DEFAULT + STOP_GRACE,
@@ -110,7 +111,7 @@ impl ContainerConnector {
             gone_is_fine(call.run_extended(None, more_time).map(drop))
         };
         match stop() {
-            Err(RuntimeError::Failed(text)) if text.contains("paused") => {
+            Err(error) if *error.meaning() == ErrorMeaning::Paused => {
                 log::info!("container '{}' is paused and continued to be stopped", id.0);
                 self.change(&["unpause"], id).limit(LISTING_MAX).run(None)?;
                 stop()
@@ -164,41 +165,30 @@ impl ContainerConnector {
             .change(arguments(&config, new)?)
             .limit(limit)
             .variables(socket);
-        match call
+        let result = call
             .run(cancel)
-            .and_then(|output| self.created_id(output, new))
-        {
-            // A remote client for example.
-            Err(RuntimeError::Failed(text))
-                if new.pid_file.is_some() && text.contains("unknown flag: --pidfile") =>
-            {
+            .and_then(|output| self.created_id(output, new));
+        let Err(error) = result else { return result };
+        match error.meaning() {
+            ErrorMeaning::NoPidFileOption if new.pid_file.is_some() => {
                 self.make(arguments, &without_pid_file(new), limit, cancel)
             }
-            Err(RuntimeError::Failed(text)) => {
-                self.remove_remains(&text)?;
-                Err(RuntimeError::Failed(text))
+            ErrorMeaning::NameInUse(id) => {
+                self.remove_remains(id)?;
+                Err(error)
             }
-            made => made,
+            _ => Err(error),
         }
     }
 
     /// A create that was killed, for want of memory for example, leaves what only podman's storage
     /// has. No listing shows it, and its name is taken: the next try has it again.
-    fn remove_remains(&self, text: &str) -> Result<(), RuntimeError> {
-        let id = text
-            .split_once("is already in use by ")
-            .and_then(|(_, id)| id.get(..ID_DIGITS));
-        let Some(id) = id.filter(|id| id.bytes().all(|digit| digit.is_ascii_hexdigit())) else {
-            return Ok(());
-        };
-        match self.cli.query(&["container", "exists", id]) {
-            Err(RuntimeError::Failed(why)) if why.starts_with("Ended with exit status: 1.") => {
-                gone_is_fine(
-                    self.change(&["rm"], &ContainerId(id.into()))
-                        .limit(REMOVAL_MAX)
-                        .run(None)
-                        .map(drop),
-                )
+    fn remove_remains(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        match self.cli.query(&["container", "exists", &id.0]) {
+            // It does not exist; an error has another status.
+            Err(RuntimeError::Failed(CallError { code: Some(1), .. })) => {
+                let removed = self.change(&["rm"], id).limit(REMOVAL_MAX).run(None);
+                gone_is_fine(removed.map(drop))
             }
             _ => Ok(()),
         }
@@ -231,9 +221,9 @@ impl ContainerConnector {
             found => {
                 text?;
                 let count = found.len();
-                Err(RuntimeError::Failed(format!(
-                    "Unexpected number of workloads: {count} containers after a create"
-                )))
+                let text =
+                    format!("Unexpected number of workloads: {count} containers after a create");
+                Err(RuntimeError::Failed(text.into()))
             }
         }
     }
@@ -449,10 +439,8 @@ pub(crate) fn pull_missing(
     let short = limit.map_or(LISTING_MAX, |limit| limit.min(LISTING_MAX));
     match call.limit(short).run(cancel) {
         Err(RuntimeError::Failed(_)) if config.option("--pull") == Some("never") => {
-            Err(RuntimeError::Failed(format!(
-                "{}: image not known",
-                without_passwords(&config.image)
-            )))
+            let text = format!("{}: image not known", without_passwords(&config.image));
+            Err(RuntimeError::Failed(text.into()))
         }
         Err(RuntimeError::Failed(_)) => cli
             .change(config.pull_arguments())

@@ -5,6 +5,7 @@
 //!
 //! Thread: the caller's, see [`super::container_engine`]. Owns: nothing.
 
+use super::call_error::meaning_of_nerdctl;
 use super::container_engine::Engine;
 use super::container_list::{self, EngineContainer};
 use super::engine_cli::EngineCli;
@@ -21,6 +22,7 @@ pub const RUNTIME_NAME: &str = "containerd";
 pub const ENGINE: Engine = Engine {
     runtime: RUNTIME_NAME,
     program: "nerdctl",
+    read_meaning: meaning_of_nerdctl,
     stop: &["stop"],
     remove: &["rm", "--volumes"],
     image_exists: &["image", "inspect"],

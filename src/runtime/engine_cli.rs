@@ -4,6 +4,7 @@
 //! Thread: the caller's. Owns: the name of the program and where its calls are recorded.
 
 use super::RuntimeError;
+use super::call_error::{CallError, ReadMeaning};
 use super::command::{EngineCall, quoted};
 use super::container_list::{self, EngineContainer};
 use super::container_records::ContainerRecords;
@@ -16,14 +17,23 @@ use crate::limits::LISTING_MAX;
 #[derive(Debug, Clone)]
 pub(crate) struct EngineCli {
     pub(crate) program: &'static str,
+    read_meaning: ReadMeaning,
     children: EngineChildren,
 }
 
 impl EngineCli {
     /// Calls `program`, looked up in `PATH` each time, and records calls that change something in
-    /// `children`.
-    pub(crate) fn new(program: &'static str, children: EngineChildren) -> Self {
-        Self { program, children }
+    /// `children`. `read_meaning` reads its errors.
+    pub(crate) fn new(
+        program: &'static str,
+        read_meaning: ReadMeaning,
+        children: EngineChildren,
+    ) -> Self {
+        Self {
+            program,
+            read_meaning,
+            children,
+        }
     }
 
     /// Which containers this agent made.
@@ -33,12 +43,16 @@ impl EngineCli {
 
     /// A call that changes nothing; the caller may limit it and runs it.
     pub(crate) fn call(&self, arguments: impl Into<Arguments>) -> EngineCall<'_> {
-        EngineCall::new(self.program, arguments).limit(LISTING_MAX)
+        self.new_call(arguments).limit(LISTING_MAX)
     }
 
     /// A call that changes something, recorded for the next agent; the caller limits and runs it.
     pub(crate) fn change(&self, arguments: impl Into<Arguments>) -> EngineCall<'_> {
-        EngineCall::new(self.program, arguments).recorded(&self.children)
+        self.new_call(arguments).recorded(&self.children)
+    }
+
+    fn new_call(&self, arguments: impl Into<Arguments>) -> EngineCall<'_> {
+        EngineCall::new(self.program, arguments).reading(self.read_meaning)
     }
 
     /// A call that prints a log, to be started by who reads it. `prefix` stands before each line.
@@ -60,10 +74,8 @@ impl EngineCli {
 
     /// The error for output that cannot be understood.
     pub(crate) fn nonsense(&self, why: &str, arguments: &[&str]) -> RuntimeError {
-        RuntimeError::Failed(format!(
-            "{why}. Execution of {}",
-            quoted(self.program, arguments)
-        ))
+        let call = quoted(self.program, arguments);
+        RuntimeError::Failed(CallError::in_call(why.to_owned(), call))
     }
 
     /// All containers of podman, ended ones too, as far as the options of `ps` select them.

@@ -5,7 +5,8 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
-pub mod command;
+pub mod call_error;
+mod command;
 pub mod container_config;
 pub mod container_engine;
 pub mod container_list;
@@ -28,6 +29,7 @@ use ankaios_model::messages::LogsRequest;
 use ankaios_model::names::{InstanceName, has_name_characters};
 use ankaios_model::workload::Workload;
 pub use ankaios_platform::child::Cancel;
+use call_error::{CallError, ErrorMeaning};
 use log_reader::LogCall;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -123,25 +125,45 @@ pub enum RuntimeError {
     Unsupported(String),
     /// The engine's program does not exist, so nothing happened, and it has no containers.
     #[error("{0}")]
-    NotInstalled(String),
+    NotInstalled(CallError),
     /// The engine's program could not be started, so nothing happened.
     #[error("{0}")]
-    NotStarted(String),
-    /// The engine failed; its own message (at most 4 KiB) and the call.
+    NotStarted(CallError),
+    /// The engine failed.
     #[error("{0}")]
-    Failed(String),
+    Failed(CallError),
     /// It did not end in time; what was wanted may still happen.
     #[error("{0}")]
-    TimedOut(String),
+    TimedOut(CallError),
     /// The caller cancelled it.
     #[error("cancelled")]
     Cancelled,
 }
 
 impl RuntimeError {
-    /// As [`command::reason`].
+    /// The text without the call.
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Unsupported(text) => text,
+            Self::NotInstalled(error)
+            | Self::NotStarted(error)
+            | Self::Failed(error)
+            | Self::TimedOut(error) => &error.text,
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// The cause for states, in one line of at most [`limits::ENGINE_REASON_MAX`] bytes.
     pub fn reason(&self) -> String {
-        command::reason(&self.to_string())
+        call_error::reason(self.text())
+    }
+
+    /// The meaning of the refusal when the engine itself refused the call.
+    pub(crate) fn meaning(&self) -> &ErrorMeaning {
+        match self {
+            Self::Failed(error) => &error.meaning,
+            _ => &ErrorMeaning::Failure,
+        }
     }
 
     /// Whether nothing happened: the engine's program was not, or could not be, started.
@@ -154,19 +176,16 @@ impl RuntimeError {
 
     /// Whether the call failed because its container does not exist.
     pub fn means_gone(&self) -> bool {
-        matches!(self, Self::Failed(text) if text.to_ascii_lowercase().contains("no such container"))
+        *self.meaning() == ErrorMeaning::NoSuchContainer
     }
 
     /// Whether the same call fails each time: it can never work, or has an option that the engine
     /// does not know.
     pub fn is_final(&self) -> bool {
-        let refusals = ["unknown flag: ", "unknown shorthand flag: "];
-        let refuses_option = || {
-            refusals
-                .iter()
-                .any(|refusal| self.reason().contains(refusal))
-        };
-        matches!(self, Self::Unsupported(_)) || matches!(self, Self::Failed(_)) && refuses_option()
+        match self.meaning() {
+            ErrorMeaning::NoPidFileOption | ErrorMeaning::UnknownOption => true,
+            _ => matches!(self, Self::Unsupported(_)),
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! Thread: `log:<number>:<name>`, see agent/log_stream.rs.
 //! Owns: the engine's process, an incomplete line, and a delayed line.
 
-use super::command::reason;
+use super::call_error::reason;
 use super::engine_children::{CALL_VARIABLE, ChildRecord, EngineChildren, READER};
 use ankaios_model::limits::LOG_MESSAGE_MAX;
 use ankaios_model::messages::LogsRequest;

@@ -2,6 +2,7 @@
 //!
 //! Thread: the caller's, see [`super::container_engine`]. Owns: nothing.
 
+use super::call_error::meaning_of_podman;
 use super::container_engine::Engine;
 use super::container_list::EngineContainer;
 
@@ -14,6 +15,7 @@ pub const RUNTIME_NAME: &str = "podman";
 pub const ENGINE: Engine = Engine {
     runtime: RUNTIME_NAME,
     program: RUNTIME_NAME,
+    read_meaning: meaning_of_podman,
     stop: &["stop", "--ignore"],
     remove: &["rm", "--ignore", "--volumes"],
     image_exists: &["image", "exists"],

@@ -13,6 +13,7 @@
 //! for each further time.
 //! Owns: what a play that failed may have left.
 
+use super::call_error::{ErrorMeaning, meaning_of_podman};
 use super::command::EngineOutput;
 use super::container_engine::{CONTAINER_STOP_DEFAULT, more_than_default, pull_missing};
 use super::container_list::EngineContainer;
@@ -94,7 +95,7 @@ impl PodmanKubeConnector {
     /// A connector for the pods of `agent`, which records its calls in `children`.
     pub fn new(agent: &str, children: EngineChildren) -> Self {
         Self {
-            cli: EngineCli::new(PROGRAM, children),
+            cli: EngineCli::new(PROGRAM, meaning_of_podman, children),
             agent: agent.into(),
             failed_plays: Arc::default(),
         }
@@ -146,7 +147,7 @@ impl PodmanKubeConnector {
         let volume = format!("{instance}.{what}");
         let arguments = ["volume", "inspect", &volume];
         let text = match self.cli.query(&arguments) {
-            Err(RuntimeError::Failed(text)) if text.contains("no such volume") => return Ok(None),
+            Err(error) if *error.meaning() == ErrorMeaning::NoSuchVolume => return Ok(None),
             answer => answer?,
         };
         let data = volume_data(&text).ok_or_else(|| {
@@ -169,7 +170,7 @@ impl PodmanKubeConnector {
                 .limit(LISTING_MAX)
                 .run(None)
             {
-                Err(RuntimeError::Failed(text)) if text.contains("no such volume") => {}
+                Err(error) if *error.meaning() == ErrorMeaning::NoSuchVolume => {}
                 Err(error) => log::warn!("Could not remove volume '{volume}': '{error}'"),
                 Ok(_) => {}
             }
@@ -211,9 +212,10 @@ impl PodmanKubeConnector {
         };
         match serde_json::from_str::<Vec<String>>(&text) {
             Ok(pods) if pods.iter().all(|pod| is_pod_id(pod)) => Ok(Some(pods)),
-            _ => Err(RuntimeError::Failed(format!(
-                "'{instance}.{PODS}' holds something other than ids of pods"
-            ))),
+            _ => {
+                let text = format!("'{instance}.{PODS}' holds something other than ids of pods");
+                Err(RuntimeError::Failed(text.into()))
+            }
         }
     }
 
@@ -408,7 +410,8 @@ impl PodmanKubeConnector {
             };
             threads::spawn(format!("stop:{}", instance.workload), STACK_WORKLOAD, stop).map_err(
                 |error| {
-                    RuntimeError::NotStarted(format!("Error: no thread stops its pods: {error}"))
+                    let text = format!("Error: no thread stops its pods: {error}");
+                    RuntimeError::NotStarted(text.into())
                 },
             )?;
         }
@@ -466,7 +469,7 @@ impl PodmanKubeConnector {
                 None,
             );
             match result {
-                Err(RuntimeError::Failed(text)) if text.contains("no such pod") => Ok(false),
+                Err(error) if *error.meaning() == ErrorMeaning::NoSuchPod => Ok(false),
                 result => result.map(|_| true),
             }
         };
@@ -492,7 +495,8 @@ impl PodmanKubeConnector {
 
 fn instance_of(id: &ContainerId) -> Result<InstanceName, RuntimeError> {
     InstanceName::parse(&id.0).ok_or_else(|| {
-        RuntimeError::Failed(format!("'{}' is not the name of a workload instance", id.0))
+        let text = format!("'{}' is not the name of a workload instance", id.0);
+        RuntimeError::Failed(text.into())
     })
 }
 

@@ -640,7 +640,7 @@ impl SimEngine {
 }
 
 fn failed(text: &str) -> RuntimeError {
-    RuntimeError::Failed(text.to_owned())
+    RuntimeError::Failed(text.into())
 }
 
 impl World {
@@ -775,7 +775,7 @@ impl World {
         let (ends_at, result) = match limit.filter(|limit| *limit < takes) {
             Some(limit) => (
                 now + limit,
-                Err(RuntimeError::TimedOut("it took too long".to_owned())),
+                Err(RuntimeError::TimedOut("it took too long".into())),
             ),
             None => (now + takes, Ok(Answer::Done)),
         };

@@ -446,7 +446,7 @@ pub fn probes(bytes: &[u8]) {
         table::has_line(bytes, "WATCHDOG=1"),
         table::has_line(bytes, "WATCHDOG=trigger"),
     );
-    let said = sockets::reason(&String::from_utf8_lossy(bytes));
+    let said = sockets::last_line(&String::from_utf8_lossy(bytes));
     assert!(!said.contains('\n'), "more than a line: {said:?}");
 }
 

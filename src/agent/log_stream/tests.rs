@@ -216,7 +216,7 @@ fn what_cannot_be_read_ends_at_once_and_says_why() {
         instance("web"),
         LogAvailability::Never("it is unknown".to_owned()),
     );
-    let failed = Err(RuntimeError::Failed("database is locked".to_owned()));
+    let failed = Err(RuntimeError::Failed("database is locked".into()));
     let missing = Ok(vec![fixture.call("/no/such/program", "", "")]);
     let orders = [
         unknown,

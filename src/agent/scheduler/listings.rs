@@ -9,7 +9,6 @@ use crate::state_checker::{ListResult, WatchCommand};
 use crate::workload::Engines;
 use ankaios_model::names::Name;
 use ankaios_model::reason::{Reason, UNLISTED_PREFIX};
-use ankaios_runtime::command::reason;
 use ankaios_runtime::{ListedContainer, RuntimeError};
 use crossbeam_channel::{Sender, TrySendError};
 use log::{debug, info, warn};
@@ -31,7 +30,7 @@ struct EngineListing {
     state: ListingState,
     failures: u32,
     /// The last error, which the log does not repeat.
-    error: String,
+    error: Option<RuntimeError>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -122,15 +121,11 @@ impl Listings {
             .iter()
             .filter(|(_, engine)| !engine.state.is_known());
         let (name, engine) = missing.find(|(name, _)| ***name == *runtime || !self.is_over)?;
-        let why = if engine.error.is_empty() {
-            "it has not listed its containers"
-        } else {
-            &engine.error
+        let why = match &engine.error {
+            Some(error) => error.reason(),
+            None => "it has not listed its containers".to_owned(),
         };
-        let text = format!(
-            "{UNLISTED_PREFIX}{name}', which may have a container of it: {}",
-            reason(why)
-        );
+        let text = format!("{UNLISTED_PREFIX}{name}', which may have a container of it: {why}");
         Some(Note::new(Reason::EngineUnlisted, text))
     }
 
@@ -211,12 +206,11 @@ impl Listings {
                 Some(Vec::new())
             }
             Err(error) => {
-                let text = error.to_string();
-                if listing.error != text {
+                if listing.error.as_ref() != Some(&error) {
                     warn!(
-                        "Could not list the existing '{runtime}' workloads, trying again: '{text}'"
+                        "Could not list the existing '{runtime}' workloads, trying again: '{error}'"
                     );
-                    listing.error = text;
+                    listing.error = Some(error);
                 }
                 listing.failures = listing.failures.saturating_add(1);
                 listing.state =

@@ -114,7 +114,7 @@ fn settings() -> CheckerSettings {
 }
 
 fn refusal() -> RuntimeError {
-    RuntimeError::Failed("no".to_owned())
+    RuntimeError::Failed("no".into())
 }
 
 impl Bench {

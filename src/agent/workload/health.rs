@@ -151,7 +151,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 Err(if is_too_long {
                     RuntimeError::Unsupported(format!("{cause}; a shorter run folder may help"))
                 } else {
-                    RuntimeError::NotStarted(cause)
+                    RuntimeError::NotStarted(cause.into())
                 })
             }
         }

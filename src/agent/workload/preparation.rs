@@ -409,7 +409,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         };
         let started = (self.context.start_call)(Box::new(call));
         started.map_err(|error| {
-            RuntimeError::NotStarted(format!("no thread can be started: {error}"))
+            let text = format!("no thread can be started: {error}");
+            RuntimeError::NotStarted(text.into())
         })?;
         Ok(Call {
             number,

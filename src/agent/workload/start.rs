@@ -95,7 +95,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let checked = given
             .as_ref()
             .map_or(Ok(()), is_same)
-            .map_err(RuntimeError::NotStarted);
+            .map_err(|cause| RuntimeError::NotStarted(cause.into()));
         let is_prepared = given.is_some();
         let step = match given {
             Some(given) => {
@@ -127,7 +127,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// where none could be opened.
     fn make_ready(&mut self, is_prepared: bool) -> Result<NewContainer, RuntimeError> {
         self.open_control_interface(false).map_err(|error| {
-            RuntimeError::NotStarted(format!("Failed to create control interface: '{error}'"))
+            let text = format!("Failed to create control interface: '{error}'");
+            RuntimeError::NotStarted(text.into())
         })?;
         self.open_notify_socket()?;
         let new = new_container(
@@ -136,7 +137,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         )?;
         if is_prepared && new.control_interface.is_some() && self.control.is_none() {
             return Err(RuntimeError::NotStarted(
-                "it would have no control interface".to_owned(),
+                "it would have no control interface".into(),
             ));
         }
         let control_interface = new.control_interface.filter(|_| self.control.is_some());
@@ -251,16 +252,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
             RuntimeError::Unsupported(cause) => self.fail_for_good(cause),
             // The engine did nothing, so a container that was to be started again is still there to
             // be started.
-            RuntimeError::NotInstalled(text) | RuntimeError::NotStarted(text) => {
-                let is_ours = !text.contains(". Execution of '");
-                self.on_create_failed(
-                    text,
-                    &if is_ours {
-                        text.clone()
-                    } else {
-                        error.reason()
-                    },
-                );
+            RuntimeError::NotInstalled(what) | RuntimeError::NotStarted(what) => {
+                // Without a call the text is ours, and the state gets all of it.
+                let reason = match what.call {
+                    Some(_) => error.reason(),
+                    None => what.text.clone(),
+                };
+                self.on_create_failed(&what.to_string(), &reason);
             }
             RuntimeError::TimedOut(_) | RuntimeError::Failed(_) => {
                 match self.container {

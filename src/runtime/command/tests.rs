@@ -42,13 +42,24 @@ fn arguments_reach_the_program_unchanged_and_output_comes_back() {
 
 #[test]
 fn a_failed_call_tells_what_the_engine_said_and_what_was_called() {
-    for (script, said) in [
-        ("echo; echo ' Error: no' >&2; exit 125", "Error: no"),
-        ("exit 3", "Ended with exit status: 3"),
-        ("kill -9 $$", "Ended with signal: 9 (SIGKILL)"),
+    for (script, said, code) in [
+        (
+            "echo; echo ' Error: no' >&2; exit 125",
+            "Error: no",
+            Some(125),
+        ),
+        ("exit 3", "Ended with exit status: 3", Some(3)),
+        ("kill -9 $$", "Ended with signal: 9 (SIGKILL)", None),
     ] {
-        let expected = format!("{said}. Execution of 'sh \"-c\" \"{script}\"'");
-        assert_eq!(text_of(shell(script)), Err(RuntimeError::Failed(expected)));
+        let error = RuntimeError::Failed(CallError {
+            text: said.to_owned(),
+            call: Some(format!("'sh \"-c\" \"{script}\"'")),
+            code,
+            meaning: ErrorMeaning::Failure,
+        });
+        let shown = format!("{said}. Execution of 'sh \"-c\" \"{script}\"'");
+        assert_eq!(error.to_string(), shown);
+        assert_eq!(text_of(shell(script)), Err(error));
     }
 }
 
@@ -71,12 +82,11 @@ fn a_partial_answer_is_taken_where_it_helps() {
 #[test]
 fn a_missing_program_is_named() {
     let call = EngineCall::new("no-such-engine", ["ps", "a b"]);
-    let text = "Error: 'no-such-engine' cannot be started: No such file or directory (os error 2). \
-                Execution of 'no-such-engine \"ps\" \"a b\"'";
-    assert_eq!(
-        text_of(call),
-        Err(RuntimeError::NotInstalled(text.to_owned()))
+    let missing = CallError::in_call(
+        "Error: 'no-such-engine' cannot be started: No such file or directory (os error 2)".into(),
+        "'no-such-engine \"ps\" \"a b\"'".into(),
     );
+    assert_eq!(text_of(call), Err(RuntimeError::NotInstalled(missing)));
 }
 
 #[test]
@@ -105,12 +115,12 @@ fn a_child_that_does_not_read_its_input_is_no_error() {
 #[test]
 fn output_over_the_bound_is_dropped_and_cannot_be_used() {
     let result = text_of(shell("head -c 20000000 /dev/zero"));
-    let Err(RuntimeError::Failed(text)) = result else {
+    let Err(RuntimeError::Failed(error)) = result else {
         panic!("{result:?}")
     };
-    assert!(
-        text.starts_with("20000000 bytes of output are too many, at most 16777216 can be read."),
-        "{text}"
+    assert_eq!(
+        error.text,
+        "20000000 bytes of output are too many, at most 16777216 can be read"
     );
     let result = shell("head -c 20000000 /dev/zero").run(None).unwrap();
     assert_eq!(
@@ -123,11 +133,11 @@ fn output_over_the_bound_is_dropped_and_cannot_be_used() {
 fn the_end_of_a_long_error_is_kept_while_both_pipes_are_flooded() {
     let script = "head -c 3000000 /dev/zero & head -c 3000000 /dev/zero >&2; wait; echo 'Error: the reason' >&2; exit 1";
     let result = text_of(shell(script));
-    let Err(RuntimeError::Failed(text)) = result else {
+    let Err(RuntimeError::Failed(error)) = result else {
         panic!("{result:?}")
     };
-    assert!(text.starts_with("... "), "{text:?}");
-    let (said, _) = text.split_once(". Execution of").unwrap();
+    let said = error.text;
+    assert!(said.starts_with("... "), "{said:?}");
     assert!(said.ends_with("Error: the reason"));
     assert!(said.len() <= ENGINE_ERROR_MAX + 4);
 }
@@ -136,7 +146,7 @@ fn the_end_of_a_long_error_is_kept_while_both_pipes_are_flooded() {
 fn output_that_is_not_text_is_an_error() {
     let result = text_of(shell("printf '\\377'"));
     assert!(
-        matches!(&result, Err(RuntimeError::Failed(text)) if text.starts_with("The output is not text: ")),
+        matches!(&result, Err(RuntimeError::Failed(error)) if error.text.starts_with("The output is not text: ")),
         "{result:?}"
     );
 }
@@ -158,15 +168,14 @@ fn a_call_that_takes_too_long_is_ended_with_its_helpers() {
         }
         None
     });
-    let Err(RuntimeError::TimedOut(text)) = result else {
+    let Err(RuntimeError::TimedOut(error)) = result else {
         panic!("{result:?}")
     };
-    assert!(
-        text.starts_with(
-            "No answer within 100ms. It said: 'Trying to pull; Copying'. Execution of 'sh "
-        ),
-        "{text}"
+    assert_eq!(
+        error.text,
+        "No answer within 100ms. It said: 'Trying to pull; Copying'"
     );
+    assert!(error.call.unwrap().starts_with("'sh "));
     let pids = fs::read_to_string(pids).unwrap();
     assert_eq!(pids.lines().count(), 2);
     for pid in pids.lines() {
@@ -178,7 +187,7 @@ fn a_call_that_takes_too_long_is_ended_with_its_helpers() {
 fn a_call_that_ignores_sigterm_is_killed() {
     let result = text_of(shell("trap '' TERM; while :; do sleep 600; done").limit(SHORT * 3));
     assert!(
-        matches!(&result, Err(RuntimeError::TimedOut(text)) if text.starts_with("No answer within 300ms.")),
+        matches!(&result, Err(RuntimeError::TimedOut(error)) if error.text == "No answer within 300ms"),
         "{result:?}"
     );
 }
@@ -194,7 +203,7 @@ fn a_limit_can_be_extended_once_by_asking() {
     let call = shell(&script).limit(SHORT);
     let result = call.run_extended(None, || Some(SHORT));
     assert!(
-        matches!(&result, Err(RuntimeError::TimedOut(text)) if text.starts_with("No answer within 200ms.")),
+        matches!(&result, Err(RuntimeError::TimedOut(error)) if error.text == "No answer within 200ms"),
         "{result:?}"
     );
     let call = shell(&script).limit(SHORT);
@@ -259,68 +268,38 @@ fn a_recorded_call_is_on_record_exactly_while_it_runs() {
 }
 
 #[test]
-fn reason_of_a_failure_is_the_last_error_of_the_engine() {
-    let failed = |text: &str| RuntimeError::Failed(text.to_owned());
-    let long = "\u{fc}".repeat(ENGINE_REASON_MAX);
-    let lookup = format!("Error: {}: no such host", "x".repeat(ENGINE_REASON_MAX));
-    let cut = format!(
-        "Error: {}...{}: no such host",
-        "x".repeat(91),
-        "x".repeat(84)
-    );
-    let wide = format!("Error: {}...{}", "\u{fc}".repeat(45), "\u{fc}".repeat(49));
-    for (error, expected) in [
-        (
-            failed("warning\nError: no such image\n\n. Execution of 'podman \"pull\" \"x\"'"),
-            "Error: no such image",
-        ),
-        (
-            failed("Error: unknown flag: --x\nSee 'podman create --help'"),
-            "Error: unknown flag: --x",
-        ),
-        (failed("one line"), "one line"),
-        (
-            failed("level=error msg=\"write .pid: No space left on device\"\nError: EOF"),
-            "no space left on device: Error: EOF",
-        ),
-        (
-            failed("Error: write /x: disk quota exceeded"),
-            "Error: write /x: disk quota exceeded",
-        ),
-        (
-            failed("Error: EOF. Execution of 'podman \"run\" \"no space left on device\"'"),
-            "Error: EOF",
-        ),
-        (failed(&lookup), &cut),
-        (failed(&format!("Error: {long}. Execution of 'x'")), &wide),
-        (
-            RuntimeError::TimedOut("No answer within 30s. Execution of 'podman'".to_owned()),
-            "No answer within 30s",
-        ),
-        (RuntimeError::Unsupported(String::new()), ""),
-    ] {
-        assert_eq!(error.reason(), expected);
-    }
+fn error_of_a_call_is_read_in_the_output_of_the_engine() {
+    let words = shell("echo words >&2; exit 1");
+    let read = |text: &str| match text {
+        "words" => ErrorMeaning::NoSuchPod,
+        other => panic!("{other}"),
+    };
+    let error = words.reading(read).run(None).unwrap_err();
+    assert_eq!(*error.meaning(), ErrorMeaning::NoSuchPod);
+    let late = shell("echo words >&2; exec sleep 600").limit(SHORT);
+    let late = late.reading(read).run(None).unwrap_err();
+    assert_eq!(*late.meaning(), ErrorMeaning::Failure, "it was not refused");
 }
 
 #[test]
 fn an_option_that_the_engine_does_not_know_is_refused_each_time() {
-    let failed = |text: &str| RuntimeError::Failed(text.to_owned());
+    let failed = |meaning| CallError {
+        meaning,
+        ..CallError::default()
+    };
     for (error, is_final) in [
         (
-            failed(
-                "Error: unknown flag: --x\nSee 'podman create --help'. Execution of 'podman create'",
-            ),
+            RuntimeError::Failed(failed(ErrorMeaning::UnknownOption)),
             true,
         ),
-        (failed("Error: unknown shorthand flag: 'x' in -x"), true),
         (
-            failed("Error: no such image. Execution of 'podman create --env=A=unknown flag: --x'"),
-            false,
+            RuntimeError::Failed(failed(ErrorMeaning::NoPidFileOption)),
+            true,
         ),
+        (RuntimeError::Failed(failed(ErrorMeaning::Failure)), false),
         (RuntimeError::Unsupported(String::new()), true),
-        (RuntimeError::TimedOut("unknown flag: ".to_owned()), false),
+        (RuntimeError::TimedOut(failed(ErrorMeaning::Failure)), false),
     ] {
-        assert_eq!(error.is_final(), is_final, "{error}");
+        assert_eq!(error.is_final(), is_final, "{error:?}");
     }
 }

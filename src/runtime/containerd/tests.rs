@@ -8,7 +8,7 @@ use ankaios_model::messages::LogsRequest;
 
 fn connector(script: &ScriptedEngine) -> ContainerConnector {
     let mut connector = ContainerConnector::new(&ENGINE, "agent_A", script.children());
-    connector.cli = script.cli();
+    connector.cli = script.cli(ENGINE.read_meaning);
     connector
 }
 

@@ -27,7 +27,7 @@ impl Engine {
     fn answering(answers: &[&str]) -> Self {
         let script = ScriptedEngine::answering(answers);
         let mut connector = ContainerConnector::new(&ENGINE, "agent_A", script.children());
-        connector.cli = script.cli();
+        connector.cli = script.cli(ENGINE.read_meaning);
         Self { script, connector }
     }
 
@@ -148,7 +148,11 @@ fn a_failed_create_or_start_showed_the_secrets_of_its_options() {
 #[test]
 fn a_missing_engine_is_told() {
     let mut engine = Engine::answering(&[]);
-    engine.connector.cli = EngineCli::new("no-such-engine", engine.script.children());
+    engine.connector.cli = EngineCli::new(
+        "no-such-engine",
+        ENGINE.read_meaning,
+        engine.script.children(),
+    );
     let text = failed(engine.create());
     assert!(
         text.starts_with("Error: 'no-such-engine' cannot be started: No such file or directory"),
@@ -187,10 +191,10 @@ fn an_engine_that_prints_no_id_is_asked_for_it() {
 fn container_without_known_id_is_kept_if_the_engine_fails() {
     let mut engine = Engine::answering(&["echo garbage; rm \"$dir/engine\""]);
     let result = engine.create();
-    let Err(RuntimeError::Failed(text)) = result else {
+    let Err(RuntimeError::Failed(error)) = result else {
         panic!("a container may be there: {result:?}")
     };
-    assert!(text.contains("cannot be started"), "{text}");
+    assert!(error.text.contains("cannot be started"), "{error}");
 }
 
 #[test]
@@ -201,9 +205,7 @@ fn a_create_that_takes_too_long_and_a_cancelled_one_end_at_once() {
         .connector
         .create(&new(), Some(Duration::from_millis(10)), None)
     {
-        Err(RuntimeError::TimedOut(text)) => {
-            assert!(text.starts_with("No answer within 10ms."), "{text}")
-        }
+        Err(RuntimeError::TimedOut(error)) => assert_eq!(error.text, "No answer within 10ms"),
         other => panic!("{other:?}"),
     }
     assert!(
@@ -304,6 +306,41 @@ fn a_paused_container_goes_on_to_be_stopped() {
             format!("rm --ignore --volumes {ID}")
         ]
     );
+}
+
+/// A container named `paused` is not a paused one, and neither is one whose files have that name.
+#[test]
+fn name_paused_in_a_failed_stop_unpauses_nothing() {
+    let named = "echo 'Error: /run/paused.1.agent_A, \"paused\": no' >&2; exit 125";
+    for (container, stop) in [(ID, named), ("paused", "echo no >&2; exit 125")] {
+        let mut engine = Engine::answering(&[stop, "exit 2"]);
+        assert!(failed(engine.connector.delete(&id(container))).contains("no. Execution"));
+        let expected = [
+            format!("stop --ignore {container}"),
+            format!("rm --ignore --volumes {container}"),
+        ];
+        assert_eq!(engine.calls(), expected);
+    }
+}
+
+#[test]
+fn options_of_a_failed_call_are_not_what_the_engine_said() {
+    let words = [
+        "unknown flag: --pidfile".to_owned(),
+        format!("x is already in use by {ID}"),
+        "no such container".to_owned(),
+    ];
+    for words in words {
+        let config = format!("image: x\ngeneralOptions: [-g]\ncommandOptions: ['--name={words}']");
+        let mut new = new_container("podman", &config);
+        new.pid_file = Some("/run/pid".into());
+        let mut engine = Engine::answering(&[]);
+        engine.script.on("-g", "echo 'Error: no' >&2; exit 125");
+        let error = engine.connector.create(&new, None, None).unwrap_err();
+        assert!(error.to_string().contains(&words), "{error}");
+        assert!(!error.means_gone() && !error.is_final(), "{error}");
+        assert_eq!(engine.calls().len(), 1, "{words}");
+    }
 }
 
 #[test]

@@ -20,7 +20,7 @@ const NO_POD: &str = "echo 'Error: no pod with name or ID web found: no such pod
 
 fn connector(script: &ScriptedEngine) -> PodmanKubeConnector {
     let mut connector = PodmanKubeConnector::new("agent_A", script.children());
-    connector.cli = script.cli();
+    connector.cli = script.cli(meaning_of_podman);
     connector
 }
 
@@ -457,6 +457,16 @@ fn what_is_gone_already_counts_as_deleted() {
     let script = ScriptedEngine::answering(&[&volume(CONFIG), NO_VOLUME, "", NO_POD]);
     assert_eq!(delete(&script), Ok(()));
     assert_eq!(script.calls()[4..], removal_calls());
+}
+
+/// Its pods would be forgotten while they run.
+#[test]
+fn option_with_words_of_podman_does_not_mean_gone() {
+    let config = CONFIG.replace("[--d]", "['--d=no such pod']");
+    let down = "echo no >&2; exit 125";
+    let script = ScriptedEngine::answering(&[&volume(&config), NO_VOLUME, "", down]);
+    assert!(failed(delete(&script)).starts_with("no. Execution of "));
+    assert_eq!(script.calls().len(), 4, "the volumes are kept");
 }
 
 #[test]

@@ -562,14 +562,13 @@ impl Command {
             Err(RuntimeError::TimedOut(_)) => {
                 Outcome::fails(format!("no answer within {} ms", self.limit.as_millis()))
             }
-            Err(error) => Outcome::fails(reason(&error.to_string())),
+            Err(error) => Outcome::fails(last_line(error.text())),
         }
     }
 }
 
-/// The last line that a command printed, without the call.
-pub fn reason(text: &str) -> String {
-    let printed = text.split(". Execution of ").next().unwrap_or_default();
+/// The last line that a command printed.
+pub fn last_line(printed: &str) -> String {
     let mut lines = printed.lines().map(str::trim);
     let last = lines.rfind(|line| !line.is_empty()).unwrap_or("failed");
     last[..last.floor_char_boundary(COMMAND_REASON_MAX)].to_owned()

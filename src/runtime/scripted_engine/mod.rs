@@ -3,6 +3,7 @@
 //!
 //! Thread: the one of the test.
 
+use super::call_error::{ErrorMeaning, ReadMeaning};
 use super::container_config::{EngineArguments as _, config_of};
 use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
@@ -69,7 +70,7 @@ impl ScriptedEngine {
             .0
     }
 
-    pub(crate) fn cli(&self) -> EngineCli {
+    pub(crate) fn cli(&self, read_meaning: ReadMeaning) -> EngineCli {
         EngineCli::new(
             self.path()
                 .join("engine")
@@ -77,6 +78,7 @@ impl ScriptedEngine {
                 .unwrap()
                 .to_owned()
                 .leak(),
+            read_meaning,
             self.children(),
         )
     }
@@ -96,7 +98,10 @@ impl ScriptedEngine {
             .iter()
             .map(|argument| format!(" \"{argument}\""))
             .collect();
-        format!("Execution of '{}{quoted}'", self.cli().program)
+        format!(
+            "Execution of '{}{quoted}'",
+            self.cli(|_| ErrorMeaning::Failure).program
+        )
     }
 }
 
@@ -132,10 +137,10 @@ pub(crate) fn id(text: &str) -> ContainerId {
 pub(crate) fn failed<T: std::fmt::Debug>(result: Result<T, RuntimeError>) -> String {
     match result {
         Err(
-            RuntimeError::Failed(text)
-            | RuntimeError::NotStarted(text)
-            | RuntimeError::NotInstalled(text),
-        ) => text,
+            RuntimeError::Failed(error)
+            | RuntimeError::NotStarted(error)
+            | RuntimeError::NotInstalled(error),
+        ) => error.to_string(),
         other => panic!("{other:?}"),
     }
 }
