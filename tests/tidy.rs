@@ -129,16 +129,16 @@ impl Unplain {
 
 const UNPLAIN_LEFT: [Unplain; 11] = [
     Unplain::left("agent", 122, 186, 233),
-    Unplain::left("bin", 1, 1, 0),
+    Unplain::left("bin", 0, 0, 0),
     Unplain::left("cli", 18, 75, 79),
-    Unplain::left("fakes", 7, 15, 0),
-    Unplain::left("model", 6, 9, 0),
-    Unplain::left("platform", 7, 6, 0),
+    Unplain::left("fakes", 0, 0, 0),
+    Unplain::left("model", 0, 0, 0),
+    Unplain::left("platform", 0, 0, 0),
     Unplain::left("runtime", 13, 28, 0),
     Unplain::left("server", 118, 151, 173),
     Unplain::left("simulation", 61, 104, 0),
     Unplain::left("tests", 78, 114, 168),
-    Unplain::left("wire", 48, 56, 38),
+    Unplain::left("wire", 3, 1, 8),
 ];
 
 /// One source file: its path from the top of the repository, its text, and its text without the

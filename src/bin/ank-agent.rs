@@ -49,8 +49,7 @@ fn start_and_wait(settings: settings::AgentSettings) -> Result<(), Box<dyn Error
         log::warn!("{warning}");
     }
     let manager = ServiceManager::from_environment();
-    // Whoever ends the agent, a signal, a refusal or a lost thread, writes a byte that wakes
-    // `main`.
+    // A signal, a refusal or a lost thread writes a byte, which wakes `main` to end the agent.
     let (mut woken, wake) = UnixStream::pair()?;
     for signal in [SIGTERM, SIGINT] {
         let wake = wake.try_clone()?;

@@ -14,7 +14,7 @@ mod ank_agent;
 #[path = "ank-server.rs"]
 mod ank_server;
 
-/// The name of the link, and what runs then.
+/// The name of a link, and the program that runs under it.
 type Program = (&'static str, fn() -> ExitCode);
 
 /// The programs in this file.

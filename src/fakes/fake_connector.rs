@@ -17,20 +17,20 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// What a call does instead of what was asked for.
+/// The way in which a call fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing, and says so.
     Fails,
     /// Nothing: the engine is not there.
     IsMissing,
-    /// What was asked for, but reports that it took too long.
+    /// Does its work, but reports that it took too long.
     TimesOut,
     /// Refuses the workload for good.
     Unsupported,
     /// Stops in the middle: the container exists, the call fails, and so does the cleaning up.
     LeavesHalfDone,
-    /// Runs for this long, then does what was asked for, unless it is cancelled before.
+    /// Waits for this long, then does its work unless it was cancelled.
     Hangs(Duration),
 }
 
@@ -74,13 +74,13 @@ struct World {
     /// Workloads whose containers cannot be deleted.
     stuck: BTreeSet<String>,
     during_next_create: Option<Box<dyn FnOnce() + Send>>,
-    /// What was noted of each instance.
+    /// The noted container of each instance.
     noted: BTreeMap<InstanceName, ContainerId>,
     /// The containers of these that were noted before the last boot.
     of_earlier_boots: BTreeSet<ContainerId>,
-    /// What was kept of its prepared container.
+    /// The records of prepared containers.
     records: BTreeMap<InstanceName, String>,
-    /// What was kept of how it ended.
+    /// The records of ends.
     ends: BTreeMap<InstanceName, String>,
     log_calls: Option<Result<Vec<LogCall>, RuntimeError>>,
 }
@@ -96,7 +96,7 @@ pub struct FakeContainer {
     pub in_pod: bool,
     /// What its pods consist of, where it stands for pods.
     pub pods: Option<ListedPods>,
-    /// What it was created with.
+    /// Its create; `None` for one that was found.
     pub new: Option<NewContainer>,
 }
 
@@ -123,12 +123,12 @@ impl FakeEngine {
         self.world().faults.entry(call).or_default().extend(faults);
     }
 
-    /// What has ended cannot be started again from now on, like pods.
+    /// Forbids to start an exited container again, as with pods.
     pub fn forbid_start_again(&self) {
         self.world().cannot_start_again = true;
     }
 
-    /// From now on all calls work.
+    /// Lets all calls work again.
     pub fn forget_faults(&self) {
         self.world().faults.clear();
     }
@@ -168,7 +168,7 @@ impl FakeEngine {
         self.world().containers.get_mut(id).unwrap().state = state;
     }
 
-    /// Somebody else removes it.
+    /// Removes a container, as another user of the engine does.
     pub fn remove(&self, id: &ContainerId) {
         self.world().containers.remove(id);
     }
@@ -197,18 +197,18 @@ impl FakeEngine {
         world.noted.insert(instance, id.clone());
     }
 
-    /// The node boots: what was noted until now is of an earlier boot.
+    /// Boots the node. All notes are then of an earlier boot.
     pub fn reboot(&self) {
         let mut world = self.world();
         world.of_earlier_boots = world.noted.values().cloned().collect();
     }
 
-    /// What was noted of the instance.
+    /// The noted container of the instance.
     pub fn noted(&self, instance: &InstanceName) -> Option<ContainerId> {
         self.world().noted.get(instance).cloned()
     }
 
-    /// What was kept of the prepared container of the instance.
+    /// The record of the prepared container of the instance.
     pub fn record(&self, instance: &InstanceName) -> Option<String> {
         self.world().records.get(instance).cloned()
     }
@@ -218,7 +218,7 @@ impl FakeEngine {
         self.world().records.insert(instance.clone(), record);
     }
 
-    /// Says how logs are read from now on.
+    /// Sets how logs are read.
     pub fn set_log_calls(&self, calls: Result<Vec<LogCall>, RuntimeError>) {
         self.world().log_calls = Some(calls);
     }

@@ -51,7 +51,7 @@ impl FakeProbes {
         })
     }
 
-    /// Checks come to what was set last for the workload.
+    /// Checks have the outcome that was set last for the workload.
     pub fn settable(clock: &ManualClock) -> (Arc<Self>, ProbeAnswers) {
         let answers = ProbeAnswers::default();
         let for_io = answers.clone();
@@ -70,7 +70,7 @@ impl FakeProbes {
         self.table().due()
     }
 
-    /// Checks what is due; returns whether there was anything.
+    /// Makes the checks that are due. Returns whether there were any.
     pub fn step(&self) -> bool {
         let now = self.clock.now();
         let mut table = self.table();
@@ -94,7 +94,7 @@ impl FakeProbes {
         }
     }
 
-    /// What is checked, for example `ready of db`.
+    /// The checks, for example `ready of db`.
     pub fn orders(&self) -> Vec<String> {
         let text = |order: &ProbeOrder| {
             format!(
@@ -114,7 +114,7 @@ pub struct ProbeAnswers {
 }
 
 impl ProbeAnswers {
-    /// From now on the check of this workload comes to that.
+    /// Sets the outcome of a check of this workload.
     pub fn set(&self, workload: &str, purpose: Purpose, outcome: Outcome) {
         self.set
             .lock()
@@ -122,7 +122,7 @@ impl ProbeAnswers {
             .insert((workload.to_owned(), purpose), outcome);
     }
 
-    /// From now on it holds, or is refused.
+    /// Sets whether a check of this workload holds.
     pub fn holds(&self, workload: &str, purpose: Purpose, holds: bool) {
         self.set(
             workload,
@@ -147,7 +147,7 @@ impl ProbeAnswers {
 }
 
 impl ProbeAnswers {
-    /// What was set for another agent counts for this one.
+    /// Takes the outcomes over that were set for another agent.
     pub fn take_over(&self, other: &Self) {
         let set = other.set.lock().unwrap().clone();
         *self.set.lock().unwrap() = set;

@@ -38,7 +38,7 @@ impl Clock for ManualClock {
         *self.now.lock().unwrap()
     }
 
-    /// Ready at once or never: nobody waits in a simulation, the owner of the clock asks again
+    /// Ready at once or never: no thread waits in a simulation, the owner of the clock looks again
     /// after moving it.
     fn alarm(&self, at: Instant) -> Receiver<Instant> {
         if at > self.now() {

@@ -16,7 +16,7 @@ pub const PARTS_SEPARATOR: &str = "; ";
 // [impl->swdd~api-workload-states-supported-states~1]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ExecutionState {
-    /// What it is doing.
+    /// What the instance is doing.
     pub phase: Phase,
     /// The cause, for programs.
     // [impl->swdd~api-reasons-of-workload-states~1]
@@ -129,7 +129,7 @@ impl Phase {
 
     /// Whether the phase fulfils a dependency with `condition`.
     ///
-    /// A start that was given up counts as failed, so that an error handler does not wait for ever.
+    /// A start that was given up counts as failed, so that an error handler need not wait for more.
     // [impl->swdd~execution-states-of-workload-dependencies-fulfill-add-conditions~1]
     pub fn fulfils_add(self, condition: AddCondition) -> bool {
         match condition {
@@ -141,7 +141,7 @@ impl Phase {
         }
     }
 
-    /// Whether the phase of a dependent allows to stop what it depends on.
+    /// Whether the phase of a dependent allows to stop the workload that it depends on.
     // [impl->swdd~execution-states-of-workload-dependencies-fulfill-delete-conditions~1]
     pub fn fulfils_delete(self, condition: DeleteCondition) -> bool {
         match (self, condition) {
@@ -224,7 +224,7 @@ impl ExecutionState {
         }
     }
 
-    /// The state without what is for people.
+    /// The state without its text for people.
     pub fn without_text(&self) -> Self {
         Self::plain(self.phase).because(self.reason)
     }
@@ -234,8 +234,8 @@ impl ExecutionState {
         self.phase == Phase::PendingWaitingToStart && self.reason == Reason::Inactive
     }
 
-    /// Whether the state of a dependent allows to stop what it depends on: as its phase says,
-    /// unless a `gone` condition is awaited.
+    /// Whether the state of a dependent allows to stop the workload that it depends on: as its phase
+    /// says, unless a `gone` condition is awaited.
     pub fn fulfils_delete(&self, condition: DeleteCondition) -> bool {
         let awaits_gone = self.phase.is_stopping() && self.reason == Reason::Gone;
         !awaits_gone && self.phase.fulfils_delete(condition)

@@ -44,7 +44,7 @@ pub enum ManifestError {
     Invalid {
         /// Path of the field, or of the mapping that lacks one; empty for the whole manifest.
         path: String,
-        /// What is wrong.
+        /// The fault.
         message: String,
         /// Where.
         location: Option<Location>,

@@ -16,7 +16,7 @@ named_enum! {
     /// last.
     #[derive(Default)]
     Reason {
-        /// Nobody decides by more than the state.
+        /// The state alone decides.
         #[default]
         None = "NONE",
         /// Waits for another workload.
@@ -62,7 +62,7 @@ impl Reason {
         Self::ALL.get(index).copied()
     }
 
-    /// Whether a waiting workload cannot start until its conditions change, whatever others do.
+    /// Whether a waiting workload cannot start until its own conditions change.
     pub fn is_block(self) -> bool {
         matches!(
             self,

@@ -559,8 +559,8 @@ impl FollowedChild {
 }
 
 impl FollowedChild {
-    /// How it ended; waits a moment for that, because its output ends first. `None` when it goes
-    /// on, or nobody can tell.
+    /// How it ended. Waits a moment for that, because its output ends first. `None` when it still
+    /// runs, or the kernel does not tell.
     pub fn status(&mut self) -> Option<ExitStatus> {
         let child = self.child.as_mut()?;
         if let Ok(Some(status)) = child.try_wait() {

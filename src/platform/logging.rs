@@ -378,7 +378,7 @@ mod tests {
     use super::*;
     use crate::log_lines::lines_of;
 
-    /// Takes what was written, without waiting for more.
+    /// Takes the written bytes, without waiting for more.
     fn read_all(pipe: &std::os::fd::OwnedFd) -> String {
         rustix::fs::fcntl_setfl(pipe, rustix::fs::OFlags::NONBLOCK).unwrap();
         let (mut text, mut room) = (Vec::new(), [0; 64 * 1024]);
@@ -582,7 +582,7 @@ mod tests {
         assert_eq!(written, LOG_SOURCES - 1 + LOG_SOURCE_LINES as usize);
         assert!(sources.of.len() <= LOG_SOURCES && sources.of.keys().all(|key| key.len() < 300));
         assert!(sources.count("known", now).0);
-        // Those who are silent for a while make room.
+        // Sources that are silent for a while make room.
         assert!(sources.count("new", now + LOG_SOURCE_TIME).0);
         assert_eq!(sources.of.len(), 1);
     }

@@ -137,8 +137,8 @@ static CODE: OnceLock<Vec<Range<usize>>> = OnceLock::new();
 #[allow(unsafe_code)]
 fn code_mappings() -> Vec<Range<usize>> {
     let mut mappings = Vec::new();
-    // SAFETY: `add_code` gets the pointer to the vector back, which lives here and is used by
-    // nobody else meanwhile.
+    // SAFETY: `add_code` gets the pointer to the vector back, which lives here and has no other
+    // user meanwhile.
     unsafe { libc::dl_iterate_phdr(Some(add_code), (&raw mut mappings).cast()) };
     mappings
 }
@@ -156,8 +156,8 @@ unsafe extern "C" fn add_code(
     // SAFETY: the loader calls this with a description that it owns, and with the pointer that
     // `code_mappings` has given it.
     let (info, mappings) = unsafe { (&*info, &mut *mappings.cast::<Vec<Range<usize>>>()) };
-    // SAFETY: the loader's names end with a zero; so many headers follow each other at that
-    // address.
+    // SAFETY: the loader's names end with a zero, and that number of headers follow each other at
+    // that address.
     let (name, headers) = unsafe {
         let name = if info.dlpi_name.is_null() {
             c""

@@ -288,7 +288,7 @@ mod tests {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Gives `path` to somebody else, which only root can.
+    /// Gives `path` to another user, which only root can.
     fn give_away(path: &Path) -> bool {
         geteuid().is_root() && chown(path, STRANGER, STRANGER).is_ok()
     }

@@ -465,16 +465,16 @@ pub enum PemError {
     Mode {
         /// The file.
         path: PathBuf,
-        /// What it holds.
+        /// Its content.
         what: &'static str,
-        /// What it may have.
+        /// The permissions that it may have.
         rule: &'static str,
         /// Its permission bits.
         mode: u32,
     },
 }
 
-/// Opens `path`, checks the permissions of what was opened (links are followed) and reads the text.
+/// Opens `path`, checks the permissions of the opened file (links are followed) and reads the text.
 /// A private key has mode 0600 or 0400, others can neither change nor execute a certificate.
 pub(crate) fn read_pem(path: &Path, is_key: bool) -> Result<String, PemError> {
     let failed = |source| PemError::Open {

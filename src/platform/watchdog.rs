@@ -255,7 +255,7 @@ mod tests {
         let mut threads = WatchedThreads::unattended();
         let heartbeat = threads.add("alone");
         drop(threads);
-        // A closed channel would be ready for ever, and its thread would spin.
+        // A closed channel is always ready, and its thread would spin.
         assert_eq!(
             heartbeat.woken().try_recv(),
             Err(crossbeam_channel::TryRecvError::Empty)

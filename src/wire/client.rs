@@ -8,8 +8,8 @@ use super::address::{Security, ServerUrl};
 use super::convert::messages::{read_from_server, write_to_server};
 pub use super::grpc::Service;
 use super::grpc::{self, Keepalive, Received, wait_at_most};
-use super::pump::{self, Pump, PumpError};
-use super::tls::{ClientTls, TlsError};
+use super::pump::{self, Opened, Pump, PumpError};
+use super::tls::{ClientTls, Link, TlsError};
 use crate::limits::GOODBYE_MAX;
 use ankaios_model::messages::{FromServer, ToServer};
 use ankaios_platform::clock::{Clock, SystemClock};
@@ -21,7 +21,7 @@ use grpcio::{
     Channel, ChannelBuilder, ClientDuplexReceiver, ClientDuplexSender, RpcStatus, RpcStatusCode,
     WriteFlags,
 };
-use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::fd::{AsFd, IntoRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
@@ -52,6 +52,25 @@ impl ClientOptions {
     /// Whether the connection is one over TCP without TLS.
     pub fn has_no_tls(&self) -> bool {
         self.security == Security::Insecure && !self.url.is_socket()
+    }
+
+    fn no_connection(&self, source: io::Error) -> ConnectError {
+        ConnectError::Connect {
+            url: self.url.to_string(),
+            source,
+        }
+    }
+
+    fn no_tls(&self, source: TlsError) -> ConnectError {
+        ConnectError::Tls {
+            url: self.url.to_string(),
+            source,
+        }
+    }
+
+    /// A second descriptor of a socket, above those of standard input, output and error.
+    fn duplicate(&self, socket: impl AsFd) -> Result<OwnedFd, ConnectError> {
+        rustix::io::fcntl_dupfd_cloexec(socket, 3).map_err(|errno| self.no_connection(errno.into()))
     }
 }
 
@@ -129,7 +148,7 @@ pub struct ClientReceiver {
     _client: Arc<grpcio::Client>,
 }
 
-/// Why a connection broke, for whoever sees only the end that gRPC has.
+/// Why a connection broke, for the ends of the stream, which see only what gRPC reports.
 type Reason = Arc<OnceLock<String>>;
 
 /// Ends a stream from any thread: wakes a blocked sender and receiver.
@@ -151,38 +170,31 @@ pub fn connect(
     connect_with(options, hello, Keepalive::default())
 }
 
-/// The same with another bound for a server that has vanished.
+/// [`connect`] with another bound for a server that has vanished.
 pub(super) fn connect_with(
     options: &ClientOptions,
     hello: ToServer,
     keepalive: Keepalive,
 ) -> Result<(ClientSender, ClientReceiver, Hangup), ConnectError> {
-    let failed = |source| ConnectError::Connect {
-        url: options.url.to_string(),
-        source,
-    };
-    let tls = match &options.security {
-        Security::MutualTls(pem) if !options.url.is_socket() => {
-            Some(ClientTls::new(pem).map_err(|error| ConnectError::Tls {
-                url: options.url.to_string(),
-                source: error,
-            })?)
-        }
-        _ => None,
-    };
+    // First: the socket, and the end of it that gRPC gets.
     let tls_end = Reason::default();
-    let duplicate = |socket: BorrowedFd<'_>| {
-        rustix::io::fcntl_dupfd_cloexec(socket, 3).map_err(|errno| failed(errno.into()))
-    };
     let (socket, endpoint) = match &options.url {
         ServerUrl::Socket(path) => {
-            let stream = connect_unix(path, options.connect_limit).map_err(failed)?;
-            (duplicate(stream.as_fd())?, stream)
+            let stream = connect_unix(path, options.connect_limit)
+                .map_err(|error| options.no_connection(error))?;
+            (options.duplicate(&stream)?, stream)
         }
         ServerUrl::Tcp { host, port, .. } => {
+            let tls = match &options.security {
+                Security::Insecure => None,
+                Security::MutualTls(pem) => {
+                    let tls = ClientTls::new(pem);
+                    Some(tls.map_err(|error| options.no_tls(error))?)
+                }
+            };
             let stream = connect_tcp(options, host, *port)?;
-            grpc::prepare(&stream).map_err(failed)?;
-            let socket = duplicate(stream.as_fd())?;
+            grpc::prepare(&stream).map_err(|error| options.no_connection(error))?;
+            let socket = options.duplicate(&stream)?;
             let endpoint = match tls {
                 None => OwnedFd::from(stream),
                 Some(tls) => secure(options, &tls, stream, &tls_end)?,
@@ -190,33 +202,28 @@ pub(super) fn connect_with(
             (socket, endpoint)
         }
     };
+    // Then: the call.
     let channel = channel_over(grpc::channel(options.message_max, keepalive), endpoint);
-    let client = grpcio::Client::new(channel);
+    let client = Arc::new(grpcio::Client::new(channel));
+    let method = grpc::called(options.service);
     let (sink, stream) = client
-        .duplex_streaming(
-            &grpc::called(options.service),
-            grpcio::CallOption::default(),
-        )
-        .map_err(|error| failed(io::Error::other(error.to_string())))?;
-    let client = Arc::new(client);
+        .duplex_streaming(&method, grpcio::CallOption::default())
+        .map_err(|error| options.no_connection(io::Error::other(error.to_string())))?;
     let mut sender = ClientSender {
         sink,
         ended: None,
         _client: client.clone(),
     };
-    // When this fails the stream has ended, and its receiver knows why.
+    // Finally: the hello. When this fails the stream has ended, and its receiver knows why.
     let _ = sender.send(hello);
-    Ok((
-        sender,
-        ClientReceiver {
-            stream,
-            ended: None,
-            has_received: false,
-            tls_end,
-            _client: client,
-        },
-        Hangup { socket },
-    ))
+    let receiver = ClientReceiver {
+        stream,
+        ended: None,
+        has_received: false,
+        tls_end,
+        _client: client,
+    };
+    Ok((sender, receiver, Hangup { socket }))
 }
 
 /// A channel over a connected stream socket that does not block.
@@ -237,43 +244,33 @@ fn secure(
     stream: TcpStream,
     reason: &Reason,
 ) -> Result<OwnedFd, ConnectError> {
-    let url = options.url.to_string();
-    let failed = |source| ConnectError::Connect {
-        url: url.clone(),
-        source,
-    };
-    let insecure = |text: String| ConnectError::Tls {
-        url: url.clone(),
-        source: TlsError(text),
-    };
+    let failed = |error| options.no_connection(error);
     let link = tls
         .begin(stream)
-        .map_err(|error| insecure(error.to_string()))?;
+        .map_err(|error| options.no_tls(TlsError(error.to_string())))?;
     let (plain, endpoint) = pump::pair().map_err(failed)?;
+    let opened = Opened {
+        grpc: plain,
+        gate: None,
+    };
     let ended = reason.clone();
     let on_end = move |error: &PumpError| drop(ended.set(error.to_string()));
     let mut pump = Pump::new().map_err(failed)?;
-    pump.add(
-        link,
-        Box::new(|_| Ok((plain, None))),
-        true,
-        Box::new(on_end),
-        SystemClock.now(),
-    );
-    while pump.is_shaking() {
+    let open = Box::new(|_: &Link| Ok(opened));
+    pump.add(link, open, true, Box::new(on_end), SystemClock.now());
+    while pump.is_handshaking() {
         pump.wait(None, || SystemClock.now()).map_err(failed)?;
     }
     if let Some(text) = reason.get() {
         pump.run(None); // The alert names the reason to the server.
-        return Err(insecure(text.clone()));
+        return Err(options.no_tls(TlsError(text.clone())));
     }
     threads::spawn("tls:server", STACK_LARGE, move || pump.run(None)).map_err(failed)?;
     Ok(endpoint.into())
 }
 
-/// Tries the addresses of the host in order; the last failure is the one that is returned.
+/// Tries the addresses of the host in order. Returns the last failure if all fail.
 fn connect_tcp(options: &ClientOptions, host: &str, port: u16) -> Result<TcpStream, ConnectError> {
-    let url = &options.url;
     let resolve = |source| ConnectError::Resolve {
         host: host.to_owned(),
         source,
@@ -286,13 +283,10 @@ fn connect_tcp(options: &ClientOptions, host: &str, port: u16) -> Result<TcpStre
             Err(error) => failure = error,
         }
     }
-    Err(ConnectError::Connect {
-        url: url.to_string(),
-        source: failure,
-    })
+    Err(options.no_connection(failure))
 }
 
-/// Connects to a Unix domain socket; a server that does not accept is waited for at most `limit`.
+/// Connects to a Unix domain socket. Waits at most `limit` for a server that does not accept.
 fn connect_unix(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
     let socket = socket_with(
         AddressFamily::UNIX,
@@ -328,18 +322,12 @@ impl ClientSender {
     /// # Errors
     /// As [`Self::send`].
     pub fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StreamEnd>> {
-        let mut waits = false;
-        let ready = self.unless_ended(|sink| match Pin::new(sink).poll_ready(context) {
-            Poll::Ready(ready) => ready,
-            Poll::Pending => {
-                waits = true;
-                Ok(())
-            }
-        });
-        if waits {
-            Poll::Pending
-        } else {
-            Poll::Ready(ready)
+        if let Some(end) = &self.ended {
+            return Poll::Ready(Err(end.clone()));
+        }
+        match Pin::new(&mut self.sink).poll_ready(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(ready) => Poll::Ready(self.note_end(ready)),
         }
     }
 
@@ -356,7 +344,7 @@ impl ClientSender {
 
     /// Ends the sending side; the server then ends the stream. Waits at most [`GOODBYE_MAX`].
     pub fn finish(mut self) {
-        // When this fails the stream has ended, which is what was wanted.
+        // An error means that the stream has ended already.
         let _ = self.unless_ended(|sink| wait_at_most(sink.close(), GOODBYE_MAX).unwrap_or(Ok(())));
     }
 
@@ -367,7 +355,17 @@ impl ClientSender {
         if let Some(end) = &self.ended {
             return Err(end.clone());
         }
-        work(&mut self.sink).map_err(|error| self.ended.insert(stream_end(error)).clone())
+        let done = work(&mut self.sink);
+        self.note_end(done)
+    }
+
+    fn note_end(&mut self, done: grpcio::Result<()>) -> Result<(), StreamEnd> {
+        let Err(error) = done else {
+            return Ok(());
+        };
+        let end = stream_end(error);
+        self.ended = Some(end.clone());
+        Err(end)
     }
 }
 
@@ -384,24 +382,33 @@ impl ClientReceiver {
             match block_on(self.stream.next()) {
                 Some(Ok(received)) => {
                     self.has_received = true;
-                    let bytes = received.unpack(usize::MAX).map_err(|(_, reason)| reason);
-                    match bytes.and_then(|bytes| read_from_server(bytes).map_err(|error| error.0)) {
+                    match decode(received) {
                         Ok(message) => return Ok(message),
                         Err(error) => log::warn!("Dropping a message of the server: '{error}'"),
                     }
                 }
-                Some(Err(error)) => {
-                    let foreign = foreign_answer(&error).filter(|_| !self.has_received);
-                    self.ended = Some(match (stream_end(error), self.tls_end.get(), foreign) {
-                        (_, _, Some(text)) => StreamEnd::Foreign(text),
-                        (StreamEnd::Lost(_), Some(reason), None) => StreamEnd::Lost(reason.clone()),
-                        (end, _, None) => end,
-                    });
-                }
+                Some(Err(error)) => self.ended = Some(self.end_of(error)),
                 None => self.ended = Some(StreamEnd::Closed),
             }
         }
     }
+
+    fn end_of(&self, error: grpcio::Error) -> StreamEnd {
+        if !self.has_received
+            && let Some(text) = foreign_answer(&error)
+        {
+            return StreamEnd::Foreign(text);
+        }
+        match (stream_end(error), self.tls_end.get()) {
+            (StreamEnd::Lost(_), Some(reason)) => StreamEnd::Lost(reason.clone()),
+            (end, _) => end,
+        }
+    }
+}
+
+fn decode(received: Received) -> Result<FromServer, String> {
+    let bytes = received.unpack(usize::MAX).map_err(|(_, reason)| reason)?;
+    read_from_server(bytes).map_err(|error| error.0)
 }
 
 impl Hangup {

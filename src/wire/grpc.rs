@@ -234,12 +234,11 @@ pub(crate) fn channel(message_max: usize, keepalive: Keepalive) -> ChannelBuilde
         // The peers ping as well; without these a server of this library closes their connections.
         .http2_max_ping_strikes(0)
         .http2_min_recv_ping_interval_without_data(Duration::from_secs(1))
-        // What was not read yet must not grow with the speed of its connection, which is measured
-        // by a ping with each load of an agent and wakes both ends. A message that is being read is
-        // let in as a whole all the same.
+        // Unread bytes must not grow with the speed of the connection, which would be measured by a
+        // ping with each load of an agent and wake both ends. A message that is being read comes in
+        // as a whole anyway.
         .http2_bdp_probe(false)
-        // Nobody of us compresses. A few bytes would become gigabytes, before any limit is
-        // compared.
+        // No peer compresses. A few bytes would become gigabytes, before any limit is compared.
         .raw_cfg_int(argument("grpc.compression_enabled_algorithms_bitset"), 1)
         .raw_cfg_int(argument("grpc.per_message_decompression"), 0)
         .primary_user_agent(&user_agent(message_max))

@@ -45,8 +45,8 @@ unsafe extern "C" {
 }
 
 /// Ends the thread of the library's older timers, which wakes once a second. To be called right
-/// after the initialisation of the library, which has started it; without that thread, which a
-/// system that gives none logs, this would wait for ever.
+/// after the initialisation of the library, which has started it; without that thread this would
+/// never return.
 ///
 /// Nothing that our programs use sets such a timer (`grpc_timer_init`): that is done where names
 /// are resolved, where the library itself connects, listens or watches idle channels, and for the

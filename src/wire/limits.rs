@@ -1,4 +1,4 @@
-//! Bounds of connections, and of what waits in them.
+//! Bounds of connections, and of the messages that wait in them.
 //!
 //! Thread: none, plain values.
 
@@ -19,8 +19,8 @@ pub(crate) const BURST_TRIM_AFTER: Duration = Duration::from_millis(500);
 /// Messages of all peers waiting in the inbox of the server. When it is full readers wait, and TCP
 /// slows the peers down.
 pub const SERVER_INBOX: usize = 512;
-/// Messages of one stream among them, and requests of a commander that are pending. All others wait
-/// for at most so many messages of a peer that sends without pause.
+/// Messages of one stream among them, and pending requests of a commander. Other peers wait for at
+/// most this number of messages of a peer that sends without pause.
 pub const SERVER_INBOX_OF_STREAM: usize = 16;
 /// Messages up to this decoded size, in bytes, are not limited in bytes: their number is.
 pub const INBOX_SMALL_MESSAGE: usize = 16 * 1024;
@@ -60,8 +60,8 @@ pub const REQUEST_ID_MAX: usize = 1024;
 /// Parts of all field masks of one read or subscription, equal masks counted each time: two masks
 /// for each of 5,000 workloads. More is refused before it is decoded.
 pub(crate) const READ_MASKS_PARTS_MAX: usize = 50_000;
-/// While responses to all peers take all their room, a peer for which so many bytes wait beside a
-/// large message loses further events.
+/// While responses hold half of [`RESPONSES_BYTES`], a peer for which more bytes than this wait
+/// loses further events.
 pub(crate) const PEER_EVENTS_BYTES: usize = 1024 * 1024;
 /// Tags of an agent, in bytes of their keys and values and 64 each. They are stored while it is
 /// connected, and are a part of responses with those of all agents.

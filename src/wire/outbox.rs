@@ -1,6 +1,6 @@
-//! Messages that wait for one peer, as bytes: putting never blocks, what can be merged is merged,
-//! and the memory is bounded. Log lines that find no room are dropped and counted, and the stream
-//! reports how many. Whoever builds large responses can check first whether they would be sent
+//! Messages that wait for one peer, as bytes. Putting one never blocks; states are merged, and the
+//! memory is bounded. Log lines without room are dropped, and the stream reports their number.
+//! [`Outbox::has_room_for_response`] says before a large response is built whether it would be sent
 //! soon.
 //!
 //! Thread: [`Outbox`] belongs to the thread that decides, and encodes; [`OutboxReader`] to `tx`.
@@ -17,13 +17,13 @@ use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
 use ankaios_platform::limits::ADDITIONAL_INFO_MAX;
 use ankaios_platform::sync::Mutex;
-use queue::{ANSWERS, Kind, OTHERS, Queue, STATES_MESSAGE_BYTES};
+use queue::{Kind, Queue, STATES_MESSAGE_BYTES, STATES_OVERHEAD};
 pub use queue::{OutboxError, Outgoing, PEER_RESPONSES_BYTES};
 use std::sync::Arc;
 use std::task::Waker;
 
-/// While so many bytes of commands, first states and log lines wait for all peers, log lines are
-/// dropped, no further agent is served, and a peer that takes nothing for
+/// Bytes of commands, first states and log lines for all peers. Above it log lines are dropped, no
+/// further agent is served, and a peer that takes nothing for
 /// [`PEER_STUCK_CROWDED`](crate::limits::PEER_STUCK_CROWDED) is disconnected.
 pub const OTHERS_BYTES: usize = 10 * 1024 * 1024;
 
@@ -33,9 +33,9 @@ pub struct Outbox {
     queue: Arc<Mutex<Queue>>,
     /// Woken when there is something to take, or when this end is gone.
     wake: Waker,
-    /// Who the peer is, for the log.
+    /// Name of the peer, for the log.
     name: String,
-    /// Largest message that it takes, in bytes.
+    /// Largest message that the peer accepts, in bytes.
     message_max: usize,
 }
 
@@ -45,44 +45,42 @@ pub struct OutboxReader {
     queue: Arc<Mutex<Queue>>,
 }
 
-/// Bytes that one or more peers are sent. Those of a response count in the room of responses as
+/// Bytes for one or more peers. Those of a response hold a permit of the responses of all peers as
 /// long as they live.
 #[derive(Debug, Default)]
 pub struct Encoded {
     bytes: Vec<u8>,
-    /// Whose state it is, if it is that of one instance.
+    /// The instance, when these bytes are its state.
     instance: Option<InstanceName>,
-    _room: Permit,
+    _permit: Permit,
 }
 
 impl Encoded {
-    /// A state that many peers are told of.
+    /// A state that is sent to many peers.
     pub fn of_state(state: &WorkloadState) -> Arc<Self> {
         let bytes = encode_states(std::slice::from_ref(state));
         Arc::new(Self {
             bytes,
             instance: Some(state.instance.clone()),
-            _room: Permit::default(),
+            _permit: Permit::default(),
         })
     }
 
     /// Several of them, one behind the other.
     pub fn together(states: &[Arc<Self>]) -> Arc<Self> {
-        Arc::new(
-            states
-                .iter()
-                .flat_map(|state| &state.bytes)
-                .copied()
-                .collect::<Vec<u8>>()
-                .into(),
-        )
+        let mut bytes = Vec::new();
+        for state in states {
+            bytes.extend_from_slice(&state.bytes);
+        }
+        Arc::new(bytes.into())
     }
 
     /// Whether it is the state of an instance on this agent.
     pub fn is_of_agent(&self, name: &str) -> bool {
-        self.instance
-            .as_ref()
-            .is_some_and(|instance| *instance.agent == *name)
+        match &self.instance {
+            Some(instance) => *instance.agent == *name,
+            None => false,
+        }
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -99,7 +97,7 @@ impl From<Vec<u8>> for Encoded {
     }
 }
 
-/// Makes the two ends of a queue; nobody is woken.
+/// Makes the two ends of a queue that wakes no reader.
 pub fn outbox() -> (Outbox, OutboxReader) {
     outbox_waking(
         Waker::noop().clone(),
@@ -108,14 +106,14 @@ pub fn outbox() -> (Outbox, OutboxReader) {
     )
 }
 
-/// Makes the two ends of a queue. `wake` is woken when there is something to take; `answers` and
-/// `others` are what all queues share.
+/// Makes the two ends of a queue. `wake` is woken when there is something to take. All queues share
+/// the capacities of `responses` and of `others`.
 pub fn outbox_waking(
     wake: Waker,
-    answers: Arc<Semaphore>,
+    responses: Arc<Semaphore>,
     others: Arc<Semaphore>,
 ) -> (Outbox, OutboxReader) {
-    let queue = Arc::new(Mutex::new(Queue::new([answers, others])));
+    let queue = Arc::new(Mutex::new(Queue::new(responses, others)));
     let outbox = Outbox {
         queue: queue.clone(),
         wake,
@@ -126,10 +124,11 @@ pub fn outbox_waking(
 }
 
 impl Outbox {
-    /// For a peer with this name that takes messages of at most `message_max` bytes.
+    /// The outbox of the peer `name`, which accepts messages of at most `message_max` bytes.
     pub(crate) fn limited_to(mut self, message_max: usize, name: &str) -> Self {
         self.queue.lock().states_max = STATES_MESSAGE_BYTES.min(message_max);
-        (self.message_max, self.name) = (message_max, name.to_owned());
+        self.message_max = message_max;
+        self.name = name.to_owned();
         self
     }
 
@@ -138,54 +137,71 @@ impl Outbox {
     /// # Errors
     /// [`OutboxError`] when the connection is of no use any more; the caller drops this outbox.
     pub fn put(&self, message: FromServer) -> Result<(), OutboxError> {
-        if let FromServer::Response(Response {
-            id,
-            content: ResponseContent::CompleteState { state, altered },
-        }) = message
-        {
-            let least = state.text_bytes();
-            if least > self.message_max {
-                return self.put_too_large(id, least);
-            }
-            let encoded = Arc::new(self.encode(&state, altered));
-            drop(state); // It may be large, as what is sent of it.
-            return self.put_state(id, &encoded);
-        }
-        let (kind, lines, ended) = match &message {
+        match message {
             FromServer::WorkloadStates(states) => {
-                return self.put_states(None, states.iter().map(Encoded::of_state));
+                self.put_states(None, states.iter().map(Encoded::of_state))
             }
-            FromServer::Response(Response { id, content }) => match content {
-                ResponseContent::LogEntries(entries) => {
-                    let instances: Vec<_> =
-                        entries.iter().map(|entry| entry.instance.clone()).collect();
-                    (Kind::Log, Some((id.clone(), instances)), None)
-                }
-                ResponseContent::LogsStop(instance) => {
-                    (Kind::Answer, None, Some((id.clone(), instance.clone())))
-                }
-                ResponseContent::Error(_) => (Kind::Refusal, None, None),
-                _ => (Kind::Answer, None, None),
-            },
-            _ => (Kind::Command, None, None),
-        };
-        let pieces = fit(message, self.message_max, &self.name);
-        self.put_with(|queue| {
-            if let Some((id, instances)) = lines {
-                queue.push_logs(&id, &instances, pieces);
-                return Ok(());
-            }
-            if let Some(stream) = ended {
-                queue.push_missing(stream)?;
-            }
-            pieces
-                .into_iter()
-                .try_for_each(|bytes| queue.push_bytes(kind, bytes))
-        })
+            FromServer::Response(response) => self.put_response(response),
+            command => self.put_whole(Kind::Command, command),
+        }
     }
 
-    /// Puts states that others are told of as well; never waits. A peer that keeps up gets those
-    /// that come together as one entry, `together`.
+    fn put_response(&self, response: Response) -> Result<(), OutboxError> {
+        match response.content {
+            ResponseContent::CompleteState { state, altered } => {
+                let least = state.text_bytes();
+                if least > self.message_max {
+                    return self.put_too_large(response.id, least);
+                }
+                let encoded = Arc::new(self.encode(&state, altered));
+                drop(state); // It may be as large as its encoding.
+                self.put_state(response.id, &encoded)
+            }
+            ResponseContent::LogEntries(entries) => {
+                let instances: Vec<_> =
+                    entries.iter().map(|entry| entry.instance.clone()).collect();
+                let id = response.id.clone();
+                let content = ResponseContent::LogEntries(entries);
+                let pieces = self.fit(Response {
+                    content,
+                    ..response
+                });
+                self.put_with(|queue| {
+                    queue.push_logs(&id, &instances, pieces);
+                    Ok(())
+                })
+            }
+            ResponseContent::LogsStop(instance) => {
+                let stream = (response.id.clone(), instance.clone());
+                let content = ResponseContent::LogsStop(instance);
+                let pieces = self.fit(Response {
+                    content,
+                    ..response
+                });
+                self.put_with(|queue| {
+                    queue.push_missing(stream)?;
+                    queue.push_pieces(Kind::Response, pieces)
+                })
+            }
+            ResponseContent::Error(_) => {
+                self.put_whole(Kind::Refusal, FromServer::Response(response))
+            }
+            _ => self.put_whole(Kind::Response, FromServer::Response(response)),
+        }
+    }
+
+    fn put_whole(&self, kind: Kind, message: FromServer) -> Result<(), OutboxError> {
+        let pieces = fit(message, self.message_max, &self.name);
+        self.put_with(|queue| queue.push_pieces(kind, pieces))
+    }
+
+    /// The messages as which the peer accepts a response.
+    fn fit(&self, response: Response) -> Vec<Vec<u8>> {
+        fit(FromServer::Response(response), self.message_max, &self.name)
+    }
+
+    /// Puts states that are sent to other peers as well; never waits. A peer that keeps up gets all
+    /// of them as one entry, `together`.
     ///
     /// # Errors
     /// As [`Self::put`].
@@ -199,15 +215,8 @@ impl Outbox {
                 return queue.push(Kind::States, Vec::new(), together.clone());
             }
             states.try_for_each(|state| {
-                // With tag and length around it.
-                if state.bytes() + 6 > self.message_max {
-                    let instance = state
-                        .instance
-                        .as_ref()
-                        .map(InstanceName::short)
-                        .unwrap_or_default();
-                    let what = format!("the state of '{instance}'");
-                    too_large(&self.name, &what, state.bytes(), self.message_max);
+                if state.bytes() + STATES_OVERHEAD > self.message_max {
+                    self.warn_too_large(&state);
                     return Ok(());
                 }
                 queue.push(Kind::States, Vec::new(), state)
@@ -215,21 +224,32 @@ impl Outbox {
         })
     }
 
-    /// Puts all states with which a newcomer begins; never waits. They do not count, however many
-    /// there are: nothing else waits for it yet.
+    fn warn_too_large(&self, state: &Encoded) {
+        let instance = match &state.instance {
+            Some(instance) => instance.short(),
+            None => String::new(),
+        };
+        let what = format!("the state of '{instance}'");
+        too_large(&self.name, &what, state.bytes(), self.message_max);
+    }
+
+    /// Puts all states that a new connection begins with; never waits. Their number is not bounded:
+    /// no other message waits for this peer yet.
     ///
     /// # Errors
     /// As [`Self::put`].
     pub fn put_first_states(&self, states: &[WorkloadState]) -> Result<(), OutboxError> {
-        // So many with the longest texts fit into one message.
-        let mut parts = states.chunks(STATES_MESSAGE_BYTES / (2 * ADDITIONAL_INFO_MAX));
+        // As many as fit into one message when all have the longest texts.
+        let parts = states.chunks(STATES_MESSAGE_BYTES / (2 * ADDITIONAL_INFO_MAX));
         self.put_with(|queue| {
-            parts.try_for_each(|part| queue.push_bytes(Kind::FirstStates, encode_states(part)))
+            for part in parts {
+                queue.push_bytes(Kind::FirstStates, encode_states(part))?;
+            }
+            Ok(())
         })
     }
 
-    /// Puts a response of little use; it is dropped when so much waits already that others would
-    /// wait for it.
+    /// Puts a response of little use; it is dropped when other messages would wait behind it.
     ///
     /// # Errors
     /// As [`Self::put`].
@@ -238,14 +258,14 @@ impl Outbox {
         if is_busy { Ok(()) } else { self.put(message) }
     }
 
-    /// Encodes a state once for all who receive it; to be put with [`Self::put_state`].
+    /// Encodes a state once for all its receivers, for [`Self::put_state`].
     pub fn encode(&self, state: &Node, altered: Option<AlteredFields>) -> Encoded {
         let bytes = encode_state(state, altered.as_ref());
-        let _room = self.queue.lock().rooms[ANSWERS].acquire_anyway(bytes.len());
+        let responses = self.queue.lock().responses.capacity.clone();
         Encoded {
+            _permit: responses.acquire_anyway(bytes.len()),
             bytes,
             instance: None,
-            _room,
         }
     }
 
@@ -259,38 +279,34 @@ impl Outbox {
         if size > self.message_max {
             return self.put_too_large(id, size);
         }
-        self.put_with(|queue| queue.push(Kind::Answer, head, state.clone()))
+        self.put_with(|queue| queue.push(Kind::Response, head, state.clone()))
     }
 
     fn put_too_large(&self, id: String, size: usize) -> Result<(), OutboxError> {
         let pieces = too_large_answer(id, size, self.message_max, &self.name);
-        self.put_with(|queue| {
-            pieces
-                .into_iter()
-                .try_for_each(|bytes| queue.push_bytes(Kind::Refusal, bytes))
-        })
+        self.put_with(|queue| queue.push_pieces(Kind::Refusal, pieces))
     }
 
-    /// Whether a response may be built, however large it is: hardly any other waits for this peer,
-    /// and fewer bytes of responses wait for the peers of its source, as `unsent_of_source` returns,
-    /// than are free for all peers. So a source that reads nothing leaves capacity to every other
-    /// one. If not, `wake` is woken as soon as that may have changed.
+    /// Whether a response of any size may be built. Two things must hold: hardly any response waits
+    /// for this peer, and the peers of its source hold fewer bytes of responses, as
+    /// `unsent_of_source` returns, than are free for all peers. So a source that reads nothing
+    /// leaves capacity to the others. If not, `wake` is woken as soon as that may have changed.
     pub fn has_room_for_response(
         &self,
         unsent_of_source: impl FnOnce() -> usize,
         wake: &Waker,
     ) -> bool {
         let mut queue = self.queue.lock();
-        if !queue.has_room_for_answer() {
+        if !queue.has_room_for_response() {
             queue.wants_room = Some(wake.clone());
             return false;
         }
         if queue.reader_gone {
             return true;
         }
-        let responses = queue.rooms[ANSWERS].clone();
-        drop(queue); // The function locks the queues of the source.
-        // No source can have more than half of the capacity then.
+        let responses = queue.responses.capacity.clone();
+        drop(queue); // `unsent_of_source` locks the queues of the source.
+        // Then no source can hold more than is free.
         let unsent = if responses.is_half_free() {
             0
         } else {
@@ -301,22 +317,22 @@ impl Outbox {
 
     /// Bytes of responses that wait or are being sent.
     pub fn unsent_responses(&self) -> usize {
-        self.queue.lock().takes(ANSWERS)
+        self.queue.lock().responses.held()
     }
 
-    /// Whether an event may be put: while responses take half of their capacity, not for a peer that
-    /// is behind. The other half is left to responses.
+    /// Whether an event may be put. A peer that is behind gets none while responses hold half of
+    /// their capacity; the other half is left to responses.
     pub fn has_room_for_event(&self) -> bool {
         let queue = self.queue.lock();
-        queue.bytes <= PEER_EVENTS_BYTES || queue.rooms[ANSWERS].is_half_free()
+        queue.bytes <= PEER_EVENTS_BYTES || queue.responses.capacity.is_half_free()
     }
 
-    /// Whether there is room for all that an agent is sent first.
+    /// Whether there is capacity for the first messages of an agent.
     pub fn has_room_for_agent(&self) -> bool {
-        self.queue.lock().rooms[OTHERS].has_capacity()
+        self.queue.lock().others.capacity.has_capacity()
     }
 
-    /// Whether less than half of the room for this peer is taken.
+    /// Whether at most half of the bytes for this peer are in use.
     pub fn is_half_empty(&self) -> bool {
         self.queue.lock().bytes <= PEER_OUTBOX_BYTES / 2
     }
@@ -344,57 +360,58 @@ impl Drop for Outbox {
 }
 
 impl OutboxReader {
-    /// The next message, as its receiver reads it.
+    /// The next message, decoded as its receiver does it.
     pub fn try_next(&self) -> Option<FromServer> {
         let message = self.next_to_send()?;
         self.sent();
         read_from_server(message.bytes()).ok()
     }
 
-    /// The next message. A response counts as waiting until [`Self::sent`].
+    /// The next message. It holds capacity until [`Self::sent`].
     pub fn next_to_send(&self) -> Option<Outgoing> {
         let mut queue = self.queue.lock();
         let (message, kind) = queue.take()?;
-        // Each stream sends a copy of it.
-        if let Some(room) = kind.room() {
-            queue.sending[room] = queue.rooms[room].acquire_anyway(message.size());
+        if let Some(share) = queue.share_mut(kind) {
+            // The stream copies the message.
+            share.sending = share.capacity.acquire_anyway(message.size());
         }
         queue.notify_room();
         Some(message)
     }
 
-    /// What was taken before is sent.
+    /// The message of [`Self::next_to_send`] was sent.
     pub(crate) fn sent(&self) {
         let mut queue = self.queue.lock();
-        queue.sending = Default::default();
+        queue.responses.sending = Permit::default();
+        queue.others.sending = Permit::default();
         queue.notify_room();
     }
 
-    /// Whether what waits for it takes room that others wait for.
-    pub(crate) fn takes_contended_capacity(&self) -> bool {
+    /// Whether its messages hold capacity that other peers wait for.
+    pub(crate) fn holds_contended_capacity(&self) -> bool {
         let queue = self.queue.lock();
-        let [answers, others] = &queue.rooms;
-        queue.takes(ANSWERS) > 0 && answers.is_contended()
-            || queue.takes(OTHERS) > 0 && !others.has_capacity()
+        if queue.responses.held() > 0 && queue.responses.capacity.is_contended() {
+            return true;
+        }
+        queue.others.held() > 0 && !queue.others.capacity.has_capacity()
     }
 
-    /// Whether something waits, or is being sent, that takes such room.
-    pub(crate) fn takes_capacity(&self) -> bool {
+    /// Whether its messages, with the one that is being sent, hold shared capacity.
+    pub(crate) fn holds_capacity(&self) -> bool {
         let queue = self.queue.lock();
-        queue.takes(ANSWERS) + queue.takes(OTHERS) > 0
+        queue.responses.held() > 0 || queue.others.held() > 0
     }
 
-    /// Whether the other end was dropped; what it has put before can still be taken.
+    /// Whether the other end was dropped. Messages that it has put before can still be taken.
     pub fn ended(&self) -> bool {
         self.queue.lock().outbox_gone
     }
 
-    /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.queue.lock().is_empty()
     }
 
-    /// Whether nothing waits but states of instances, which further ones would join.
+    /// Whether only states of instances wait, which further ones would join.
     pub(crate) fn has_only_states(&self) -> bool {
         let queue = self.queue.lock();
         !queue.outbox_gone && queue.has_only_states()

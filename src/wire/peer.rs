@@ -1,4 +1,4 @@
-//! Who is at the other end of a stream, and what the server receives from there.
+//! The peers of streams, and the events that the server receives of them.
 //!
 //! Thread: none, plain values.
 
@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub u64);
 
-/// Who is at the other end, after its hello was accepted.
+/// A peer whose hello was accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerHello {
     /// An agent whose name, version and certificate were checked.
@@ -27,38 +27,32 @@ pub enum PeerHello {
     Commander,
 }
 
-/// What connections report to the server. For one peer: `Opened`, any number of `Message`,
-/// `Closed`.
+/// The events of a peer, in this order: `Opened`, any number of `Message`, `Closed`.
 #[derive(Debug)]
 pub enum PeerEvent {
     /// A stream whose hello was accepted. Dropping the outbox ends it with status OK.
     Opened {
         /// Its number.
         peer: PeerId,
-        /// Who it is.
         hello: PeerHello,
-        /// What its log lines and its time are counted under, see [`Origin::holder`].
+        /// Accounts for its log lines and its time of the server thread, see [`Origin::holder`].
         source: String,
-        /// Where to put messages for it.
+        /// For messages to it.
         outbox: Outbox,
     },
     /// A message of the peer.
     Message {
-        /// Who sent it.
+        /// Its sender.
         peer: PeerId,
-        /// Its content.
         message: ToServer,
-        /// What it takes of the inbox until it is handled.
+        /// Held until the message is handled.
         permits: MessagePermits,
     },
-    /// The stream has ended, for whatever reason.
-    Closed {
-        /// Whose stream.
-        peer: PeerId,
-    },
+    /// The stream has ended.
+    Closed { peer: PeerId },
 }
 
-/// What a message takes of the inbox until it is handled. The default takes nothing.
+/// The permits that a message in the inbox of the server holds. The default holds none.
 #[derive(Debug, Default)]
 pub struct MessagePermits {
     /// To be decoded, if it is large.
@@ -74,14 +68,14 @@ impl MessagePermits {
     }
 }
 
-/// Where a connection comes from, and what vouches for the other end.
+/// Where a connection comes from, and the identity of its peer.
 #[derive(Debug, Clone)]
 pub(crate) enum Origin {
-    /// TCP without TLS: nothing does.
+    /// TCP without TLS; the identity is unknown.
     Plain(SocketAddr),
-    /// TCP with TLS: its certificate.
+    /// TCP with TLS, and the certificate that was verified.
     Tls(SocketAddr, PeerCertificate),
-    /// A Unix domain socket, by its path, and the user as whom the other end connected: the kernel.
+    /// A Unix domain socket, by its path, and the user id of the peer, which the kernel knows.
     Socket(Arc<Path>, u32),
 }
 
@@ -95,9 +89,8 @@ impl fmt::Display for Origin {
 }
 
 impl Origin {
-    /// Whose streams, log lines and time of the server are counted together: those of a
-    /// certificate, wherever it is used, and else those of an address or user; each connection has
-    /// another port.
+    /// The account for streams, log lines and time of the server thread: a certificate, wherever it
+    /// is used, else an address without its port, or a user.
     pub(crate) fn holder(&self) -> String {
         match self {
             Self::Tls(_, certificate) if !certificate.dns_names.is_empty() => {

@@ -1,14 +1,13 @@
-//! Bytes between clients and gRPC: every connection of the server, and those of clients with TLS,
-//! pass a socket pair. So the lengths of messages are seen before gRPC takes them, and gRPC needs
-//! no TLS. One thread moves the bytes of all connections, a buffer a turn of each: a silent client
-//! costs no thread, and whoever takes nothing is left alone.
+//! Moves bytes between peers and gRPC: every connection of the server, and those of clients with
+//! TLS, pass a socket pair. So the lengths of messages are seen before gRPC reads them, and gRPC
+//! needs no TLS. One thread moves the bytes of all connections, one buffer of each in turn: a silent
+//! peer costs no thread, and one that takes nothing delays no other.
 //!
-//! Thread: `listen` of the server, with four `tls` that do what handshakes compute and never wait
-//! for a client; `tls:server` of a client.
-//! Owns: the sockets of the other sides, our ends of gRPC's connections, and what is under way in
-//! each direction. Each side is read only when what it sent before was taken. A connection on which
-//! nothing is sent holds no memory, and one of gRPC begins with the first byte or the end of the
-//! handshake.
+//! Thread: `listen` of the server, with four `tls` that compute handshakes and never wait for a
+//! peer; `tls:server` of a client.
+//! Owns: the sockets of the peers, our ends of gRPC's connections, and the bytes under way in each
+//! direction. Each side is read only when its earlier bytes were taken. An idle connection holds no
+//! memory, and gRPC's connection begins with the first byte or the end of the handshake.
 
 use super::tls::{Link, would_block};
 use crate::limits::{HANDSHAKE_MAX, HELLO_MAX};
@@ -28,35 +27,36 @@ use std::time::{Duration, Instant};
 
 /// Bytes that are moved at once: one TLS record.
 pub(crate) const BUFFER: usize = 16 * 1024;
-/// After we end a connection we read for this long until the other side has closed it, so that an
-/// alert or the last message arrives.
-const FAREWELL_MAX: Duration = Duration::from_secs(2);
-/// Threads that do what handshakes compute, which takes milliseconds each.
-const SHAKERS: usize = 4;
-/// Connections without a stream that is served; another one ends the oldest, whose client tries
-/// again: whoever says nothing must not keep others out, and each takes three descriptors.
-pub(crate) const STRANGERS: usize = 128;
+/// Longest time that we still read after we have ended a connection, until the peer has closed it
+/// too. So an alert, or the last message, arrives.
+const DRAIN_MAX: Duration = Duration::from_secs(2);
+/// Threads that compute handshakes, which takes milliseconds each.
+const HANDSHAKE_THREADS: usize = 4;
+/// Connections without an accepted hello. A further one evicts the oldest, whose client tries
+/// again, so idle peers cannot exhaust descriptors; each connection takes three.
+pub(crate) const UNAUTHENTICATED_MAX: usize = 128;
 const TOO_MANY: &str = "too many connections without a stream that is served";
 /// Events taken at once.
 const EVENTS: usize = 64;
-/// Keys of connections begin here: smaller ones are for what else the thread waits for.
+/// Keys of connections begin here, with two keys for each. Smaller ones are those of
+/// [`Pump::watch`].
 const FIRST_CONNECTION: u64 = 1 << 32;
-/// Key of what wakes the thread.
+/// Key of [`Pump::wake`].
 const WAKE: u64 = FIRST_CONNECTION - 1;
 
-/// Decides what of the bytes of a client goes on.
+/// Decides how many bytes of a peer reach gRPC.
 pub(crate) trait Gate: Send {
-    /// How many of these bytes may go on now. Also called without any, to check what was admitted
-    /// before.
+    /// How many of these bytes may pass now. Also called without any, to check the bytes that have
+    /// passed before.
     ///
     /// # Errors
-    /// The connection has to end, and why.
+    /// Why the connection must end.
     fn admit(&mut self, bytes: &[u8], now: Instant) -> Result<usize, String>;
 
     /// When to call [`Self::admit`] again although nothing comes.
     fn check_again_at(&self, now: Instant) -> Option<Instant>;
 
-    /// Whether a stream of it is served, whose hello was accepted.
+    /// Whether the hello of one of its streams was accepted.
     fn is_served(&self) -> bool;
 }
 
@@ -64,7 +64,7 @@ pub(crate) trait Gate: Send {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) enum PumpError {
-    /// It is not served any longer.
+    /// We end it.
     Refused(String),
     /// Its socket failed.
     Broken(String),
@@ -76,14 +76,20 @@ impl From<String> for PumpError {
     }
 }
 
-/// Makes a connection of gRPC: our end of it, which must not block, and what the bytes for it have
-/// to pass.
-pub(crate) type Open =
-    Box<dyn FnOnce(&Link) -> io::Result<(UnixStream, Option<Box<dyn Gate>>)> + Send>;
+/// A new connection of gRPC.
+pub(crate) struct Opened {
+    /// Our end, which does not block.
+    pub(crate) grpc: UnixStream,
+    /// The gate for the bytes of the peer; `None` admits all.
+    pub(crate) gate: Option<Box<dyn Gate>>,
+}
+
+/// Makes the connection of gRPC for a peer.
+pub(crate) type Open = Box<dyn FnOnce(&Link) -> io::Result<Opened> + Send>;
 /// Called before gRPC sees the end.
 pub(crate) type OnEnd = Box<dyn FnOnce(&PumpError) + Send>;
 
-/// Our end of a connection of gRPC, and that of gRPC.
+/// Makes a connection of gRPC: our end, and that of gRPC.
 pub(crate) fn pair() -> io::Result<(UnixStream, UnixStream)> {
     let (ours, grpc) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
@@ -96,65 +102,80 @@ pub(crate) struct Pump {
     epoll: OwnedFd,
     connections: BTreeMap<u64, Connection>,
     next: u64,
-    /// Connections that go on at some time although nothing comes.
+    /// Times at which connections must be stepped although nothing comes.
     due: BTreeSet<(Instant, u64)>,
     buffer: Box<[u8]>,
     /// Ends [`Pump::wait`].
     pub(crate) wake: EventFd,
-    shakers: Option<Shakers>,
+    handshakes: Option<Handshakes>,
 }
 
-/// A connection with its key, and how its handshake went on.
-type Shaken = (u64, Connection, Result<(), String>);
+/// The threads that compute handshakes.
+struct Handshakes {
+    work: Sender<Handshake>,
+    done: Receiver<Handshake>,
+    /// Connections that the threads have.
+    under_way: usize,
+}
 
-struct Shakers {
-    work: Sender<(u64, Connection)>,
-    done: Receiver<Shaken>,
-    /// Connections that they have.
-    busy: usize,
+/// A connection whose handshake is computed by another thread.
+struct Handshake {
+    key: u64,
+    connection: Connection,
+    /// Set by that thread.
+    result: Result<(), String>,
+}
+
+/// The events that the kernel reports of one end.
+#[derive(Debug, Clone, Copy, Default)]
+struct Interest {
+    read: bool,
+    write: bool,
 }
 
 struct Connection {
     link: Link,
-    /// While nothing came yet, or its handshake is under way.
+    /// `None` once gRPC has the connection.
     open: Option<Open>,
-    /// Until gRPC has ended, or the connection broke. Then what is left for the other side is sent,
-    /// the sending side is closed, and the socket is read until the other side closes as well. A
-    /// socket that is closed with unread bytes resets the connection, and the other side may lose
-    /// what was sent last.
+    /// `None` before it is opened, after gRPC has ended, and after the connection broke. At the end
+    /// the rest for the peer is sent, the sending side is closed, and the socket is read until the
+    /// peer closes as well: a socket that is closed with unread bytes resets the connection, and the
+    /// peer may lose the last message.
     grpc: Option<UnixStream>,
     gate: Option<Box<dyn Gate>>,
-    /// Bytes on their way to gRPC, of which so many have passed the gate.
+    /// Bytes of the peer that gRPC has not taken.
     left: Vec<u8>,
+    /// How many of `left` have passed the gate.
     admitted: usize,
-    /// The other side has ended.
+    /// The peer has ended.
     has_ended: bool,
-    /// When it is given up: before gRPC has it, and after it takes no more.
+    /// When the connection is given up: before gRPC has it, and after gRPC takes no more.
     until: Option<Instant>,
+    /// Whether our sending side is closed.
     is_closed: bool,
     on_end: Option<OnEnd>,
-    /// What the kernel watches: the other side, gRPC.
-    registered: [EventFlags; 2],
+    /// Events that the kernel reports of the peer's socket.
+    link_events: EventFlags,
+    /// Events that the kernel reports of gRPC's connection.
+    grpc_events: EventFlags,
+    /// Its entry in [`Pump::due`].
     due: Option<Instant>,
 }
 
 impl Pump {
-    /// Without any connection.
+    /// Without connections.
     ///
     /// # Errors
     /// The kernel has no room for it.
     pub(crate) fn new() -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let (connections, due, buffer) = (BTreeMap::new(), BTreeSet::new(), vec![0; BUFFER].into());
-        let wake = EventFd::new()?;
         let pump = Self {
-            epoll,
-            connections,
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            connections: BTreeMap::new(),
             next: FIRST_CONNECTION,
-            due,
-            buffer,
-            wake,
-            shakers: None,
+            due: BTreeSet::new(),
+            buffer: vec![0; BUFFER].into(),
+            wake: EventFd::new()?,
+            handshakes: None,
         };
         pump.watch(pump.wake.as_fd(), WAKE)?;
         Ok(pump)
@@ -164,44 +185,42 @@ impl Pump {
     ///
     /// # Errors
     /// The system has no room for them.
-    pub(crate) fn start_shakers(&mut self) -> io::Result<()> {
-        let (work, to_do) = bounded::<(u64, Connection)>(STRANGERS);
-        // We never wait, so whoever waits for a place gets one.
-        let (finished, done) = bounded(STRANGERS);
-        for _ in 0..SHAKERS {
-            let (to_do, finished, wake) = (to_do.clone(), finished.clone(), self.wake.clone());
+    pub(crate) fn start_handshake_threads(&mut self) -> io::Result<()> {
+        let (work, to_do) = bounded::<Handshake>(UNAUTHENTICATED_MAX);
+        // As many as can wait, so that no thread blocks when it is done.
+        let (finished, done) = bounded(UNAUTHENTICATED_MAX);
+        for _ in 0..HANDSHAKE_THREADS {
+            let to_do = to_do.clone();
+            let finished = finished.clone();
+            let wake = self.wake.clone();
             threads::spawn("tls", STACK_LARGE, move || {
-                for (key, mut connection) in to_do {
-                    let shaken = connection.link.shake();
-                    let _ = finished.send((key, connection, shaken)); // Nobody takes it at the end.
+                for mut handshake in to_do {
+                    handshake.result = handshake.connection.link.handshake();
+                    let _ = finished.send(handshake); // The pump is gone only at the end.
                     wake.set();
                 }
             })?;
         }
-        self.shakers = Some(Shakers {
+        self.handshakes = Some(Handshakes {
             work,
             done,
-            busy: 0,
+            under_way: 0,
         });
         Ok(())
     }
 
-    /// [`Self::wait`] returns `key`, which is a small number, while `end` is readable.
+    /// Lets [`Self::wait`] return `key`, a small number, while `end` is readable.
     ///
     /// # Errors
     /// The kernel has no room for it.
     pub(crate) fn watch(&self, end: BorrowedFd<'_>, key: u64) -> io::Result<()> {
-        Ok(epoll::add(
-            &self.epoll,
-            end,
-            EventData::new_u64(key),
-            EventFlags::IN,
-        )?)
+        let data = EventData::new_u64(key);
+        Ok(epoll::add(&self.epoll, end, data, EventFlags::IN)?)
     }
 
     /// Ends [`Self::watch`].
     pub(crate) fn unwatch(&self, end: BorrowedFd<'_>) {
-        let _ = epoll::delete(&self.epoll, end); // It is watched, else nothing is lost.
+        let _ = epoll::delete(&self.epoll, end); // An error means that it is not watched.
     }
 
     /// Adds a connection, which is opened `at_once` or with its first byte.
@@ -213,23 +232,7 @@ impl Pump {
         on_end: OnEnd,
         now: Instant,
     ) {
-        let strangers = self
-            .connections
-            .iter()
-            .filter(|(_, connection)| connection.is_stranger());
-        let strangers: Vec<u64> = strangers.map(|(key, _)| *key).collect();
-        let busy = self.shakers.as_ref().map_or(0, |shakers| shakers.busy);
-        if strangers.len() + busy >= STRANGERS
-            && let Some(key) = strangers.first().copied()
-            && let Some(oldest) = self.take(key)
-        {
-            self.keep(
-                key,
-                oldest,
-                Err(PumpError::Refused(TOO_MANY.to_owned())),
-                now,
-            );
-        }
+        self.evict_oldest_unauthenticated(now);
         let key = self.next;
         self.next += 2;
         let connection = Connection {
@@ -243,15 +246,39 @@ impl Pump {
             until: Some(now + HELLO_MAX.max(HANDSHAKE_MAX)),
             is_closed: false,
             on_end: Some(on_end),
-            registered: [EventFlags::empty(); 2],
+            link_events: EventFlags::empty(),
+            grpc_events: EventFlags::empty(),
             due: None,
         };
         self.connections.insert(key, connection);
         self.step(key, at_once, false, now);
     }
 
-    /// Waits until something comes, at most `limit`, and moves what can be moved. Returns the keys
-    /// of what else is readable.
+    /// Ends the oldest connection without an accepted hello when there are [`UNAUTHENTICATED_MAX`].
+    fn evict_oldest_unauthenticated(&mut self, now: Instant) {
+        let mut number = match &self.handshakes {
+            Some(handshakes) => handshakes.under_way,
+            None => 0,
+        };
+        let mut oldest = None;
+        for (key, connection) in &self.connections {
+            if !connection.is_authenticated() {
+                number += 1;
+                oldest.get_or_insert(*key);
+            }
+        }
+        if number < UNAUTHENTICATED_MAX {
+            return;
+        }
+        if let Some(key) = oldest
+            && let Some(connection) = self.take(key)
+        {
+            self.refuse(key, connection, TOO_MANY.to_owned(), now);
+        }
+    }
+
+    /// Waits at most `limit` for an event, and moves bytes as far as possible. Returns the keys of
+    /// [`Self::watch`] that are readable.
     ///
     /// # Errors
     /// The kernel cannot wait.
@@ -260,19 +287,15 @@ impl Pump {
         limit: Option<Duration>,
         clock: impl Fn() -> Instant,
     ) -> io::Result<Vec<u64>> {
-        let now = clock();
-        let due = self
-            .due
-            .first()
-            .map(|(due, _)| due.saturating_duration_since(now));
-        let time = [limit, due].into_iter().flatten().min();
+        let mut time = limit;
+        if let Some((due, _)) = self.due.first() {
+            let until_due = due.saturating_duration_since(clock());
+            time = Some(until_due.min(limit.unwrap_or(Duration::MAX)));
+        }
         let time = time.and_then(|time| Timespec::try_from(time).ok());
         let mut events = Vec::with_capacity(EVENTS);
-        match epoll::wait(
-            &self.epoll,
-            rustix::buffer::spare_capacity(&mut events),
-            time.as_ref(),
-        ) {
+        let free = rustix::buffer::spare_capacity(&mut events);
+        match epoll::wait(&self.epoll, free, time.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -280,44 +303,51 @@ impl Pump {
         let mut others = Vec::new();
         for event in events {
             match event.data.u64() {
-                WAKE => self.take_shaken(now),
+                WAKE => self.take_handshakes(now),
                 key @ ..FIRST_CONNECTION => others.push(key),
                 key => self.step(key & !1, key & 1 == 0, key & 1 == 1, now),
             }
         }
-        while let Some((_, key)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
+        while let Some((due, key)) = self.due.first().copied()
+            && due <= now
+        {
             self.step(key, false, false, now);
         }
         Ok(others)
     }
 
     /// Whether a handshake is under way.
-    pub(crate) fn is_shaking(&self) -> bool {
-        self.connections.values().any(Connection::is_shaking)
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.connections.values().any(Connection::is_handshaking)
     }
 
-    /// Moves the bytes of its connections until all have ended. With an `end` that is the last
-    /// time, and those on which nothing came yet end at once.
+    /// Moves the bytes of its connections until all have ended, or until `end`. With an `end`,
+    /// connections that gRPC does not have end at once.
     pub(crate) fn run(&mut self, end: Option<Instant>) {
-        let silent = self
-            .connections
-            .iter()
-            .filter(|(_, connection)| end.is_some() && connection.open.is_some());
-        let silent: Vec<u64> = silent.map(|(key, _)| *key).collect();
-        silent.into_iter().for_each(|key| drop(self.take(key)));
-        let left = || end.map(|end| SystemClock.until(end));
-        while !self.connections.is_empty()
-            && left() != Some(Duration::ZERO)
-            && self.wait(left(), || SystemClock.now()).is_ok()
-        {}
+        if end.is_some() {
+            let mut silent = Vec::new();
+            for (key, connection) in &self.connections {
+                if connection.open.is_some() {
+                    silent.push(*key);
+                }
+            }
+            for key in silent {
+                self.take(key);
+            }
+        }
+        while !self.connections.is_empty() {
+            let left = end.map(|end| SystemClock.until(end));
+            if left == Some(Duration::ZERO) || self.wait(left, || SystemClock.now()).is_err() {
+                return;
+            }
+        }
     }
 
     fn take(&mut self, key: u64) -> Option<Connection> {
         let mut connection = self.connections.remove(&key)?;
-        connection
-            .due
-            .take()
-            .map(|due| self.due.remove(&(due, key)));
+        if let Some(due) = connection.due.take() {
+            self.due.remove(&(due, key));
+        }
         Some(connection)
     }
 
@@ -326,143 +356,188 @@ impl Pump {
         let Some(mut connection) = self.take(key) else {
             return;
         };
-        if let Some(shakers) = self
-            .shakers
-            .as_mut()
-            .filter(|_| from_link && connection.is_shaking())
-        {
-            let [registered, _] = &mut connection.registered;
-            let _ = watch(
-                &self.epoll,
-                connection.link.socket(),
-                key,
-                registered,
-                (false, false),
-            ); // It is watched.
-            match shakers.work.try_send((key, connection)) {
-                Ok(()) => shakers.busy += 1,
-                Err(full) => {
-                    let (key, connection) = full.into_inner();
-                    self.keep(
-                        key,
-                        connection,
-                        Err(PumpError::Refused(TOO_MANY.to_owned())),
-                        now,
-                    );
-                }
-            }
+        if self.handshakes.is_some() && from_link && connection.is_handshaking() {
+            self.start_handshake(key, connection, now);
             return;
         }
         let moved = connection.step(from_link, from_grpc, now, &mut self.buffer);
         self.keep(key, connection, moved, now);
     }
 
-    fn take_shaken(&mut self, now: Instant) {
-        self.wake.reset();
-        let Some(shakers) = &mut self.shakers else {
+    /// Gives a connection to a thread for handshakes.
+    fn start_handshake(&mut self, key: u64, mut connection: Connection, now: Instant) {
+        let Some(handshakes) = &mut self.handshakes else {
             return;
         };
-        let done: Vec<Shaken> = shakers.done.try_iter().collect();
-        shakers.busy -= done.len();
-        for (key, mut connection, shaken) in done {
-            let is_done = !connection.link.is_shaking();
-            let moved = match shaken {
-                Ok(()) => connection.step(is_done, false, now, &mut self.buffer),
-                Err(text) => Err(PumpError::Refused(text)),
-            };
+        let socket = connection.link.socket();
+        // An error means that it is not watched.
+        let _ = watch(
+            &self.epoll,
+            socket,
+            key,
+            &mut connection.link_events,
+            Interest::default(),
+        );
+        let handshake = Handshake {
+            key,
+            connection,
+            result: Ok(()),
+        };
+        match handshakes.work.try_send(handshake) {
+            Ok(()) => handshakes.under_way += 1,
+            Err(full) => {
+                let connection = full.into_inner().connection;
+                self.refuse(key, connection, TOO_MANY.to_owned(), now);
+            }
+        }
+    }
+
+    /// Takes connections back from the threads for handshakes.
+    fn take_handshakes(&mut self, now: Instant) {
+        self.wake.reset();
+        let Some(handshakes) = &mut self.handshakes else {
+            return;
+        };
+        let done: Vec<Handshake> = handshakes.done.try_iter().collect();
+        handshakes.under_way -= done.len();
+        for handshake in done {
+            let Handshake {
+                key,
+                mut connection,
+                result,
+            } = handshake;
+            if let Err(why) = result {
+                self.refuse(key, connection, why, now);
+                continue;
+            }
+            let is_done = !connection.link.is_handshaking();
+            let moved = connection.step(is_done, false, now, &mut self.buffer);
             self.keep(key, connection, moved, now);
         }
     }
 
-    /// Keeps a connection that goes on.
+    fn refuse(&mut self, key: u64, connection: Connection, why: String, now: Instant) {
+        self.keep(key, connection, Err(PumpError::Refused(why)), now);
+    }
+
+    /// Keeps a connection that was stepped, unless it has ended.
     fn keep(
         &mut self,
         key: u64,
         mut connection: Connection,
-        moved: Result<bool, PumpError>,
+        stepped: Result<Step, PumpError>,
         now: Instant,
     ) {
-        let goes_on = moved.unwrap_or_else(|error| connection.break_off(&error, now));
-        if !goes_on {
+        let step = match stepped {
+            Ok(step) => step,
+            Err(error) => connection.break_off(&error, now),
+        };
+        if step == Step::Ended {
             return;
         }
-        match connection.register(&self.epoll, key, now) {
-            Ok(()) => {
-                self.due.extend(connection.due.map(|due| (due, key)));
-                self.connections.insert(key, connection);
-            }
-            Err(error) => _ = connection.break_off(&PumpError::Refused(error.to_string()), now),
+        if let Err(error) = connection.register(&self.epoll, key, now) {
+            connection.break_off(&PumpError::Refused(error.to_string()), now);
+            return;
+        }
+        if let Some(due) = connection.due {
+            self.due.insert((due, key));
+        }
+        self.connections.insert(key, connection);
+    }
+}
+
+/// Whether a connection continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Continues,
+    Ended,
+}
+
+impl Step {
+    fn continues_if(continues: bool) -> Self {
+        if continues {
+            Self::Continues
+        } else {
+            Self::Ended
         }
     }
 }
 
 impl Connection {
-    fn is_shaking(&self) -> bool {
-        self.open.is_some() && self.link.is_shaking()
+    fn is_handshaking(&self) -> bool {
+        self.open.is_some() && self.link.is_handshaking()
     }
 
-    /// Whether no stream of it is served. One that is ending was opened and has no gate any more.
-    fn is_stranger(&self) -> bool {
-        self.open.is_some() || self.gate.as_ref().is_some_and(|gate| !gate.is_served())
+    /// Whether a hello was accepted. A connection that is ending has no gate any more.
+    fn is_authenticated(&self) -> bool {
+        match &self.gate {
+            Some(gate) => gate.is_served(),
+            None => self.open.is_none(),
+        }
     }
 
-    /// Moves what can be moved; each side is read if there is something. Returns whether the
-    /// connection goes on.
+    /// Moves bytes as far as possible. `from_link` and `from_grpc` say which side has some.
     fn step(
         &mut self,
         from_link: bool,
         from_grpc: bool,
         now: Instant,
         buffer: &mut [u8],
-    ) -> Result<bool, PumpError> {
+    ) -> Result<Step, PumpError> {
         let is_late = self.until.is_some_and(|until| until <= now);
+        // First: gRPC gets the connection, after the handshake and with its first byte.
         if self.open.is_some() {
             if is_late {
                 return Err(PumpError::Refused(self.link.why_late()));
             }
             if from_link {
-                self.link.shake()?;
+                self.link.handshake()?;
             }
-            let is_shaking = self.link.is_shaking();
-            let Some(open) = self.open.take_if(|_| from_link && !is_shaking) else {
-                return Ok(true);
-            };
-            self.until = None;
-            let (grpc, gate) = open(&self.link).map_err(|error| {
-                self.link.close();
-                PumpError::Refused(error.to_string())
-            })?;
-            (self.grpc, self.gate) = (Some(grpc), gate);
+            if !from_link || self.link.is_handshaking() {
+                return Ok(Step::Continues);
+            }
+            self.open_grpc()?;
         }
+        // Then: bytes in both directions.
         self.link.flush()?;
         self.move_incoming(from_link, now, buffer)?;
-        if from_grpc
-            && !self.link.wants_write()
-            && let Some(grpc) = &mut self.grpc
-        {
-            match grpc.read(buffer) {
-                Ok(count @ 1..) => self.link.send(&buffer[..count])?,
-                Err(error) if would_block(&error) => {}
-                Ok(_) | Err(_) => {
-                    self.link.close();
-                    self.link.flush()?;
-                    self.leave_grpc(now);
-                }
-            }
+        if from_grpc {
+            self.move_outgoing(now, buffer)?;
         }
+        // Finally: is there anything left to move?
         if self.until.is_none() {
-            return Ok(!self.has_ended || !self.left.is_empty() || self.link.wants_write());
+            let has_rest = !self.left.is_empty() || self.link.wants_write();
+            return Ok(Step::continues_if(!self.has_ended || has_rest));
         }
         if self.grpc.is_none() && !self.link.wants_write() && !self.is_closed {
             self.is_closed = true;
             if rustix::net::shutdown(self.link.socket(), rustix::net::Shutdown::Write).is_err() {
-                return Ok(false);
+                return Ok(Step::Ended);
             }
         }
-        Ok(!(is_late || from_link && self.link.discard()))
+        let peer_has_closed = from_link && self.link.discard();
+        Ok(Step::continues_if(!is_late && !peer_has_closed))
     }
 
-    /// Moves what came from the other side.
+    fn open_grpc(&mut self) -> Result<(), PumpError> {
+        let Some(open) = self.open.take() else {
+            return Ok(());
+        };
+        self.until = None;
+        match open(&self.link) {
+            Ok(Opened { grpc, gate }) => {
+                self.grpc = Some(grpc);
+                self.gate = gate;
+                Ok(())
+            }
+            Err(error) => {
+                self.link.close();
+                Err(PumpError::Refused(error.to_string()))
+            }
+        }
+    }
+
+    /// Moves bytes of the peer to gRPC.
     fn move_incoming(
         &mut self,
         mut from_link: bool,
@@ -471,8 +546,10 @@ impl Connection {
     ) -> Result<(), PumpError> {
         let mut left = std::mem::take(&mut self.left);
         left.drain(..self.forward(&left, now)?);
-        self.left = if left.is_empty() { Vec::new() } else { left };
-        // All that came must go on now: only new bytes from the socket lead to the next step.
+        if !left.is_empty() {
+            self.left = left;
+        }
+        // The link is read until it is empty: only new bytes from the socket lead to the next step.
         while self.until.is_none() && self.left.is_empty() && !self.has_ended {
             match self.link.read(buffer, std::mem::take(&mut from_link))? {
                 Some(0) => self.has_ended = true,
@@ -486,12 +563,35 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes what may go on, as far as gRPC takes it. Returns how many bytes are done with; all
-    /// when gRPC has ended.
+    /// Moves bytes of gRPC to the peer, a buffer at most.
+    fn move_outgoing(&mut self, now: Instant, buffer: &mut [u8]) -> Result<(), PumpError> {
+        if self.link.wants_write() {
+            return Ok(()); // The peer has not taken the earlier ones.
+        }
+        let Some(grpc) = &mut self.grpc else {
+            return Ok(());
+        };
+        match grpc.read(buffer) {
+            Ok(count @ 1..) => self.link.send(&buffer[..count])?,
+            Err(error) if would_block(&error) => {}
+            Ok(_) | Err(_) => {
+                self.link.close();
+                self.link.flush()?;
+                self.leave_grpc(now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the bytes that pass the gate, as far as gRPC takes them. Returns how many bytes are
+    /// done with; all when gRPC has ended.
     fn forward(&mut self, bytes: &[u8], now: Instant) -> Result<usize, PumpError> {
-        let Some(grpc) = self.grpc.as_mut().filter(|_| self.until.is_none()) else {
+        let Some(grpc) = &mut self.grpc else {
             return Ok(bytes.len());
         };
+        if self.until.is_some() {
+            return Ok(bytes.len());
+        }
         let mut sent = 0;
         loop {
             let fresh = if self.admitted == 0 {
@@ -504,89 +604,93 @@ impl Connection {
                 None => fresh.len(),
             };
             if self.admitted == 0 {
-                break;
+                return Ok(sent);
             }
             match grpc.write(&bytes[sent..sent + self.admitted]) {
                 Ok(count @ 1..) => {
                     sent += count;
                     self.admitted -= count;
                 }
-                Err(error) if would_block(&error) => break,
-                // It has ended, and what it wrote before is still to be sent.
+                Err(error) if would_block(&error) => return Ok(sent),
+                // gRPC has ended. Its last bytes are still sent.
                 Ok(_) | Err(_) => {
-                    (self.gate, self.until) = (None, Some(now + FAREWELL_MAX));
+                    self.gate = None;
+                    self.until = Some(now + DRAIN_MAX);
                     return Ok(bytes.len());
                 }
             }
         }
-        Ok(sent)
     }
 
     /// Closes our end of gRPC's connection, which the kernel then does not watch any more.
     fn leave_grpc(&mut self, now: Instant) {
-        (self.grpc, self.gate, self.registered[1]) = (None, None, EventFlags::empty());
-        self.until.get_or_insert(now + FAREWELL_MAX);
+        self.grpc = None;
+        self.gate = None;
+        self.grpc_events = EventFlags::empty();
+        self.until.get_or_insert(now + DRAIN_MAX);
     }
 
-    /// The connection is over for gRPC. Returns whether something is left for the other side, an
-    /// alert of TLS.
-    fn break_off(&mut self, error: &PumpError, now: Instant) -> bool {
+    /// Ends the connection for gRPC. It continues while an alert of TLS is left for the peer.
+    fn break_off(&mut self, error: &PumpError, now: Instant) -> Step {
         log::debug!("Connection ended: '{error}'");
-        self.on_end
-            .take()
-            .into_iter()
-            .for_each(|on_end| on_end(error));
-        let goes_on = self.link.wants_write() && (self.open.is_some() || self.until.is_none());
-        (self.open, self.until) = (None, None);
+        if let Some(on_end) = self.on_end.take() {
+            on_end(error);
+        }
+        let was_served = self.open.is_some() || self.until.is_none();
+        let continues = self.link.wants_write() && was_served;
+        self.open = None;
+        self.until = None;
         self.leave_grpc(now);
-        goes_on
+        Step::continues_if(continues)
     }
 
-    /// Has the kernel watch for what can be moved next.
+    /// Lets the kernel report the events after which bytes can be moved.
     fn register(&mut self, epoll: &OwnedFd, key: u64, now: Instant) -> io::Result<()> {
-        self.due = self
-            .until
-            .or_else(|| self.gate.as_ref()?.check_again_at(now));
+        self.due = match (self.until, &self.gate) {
+            (Some(until), _) => Some(until),
+            (None, Some(gate)) => gate.check_again_at(now),
+            (None, None) => None,
+        };
         let is_sent = !self.link.wants_write();
-        let reads = self.until.is_some() || self.left.is_empty() && !self.has_ended;
-        watch(
-            epoll,
-            self.link.socket(),
-            key,
-            &mut self.registered[0],
-            (reads, !is_sent),
-        )?;
+        let of_link = Interest {
+            read: self.until.is_some() || self.left.is_empty() && !self.has_ended,
+            write: !is_sent,
+        };
+        let socket = self.link.socket();
+        watch(epoll, socket, key, &mut self.link_events, of_link)?;
         let Some(grpc) = &self.grpc else {
             return Ok(());
         };
-        watch(
-            epoll,
-            grpc.as_fd(),
-            key + 1,
-            &mut self.registered[1],
-            (is_sent, self.admitted > 0 && self.until.is_none()),
-        )
+        let of_grpc = Interest {
+            read: is_sent,
+            write: self.admitted > 0 && self.until.is_none(),
+        };
+        watch(epoll, grpc.as_fd(), key + 1, &mut self.grpc_events, of_grpc)
     }
 }
 
-/// An end of which nothing is wanted is left out: the kernel reports its hang-up whether wanted or
-/// not, and the loop would spin.
+/// Changes the events that the kernel reports of `end` from `registered` to `interest`. Without
+/// interest the end is left out: the kernel would report its hang-up anyway, and the loop spin.
 fn watch(
     epoll: &OwnedFd,
     end: BorrowedFd<'_>,
     key: u64,
     registered: &mut EventFlags,
-    (read, write): (bool, bool),
+    interest: Interest,
 ) -> io::Result<()> {
     let mut wanted = EventFlags::empty();
-    wanted.set(EventFlags::IN, read);
-    wanted.set(EventFlags::OUT, write);
+    wanted.set(EventFlags::IN, interest.read);
+    wanted.set(EventFlags::OUT, interest.write);
+    if *registered == wanted {
+        return Ok(());
+    }
     let data = EventData::new_u64(key);
-    match (registered.is_empty(), wanted.is_empty()) {
-        _ if *registered == wanted => {}
-        (true, _) => epoll::add(epoll, end, data, wanted)?,
-        (false, true) => epoll::delete(epoll, end)?,
-        (false, false) => epoll::modify(epoll, end, data, wanted)?,
+    if registered.is_empty() {
+        epoll::add(epoll, end, data, wanted)?;
+    } else if wanted.is_empty() {
+        epoll::delete(epoll, end)?;
+    } else {
+        epoll::modify(epoll, end, data, wanted)?;
     }
     *registered = wanted;
     Ok(())

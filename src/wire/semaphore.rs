@@ -1,6 +1,6 @@
 //! A semaphore: limits what many users have in flight together, in bytes or in messages. Each user
 //! acquires a permit and releases it by dropping it. Waiters are served in the order of arrival, so
-//! that smaller requests cannot overtake a large one for ever.
+//! that a large one is not overtaken by smaller ones without end.
 //!
 //! One semaphore bounds each hop of a message: bytes of large messages from the socket to the
 //! reader (frame_gate.rs), large messages that are decoded, messages of one stream in the inbox of

@@ -9,7 +9,7 @@ use super::grpc::{self, Keepalive, Service, wait_at_most};
 use super::listener::Listener;
 use super::outbox::OTHERS_BYTES;
 use super::peer::{Origin, PeerEvent, PeerId};
-use super::pump::{self, Gate, Pump, PumpError};
+use super::pump::{self, Opened, Pump, PumpError};
 use super::semaphore::Semaphore;
 use super::stream::{Client, Connection, Requests, Responses, Streams};
 use super::tls::{Link, ServerTls, TlsError, would_block};
@@ -26,17 +26,23 @@ use grpcio::{RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder};
 use rustix::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::collections::HashMap;
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Open streams of all clients together: hundreds of agents, and commanders. Each takes 45 KB.
 const STREAMS_MAX: usize = 1024;
-/// Those of one certificate, address without one, or user of a socket: nobody can take all of them.
+/// Open streams of one certificate, address without one, or user of a socket, so that none of them
+/// can take all.
 const STREAMS_OF_HOLDER: usize = STREAMS_MAX / 4;
+/// Calls that one connection may have open; each costs a thread.
+const CALLS_OF_CONNECTION: i32 = 16;
 /// Lowest number given to an accepted connection, above the descriptors of the program itself.
 const CONNECTION_FD_MIN: i32 = 64;
+/// Connections have lower numbers than this; higher ones would only cost kernel memory.
+const CONNECTION_FD_END: i32 = 4096;
+/// Pause after a connection could not be accepted: out of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Settings of the endpoint.
 #[derive(Debug, Clone)]
@@ -87,10 +93,10 @@ pub struct ServerEndpoint {
 struct Shared {
     streams: Streams,
     next_peer: AtomicU64,
-    /// Open connections by the number that gRPC calls them; an entry is replaced when its number is
-    /// used again, so there are never more than 4096.
+    /// Open connections by the number that gRPC names them with. An entry is replaced when its
+    /// number is used again, so there are at most [`CONNECTION_FD_END`].
     connections: Mutex<HashMap<i32, Connection>>,
-    /// How many streams each [holder](Origin::holder) has open.
+    /// Number of open streams of each [holder](Origin::holder).
     open: Mutex<HashMap<String, usize>>,
 }
 
@@ -126,10 +132,12 @@ impl StreamSlot {
 impl Drop for StreamSlot {
     fn drop(&mut self) {
         let mut open = self.shared.open.lock();
-        let left = open.get(&self.holder).map_or(0, |count| count - 1);
-        match left {
-            0 => _ = open.remove(&self.holder),
-            _ => _ = open.insert(std::mem::take(&mut self.holder), left),
+        let Some(count) = open.get_mut(&self.holder) else {
+            return;
+        };
+        *count -= 1;
+        if *count == 0 {
+            open.remove(&self.holder);
         }
     }
 }
@@ -161,7 +169,7 @@ impl ServerEndpoint {
         )
     }
 
-    /// The same with another bound for peers that have vanished, and for large messages.
+    /// [`Self::start`] with other bounds for peers that have vanished, and for large messages.
     fn start_with(
         options: &EndpointOptions,
         inbox: Sender<PeerEvent>,
@@ -173,7 +181,8 @@ impl ServerEndpoint {
             Security::Insecure => None,
             Security::MutualTls(pem) => Some(ServerTls::new(pem)?),
         };
-        let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
+        let mut listeners = Vec::new();
+        let mut addresses = Vec::new();
         for address in &options.addresses {
             let bind = |source| EndpointError::Bind {
                 address: address.clone(),
@@ -188,7 +197,7 @@ impl ServerEndpoint {
                 inbox,
                 arriving: Semaphore::new(arriving_bytes),
                 decoded: Semaphore::new(1),
-                answers: Semaphore::new(RESPONSES_BYTES),
+                responses: Semaphore::new(RESPONSES_BYTES),
                 others: Semaphore::new(OTHERS_BYTES),
                 message_max: options.message_max,
                 commander_names: options.commander_names.clone(),
@@ -198,9 +207,9 @@ impl ServerEndpoint {
             connections: Mutex::default(),
             open: Mutex::default(),
         });
-        let arguments =
-            // Calls that one connection may have open; each costs a thread.
-            grpc::channel(options.message_max, keepalive).max_concurrent_stream(16).build_args();
+        let arguments = grpc::channel(options.message_max, keepalive)
+            .max_concurrent_stream(CALLS_OF_CONNECTION)
+            .build_args();
         let server = grpcio::ServerBuilder::new(grpc::environment())
             .channel_args(arguments)
             .requests_slot_per_cq(16)
@@ -215,7 +224,7 @@ impl ServerEndpoint {
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(io::Error::from)?;
         let mut pump = Pump::new()?;
         if tls.is_some() {
-            pump.start_shakers()?;
+            pump.start_handshake_threads()?;
         }
         let waker = pump.wake.clone();
         let heartbeat = watched.add_woken_by("listen", move || waker.set());
@@ -233,7 +242,7 @@ impl ServerEndpoint {
             let mut entrance = entrance.lock();
             let ended = entrance.server.shutdown();
             entrance.server.cancel_all_calls();
-            // What was written last, and the ends of TLS.
+            // The last messages, and the ends of TLS.
             pump.run(Some(SystemClock.now() + STOP_DEADLINE / 8));
             let _ = wait_at_most(Box::pin(ended), STOP_DEADLINE);
         })?;
@@ -270,14 +279,12 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
             };
             let holder = connection.origin.holder();
             let _source = log_source(holder.as_str());
-            let place = match StreamSlot::take(&shared, &holder) {
-                Ok(place) => place,
+            let slot = match StreamSlot::take(&shared, &holder) {
+                Ok(slot) => slot,
                 Err(text) => {
                     log::warn!("Refusing a stream from '{holder}': {text}.");
-                    let failed = responses.fail(RpcStatus::with_message(
-                        RpcStatusCode::RESOURCE_EXHAUSTED,
-                        text,
-                    ));
+                    let code = RpcStatusCode::RESOURCE_EXHAUSTED;
+                    let failed = responses.fail(RpcStatus::with_message(code, text));
                     // When it fails the client is gone.
                     context.spawn(async move { _ = failed.await });
                     return;
@@ -291,12 +298,11 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
                 own: grpc::is_own(user_agent),
                 waits_for_headers: grpc::waits_for_headers(user_agent),
             };
-            let owned = shared.clone();
+            let shared = shared.clone();
             let body = move || {
-                owned
-                    .streams
-                    .serve(peer, service, &client, requests, responses);
-                drop(place);
+                let streams = &shared.streams;
+                streams.serve(peer, service, &client, requests, responses);
+                drop(slot);
             };
             if let Err(error) = threads::spawn(format!("rx:{}", peer.0), STACK_LARGE, body) {
                 // Both ends of the call were dropped with the closure, which cancels it.
@@ -306,23 +312,25 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
             }
         }
     };
-    let all = [Service::Agent, Service::Cli, Service::Command].into_iter();
-    let add = |builder: ServiceBuilder, service| {
-        builder.add_duplex_streaming_handler(&grpc::served(service), handler(service))
-    };
-    all.fold(ServiceBuilder::new(), add).build()
+    let mut builder = ServiceBuilder::new();
+    for service in [Service::Agent, Service::Cli, Service::Command] {
+        let method = grpc::served(service);
+        builder = builder.add_duplex_streaming_handler(&method, handler(service));
+    }
+    builder.build()
 }
 
-/// What the program at the other end calls itself.
+/// The value of the header `user-agent`; empty without one.
 fn user_agent<'c>(context: &'c RpcContext<'_>) -> &'c [u8] {
-    let mut headers = context.request_headers().iter();
-    headers
-        .find(|(key, _)| *key == "user-agent")
-        .map(|(_, value)| value)
-        .unwrap_or_default()
+    for (key, value) in context.request_headers().iter() {
+        if key == "user-agent" {
+            return value;
+        }
+    }
+    &[]
 }
 
-/// Where a stream comes from. gRPC names connections `fd:<number>`.
+/// The connection of a stream. gRPC names connections `fd:<number>`.
 fn connection(shared: &Shared, grpc_name: &str) -> Option<Connection> {
     let number = grpc_name.strip_prefix("fd:")?.parse().ok()?;
     shared.connections.lock().get(&number).cloned()
@@ -345,51 +353,54 @@ fn accept_until_stopped(
     tls: Option<&ServerTls>,
 ) -> io::Result<()> {
     pump.watch(stopped.as_fd(), STOPPED)?;
-    let watch_listeners = |pump: &Pump| {
-        (LISTENERS..)
-            .zip(listeners)
-            .try_for_each(|(key, listener)| pump.watch(listener.as_fd(), key))
-    };
-    watch_listeners(pump)?;
-    let mut resting: Option<Instant> = None;
+    watch_listeners(pump, listeners)?;
+    let mut paused_until: Option<Instant> = None;
     loop {
         heartbeat.turn();
-        let rest = resting.map(|until| SystemClock.until(until));
-        let ready = pump.wait(rest, || SystemClock.now())?;
-        if resting.is_some_and(|until| SystemClock.until(until).is_zero()) {
-            resting = None;
-            watch_listeners(pump)?;
+        let pause = paused_until.map(|until| SystemClock.until(until));
+        let ready = pump.wait(pause, || SystemClock.now())?;
+        if let Some(until) = paused_until
+            && SystemClock.until(until).is_zero()
+        {
+            paused_until = None;
+            watch_listeners(pump, listeners)?;
         }
         if ready.contains(&STOPPED) {
             pump.unwatch(stopped.as_fd());
-            listeners
-                .iter()
-                .for_each(|listener| pump.unwatch(listener.as_fd()));
+            unwatch_listeners(pump, listeners);
             return Ok(());
         }
-        for (_, listener) in (LISTENERS..)
-            .zip(listeners)
-            .filter(|(key, _)| ready.contains(key))
-        {
-            let Err(error) = accept_from(listener, pump, shared, entrance, tls) else {
+        for (key, listener) in (LISTENERS..).zip(listeners) {
+            if !ready.contains(&key) {
                 continue;
-            };
-            // Out of descriptors or memory: the connection stays in the backlog, so pause instead
-            // of spinning.
-            log::warn!("Cannot accept a connection: '{error}'. Trying again.");
-            listeners
-                .iter()
-                .for_each(|listener| pump.unwatch(listener.as_fd()));
-            // Pause after a connection could not be accepted: out of descriptors or memory.
-            resting = Some(SystemClock.now() + Duration::from_millis(200));
+            }
+            if let Err(error) = accept_from(listener, pump, shared, entrance, tls) {
+                log::warn!("Cannot accept a connection: '{error}'. Trying again.");
+                // The connection stays in the backlog, so the loop would spin.
+                unwatch_listeners(pump, listeners);
+                paused_until = Some(SystemClock.now() + ACCEPT_PAUSE);
+            }
         }
     }
 }
 
-/// Takes one connection of a listener that has some.
+fn watch_listeners(pump: &Pump, listeners: &[Listener]) -> io::Result<()> {
+    for (key, listener) in (LISTENERS..).zip(listeners) {
+        pump.watch(listener.as_fd(), key)?;
+    }
+    Ok(())
+}
+
+fn unwatch_listeners(pump: &Pump, listeners: &[Listener]) {
+    for listener in listeners {
+        pump.unwatch(listener.as_fd());
+    }
+}
+
+/// Accepts one connection of a listener that has some.
 ///
 /// # Errors
-/// It cannot be taken now.
+/// It cannot be accepted now.
 fn accept_from(
     listener: &Listener,
     pump: &mut Pump,
@@ -405,41 +416,41 @@ fn accept_from(
         (Origin::Plain(_), Some(tls)) => tls.begin(socket),
         _ => Ok(Link::new(socket, None)),
     };
-    let (shared, entrance, from) = (shared.clone(), entrance.clone(), origin.clone());
-    let closing = move |reason: &str| {
-        let _source = log_source(from.holder());
-        log::warn!("Closing the connection from '{from}': {reason}.");
-    };
-    match link {
-        Ok(link) => {
-            let open = move |link: &Link| {
-                let origin = match (origin, link.certificate().map_err(io::Error::other)?) {
-                    (Origin::Plain(address), Some(certificate)) => {
-                        Origin::Tls(address, certificate)
-                    }
-                    (origin, _) => origin,
-                };
-                connect_grpc(origin, &shared, &entrance)
-            };
-            let on_end = Box::new(move |error: &PumpError| {
-                if let PumpError::Refused(reason) = error {
-                    closing(reason);
-                }
-            });
-            pump.add(link, Box::new(open), false, on_end, SystemClock.now());
+    let link = match link {
+        Ok(link) => link,
+        Err(error) => {
+            warn_closing(&origin, &error.to_string());
+            return Ok(());
         }
-        Err(error) => closing(&error.to_string()),
-    }
+    };
+    let from = origin.clone();
+    let on_end = Box::new(move |error: &PumpError| {
+        if let PumpError::Refused(reason) = error {
+            warn_closing(&from, reason);
+        }
+    });
+    let shared = shared.clone();
+    let entrance = entrance.clone();
+    let open = Box::new(move |link: &Link| {
+        let certificate = link.certificate().map_err(io::Error::other)?;
+        let origin = match (origin, certificate) {
+            (Origin::Plain(address), Some(certificate)) => Origin::Tls(address, certificate),
+            (origin, _) => origin,
+        };
+        connect_grpc(origin, &shared, &entrance)
+    });
+    pump.add(link, open, false, on_end, SystemClock.now());
     Ok(())
 }
 
-/// A new connection of gRPC: our end of it, and what the bytes of the client have to pass. gRPC
-/// gets a number that was not used for long, because it identifies connections by it.
-fn connect_grpc(
-    origin: Origin,
-    shared: &Shared,
-    entrance: &Mutex<Entrance>,
-) -> io::Result<(UnixStream, Option<Box<dyn Gate>>)> {
+fn warn_closing(from: &Origin, reason: &str) {
+    let _source = log_source(from.holder());
+    log::warn!("Closing the connection from '{from}': {reason}.");
+}
+
+/// Makes a connection of gRPC. It gets a number that was not used for long, because gRPC identifies
+/// connections by it.
+fn connect_grpc(origin: Origin, shared: &Shared, entrance: &Mutex<Entrance>) -> io::Result<Opened> {
     let (plain, endpoint) = pump::pair()?;
     let in_flight =
         InFlightMessages::new(shared.streams.arriving.clone(), shared.streams.message_max);
@@ -451,20 +462,22 @@ fn connect_grpc(
         Err(_) => rustix::io::fcntl_dupfd_cloexec(&endpoint, 3)?,
     };
     let number = fd.into_raw_fd();
-    entrance.next_number =
-        // Connections are numbered below this; a higher number would only cost kernel memory.
-        if number + 1 >= 4096 { CONNECTION_FD_MIN } else { (number + 1).max(CONNECTION_FD_MIN) };
-    shared
-        .connections
-        .lock()
-        .insert(number, Connection { origin, in_flight });
+    entrance.next_number = (number + 1).max(CONNECTION_FD_MIN);
+    if entrance.next_number >= CONNECTION_FD_END {
+        entrance.next_number = CONNECTION_FD_MIN;
+    }
+    let connection = Connection { origin, in_flight };
+    shared.connections.lock().insert(number, connection);
     #[allow(unsafe_code)]
     // SAFETY: `number` is a connected stream socket that nothing else uses: a fresh duplicate whose
     // original is dropped here without being read or written. gRPC owns it from here on.
     unsafe {
         entrance.server.add_channel_from_fd(number);
     }
-    Ok((plain, Some(Box::new(gate))))
+    Ok(Opened {
+        grpc: plain,
+        gate: Some(Box::new(gate)),
+    })
 }
 
 #[cfg(test)]

@@ -26,9 +26,9 @@ use grpcio::{DuplexSink, RequestStream, RpcStatus, RpcStatusCode, WriteFlags};
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// What a client sends.
+/// Messages of a client.
 pub(crate) type Requests = RequestStream<Received>;
-/// What a client gets.
+/// Messages for a client.
 pub(crate) type Responses = DuplexSink<Outgoing>;
 
 /// What all streams share.
@@ -41,13 +41,13 @@ pub(crate) struct Streams {
     /// Large messages that are decoded, until the server has handled them or keeps them as pending
     /// requests: one, since a message may take many times its bytes.
     pub(crate) decoded: Arc<Semaphore>,
-    /// Bytes of responses that wait for all peers.
-    pub(crate) answers: Arc<Semaphore>,
-    /// Bytes of all other messages that wait for them.
+    /// Bytes of responses to all peers.
+    pub(crate) responses: Arc<Semaphore>,
+    /// Bytes of all other messages for all peers.
     pub(crate) others: Arc<Semaphore>,
     /// Largest message, in bytes.
     pub(crate) message_max: usize,
-    /// Only certificates with one of these DNS names may command; empty: all of the authority.
+    /// DNS names of the certificates that may command; empty: all certificates of the authority.
     pub(crate) commander_names: Vec<String>,
     /// Sends to all peers.
     pub(crate) writer: Writer,
@@ -56,18 +56,17 @@ pub(crate) struct Streams {
 /// An open connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Connection {
-    /// Where it comes from.
     pub(crate) origin: Origin,
-    /// Its messages on their way.
+    /// Its messages that were received and not handled.
     pub(crate) in_flight: Arc<InFlightMessages>,
 }
 
-/// The other end of one stream.
+/// The client of one stream.
 pub(crate) struct Client {
     pub(crate) connection: Connection,
-    /// Largest message it takes, in bytes.
+    /// Largest message that it accepts, in bytes.
     pub(crate) message_max: usize,
-    /// Whether it is a program of ours.
+    /// Whether it is a program of this project.
     pub(crate) own: bool,
     /// Whether it sends nothing after its hello until the response headers have come.
     pub(crate) waits_for_headers: bool,
@@ -83,22 +82,15 @@ impl Streams {
         mut requests: Requests,
         mut responses: Responses,
     ) {
+        // First: the hello, or the end of the stream.
         let Connection { origin, in_flight } = &client.connection;
-        let (from, source) = (origin.to_string(), origin.holder());
+        let from = origin.to_string();
+        let source = origin.holder();
         let _source = log_source(source.as_str());
         let hello = match self.receive_hello(service, client, &mut requests) {
             Ok(hello) => hello,
             Err(status) => {
-                match status.message() {
-                    NO_HELLO => {
-                        log::warn!(
-                            "No hello came from '{from}': the connection ended, or its first message is empty."
-                        );
-                    }
-                    text => {
-                        log::warn!("Refusing the connection from '{from}': '{}'", excerpt(text))
-                    }
-                }
+                warn_refused(&from, status.message());
                 let _ = wait_at_most(responses.fail(status), PEER_STUCK);
                 return;
             }
@@ -107,43 +99,40 @@ impl Streams {
             PeerHello::Agent(hello) => hello.agent.clone(),
             PeerHello::Cli | PeerHello::Commander => peer.0.to_string(),
         };
-        // The name is for people who look at the process; without it nothing is lost.
-        let _ = std::ffi::CString::new(format!("rx:{name}"))
-            .map(|name| rustix::thread::set_name(&name));
+        name_thread(&name);
         log::debug!("Stream {} from '{from}' is '{name}'.", peer.0);
+        // Then: the writing end goes to `tx`, and the server learns of the peer.
         if client.waits_for_headers && service != Service::Agent {
             // gRPC sends the headers with the first message; agents get one at once, the others
-            // only when they ask.
-            let _ =
-                Pin::new(&mut responses).start_send((Outgoing::no_states(), WriteFlags::default()));
+            // only after a request.
+            let first = (Outgoing::no_states(), WriteFlags::default());
+            let _ = Pin::new(&mut responses).start_send(first);
         }
         let waker = self.writer.waker(peer);
         let (outbox, reader) =
-            outbox_waking(waker.clone(), self.answers.clone(), self.others.clone());
+            outbox_waking(waker.clone(), self.responses.clone(), self.others.clone());
         let outbox = outbox.limited_to(client.message_max, &name);
         let stream = PeerStream::new(name, Box::new(responses), reader, service == Service::Agent);
         self.writer.add(peer, stream, waker);
         in_flight.hello_accepted();
-        if self
-            .inbox
-            .send(PeerEvent::Opened {
-                peer,
-                hello,
-                source,
-                outbox,
-            })
-            .is_err()
-        {
+        let opened = PeerEvent::Opened {
+            peer,
+            hello,
+            source,
+            outbox,
+        };
+        if self.inbox.send(opened).is_err() {
             return; // The server is ending.
         }
+        // Finally: its messages.
         let longest = if service == Service::Agent {
             AGENT_REQUEST_MAX.min(self.message_max)
         } else {
             self.message_max
         };
-        let goes_on = self.pass_on(peer, client, longest, requests);
+        let is_served = self.pass_on(peer, client, longest, requests);
         in_flight.stream_ended();
-        if goes_on {
+        if is_served {
             let _ = self.inbox.send(PeerEvent::Closed { peer });
         }
     }
@@ -159,22 +148,17 @@ impl Streams {
             Some(Some(Ok(received))) => received,
             Some(_) => return Err(refusal(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO)),
             None => {
-                return Err(refusal(
-                    RpcStatusCode::DEADLINE_EXCEEDED,
-                    "No hello received.",
-                ));
+                let text = "No hello received.";
+                return Err(refusal(RpcStatusCode::DEADLINE_EXCEEDED, text));
             }
         };
         let Connection { origin, in_flight } = &client.connection;
         let arriving = in_flight.arrived(received.len());
+        let from = origin.to_string();
         let mut decoded = Permit::default();
-        let message = self.read(
-            received,
-            FIRST_MESSAGE_MAX,
-            &mut decoded,
-            &origin.to_string(),
-        );
-        drop((arriving, decoded));
+        let message = self.read(received, FIRST_MESSAGE_MAX, &mut decoded, &from);
+        drop(arriving);
+        drop(decoded);
         let certificate = match origin {
             Origin::Tls(_, certificate) if service == Service::Agent => Some(certificate),
             _ => None,
@@ -185,7 +169,7 @@ impl Streams {
     }
 
     /// Passes messages of at most `longest` bytes on to the server until the stream ends. Returns
-    /// whether the server goes on.
+    /// whether the server still runs.
     fn pass_on(
         &self,
         peer: PeerId,
@@ -198,14 +182,14 @@ impl Streams {
         loop {
             // First a slot: without one the next message stays with gRPC, which stops reading.
             let slot = slots.acquire(1);
-            // A stream that failed answers with errors for ever, so the first one ends it.
+            // A stream that failed returns errors without end, so the first one ends it.
             let Some(Ok(received)) = block_on(requests.next()) else {
                 return true;
             };
             let arriving = client.connection.in_flight.arrived(received.len());
             let mut decoded = Permit::default();
             let message = match self.read(received, longest, &mut decoded, &from) {
-                // From programs of other implementations a list without states means nothing.
+                // Only our agents send an empty list of states to say that their states are complete.
                 Some(ToServer::StatesComplete) if !client.own => {
                     ToServer::WorkloadStates(Vec::new())
                 }
@@ -217,25 +201,22 @@ impl Streams {
                 _decoded: decoded,
                 slot,
             };
-            if self
-                .inbox
-                .send(PeerEvent::Message {
-                    peer,
-                    message,
-                    permits,
-                })
-                .is_err()
-            {
+            let event = PeerEvent::Message {
+                peer,
+                message,
+                permits,
+            };
+            if self.inbox.send(event).is_err() {
                 return false;
             }
         }
     }
 
-    /// Decodes a message of a peer at `from`. One that takes much memory acquires `decoded` before.
-    /// A request that was not decoded is refused as one that cannot be understood, so that its
-    /// sender gets a response; anything else becomes [`ToServer::Empty`].
+    /// Decodes a message of a peer at `from`; `None` when it cannot be decoded. A message that takes
+    /// much memory acquires `decoded` first.
     ///
-    /// `None`: it cannot be decoded.
+    /// A message that exceeds a bound is not decoded: a request is refused, so that its sender gets
+    /// a response, anything else becomes [`ToServer::Empty`].
     fn read(
         &self,
         received: Received,
@@ -243,31 +224,55 @@ impl Streams {
         decoded: &mut Permit,
         from: &str,
     ) -> Option<ToServer> {
-        let not_decoded =
-            |reason: &str| log::warn!("Not decoding a message from '{from}': {reason}.");
         let bytes = match received.unpack(longest) {
             Ok(bytes) => bytes,
             Err((id, reason)) => {
-                not_decoded(&reason);
-                return Some(id.map_or(ToServer::Empty, |id| refused_request(id, reason)));
+                warn_not_decoded(from, &reason);
+                return match id {
+                    Some(id) => Some(refused_request(id, reason)),
+                    None => Some(ToServer::Empty),
+                };
             }
         };
-        let decode = |mut left: Left| {
-            let message = read_to_server(&bytes, &mut left);
-            (message.ok(), left)
-        };
+        // A small message may still take much memory, as the number of its parts shows.
         if bytes.len() < INBOX_SMALL_MESSAGE {
-            let (message, left) = decode(Left::at_most(INBOX_SMALL_MESSAGE, &bytes));
+            let mut left = Left::at_most(INBOX_SMALL_MESSAGE, &bytes);
+            let message = read_to_server(&bytes, &mut left).ok();
             if left.refused().is_none() {
                 return message;
             }
         }
         *decoded = self.decoded.acquire(1);
-        let (message, left) = decode(Left::of(&bytes));
-        let Some(reason) = left.refused() else {
-            return message;
-        };
-        not_decoded(reason);
-        message.or(Some(ToServer::Empty))
+        let mut left = Left::of(&bytes);
+        let message = read_to_server(&bytes, &mut left).ok();
+        match left.refused() {
+            None => message,
+            Some(reason) => {
+                warn_not_decoded(from, reason);
+                message.or(Some(ToServer::Empty))
+            }
+        }
+    }
+}
+
+fn warn_refused(from: &str, why: &str) {
+    if why == NO_HELLO {
+        log::warn!(
+            "No hello came from '{from}': the connection ended, or its first message is empty."
+        );
+    } else {
+        let why = excerpt(why);
+        log::warn!("Refusing the connection from '{from}': '{why}'");
+    }
+}
+
+fn warn_not_decoded(from: &str, reason: &str) {
+    log::warn!("Not decoding a message from '{from}': {reason}.");
+}
+
+/// Names this thread after its peer, for people who look at the process.
+fn name_thread(peer: &str) {
+    if let Ok(name) = std::ffi::CString::new(format!("rx:{peer}")) {
+        let _ = rustix::thread::set_name(&name);
     }
 }

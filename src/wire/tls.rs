@@ -293,7 +293,7 @@ impl Link {
     }
 
     /// Whether its handshake is under way.
-    pub(crate) fn is_shaking(&self) -> bool {
+    pub(crate) fn is_handshaking(&self) -> bool {
         self.session
             .as_ref()
             .is_some_and(|session| session.is_handshaking())
@@ -301,9 +301,9 @@ impl Link {
 
     /// Shakes hands as far as that goes without waiting. After an error the alert for the other
     /// side is left to be written.
-    pub(crate) fn shake(&mut self) -> Result<(), String> {
+    pub(crate) fn handshake(&mut self) -> Result<(), String> {
         self.flush()?;
-        while self.is_shaking() {
+        while self.is_handshaking() {
             match self.receive()? {
                 Some(0) => return Err(self.why_closed().to_owned()),
                 Some(_) => self.flush()?,
@@ -313,7 +313,7 @@ impl Link {
         Ok(())
     }
 
-    /// What is not TLS may be answered with an end alone.
+    /// A peer without TLS may answer by closing alone.
     fn why_closed(&self) -> &'static str {
         match self.session.as_deref() {
             Some(Connection::Client(_)) => {
@@ -325,7 +325,7 @@ impl Link {
 
     /// Why it is given up when nothing came.
     pub(crate) fn why_late(&self) -> String {
-        if self.is_shaking() {
+        if self.is_handshaking() {
             "no TLS handshake within the time limit".to_owned()
         } else {
             format!("it sent nothing within {HELLO_MAX:?}")
@@ -371,7 +371,7 @@ impl Link {
             None if is_ready => now_or_later(self.socket.read(buffer)),
             None => Ok(None),
             Some(session) => match session.reader().read(buffer) {
-                // The socket ended without a farewell; what came before was complete all the same.
+                // The socket ended without an alert. Earlier bytes are complete anyway.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Some(0)),
                 read => now_or_later(read),
             },
@@ -398,7 +398,7 @@ impl Link {
         self.flush()
     }
 
-    /// Writes what is left, as far as the socket takes it.
+    /// Writes the rest, as far as the socket takes it.
     pub(crate) fn flush(&mut self) -> Result<(), String> {
         while self.wants_write() {
             let written = match &mut self.session {

@@ -1,9 +1,9 @@
-//! Sends what waits for all peers. One thread serves all of them because each state change goes to
+//! Sends the messages of all outboxes. One thread serves all peers because each state change goes to
 //! every agent: a thread for each peer would be woken twice for every message, once to send it and
 //! once when it was sent.
 //!
 //! Thread: `tx`; it waits for no peer, gRPC reports which of them can take more.
-//! Owns: the writing end of every stream. Takes: what the outboxes hold. A stream ends when its
+//! Owns: the writing end of every stream. Takes: messages of the outboxes. A stream ends when its
 //! outbox is dropped (status OK), when it fails, or when its peer takes nothing for [`PEER_STUCK`].
 
 use super::outbox::{OutboxReader, Outgoing};
@@ -29,30 +29,44 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-/// Where messages of one stream go; the end of it drops the call.
+/// Messages sent to one peer in a row while other peers wait.
+const MESSAGES_IN_A_ROW: u32 = 16;
+/// Bytes that a stream leaves free when it ends, about: its queue and the buffers of gRPC.
+const STREAM_BYTES: usize = BURST_TRIM_FROM / 16;
+
+/// The sink for messages of one stream. Dropping it drops the call.
 pub(crate) type Line = Box<dyn Sink<(Outgoing, WriteFlags), Error = grpcio::Error> + Unpin + Send>;
 
-/// Gives streams to the writing thread, which ends after this was dropped and the last stream has
-/// ended.
+/// Gives streams to the writing thread. The thread ends after this was dropped and the last stream
+/// has ended.
 pub(crate) struct Writer(Arc<Due>);
 
-/// Streams for which there is something to do.
+/// Streams that the thread has to look at.
 struct Due {
     state: Mutex<DueState>,
     changed: Sender<()>,
 }
 
+#[derive(Default)]
 struct DueState {
-    added: Vec<(PeerId, PeerStream, Waker)>,
-    peers: Vec<Arc<Woken>>,
-    no_more: bool,
+    added: Vec<Added>,
+    woken: Vec<Arc<Woken>>,
+    /// No stream will be added.
+    is_closed: bool,
 }
 
-/// Marks that a stream can go on.
+/// A stream that is given to the thread.
+struct Added {
+    peer: PeerId,
+    stream: PeerStream,
+    waker: Waker,
+}
+
+/// The waker of one stream.
 struct Woken {
     peer: PeerId,
-    /// Whether it is marked already.
-    marked: AtomicBool,
+    /// Whether it is in [`DueState::woken`] already.
+    is_marked: AtomicBool,
     due: Arc<Due>,
 }
 
@@ -62,8 +76,8 @@ impl Wake for Woken {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.marked.swap(true, Ordering::AcqRel) {
-            self.due.change(|state| state.peers.push(self.clone()));
+        if !self.is_marked.swap(true, Ordering::AcqRel) {
+            self.due.change(|state| state.woken.push(self.clone()));
         }
     }
 }
@@ -82,13 +96,8 @@ impl Writer {
     /// When the system gives no thread.
     pub(crate) fn start(watched: &mut WatchedThreads) -> io::Result<Self> {
         let (changed, changes) = bounded(1);
-        let state = DueState {
-            added: Vec::new(),
-            peers: Vec::new(),
-            no_more: false,
-        };
         let due = Arc::new(Due {
-            state: Mutex::new(state),
+            state: Mutex::default(),
             changed: changed.clone(),
         });
         let heartbeat = watched.add_woken_by("tx", move || _ = changed.try_send(()));
@@ -103,21 +112,25 @@ impl Writer {
     pub(crate) fn waker(&self, peer: PeerId) -> Waker {
         Waker::from(Arc::new(Woken {
             peer,
-            marked: AtomicBool::new(false),
+            is_marked: AtomicBool::new(false),
             due: self.0.clone(),
         }))
     }
 
-    /// Gives a stream to the thread; `waker` is the one that was made for it.
+    /// Gives a stream to the thread. `waker` is that of [`Self::waker`] for this peer.
     pub(crate) fn add(&self, peer: PeerId, stream: PeerStream, waker: Waker) {
-        self.0
-            .change(|state| state.added.push((peer, stream, waker)));
+        let added = Added {
+            peer,
+            stream,
+            waker,
+        };
+        self.0.change(|state| state.added.push(added));
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.0.change(|state| state.no_more = true);
+        self.0.change(|state| state.is_closed = true);
     }
 }
 
@@ -135,7 +148,7 @@ struct Streams {
 struct Slot {
     stream: PeerStream,
     waker: Waker,
-    /// When to continue although nobody wakes it.
+    /// When to continue without being woken.
     alarm: Option<Instant>,
 }
 
@@ -143,57 +156,73 @@ impl Streams {
     fn serve(mut self, due: &Due, changes: &Receiver<()>, heartbeat: &Heartbeat) {
         loop {
             heartbeat.turn();
-            let alarm = self.streams.values().filter_map(|slot| slot.alarm).min();
-            let at = alarm.into_iter().chain(self.trim_at).min();
-            let _ = at.map_or_else(|| changes.recv().ok(), |at| changes.recv_deadline(at).ok());
+            self.wait(changes);
             let mut state = due.state.lock();
-            let (added, woken) = (
-                std::mem::take(&mut state.added),
-                std::mem::take(&mut state.peers),
-            );
-            if state.no_more && self.streams.is_empty() && added.is_empty() {
+            let added = std::mem::take(&mut state.added);
+            let woken = std::mem::take(&mut state.woken);
+            if state.is_closed && self.streams.is_empty() && added.is_empty() {
                 return;
             }
             drop(state);
-            for (peer, stream, waker) in added {
-                self.streams.insert(
-                    peer,
-                    Slot {
-                        stream,
-                        waker,
-                        alarm: None,
-                    },
-                );
-                self.advance(peer);
+            for added in added {
+                self.add(added);
             }
             for woken in woken {
-                // Before it goes on, so that what comes meanwhile marks it again.
-                woken.marked.store(false, Ordering::Release);
+                // Unmarked first, so that a message that comes meanwhile marks it again.
+                woken.is_marked.store(false, Ordering::Release);
                 self.advance(woken.peer);
             }
             let now = SystemClock.now();
-            if alarm.is_some_and(|at| at <= now) {
-                let is_due = |(_, slot): &(&PeerId, &Slot)| slot.alarm.is_some_and(|at| at <= now);
-                let due: Vec<PeerId> = self
-                    .streams
-                    .iter()
-                    .filter(is_due)
-                    .map(|(peer, _)| *peer)
-                    .collect();
-                due.into_iter().for_each(|peer| self.advance(peer));
-            }
+            self.advance_due(now);
             self.give_back(now);
         }
     }
 
-    /// A burst of many small messages leaves free memory behind like a large one does. Giving it
-    /// back takes milliseconds, so it waits until most bursts are over, but not for a pause: where
-    /// somebody always sends there is none.
+    /// Waits for a change, an alarm of a stream, or the time to give memory back.
+    fn wait(&self, changes: &Receiver<()>) {
+        let alarms = self.streams.values().filter_map(|slot| slot.alarm);
+        let _ = match alarms.chain(self.trim_at).min() {
+            Some(at) => changes.recv_deadline(at).ok(),
+            None => changes.recv().ok(),
+        };
+    }
+
+    fn add(&mut self, added: Added) {
+        let slot = Slot {
+            stream: added.stream,
+            waker: added.waker,
+            alarm: None,
+        };
+        self.streams.insert(added.peer, slot);
+        self.advance(added.peer);
+    }
+
+    /// Advances the streams whose alarms are due.
+    fn advance_due(&mut self, now: Instant) {
+        let mut due = Vec::new();
+        for (peer, slot) in &self.streams {
+            if slot.alarm.is_some_and(|at| at <= now) {
+                due.push(*peer);
+            }
+        }
+        for peer in due {
+            self.advance(peer);
+        }
+    }
+
+    /// Gives free memory back after a burst of many small messages, as it is done after a large one.
+    /// That takes milliseconds, so it waits until most bursts are over. It does not wait for a
+    /// pause: there is none where some peer always receives.
     fn give_back(&mut self, now: Instant) {
-        if self.trim_at.is_none() && self.sent >= BURST_TRIM_FROM {
-            self.trim_at = Some(now + BURST_TRIM_AFTER);
-        } else if self.trim_at.is_some_and(|at| at <= now) {
-            (self.sent, self.trim_at) = (0, None);
+        let Some(at) = self.trim_at else {
+            if self.sent >= BURST_TRIM_FROM {
+                self.trim_at = Some(now + BURST_TRIM_AFTER);
+            }
+            return;
+        };
+        if at <= now {
+            self.sent = 0;
+            self.trim_at = None;
             give_back_after(BURST_TRIM_FROM);
         }
     }
@@ -202,18 +231,16 @@ impl Streams {
         let Some(slot) = self.streams.get_mut(&peer) else {
             return;
         };
-        let next = slot
-            .stream
-            .advance(&mut Context::from_waker(&slot.waker), SystemClock.now());
-        self.sent = self
-            .sent
-            .saturating_add(std::mem::take(&mut slot.stream.sent));
+        let mut context = Context::from_waker(&slot.waker);
+        let next = slot.stream.advance(&mut context, SystemClock.now());
+        let sent = std::mem::take(&mut slot.stream.sent);
+        self.sent = self.sent.saturating_add(sent);
         match next {
             Next::Woken => slot.alarm = None,
             Next::At(at) => slot.alarm = Some(at),
             Next::Ended => {
                 self.streams.remove(&peer);
-                self.sent = self.sent.saturating_add(BURST_TRIM_FROM / 16); // What waited for it.
+                self.sent = self.sent.saturating_add(STREAM_BYTES);
             }
         }
     }
@@ -221,7 +248,7 @@ impl Streams {
 
 // ------------------------------------------------------------------ one stream
 
-/// When a stream goes on.
+/// When a stream must be advanced again.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
     /// When it is woken.
@@ -237,21 +264,22 @@ pub(crate) struct PeerStream {
     name: String,
     line: Line,
     reader: OutboxReader,
-    /// Whether states for it wait a little after some were sent.
+    /// Whether states wait for [`STATES_REST`] after some were sent.
     bundles_states: bool,
-    rest_until: Option<Instant>,
-    /// Bytes of the message that is being sent, until it was.
+    /// Until when states wait.
+    states_rest_until: Option<Instant>,
+    /// Bytes of the large message that is being sent.
     sending: Option<usize>,
-    /// Bytes of the messages that were sent since [`Streams::advance`] took the count.
+    /// Bytes that were sent since [`Streams::advance`] took the number.
     sent: usize,
-    /// Since when the peer takes nothing although it should.
+    /// Since when the peer takes nothing although something is to send.
     blocked_since: Option<Instant>,
-    closing: bool,
+    is_closing: bool,
 }
 
 impl PeerStream {
-    /// A stream to `name`; with `bundles_states` states that follow each other closely are sent
-    /// together.
+    /// A stream to `name`. With `bundles_states`, states that follow each other closely are sent in
+    /// one message.
     pub(crate) fn new(
         name: String,
         line: Line,
@@ -263,34 +291,34 @@ impl PeerStream {
             line,
             reader,
             bundles_states,
-            rest_until: None,
+            states_rest_until: None,
             sending: None,
             sent: 0,
             blocked_since: None,
-            closing: false,
+            is_closing: false,
         }
     }
 
-    /// Sends what can be sent.
+    /// Sends messages until the peer takes no more, none is left, or it is another peer's turn.
     fn advance(&mut self, context: &mut Context<'_>, now: Instant) -> Next {
-        // Messages sent to one peer in a row while others wait.
-        for _ in 0..16 {
-            if self.closing {
+        for _ in 0..MESSAGES_IN_A_ROW {
+            if self.is_closing {
                 return match Pin::new(&mut *self.line).poll_close(context) {
                     Poll::Ready(_) => Next::Ended,
                     Poll::Pending => self.blocked(now),
                 };
             }
-            if self.has_nothing_to_do() {
+            if self.is_idle() {
                 return Next::Woken;
             }
             match Pin::new(&mut *self.line).poll_ready(context) {
                 Poll::Pending => return self.blocked(now),
-                // The reader of this stream notices and reports it.
+                // The reader of this stream notices the end and reports it.
                 Poll::Ready(Err(_)) => return Next::Ended,
                 Poll::Ready(Ok(())) => self.was_sent(),
             }
-            if let Some(at) = self.rest_until.filter(|at| now < *at)
+            if let Some(at) = self.states_rest_until
+                && now < at
                 && self.reader.has_only_states()
             {
                 return Next::At(at);
@@ -303,12 +331,12 @@ impl PeerStream {
         Next::Woken
     }
 
-    /// Whether nothing waits for it, and nothing is being sent whose end matters.
-    fn has_nothing_to_do(&self) -> bool {
+    /// Whether no message waits, and no large one is being sent.
+    fn is_idle(&self) -> bool {
         self.sending.is_none() && !self.reader.ended() && self.reader.is_empty()
     }
 
-    /// The peer took everything that was sent.
+    /// The peer has taken all messages that were sent.
     fn was_sent(&mut self) {
         self.blocked_since = None;
         if let Some(bytes) = self.sending.take() {
@@ -317,57 +345,58 @@ impl PeerStream {
         }
     }
 
-    /// Sends one message, or begins to close. Returns whether the stream lives.
+    /// Sends one message, or begins to close. Returns whether the stream is still open.
     fn send_next(&mut self, now: Instant) -> bool {
-        let states = self.reader.has_only_states();
-        let ended = self.reader.ended(); // Read first, so that the last message is not missed.
+        let has_only_states = self.reader.has_only_states();
+        let has_ended = self.reader.ended(); // Read first, so that the last message is not missed.
         let Some(message) = self.reader.next_to_send() else {
-            self.closing = ended;
+            self.is_closing = has_ended;
             return true;
         };
-        // What did not fit into the message follows at once.
-        self.rest_until = Some(now + STATES_REST)
-            .filter(|_| states && self.bundles_states && self.reader.is_empty());
+        // States that did not fit into the message follow at once.
+        let may_rest = has_only_states && self.bundles_states && self.reader.is_empty();
+        self.states_rest_until = may_rest.then(|| now + STATES_REST);
         let bytes = message.size();
         self.sent = self.sent.saturating_add(bytes);
-        // A small one goes out at once, and waking up just to see that would cost as much as
-        // sending it.
-        self.sending = Some(bytes).filter(|bytes| *bytes > PEER_SMALL_MESSAGE);
+        let is_large = bytes > PEER_SMALL_MESSAGE;
         let sent = Pin::new(&mut *self.line).start_send((message, WriteFlags::default()));
-        if self.sending.is_none() {
+        if is_large {
+            self.sending = Some(bytes);
+        } else {
+            // gRPC takes it at once; waking up to see that would cost as much as sending it.
+            self.sending = None;
             self.reader.sent();
         }
         sent.is_ok()
     }
 
-    /// The peer takes nothing at the moment. While others wait for the room of its responses, it
-    /// has less time.
+    /// The peer takes nothing at the moment. It gets less time while its messages hold capacity
+    /// that other peers wait for.
     fn blocked(&mut self, now: Instant) -> Next {
         let since = *self.blocked_since.get_or_insert(now);
-        let transfer =
-            Duration::from_secs(self.sending.map_or(0, |bytes| bytes as u64 / PEER_SLOWEST));
+        let bytes = self.sending.unwrap_or(0) as u64;
+        let transfer = Duration::from_secs(bytes / PEER_SLOWEST);
         let until = since + patience(PEER_STUCK) + transfer;
         let crowded_at = since + PEER_STUCK_CROWDED;
-        if now < until && (now < crowded_at || !self.reader.takes_contended_capacity()) {
+        let is_late = now >= until;
+        let is_crowded = now >= crowded_at && self.reader.holds_contended_capacity();
+        if !is_late && !is_crowded {
+            if !self.reader.holds_capacity() {
+                return Next::At(until);
+            }
             let look_at = if now < crowded_at {
                 crowded_at
             } else {
                 now + PEER_STUCK_CROWDED
             };
-            return Next::At(if self.reader.takes_capacity() {
-                look_at.min(until)
-            } else {
-                until
-            });
+            return Next::At(look_at.min(until));
         }
-        if !self.closing {
-            let (took, crowd) = (
-                now.saturating_duration_since(since),
-                if now < until { ", and others wait" } else { "" },
-            );
+        if !self.is_closing {
+            let name = &self.name;
+            let time = now.saturating_duration_since(since);
+            let crowd = if is_late { "" } else { ", and others wait" };
             log::warn!(
-                "'{}' took nothing for {took:.0?}{crowd}; closing, it resynchronises on reconnect.",
-                self.name
+                "'{name}' took nothing for {time:.0?}{crowd}; closing, it resynchronises on reconnect."
             );
         }
         Next::Ended

@@ -1,7 +1,7 @@
 //! Tests only: the JSON schema of manifests, which editors use and `ank-schema` prints, made of the
 //! table.
 //!
-//! Thread: none. The text is committed as `ank_schema.json`; ANKAIOS_WRITE_GOLDEN=1 writes it anew.
+//! Thread: none. The text is committed as `ank_schema.json`; ANKAIOS_WRITE_GOLDEN=1 writes it again.
 //! That it accepts what `ank apply` accepts, and nothing else, is tested with every node of a
 //! manifest replaced by wrong ones.
 
@@ -42,7 +42,7 @@ fn reference(definition: &str) -> Value {
     json!({ "$ref": format!("#/definitions/{definition}") })
 }
 
-/// A reference to the schema that `define` makes, which is in `definitions` from now on.
+/// A reference to the schema that `define` makes and that this adds to `definitions`.
 fn defined(
     name: &str,
     definitions: &mut Map<String, Value>,

@@ -1,4 +1,4 @@
-//! What a `lifecycle:` block may say, and the errors of what it may not.
+//! Valid `lifecycle:` blocks, and the errors of invalid ones.
 
 use super::*;
 use crate::prepare_level::PrepareLevel;

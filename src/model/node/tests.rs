@@ -3,7 +3,7 @@
 use super::*;
 use std::collections::BTreeMap;
 
-/// Whatever is done, in whatever order, the entries are those of a `BTreeMap`.
+/// After any operations in any order, the entries are those of a `BTreeMap`.
 #[test]
 fn entries_are_a_sorted_map() {
     let mut random = fastrand::Rng::with_seed(1);

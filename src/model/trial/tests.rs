@@ -96,7 +96,7 @@ impl Rig {
         self.failures.extend(failure);
     }
 
-    /// Time goes on, and what is due on the way is done when it is due.
+    /// Lets time pass; everything that falls due is done at its time.
     fn wait(&mut self, time: Duration) {
         let end = self.clock.now() + time;
         while let Some(due) = self.trial.due().filter(|due| *due <= end) {
@@ -135,7 +135,7 @@ fn it_is_over_when_all_have_run_long_enough_at_the_same_time() {
     rig.report("b", Phase::Running, "");
     rig.wait(HEALTHY / 2);
     assert_eq!(rig.trial.waits_for(), ["b"]);
-    // Healthy before, so its clock begins anew.
+    // Healthy before, so its clock begins again.
     rig.report("a", Phase::FailedExecFailed, "Exit code: '1'");
     rig.wait(HEALTHY / 2);
     assert_eq!(rig.trial.waits_for(), ["a"]);

@@ -1,5 +1,5 @@
-//! What the callers of the engines do not use: outputs that end the call, input that nobody reads,
-//! old kernels.
+//! Cases without a caller among the engines: outputs that end the call, input that is not read, old
+//! kernels.
 
 mod followed;
 

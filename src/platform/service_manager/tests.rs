@@ -149,8 +149,8 @@ fn nothing_is_sent_as_long_as_one_thread_is_stuck() {
         rig.pass(WATCHDOG / 10);
         assert_eq!(rig.manager.received(), None);
     }
-    // It was slow and not stuck, and the manager is patient: it is told at once and not at the next
-    // half.
+    // It was slow and not stuck, and the manager is patient: it gets a sign at once, and not at the
+    // next half.
     rig.two.turn();
     rig.pass(VITAL_CHECK_MAX);
     assert_eq!(rig.manager.received().as_deref(), Some("WATCHDOG=1"));

@@ -11,7 +11,7 @@ use protobuf::rt::WireType;
 pub(crate) struct Field<'b> {
     /// Its number.
     pub(crate) number: u32,
-    /// What it has.
+    /// Its value.
     pub(crate) value: Value<'b>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) enum Value<'b> {
     Other,
 }
 
-/// Iterates over the fields; what is malformed is the last item.
+/// Iterates over the fields; a malformed one is the last item.
 pub(crate) struct Fields<'b> {
     bytes: &'b [u8],
     stream: CodedInputStream<'b>,

@@ -47,7 +47,7 @@ const ANY: RangeInclusive<u32> = 1..=u32::MAX;
 fn parse<M: Message>(bytes: impl AsRef<[u8]>) -> Decoded<M> {
     let bytes = bytes.as_ref();
     let (mut message, mut stream) = (M::new(), CodedInputStream::from_bytes(bytes));
-    // Without the end as a limit it takes what is cut short for complete.
+    // Without the end as a limit it takes a cut message for a complete one.
     let read = stream
         .push_limit(bytes.len() as u64)
         .and_then(|_| message.merge_from(&mut stream));
@@ -133,8 +133,8 @@ macro_rules! only {
     )* };
 }
 
-/// One of several messages: our name of each, what it holds, and their name of it. Others become
-/// the one after `or`.
+/// One of several messages: our name of each, its content, and their name of it. Others become the
+/// one after `or`.
 macro_rules! choices {
     ($($type:ident as $choice:ident or $other:expr => {
         $($kind:ident $(($value:ident))? $({ $($field:ident: $theirs:ident),* })? = $module:ident $message:ident)*
@@ -309,7 +309,7 @@ impl Wire<String> for Name {
     }
 }
 
-// ----------------------------------------------- what is more than its fields
+// ----------------------------------------------- with rules of their own
 
 impl Wire<Option<String>> for Option<PrepareLevel> {
     fn write(&self) -> Option<String> {
@@ -449,8 +449,8 @@ impl Wire<api::UpdateWorkloadState> for Vec<WorkloadState> {
         write_states(self)
     }
 
-    /// An incomplete or malformed one is left out. One that only a newer program knows is one that
-    /// nobody knows.
+    /// An incomplete or malformed one is left out. A state that only a newer program knows becomes an
+    /// unknown one.
     fn read(message: api::UpdateWorkloadState) -> Decoded<Self> {
         let mut read = Vec::new();
         for state in message.workloadStates {
@@ -542,8 +542,8 @@ pub fn write_to_server(message: &ToServer) -> Vec<u8> {
     })
 }
 
-/// Reads any message; one without content becomes [`ToServer::Empty`]. A request that may not be
-/// decoded becomes one that cannot be understood, so that its sender gets a response.
+/// Reads any message; one without content becomes [`ToServer::Empty`]. A request that exceeds a
+/// bound becomes one that is refused, so that its sender gets a response.
 ///
 /// # Errors
 /// Bytes that are no message.
@@ -591,7 +591,7 @@ pub fn read_to_server(bytes: &[u8], left: &mut Left) -> Decoded<ToServer> {
     Ok(message)
 }
 
-/// A request that was not decoded, for the reason that its sender is told.
+/// A request that was not decoded, with the reason for its sender.
 pub(crate) fn refused_request(id: String, reason: String) -> ToServer {
     let update = UpdateState {
         new_state: Some(Err(reason)),
@@ -750,7 +750,7 @@ pub fn read_plan(bytes: &[u8]) -> Decoded<WorkloadPlan> {
         }
     }
     for added in &plan.addedWorkloads {
-        // Nothing stands for one here: whoever wrote it has to know.
+        // It has no place here, and its author has to know.
         if let Some(workload) = &added.workload {
             tree::read_workload(workload, &mut Left::unbounded())?;
         }
@@ -785,7 +785,7 @@ pub(crate) fn encode_states(states: &[WorkloadState]) -> Vec<u8> {
     bytes_of(&write_states(states))
 }
 
-/// What stands before entries of so many bytes.
+/// The head of a list of states with this number of bytes.
 pub(crate) fn before_state_entries(bytes: usize) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.begin(2, bytes);
@@ -800,7 +800,7 @@ fn delimited(message: &impl Message) -> Vec<u8> {
         .expect("no field is required, and a vector takes all bytes")
 }
 
-/// Reads a message of a workload. A request that may not be decoded is refused with its id.
+/// Reads a message of a workload. A request that exceeds a bound is refused with its id.
 ///
 /// # Errors
 /// Bytes that are no message.

@@ -96,7 +96,7 @@ impl Left {
         Self::at_most(usize::MAX, &[])
     }
 
-    /// What it takes, for tests.
+    /// Its size, for tests.
     #[cfg(test)]
     pub(crate) fn taken(&self) -> usize {
         self.max - self.left

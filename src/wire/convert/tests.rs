@@ -142,7 +142,7 @@ fn prepared(level: Option<PrepareLevel>, tries: u32) -> PreparedInstance {
     }
 }
 
-/// The server keeps them and shows them to everybody, whoever sends them.
+/// The server keeps them and shows them to all clients.
 #[test]
 fn texts_about_preparations_are_cut() {
     let long = Some("ä".repeat(CONDITION_INFO_MAX));
@@ -1214,7 +1214,7 @@ fn newer_state_of_a_workload_is_unknown_and_the_others_are_read() {
         executionState: Some(bytes),
         ..Default::default()
     };
-    // Running with a sub-state that nobody knows yet.
+    // Running with an unknown sub-state.
     let states = vec![state("newer", vec![0x20, 9]), state("good", vec![0x20, 0])];
     let states = api::UpdateWorkloadState {
         workloadStates: states,

@@ -66,7 +66,7 @@ pub(crate) enum Kind {
 pub(crate) struct Codec {
     /// Adds it as the field with that number.
     pub(crate) write: fn(&mut Writer, u32, &Node),
-    /// Its tree; so many messages are around it.
+    /// Reads its tree. The number is the depth of messages around it.
     read: fn(&[u8], usize, &mut Left) -> Decoded<Node>,
 }
 
@@ -428,8 +428,8 @@ impl<'b> StateParts<'b> {
         }
     }
 
-    /// The state that the sender means; `info` is what is kept of its text. Where it has no reason
-    /// that is known here, the text decides.
+    /// The state that the sender means; `info` is the kept part of its text. Without a reason that is
+    /// known here, the text decides.
     pub(crate) fn state(&self, phase: Phase, info: &str) -> ExecutionState {
         let mut state = if info.is_empty() {
             ExecutionState::plain(phase)
@@ -487,14 +487,13 @@ impl<'b> StateParts<'b> {
 
 // ---------------------------------------------------------------- the states
 
-/// The bytes of a `CompleteState`, of which parts may be missing. What has no place in it is left
-/// out.
+/// The bytes of a `CompleteState`. Parts may be missing, and unknown parts are left out.
 // [impl->swdd~api-conversions-between-ank-base-and-spec~1]
 pub(crate) fn write_state(tree: &Node) -> Vec<u8> {
     Writer::tree(COMPLETE_STATE, tree)
 }
 
-/// As [`write_state`], behind what is written already.
+/// Adds the bytes of [`write_state`].
 pub(crate) fn add_state(writer: &mut Writer, tree: &Node) {
     writer.fields(COMPLETE_STATE, tree);
 }

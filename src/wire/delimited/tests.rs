@@ -235,7 +235,7 @@ fn garbage_is_undecodable_and_random_bytes_do_no_harm() {
             loop {
                 match buffer.next_message() {
                     Ok(Some(bytes)) => {
-                        // Whatever it is, it can be said again.
+                        // Any message can be written again.
                         if let Ok(message) = read_message(bytes) {
                             let again = workload_side::frame(message);
                             assert!(again.len() <= 2 * stream.len() + 16, "round {round}");

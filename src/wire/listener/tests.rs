@@ -50,7 +50,7 @@ fn the_file_of_a_dead_server_is_replaced_and_one_in_use_is_not() {
     let refused = bind(&path, 0o660).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
     assert!(refused.to_string().contains("in use"), "{refused}");
-    // Not even when nobody accepts and too many wait.
+    // Not even when no connection is accepted and too many wait.
     let waiting: Vec<OwnedFd> = (0..2 * 128)
         .map_while(|_| {
             let socket = stream_socket().unwrap();

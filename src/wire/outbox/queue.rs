@@ -1,4 +1,4 @@
-//! What waits for one peer, and how much of each kind.
+//! The messages that wait for one peer, and how many bytes there are of each kind.
 //!
 //! Thread: none, a plain value that both ends of an outbox lock.
 
@@ -14,32 +14,33 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// From this size on, in bytes, a message is large, of which one may wait beside the others: the
-/// hello of an agent with thousands of workloads, or the state of all of them.
+/// Size of a large message, in bytes. One large message may wait beyond the bound: the hello of an
+/// agent with thousands of workloads, or the state of all of them.
 pub(crate) const LARGE: usize = PEER_OUTBOX_BYTES / 4;
-/// While responses of this many bytes wait for one peer, no further request of it is processed.
-/// Room for many small ones at once, and no large one is built before the one before it is sent.
+/// Bytes of responses that wait for one peer before no further request of it is processed. Many
+/// small responses fit, and a large one is built only after the one before it was sent.
 pub const PEER_RESPONSES_BYTES: usize = 128 * 1024;
-/// Bytes of log lines that wait for one peer. More are dropped.
+/// Bytes of log lines that wait for one peer. Further lines are dropped.
 pub(crate) const LOGS: usize = 3 * LOG_MESSAGE_MAX;
-// One reader of a log that does not keep up takes no room that others wait for.
+// A slow reader of a log cannot hold all of the capacity that others wait for.
 const _: () = assert!(LOGS + LOG_MESSAGE_MAX < OTHERS_BYTES);
-/// When so many bytes wait for one peer, only the newest state of each instance is kept.
+/// Bytes that wait for one peer before only the newest state of each instance is kept.
 pub(crate) const STATES: usize = 512 * 1024;
-/// Bytes of states in one message, about. Each receiver has a copy while it is being sent, and all
-/// of them may be sent one at the same time; a smaller one would count as sent at once, and the
-/// next one follow it.
+/// Bytes of states in one message, about. All receivers may be sent a copy of one at the same time,
+/// so it must be small; the library takes a smaller one at once, and the next one would follow it.
 pub(crate) const STATES_MESSAGE_BYTES: usize = 2 * PEER_SMALL_MESSAGE;
-/// What a waiting message counts beside its own bytes: about its entry in the queue.
+/// Bytes of the tag and the length around a list of states.
+pub(crate) const STATES_OVERHEAD: usize = 6;
+/// Bytes that a waiting message is accounted beside its own: about its entry in the queue.
 pub(crate) const ENTRY: usize = 256;
 /// Log collections of one peer whose dropped lines are counted and reported.
 const DROPPED_LOGS: usize = 1024;
 
-/// Why a message was not taken: the connection must be closed, the peer resynchronises when it
-/// comes back.
+/// Why a message was not taken. The connection must be closed; the peer gets all it needs when it
+/// connects again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OutboxError {
-    /// More bytes wait than the peer may have waiting.
+    /// More bytes than [`PEER_OUTBOX_BYTES`] would wait.
     #[error("too much is waiting for it")]
     Overflow,
     /// The connection has ended already.
@@ -55,7 +56,7 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// A message that tells nobody anything: an empty list of states.
+    /// An empty list of states, a message without effect.
     pub(crate) fn no_states() -> Self {
         Self {
             head: before_state_entries(0),
@@ -64,34 +65,34 @@ impl Outgoing {
     }
 
     pub fn size(&self) -> usize {
-        self.head.len() + self.rest.iter().map(|piece| piece.bytes()).sum::<usize>()
+        let rest: usize = self.rest.iter().map(|piece| piece.bytes()).sum();
+        self.head.len() + rest
     }
 
     /// In one piece.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.size());
         bytes.extend_from_slice(&self.head);
-        self.rest
-            .iter()
-            .for_each(|piece| bytes.extend_from_slice(&piece.bytes));
+        for piece in &self.rest {
+            bytes.extend_from_slice(&piece.bytes);
+        }
         bytes
     }
 }
 
-/// What is counted separately.
+/// The kinds of messages that are accounted separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Log,
-    /// Any other response that is no refusal: those are small, and of little use to a flood of
-    /// requests.
-    Answer,
+    /// A response except a refusal.
+    Response,
+    /// An error response. It is small, so a flood of requests gains little by it.
     Refusal,
     /// Workloads and log requests for an agent.
     Command,
-    /// States of others, of which several are sent in one message: one of an instance, or some that
-    /// came together.
+    /// States of other agents' instances, one or several. They are merged into one message.
     States,
-    /// States with which a newcomer begins.
+    /// States that a new connection begins with.
     FirstStates,
 }
 
@@ -99,23 +100,38 @@ impl Kind {
     fn has_states(self) -> bool {
         matches!(self, Self::States | Self::FirstStates)
     }
+}
 
-    /// In which room it counts.
-    pub(crate) fn room(self) -> Option<usize> {
-        match self {
-            Self::Answer => Some(ANSWERS),
-            Self::Log | Self::Command | Self::FirstStates => Some(OTHERS),
-            Self::Refusal | Self::States => None,
+/// A capacity that all peers share, and the bytes of it that the messages of one peer hold.
+#[derive(Debug, Default)]
+pub(crate) struct Share {
+    pub(crate) capacity: Arc<Semaphore>,
+    /// Bytes of waiting messages, the large one included.
+    waiting: usize,
+    /// The copy of the message that is being sent.
+    pub(crate) sending: Permit,
+}
+
+impl Share {
+    fn of(capacity: Arc<Semaphore>) -> Self {
+        Self {
+            capacity,
+            ..Self::default()
         }
+    }
+
+    /// Bytes that wait or are being sent.
+    pub(crate) fn held(&self) -> usize {
+        self.waiting + self.sending.amount()
+    }
+
+    fn clear(&mut self) {
+        self.waiting = 0;
+        self.sending = Permit::default();
     }
 }
 
-/// The rooms that all peers share: that of responses, and that of commands, first states and log
-/// lines.
-pub(crate) const ANSWERS: usize = 0;
-pub(crate) const OTHERS: usize = 1;
-
-/// What waits for one peer.
+/// The messages that wait for one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     /// By number, which increases.
@@ -127,21 +143,19 @@ pub(crate) struct Queue {
     states: usize,
     /// Largest message with states, in bytes.
     pub(crate) states_max: usize,
-    /// What waits for all peers takes there, and for this one among them.
-    pub(crate) rooms: [Arc<Semaphore>; 2],
-    /// What the messages take, except for one large one.
+    /// Share of the responses to all peers.
+    pub(crate) responses: Share,
+    /// Share of the commands, first states and log lines for all peers.
+    pub(crate) others: Share,
+    /// Bytes of all entries but the large one.
     pub(crate) bytes: usize,
-    /// Whether a large one waits that is not counted.
+    /// Whether a large message waits, which is not part of `bytes`.
     pub(crate) has_large: bool,
-    /// How much of `bytes` is log lines.
+    /// Bytes of log lines, part of `bytes`.
     pub(crate) log_bytes: usize,
-    /// What counts in each room, the large one as well.
-    counted: [usize; 2],
-    /// What the message that is being sent takes there.
-    pub(crate) sending: [Permit; 2],
     /// Woken when there is room for a response again.
     pub(crate) wants_room: Option<Waker>,
-    /// Log lines that were dropped, until the stream can report their number.
+    /// Number of dropped lines of each log, until the stream can report it.
     dropped: BTreeMap<(String, InstanceName), u64>,
     pub(crate) outbox_gone: bool,
     pub(crate) reader_gone: bool,
@@ -150,67 +164,83 @@ pub(crate) struct Queue {
 #[derive(Debug)]
 struct Entry {
     kind: Kind,
-    /// What stands before `bytes`.
+    /// Sent before `bytes`.
     head: Vec<u8>,
     bytes: Arc<Encoded>,
-    /// What it counts, in bytes.
-    counts: usize,
-    /// Whether it is the large one that is not counted.
+    /// Accounted bytes.
+    size: usize,
+    /// Whether it is the large message, which may exceed the bound.
     is_large: bool,
 }
 
 impl Queue {
-    /// With nothing in it.
-    pub(crate) fn new(rooms: [Arc<Semaphore>; 2]) -> Self {
+    /// An empty queue.
+    pub(crate) fn new(responses: Arc<Semaphore>, others: Arc<Semaphore>) -> Self {
         Self {
             states_max: STATES_MESSAGE_BYTES,
-            rooms,
+            responses: Share::of(responses),
+            others: Share::of(others),
             ..Self::default()
         }
     }
 
-    /// Whether `bytes` of states would leave it one of a peer that keeps up, and fit into one
+    /// Whether the peer still keeps up when `bytes` of states are added, and they fit into one
     /// message.
     pub(crate) fn keeps_up(&self, bytes: usize) -> bool {
-        // With tag and length around them.
-        self.bytes + bytes <= STATES && bytes + 6 <= self.states_max
+        self.bytes + bytes <= STATES && bytes + STATES_OVERHEAD <= self.states_max
     }
 
     /// Whether hardly any response waits or is being sent.
-    pub(crate) fn has_room_for_answer(&self) -> bool {
-        self.reader_gone || self.takes(ANSWERS) < PEER_RESPONSES_BYTES
+    pub(crate) fn has_room_for_response(&self) -> bool {
+        self.reader_gone || self.responses.held() < PEER_RESPONSES_BYTES
     }
 
-    /// What waits, or is being sent, takes in a room.
-    pub(crate) fn takes(&self, room: usize) -> usize {
-        self.counted[room] + self.sending[room].amount()
+    /// The share that messages of this kind hold; `None` for those that only the bound of the queue
+    /// concerns.
+    pub(crate) fn share_mut(&mut self, kind: Kind) -> Option<&mut Share> {
+        match kind {
+            Kind::Response => Some(&mut self.responses),
+            Kind::Log | Kind::Command | Kind::FirstStates => Some(&mut self.others),
+            Kind::Refusal | Kind::States => None,
+        }
     }
 
-    /// Puts a message that nobody else is sent.
+    /// Puts messages for this peer alone.
     ///
     /// # Errors
-    /// [`OutboxError::Overflow`].
-    pub(crate) fn push_bytes(&mut self, kind: Kind, bytes: Vec<u8>) -> Result<(), OutboxError> {
-        let _room = kind
-            .room()
-            .map(|room| self.rooms[room].acquire_anyway(bytes.len()))
-            .unwrap_or_default();
-        self.push(
-            kind,
-            Vec::new(),
-            Arc::new(Encoded {
-                bytes,
-                instance: None,
-                _room,
-            }),
-        )
+    /// As [`Self::push`].
+    pub(crate) fn push_pieces(
+        &mut self,
+        kind: Kind,
+        pieces: Vec<Vec<u8>>,
+    ) -> Result<(), OutboxError> {
+        for piece in pieces {
+            self.push_bytes(kind, piece)?;
+        }
+        Ok(())
     }
 
-    /// Puts a message that others may be sent as well, behind a `head` of its own. Of the states of
-    /// an instance a peer that keeps up gets every one; for one that does not only the newest is
-    /// kept.
+    /// Puts a message for this peer alone.
     ///
-    /// One large message always finds room: the hello of an agent, or the state that was requested.
+    /// # Errors
+    /// As [`Self::push`].
+    pub(crate) fn push_bytes(&mut self, kind: Kind, bytes: Vec<u8>) -> Result<(), OutboxError> {
+        let permit = match self.share_mut(kind) {
+            Some(share) => share.capacity.acquire_anyway(bytes.len()),
+            None => Permit::default(),
+        };
+        let encoded = Encoded {
+            bytes,
+            instance: None,
+            _permit: permit,
+        };
+        self.push(kind, Vec::new(), Arc::new(encoded))
+    }
+
+    /// Puts a message that may be sent to other peers as well, behind a `head` of its own. A peer
+    /// that keeps up gets all states of an instance; one that is behind gets the newest.
+    ///
+    /// One large message always finds room: the hello of an agent, or a state that was requested.
     ///
     /// # Errors
     /// [`OutboxError::Overflow`].
@@ -220,61 +250,67 @@ impl Queue {
         head: Vec<u8>,
         bytes: Arc<Encoded>,
     ) -> Result<(), OutboxError> {
-        let is_behind = self.bytes > STATES;
-        // A copy of a name that two threads use costs more than all the rest.
-        let instance = bytes.instance.as_ref().filter(|_| is_behind).cloned();
-        match &instance {
-            Some(instance) => self.remove_older(instance),
-            None if is_behind => {}
-            None => self.newest.clear(),
+        // First: an older state of the instance goes. A peer that keeps up has no `newest`, since a
+        // copy of a name that two threads use costs more than all the rest.
+        let mut replaceable = None;
+        if self.bytes <= STATES {
+            self.newest.clear();
+        } else if let Some(instance) = &bytes.instance {
+            self.remove_older(instance);
+            replaceable = Some(instance.clone());
         }
-        let counts = if kind == Kind::FirstStates {
+        // Then: is there room?
+        let size = if kind == Kind::FirstStates {
             ENTRY
         } else {
             head.len() + bytes.bytes() + ENTRY
         };
-        let is_large = counts >= LARGE && !self.has_large && !kind.has_states();
-        if !is_large && self.bytes + counts > PEER_OUTBOX_BYTES {
+        let is_large = size >= LARGE && !self.has_large && !kind.has_states();
+        if !is_large && self.bytes + size > PEER_OUTBOX_BYTES {
             return Err(OutboxError::Overflow);
         }
+        // Finally: the entry.
         let entry = Entry {
             kind,
             head,
             bytes,
-            counts,
+            size,
             is_large,
         };
-        self.count(&entry, usize::wrapping_add);
+        self.account(&entry, usize::wrapping_add);
         self.has_large |= is_large;
-        self.newest
-            .extend(instance.map(|instance| (instance, self.next)));
+        if let Some(instance) = replaceable {
+            self.newest.insert(instance, self.next);
+        }
         self.entries.insert(self.next, entry);
         self.next += 1;
         Ok(())
     }
 
-    /// Removes the state of `instance` that waits.
+    /// Removes the waiting state of `instance`.
     fn remove_older(&mut self, instance: &InstanceName) {
         if self.newest.is_empty() {
-            let state =
-                |(number, entry): (&u64, &Entry)| Some((entry.bytes.instance.clone()?, *number));
-            self.newest = self.entries.iter().filter_map(state).collect();
+            for (number, entry) in &self.entries {
+                if let Some(instance) = &entry.bytes.instance {
+                    self.newest.insert(instance.clone(), *number);
+                }
+            }
         }
-        if let Some(number) = self.newest.get(instance).copied() {
-            self.remove(number);
+        if let Some(number) = self.newest.get(instance) {
+            self.remove(*number);
         }
     }
 
-    /// Counts an entry, or takes that back.
-    fn count(&mut self, entry: &Entry, change: impl Fn(usize, usize) -> usize) {
+    /// Adds the bytes of an entry to the accounts, or subtracts them.
+    fn account(&mut self, entry: &Entry, change: impl Fn(usize, usize) -> usize) {
         if !entry.is_large {
-            self.bytes = change(self.bytes, entry.counts);
+            self.bytes = change(self.bytes, entry.size);
         }
-        if let Some(room) = entry.kind.room() {
-            self.counted[room] = change(self.counted[room], entry.counts);
+        if let Some(share) = self.share_mut(entry.kind) {
+            share.waiting = change(share.waiting, entry.size);
         }
         match entry.kind {
-            Kind::Log => self.log_bytes = change(self.log_bytes, entry.counts),
+            Kind::Log => self.log_bytes = change(self.log_bytes, entry.size),
             Kind::States => self.states = change(self.states, 1),
             _ => {}
         }
@@ -282,89 +318,68 @@ impl Queue {
 
     fn remove(&mut self, number: u64) -> Option<Entry> {
         let entry = self.entries.remove(&number)?;
-        self.count(&entry, usize::wrapping_sub);
+        self.account(&entry, usize::wrapping_sub);
         self.has_large &= !entry.is_large;
-        if let Some(instance) = entry
-            .bytes
-            .instance
-            .as_ref()
-            .filter(|instance| self.newest.get(*instance) == Some(&number))
+        if let Some(instance) = &entry.bytes.instance
+            && self.newest.get(instance) == Some(&number)
         {
             self.newest.remove(instance);
         }
         Some(entry)
     }
 
-    /// The next message, and of which kind it is. States that follow each other are sent together.
+    /// Takes the next message, with its kind. Consecutive states become one message.
     pub(crate) fn take(&mut self) -> Option<(Outgoing, Kind)> {
-        let (first, entry) = self
-            .entries
-            .first_key_value()
-            .map(|(number, entry)| (*number, entry))?;
-        if !entry.kind.has_states() {
-            let entry = self.remove(first)?;
-            return Some((
-                Outgoing {
-                    head: entry.head,
-                    rest: vec![entry.bytes],
-                },
-                entry.kind,
-            ));
+        let (number, first) = self.entries.first_key_value()?;
+        let kind = first.kind;
+        if kind.has_states() {
+            return Some((self.take_states(), kind));
         }
-        let kind = entry.kind;
-        let mut message = Outgoing::default();
-        let mut bytes = 0;
-        while let Some((
-            number,
-            Entry {
-                kind, bytes: entry, ..
-            },
-        )) = self.entries.first_key_value()
-            && kind.has_states()
-        {
-            // With tag and length around them.
-            if bytes > 0 && bytes + entry.bytes() + 6 > self.states_max {
-                break;
-            }
-            bytes += entry.bytes();
-            let number = *number;
-            message
-                .rest
-                .extend(self.remove(number).map(|entry| entry.bytes));
-        }
-        message.head = before_state_entries(bytes);
+        let entry = self.remove(*number)?;
+        let message = Outgoing {
+            head: entry.head,
+            rest: vec![entry.bytes],
+        };
         Some((message, kind))
     }
 
-    /// Wakes who waits for room for a response if there is some.
+    /// Takes the states before the first other entry, as many as fit into one message.
+    fn take_states(&mut self) -> Outgoing {
+        let mut message = Outgoing::default();
+        let mut bytes = 0;
+        while let Some((number, entry)) = self.entries.first_key_value() {
+            let size = entry.bytes.bytes();
+            let is_full = bytes > 0 && bytes + size + STATES_OVERHEAD > self.states_max;
+            if is_full || !entry.kind.has_states() {
+                break;
+            }
+            bytes += size;
+            let taken = self.remove(*number);
+            message.rest.extend(taken.map(|entry| entry.bytes));
+        }
+        message.head = before_state_entries(bytes);
+        message
+    }
+
+    /// Wakes the waiter for a response when there is room.
     pub(crate) fn notify_room(&mut self) {
-        if self.wants_room.is_some() && self.has_room_for_answer() {
-            self.wants_room.take().into_iter().for_each(Waker::wake);
+        if !self.has_room_for_response() {
+            return;
+        }
+        if let Some(waker) = self.wants_room.take() {
+            waker.wake();
         }
     }
 
-    /// Puts log lines. Those that find no room are dropped and counted; the next ones that find
-    /// some come after a line with the number of missing ones.
+    /// Puts log lines, one of each instance. Without room they are dropped, and the next lines that
+    /// have room follow a line with the number of the missing ones.
     pub(crate) fn push_logs(&mut self, id: &str, instances: &[InstanceName], pieces: Vec<Vec<u8>>) {
-        let bytes = pieces
-            .iter()
-            .map(|piece| piece.len() + ENTRY)
-            .sum::<usize>();
-        if self.log_bytes + bytes > LOGS
-            || self.bytes + bytes > PEER_OUTBOX_BYTES
-            || !self.rooms[OTHERS].has_capacity()
-        {
-            for instance in instances {
-                let key = (id.to_owned(), instance.clone());
-                if let Some(lines) = self.dropped.get_mut(&key) {
-                    *lines += 1;
-                } else if self.dropped.len() < DROPPED_LOGS {
-                    self.dropped.insert(key, 1);
-                }
-            }
+        let bytes: usize = pieces.iter().map(|piece| piece.len() + ENTRY).sum();
+        if !self.has_room_for_logs(bytes) {
+            self.count_dropped(id, instances);
             return;
         }
-        // Notes are short and few, and what follows them has been given room already.
+        // These lines are short and few, so the room is not checked again.
         let missing: Vec<(String, InstanceName)> = self
             .dropped
             .keys()
@@ -379,7 +394,24 @@ impl Queue {
         }
     }
 
-    /// Puts a line in place of those that were dropped of a log, if there are any.
+    fn has_room_for_logs(&self, bytes: usize) -> bool {
+        self.log_bytes + bytes <= LOGS
+            && self.bytes + bytes <= PEER_OUTBOX_BYTES
+            && self.others.capacity.has_capacity()
+    }
+
+    fn count_dropped(&mut self, id: &str, instances: &[InstanceName]) {
+        for instance in instances {
+            let stream = (id.to_owned(), instance.clone());
+            if let Some(lines) = self.dropped.get_mut(&stream) {
+                *lines += 1;
+            } else if self.dropped.len() < DROPPED_LOGS {
+                self.dropped.insert(stream, 1);
+            }
+        }
+    }
+
+    /// Puts a line with the number of dropped lines of a log, if there are any.
     ///
     /// # Errors
     /// [`OutboxError::Overflow`].
@@ -396,22 +428,24 @@ impl Queue {
         self.push_bytes(Kind::Log, note)
     }
 
-    /// Whether nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Whether nothing waits but states of instances, which further ones would join.
+    /// Whether only states of instances wait, which further ones would join.
     pub(crate) fn has_only_states(&self) -> bool {
         self.states > 0 && self.states == self.entries.len()
     }
 
-    /// Forgets all messages, which gives their room back.
+    /// Removes all messages and releases their capacity.
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
         self.newest.clear();
         self.dropped.clear();
-        (self.bytes, self.log_bytes, self.states) = (0, 0, 0);
-        (self.counted, self.sending) = Default::default();
+        self.bytes = 0;
+        self.log_bytes = 0;
+        self.states = 0;
+        self.responses.clear();
+        self.others.clear();
     }
 }

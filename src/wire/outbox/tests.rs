@@ -57,7 +57,7 @@ fn waiting_states_travel_together_and_none_is_left_out() {
 }
 
 #[test]
-fn of_a_peer_that_is_behind_only_the_newest_state_of_each_instance_waits() {
+fn peer_that_is_behind_gets_the_newest_state_of_each_instance() {
     let (outbox, reader) = outbox();
     outbox.put(line("r", "a", &"x".repeat(STATES))).unwrap();
     let old = state("a", Phase::PendingStarting);
@@ -114,7 +114,7 @@ fn a_flood_of_states_for_a_slow_peer_takes_bounded_room() {
 }
 
 #[test]
-fn the_states_that_a_newcomer_begins_with_come_first_and_do_not_count() {
+fn first_states_come_first_and_have_no_bound() {
     let (outbox, reader) = outbox();
     let all: Vec<_> = (0..20_000)
         .map(|workload| long_state(workload, ADDITIONAL_INFO_MAX))
@@ -146,7 +146,7 @@ fn stop(id: &str, workload: &str) -> FromServer {
 }
 
 #[test]
-fn log_lines_without_room_are_dropped_and_the_stream_says_how_many() {
+fn dropped_log_lines_are_reported_by_their_number() {
     let (outbox, reader) = outbox();
     let long = "x".repeat(LOGS / 32);
     for _ in 0..31 + 3 {
@@ -169,7 +169,7 @@ fn log_lines_without_room_are_dropped_and_the_stream_says_how_many() {
     assert_eq!(reader.try_next(), Some(line("r", "a", &text("3 lines"))));
     assert_eq!(reader.try_next(), Some(line("r", "b", &text("1 line"))));
     assert_eq!(reader.try_next(), Some(line("r", "c", "new")));
-    // A stream that ends says it before its end, another one when its turn comes, and nobody twice.
+    // A stream that ends says it before its end, another one when its turn comes, and none twice.
     outbox.put(stop("r", "a")).unwrap();
     outbox.put(stop("other", "a")).unwrap();
     assert_eq!(reader.try_next(), Some(stop("r", "a")));
@@ -182,7 +182,7 @@ fn log_lines_without_room_are_dropped_and_the_stream_says_how_many() {
 }
 
 #[test]
-fn log_lines_have_a_share_of_the_bytes_that_comes_back_when_they_are_read() {
+fn log_lines_release_their_bytes_when_they_are_read() {
     let (outbox, reader) = outbox();
     let long = "x".repeat(1024 * 1024);
     for _ in 0..100 {
@@ -238,7 +238,7 @@ fn one_large_message_waits_beside_the_others() {
     while reader.try_next().is_some() {}
     let queue = reader.queue.lock();
     assert_eq!(
-        (queue.bytes, queue.takes(ANSWERS), queue.has_large),
+        (queue.bytes, queue.responses.held(), queue.has_large),
         (0, 0, false)
     );
 }
@@ -276,7 +276,7 @@ impl std::task::Wake for Count {
 }
 
 #[test]
-fn the_next_large_answer_has_room_once_the_one_before_it_is_sent() {
+fn large_response_has_room_once_the_one_before_is_sent() {
     let count = Arc::new(Count::default());
     let wake = Waker::from(count.clone());
     let (outbox, reader) = outbox();
@@ -400,7 +400,7 @@ fn states_are_sent_in_messages_of_bounded_size_and_none_is_lost() {
 }
 
 #[test]
-fn states_fill_a_message_up_to_the_limit_and_one_that_fits_in_none_costs_no_other() {
+fn states_fill_a_message_and_one_too_large_costs_no_other() {
     const LIMIT: usize = 4096;
     let names = |all: &[WorkloadState]| -> Vec<Vec<String>> {
         let (outbox, reader) = outbox();
@@ -428,7 +428,7 @@ fn states_fill_a_message_up_to_the_limit_and_one_that_fits_in_none_costs_no_othe
 }
 
 #[test]
-fn a_message_with_states_is_what_it_would_be_if_it_was_written_as_a_whole() {
+fn message_of_merged_states_equals_one_written_as_a_whole() {
     let all: Vec<WorkloadState> = (0..3)
         .map(|number| long_state(number, 100 * number))
         .collect();
@@ -439,7 +439,7 @@ fn a_message_with_states_is_what_it_would_be_if_it_was_written_as_a_whole() {
 }
 
 #[test]
-fn a_state_that_others_are_sent_as_well_is_the_answer_that_it_would_be_alone() {
+fn shared_state_equals_a_response_of_its_own() {
     let altered = AlteredFields {
         added: vec!["agents.A".to_owned()],
         updated: vec![],
@@ -458,7 +458,7 @@ fn a_state_that_others_are_sent_as_well_is_the_answer_that_it_would_be_alone() {
             content,
         }));
         assert_eq!(reader.next_to_send().unwrap().bytes(), whole);
-        // What is too large for the peer is refused.
+        // A state that is too large for the peer is refused.
         let outbox = outbox.limited_to(state.bytes(), "A");
         outbox
             .put_state("r".repeat(3), &Arc::new(outbox.encode(&tree(1000), None)))
@@ -493,7 +493,7 @@ fn tree_answer(bytes: usize) -> FromServer {
 }
 
 #[test]
-fn a_state_for_many_counts_once_for_all_and_for_each_who_is_sent_it() {
+fn shared_state_counts_once_and_again_for_each_copy() {
     let answers = Semaphore::new(RESPONSES_BYTES);
     let peers: Vec<_> = (0..10)
         .map(|_| {
@@ -520,19 +520,19 @@ fn a_state_for_many_counts_once_for_all_and_for_each_who_is_sent_it() {
     for (_, reader) in &peers[..4] {
         assert!(reader.next_to_send().is_some());
     }
-    assert!(!answers.has_capacity() && peers[0].1.takes_capacity());
+    assert!(!answers.has_capacity() && peers[0].1.holds_capacity());
     for (_, reader) in &peers {
         reader.sent();
         while reader.try_next().is_some() {}
-        assert!(!reader.takes_capacity());
+        assert!(!reader.holds_capacity());
         let queue = reader.queue.lock();
-        assert_eq!((queue.bytes, queue.takes(ANSWERS)), (0, 0));
+        assert_eq!((queue.bytes, queue.responses.held()), (0, 0));
     }
     assert!(answers.has_capacity());
 }
 
 #[test]
-fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_back() {
+fn responses_share_capacity_that_a_gone_reader_releases() {
     let count = Arc::new(Count::default());
     let wake = Waker::from(count.clone());
     let answers = Semaphore::new(RESPONSES_BYTES);
@@ -554,7 +554,7 @@ fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_bac
     assert!(
         silent
             .iter()
-            .all(|(_, reader)| reader.takes_contended_capacity()),
+            .all(|(_, reader)| reader.holds_contended_capacity()),
         "somebody waits"
     );
     for (outbox, _) in &silent {
@@ -570,11 +570,11 @@ fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_bac
     assert_eq!(count.woken(), 0);
     silent.truncate(3);
     assert_eq!(count.woken(), 1);
-    assert!(asking.has_room_for_response(|| 0, &wake) && !silent[0].1.takes_contended_capacity());
+    assert!(asking.has_room_for_response(|| 0, &wake) && !silent[0].1.holds_contended_capacity());
 }
 
 #[test]
-fn what_peers_that_read_nothing_were_not_asked_for_has_one_bound_for_all() {
+fn commands_for_silent_peers_have_one_bound_for_all() {
     let others = Semaphore::new(OTHERS_BYTES);
     let peer = || {
         outbox_waking(
@@ -598,7 +598,7 @@ fn what_peers_that_read_nothing_were_not_asked_for_has_one_bound_for_all() {
     let (outbox, reader) = peer();
     assert!(!outbox.has_room_for_agent() && outbox.has_room_for_response(|| 0, Waker::noop()));
     assert!(
-        peers[0].1.takes_contended_capacity() && !reader.takes_contended_capacity(),
+        peers[0].1.holds_contended_capacity() && !reader.holds_contended_capacity(),
         "whoever has nothing waiting stays"
     );
     for (_, reader) in &peers[1..] {
@@ -608,7 +608,7 @@ fn what_peers_that_read_nothing_were_not_asked_for_has_one_bound_for_all() {
 }
 
 #[test]
-fn states_that_come_together_are_one_entry_of_a_peer_that_keeps_up() {
+fn states_that_come_together_are_one_entry() {
     let (outbox, reader) = outbox();
     let all: Vec<WorkloadState> = (0..100)
         .map(|number| state(&format!("w{number}"), Phase::Running))

@@ -56,7 +56,11 @@ fn client(pump: &mut Pump, begin: Instant) -> Client {
     let open = Box::new(move |_: &Link| {
         let (plain, endpoint) = pair()?;
         *grpc.lock().unwrap() = Some(endpoint);
-        Ok((plain, Some(Box::new(Door(is_closed)) as Box<dyn Gate>)))
+        let gate = Box::new(Door(is_closed));
+        Ok(Opened {
+            grpc: plain,
+            gate: Some(gate),
+        })
     });
     let on_end = Box::new(move |error: &PumpError| {
         if let PumpError::Refused(reason) = error {
@@ -91,7 +95,7 @@ impl Client {
 }
 
 #[test]
-fn who_sends_nothing_has_no_connection_of_grpc_and_is_refused_in_the_end() {
+fn silent_peer_has_no_connection_of_grpc_and_is_refused() {
     let (mut pump, begin) = (Pump::new().unwrap(), SystemClock.now());
     let (silent, other) = (client(&mut pump, begin), client(&mut pump, begin));
     run(&mut pump, begin);
@@ -112,7 +116,7 @@ fn who_sends_nothing_has_no_connection_of_grpc_and_is_refused_in_the_end() {
 }
 
 #[test]
-fn who_has_to_wait_delays_nobody_and_bytes_that_are_refused_end_only_their_connection() {
+fn waiting_or_refused_peer_affects_no_other_connection() {
     let (mut pump, now) = (Pump::new().unwrap(), SystemClock.now());
     let [waits, goes_on, bad] = [(); 3].map(|()| client(&mut pump, now));
     waits.is_closed.store(true, Ordering::Relaxed);
@@ -130,7 +134,7 @@ fn who_has_to_wait_delays_nobody_and_bytes_that_are_refused_end_only_their_conne
 }
 
 #[test]
-fn more_than_fits_comes_in_order_and_the_last_words_of_grpc_reach_a_client_that_still_sends() {
+fn bytes_keep_their_order_and_the_last_ones_of_grpc_arrive() {
     let (mut pump, now) = (Pump::new().unwrap(), SystemClock.now());
     let client = client(&mut pump, now);
     (&client.end).write_all(b"x").unwrap();

@@ -58,7 +58,7 @@ impl ServerEndpoint {
     }
 }
 
-/// An endpoint on a free port of the loopback interface, and what it reports.
+/// An endpoint on a free port of the loopback interface, and its events.
 pub(crate) fn start(
     security: Security,
     message_max: usize,
@@ -155,7 +155,7 @@ fn answer(bytes: usize) -> FromServer {
 }
 
 #[test]
-fn a_client_that_takes_less_than_the_server_sends_is_told_instead_of_cut_off() {
+fn too_large_response_becomes_an_error_for_its_client() {
     let (endpoint, events) = endpoint(MESSAGE_MAX);
     let options = ClientOptions {
         message_max: 5_000_000,
@@ -304,7 +304,7 @@ fn a_wrong_hello_is_refused_with_the_documented_status() {
 }
 
 #[test]
-fn a_message_of_tiny_parts_is_not_decoded_and_a_request_among_such_is_answered() {
+fn message_of_too_many_parts_is_refused_with_a_response() {
     let (endpoint, events) = endpoint(MESSAGE_MAX);
     let (mut sender, _receiver, _hangup) = dial(&endpoint, Service::Command, commander(VERSION));
     let _opened = opened(&events);
@@ -358,7 +358,7 @@ fn states_larger_than_any_agent_sends_are_not_decoded() {
 }
 
 #[test]
-fn streams_are_counted_by_certificate_and_else_by_address_or_user() {
+fn streams_are_counted_by_certificate_address_or_user() {
     let address = |port| std::net::SocketAddr::from(([10, 0, 0, 1], port));
     let tls = |name: &str, port| {
         let certificate = PeerCertificate {
@@ -407,7 +407,7 @@ fn one_address_cannot_take_the_streams_of_all() {
 }
 
 #[test]
-fn a_request_that_no_workload_could_send_is_refused_by_its_id_and_the_stream_goes_on() {
+fn too_large_request_is_refused_and_the_stream_continues() {
     let (endpoint, events) = endpoint(MESSAGE_MAX);
     let large = |id: &str| {
         let masks = vec!["x".repeat(AGENT_REQUEST_MAX)];
@@ -437,7 +437,7 @@ fn a_request_that_no_workload_could_send_is_refused_by_its_id_and_the_stream_goe
     assert!(id == "w@1" && reason.contains("bytes"), "{id} {reason}");
     of_agent.send(ToServer::Goodbye).unwrap();
     assert_eq!(message(&events).1, ToServer::Goodbye);
-    // Commanders may apply what they like.
+    // Commanders have no such bound.
     let (mut of_commander, _receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
     let _opened = opened(&events);
     of_commander.send(large("1")).unwrap();
@@ -448,7 +448,7 @@ fn a_request_that_no_workload_could_send_is_refused_by_its_id_and_the_stream_goe
 }
 
 #[test]
-fn a_large_first_message_ends_the_connection_before_it_is_received() {
+fn large_first_message_ends_the_connection_unreceived() {
     let (endpoint, events) = endpoint(MESSAGE_MAX);
     let tags = BTreeMap::from([("a".to_owned(), "x".repeat(2 * FIRST_MESSAGE_MAX))]);
     let hello = ToServer::AgentHello(AgentHello {
@@ -499,8 +499,8 @@ fn garbage_and_oversize_messages_end_only_their_own_stream() {
     assert_eq!(message(&events), (witness_id, ToServer::Goodbye));
 }
 
-/// Passes bytes on between one client and `server` until it is told to be silent: then it takes
-/// everything and passes nothing on, like a host that has vanished behind a switch. Ends are not
+/// Passes bytes on between one client and `server` until the flag is set: then it takes everything
+/// and passes nothing on, like a host that has vanished behind a switch. Ends are not
 /// passed on either.
 fn wire_to(server: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -532,15 +532,15 @@ fn wire_to(server: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
 }
 
 #[test]
-fn a_peer_that_vanishes_without_a_word_is_noticed_by_either_side() {
+fn vanished_peer_is_noticed_by_either_side() {
     let promised = Keepalive::default();
     let bound = promised.interval + promised.timeout;
     assert!(
         bound <= Duration::from_secs(30)
             && crate::limits::TCP_USER_TIMEOUT <= Duration::from_secs(30)
     );
-    // What is configured is what happens: with these it takes a moment, with the default ones at
-    // least the interval.
+    // The settings have an effect: with these it takes a moment, with the default ones at least the
+    // interval.
     let short = Keepalive {
         interval: Duration::from_millis(100),
         timeout: Duration::from_millis(300),
@@ -571,9 +571,8 @@ fn a_peer_that_vanishes_without_a_word_is_noticed_by_either_side() {
 }
 
 #[test]
-fn a_sender_whose_connection_was_lost_says_so_whenever_it_is_asked() {
-    // Somebody who never reads: a message that is larger than what may be on its way stays half
-    // sent.
+fn sender_of_a_lost_connection_returns_the_end_each_time() {
+    // A peer that never reads: a message that is larger than all buffers stays half sent.
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     let options = insecure(mute.local_addr().unwrap(), Service::Agent);
     let large = || {
@@ -602,7 +601,7 @@ fn a_sender_whose_connection_was_lost_says_so_whenever_it_is_asked() {
 }
 
 #[test]
-fn large_messages_that_wait_for_the_server_are_bounded_and_small_ones_of_others_pass() {
+fn pending_large_messages_are_bounded_and_small_ones_pass() {
     const LARGE: usize = 100 * 1024;
     let (endpoint, events) = start(
         Security::Insecure,
@@ -746,7 +745,7 @@ fn a_peer_that_cannot_be_reached_is_named() {
 }
 
 #[test]
-fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
+fn socket_and_port_are_open_together_until_the_server_ends() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("made/ank.sock");
     let (inbox, events) = bounded(64);
@@ -792,7 +791,7 @@ fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
 }
 
 #[test]
-fn over_a_socket_only_root_and_the_user_of_the_server_are_agents() {
+fn socket_accepts_agents_of_root_and_of_its_own_user() {
     let own = rustix::process::geteuid().as_raw();
     let agent = PeerHello::Agent(AgentHello {
         agent: "A".into(),

@@ -8,7 +8,7 @@ use crate::client::{ClientOptions, Service, StreamEnd, connect};
 use crate::grpc::Keepalive;
 use crate::limits::HANDSHAKE_MAX;
 use crate::peer::PeerEvent;
-use crate::pump::{BUFFER, Pump, PumpError, STRANGERS};
+use crate::pump::{BUFFER, Opened, Pump, PumpError, UNAUTHENTICATED_MAX};
 use crate::server_endpoint::LARGE_MESSAGES;
 use crate::server_endpoint::ServerEndpoint;
 use crate::server_endpoint::tests::{client, start};
@@ -117,7 +117,7 @@ fn outcome(server: Security, client: Security) -> String {
             error.source().expect("a reason").to_string()
         }
         Ok((_sender, mut receiver, _hangup)) => {
-            // Who is accepted is given up at once, so both outcomes end the stream, however long
+            // An accepted peer is dropped at once, so both outcomes end the stream, however long
             // that takes.
             let (opened, accepted) = bounded(1);
             let waiting = threads::spawn("test", STACK_SMALL, move || {
@@ -404,11 +404,11 @@ fn a_client_gives_up_on_a_server_that_does_not_greet() {
         Box::new(on_end),
         begin,
     );
-    for (time, is_shaking) in [(HANDSHAKE_MAX / 2, true), (HANDSHAKE_MAX, false)] {
+    for (time, is_handshaking) in [(HANDSHAKE_MAX / 2, true), (HANDSHAKE_MAX, false)] {
         pump.wait(Some(Duration::ZERO), || begin + time).unwrap();
         assert_eq!(
-            (pump.is_shaking(), reason.get().is_none()),
-            (is_shaking, is_shaking)
+            (pump.is_handshaking(), reason.get().is_none()),
+            (is_handshaking, is_handshaking)
         );
     }
     assert_eq!(
@@ -429,7 +429,7 @@ fn an_end_without_a_word_may_be_a_server_without_tls() {
         .unwrap();
     stream.set_nonblocking(true).unwrap();
     let client = ClientTls::new(&Authority::new().agent("agent_A")).unwrap();
-    let error = shake(&mut client.begin(stream).unwrap()).unwrap_err();
+    let error = handshake(&mut client.begin(stream).unwrap()).unwrap_err();
     assert_eq!(
         error,
         "the server closed the connection during the TLS handshake, perhaps it does not speak TLS"
@@ -491,15 +491,17 @@ fn connections_that_never_greet_do_not_keep_others_out() {
             silent.write_all(begin).unwrap();
             silent
         };
-        let mut silent: Vec<_> = (0..STRANGERS + 1).map(|_| say_nothing()).collect();
+        let mut silent: Vec<_> = (0..UNAUTHENTICATED_MAX + 1)
+            .map(|_| say_nothing())
+            .collect();
         let late = greet();
         silent[0].set_read_timeout(Some(LIMIT)).unwrap();
         silent[0]
             .read_to_end(&mut Vec::new())
             .expect("the oldest is ended");
-        silent[STRANGERS].set_nonblocking(true).unwrap();
+        silent[UNAUTHENTICATED_MAX].set_nonblocking(true).unwrap();
         assert!(
-            silent[STRANGERS]
+            silent[UNAUTHENTICATED_MAX]
                 .read_to_end(&mut Vec::new())
                 .is_err_and(|error| would_block(&error))
         );
@@ -513,7 +515,7 @@ fn connections_that_never_greet_do_not_keep_others_out() {
     }
 }
 
-/// Whoever else is connected waits for the thread that moves bytes.
+/// All other connections wait for the thread that moves bytes.
 #[test]
 fn many_handshakes_take_no_time_of_the_thread_that_moves_bytes() {
     let authority = Authority::new();
@@ -525,9 +527,9 @@ fn many_handshakes_take_no_time_of_the_thread_that_moves_bytes() {
         Pump::new().unwrap(),
         Arc::new(std::sync::atomic::AtomicUsize::new(0)),
     );
-    pump.start_shakers().unwrap();
+    pump.start_handshake_threads().unwrap();
     let mut clients = Vec::new();
-    for _ in 0..STRANGERS {
+    for _ in 0..UNAUTHENTICATED_MAX {
         let (inner, outer) = connected(false);
         outer.set_nonblocking(true).unwrap();
         let opened = opened.clone();
@@ -537,7 +539,10 @@ fn many_handshakes_take_no_time_of_the_thread_that_moves_bytes() {
             let (plain, endpoint) = UnixStream::pair()?;
             plain.set_nonblocking(true)?;
             drop(endpoint);
-            Ok((plain, None))
+            Ok(Opened {
+                grpc: plain,
+                gate: None,
+            })
         };
         pump.add(
             server.begin(inner).unwrap(),
@@ -551,7 +556,7 @@ fn many_handshakes_take_no_time_of_the_thread_that_moves_bytes() {
     let shaking = std::thread::spawn(move || {
         clients
             .into_iter()
-            .map(|link| shake(&mut link.unwrap()))
+            .map(|link| handshake(&mut link.unwrap()))
             .filter(Result::is_ok)
             .count()
     });
@@ -561,7 +566,7 @@ fn many_handshakes_take_no_time_of_the_thread_that_moves_bytes() {
         rustix::time::ClockId::ProcessCPUTime,
     ];
     let (before, all_before, deadline) = (cpu(own), cpu(all), SystemClock.now() + LIMIT);
-    while opened.load(std::sync::atomic::Ordering::Relaxed) < STRANGERS {
+    while opened.load(std::sync::atomic::Ordering::Relaxed) < UNAUTHENTICATED_MAX {
         assert!(!SystemClock.until(deadline).is_zero());
         assert_eq!(
             pump.wait(Some(Duration::from_millis(10)), || SystemClock.now())
@@ -602,21 +607,21 @@ fn wait_until(link: &Link, deadline: Instant, wanted: PollFlags) -> bool {
 }
 
 /// Shakes hands until that is done.
-fn shake(link: &mut Link) -> Result<(), String> {
+fn handshake(link: &mut Link) -> Result<(), String> {
     let deadline = SystemClock.now() + LIMIT;
-    link.shake()?;
-    while link.is_shaking() || link.wants_write() {
+    link.handshake()?;
+    while link.is_handshaking() || link.wants_write() {
         let mut wanted = PollFlags::IN;
         wanted.set(PollFlags::OUT, link.wants_write());
         assert!(wait_until(link, deadline, wanted), "no handshake");
-        link.shake()?;
+        link.handshake()?;
     }
     Ok(())
 }
 
-fn shaken(link: Result<Link, rustls::Error>) -> Link {
+fn with_handshake(link: Result<Link, rustls::Error>) -> Link {
     let mut link = link.unwrap();
-    shake(&mut link).unwrap();
+    handshake(&mut link).unwrap();
     link
 }
 
@@ -649,11 +654,16 @@ fn pumped() -> (Link, UnixStream, std::thread::JoinHandle<()>) {
     let (plain, grpc_end) = UnixStream::pair().unwrap();
     plain.set_nonblocking(true).unwrap();
     let pump = std::thread::spawn(move || {
-        let link = shaken(server.begin(inner));
+        let link = with_handshake(server.begin(inner));
         let mut pump = Pump::new().unwrap();
         pump.add(
             link,
-            Box::new(|_| Ok((plain, None))),
+            Box::new(|_| {
+                Ok(Opened {
+                    grpc: plain,
+                    gate: None,
+                })
+            }),
             true,
             Box::new(|_| {}),
             SystemClock.now(),
@@ -661,7 +671,7 @@ fn pumped() -> (Link, UnixStream, std::thread::JoinHandle<()>) {
         pump.run(None);
     });
     let client = ClientTls::new(&authority.agent("agent_A")).unwrap();
-    (shaken(client.begin(outer)), grpc_end, pump)
+    (with_handshake(client.begin(outer)), grpc_end, pump)
 }
 
 /// Writes what the session has to send.
@@ -739,7 +749,7 @@ fn refused_server_reads_the_reason_and_an_orderly_end() {
     write_out(&mut session, &mut together);
     together.extend([7; 32 * 1024]);
     tcp.write_all(&together).unwrap();
-    // The keys of both sides differ already at this point, so the alert cannot be told from
+    // The keys of both sides differ already at this point, so the alert looks like
     // garbage.
     let mut received = Vec::new();
     tcp.read_to_end(&mut received)
@@ -761,7 +771,7 @@ fn a_reason_that_came_before_a_reset_is_read() {
         ..theirs.agent("agent_A")
     };
     let client = ClientTls::new(&pem).unwrap();
-    let connecting = std::thread::spawn(move || shaken(client.begin(inner)));
+    let connecting = std::thread::spawn(move || with_handshake(client.begin(inner)));
     let server = ServerTls::new(&ours.server()).unwrap();
     let mut session: Connection = ServerConnection::new(server.0.clone()).unwrap().into();
     while session.is_handshaking() {
@@ -772,7 +782,7 @@ fn a_reason_that_came_before_a_reset_is_read() {
         write_out(&mut session, &mut tcp);
     }
     let mut client = connecting.join().unwrap();
-    // The other side says why, does not read what comes, and closes: a reset.
+    // The other side says why, reads nothing, and closes: a reset.
     write_out(&mut session, &mut tcp);
     session_of(&mut client)
         .writer()
@@ -797,7 +807,7 @@ fn a_reason_that_came_before_a_reset_is_read() {
 #[test]
 fn bytes_before_the_close_arrive_while_the_other_side_sends() {
     let (mut client, mut grpc_end, pump) = pumped();
-    // Nobody reads at the other end, so the pump is stuck with what it has decrypted.
+    // The other end does not read, so the pump is stuck with decrypted bytes.
     let deadline = SystemClock.now() + LIMIT;
     for _ in 0..64 {
         session_of(&mut client)

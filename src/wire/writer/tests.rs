@@ -14,7 +14,7 @@ use ankaios_platform::limits::STOP_DEADLINE;
 use ankaios_platform::sync::MutexGuard;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-/// What a peer does with what it is sent.
+/// How a peer treats its messages.
 #[derive(Default)]
 struct Peer {
     sent: Vec<String>,
@@ -24,9 +24,9 @@ struct Peer {
     stuck: bool,
     failed: bool,
     closed: bool,
-    /// How often somebody looked whether it can take more.
+    /// How often it was polled for whether it can take more.
     looks: usize,
-    /// Who is told what it is sent, beside `sent`.
+    /// Receives each message, beside `sent`.
     told: Option<Sender<String>>,
 }
 
@@ -161,7 +161,7 @@ impl Bench {
 }
 
 #[test]
-fn messages_go_out_in_order_and_the_end_of_the_outbox_closes_the_stream() {
+fn messages_keep_their_order_and_the_end_closes_the_stream() {
     let mut bench = Bench::new(false);
     assert_eq!(bench.advance(), Next::Woken);
     for message in [state("a"), answer("1", 1), state("b"), answer("2", 1)] {
@@ -174,7 +174,7 @@ fn messages_go_out_in_order_and_the_end_of_the_outbox_closes_the_stream() {
 }
 
 #[test]
-fn states_that_follow_each_other_closely_are_told_together_and_none_is_lost() {
+fn states_in_close_sequence_are_sent_together() {
     let mut bench = Bench::new(true);
     bench.put(state("a"));
     assert_eq!(bench.advance(), Next::Woken);
@@ -220,7 +220,7 @@ fn commanders_are_told_each_state_at_once() {
 }
 
 #[test]
-fn nobody_wakes_up_to_see_that_a_small_message_was_sent_but_for_a_large_one() {
+fn only_the_end_of_a_large_message_wakes_the_thread() {
     let mut bench = Bench::new(false);
     bench.line.peer().stuck = true;
     bench.put(answer("small", 1));
@@ -234,7 +234,7 @@ fn nobody_wakes_up_to_see_that_a_small_message_was_sent_but_for_a_large_one() {
 }
 
 #[test]
-fn a_peer_that_takes_nothing_for_long_is_cut_off_and_others_are_not() {
+fn peer_that_takes_nothing_is_disconnected_alone() {
     for bytes in [1, PEER_SMALL_MESSAGE + 1] {
         let mut bench = Bench::new(false);
         bench.line.peer().stuck = true;
@@ -269,7 +269,7 @@ fn whole_state(id: &str) -> FromServer {
 }
 
 #[test]
-fn a_peer_that_takes_no_answers_has_less_time_while_others_wait_for_their_room() {
+fn blocked_peer_has_less_time_while_others_need_capacity() {
     for is_wanted in [false, true] {
         let mut bench = Bench::new(false);
         bench.line.peer().stuck = true;

@@ -51,7 +51,7 @@ fn both_outputs_come_in_the_order_in_which_they_were_written() {
 
 #[test]
 fn output_is_read_while_running_and_a_drop_ends_the_child() {
-    // It ignores what can be ignored, and has a helper.
+    // It ignores all signals that can be ignored, and has a helper.
     let mut child = start("trap '' TERM PIPE; sleep 600 & echo $!; wait");
     let (helper, output) = read_until(&mut child, |text| text.ends_with('\n'));
     assert_eq!(output, ChildOutput::NotYet);

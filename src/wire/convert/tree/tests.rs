@@ -76,7 +76,8 @@ fn read_state(bytes: &[u8], parts: Parts) -> Decoded<Node> {
     super::read_state(bytes, parts, &mut Left::unbounded())
 }
 
-/// What the library reads. It needs the end as a limit, or takes what is cut short for complete.
+/// The message as the library reads it. It needs the end as a limit, or takes a cut message for a
+/// complete one.
 fn decode<M: Message>(bytes: &[u8]) -> protobuf::Result<M> {
     let mut message = M::new();
     let mut stream = CodedInputStream::from_bytes(bytes);
@@ -188,8 +189,7 @@ fn library_and_own_codec_read_what_the_other_writes() {
     }
 }
 
-/// Bytes that were damaged on their way mean what they mean to the library, which writes them
-/// without what it skips.
+/// Damaged bytes are read as the library reads them, which writes them without skipped parts.
 #[test]
 fn damaged_bytes_are_refused_or_read_as_the_library_reads_them() {
     let mut random = fastrand::Rng::with_seed(21);

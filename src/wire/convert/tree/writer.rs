@@ -53,7 +53,7 @@ impl Writer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Adds what stands before so many bytes.
+    /// Adds the tag and length of a field with this number of bytes.
     pub(crate) fn begin(&mut self, number: u32, bytes: usize) {
         self.tag(number, LENGTH);
         self.varint(bytes as u64);
@@ -88,7 +88,7 @@ impl Writer {
         }
     }
 
-    /// Adds a node as a field of this kind. What has another shape is left out.
+    /// Adds a node as a field of this kind. Parts of another shape are left out.
     pub(crate) fn node(&mut self, number: u32, kind: Kind, node: &Node) {
         match kind {
             Text => node
