@@ -199,17 +199,17 @@ fn a_manifest_of_any_bytes_is_read_or_refused() {
 }
 
 #[test]
-fn masks_of_any_bytes_read_what_they_select_and_update_all_or_nothing() {
+fn masks_of_any_bytes_read_their_parts_and_update_atomically() {
     run("masks");
 }
 
 #[test]
-fn messages_of_any_bytes_are_answered_and_survive_the_way_there_and_back() {
+fn messages_of_any_bytes_are_answered_and_survive_a_round_trip() {
     run("messages");
 }
 
 #[test]
-fn what_the_targets_begin_with_is_written_where_cargo_fuzz_looks() {
+fn corpus_of_each_target_is_written_where_cargo_fuzz_looks() {
     let wanted = std::env::var_os("ANKAIOS_FUZZ_SEEDS").map(std::path::PathBuf::from);
     let own = tempfile::tempdir().expect("the temporary folder is writable");
     let folder = wanted.unwrap_or_else(|| own.path().to_owned());
@@ -244,7 +244,7 @@ fn templates_of_any_bytes_are_rendered_or_refused() {
 }
 
 #[test]
-fn config_files_of_any_bytes_are_read_or_refused_by_each_program() {
+fn config_files_of_any_bytes_are_read_or_refused() {
     run("settings");
 }
 
@@ -269,7 +269,7 @@ fn logs_of_any_bytes_become_their_lines() {
 }
 
 #[test]
-fn names_addresses_versions_and_states_of_any_bytes_are_read_or_refused() {
+fn names_and_addresses_of_any_bytes_are_read_or_refused() {
     run("texts");
 }
 

@@ -137,7 +137,7 @@ const UNPLAIN_LEFT: [Unplain; 11] = [
     Unplain::left("runtime", 13, 28, 0),
     Unplain::left("server", 118, 151, 173),
     Unplain::left("simulation", 61, 104, 0),
-    Unplain::left("tests", 78, 114, 168),
+    Unplain::left("tests", 78, 114, 0),
     Unplain::left("wire", 3, 1, 8),
 ];
 

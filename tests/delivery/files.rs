@@ -184,7 +184,7 @@ fn words(words: &[&str], path: &Path) -> Vec<OsString> {
 }
 
 #[test]
-fn settings_are_understood_as_they_are_and_with_every_comment_in_use() {
+fn settings_are_valid_as_shipped_and_with_all_comments_in_use() {
     let folder = scratch::folder("settings");
     let run_folder = folder.path().join("run");
     fs::create_dir(&run_folder).expect("own folder is writable");
@@ -625,7 +625,7 @@ fn uninstall(script: &Path, image: &Path) {
 }
 
 #[test]
-fn install_sh_installs_keeps_settings_and_removes_what_it_has_installed() {
+fn install_sh_keeps_settings_and_removes_its_own_files() {
     let image = scratch::folder("image");
     install(image.path(), &["--init", "systemd"]);
     let installed = files_below(image.path());
@@ -884,7 +884,7 @@ fn install_sh_makes_folders_that_everybody_reads() {
 }
 
 #[test]
-fn install_sh_removes_also_what_a_run_with_other_options_has_installed() {
+fn install_sh_removes_files_of_a_run_with_other_options() {
     let image = scratch::folder("image");
     install(image.path(), &["--init", "systemd"]);
     let said = install(image.path(), &["--init", "sysv", "-t", "agent"]);
@@ -905,7 +905,7 @@ fn install_sh_removes_also_what_a_run_with_other_options_has_installed() {
 }
 
 #[test]
-fn the_uninstaller_of_an_image_removed_what_the_host_has_when_it_was_called_as_printed() {
+fn uninstaller_of_an_image_leaves_files_of_the_host_alone() {
     let image = scratch::folder("image");
     let said = install(
         image.path(),

@@ -176,7 +176,7 @@ fn init_scripts_start_once_restart_and_stop() {
 }
 
 #[test]
-fn what_a_program_logs_takes_bounded_room_and_the_last_of_it_is_kept() {
+fn log_of_a_program_is_bounded_and_keeps_its_end() {
     const LINES: usize = 3000;
     const PIECES: usize = 40;
     with_each_script(|script| {

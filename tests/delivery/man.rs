@@ -68,7 +68,7 @@ fn names(text: &str, name: &str) -> bool {
 }
 
 #[test]
-fn manual_pages_name_the_variable_of_each_option_and_the_exit_codes() {
+fn manual_pages_name_variables_of_options_and_exit_codes() {
     let pages = pages();
     assert!(pages.len() > 15, "{pages:?}");
     for (name, command) in [

@@ -53,7 +53,7 @@ fn run(
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_by_its_name_before_anything_is_compiled() {
+fn unknown_argument_is_refused_by_name_before_compiling() {
     type Settings = &'static [(&'static str, &'static str)];
     let folder = scratch::folder("refused");
     let cases: [(&str, &[&str], Settings, &str); 27] = [
@@ -321,7 +321,7 @@ fn what_makes_sense_is_compiled() {
 }
 
 #[test]
-fn programs_of_a_peer_that_cannot_run_are_named_before_anything_is_compiled() {
+fn unusable_peer_programs_are_named_before_compiling() {
     let scratch = scratch::folder("peer");
     let folder = scratch.path().join("with spaces");
     fs::create_dir(&folder).expect("own folder");
@@ -497,7 +497,7 @@ const FAILED: &str = "running 2 tests\ntest a::b ... FAILED\ntest c ... ok\n\nfa
                       failures:\n    a::b\n\ntest result: FAILED. 1 passed; 1 failed\n";
 
 #[test]
-fn failed_test_of_all_is_followed_by_the_command_that_repeats_it() {
+fn failed_test_is_followed_by_the_command_that_repeats_it() {
     let folder = scratch::folder("repeats");
     let failed = folder.path().join("failed");
     fs::write(&failed, FAILED).expect("own folder");

@@ -201,7 +201,7 @@ fn apply_d_deletes_what_the_manifest_names_and_nothing_else() {
 }
 
 #[test]
-fn delete_workload_waits_until_removed_and_unknown_names_are_no_error() {
+fn delete_waits_until_removed_and_accepts_unknown_names() {
     let cluster = Cluster::start(&["agent_A"]);
     cluster
         .ank_with_input(&["apply", "-"], &manifest(&[workload("w1", "run")]))
@@ -221,7 +221,7 @@ fn delete_workload_waits_until_removed_and_unknown_names_are_no_error() {
 }
 
 #[test]
-fn an_update_that_keeps_the_id_ends_whether_the_workload_ran_or_waited() {
+fn update_that_keeps_the_id_ends_for_running_and_waiting() {
     let cluster = Cluster::start(&["agent_A"]);
     let waiting = manifest(&[
         workload("runs", "run"),
@@ -252,7 +252,7 @@ fn an_update_that_keeps_the_id_ends_whether_the_workload_ran_or_waited() {
 }
 
 #[test]
-fn agent_option_places_all_workloads_and_is_needed_where_none_is_named() {
+fn agent_option_is_needed_by_workloads_without_an_agent() {
     let cluster = Cluster::start(&["agent_A"]);
     let homeless =
         "apiVersion: v1\nworkloads:\n  w1:\n    runtime: podman\n    runtimeConfig: 'image: run'\n";
@@ -277,7 +277,7 @@ fn agent_option_places_all_workloads_and_is_needed_where_none_is_named() {
 }
 
 #[test]
-fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing_and_why() {
+fn late_wait_ends_with_the_missing_workloads_and_reasons() {
     let cluster = Cluster::start(&["agent_A"]);
     let both = manifest(&[
         workload("w1", "run").after("w2", "ADD_COND_SUCCEEDED"),

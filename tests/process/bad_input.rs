@@ -461,7 +461,7 @@ fn usage_errors_exit_with_two_and_explain_themselves_on_stderr() {
 }
 
 #[test]
-fn environment_variables_do_not_count_as_words_of_the_command_line() {
+fn environment_variables_are_no_words_of_the_command_line() {
     let cluster = Cluster::prepare();
     let run = |arguments: &[&str], variables: &[(&str, &str)]| {
         let mut command = cluster.bare_ank_command();
@@ -507,7 +507,7 @@ fn environment_variables_do_not_count_as_words_of_the_command_line() {
 }
 
 #[test]
-fn a_wrong_variable_is_named_and_an_option_for_the_server_after_the_command_too() {
+fn wrong_variable_and_misplaced_option_are_named() {
     let cluster = Cluster::prepare();
     let ank = |arguments: &[&str], variable: Option<(&str, &str)>| {
         let mut command = clean_command(env!("CARGO_BIN_EXE_ank"), cluster.folder());
@@ -595,7 +595,7 @@ fn an_option_of_the_agent_wins_over_the_environment() {
 }
 
 #[test]
-fn the_environment_wins_over_the_file_and_no_filter_hides_why_the_server_ends() {
+fn environment_wins_over_file_and_errors_pass_log_filters() {
     let cluster = Cluster::prepare();
     cluster.write(
         "insecure.conf",
@@ -799,7 +799,7 @@ fn agent_refuses_what_it_cannot_start_with() {
 }
 
 #[test]
-fn a_mount_point_that_an_earlier_server_took_fails_its_workload_alone() {
+fn stored_bad_mount_point_fails_its_workload_alone() {
     let file = "    files:\n    - {mountPoint: '/x,source=/,destination=/host', data: d}\n";
     let text = manifest(&[workload("bad", "run"), workload("good", "run")]);
     let text = text.replacen(

@@ -222,7 +222,7 @@ fn bad_updates_of_pods_end_as_before() {
 }
 
 #[test]
-fn a_dependent_that_breaks_takes_the_update_back_though_it_is_not_touched() {
+fn failing_dependent_rolls_back_an_update_of_its_dependency() {
     let cluster = Cluster::start(&["agent_A", "agent_B"]);
     let web = workload("web", "run")
         .on("agent_B")

@@ -214,7 +214,7 @@ fn curve(samples: &[Sample], value: fn(&Sample) -> f64) -> String {
 
 #[test]
 #[allow(clippy::print_stderr)] // The curves are of interest.
-fn threads_files_memory_and_wake_ups_of_a_busy_cluster_stay_flat() {
+fn resources_of_a_busy_cluster_stay_flat() {
     let minutes = std::env::var("ANKAIOS_SOAK_MINUTES")
         .ok()
         .filter(|text| !text.is_empty());

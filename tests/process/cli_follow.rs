@@ -39,7 +39,7 @@ fn ended(process: &mut Process) -> i32 {
 }
 
 #[test]
-fn events_come_as_one_json_object_a_line_until_enough_were_printed() {
+fn events_are_one_json_object_a_line_until_the_count() {
     let cluster = Cluster::start(&[]);
     set_config(&cluster, "other", "stays");
     let mut process = follow_configs(&cluster, &["--count", "3"]);
@@ -102,7 +102,7 @@ fn signals_end_events_in_order_and_without_a_word() {
 }
 
 #[test]
-fn events_that_are_waited_for_end_by_the_signal_so_that_a_script_does_not_go_on() {
+fn signal_ends_awaited_events_with_an_error_code() {
     let cluster = Cluster::start(&[]);
     for further in [
         &["--until", "desiredState.configs.k=never"][..],
@@ -119,7 +119,7 @@ fn events_that_are_waited_for_end_by_the_signal_so_that_a_script_does_not_go_on(
 }
 
 #[test]
-fn a_lost_connection_ends_events_with_an_error_unless_they_reconnect() {
+fn lost_connection_ends_events_unless_they_reconnect() {
     let mut cluster = Cluster::start(&[]);
     let mut ends = follow_configs(&cluster, &[]);
     let mut watch = cluster.start_ank(&["get", "workloads", "-w"]);
@@ -175,7 +175,7 @@ fn a_lost_connection_ends_events_with_an_error_unless_they_reconnect() {
 }
 
 #[test]
-fn events_without_a_server_are_an_error_also_when_they_would_reconnect() {
+fn events_without_a_server_are_an_error_with_reconnect_too() {
     let mut cluster = Cluster::start(&[]);
     cluster.kill_server();
     for arguments in [&["get", "events"][..], &["get", "events", "--reconnect"]] {
@@ -270,7 +270,7 @@ fn logs_that_cannot_be_had_are_explained_instead_of_awaited() {
 }
 
 #[test]
-fn logs_of_two_workloads_on_two_agents_are_followed_until_both_ended() {
+fn logs_on_two_agents_are_followed_until_both_ended() {
     let cluster = Cluster::start(&["agent_A", "agent_B"]);
     let web = workload("web", "run").config("commandArgs: [hello, world]");
     let db = workload("db", "run")

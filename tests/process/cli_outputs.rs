@@ -314,7 +314,7 @@ fn an_apply_that_misses_its_target_says_so_at_any_width() {
 }
 
 #[test]
-fn config_files_that_cannot_be_used_are_told_by_file_line_and_key() {
+fn unusable_config_files_are_named_by_file_line_and_key() {
     let cluster = Cluster::prepare();
     cluster.write("empty.conf", "");
     cluster.write("syntax.conf", "version = 'v1'\ninsecure = \n");
@@ -432,7 +432,7 @@ fn errors_are_coloured_in_a_terminal_only_and_not_with_no_color() {
 }
 
 #[test]
-fn differences_are_coloured_in_a_terminal_only_and_not_with_no_color() {
+fn differences_are_coloured_on_a_terminal_unless_no_color() {
     let cluster = Cluster::start(&[]);
     cluster.write("config.yaml", "apiVersion: v1\nconfigs: {c: new}\n");
     let state = "desiredState: {apiVersion: v1, configs: {c: old}}\n";

@@ -80,8 +80,7 @@ fn workloads_run_end_restart_change_and_go() {
 }
 
 #[test]
-fn containers_are_taken_over_by_the_next_agent_and_those_that_ended_since_the_boot_stay_as_they_are()
- {
+fn next_agent_adopts_containers_and_keeps_those_that_ended() {
     let mut cluster = prepare();
     let workloads = [
         containerd("web", "run"),

@@ -526,7 +526,7 @@ fn a_request_that_the_server_took_with_it_is_answered() {
 }
 
 #[test]
-fn an_agent_that_restarts_finds_the_fifos_and_asks_for_a_new_hello() {
+fn restarted_agent_reuses_fifos_and_requires_a_new_hello() {
     let mut cluster = cluster_with(|web| web.allow("Read", "desiredState"));
     let pipes = folder(&cluster, "agent_A", WEB);
     let mut client = ControlClient::connect(&pipes);
@@ -668,7 +668,7 @@ fn bad_input_ends_one_session_with_a_reason_and_nothing_else() {
 }
 
 #[test]
-fn a_workload_that_writes_nonsense_again_and_again_does_not_fill_the_log_of_its_agent() {
+fn repeated_nonsense_of_a_workload_does_not_fill_the_log() {
     const ROUNDS: usize = 3 * LOG_SOURCE_LINES as usize;
     let mut cluster = Cluster::start(&["agent_A"]);
     cluster.run(&[workload("bad", "run").allow("Read", "desiredState")]);
@@ -704,7 +704,7 @@ fn a_workload_that_writes_nonsense_again_and_again_does_not_fill_the_log_of_its_
 }
 
 #[test]
-fn a_workload_that_updates_another_one_again_and_again_filled_the_logs_of_server_and_agent() {
+fn repeated_updates_of_a_workload_do_not_fill_the_logs() {
     let mut cluster = Cluster::start(&["agent_A"]);
     let user = workload("user", "run").allow("ReadWrite", "desiredState.workloads.t0");
     cluster.run(&[user, workload("t0", "run")]);
@@ -784,7 +784,7 @@ fn a_workload_that_does_not_read_its_events_costs_only_its_own() {
 }
 
 #[test]
-fn logs_come_until_they_are_cancelled_or_their_workload_or_their_reader_is_gone() {
+fn log_streams_end_by_cancel_removal_or_lost_reader() {
     let cluster = Cluster::start(&["agent_A"]);
     let recorder = Recorder::start(&cluster);
     let talker = || workload("talker", "run").config("commandArgs: [hello, world]");
@@ -842,7 +842,7 @@ fn logs_come_until_they_are_cancelled_or_their_workload_or_their_reader_is_gone(
 }
 
 #[test]
-fn a_workload_that_does_not_read_its_logs_loses_them_and_nobody_notices() {
+fn workload_that_reads_no_logs_loses_only_its_own() {
     let mut cluster = Cluster::start(&["agent_A"]);
     let recorder = Recorder::start(&cluster);
     let both = [
@@ -935,7 +935,7 @@ fn nest_deeply(folder: &Path) {
 }
 
 #[test]
-fn a_workload_that_nests_folders_without_end_leaves_nothing_behind_and_the_agent_goes_on() {
+fn deeply_nested_folders_of_a_workload_are_removed() {
     let mut cluster = Cluster::prepare();
     // In memory: a disk takes half a minute for as many folders.
     let Some(_disk) = SmallDisk::mount(&cluster.run_folder(), 64 * 1024) else {
@@ -976,7 +976,7 @@ fn a_workload_that_nests_folders_without_end_leaves_nothing_behind_and_the_agent
 }
 
 #[test]
-fn other_users_of_the_machine_reach_neither_the_pipes_nor_the_files_of_a_workload() {
+fn other_users_reach_neither_pipes_nor_files_of_a_workload() {
     if !rustix::process::geteuid().is_root() {
         return leave_out(
             "other users before the folder of an agent",

@@ -45,7 +45,7 @@ fn settles(what: &str, round: u64, pid: u32, base: Held) -> Held {
 
 #[test]
 #[allow(clippy::print_stderr)] // The curve is of interest.
-fn workloads_that_come_and_go_leave_no_threads_files_and_memory_behind() {
+fn removed_workloads_leave_no_threads_files_or_memory() {
     let text = std::env::var("ANKAIOS_CYCLE_ROUNDS").ok();
     let rounds = text.map_or(ROUNDS, |text| {
         text.parse().expect("ANKAIOS_CYCLE_ROUNDS is a number")

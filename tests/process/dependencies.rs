@@ -31,7 +31,7 @@ fn state(cluster: &Cluster, name: &str) -> String {
 // [stest->swdd~agent-handles-workloads-with-fulfilled-dependencies~1]
 // [stest->swdd~agent-handles-new-workload-operations]
 #[test]
-fn workloads_start_when_their_dependencies_are_met_and_not_before() {
+fn workloads_start_only_when_their_dependencies_are_met() {
     let cluster = Cluster::start(&["agent_A", "agent_B"]);
     let recorder = Recorder::start(&cluster);
     cluster.apply(&manifest(&storage_example()));
@@ -117,7 +117,7 @@ fn state_of_a_waiting_workload_names_unmet_dependencies() {
 }
 
 #[test]
-fn failed_condition_is_met_by_a_workload_that_could_not_be_started() {
+fn failed_start_meets_the_condition_failed() {
     let mut cluster = Cluster::prepare();
     cluster.agent_config = "retry_limit = 1".to_owned();
     cluster.start_all(&["agent_A"]);

@@ -50,7 +50,7 @@ fn a_restart_stops_dependents_first_and_starts_them_last() {
 }
 
 #[test]
-fn an_update_that_waits_goes_on_with_a_restart_or_at_once_with_the_option() {
+fn waiting_update_continues_with_a_restart_or_the_option() {
     let cluster = started();
     let waits = cluster.ank_with_input(
         &["--wait-timeout", "1", "apply", "-"],

@@ -32,7 +32,7 @@ configs: {port: '80', nested: {list: [a, {b: c}]}}
 ";
 
 #[test]
-fn what_is_applied_is_no_difference_any_more_and_each_change_is_one() {
+fn diff_is_empty_after_apply_and_shows_each_change() {
     let cluster = Cluster::start(&["agent_A"]);
     cluster.write("full.yaml", FULL);
     let before = cluster.ank(&["diff", "full.yaml"]);
@@ -106,7 +106,7 @@ fn what_is_applied_is_no_difference_any_more_and_each_change_is_one() {
 }
 
 #[test]
-fn what_apply_d_would_delete_is_shown_and_who_uses_a_changed_config() {
+fn diff_shows_deletes_and_users_of_a_changed_config() {
     let cluster = Cluster::start(&[]);
     let text = format!(
         "{}configs: {{port: '80'}}\n",

@@ -123,7 +123,7 @@ fn manifests_of_all_pages_are_valid() {
 }
 
 #[test]
-fn the_first_manifest_never_started_and_its_deny_rule_denied_nothing() {
+fn manifest_of_the_docs_starts_and_its_deny_rule_denies() {
     let cluster = Cluster::start(&["agent_A"]);
     cluster
         .engine

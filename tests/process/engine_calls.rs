@@ -274,7 +274,7 @@ fn volumes_that_hang_delay_their_workload_only() {
 /// The listing of pods before a play says which ones were there before. Without it a play that
 /// fails could not be cleaned up, so it has to work.
 #[test]
-fn pods_are_not_played_as_long_as_it_is_not_known_which_there_are() {
+fn pods_are_not_played_before_existing_ones_are_listed() {
     let cluster = start("podman-kube", "");
     let recorder = Recorder::start(&cluster);
     for (fault, info) in [

@@ -11,7 +11,7 @@ use crate::support::{Cluster, LogClient, Recorder, manifest, pod, wait_until, wo
 use serde_json::{Value, json};
 
 #[test]
-fn hanging_run_delays_nobody_shows_its_age_and_a_delete_cancels_it() {
+fn hanging_run_shows_its_age_and_is_cancelled_by_a_delete() {
     let mut cluster = Cluster::start(&["agent_A"]);
     cluster
         .engine
@@ -71,7 +71,7 @@ fn hanging_stop_delays_nobody() {
 }
 
 #[test]
-fn a_container_of_a_failed_create_is_removed_although_podman_was_away_for_a_while() {
+fn container_of_a_failed_create_is_removed_after_an_outage() {
     let cluster = Cluster::start(&["agent_A"]);
     let broken = json!({ "exit": 125, "stderr": "Error: no space left" });
     let with = |command: &str, key: &str, value: bool| {
@@ -137,7 +137,7 @@ fn the_log_of_a_workload_whose_run_hangs_delays_no_other() {
 }
 
 #[test]
-fn agent_starts_without_podman_and_finds_its_containers_when_it_is_back() {
+fn agent_without_podman_finds_containers_when_it_is_back() {
     let mut cluster = Cluster::prepare();
     cluster.engine.uninstall();
     cluster.start_with_manifest(&manifest(&[workload("w1", "run")]));
@@ -175,7 +175,7 @@ fn hundred_megabytes_from_the_engine_are_not_kept() {
 }
 
 #[test]
-fn the_cause_of_a_missing_image_was_behind_a_thousand_characters_of_progress() {
+fn cause_of_a_missing_image_is_shown_without_progress() {
     let error = "initializing source docker://localhost/nope:1.0: pinging container registry localhost: Get \
                  \"https://localhost/v2/\": dial tcp [::1]:443: connect: connection refused";
     let retry = format!(
@@ -204,7 +204,7 @@ fn the_cause_of_a_missing_image_was_behind_a_thousand_characters_of_progress() {
 }
 
 #[test]
-fn hanging_listing_at_the_start_of_an_agent_ends_after_its_limit() {
+fn hanging_first_listing_ends_after_its_limit() {
     let mut cluster = Cluster::prepare();
     cluster
         .engine
@@ -267,7 +267,7 @@ fn a_hanging_log_of_the_engine_hangs_nothing_else() {
 }
 
 #[test]
-fn pods_on_an_engine_without_kube_play_are_retried_with_its_words_and_can_be_deleted() {
+fn pods_without_kube_play_are_retried_and_can_be_deleted() {
     let cluster = Cluster::start(&["agent_A"]);
     let refused = |command: &str| {
         let text = format!("Error: unrecognized command `podman {command}`\n");
@@ -331,7 +331,7 @@ fn apply_with_warning(cluster: &Cluster, workload: Workload, expected: &str) {
 }
 
 #[test]
-fn secrets_in_options_were_shown_to_all_who_read_states_and_in_the_log() {
+fn secrets_in_options_are_masked_in_states_and_log() {
     let no_volumes =
         json!({ "command": "volume create", "exit": 125, "stderr": "Error: no room\n" });
     let cluster = with_failing_engines(
@@ -375,7 +375,7 @@ fn secrets_in_options_were_shown_to_all_who_read_states_and_in_the_log() {
 }
 
 #[test]
-fn passwords_in_images_and_addresses_were_shown_to_all_who_read_states_and_in_the_log() {
+fn passwords_in_addresses_are_masked_in_states_and_log() {
     let said = "Error: source docker://u:other@h/x: no 'user:hunter2@host', not even 'hunter2'\n";
     let mut cluster = with_failing_engines(said, &[]);
     let options = "commandOptions: ['--http-proxy=http://user:hunter2@proxy:3128', --log-opt, 'x=https://u:hunter2@h']";

@@ -82,7 +82,7 @@ fn container_is_a_real_process_until_it_is_stopped() {
 }
 
 #[test]
-fn another_process_with_the_number_of_an_ended_container_is_left_alone() {
+fn process_with_the_pid_of_an_ended_container_is_left_alone() {
     let engine = FakeEngine::new();
     assert!(run(&engine, "w", "run").status.success());
     let (pid, id) = engine.only_container("w");
@@ -137,7 +137,7 @@ fn exit_code_comes_from_the_image_or_from_the_test() {
 }
 
 #[test]
-fn name_in_use_running_removal_and_unknown_image_fail_as_with_podman() {
+fn errors_of_the_fake_engine_are_those_of_podman() {
     let engine = FakeEngine::new();
     assert!(run(&engine, "w", "run").status.success());
     assert_eq!(run(&engine, "w", "run").status.code(), Some(125));
@@ -172,7 +172,7 @@ fn rules_apply_to_the_named_workload_as_often_as_they_say() {
 }
 
 #[test]
-fn hanging_command_hangs_until_killed_and_output_is_as_long_as_ordered() {
+fn fake_engine_hangs_and_writes_as_ordered() {
     let engine = FakeEngine::new();
     engine.script(&json!([{ "command": "run", "hang": true }, { "command": "ps", "stdout_bytes": 1_000_000 }]));
     let mut command = Command::new(engine.bin().join("podman"));
@@ -200,7 +200,7 @@ fn every_process_ends_when_the_folder_is_gone() {
 }
 
 #[test]
-fn container_that_ignores_sigterm_is_killed_after_its_stop_timeout() {
+fn container_that_ignores_sigterm_is_killed_after_its_timeout() {
     let engine = FakeEngine::new();
     let begin = Instant::now();
     let arguments = [

@@ -40,7 +40,7 @@ fn all_run(cluster: &Cluster, names: &[&str]) {
 // ---------------------------------------------------------- processes too many
 
 #[test]
-fn a_second_agent_of_a_name_ends_with_an_error_and_leaves_the_calls_of_the_first_alone() {
+fn second_agent_of_a_name_ends_and_leaves_the_first_alone() {
     let mut cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[workload("runs", "run")]));
     all_run(&cluster, &["runs"]);
@@ -75,7 +75,7 @@ fn a_second_agent_of_a_name_ends_with_an_error_and_leaves_the_calls_of_the_first
 // ------------------------------------------------------- processes that stand still
 
 #[test]
-fn an_agent_that_was_stopped_sees_what_it_missed_and_makes_no_second_container() {
+fn paused_agent_catches_up_without_a_second_container() {
     let mut cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[
         workload("stays", "run"),
@@ -106,7 +106,7 @@ fn an_agent_that_was_stopped_sees_what_it_missed_and_makes_no_second_container()
 }
 
 #[test]
-fn a_server_that_was_stopped_answers_and_is_up_to_date_when_it_goes_on() {
+fn paused_server_answers_and_catches_up_when_it_continues() {
     let mut cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[
         workload("ends", "run"),
@@ -128,7 +128,7 @@ fn a_server_that_was_stopped_answers_and_is_up_to_date_when_it_goes_on() {
 }
 
 #[test]
-fn server_and_agent_killed_at_the_same_time_find_the_containers_again() {
+fn server_and_agent_killed_together_find_the_containers() {
     let mut cluster = Cluster::prepare();
     let folder = cluster.folder().join("state");
     cluster.server_config = format!("state_dir = '{}'", folder.display());
@@ -167,7 +167,7 @@ fn a_slow_connection_delays_and_loses_nothing() {
 }
 
 #[test]
-fn connections_cut_again_and_again_leave_one_container_of_each_workload() {
+fn repeatedly_cut_connections_leave_one_container_each() {
     let (cluster, proxy) = Cluster::start_behind_proxy();
     let names = ["a", "b", "c", "d"];
     for round in 0..5 {
@@ -236,7 +236,7 @@ fn a_half_open_connection_is_noticed_by_both_ends_and_replaced() {
 }
 
 #[test]
-fn a_connection_with_wrong_bytes_is_given_up_and_harms_neither_program() {
+fn connection_with_wrong_bytes_is_closed_without_harm() {
     let (mut cluster, proxy) = Cluster::start_behind_proxy();
     cluster.apply(&manifest(&[workload("stays", "run")]));
     all_run(&cluster, &["stays"]);
@@ -289,7 +289,7 @@ fn two_hundred_idle_connections_cost_nobody_the_service() {
 }
 
 #[test]
-fn who_is_refused_again_and_again_does_not_fill_the_log_of_the_server_nor_act_in_it() {
+fn repeatedly_refused_client_does_not_fill_the_log() {
     const EACH: usize = 15;
     let mut cluster = Cluster::start(&["agent_A"]);
     let (mut sender, mut receiver, _hangup) = follow(&cluster.url());
@@ -348,7 +348,7 @@ fn who_is_refused_again_and_again_does_not_fill_the_log_of_the_server_nor_act_in
 
 /// More than `PEER_OUTBOX` of what it asked for waits for it in the end, in messages of 100 KiB.
 #[test]
-fn a_client_that_never_reads_costs_bounded_memory_and_delays_nobody() {
+fn client_that_never_reads_costs_bounded_memory() {
     let mut cluster = Cluster::start(&["agent_A"]);
     let server = cluster.server().pid();
     let open = || open_files(server);

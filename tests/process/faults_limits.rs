@@ -44,7 +44,7 @@ fn with_file(name: &str, bytes: usize) -> String {
 // ------------------------------------------------------------------------------ disks
 
 #[test]
-fn a_full_disk_costs_the_server_no_update_and_the_state_is_stored_once_there_is_room() {
+fn full_disk_loses_no_update_and_the_state_is_stored_later() {
     let mut cluster = Cluster::prepare();
     let folder = cluster.folder().join("state");
     let Some(disk) = SmallDisk::mount(&folder, 256) else {
@@ -173,7 +173,7 @@ fn with_run_folder_on_a_small_disk() -> Option<(Cluster, SmallDisk)> {
 }
 
 #[test]
-fn a_full_run_folder_delays_those_that_need_files_until_there_is_room_and_nobody_else() {
+fn full_run_folder_delays_only_workloads_that_need_files() {
     let Some((cluster, disk)) = with_run_folder_on_a_small_disk() else {
         return;
     };
@@ -237,7 +237,7 @@ fn failed_start_leaves_nothing_in_the_way_of_the_next_one() {
 }
 
 #[test]
-fn a_read_only_run_folder_stops_nothing_that_runs_and_is_named_as_the_reason() {
+fn read_only_run_folder_stops_no_workload_and_is_named() {
     let Some((mut cluster, disk)) = with_run_folder_on_a_small_disk() else {
         return;
     };
@@ -272,7 +272,7 @@ fn a_read_only_run_folder_stops_nothing_that_runs_and_is_named_as_the_reason() {
 // ------------------------------------------------------------------- descriptors, threads
 
 #[test]
-fn a_server_without_free_descriptors_serves_whom_it_has_and_others_later_without_spinning() {
+fn server_without_descriptors_serves_present_clients_idly() {
     let mut cluster = Cluster::prepare();
     cluster.set_wrapper("ank-server", &["/usr/bin/prlimit", "--nofile=96:96"]);
     cluster.start_all(&["agent_A"]);
@@ -309,7 +309,7 @@ fn a_server_without_free_descriptors_serves_whom_it_has_and_others_later_without
 }
 
 #[test]
-fn an_agent_with_few_descriptors_watches_less_closely_and_goes_on_calling_its_engine() {
+fn agent_with_few_descriptors_still_calls_its_engine() {
     let mut cluster = Cluster::prepare();
     cluster.start_server(&[]);
     cluster.set_wrapper("ank-agent", &["/usr/bin/prlimit", "--nofile=48:48"]);
@@ -472,7 +472,7 @@ fn loopback_answer(question: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn an_agent_whose_name_server_is_silent_connects_once_it_speaks_and_ends_when_it_is_told() {
+fn agent_with_a_silent_name_server_connects_later() {
     let address = format!("127.{}.{}.9", fastrand::u8(10..250), fastrand::u8(..));
     let mut cluster = Cluster::start(&[]);
     let resolver = cluster.write(

@@ -181,7 +181,7 @@ pub fn assert_never_disconnected(cluster: &Cluster, agent: &str) {
 }
 
 #[test]
-fn a_workload_that_asks_and_never_reads_costs_the_cluster_nothing() {
+fn workload_that_requests_and_never_reads_harms_no_other() {
     let mut cluster = cluster();
     let mut web = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
     let greedy_folder = folder(&cluster, "agent_A", "greedy");
@@ -287,7 +287,7 @@ impl ForeignAgent {
 }
 
 #[test]
-fn an_agent_that_passes_on_whatever_its_workload_asks_costs_the_cluster_little() {
+fn agent_that_forwards_all_requests_costs_little() {
     let mut cluster = cluster();
     let there =
         ["greedy", "modest"].map(|name| workload(name, "run").on("foreign").allow("Read", "*"));
@@ -322,7 +322,7 @@ fn an_agent_that_passes_on_whatever_its_workload_asks_costs_the_cluster_little()
 
 /// Some agents report long texts of very many instances that nobody has asked for.
 #[test]
-fn agents_that_report_workloads_that_do_not_exist_cost_the_cluster_little() {
+fn agents_that_report_unknown_workloads_cost_little() {
     let mut cluster = Cluster::start(&["agent_A"]);
     cluster.run(&[workload("web", "run").allow("ReadWrite", "*")]);
     let mut web = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
@@ -403,7 +403,7 @@ fn masks(bytes: usize, prefix: &str) -> Vec<String> {
 }
 
 #[test]
-fn agents_that_send_the_largest_messages_at_the_same_time_cost_the_server_one_of_them() {
+fn largest_messages_of_all_agents_cost_the_memory_of_one() {
     let mut cluster = cluster();
     let mut web = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
     let server = MemoryPeak::of(cluster.server().pid());
@@ -468,7 +468,7 @@ fn agents_that_send_the_largest_messages_at_the_same_time_cost_the_server_one_of
 }
 
 #[test]
-fn workloads_that_write_the_largest_requests_at_the_same_time_cost_little() {
+fn largest_requests_of_all_workloads_cost_little() {
     const GREEDY: usize = 6;
     let mut cluster = cluster();
     let names: Vec<String> = (0..GREEDY)
@@ -656,7 +656,7 @@ fn hostile_frame(number: usize, round: usize) -> Vec<u8> {
 }
 
 #[test]
-fn hostile_agents_and_workloads_at_once_leave_others_memory_and_turns() {
+fn hostile_agents_and_workloads_leave_memory_and_turns() {
     let mut cluster = cluster();
     let on_agents = (0..HOSTILE_AGENTS).map(|number| {
         workload(&format!("hostile_{number}"), "run")

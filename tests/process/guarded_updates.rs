@@ -50,7 +50,7 @@ fn images(cluster: &Cluster, name: &str) -> Vec<String> {
 // [stest->swdd~server-undoes-failed-updates~1]
 // [stest->swdd~server-remembers-undone-updates~1]
 #[test]
-fn a_bad_update_is_put_back_with_its_dependents_on_all_agents_and_refused_the_second_time() {
+fn bad_update_is_rolled_back_and_then_refused() {
     let cluster = Cluster::start(&["agent_A", "agent_B"]);
     cluster.run(&[workload("db", "run"), web("run")]);
     let before = desired(&cluster);
@@ -84,7 +84,7 @@ fn a_bad_update_is_put_back_with_its_dependents_on_all_agents_and_refused_the_se
 }
 
 #[test]
-fn an_update_that_waits_for_running_dependents_is_given_up_and_nothing_was_stopped() {
+fn update_behind_running_dependents_fails_without_a_stop() {
     let cluster = Cluster::start(&["agent_A", "agent_B"]);
     cluster.run(&[workload("db", "run"), web("run")]);
     let pids = ["db", "web"].map(|name| cluster.engine.only_container(name).0);
@@ -109,7 +109,7 @@ fn an_update_that_waits_for_running_dependents_is_given_up_and_nothing_was_stopp
 /// many.
 // [stest->swdd~server-keeps-guarded-updates~1]
 #[test]
-fn a_server_that_is_killed_again_and_again_puts_back_the_update_that_may_be_the_reason() {
+fn repeatedly_killed_server_rolls_back_the_open_update() {
     let mut cluster = Cluster::prepare();
     let folder = cluster.folder().join("state");
     cluster.server_config = format!("state_dir = '{}'", folder.display());
@@ -156,7 +156,7 @@ fn a_server_that_is_killed_again_and_again_puts_back_the_update_that_may_be_the_
 }
 
 #[test]
-fn without_a_folder_a_restart_forgets_updates_and_the_manifest_counts() {
+fn restart_without_state_dir_uses_the_manifest() {
     let mut cluster = Cluster::prepare();
     let arguments = [
         "--startup-manifest",

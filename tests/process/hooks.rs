@@ -239,7 +239,7 @@ fn a_server_that_ends_ends_its_hook() {
 }
 
 #[test]
-fn a_signal_while_a_hook_looks_at_the_startup_manifest_ends_the_server_in_order() {
+fn signal_during_a_startup_hook_ends_the_server_in_order() {
     for signal in [Signal::TERM, Signal::INT] {
         let cluster = prepared(&[("hang", 600, HANGS)]);
         let startup = cluster.write("startup.yaml", &manifest(&[workload("first", "run")]));

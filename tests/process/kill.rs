@@ -20,7 +20,7 @@ const CREATE_MS: u64 = 100;
 
 #[test]
 #[allow(clippy::print_stderr)] // Whoever sees it fail needs the seed.
-fn agent_killed_at_any_moment_of_twenty_creates_leaves_one_container_of_each_workload() {
+fn agent_killed_during_creates_leaves_one_container_each() {
     let seed = from_environment("ANKAIOS_KILL_SEED").unwrap_or_else(|| fastrand::u64(..));
     let rounds = from_environment("ANKAIOS_KILL_ROUNDS").unwrap_or(ROUNDS);
     eprintln!("ANKAIOS_KILL_SEED={seed} ANKAIOS_KILL_ROUNDS={rounds}");

@@ -69,7 +69,7 @@ fn update_replaces_the_container() {
 }
 
 #[test]
-fn update_of_what_is_no_part_of_the_id_also_replaces_the_container() {
+fn update_outside_of_the_id_also_replaces_the_container() {
     let cluster = Cluster::start(&["agent_A"]);
     cluster.run(&[workload("w1", "run")]);
     let (pid, _) = cluster.engine.only_container("w1");
@@ -239,7 +239,7 @@ fn exit_code_is_waited_for_when_the_engine_is_late_with_it() {
 }
 
 #[test]
-fn whether_a_container_that_removes_itself_succeeded_was_up_to_chance() {
+fn container_that_removes_itself_has_its_exit_code() {
     for runtime in ["podman", "containerd"] {
         let mut cluster = Cluster::prepare();
         cluster.engine.install_nerdctl();

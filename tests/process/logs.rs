@@ -37,7 +37,7 @@ fn follow(instance: &InstanceName) -> LogsRequest {
 }
 
 #[test]
-fn logs_of_workloads_that_run_and_that_ended_are_read_to_their_end() {
+fn logs_of_running_and_ended_workloads_are_complete() {
     let (cluster, web, job) = cluster();
     let mut client = LogClient::new(&cluster);
     assert_eq!(client.read_all(everything(&web)), ["hello world"]);
@@ -64,7 +64,7 @@ fn logs_of_workloads_that_run_and_that_ended_are_read_to_their_end() {
 }
 
 #[test]
-fn a_followed_log_goes_on_until_its_container_ends_and_others_until_they_are_cancelled() {
+fn followed_logs_end_with_the_container_or_a_cancel() {
     let (mut cluster, web, _) = cluster();
     let mut client = LogClient::new(&cluster);
     client.request("ends", follow(&web));
@@ -267,7 +267,7 @@ fn a_lost_server_ends_the_processes_that_read_logs() {
 }
 
 #[test]
-fn an_agent_that_ends_and_one_that_follows_a_killed_one_leave_no_process_that_reads_logs() {
+fn ended_and_restarted_agents_leave_no_log_readers() {
     let (mut cluster, web, _) = cluster();
     for killed in [false, true] {
         let mut client = LogClient::new(&cluster);
@@ -297,7 +297,7 @@ fn an_agent_that_ends_and_one_that_follows_a_killed_one_leave_no_process_that_re
 }
 
 #[test]
-fn a_reader_that_does_not_read_is_told_what_it_missed_and_delays_nobody() {
+fn slow_log_reader_learns_the_number_of_missed_lines() {
     let mut cluster = Cluster::prepare();
     // Otherwise the server closes the connection before a slow engine has written all lines.
     cluster.server_env = vec![(

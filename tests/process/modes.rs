@@ -55,7 +55,7 @@ fn new_mode(mode: &str) -> Node {
 // [stest->swdd~server-modes-outside-is-not-scheduled~1]
 // [stest->swdd~server-modes-switch~1]
 #[test]
-fn a_switch_ends_what_leaves_starts_what_enters_and_touches_nothing_else() {
+fn mode_switch_changes_only_workloads_of_either_mode() {
     let cluster = cluster("");
     let nav = of("drive", "nav");
     let map = of("drive", "map").after("nav", "ADD_COND_RUNNING");
@@ -302,7 +302,7 @@ fn what_needs_a_workload_outside_of_the_mode_is_not_waited_for() {
 
 // [stest->swdd~server-modes-failure~1]
 #[test]
-fn the_failure_of_an_essential_workload_leads_to_the_mode_for_failures() {
+fn failed_essential_workload_leads_to_the_failure_mode() {
     let cluster = cluster("mode_on_failure = 'limp'");
     let brake = of("drive limp", "brake").tagged("essential", "\"true\"");
     cluster.apply(&in_mode(
@@ -343,7 +343,7 @@ fn the_failure_of_an_essential_workload_leads_to_the_mode_for_failures() {
 
 // [itest->swdd~agent-keeps-observed-ends~1]
 #[test]
-fn removed_container_of_a_finished_essential_workload_is_no_failure() {
+fn removed_container_of_a_finished_essential_is_no_failure() {
     for runtime in ["podman", "containerd"] {
         let mut cluster = Cluster::prepare();
         cluster.engine.install_nerdctl();
@@ -502,7 +502,7 @@ fn a_server_without_modes_gets_no_workload_that_names_one() {
 
 // [stest->swdd~server-modes-are-checked~1]
 #[test]
-fn a_manifest_or_stored_state_that_modes_do_not_allow_ends_the_start() {
+fn state_that_modes_do_not_allow_ends_the_start() {
     let mut cluster = Cluster::prepare();
     let state = cluster.folder().join("state");
     cluster.server_config = format!("state_dir = '{}'", state.display());
@@ -541,7 +541,7 @@ fn a_manifest_or_stored_state_that_modes_do_not_allow_ends_the_start() {
 
 /// A write may be lost with the server that has just accepted it, and no earlier one.
 #[test]
-fn after_each_kill_of_the_server_the_mode_is_the_last_one_or_the_one_before() {
+fn killed_server_keeps_the_last_mode_or_the_one_before() {
     let mut cluster = Cluster::prepare();
     let state = cluster.folder().join("state");
     cluster.server_config = format!("{MODES}\nstate_dir = '{}'", state.display());

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 const ABORTED: i32 = 128 + Signal::ABORT.as_raw();
 
 #[test]
-fn a_thread_of_the_agent_that_panics_ends_it_and_the_next_one_takes_the_containers_over() {
+fn panic_ends_the_agent_and_the_next_adopts_its_containers() {
     let mut cluster = Cluster::start(&["agent_A"]);
     cluster.run(&[workload("stays", "run")]);
     let container = cluster.engine.only_container("stays");

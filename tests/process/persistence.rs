@@ -173,7 +173,7 @@ fn a_newest_state_that_is_damaged_costs_only_the_newest_update() {
 
 // [stest->swdd~server-keeps-two-states~1]
 #[test]
-fn a_server_that_can_read_no_state_does_not_start_and_agents_run_on() {
+fn server_without_readable_state_does_not_start() {
     let mut cluster = killed_with_two_stored_states();
     let running = ["applied", "newest"].map(|name| cluster.engine.only_container(name));
     let kept = stored(&cluster);
@@ -207,7 +207,7 @@ fn a_server_that_can_read_no_state_does_not_start_and_agents_run_on() {
 /// A hook that spoils the state must not make the server forget it: agents would delete all
 /// workloads.
 #[test]
-fn a_stored_state_that_is_refused_at_the_start_ends_it_and_is_kept() {
+fn refused_stored_state_ends_the_start_and_is_kept() {
     let (mut cluster, arguments) = killed_with_a_stored_state();
     let kept = stored(&cluster);
     let state = cluster.folder().join("state");
@@ -244,7 +244,7 @@ fn a_folder_that_cannot_be_used_ends_the_start() {
 }
 
 #[test]
-fn a_second_server_of_a_folder_ends_with_an_error_and_leaves_what_is_stored() {
+fn second_server_of_a_state_dir_ends_and_leaves_it_alone() {
     let mut cluster = prepared();
     start(&mut cluster, &[]);
     cluster.apply(&manifest(&[workload("applied", "run")]));

@@ -319,7 +319,7 @@ fn nerdctl_prepares_up_to_a_created_container() {
 }
 
 #[test]
-fn a_failure_of_any_step_is_shown_and_the_workload_starts_all_the_same() {
+fn failed_preparation_is_shown_and_the_workload_starts() {
     for (command, left) in [("create", true), ("create", false), ("init", false)] {
         let cluster = start("init");
         let fails = |command: &str| json!({ "command": command, "workload": "web", "exit": 125, "stderr": "warning\nError: boom\n\n", "leaves_container": left });
@@ -426,7 +426,7 @@ fn each_path_that_changed_since_the_create_causes_a_new_one() {
 }
 
 #[test]
-fn what_the_agent_makes_for_a_container_is_there_before_it_and_kept() {
+fn files_of_a_container_exist_before_it_is_created() {
     let cluster = start("create");
     let web = waiting("web")
         .allow("Read", "*")
@@ -450,7 +450,7 @@ fn what_the_agent_makes_for_a_container_is_there_before_it_and_kept() {
 }
 
 #[test]
-fn a_delete_removes_what_is_prepared_and_is_not_hindered_by_a_preparation_under_way() {
+fn delete_removes_a_prepared_start_also_under_way() {
     let cluster = start("init");
     cluster.engine.script(&json!([
         { "command": "create", "workload": "slow", "hang": true, "perform": true },
@@ -498,7 +498,7 @@ fn a_delete_removes_what_is_prepared_and_is_not_hindered_by_a_preparation_under_
 }
 
 #[test]
-fn a_start_waits_for_its_own_preparation_and_for_no_further_step() {
+fn start_waits_only_for_its_own_preparation_step() {
     let cluster = start("init");
     cluster
         .engine
@@ -611,7 +611,7 @@ fn an_agent_killed_at_any_step_leaves_one_container_at_the_end() {
 }
 
 #[test]
-fn the_next_agent_starts_what_is_prepared_unless_the_node_was_booted_or_it_is_not_wanted() {
+fn next_agent_starts_prepared_containers_of_this_boot() {
     let mut cluster = start("init");
     cluster.apply(&manifest(&[
         gate(&cluster),
@@ -666,7 +666,7 @@ fn the_next_agent_starts_what_is_prepared_unless_the_node_was_booted_or_it_is_no
 const EARLIER_NOTE: &str = r#"{"container":"CONTAINER","level":"INIT","boot":"BOOT","definition":"e3e4bee50ff3405368f37a24fe2ea20f01cb3bfa0ee9472147138307481f69db","paths":{"/etc/hosts":{"device":65024,"inode":612,"number":0,"content":[49,1795620894,146195892]},"/run/systemd/resolve/resolv.conf":null}}"#;
 
 #[test]
-fn what_an_earlier_agent_has_noted_of_its_containers_is_understood() {
+fn notes_of_an_earlier_agent_are_understood() {
     let mut cluster = start("init");
     cluster.apply(&manifest(&[
         gate(&cluster),

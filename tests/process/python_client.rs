@@ -78,8 +78,8 @@ fn agent_receives_updates_with_delete_conditions() {
 
 // [itest->swdd~communication-to-from-agent-middleware~1]
 #[test]
-fn states_are_broadcast_to_other_agents_and_to_the_cli_connection() {
-    scenario("states_are_broadcast_to_other_agents_and_to_the_cli_connection");
+fn states_are_broadcast_to_agents_and_cli_connections() {
+    scenario("states_are_broadcast_to_agents_and_cli_connections");
 }
 
 // [stest->swdd~api-reasons-of-workload-states~1]

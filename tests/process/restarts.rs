@@ -42,7 +42,7 @@ fn killed_server_comes_back_and_finds_everything_as_it_was() {
 }
 
 #[test]
-fn workload_that_ends_while_the_server_is_away_is_reported_afterwards() {
+fn end_of_a_workload_without_a_server_is_reported_later() {
     let (mut cluster, file) = with_manifest(&[
         workload("w1", "run"),
         workload("w2", "run").restart("ALWAYS"),
@@ -75,7 +75,7 @@ fn server_that_comes_back_with_less_has_the_rest_deleted() {
 
 // [stest->swdd~agent-existing-workloads-replace-updated~2]
 #[test]
-fn killed_agent_comes_back_and_adopts_resumes_restarts_and_replaces() {
+fn restarted_agent_adopts_restarts_and_replaces_containers() {
     let all =
         ["adopted", "finished", "failed", "changed", "unneeded"].map(|name| workload(name, "run"));
     let mut cluster = Cluster::start(&["agent_A"]);
@@ -134,7 +134,7 @@ fn killed_agent_comes_back_and_adopts_resumes_restarts_and_replaces() {
 }
 
 #[test]
-fn adopted_workload_is_watched_restarted_and_deleted_like_any_other() {
+fn adopted_workload_is_watched_restarted_and_deleted() {
     let mut cluster = Cluster::start(&["agent_A"]);
     cluster.run(&[
         workload("w1", "run").restart("ON_FAILURE"),
@@ -155,7 +155,7 @@ fn adopted_workload_is_watched_restarted_and_deleted_like_any_other() {
 /// process of the new container is in its file, so nothing is listed for it. A listing may come too
 /// early for the engine.
 #[test]
-fn a_restart_after_a_crash_takes_a_listing_a_removal_and_a_start() {
+fn restart_after_a_crash_takes_three_engine_calls() {
     let mut cluster = Cluster::prepare();
     cluster.agent_config = NO_REPAIR.to_owned();
     cluster.start_all(&["agent_A"]);
@@ -216,7 +216,7 @@ fn server_told_to_end_ends_at_once_and_containers_live_on() {
 }
 
 #[test]
-fn agent_told_to_end_ends_at_once_even_with_a_hanging_engine_and_containers_live_on() {
+fn agent_ends_at_once_with_a_hanging_engine() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut cluster = Cluster::start(&["agent_A"]);
         cluster.run(&[workload("w1", "run")]);
@@ -269,7 +269,7 @@ fn stalled_commander_delays_nobody() {
 }
 
 #[test]
-fn second_agent_of_the_same_name_takes_over_and_the_end_of_the_first_changes_nothing() {
+fn second_agent_of_a_name_takes_over_from_the_first() {
     let mut cluster = Cluster::start(&["agent_A"]);
     cluster.run(&[workload("w1", "run")]);
     cluster.agent("agent_A").signal(Signal::STOP);
@@ -328,7 +328,7 @@ fn removed_is_not_lost_when_the_server_was_away() {
 
 // The connection stays open, and no process responds at its other end.
 #[test]
-fn a_server_that_does_not_answer_any_more_is_noticed_and_found_again() {
+fn silent_server_is_noticed_and_found_again() {
     let mut cluster = Cluster::start(&["agent_A"]);
     cluster.run(&[workload("web", "run").restart("ALWAYS")]);
     let server = cluster.server().pid();

@@ -37,7 +37,7 @@ fn assert_undone(cluster: &Cluster, output: &Output, before: &str, why: &str) {
 }
 
 #[test]
-fn an_update_whose_workload_ends_with_an_error_is_undone_as_a_whole() {
+fn update_with_a_failing_workload_is_rolled_back_whole() {
     let cluster = Cluster::start(&["agent_A"]);
     cluster.run(&[workload("web", "run").tag("old"), workload("db", "run")]);
     let (before, (_, db)) = (desired(&cluster), cluster.engine.only_container("db"));
@@ -95,7 +95,7 @@ fn a_config_whose_users_fail_is_put_back() {
 }
 
 #[test]
-fn a_running_workload_that_needs_a_changed_one_and_fails_undoes_the_update() {
+fn failing_dependent_of_a_changed_workload_rolls_back() {
     let cluster = Cluster::start(&["agent_A"]);
     cluster.run(&[
         workload("db", "run"),
@@ -121,7 +121,7 @@ fn a_running_workload_that_needs_a_changed_one_and_fails_undoes_the_update() {
 }
 
 #[test]
-fn a_good_update_ends_when_its_workloads_have_run_for_ten_seconds() {
+fn good_update_ends_after_ten_seconds_of_running() {
     let cluster = Cluster::start(&["agent_A"]);
     cluster.run(&[workload("web", "run")]);
     let new = manifest(&[workload("web", "run").config("commandArgs: [new]")]);

@@ -22,7 +22,7 @@ fn with_agents_of(manager: &ServiceManager) -> Cluster {
 }
 
 #[test]
-fn server_tells_when_it_is_ready_how_many_it_serves_and_that_it_ends() {
+fn server_notifies_readiness_clients_and_its_end() {
     let manager = ServiceManager::new();
     let mut cluster = Cluster::prepare();
     cluster.server_env = manager.environment(WATCHDOG);
@@ -43,7 +43,7 @@ fn server_tells_when_it_is_ready_how_many_it_serves_and_that_it_ends() {
 }
 
 #[test]
-fn server_with_a_manifest_is_ready_only_when_it_has_taken_it_over() {
+fn server_is_ready_only_after_its_startup_manifest() {
     let manager = ServiceManager::new();
     let mut cluster = Cluster::prepare();
     cluster.server_env = manager.environment(WATCHDOG);
@@ -59,7 +59,7 @@ fn server_with_a_manifest_is_ready_only_when_it_has_taken_it_over() {
 }
 
 #[test]
-fn agent_is_ready_without_a_server_and_tells_its_connection_and_workloads() {
+fn agent_is_ready_without_a_server_and_notifies_its_status() {
     let manager = ServiceManager::new();
     let mut cluster = with_agents_of(&manager);
     cluster.reserve_port();

@@ -43,7 +43,7 @@ fn refused_server(cluster: &Cluster, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_cluster_works_over_a_socket_without_certificates_and_without_insecure() {
+fn cluster_over_a_socket_needs_no_certificates() {
     let (mut cluster, socket) = prepare();
     cluster.start_all(&["agent_A"]);
     assert_eq!(
@@ -118,8 +118,7 @@ fn a_socket_and_a_port_serve_the_same_cluster() {
 }
 
 #[test]
-fn a_socket_in_use_a_file_in_its_place_and_a_wrong_path_are_errors_that_leave_everything_as_it_is()
-{
+fn unusable_socket_paths_are_errors_that_change_nothing() {
     let (mut cluster, socket) = prepare();
     cluster.start_server(&[]);
     let address = format!("unix://{}", socket.display());
@@ -181,7 +180,7 @@ fn of_stranger(cluster: &Cluster, program: &str, name: &str) -> Command {
 }
 
 #[test]
-fn other_users_command_if_the_file_lets_them_and_never_become_agents() {
+fn other_users_may_command_by_file_mode_but_not_be_agents() {
     if !rustix::process::geteuid().is_root() {
         return leave_out(
             "a socket's other users",
@@ -248,7 +247,7 @@ fn started_by_environment(
 }
 
 #[test]
-fn the_environment_leads_all_programs_to_one_server_over_their_files_and_below_their_options() {
+fn environment_ranks_between_config_files_and_options() {
     let (cluster, socket) = prepare();
     let logs = cluster.folder().join("logs");
     let (url, other) = (

@@ -53,7 +53,7 @@ fn wait_for_info(cluster: &Cluster, name: &str, info: &str) {
 // [itest->swdd~agent-stages-updates~1]
 // [itest->swdd~agent-switches-to-prepared~1]
 #[test]
-fn a_good_update_is_prepared_beside_what_runs_and_switched_by_a_stop_and_a_start() {
+fn good_update_is_staged_and_switched_by_stop_and_start() {
     let cluster = Cluster::start(&["agent_A"]);
     cluster.run(&[workload("web", "run")]);
     let (recorder, from) = (Recorder::start(&cluster), cluster.engine.calls().len());
@@ -82,7 +82,7 @@ fn a_good_update_is_prepared_beside_what_runs_and_switched_by_a_stop_and_a_start
 }
 
 #[test]
-fn nothing_stops_before_everything_is_staged_and_permitted_not_over_restarts_either() {
+fn no_workload_stops_before_all_are_staged() {
     let mut cluster = Cluster::prepare();
     cluster.server_config = format!("state_dir = '{}'", cluster.folder().join("state").display());
     cluster.agent_config = NO_REPAIR.to_owned();
@@ -161,7 +161,7 @@ fn nothing_stops_before_everything_is_staged_and_permitted_not_over_restarts_eit
 }
 
 #[test]
-fn a_move_and_a_new_workload_are_prepared_and_wait_for_the_condition_of_the_one_that_moves() {
+fn moved_and_new_workloads_wait_staged_for_a_condition() {
     let cluster = Cluster::start(&["agent_A", "agent_B"]);
     cluster.run(&[workload("nav", "run")]);
     let (lock, (pid, _)) = (
@@ -218,7 +218,7 @@ fn what_an_agent_cannot_stage_is_shown_and_tried_again() {
 }
 
 #[test]
-fn an_update_that_is_taken_back_while_it_is_staged_leaves_nothing() {
+fn rollback_of_a_staged_update_leaves_nothing() {
     let cluster = Cluster::start(&["agent_A"]);
     cluster.run(&[workload("web", "run")]);
     let (lock, (pid, _)) = (

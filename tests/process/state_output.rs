@@ -192,7 +192,7 @@ fn verbose_output_does_not_mix_with_the_result() {
 }
 
 #[test]
-fn state_above_four_megabytes_can_be_read_and_changed_and_its_reader_may_leave_early() {
+fn state_above_four_megabytes_can_be_read_and_changed() {
     let cluster = Cluster::start(&[]);
     let padding = format!("# {}", "x".repeat(20_000));
     let many: Vec<_> = (0..300)

@@ -200,7 +200,7 @@ fn openssl_as_the_client_negotiates_http2_with_both_versions() {
 }
 
 #[test]
-fn an_agent_that_is_not_in_its_certificate_is_refused_and_told_why() {
+fn agent_missing_in_its_certificate_is_refused_with_a_reason() {
     let (mut cluster, _) = secure_cluster(&["-algorithm", "ED25519"]);
     cluster.start_agent("agent_C");
     let expected =
@@ -217,7 +217,7 @@ fn an_agent_that_is_not_in_its_certificate_is_refused_and_told_why() {
 }
 
 #[test]
-fn an_agent_without_tls_names_the_likely_cause_and_reports_no_lost_server_each_second() {
+fn agent_without_tls_names_the_likely_cause_once() {
     let (mut cluster, _) = secure_cluster(&["-algorithm", "ED25519"]);
     cluster.certificates = None;
     cluster.start_agent("agent_A");
@@ -271,7 +271,7 @@ fn mistakes_of_ank_are_explained_and_the_server_goes_on() {
 }
 
 #[test]
-fn only_certificates_for_the_names_that_the_server_wants_may_command() {
+fn only_certificates_with_commander_names_may_command() {
     let mut cluster = Cluster::prepare();
     let folder = certificates(&cluster, &["-algorithm", "ED25519"]);
     cluster.certificates = Some(folder.clone());

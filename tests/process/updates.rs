@@ -91,7 +91,7 @@ fn a_good_update_is_waited_for_listed_and_rolled_back() {
 }
 
 #[test]
-fn a_failed_update_ends_with_5_and_the_same_is_refused_unless_it_is_forced() {
+fn failed_update_ends_with_5_and_is_refused_unless_forced() {
     let cluster = Cluster::start(&["agent_A"]);
     cluster.run(&[workload("web", "run")]);
     let before = cluster.ank(&["get", "state", "desiredState"]).success();
@@ -145,7 +145,7 @@ fn a_failed_update_ends_with_5_and_the_same_is_refused_unless_it_is_forced() {
 }
 
 #[test]
-fn a_failure_that_is_kept_is_a_warning_or_with_the_option_an_error() {
+fn kept_failure_is_a_warning_or_an_error_by_option() {
     let cluster = Cluster::start(&["agent_A"]);
     let kept = "update 1 is kept, though not all of it is healthy: web: Failed(ExecFailed): 'Exit code: '3''\n";
     let output = apply(&cluster, &[], &[guarded("web", "exit3", "onFailure: KEEP")]);
@@ -209,7 +209,7 @@ fn agents_that_are_away_are_named_and_not_waited_for() {
 }
 
 #[test]
-fn set_state_run_and_delete_wait_for_their_guarded_updates_as_well() {
+fn set_run_and_delete_wait_for_their_guarded_updates() {
     let mut cluster = Cluster::prepare();
     cluster.server_config = "update_on_failure = 'rollback'".to_owned();
     cluster.start_all(&["agent_A"]);

@@ -43,7 +43,7 @@ fn top_json(cluster: &Cluster, arguments: &[&str], warnings: &str) -> Value {
 
 // [itest->swdd~usage-on-request~1]
 #[test]
-fn top_shows_all_agents_and_names_the_one_that_hangs_until_it_goes_on() {
+fn top_shows_all_agents_and_names_a_hanging_one() {
     let mut cluster = cluster();
     let shown = top(&cluster, &["--interval", "500ms"], "");
     let rows = table::parse(&shown);
@@ -94,7 +94,7 @@ fn top_shows_all_agents_and_names_the_one_that_hangs_until_it_goes_on() {
 }
 
 #[test]
-fn an_agent_of_another_implementation_is_named_at_once_and_not_asked() {
+fn agent_without_usage_is_named_at_once() {
     let cluster = Cluster::start(&["agent_A"]);
     let (_sender, mut receiver, hangup) = connection::agent(&cluster.url(), "other");
     wait_until("the other agent to be connected", || {
@@ -117,7 +117,7 @@ fn an_agent_of_another_implementation_is_named_at_once_and_not_asked() {
 
 // [itest->swdd~usage-on-request~1]
 #[test]
-fn nothing_is_left_of_a_sample_and_nothing_is_there_before_the_first() {
+fn usage_leaves_no_trace_between_samples() {
     let mut cluster = Cluster::start(&["agent_A"]);
     let pids = [cluster.server().pid(), cluster.agent("agent_A").pid()];
     for held in pids.map(Held::of) {
@@ -164,7 +164,7 @@ fn wait_for_value(path: &Path, series: &str, expected: &str) -> String {
 
 // [itest->swdd~metrics-file~1]
 #[test]
-fn both_programs_write_their_metrics_and_remove_them_at_an_orderly_stop() {
+fn metrics_files_are_removed_at_an_orderly_stop() {
     let mut cluster = Cluster::prepare();
     let file = |cluster: &Cluster, name: &str| cluster.folder().join(name);
     let (of_agent, of_server) = (file(&cluster, "agent.prom"), file(&cluster, "server.prom"));
@@ -220,7 +220,7 @@ fn both_programs_write_their_metrics_and_remove_them_at_an_orderly_stop() {
 
 // [itest->swdd~metrics-file~1]
 #[test]
-fn a_missing_folder_and_a_full_disk_cost_the_metrics_and_nothing_else() {
+fn missing_folder_or_full_disk_costs_only_the_metrics() {
     let mut cluster = Cluster::prepare();
     let folder = cluster.folder().join("metrics");
     let path = folder.join("agent.prom");

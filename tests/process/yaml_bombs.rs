@@ -52,7 +52,7 @@ fn set(cluster: &Cluster, name: &str, runtime: &str, config: &str) -> Output {
 }
 
 #[test]
-fn files_that_become_gigabytes_are_refused_by_ank_and_as_startup_manifest() {
+fn yaml_bombs_are_refused_by_ank_and_as_startup_manifest() {
     let cluster = Cluster::start(&[]);
     let text = format!("apiVersion: v1\n{}", bomb("configs"));
     for arguments in [&["apply", "-"][..], &["set", "state", "desiredState", "-"]] {
@@ -81,7 +81,7 @@ fn files_that_become_gigabytes_are_refused_by_ank_and_as_startup_manifest() {
 }
 
 #[test]
-fn the_server_refuses_a_block_that_becomes_gigabytes_within_its_memory() {
+fn server_refuses_a_yaml_bomb_within_its_memory() {
     let mut cluster = Cluster::start(&[]);
     let config = format!("image: run\nlifecycle: {{}}\n{}", bomb("commandArgs"));
     let output = set(&cluster, "web", "podman", &config);
@@ -103,7 +103,7 @@ fn the_server_refuses_a_block_that_becomes_gigabytes_within_its_memory() {
 }
 
 #[test]
-fn an_agent_refuses_configurations_that_become_gigabytes_within_its_memory() {
+fn agent_refuses_yaml_bombs_within_its_memory() {
     let mut cluster = Cluster::start(&["agent_A"]);
     let pods = format!("kind: Pod\nmetadata: {{name: pod}}\n{}", bomb("spec"));
     let bombs = [

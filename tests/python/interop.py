@@ -84,7 +84,7 @@ def agent_receives_updates_with_delete_conditions(address):
     assert [added.instanceName.workloadName for added in bear.skip_to("updateWorkload").addedWorkloads] == ["last"]
 
 
-def states_are_broadcast_to_other_agents_and_to_the_cli_connection(address):
+def states_are_broadcast_to_agents_and_cli_connections(address):
     snake, bear = agent(address, "snake"), agent(address, "bear")
     snake.skip_to("serverHello")
     bear.skip_to("serverHello")

@@ -180,7 +180,7 @@ const HELLO: &str = "cd /run/ankaios/control_interface\n\
     while true; do sleep 0.1; done";
 
 #[test]
-fn the_named_container_of_a_pod_finds_the_control_interface_and_no_other_does() {
+fn only_the_named_container_of_a_pod_has_the_interface() {
     let podman = Podman::new();
     let cluster = Cluster::start_on(&podman, &["agent_A"], "");
     let command = |text: &str| format!("[sh, -c, {}]", serde_json::Value::from(text));

@@ -48,7 +48,7 @@ fn desired(cluster: &Cluster) -> String {
 // [stest->swdd~agent-stages-updates~1]
 // [stest->swdd~agent-switches-to-prepared~1]
 #[test]
-fn a_good_update_is_created_beside_what_runs_and_starts_when_that_has_stopped() {
+fn good_update_is_staged_beside_the_running_instance() {
     let podman = Podman::new();
     let cluster = Cluster::start_on(&podman, &["agent_A"], "");
     let lock = cluster.write("lock", "");
@@ -93,7 +93,7 @@ fn a_good_update_is_created_beside_what_runs_and_starts_when_that_has_stopped() 
 
 // [stest->swdd~server-undoes-failed-updates~1]
 #[test]
-fn each_bad_update_ends_as_before_and_what_is_found_by_staging_stops_nothing() {
+fn each_bad_update_is_rolled_back_or_stops_nothing() {
     let podman = Podman::new();
     let cluster = Cluster::start_on(&podman, &["agent_A"], "retry_limit = 2");
     cluster.apply_until_run(&web("alpine:latest", "", PATIENT, "NEVER", "{}"), &["web"]);

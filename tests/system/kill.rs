@@ -127,8 +127,7 @@ fn container_killed_with_its_conmon_is_restarted() {
 
 #[test]
 #[allow(clippy::print_stderr)] // Whoever sees it fail needs the seed.
-fn agent_killed_at_any_moment_of_prepared_starts_and_guarded_updates_leaves_one_container_of_each()
-{
+fn agent_killed_during_updates_leaves_one_container_each() {
     let seed = from_environment("ANKAIOS_KILL_SEED").unwrap_or_else(|| fastrand::u64(..));
     let rounds = from_environment("ANKAIOS_KILL_ROUNDS").unwrap_or(ROUNDS);
     eprintln!("ANKAIOS_KILL_SEED={seed} ANKAIOS_KILL_ROUNDS={rounds}");

@@ -58,7 +58,7 @@ const PATIENT: &str = "trap 'exit 0' TERM; while true; do sleep 0.1; done";
 // [stest->swdd~agent-lifecycle-ready~1]
 // [stest->swdd~agent-lifecycle-probes~1]
 #[test]
-fn a_dependent_starts_when_the_database_is_ready_whatever_way_that_is_checked() {
+fn dependent_starts_with_each_kind_of_ready_check() {
     let podman = Podman::new();
     let (cluster, shared) = cluster(&podman);
     let recorder = Recorder::start(&cluster);
@@ -140,7 +140,7 @@ fn a_dependent_starts_when_the_database_is_ready_whatever_way_that_is_checked() 
 }
 
 #[test]
-fn start_times_tell_the_start_of_a_container_from_what_it_does_until_it_is_ready() {
+fn start_times_separate_start_and_readiness() {
     let podman = Podman::new();
     let (cluster, shared) = cluster(&podman);
     let ready = format!(
@@ -214,7 +214,7 @@ fn a_pod_is_ready_when_a_command_in_its_container_says_so() {
 
 // [stest->swdd~agent-lifecycle-restarts~1]
 #[test]
-fn a_missed_deadline_ends_in_a_failure_that_starts_the_error_handler() {
+fn missed_deadline_fails_and_starts_the_error_handler() {
     let podman = Podman::new();
     let (cluster, shared) = cluster(&podman);
     let handler = "    dependencies: {db: ADD_COND_FAILED}\n";
@@ -290,7 +290,7 @@ fn a_delete_is_held_back_while_something_still_answers() {
 
 // [stest->swdd~agent-lifecycle-precondition~1]
 #[test]
-fn a_precondition_that_is_withdrawn_stops_the_dependents_first_and_restored_brings_all_back() {
+fn withdrawn_precondition_stops_dependents_first() {
     let podman = Podman::new();
     let (cluster, shared) = cluster(&podman);
     let key = shared.join("key");
@@ -318,7 +318,7 @@ fn a_precondition_that_is_withdrawn_stops_the_dependents_first_and_restored_brin
 }
 
 #[test]
-fn a_new_agent_asks_the_container_of_its_predecessor_and_leaves_it_alone() {
+fn new_agent_probes_and_keeps_an_existing_container() {
     let podman = Podman::new();
     let (mut cluster, shared) = cluster(&podman);
     let ready = shared.join("ready");
@@ -356,7 +356,7 @@ fn a_new_agent_asks_the_container_of_its_predecessor_and_leaves_it_alone() {
 
 // [stest->swdd~agent-lifecycle-activation~1]
 #[test]
-fn a_workload_that_is_not_relevant_on_its_node_does_not_keep_apply_waiting() {
+fn irrelevant_workload_does_not_delay_apply() {
     let podman = Podman::new();
     let (cluster, shared) = cluster(&podman);
     let lifecycle = "activation: { tagEquals: { zone: rear } }";
@@ -380,7 +380,7 @@ fn a_workload_that_is_not_relevant_on_its_node_does_not_keep_apply_waiting() {
 
 // [stest->swdd~lifecycle-block-is-checked~1]
 #[test]
-fn a_misspelt_key_is_refused_by_ank_and_behind_a_template_by_the_server() {
+fn misspelt_key_is_refused_by_ank_or_the_server() {
     let cluster = Cluster::start(&["agent_A"]);
     let text = |configs: &str, key: &str| {
         format!(

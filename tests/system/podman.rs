@@ -169,7 +169,7 @@ fn containers_have_a_network_ports_that_are_published_and_names() {
 // [stest->swdd~podman-create-workload-sets-optionally-container-name~1]
 // [stest->swdd~podman-delete-workload-stops-and-removes-workload~1]
 #[test]
-fn apply_update_and_delete_wait_until_the_containers_are_as_desired() {
+fn apply_and_delete_wait_until_containers_are_as_desired() {
     let podman = Podman::new();
     let cluster = Cluster::start_on(&podman, &["agent_A"], "");
     let apply = |arguments: &[&str], text: &str| cluster.ank_with_input(arguments, text).success();
@@ -257,7 +257,7 @@ fn killed_container_is_restarted_by_its_policy() {
 
 // [stest->swdd~agent-existing-workloads-replace-updated~2]
 #[test]
-fn containers_keep_their_ids_when_the_agent_and_the_server_are_restarted() {
+fn containers_survive_restarts_of_agent_and_server() {
     let podman = Podman::new();
     let mut cluster = Cluster::prepare_on(&podman);
     let both = format!(
@@ -315,7 +315,7 @@ fn output_of_a_container_and_its_end_do_not_depend_on_the_agent() {
 }
 
 #[test]
-fn agent_killed_at_any_moment_of_creating_leaves_one_container_of_each_workload() {
+fn agent_killed_while_creating_leaves_one_container_each() {
     const ROUNDS: u64 = 3;
     const WORKLOADS: usize = 4;
     let podman = Podman::new();

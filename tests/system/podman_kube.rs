@@ -90,7 +90,7 @@ fn containers(podman: &Podman, end: &str) -> Vec<(String, u32)> {
 // [stest->swdd~podman-kube-delete-workload-downs-manifest-file~1]
 // [stest->swdd~podman-kube-delete-removes-volumes~1]
 #[test]
-fn pods_and_deployments_are_played_updated_and_deleted_with_their_volumes() {
+fn pods_are_played_updated_and_deleted_with_volumes() {
     let podman = Podman::new();
     let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     let recorder = Recorder::start(&cluster);
@@ -246,7 +246,7 @@ fn a_new_agent_takes_over_pods_that_run_and_notices_their_end() {
 }
 
 #[test]
-fn pods_that_ended_since_the_boot_stay_as_they_are_when_the_agent_is_told_so() {
+fn ended_pods_of_this_boot_stay_when_configured() {
     let podman = Podman::new();
     for (rerun, same) in [("boot", true), ("always", false)] {
         let mut cluster = Cluster::prepare_on(&podman);
@@ -407,7 +407,7 @@ fn a_play_that_fails_half_way_leaves_nothing_and_is_retried() {
 }
 
 #[test]
-fn an_image_that_brings_the_labels_of_a_workload_made_the_next_agent_stop_its_container() {
+fn image_with_labels_of_a_workload_stops_no_container() {
     let podman = Podman::new();
     let mut cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     let recorder = Recorder::start(&cluster);

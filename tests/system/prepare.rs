@@ -46,7 +46,7 @@ fn wait_for(cluster: &Cluster, name: &str, level: &str) {
 
 // [stest->swdd~agent-prepares-starts~1]
 #[test]
-fn containers_wait_created_or_initialised_and_run_as_if_they_had_been_run_at_once() {
+fn prepared_containers_run_as_if_run_at_once() {
     let podman = Podman::new();
     let cluster = Cluster::start_on(&podman, &["agent_A"], "prepare = \"init\"");
     let shared = cluster.folder().join("shared");
@@ -106,7 +106,7 @@ fn containers_wait_created_or_initialised_and_run_as_if_they_had_been_run_at_onc
 }
 
 #[test]
-fn what_is_only_prepared_goes_with_its_workload_and_is_created_anew_when_it_is_gone_or_outdated() {
+fn prepared_container_is_removed_or_created_again_if_stale() {
     let podman = Podman::new();
     let mut cluster = Cluster::start_on(&podman, &["agent_A"], "prepare = \"init\"");
     let mounted = cluster.folder().join("mounted");
@@ -150,7 +150,7 @@ fn what_is_only_prepared_goes_with_its_workload_and_is_created_anew_when_it_is_g
 }
 
 #[test]
-fn the_next_agent_starts_what_the_one_before_it_has_prepared() {
+fn next_agent_starts_the_prepared_containers() {
     let podman = Podman::new();
     let mut cluster = Cluster::start_on(&podman, &["agent_A"], "prepare = \"init\"");
     let workloads = [

@@ -105,7 +105,7 @@ fn follows_events(call: u32) -> bool {
 }
 
 #[test]
-fn twenty_workloads_killed_paused_removed_updated_moved_and_deleted_show_their_states() {
+fn twenty_workloads_show_their_states_after_each_change() {
     let podman = Podman::new();
     let cluster = Cluster::start_on(&podman, &["agent_A", "agent_B"], SOON);
     let group =
@@ -198,7 +198,7 @@ fn twenty_workloads_killed_paused_removed_updated_moved_and_deleted_show_their_s
 }
 
 #[test]
-fn a_container_that_somebody_stops_pauses_and_starts_again_is_followed() {
+fn container_stopped_and_started_by_others_is_followed() {
     let podman = Podman::new();
     let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     cluster.apply_until_run(&shell("web", PATIENT), &["web"]);
@@ -219,7 +219,7 @@ fn a_container_that_somebody_stops_pauses_and_starts_again_is_followed() {
 }
 
 #[test]
-fn a_container_that_was_created_and_never_started_waits_for_its_start() {
+fn created_container_waits_for_its_start() {
     let podman = Podman::new();
     let mut cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     cluster.apply_until_run(&shell("web", PATIENT), &["web"]);
@@ -250,7 +250,7 @@ fn a_container_that_was_created_and_never_started_waits_for_its_start() {
 }
 
 #[test]
-fn logs_come_in_the_order_in_which_they_were_written_and_as_they_were_asked_for() {
+fn logs_keep_their_order_and_follow_the_options() {
     let podman = Podman::new();
     let mut cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     let recorder = Recorder::start(&cluster);
@@ -429,7 +429,7 @@ fn behind_a_wrapper(podman: &Podman) -> (Cluster, std::path::PathBuf) {
 }
 
 #[test]
-fn a_listing_that_misses_a_fresh_container_does_not_make_it_lost() {
+fn listing_without_a_fresh_container_does_not_lose_it() {
     let podman = Podman::new();
     let (cluster, wrapper) = behind_a_wrapper(&podman);
     std::fs::write(wrapper.join("miss"), "").expect("own folder is writable");
@@ -444,7 +444,7 @@ fn a_listing_that_misses_a_fresh_container_does_not_make_it_lost() {
 }
 
 #[test]
-fn a_pid_that_another_process_has_by_now_says_nothing_about_the_container() {
+fn reused_pid_says_nothing_about_the_container() {
     let podman = Podman::new();
     let (cluster, wrapper) = behind_a_wrapper(&podman);
     let mut other = std::process::Command::new("sleep")
