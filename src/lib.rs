@@ -16,13 +16,14 @@
 //! wire/           the only place that knows protobuf, grpcio, rustls and the sockets of connections
 //! server/         manifest in, plans out, states in, responses out: ServerLoop
 //!   requests.rs, admission.rs        requests of clients, and which is served first
-//!   subscriptions.rs, events.rs, logs.rs, usage.rs   open subscriptions
+//!   subscriptions/                   the part with open subscriptions: events, logs, usage
+//!   sessions/                        the part with who is connected, outboxes, agents and rights
 //!   effects.rs                       what parts want to happen outside of them; lib.rs does it
 //!   updates/                         the part with workloads and states: commits, reports, restarts
 //!   update.rs, prepare.rs, plan.rs   an update: read, checked, compared
 //!   guarded/      the part with updates that are staged, judged and rolled back as a whole
 //!   rollout_steps.rs                         commits what that part returns
-//!   connections.rs, peers.rs                 who is connected, and the states that agents report
+//!   connections.rs                           peers connect, report and disconnect
 //! agent/          plans in, containers running, states out
 //!   scheduler/    messages in, states out; workloads.rs has one record per workload: what is wanted, what it
 //!                 waits for, what it has

@@ -18,7 +18,7 @@
 //! what it refuses is returned.
 
 use super::prepare::PreparedUpdate;
-use super::requester::{RequestKey, Requester};
+use super::sessions::{RequestKey, Requester};
 use super::update::UpdateError;
 use ankaios_model::messages::RequestContent;
 use ankaios_model::names::Name;
@@ -155,7 +155,7 @@ pub(crate) struct Admission {
     /// Whether further messages wait in the inbox.
     has_backlog: bool,
     /// Wakes the loop when a pending request may be served.
-    pub(crate) waker: Waker,
+    waker: Waker,
 }
 
 impl Default for Admission {
@@ -177,6 +177,16 @@ fn has_large_response(content: &RequestContent) -> bool {
 }
 
 impl Admission {
+    /// Sets what wakes the loop when a pending request may be served.
+    pub(crate) fn set_waker(&mut self, waker: Waker) {
+        self.waker = waker;
+    }
+
+    /// Wakes the loop when a pending request may be served.
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
     // -------------------------------------------------------------- throttling
 
     /// Debits the time that the server has worked for `requester`.

@@ -3,15 +3,9 @@
 //! Thread: `server`; part of [`ServerLoop`].
 
 use super::ServerLoop;
-use super::effects::Effects;
-use super::events::Changes;
-use super::peers::{Agent, Peer};
-use super::requester::Requester;
-use super::subscriptions::Kind;
-use ankaios_model::complete_state::AgentAttributes;
-use ankaios_model::execution_state::WorkloadState;
-use ankaios_model::mask_tree::MaskTree;
-use ankaios_model::messages::{AgentHello, AgentLoad, FromServer, ToServer};
+use super::effects::{Effect, Effects};
+use super::sessions::{Arrival, Peer, RequestKey, Requester};
+use ankaios_model::messages::{AgentHello, FromServer, ToServer};
 use ankaios_model::names::{InstanceName, Name, excerpt};
 use ankaios_platform::logging::log_source;
 use ankaios_wire::outbox::Outbox;
@@ -25,103 +19,68 @@ impl ServerLoop {
         source: Name,
         outbox: Outbox,
     ) {
-        let (class, prefix) = match hello {
+        let (service, prefix) = match hello {
             PeerHello::Agent(hello) => return self.agent_opened(id, hello, outbox),
             PeerHello::Cli => (Service::Cli, "cli-conn"),
             PeerHello::Commander => (Service::Command, "commander-conn"),
         };
-        let name = Name::from(format!("{prefix}-{}", uuid::Uuid::new_v4()));
-        self.peers.streams.insert(
-            id,
-            Peer {
-                class,
-                name,
-                source,
-                outbox,
-            },
-        );
+        let peer = Peer {
+            service,
+            name: Name::from(format!("{prefix}-{}", uuid::Uuid::new_v4())),
+            source,
+        };
+        self.sessions.open_client(id, peer, outbox);
     }
 
     /// Sends the states of the others first and the agent's workloads after them: these may depend
     /// on the others.
-    fn agent_opened(
-        &mut self,
-        id: PeerId,
-        AgentHello {
-            agent,
-            tags,
-            capabilities,
-            ..
-        }: AgentHello,
-        outbox: Outbox,
-    ) {
-        let name = Name::from(agent);
+    fn agent_opened(&mut self, id: PeerId, hello: AgentHello, outbox: Outbox) {
+        let name = Name::from(hello.agent.clone());
         let _source = log_source(name.clone());
         let begin = self.now();
-        let is_throttled = self.admission.defers_agent(&name, begin);
-        if is_throttled || !outbox.has_room_for_agent() {
-            let why = if is_throttled {
-                "it kept the server busy, and others wait"
-            } else {
-                "too much waits for others"
-            };
-            return log::warn!("Ending the connection of agent '{name}': {why}. It tries again.");
+        // First, an older connection of this agent ends.
+        if self.admission.defers_agent(&name, begin) {
+            return refuse_agent(&name, "it kept the server busy, and others wait");
         }
-        if let Some(old) = self.peers.of_agent(&name) {
-            // Readers that wait for room in the inbox do not keep the order of their streams.
-            if old > id {
+        match self.sessions.arrival(id, &name, &outbox) {
+            Arrival::NoCapacity => return refuse_agent(&name, "too much waits for others"),
+            Arrival::Outdated => {
                 return log::warn!(
                     "Ignoring an older connection of agent '{name}' that was announced late."
                 );
             }
-            log::warn!(
-                "Agent '{name}' connected again; closing its older connection. If this repeats, two agents use this \
-                 name; give each agent a name of its own."
-            );
-            self.remove_peer(old);
-            self.end_subscriptions_of_peer(old, &name);
+            Arrival::Replaces(older) => {
+                log::warn!(
+                    "Agent '{name}' connected again; closing its older connection. If this repeats, two agents use this \
+                     name; give each agent a name of its own."
+                );
+                let mut effects = Effects::default();
+                self.close(older);
+                self.subscriptions.end_of_peer(older, &name, &mut effects);
+                self.apply(effects);
+            }
+            Arrival::First => {}
         }
+        // Then it gets the states of the others, and each part learns of it.
+        let capabilities = hello.capabilities;
         let mut states = self.updates.workloads().reported_states();
         states.retain(|state| state.instance.agent != name);
-        let result = outbox.put_first_states(&states);
-        self.peers.streams.insert(
-            id,
-            Peer {
-                class: Service::Agent,
-                name: name.clone(),
-                source: name.clone(),
-                outbox,
-            },
-        );
-        self.peers.check(id, result);
+        let changes = self.sessions.open_agent(id, hello, &states, outbox);
         log::info!("Agent '{name}' connected.");
         self.updates.agent_connected(&name);
-        let attributes = AgentAttributes { load: None, tags };
-        let mut changes = Changes::default();
-        changes.agent(
-            &name,
-            self.peers.agents.get(&name).map(|agent| &agent.attributes),
-            Some(&attributes),
-        );
-        let agent = Agent {
-            peer: id,
-            attributes,
-            capabilities,
-        };
-        self.peers.agents.insert(name.clone(), agent);
         let mut effects = Effects::default();
         self.rollouts
             .agent_connected(&name, capabilities.prepares, begin, &mut effects);
+        // Finally, it gets its own workloads.
+        let mut own = Vec::new();
+        for added in self.updates.workloads().effective.values() {
+            if added.instance.agent == name {
+                own.push(added.clone());
+            }
+        }
+        effects.send_to_agent(&name, FromServer::ServerHello(own));
+        effects.push(Effect::Publish(changes));
         self.apply(effects);
-        let own = self
-            .updates
-            .workloads()
-            .effective
-            .values()
-            .filter(|added| added.instance.agent == name)
-            .cloned();
-        self.peers.send(id, FromServer::ServerHello(own.collect()));
-        self.publish(changes);
         self.admission
             .debit(&Requester::of_agent(&name), begin, self.now());
     }
@@ -130,87 +89,30 @@ impl ServerLoop {
     /// become unknown.
     pub(super) fn peer_gone(&mut self, id: PeerId) {
         // Its requests end first, so that nothing of what follows is sent for them.
-        let Some(Peer { class, name, .. }) = self.remove_peer(id) else {
-            return;
-        }; // Replaced by a newer stream, or closed before.
-        if class == Service::Agent {
-            self.agent_gone(&name);
+        let Some(peer) = self.close(id) else {
+            return; // Replaced by a newer stream, or closed before.
+        };
+        let name = &peer.name;
+        let mut effects = Effects::default();
+        if peer.is_agent() {
+            let _source = log_source(name.clone());
+            log::info!("Agent '{name}' disconnected.");
+            let now = self.now();
+            let changes = self.sessions.remove_agent(name);
+            self.rollouts.agent_gone(name, now);
+            self.updates.agent_gone(name, changes, now, &mut effects);
+            self.apply(std::mem::take(&mut effects));
         }
-        self.end_subscriptions_of_peer(id, &name);
-    }
-
-    fn agent_gone(&mut self, name: &Name) {
-        let _source = log_source(name.clone());
-        log::info!("Agent '{name}' disconnected.");
-        let agent = self.peers.agents.remove(name);
-        self.rollouts.agent_gone(name, self.now());
-        let mut changes = Changes::default();
-        changes.agent(name, agent.as_ref().map(|agent| &agent.attributes), None);
-        let (now, mut effects) = (self.now(), Effects::default());
-        self.updates.agent_gone(name, changes, now, &mut effects);
-        self.apply(effects);
-    }
-
-    /// Removes a stream and its requests, except for logs.
-    fn remove_peer(&mut self, id: PeerId) -> Option<Peer> {
-        let peer = self.peers.streams.remove(&id)?; // Dropping its outbox ends it with status OK.
-        let mut effects = Effects::default();
-        self.subscriptions.end(
-            |kind, key, _| kind != Kind::Logs && key.peer == id,
-            &mut effects,
-        );
-        self.subscriptions.end_usage_of_agent(&peer.name);
-        self.apply(effects);
-        self.admission.remove_peer(id);
-        Some(peer)
-    }
-
-    /// Ends what is left of the subscriptions of a stream, and the log lines of its agent.
-    fn end_subscriptions_of_peer(&mut self, id: PeerId, name: &Name) {
-        let mut effects = Effects::default();
         self.subscriptions.end_of_peer(id, name, &mut effects);
         self.apply(effects);
     }
 
-    /// An instance has no state any more: its subscriptions end. When its agent has nothing of the
-    /// workload any more, so do all of the workload: they belong to the last instance that was
-    /// wanted, which may have gone first.
-    pub(super) fn end_requests_of_gone(&mut self, gone: &InstanceName) {
-        self.rights.end(gone, self.updates.workloads());
-        let mut effects = Effects::default();
-        self.subscriptions.end_of_owner(gone, &mut effects);
-        self.apply(effects);
-        if self.rights.of(&gone.agent, &gone.workload).is_none() {
-            self.end_denied_subscriptions(gone);
-            self.end_logs_of_workload(gone);
-        }
-    }
-
-    /// A workload was added, updated or deleted: event subscriptions that it may not have any more
-    /// end with the reason.
-    pub(super) fn end_denied_subscriptions(&mut self, instance: &InstanceName) {
-        let InstanceName {
-            workload, agent, ..
-        } = instance;
-        let Some(peer) = self.peers.of_agent(agent) else {
-            return;
-        };
-        let check = |masks: Option<&MaskTree>| self.rights.check_read(agent, workload, masks);
-        let mut effects = Effects::default();
-        self.subscriptions
-            .end_denied(peer, workload, check, &mut effects);
-        self.apply(effects);
-    }
-
-    /// A workload is deleted or becomes another instance: nobody reads the logs that it requested.
-    pub(super) fn end_logs_of_workload(&mut self, instance: &InstanceName) {
-        let Some(peer) = self.peers.of_agent(&instance.agent) else {
-            return;
-        };
-        let mut effects = Effects::default();
-        self.subscriptions
-            .end_logs_of_workload(peer, &instance.workload, &mut effects);
-        self.apply(effects);
+    /// Removes a stream and its requests, except for logs.
+    fn close(&mut self, id: PeerId) -> Option<Peer> {
+        let peer = self.sessions.close(id)?;
+        self.subscriptions.end_reads_of_peer(id, &peer.name);
+        self.admission.remove_peer(id);
+        Some(peer)
     }
 
     /// `permits` are released when the message is handled, so that the next large one waits until
@@ -221,24 +123,33 @@ impl ServerLoop {
         message: ToServer,
         permits: MessagePermits,
     ) {
-        let Some(peer) = self.peers.get(id) else {
-            return;
-        }; // Late messages of a replaced stream mean nothing.
-        let (name, is_agent) = (peer.name.clone(), peer.class == Service::Agent);
+        let Some(peer) = self.sessions.peer(id) else {
+            return; // Late messages of a replaced stream mean nothing.
+        };
+        let peer = peer.clone();
+        let name = &peer.name;
         let _source = log_source(peer.source.clone());
-        let begin = self.now();
+        let (begin, mut effects) = (self.now(), Effects::default());
         match message {
             ToServer::Request(request) => return self.request(id, request, permits),
-            ToServer::WorkloadStates(states) => self.states_reported(&name, states),
-            ToServer::StatesComplete => self.all_states_reported(&name),
-            ToServer::AgentLoad(load) => self.load_reported(&name, &load),
+            ToServer::WorkloadStates(states) => {
+                self.updates
+                    .states_reported(name, states, begin, &mut effects);
+            }
+            ToServer::StatesComplete => {
+                self.updates.all_states_reported(name, begin, &mut effects);
+            }
+            ToServer::AgentLoad(load) => {
+                let changes = self.sessions.load_reported(name, &load);
+                effects.push(Effect::Publish(changes));
+            }
             ToServer::UsageResponse { number, usage } => {
                 let states = &self.updates.workloads().states;
                 let has_state = |instance: &InstanceName| states.get(instance).is_some();
                 self.subscriptions
-                    .usage_reported(&name, number, usage, has_state);
+                    .usage_reported(name, number, usage, has_state);
             }
-            ToServer::Prepared(reports) => self.rollouts.prepared_reported(&name, &reports),
+            ToServer::Prepared(reports) => self.rollouts.prepared_reported(name, &reports),
             ToServer::Goodbye => {
                 log::debug!("'{name}' sent a goodbye.");
                 self.peer_gone(id);
@@ -246,54 +157,45 @@ impl ServerLoop {
             ToServer::LogEntries {
                 request_id,
                 entries,
-            } => self.log_entries(&name, &request_id, entries),
+            } => {
+                if let Some(key) = self.log_request(&request_id) {
+                    self.subscriptions
+                        .log_entries(name, &key, entries, &mut effects);
+                }
+            }
             ToServer::LogsStop {
                 request_id,
                 instance,
-            } => self.logs_stopped(&name, &request_id, instance),
+            } => {
+                if let Some(key) = self.log_request(&request_id) {
+                    self.subscriptions
+                        .logs_stopped(name, &key, instance, &mut effects);
+                }
+            }
             ToServer::AgentHello(_) | ToServer::CommanderHello { .. } => {
                 log::warn!("Ignoring another hello of '{name}' on the same connection.");
             }
             ToServer::Empty => log::warn!("Ignoring a message of '{name}' that has no content."),
         }
-        if is_agent {
+        self.apply(effects);
+        if peer.is_agent() {
             let end = self.now();
             self.admission
-                .debit_agent(&name, permits.into_slot(), begin, end);
+                .debit_agent(name, permits.into_slot(), begin, end);
         }
     }
 
-    // ---------------------------------------------------------------- reports
-
-    fn states_reported(&mut self, name: &Name, states: Vec<WorkloadState>) {
-        let (now, mut effects) = (self.now(), Effects::default());
-        self.updates
-            .states_reported(name, states, now, &mut effects);
-        self.apply(effects);
+    /// The request that an agent sends logs for.
+    fn log_request(&self, full_id: &str) -> Option<RequestKey> {
+        let key = self.sessions.request_of(full_id);
+        if key.is_none() {
+            let id = excerpt(full_id);
+            log::warn!("Dropping logs for the unknown request '{id}'.");
+        }
+        key
     }
+}
 
-    fn all_states_reported(&mut self, name: &Name) {
-        let (now, mut effects) = (self.now(), Effects::default());
-        self.updates.all_states_reported(name, now, &mut effects);
-        self.apply(effects);
-    }
-
-    fn load_reported(&mut self, name: &Name, load: &AgentLoad) {
-        let Some(agent) = self
-            .peers
-            .agents
-            .get_mut(name)
-            .filter(|_| *load.agent == **name)
-        else {
-            return log::warn!(
-                "Ignoring the load of '{}' reported by '{name}'.",
-                excerpt(&load.agent)
-            );
-        };
-        let before = agent.attributes.clone();
-        agent.attributes.load = Some((load.cpu_usage, load.free_memory));
-        let mut changes = Changes::default();
-        changes.agent(name, Some(&before), Some(&agent.attributes));
-        self.publish(changes);
-    }
+fn refuse_agent(name: &Name, why: &str) {
+    log::warn!("Ending the connection of agent '{name}': {why}. It tries again.");
 }

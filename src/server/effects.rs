@@ -1,4 +1,4 @@
-//! What the parts of the server want to happen outside of them.
+//! Effects: the messages, changes and writes that a part of the server wants outside of itself.
 //!
 //! A part changes its own fields only. A call that affects peers, subscribers, other parts or the
 //! disk adds effects to a list, and [`super::ServerLoop::apply`] carries them out in their order. A
@@ -6,11 +6,13 @@
 //!
 //! Thread: `server`; plain values.
 
-use super::events::Changes;
-use super::requester::RequestKey;
+use super::sessions::RequestKey;
+use super::subscriptions::Changes;
 use ankaios_model::execution_state::WorkloadState;
 use ankaios_model::messages::{AddedWorkload, FromServer, ResponseContent};
 use ankaios_model::names::{InstanceName, Name};
+use ankaios_wire::outbox::OutboxError;
+use ankaios_wire::peer::PeerId;
 
 /// One thing to do outside of the part that wants it.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub(crate) enum Effect {
     },
     /// Send states to command lines of an earlier version only.
     BroadcastToClis(Vec<WorkloadState>),
+    /// Close a stream that did not take a message.
+    Close { peer: PeerId, error: OutboxError },
     // ------------------------------------------------------------- subscribers
     /// Notify subscribers of these changes and of all states that have changed.
     Publish(Changes),

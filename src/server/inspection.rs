@@ -23,7 +23,7 @@ impl ServerLoop {
     pub fn sizes(&self) -> [usize; 5] {
         let [stopping, deletes] = self.updates.deletes().len();
         let (streams, states) = (
-            self.peers.streams.len(),
+            self.sessions.len(),
             self.updates.workloads().states.iter().count(),
         );
         [
@@ -31,7 +31,7 @@ impl ServerLoop {
             stopping,
             deletes,
             states,
-            self.rights.ending(self.updates.workloads()),
+            self.sessions.outlasting_rights(self.updates.workloads()),
         ]
     }
 

@@ -2,9 +2,10 @@
 //!
 //! Thread: `server` runs [`ServerLoop`], the one owner of desired state, workload states and
 //! connected agents.
-//! Owns: all of that, and one outbox per stream. Takes: [`ServerEvent`]s from a bounded inbox.
-//! Gives: messages through outboxes, which never block; a peer that does not take them is closed
-//! and resynchronises later.
+//! Owns: five parts ([`Updates`], [`Rollouts`], [`Subscriptions`], [`Sessions`], [`Admission`]), each
+//! with fields that only it sees. Takes: [`ServerEvent`]s from a bounded inbox. Gives: messages
+//! through outboxes, which never block; a peer that does not take them is closed and
+//! resynchronises later.
 //!
 //! The loop only waits, [`ServerLoop::on_event`] decides. A test or simulation calls it without any
 //! thread.
@@ -14,30 +15,27 @@
 mod admission;
 mod connections;
 mod effects;
-mod events;
 mod guarded;
 #[cfg(debug_assertions)]
 pub mod inspection;
 pub mod limits;
-mod logs;
 pub mod metrics;
 mod modes;
 pub mod mutating_hooks;
-mod peers;
 mod plan;
 mod prepare;
-mod requester;
 mod requests;
 mod rollout_steps;
+mod sessions;
 pub mod settings;
 pub mod state_store;
 mod state_view;
+mod storage;
 mod subscriptions;
 mod templates;
 mod timings;
 mod update;
 mod updates;
-mod usage;
 
 use admission::Admission;
 use ankaios_model::complete_state::DesiredState;
@@ -52,20 +50,19 @@ use ankaios_platform::watchdog::Heartbeat;
 use ankaios_wire::peer::PeerEvent;
 use crossbeam_channel::{Receiver, RecvError, Sender, bounded, never, select_biased};
 use effects::{Effect, Effects};
-use events::{Changes, CpuTime};
 use guarded::Rollouts;
 use metrics::NumbersRequest;
 use mutating_hooks::{HookOutcome, MutatingHooks};
-use peers::Peers;
 use prepare::{Occasion, PreparedUpdate};
-use requester::Rights;
+use sessions::Sessions;
 use settings::ModeSettings;
 use state_store::{StateStore, Stored};
 use state_view::StateView;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
-use std::time::{Duration, Instant};
-use subscriptions::Subscriptions;
+use std::time::Instant;
+use storage::Storage;
+use subscriptions::{Changes, CpuTime, Subscriptions};
 use update::UpdateError;
 use updates::{Accepted, Updates};
 
@@ -125,22 +122,14 @@ impl Default for Time {
 #[derive(Default)]
 pub struct ServerLoop {
     updates: Updates,
-    peers: Peers,
-    rights: Rights,
-    subscriptions: Subscriptions,
-    admission: Admission,
-    /// Changes without workloads, of which subscribers are notified at the end of the event.
-    unpublished: Vec<Changes>,
-    metrics: Option<Receiver<NumbersRequest>>,
     rollouts: Rollouts,
-    store: Option<StateStore>,
+    subscriptions: Subscriptions,
+    sessions: Sessions,
+    admission: Admission,
+    storage: Storage,
     status: StatusBoard,
-    /// What happened at the start that users should know of, until something else is desired.
-    warning: Option<String>,
+    metrics: Option<Receiver<NumbersRequest>>,
     time: Time,
-    cpu: CpuTime,
-    /// The CPU time when the present event began.
-    begun: Duration,
 }
 
 impl ServerLoop {
@@ -162,12 +151,12 @@ impl ServerLoop {
 
     /// From now on each accepted desired state is given to `store`. To be called after the start.
     pub fn set_store(&mut self, store: StateStore) {
-        self.store = Some(store);
+        self.storage.set_store(store);
     }
 
     /// Clients that read the part `warning` receive this until something else is desired.
     pub fn set_warning(&mut self, text: String) {
-        self.warning = Some(text);
+        self.storage.set_start_warning(text);
     }
 
     /// From now on this follows from a failed update of workloads that do not say it.
@@ -219,8 +208,12 @@ impl ServerLoop {
         let counted = |count: usize, what: &str| {
             format!("{count} {what}{}", if count == 1 { "" } else { "s" })
         };
-        self.status
-            .connection(|| format!("{} connected", counted(self.peers.agents.len(), "agent")));
+        self.status.connection(|| {
+            format!(
+                "{} connected",
+                counted(self.sessions.agents().len(), "agent")
+            )
+        });
         self.status
             .workloads(|| counted(self.updates.workloads().effective.len(), "workload"));
     }
@@ -252,8 +245,9 @@ impl ServerLoop {
             woken: heartbeat.woken(),
         };
         self.set_clock(clock.clone());
-        self.set_cpu_time(CpuTime::of_thread());
-        self.admission.waker = Waker::from(Arc::new(WakeLoop(wake)));
+        self.subscriptions.set_cpu_time(CpuTime::of_thread());
+        self.admission
+            .set_waker(Waker::from(Arc::new(WakeLoop(wake))));
         let mut room_not_before = clock.now();
         loop {
             heartbeat.turn();
@@ -316,9 +310,9 @@ impl ServerLoop {
 
     /// Handles one event completely.
     pub fn on_event(&mut self, event: ServerEvent) {
-        self.begun = (self.cpu.0)();
-        self.take_store_report();
-        self.updates.observe(self.is_observed());
+        self.subscriptions.begin_event();
+        self.storage.take_report();
+        self.updates.observe(self.subscriptions.are_observed());
         self.handle(event);
         self.settle();
     }
@@ -349,13 +343,13 @@ impl ServerLoop {
     /// Does what follows from an event, until nothing more follows.
     fn settle(&mut self) {
         loop {
-            for changes in std::mem::take(&mut self.unpublished) {
+            for changes in self.subscriptions.take_unpublished() {
                 self.publish(changes);
             }
             self.respond_with_usage();
             // The messages about the end of one peer may fail for the next one; each can fail once
             // only.
-            while let Some(peer) = self.peers.take_failed() {
+            while let Some(peer) = self.sessions.take_failed() {
                 self.peer_gone(peer);
                 self.respond_with_usage();
             }
@@ -372,12 +366,15 @@ impl ServerLoop {
     fn apply(&mut self, effects: Effects) {
         for effect in effects {
             match effect {
-                Effect::SendToAgent { agent, message } => self.peers.send_to_agent(&agent, message),
-                Effect::Broadcast(states) => self.peers.broadcast_states(&states),
-                Effect::Respond { key, content } => self.peers.respond(&key, content),
-                Effect::BroadcastToClis(states) => self.peers.broadcast_to_clis(&states),
+                Effect::SendToAgent { agent, message } => {
+                    self.sessions.send_to_agent(&agent, message);
+                }
+                Effect::Broadcast(states) => self.sessions.broadcast_states(&states),
+                Effect::Respond { key, content } => self.sessions.respond(&key, content),
+                Effect::BroadcastToClis(states) => self.sessions.broadcast_to_clis(&states),
+                Effect::Close { peer, error } => self.sessions.fail(peer, &error),
                 Effect::Publish(changes) => self.publish(changes),
-                Effect::PublishLater(changes) => self.unpublished.push(changes),
+                Effect::PublishLater(changes) => self.subscriptions.publish_later(changes),
                 Effect::Store => self.store_state(),
                 Effect::Replaced { added, deleted } => self.replaced(&added, &deleted),
                 Effect::Reported {
@@ -385,42 +382,44 @@ impl ServerLoop {
                     was_staged,
                     changes,
                 } => self.reported(&states, was_staged, changes),
-                Effect::InstanceGone(instance) => self.end_requests_of_gone(&instance),
+                Effect::InstanceGone(instance) => self.instance_gone(&instance),
                 Effect::ShowStaged => self.rollouts.changed(),
                 Effect::EssentialFailed(failure) => self.essential_failed(&failure),
             }
         }
     }
 
+    /// Notifies subscribers of `changes` and of all states that have changed.
+    fn publish(&mut self, mut changes: Changes) {
+        self.updates.add_changed_states(&mut changes);
+        let view = view(&self.updates, &self.sessions);
+        let mut effects = Effects::default();
+        self.subscriptions
+            .publish(&changes, view, &self.sessions, &mut effects);
+        self.apply(effects);
+    }
+
     /// Makes a checked state the desired one. Returns what that means for instances.
     fn commit(&mut self, mut prepared: PreparedUpdate) -> Accepted {
         let agent_tags = std::mem::take(&mut prepared.change.agent_tags);
-        let changes = self.peers.set_agent_tags(agent_tags);
+        let changes = self.sessions.set_agent_tags(agent_tags);
         let (now, mut effects) = (self.now(), Effects::default());
         let accepted = self.updates.commit(prepared, changes, now, &mut effects);
         self.apply(effects);
         accepted
     }
 
-    /// The effective workloads have changed: rights, guarded updates and open requests follow.
+    /// The effective workloads have changed: rights, guarded updates and open subscriptions follow.
     fn replaced(&mut self, added: &[AddedWorkload], deleted: &[InstanceName]) {
-        let now = self.now();
+        let (now, mut effects) = (self.now(), Effects::default());
+        self.sessions
+            .replaced(added, deleted, self.updates.workloads());
         for instance in deleted {
-            self.rights.end(instance, self.updates.workloads());
             self.rollouts.instance_ended(instance, now);
         }
-        for added in added {
-            self.rights.begin(added);
-        }
-        for instance in deleted {
-            self.end_logs_of_workload(instance);
-        }
-        // One that comes back to an agent keeps its subscriptions there until the older instance
-        // has stopped.
-        let begun = added.iter().map(|added| &added.instance);
-        for instance in deleted.iter().chain(begun) {
-            self.end_denied_subscriptions(instance);
-        }
+        self.subscriptions
+            .replaced(added, deleted, &self.sessions, &mut effects);
+        self.apply(effects);
     }
 
     /// States were reported, or follow from the loss of an agent: passes them on.
@@ -430,10 +429,19 @@ impl ServerLoop {
         self.publish(changes);
         for WorkloadState { instance, state } in states {
             if state.phase == Phase::Removed {
-                self.end_requests_of_gone(instance);
+                self.instance_gone(instance);
             }
         }
-        self.peers.broadcast_states(states);
+        self.sessions.broadcast_states(states);
+    }
+
+    /// An instance has no state any more: its rights and subscriptions end.
+    fn instance_gone(&mut self, gone: &InstanceName) {
+        self.sessions.end_rights(gone, self.updates.workloads());
+        let mut effects = Effects::default();
+        self.subscriptions
+            .instance_gone(gone, &self.sessions, &mut effects);
+        self.apply(effects);
     }
 
     /// Switches to the mode for failures, unless an open update may be the reason: that is undone
@@ -459,34 +467,20 @@ impl ServerLoop {
         were_some
     }
 
-    /// Takes over what the writer of the state has done meanwhile.
-    fn take_store_report(&mut self) {
-        let Some(store) = &mut self.store else { return };
-        store.take_report();
-        if store.has_stored() {
-            self.warning = None;
-        }
-    }
-
-    /// What users should know of the stored state; `None` while all is well.
-    fn storage_warning(&self) -> Option<String> {
-        let unstored = self.store.as_ref().and_then(StateStore::warning);
-        match (&self.warning, unstored) {
-            (Some(older), Some(unstored)) => Some(format!("{older}; also, {unstored}")),
-            (Some(older), None) => Some(older.clone()),
-            (None, unstored) => unstored,
-        }
-    }
-
     /// Everything that can be read.
     pub fn view(&self) -> StateView<'_> {
-        let workloads = self.updates.workloads();
-        StateView {
-            desired: &workloads.desired,
-            effective: &workloads.effective,
-            states: &workloads.states,
-            agents: &self.peers.agents,
-        }
+        view(&self.updates, &self.sessions)
+    }
+}
+
+/// Everything that can be read.
+fn view<'s>(updates: &'s Updates, sessions: &'s Sessions) -> StateView<'s> {
+    let workloads = updates.workloads();
+    StateView {
+        desired: &workloads.desired,
+        effective: &workloads.effective,
+        states: &workloads.states,
+        agents: sessions.agents(),
     }
 }
 

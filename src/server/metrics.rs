@@ -57,7 +57,7 @@ impl ServerLoop {
     pub(super) fn numbers(&self) -> String {
         let mut text = MetricsText::default();
         text.add(&INFO, &[("version", VERSION)], 1);
-        text.add(&AGENTS, &[], self.peers.agents.len());
+        text.add(&AGENTS, &[], self.sessions.agents().len());
         let counts = self.updates.counts();
         for (result, count) in [("accepted", counts.accepted), ("refused", counts.refused)] {
             text.add(&UPDATES, &[("result", result)], count);

@@ -9,14 +9,16 @@ use super::effects::Effects;
 use super::guarded::ReadContext;
 use super::mutating_hooks::HookOutcome;
 use super::prepare::{Occasion, PreparedUpdate};
-use super::requester::{Denied, RequestKey, Requester};
-use super::subscriptions::Kind;
+use super::sessions::{Denied, RequestKey, Requester};
+use super::subscriptions::{Kind, USAGE, UsageRead};
 use super::update::{UpdateError, requested_change};
 use super::updates::Accepted;
 use crate::limits::MASKS_PARTS_MAX;
 use ankaios_model::fields::table::PARTS_ON_REQUEST;
 use ankaios_model::mask_tree::{MaskTree, Wanted};
-use ankaios_model::messages::{NO_STATE, ReadState, Request, RequestContent, ResponseContent};
+use ankaios_model::messages::{
+    LogsRequest, NO_STATE, ReadState, Request, RequestContent, ResponseContent,
+};
 use ankaios_model::names::{Name, excerpt};
 use ankaios_model::node::Node;
 use ankaios_platform::logging::log_source;
@@ -80,9 +82,9 @@ impl ServerLoop {
     ) {
         let begin = self.now();
         let key = RequestKey { peer, id };
-        let requester = self.peers.requester(&key);
+        let requester = self.sessions.requester(&key);
         if let Some(reason) = too_large(&key.id, &content) {
-            self.peers.refuse_or_drop(&key, reason);
+            self.sessions.refuse_or_drop(&key, reason);
         } else if self.must_wait(&requester, &key, &content, begin) {
             self.enqueue(&requester, key, content, permits);
             self.admission.debit(&requester, begin, self.now());
@@ -98,6 +100,8 @@ impl ServerLoop {
         }
     }
 
+    /// Whether a request has to wait. If its response would not be sent soon, the loop is woken when
+    /// that has changed.
     fn must_wait(
         &self,
         requester: &Requester,
@@ -105,7 +109,7 @@ impl ServerLoop {
         content: &RequestContent,
         now: Instant,
     ) -> bool {
-        let mut capacity = self.peers.response_capacity(&self.admission.waker);
+        let mut capacity = self.sessions.response_capacity(self.admission.waker());
         let has_room = || capacity.has_room(key.peer);
         self.admission
             .must_wait(requester, content, now, self.updates.has_hooks(), has_room)
@@ -148,12 +152,12 @@ impl ServerLoop {
             // matters little.
             RequestContent::LogsCancel | RequestContent::EventsCancel => {
                 for _ in 0..self.admission.withdraw(&key) {
-                    self.peers.refuse_or_drop(&key, WITHDRAWN);
+                    self.sessions.refuse_or_drop(&key, WITHDRAWN);
                 }
                 self.serve(&requester, &key, content);
             }
             _ => {
-                self.peers.refuse_or_drop(&key, reason);
+                self.sessions.refuse_or_drop(&key, reason);
                 self.older_update_done(&key);
             }
         }
@@ -163,8 +167,8 @@ impl ServerLoop {
     /// take its time, and other events are handled in between. Returns whether there was one.
     pub(super) fn serve_pending(&mut self) -> bool {
         let begin = self.now();
-        let waker = self.admission.waker.clone();
-        let mut capacity = self.peers.response_capacity(&waker);
+        let waker = self.admission.waker().clone();
+        let mut capacity = self.sessions.response_capacity(&waker);
         let next = self.admission.next(begin, |peer| capacity.has_room(peer));
         let Some(PendingRequest {
             requester,
@@ -183,20 +187,20 @@ impl ServerLoop {
     }
 
     /// Our agents deny by themselves what this denies.
-    pub(super) fn deny(&mut self, key: &RequestKey, denied: Denied) {
-        if let Some(peer) = self.peers.get(key.peer) {
+    fn deny(&mut self, key: &RequestKey, denied: Denied) {
+        if let Some(peer) = self.sessions.peer(key.peer) {
             log::warn!(
                 "Denied request '{}' of agent '{}': {denied}",
                 excerpt(&key.id),
                 peer.name
             );
         }
-        self.peers.refuse_or_drop(key, denied);
+        self.sessions.refuse_or_drop(key, denied);
     }
 
     /// Serves a request as far as it is allowed at this time.
     fn serve(&mut self, requester: &Requester, key: &RequestKey, content: RequestContent) {
-        if let Err(denied) = self.rights.authorize(requester, &content) {
+        if let Err(denied) = self.sessions.rights().authorize(requester, &content) {
             self.deny(key, denied);
             return self.older_update_done(key);
         }
@@ -208,13 +212,13 @@ impl ServerLoop {
                 self.complete_state(requester, key, &read)
             }
             RequestContent::Missing => self
-                .peers
+                .sessions
                 .refuse(key, "The Request does not contain any content"),
             // What lasts longer than its response must be found again by its id.
-            _ if key.id.is_empty() => self.peers.refuse(key, "The request id is empty"),
+            _ if key.id.is_empty() => self.sessions.refuse(key, "The request id is empty"),
             _ if requester.agent().is_some() && requester.workload.is_none() => {
                 let id = &key.id;
-                self.peers.refuse(
+                self.sessions.refuse(
                     key,
                     format_args!(
                         "The request id '{id}' does not begin with the name of a workload"
@@ -224,7 +228,7 @@ impl ServerLoop {
             RequestContent::CompleteState(read) => self.complete_state(requester, key, &read),
             RequestContent::EventsCancel => {
                 self.subscriptions.remove(Kind::Events, key);
-                self.peers
+                self.sessions
                     .respond(key, ResponseContent::EventsCancelAccepted);
             }
             RequestContent::Logs(logs) => self.logs(requester, key, logs),
@@ -236,36 +240,115 @@ impl ServerLoop {
         }
     }
 
+    /// Requests the logs of workloads; what is not in the effective state is left out.
+    fn logs(&mut self, requester: &Requester, key: &RequestKey, mut request: LogsRequest) {
+        let workloads = self.updates.workloads();
+        request.instances.retain(|name| workloads.is_wanted(name));
+        if request.instances.len() > 2 * workloads.effective.len() {
+            return self.sessions.refuse(
+                key,
+                "The request for logs names the same workloads again and again; name each once",
+            );
+        }
+        let owner = self.sessions.rights().owner(requester);
+        let availability = |agent: &Name| self.sessions.log_availability(agent);
+        let mut effects = Effects::default();
+        self.subscriptions
+            .collect_logs(key, requester, owner, request, availability, &mut effects);
+        self.apply(effects);
+    }
+
     /// Reads the state. With a subscription the response comes first, so that events begin where it
     /// ends.
     fn complete_state(&mut self, requester: &Requester, key: &RequestKey, read: &ReadState) {
         let masks = match MaskTree::of_request(&read.masks) {
             Ok(masks) => masks,
-            Err(error) => return self.peers.refuse(key, error),
+            Err(error) => return self.sessions.refuse(key, error),
         };
-        if read.subscribe
-            && let Err(error) = self.subscribe(requester, key, masks.clone())
-        {
-            return self.peers.refuse(key, error);
+        if read.subscribe {
+            let owner = self.sessions.rights().owner(requester);
+            let result = self
+                .subscriptions
+                .subscribe(key, requester, owner, masks.clone());
+            if let Err(error) = result {
+                return self.sessions.refuse(key, error);
+            }
+            self.updates.observe(true);
         }
-        let on_request = masks.as_ref().filter(|_| !read.subscribe);
-        if on_request.is_some_and(|masks| self.begin_usage_read(requester, key, read, masks)) {
-            return; // The response follows.
+        let Some(masks) = masks else {
+            let state = self.view().everything();
+            return self.respond_with_state(key, state);
+        };
+        if read.subscribe {
+            let state = self.view().select(&masks);
+            return self.respond_with_state(key, state);
         }
-        let mut state = masks.as_ref().map_or_else(
-            || self.view().everything(),
-            |masks| self.view().select(masks),
-        );
-        if let Some(masks) = on_request {
-            self.add_parts_on_request(requester, masks, &mut state);
+        if !masks.named(USAGE).is_nothing() {
+            return self.read_usage(requester, key, read, &masks); // The response follows.
         }
-        self.peers.respond(
-            key,
-            ResponseContent::CompleteState {
-                state,
-                altered: None,
-            },
-        );
+        let mut state = self.view().select(&masks);
+        self.add_parts_on_request(requester, &masks, &mut state);
+        self.respond_with_state(key, state);
+    }
+
+    fn respond_with_state(&mut self, key: &RequestKey, state: Node) {
+        let altered = None;
+        self.sessions
+            .respond(key, ResponseContent::CompleteState { state, altered });
+    }
+
+    // ------------------------------------------------------------------ usage
+
+    /// Begins a read of the usage of workloads, which waits for the agents.
+    fn read_usage(
+        &mut self,
+        requester: &Requester,
+        key: &RequestKey,
+        read: &ReadState,
+        masks: &MaskTree,
+    ) {
+        let content = RequestContent::CompleteState(read.clone());
+        let usage_read = UsageRead::new(masks.clone(), content, self.now());
+        let agents = self.sessions.agents();
+        let mut effects = Effects::default();
+        self.subscriptions
+            .read_usage(key, requester, usage_read, agents, &mut effects);
+        self.apply(effects);
+    }
+
+    /// Responds to the reads that need not wait any more, the oldest first, each as soon as its
+    /// response would be sent.
+    pub(super) fn respond_with_usage(&mut self) {
+        while !self.subscriptions.has_no(Kind::Usage(0)) {
+            let begin = self.now();
+            let ready = self.subscriptions.end_waits(begin);
+            let mut capacity = self.sessions.response_capacity(self.admission.waker());
+            let next = ready
+                .into_iter()
+                .find(|(_, key)| capacity.has_room(key.peer));
+            let Some((kind, key)) = next else {
+                return;
+            };
+            let Some((requester, read)) = self.subscriptions.take_read(kind, &key) else {
+                return;
+            };
+            self.respond_to_usage_read(&requester, &key, &read);
+            self.admission.debit(&requester, begin, self.now());
+        }
+    }
+
+    fn respond_to_usage_read(&mut self, requester: &Requester, key: &RequestKey, read: &UsageRead) {
+        // What was allowed when the request came may not be so any more.
+        let rights = self.sessions.rights();
+        if let Err(denied) = rights.authorize(requester, &read.content) {
+            return self.deny(key, denied);
+        }
+        let mut state = self.view().select(&read.masks);
+        self.add_parts_on_request(requester, &read.masks, &mut state);
+        if let Node::Map(parts) = &mut state {
+            parts.insert(USAGE.to_owned(), read.selected());
+        }
+        self.respond_with_state(key, state);
     }
 
     // ---------------------------------------------------------------- updates
@@ -283,9 +366,12 @@ impl ServerLoop {
         };
         let update = match content {
             RequestContent::RollBack(number) => {
-                let back =
-                    self.rollouts
-                        .way_back(number, requester, &self.rights, &self.updates)?;
+                let back = self.rollouts.way_back(
+                    number,
+                    requester,
+                    self.sessions.rights(),
+                    &self.updates,
+                )?;
                 return Ok(PreparedUpdate {
                     restarted: back.restarted,
                     ..self.updates.workloads().prepare(back.change, occasion)?
@@ -327,7 +413,7 @@ impl ServerLoop {
     ) -> Result<(), UpdateError> {
         for name in restarted {
             let mask = format!("desiredState.workloads.{name}");
-            if !self.rights.may_write(requester, vec![mask]) {
+            if !self.sessions.rights().may_write(requester, vec![mask]) {
                 return Err(UpdateError::Other(format!(
                     "it would restart '{name}', too, which this workload may not write"
                 )));
@@ -389,20 +475,20 @@ impl ServerLoop {
             self.update_done(&key, result);
         }
         self.admission.debit(&requester, begin, self.now());
-        self.admission.waker.wake_by_ref(); // For what waited for that.
+        self.admission.waker().wake_by_ref(); // For what waited for that.
     }
 
     fn update_done(&mut self, key: &RequestKey, result: Result<Accepted, UpdateError>) {
         self.updates.count(result.is_ok());
         match result {
             Ok(accepted) => {
-                let response = accepted.response(self.storage_warning());
-                self.peers.respond(key, response);
+                let response = accepted.response(self.storage.warning());
+                self.sessions.respond(key, response);
             }
             Err(error) => {
                 let text = error.answer();
                 log::warn!("Refusing an update: {}", excerpt(&text));
-                self.peers.refuse(key, text);
+                self.sessions.refuse(key, text);
             }
         }
         self.older_update_done(key);
@@ -411,7 +497,7 @@ impl ServerLoop {
     fn read_updates(&self, wanted: &Wanted<'_>) -> Node {
         let context = ReadContext {
             api_version: &self.updates.workloads().desired.api_version,
-            is_stored: self.store.is_some(),
+            is_stored: self.storage.is_on(),
             now: self.now(),
         };
         self.rollouts.read(wanted, context)
@@ -433,14 +519,9 @@ impl ServerLoop {
     /// of other implementations never receive fields that they did not request, and parts that cost
     /// something cost nothing unread.
     ///
-    /// What workloads use is such a part, too; its reads wait for the agents, see usage.rs.
+    /// What workloads use is such a part, too; its reads wait for the agents.
     // [impl->swdd~server-sends-parts-on-request~1]
-    pub(super) fn add_parts_on_request(
-        &self,
-        requester: &Requester,
-        masks: &MaskTree,
-        state: &mut Node,
-    ) {
+    fn add_parts_on_request(&self, requester: &Requester, masks: &MaskTree, state: &mut Node) {
         let Node::Map(entries) = state else { return };
         for name in PARTS_ON_REQUEST {
             let wanted = masks.named(name);
@@ -454,7 +535,8 @@ impl ServerLoop {
                 "timings" => self.updates.timings().read(self.now(), &wanted),
                 "updates" => Some(self.read_updates(&wanted)),
                 "warning" => self
-                    .storage_warning()
+                    .storage
+                    .warning()
                     .and_then(|warning| wanted.take(Node::text(warning))),
                 _ => None,
             };

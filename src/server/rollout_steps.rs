@@ -8,7 +8,7 @@ use super::effects::{Effect, Effects};
 use super::guarded::accept::{Decision, Opened};
 use super::guarded::verdict::{DueStep, Step, Undo};
 use super::prepare::PreparedUpdate;
-use super::requester::Requester;
+use super::sessions::Requester;
 use super::state_store::{Stored, StoredUpdates};
 use super::update::UpdateError;
 use super::updates::Accepted;
@@ -26,9 +26,13 @@ impl ServerLoop {
         requester: &Requester,
     ) -> Result<Accepted, UpdateError> {
         let now = self.now();
-        let decision =
-            self.rollouts
-                .accept(prepared, requester, &self.rights, &self.updates, now)?;
+        let decision = self.rollouts.accept(
+            prepared,
+            requester,
+            self.sessions.rights(),
+            &self.updates,
+            now,
+        )?;
         match decision {
             Decision::Plain(prepared) => Ok(self.commit(prepared)),
             Decision::Withdrawn(prepared) => {
@@ -163,26 +167,21 @@ impl ServerLoop {
         Some(self.stored())
     }
 
-    /// Gives the desired state and all updates to the disk, and waits for it as long as a sound one
-    /// may take, and as the server may. A server that ends just after agents have begun to switch
-    /// would else begin with the staging again, and again if the switch is the reason.
+    /// Gives the desired state and all updates to the disk, and waits for it. A server that ends just
+    /// after agents have begun to switch would else begin with the staging again, and again if the
+    /// switch is the reason.
     fn store_and_wait(&mut self) {
-        let stored = self.stored();
-        if let Some(store) = &mut self.store {
-            store.store_and_wait(stored);
+        if self.storage.is_on() {
+            self.storage.store_and_wait(self.stored());
             self.rollouts.saved();
         }
     }
 
-    /// Gives the desired state and all updates to the disk.
+    /// Gives the desired state and all updates to the disk. During the start there is no store yet:
+    /// [`Self::take_unsaved`] returns what has to be stored then.
     pub(super) fn store_state(&mut self) {
-        // During the start there is no store yet; what has to be stored then is asked for after it.
-        if self.store.is_none() {
-            return;
-        }
-        let stored = self.stored();
-        if let Some(store) = &mut self.store {
-            store.store(stored);
+        if self.storage.is_on() {
+            self.storage.store(self.stored());
             self.rollouts.saved();
         }
     }

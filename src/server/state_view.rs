@@ -2,7 +2,7 @@
 //!
 //! Thread: `server`; plain functions over the state that [`super::ServerLoop`] owns.
 
-use super::peers::Agent;
+use super::sessions::Agent;
 use ankaios_model::complete_state::{
     DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node,
     workload_node,
@@ -165,7 +165,7 @@ fn add_state(
 }
 
 /// Puts the node of an instance into the tree `<agent>.<workload>.<id>`.
-pub(super) fn put_instance(agents: &mut Entries, instance: &InstanceName, node: Node) {
+pub(crate) fn put_instance(agents: &mut Entries, instance: &InstanceName, node: Node) {
     let mut place = agents.child(instance.agent.to_string());
     for key in [&instance.workload, &instance.id] {
         let Node::Map(below) = place else { return };

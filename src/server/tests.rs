@@ -190,7 +190,7 @@ impl Cluster {
 
     /// Whether the server has dropped its end of the stream.
     pub(crate) fn is_closed(&self, peer: PeerId) -> bool {
-        !self.server.peers.streams.contains_key(&peer)
+        self.server.sessions.peer(peer).is_none()
     }
 
     /// Sends a request without reading its response.

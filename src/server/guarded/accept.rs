@@ -10,7 +10,7 @@ use crate::limits::{STATE_OF_WORKLOADS_MAX, UPDATES_OPEN, UPDATES_OPEN_OF_WORKLO
 use crate::modes::Modes;
 use crate::plan::{Difference, Version};
 use crate::prepare::PreparedUpdate;
-use crate::requester::{Requester, Rights};
+use crate::sessions::{Requester, Rights};
 use crate::state_store::UPDATE_NUMBER_MAX;
 use crate::update::{StateChange, UpdateError};
 use crate::updates::{Accepted, Updates};

@@ -8,7 +8,7 @@ use super::unit::{Unit, config_hash, desired_hash};
 use super::{Agent, Open, Record, Rollouts};
 use crate::effects::Effects;
 use crate::prepare::{Failed, PreparedUpdate};
-use crate::requester::{Requester, Rights};
+use crate::sessions::{Requester, Rights};
 use crate::templates::RenderError;
 use crate::update::{StateChange, UpdateError};
 use crate::updates::{Updates, removed};

@@ -104,7 +104,10 @@ fn no_answer_is_built_before_the_one_before_it_is_taken_and_the_excess_of_a_work
 fn what_waited_is_served_one_request_in_a_turn() {
     let mut cluster = cluster();
     let (wake, woken) = crossbeam_channel::bounded(1);
-    cluster.server.admission.waker = Waker::from(Arc::new(WakeLoop(wake)));
+    cluster
+        .server
+        .admission
+        .set_waker(Waker::from(Arc::new(WakeLoop(wake))));
     let agent = cluster.settled_agent("A");
     cluster.send_request(agent, "greedy@large", read(&[], false)); // Its answer takes all the room.
     let asked = ["modest@1", "modest@2", "greedy@3", "modest@4"];
@@ -452,7 +455,10 @@ fn busy_cluster() -> (Cluster, ManualClock, Receiver<()>) {
     let (mut cluster, clock) = (cluster(), ManualClock::new());
     let (wake, woken) = crossbeam_channel::bounded(1);
     cluster.server.set_clock(BusyClock(clock.clone()));
-    cluster.server.admission.waker = Waker::from(Arc::new(WakeLoop(wake)));
+    cluster
+        .server
+        .admission
+        .set_waker(Waker::from(Arc::new(WakeLoop(wake))));
     (cluster, clock, woken)
 }
 

@@ -8,6 +8,7 @@ use ankaios_model::mask_tree::MASKS_OVERLAP_MAX;
 use ankaios_model::mask_tree::lookups;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Keys that are looked up within a second, even by a slow processor.
 const LOOKUPS_MAX: usize = 5_000_000;
@@ -352,7 +353,10 @@ fn subscriptions_to_everything_of_one_who_has_many_end_when_telling_them_takes_t
     // Each look at the time that the thread has used finds half a millisecond more.
     let looks = AtomicU32::new(0);
     let time = move || Duration::from_micros(500) * looks.fetch_add(1, Ordering::Relaxed);
-    cluster.server.set_cpu_time(CpuTime(Box::new(time)));
+    cluster
+        .server
+        .subscriptions
+        .set_cpu_time(CpuTime(Box::new(time)));
     let work = lookups(|| {
         drop(
             cluster

@@ -393,15 +393,15 @@ fn tags_of_connected_agents_are_set_and_removed_one_by_one() {
         cluster.update(new_state, &masks).unwrap();
         let tags = &cluster
             .server
-            .peers
-            .agents
+            .sessions
+            .agents()
             .get("A")
             .unwrap()
             .attributes
             .tags;
         let expected: BTreeMap<String, String> = serde_json::from_str(expected).unwrap();
         assert_eq!(*tags, expected, "{masks:?} of {new_state}");
-        assert!(!cluster.server.peers.agents.contains_key("B"));
+        assert!(!cluster.server.sessions.agents().contains_key("B"));
     }
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let result = cluster.update("{}", &["agents.A.tags.k"]);

@@ -602,13 +602,5 @@ fn an_older_connection_that_is_announced_late_does_not_replace_the_newer_one() {
     cluster.server.on_event(ServerEvent::Peer(opened));
     assert!(!cluster.is_closed(newer));
     assert!(cluster.is_closed(PeerId(newer.0 - 1)) && reader.ended());
-    assert_eq!(
-        cluster
-            .server
-            .peers
-            .agents
-            .get("agent_A")
-            .map(|agent| agent.peer),
-        Some(newer)
-    );
+    assert_eq!(cluster.server.sessions.of_agent("agent_A"), Some(newer));
 }

@@ -6,9 +6,9 @@
 use super::Updates;
 use super::workloads::removed;
 use crate::effects::{Effect, Effects};
-use crate::events::Changes;
 use crate::plan::{Difference, Version, per_agent};
 use crate::prepare::{Failed, PreparedUpdate};
+use crate::subscriptions::Changes;
 use crate::update::StateChange;
 use ankaios_model::complete_state::{DesiredState, config_node, workload_bytes};
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};

@@ -7,10 +7,10 @@
 
 use super::Updates;
 use crate::effects::Effects;
-use crate::events::Changes;
 use crate::modes::failure_text;
 use crate::prepare::Occasion;
-use crate::requester::RequestKey;
+use crate::sessions::RequestKey;
+use crate::subscriptions::Changes;
 use crate::update::StateChange;
 use ankaios_model::execution_state::WorkloadState;
 use ankaios_model::names::Name;

@@ -23,11 +23,11 @@ pub(crate) use workloads::{
 pub(crate) use workloads::{Workloads, removed};
 
 use crate::effects::Effects;
-use crate::events::Changes;
 use crate::modes::Modes;
 use crate::mutating_hooks::{HookOutcome, MutatingHooks};
 use crate::prepare::{Occasion, PreparedUpdate};
 use crate::settings::ModeSettings;
+use crate::subscriptions::Changes;
 use crate::timings::Timings;
 use crate::update::{StateChange, UpdateError};
 use ankaios_model::complete_state::DesiredState;

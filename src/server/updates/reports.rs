@@ -5,7 +5,7 @@
 use super::Updates;
 use super::workloads::{NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX, removed};
 use crate::effects::{Effect, Effects};
-use crate::events::Changes;
+use crate::subscriptions::Changes;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::names::{InstanceName, Name};
 use std::collections::{BTreeMap, BTreeSet};

@@ -8,9 +8,9 @@
 use super::Updates;
 use super::workloads::{Restart, Workloads};
 use crate::effects::Effects;
-use crate::events::Changes;
 use crate::guarded::Rollouts;
 use crate::plan::{Difference, Version};
+use crate::subscriptions::Changes;
 use crate::update::UpdateError;
 use ankaios_model::execution_state::Phase;
 use ankaios_model::names::{InstanceName, Name, excerpt};

@@ -67,6 +67,7 @@ fn kinds(effects: &[Effect]) -> Vec<&'static str> {
             Effect::InstanceGone(_) => "gone",
             Effect::ShowStaged => "show staged",
             Effect::EssentialFailed(_) => "essential failed",
+            Effect::Close { .. } => "close",
         });
     }
     kinds

@@ -104,6 +104,18 @@ impl Workloads {
         !self.is_wanted(instance) && !self.placeholders.contains(instance)
     }
 
+    /// Whether a workload is effective on an agent, or an instance of it has a state there. What is
+    /// only staged was never there.
+    pub(crate) fn is_on_agent(&self, workload: &Name, agent: &Name) -> bool {
+        if let Some(added) = self.effective.get(workload)
+            && added.instance.agent == *agent
+        {
+            return true;
+        }
+        let mut states = self.states.of_agent_workload(agent, workload);
+        states.any(|(instance, _)| !self.placeholders.contains(&instance))
+    }
+
     /// All states that agents know.
     pub(crate) fn reported_states(&self) -> Vec<WorkloadState> {
         let mut states = self.states.reports();

@@ -2,12 +2,12 @@
 
 use super::{ROLLBACK, config, instance};
 use crate::effects::{Effect, Effects};
-use crate::events::Changes;
 use crate::guarded::Rollouts;
 use crate::guarded::accept::{Decision, Opened};
 use crate::guarded::verdict::{Step, Undo};
 use crate::prepare::{Occasion, PreparedUpdate};
-use crate::requester::{Requester, Rights};
+use crate::sessions::{Requester, Rights};
+use crate::subscriptions::Changes;
 use crate::update::StateChange;
 use crate::updates::Updates;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};

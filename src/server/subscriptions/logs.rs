@@ -1,12 +1,10 @@
 //! Log collections: which lines are requested of which agents, and passed on to whom.
 //!
-//! Thread: `server`; the logs of [`Subscriptions`], and the part of [`ServerLoop`] that passes in
-//! what they need of others.
+//! Thread: `server`; part of [`Subscriptions`].
 
-use super::ServerLoop;
-use super::effects::Effects;
-use super::requester::{RequestKey, Requester};
-use super::subscriptions::{Content, Kind, Providers, Subscription, Subscriptions};
+use super::{Content, Kind, Providers, Subscription, Subscriptions};
+use crate::effects::Effects;
+use crate::sessions::{RequestKey, Requester};
 use ankaios_model::log_entries;
 use ankaios_model::messages::{FromServer, LogEntry, LogsRequest, ResponseContent};
 use ankaios_model::names::{InstanceName, Name, excerpt};
@@ -44,7 +42,7 @@ impl Subscriptions {
     ///
     /// The response names what will be sent. Instances whose agent is away or busy are stopped at
     /// once, or a requester that does not follow would wait for them for ever.
-    pub(super) fn collect_logs(
+    pub(crate) fn collect_logs(
         &mut self,
         key: &RequestKey,
         requester: &Requester,
@@ -114,13 +112,13 @@ impl Subscriptions {
     }
 
     /// Ends the collection of logs under the same id; an unknown one has the same response.
-    pub(super) fn cancel_logs(&mut self, key: &RequestKey, effects: &mut Effects) {
+    pub(crate) fn cancel_logs(&mut self, key: &RequestKey, effects: &mut Effects) {
         self.end(|kind, other, _| kind == Kind::Logs && other == key, effects);
         effects.respond(key, ResponseContent::LogsCancelAccepted);
     }
 
     /// Passes on the lines that were requested from `agent`. Others are late, or made up.
-    pub(super) fn log_entries(
+    pub(crate) fn log_entries(
         &mut self,
         agent: &str,
         key: &RequestKey,
@@ -146,7 +144,7 @@ impl Subscriptions {
 
     /// Passes on the end of one instance's lines, if they were requested from `agent`. Without any
     /// more the collection ends.
-    pub(super) fn logs_stopped(
+    pub(crate) fn logs_stopped(
         &mut self,
         agent: &str,
         key: &RequestKey,
@@ -181,7 +179,7 @@ impl Subscriptions {
 
     /// A stream ended: nobody reads what was requested on it, and the agent `name` sends no more
     /// lines.
-    pub(super) fn end_of_peer(&mut self, peer: PeerId, name: &str, effects: &mut Effects) {
+    pub(crate) fn end_of_peer(&mut self, peer: PeerId, name: &str, effects: &mut Effects) {
         self.end(|_, key, _| key.peer == peer, effects);
         let mut waiting = Vec::new();
         for (key, subscription) in self.of(Kind::Logs) {
@@ -201,22 +199,6 @@ impl Subscriptions {
             stop_logs(&key, missing.into_iter().collect(), &reason, effects);
         }
     }
-
-    /// A workload is deleted or becomes another instance: nobody reads the logs that it requested
-    /// on the stream of its agent.
-    pub(super) fn end_logs_of_workload(
-        &mut self,
-        peer: PeerId,
-        workload: &Name,
-        effects: &mut Effects,
-    ) {
-        self.end(
-            |kind, key, _| {
-                kind == Kind::Logs && key.peer == peer && key.workload() == Some(workload)
-            },
-            effects,
-        );
-    }
 }
 
 /// Ends the logs of these instances, of which no further lines can come for this reason.
@@ -230,71 +212,5 @@ fn stop_logs(key: &RequestKey, instances: Vec<InstanceName>, reason: &str, effec
     }
     for instance in instances {
         effects.respond(key, ResponseContent::LogsStop(instance));
-    }
-}
-
-impl ServerLoop {
-    /// Requests the logs of workloads; what is not in the effective state is left out.
-    pub(super) fn logs(
-        &mut self,
-        requester: &Requester,
-        key: &RequestKey,
-        mut request: LogsRequest,
-    ) {
-        request
-            .instances
-            .retain(|name| self.updates.workloads().is_wanted(name));
-        if request.instances.len() > 2 * self.updates.workloads().effective.len() {
-            return self.peers.refuse(
-                key,
-                "The request for logs names the same workloads again and again; name each once",
-            );
-        }
-        let owner = self.rights.owner(requester);
-        let mut effects = Effects::default();
-        let availability = |agent: &Name| self.peers.log_availability(agent);
-        self.subscriptions
-            .collect_logs(key, requester, owner, request, availability, &mut effects);
-        self.apply(effects);
-    }
-
-    /// An agent has sent log lines.
-    pub(super) fn log_entries(&mut self, agent: &str, request_id: &str, entries: Vec<LogEntry>) {
-        let Some(key) = self.log_request(request_id) else {
-            return;
-        };
-        let mut effects = Effects::default();
-        self.subscriptions
-            .log_entries(agent, &key, entries, &mut effects);
-        self.apply(effects);
-    }
-
-    /// An agent sends no more lines of an instance.
-    pub(super) fn logs_stopped(&mut self, agent: &str, request_id: &str, instance: InstanceName) {
-        let Some(key) = self.log_request(request_id) else {
-            return;
-        };
-        let mut effects = Effects::default();
-        self.subscriptions
-            .logs_stopped(agent, &key, instance, &mut effects);
-        self.apply(effects);
-    }
-
-    /// The request with this full id. The id of the requester may contain the separator itself.
-    fn log_request(&self, full_id: &str) -> Option<RequestKey> {
-        let found = full_id.split_once('@').and_then(|(peer, id)| {
-            let key = RequestKey {
-                peer: PeerId(peer.parse().ok()?),
-                id: id.to_owned(),
-            };
-            self.peers.get(key.peer).map(|_| key)
-        });
-        if found.is_none() {
-            log::warn!(
-                "Dropping logs for the unknown request '{}'.",
-                excerpt(full_id)
-            );
-        }
-        found
     }
 }

@@ -1,16 +1,15 @@
 //! Event subscriptions and what changed: state changes to events.
 //!
-//! Thread: `server`; plain values and the part of [`ServerLoop`] that uses them. Differences are
+//! Thread: `server`; plain values, and part of [`Subscriptions`]. Differences are
 //! computed for the entries that changed and for nothing else, and each event once for all
 //! subscriptions with the same masks. What the events of a change cost is measured, and who takes
 //! too much of it loses the subscription.
 
-use super::ServerLoop;
-use super::effects::Effects;
-use super::requester::{RequestKey, Requester};
-use super::state_view::put_instance;
-use super::subscriptions::{Content, Kind, Subscription, Subscriptions};
-use super::update::StateChange;
+use super::{Content, Kind, Subscription, Subscriptions};
+use crate::effects::{Effect, Effects};
+use crate::sessions::{RequestKey, Requester, Sessions};
+use crate::state_view::{StateView, put_instance};
+use crate::update::StateChange;
 use ankaios_model::complete_state::{
     AgentAttributes, DesiredState, Rendering, WorkloadStates, agent_node, config_node,
     execution_state_node, workload_node,
@@ -22,9 +21,10 @@ use ankaios_model::names::{InstanceName, Name};
 use ankaios_model::node::{Entries, Node};
 use ankaios_model::workload::Workload;
 use ankaios_wire::outbox::Encoded;
-use ankaios_wire::peer::Service;
+use ankaios_wire::peer::PeerId;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,8 +54,8 @@ const TOO_MANY_FIELDS: &str =
 const EVENTS_LOST: &str = "Events were not taken in time and are lost; the event subscription ends, subscribe again to \
                            get the state";
 
-/// What a subscriber gets of a change.
-enum Told {
+/// The part of a change for one subscriber.
+enum Delivery {
     /// It does not concern its masks.
     Nothing,
     /// It does, but there is no room.
@@ -63,10 +63,17 @@ enum Told {
     Event(Arc<Encoded>),
 }
 
+/// An event subscription that may be notified of a change.
+struct Subscriber {
+    key: RequestKey,
+    requester: Requester,
+    /// `None` stands for everything.
+    masks: Option<Arc<MaskTree>>,
+}
+
 // --------------------------------------------------------------------- cost
 
-/// CPU time that the thread of the server has used; stands still until it is said where that comes
-/// from.
+/// CPU time that the thread of the server has used; does not advance by default.
 pub(crate) struct CpuTime(pub Box<dyn Fn() -> Duration + Send>);
 
 impl Default for CpuTime {
@@ -75,8 +82,14 @@ impl Default for CpuTime {
     }
 }
 
+impl fmt::Debug for CpuTime {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.now().fmt(formatter)
+    }
+}
+
 impl CpuTime {
-    /// That of the thread that asks.
+    /// That of the thread that calls [`Self::now`].
     pub(crate) fn of_thread() -> Self {
         Self(Box::new(|| {
             clock_gettime(ClockId::ThreadCPUTime)
@@ -84,10 +97,14 @@ impl CpuTime {
                 .unwrap_or_default()
         }))
     }
+
+    fn now(&self) -> Duration {
+        (self.0)()
+    }
 }
 
 /// What the events of one change may still cost.
-struct Budget<'c> {
+struct EventBudget<'c> {
     cpu: &'c CpuTime,
     taken: BTreeMap<Requester, Duration>,
     /// What one requester may take.
@@ -98,7 +115,7 @@ struct Budget<'c> {
     common: Duration,
 }
 
-impl<'c> Budget<'c> {
+impl<'c> EventBudget<'c> {
     /// For a change that cost `change` by itself and that so many requesters have subscribed to.
     fn new(cpu: &'c CpuTime, change: Duration, requesters: usize) -> Self {
         let most = COST_FREE + COST_OF_CHANGE * change;
@@ -117,7 +134,7 @@ impl<'c> Budget<'c> {
     fn spend<T>(
         &mut self,
         requester: &Requester,
-        work: impl FnOnce(&mut Meter<'_>) -> Option<T>,
+        work: impl FnOnce(&mut CpuGuard<'_>) -> Option<T>,
     ) -> Option<T> {
         let taken = self.taken.get(requester).copied().unwrap_or_default();
         let share = self.share.saturating_sub(taken);
@@ -125,14 +142,14 @@ impl<'c> Budget<'c> {
         if left.is_zero() {
             return None;
         }
-        let begin = (self.cpu.0)();
-        let result = work(&mut Meter {
+        let begin = self.cpu.now();
+        let result = work(&mut CpuGuard {
             cpu: self.cpu,
             until: begin + left,
             keys: 0,
             parts: 0,
         });
-        let spent = (self.cpu.0)().saturating_sub(begin);
+        let spent = self.cpu.now().saturating_sub(begin);
         self.common = self.common.saturating_sub(spent.saturating_sub(share));
         *self.taken.entry(requester.clone()).or_default() += spent;
         result
@@ -140,18 +157,18 @@ impl<'c> Budget<'c> {
 }
 
 /// Ends work that takes too long, or finds too much.
-struct Meter<'c> {
+struct CpuGuard<'c> {
     cpu: &'c CpuTime,
     until: Duration,
     keys: u32,
     parts: usize,
 }
 
-impl Meter<'_> {
+impl CpuGuard<'_> {
     /// A key is compared; `None` when there is no time left.
     fn compare(&mut self) -> Option<()> {
         self.keys += 1;
-        let is_over = self.keys.is_multiple_of(LOOK_INTERVAL) && (self.cpu.0)() > self.until;
+        let is_over = self.keys.is_multiple_of(LOOK_INTERVAL) && self.cpu.now() > self.until;
         (!is_over).then_some(())
     }
 
@@ -366,12 +383,12 @@ impl Changes {
     fn matching(
         &self,
         masks: Option<&MaskTree>,
-        meter: &mut Meter<'_>,
+        guard: &mut CpuGuard<'_>,
     ) -> Option<Vec<(Change, Path)>> {
         let mut altered = Vec::new();
         for (change, path, tree) in &self.all {
             let mut found = Vec::new();
-            find(tree, masks, path, &mut found, meter)?;
+            find(tree, masks, path, &mut found, guard)?;
             altered.extend(found.into_iter().map(|path| (*change, path)));
         }
         altered.sort_unstable();
@@ -385,14 +402,14 @@ fn find(
     masks: Option<&MaskTree>,
     path: &Path,
     found: &mut Vec<Path>,
-    meter: &mut Meter<'_>,
+    guard: &mut CpuGuard<'_>,
 ) -> Option<()> {
-    let (is_wanted, below) = follow(masks, path, meter)?;
+    let (is_wanted, below) = follow(masks, path, guard)?;
     if is_wanted {
-        meter.add(path, found)?;
+        guard.add(path, found)?;
     }
     below.map_or(Some(()), |below| {
-        collect_below(node, &below, &mut path.clone(), found, meter)
+        collect_below(node, &below, &mut path.clone(), found, guard)
     })
 }
 
@@ -401,7 +418,7 @@ fn find(
 fn follow<'m>(
     masks: Option<&'m MaskTree>,
     path: &Path,
-    meter: &mut Meter<'_>,
+    guard: &mut CpuGuard<'_>,
 ) -> Option<(bool, Option<Wanted<'m>>)> {
     let Some(masks) = masks else {
         return Some((true, None));
@@ -409,7 +426,7 @@ fn follow<'m>(
     let (is_wanted, below) =
         path.iter()
             .try_fold((false, masks.wanted()), |(is_wanted, wanted), key| {
-                meter.compare()?;
+                guard.compare()?;
                 let wanted = wanted.on(key);
                 Some((is_wanted || wanted.is_whole(), wanted))
             })?;
@@ -422,7 +439,7 @@ fn collect_below(
     wanted: &Wanted<'_>,
     path: &mut Path,
     found: &mut Vec<Path>,
-    meter: &mut Meter<'_>,
+    guard: &mut CpuGuard<'_>,
 ) -> Option<()> {
     let Node::Map(entries) = node else {
         return Some(());
@@ -431,16 +448,16 @@ fn collect_below(
         return Some(());
     }
     for (key, child) in entries {
-        meter.compare()?;
+        guard.compare()?;
         let below = wanted.on(key);
         if below.is_nothing() {
             continue;
         }
         path.push(key.to_owned());
         if below.is_whole() {
-            meter.add(path, found)?;
+            guard.add(path, found)?;
         }
-        collect_below(child, &below, path, found, meter)?;
+        collect_below(child, &below, path, found, guard)?;
         path.pop();
     }
     Some(())
@@ -449,7 +466,7 @@ fn collect_below(
 impl Subscriptions {
     /// Subscribes the request `key` to events; its earlier masks are replaced. No masks mean
     /// everything.
-    fn subscribe(
+    pub(crate) fn subscribe(
         &mut self,
         key: &RequestKey,
         requester: &Requester,
@@ -478,135 +495,179 @@ impl Subscriptions {
     }
 
     /// Event subscriptions with the same masks, which get the same events.
-    fn groups_of_events(&self) -> Vec<Vec<(RequestKey, Requester)>> {
-        let mut groups: Vec<Vec<(RequestKey, Requester)>> = Vec::new();
+    fn groups_of_events(&self) -> Vec<Vec<Subscriber>> {
+        let mut groups: Vec<Vec<Subscriber>> = Vec::new();
         let mut group_of_masks = BTreeMap::new();
         for (key, subscription) in self.of(Kind::Events) {
-            let masks = subscription.masks().map(Arc::as_ptr);
-            let group = *group_of_masks.entry(masks).or_insert(groups.len());
+            let masks = subscription.masks();
+            let group = *group_of_masks
+                .entry(masks.map(Arc::as_ptr))
+                .or_insert(groups.len());
             if group == groups.len() {
                 groups.push(Vec::new());
             }
-            groups[group].push((key.clone(), subscription.requester.clone()));
+            groups[group].push(Subscriber {
+                key: key.clone(),
+                requester: subscription.requester.clone(),
+                masks: masks.cloned(),
+            });
         }
         groups
     }
 }
 
-impl ServerLoop {
-    /// From now on the CPU time that the events of a change take is `cpu`.
+impl Subscriptions {
+    /// Sets where the CPU time comes from that the events of a change take.
     pub(crate) fn set_cpu_time(&mut self, cpu: CpuTime) {
         self.cpu = cpu;
     }
 
-    /// Whether anybody is told of changes.
-    pub(super) fn is_observed(&self) -> bool {
-        !self.subscriptions.has_no(Kind::Events)
+    /// Begins an event of the server, whose cost decides what notifications may cost.
+    pub(crate) fn begin_event(&mut self) {
+        self.event_begin = self.cpu.now();
     }
 
-    /// Subscribes the request `key` to events.
-    pub(super) fn subscribe(
+    /// Whether somebody has subscribed to changes.
+    pub(crate) fn are_observed(&self) -> bool {
+        !self.has_no(Kind::Events)
+    }
+
+    /// Keeps changes for the end of the present event of the server.
+    pub(crate) fn publish_later(&mut self, changes: Changes) {
+        self.unpublished.push(changes);
+    }
+
+    /// Takes the changes that were kept for the end of the event.
+    pub(crate) fn take_unpublished(&mut self) -> Vec<Changes> {
+        std::mem::take(&mut self.unpublished)
+    }
+
+    /// Notifies subscribers of `changes`, each in one message with the new values of `view`. Events
+    /// must not cost an agent its connection: a subscriber that does not take them in time gets an
+    /// error, and its subscription ends.
+    ///
+    /// Events are put at once, and are no effects: see [`Sessions::put_event`].
+    pub(crate) fn publish(
         &mut self,
-        requester: &Requester,
-        key: &RequestKey,
-        masks: Option<MaskTree>,
-    ) -> Result<(), String> {
-        self.updates.observe(true);
-        let owner = self.rights.owner(requester);
-        self.subscriptions.subscribe(key, requester, owner, masks)
-    }
-
-    /// Notifies subscribers of `changes` and of all states that have changed, each in one message
-    /// with the new values. Events must not cost an agent its connection: a subscriber that does
-    /// not take them in time gets an error, and its subscription ends.
-    pub(super) fn publish(&mut self, mut changes: Changes) {
-        self.updates.add_changed_states(&mut changes);
-        if changes.is_empty() || !self.is_observed() {
-            return;
-        }
-        let groups = self.subscriptions.groups_of_events();
-        if changes.are_too_many() {
-            for (key, _) in groups.iter().flatten() {
-                self.end_subscription(key, TOO_MANY_FIELDS);
-            }
-            return;
-        }
-        let requesters: BTreeSet<&Requester> = groups
-            .iter()
-            .flatten()
-            .map(|(_, requester)| requester)
-            .collect();
-        let requesters = requesters.len();
-        let cpu = std::mem::take(&mut self.cpu);
-        let mut budget = Budget::new(&cpu, (cpu.0)().saturating_sub(self.begun), requesters);
-        // One after the other: the events of all groups together could fill the memory.
-        groups
-            .into_iter()
-            .for_each(|group| self.send_event(group, &changes, &mut budget));
-        self.cpu = cpu;
-    }
-
-    /// Notifies subscriptions with the same masks. The event is found, read and encoded once, at
-    /// the cost of the first of them that can pay for that.
-    fn send_event(
-        &mut self,
-        group: Vec<(RequestKey, Requester)>,
         changes: &Changes,
-        budget: &mut Budget<'_>,
+        view: StateView<'_>,
+        sessions: &Sessions,
+        effects: &mut Effects,
     ) {
-        let mut event: Option<Arc<Encoded>> = None;
-        for (key, requester) in group {
-            let Some(peer) = self.peers.get(key.peer) else {
-                continue;
+        if changes.is_empty() || !self.are_observed() {
+            return;
+        }
+        let groups = self.groups_of_events();
+        let mut ended = Vec::new();
+        if changes.are_too_many() {
+            for subscriber in groups.into_iter().flatten() {
+                ended.push((subscriber.key, TOO_MANY_FIELDS));
+            }
+        } else {
+            let mut requesters = BTreeSet::new();
+            for subscriber in groups.iter().flatten() {
+                requesters.insert(&subscriber.requester);
+            }
+            let cost = self.cpu.now().saturating_sub(self.event_begin);
+            let mut publication = Publication {
+                changes,
+                view,
+                sessions,
+                budget: EventBudget::new(&self.cpu, cost, requesters.len()),
+                ended: Vec::new(),
             };
-            let is_busy = peer.class == Service::Agent && !peer.outbox.is_half_empty();
-            let has_room = !is_busy && peer.outbox.has_room_for_event();
-            let told = budget.spend(&requester, |meter| match &event {
-                Some(event) if has_room => Some(Told::Event(event.clone())),
-                Some(_) => Some(Told::Lost),
+            for group in groups {
+                publication.notify(group, effects);
+            }
+            ended = publication.ended;
+        }
+        for (key, reason) in ended {
+            self.end_events(&key, reason, effects);
+        }
+    }
+}
+
+/// The notification of all subscribers of one change.
+struct Publication<'p> {
+    changes: &'p Changes,
+    view: StateView<'p>,
+    sessions: &'p Sessions,
+    budget: EventBudget<'p>,
+    /// Subscriptions that end, and why.
+    ended: Vec<(RequestKey, &'static str)>,
+}
+
+impl Publication<'_> {
+    /// Notifies subscribers with the same masks. The event is found, read and encoded once, at
+    /// the cost of the first of them that can pay for that.
+    fn notify(&mut self, group: Vec<Subscriber>, effects: &mut Effects) {
+        let mut event: Option<Arc<Encoded>> = None;
+        for subscriber in group {
+            let Subscriber { key, requester, .. } = &subscriber;
+            if self.sessions.peer(key.peer).is_none() {
+                continue;
+            }
+            let Publication {
+                changes,
+                view,
+                sessions,
+                ..
+            } = *self;
+            let has_room = sessions.has_room_for_event(key.peer);
+            let delivery = self.budget.spend(requester, |guard| match &event {
+                Some(event) if has_room => Some(Delivery::Event(event.clone())),
+                Some(_) => Some(Delivery::Lost),
                 None => {
-                    let masks = self
-                        .subscriptions
-                        .get(Kind::Events, &key)
-                        .and_then(Subscription::masks);
-                    let altered = changes.matching(masks.map(|masks| &**masks), meter)?;
-                    if altered.is_empty() {
-                        return Some(Told::Nothing);
-                    }
-                    let state = has_room.then(|| {
-                        self.view()
-                            .read_paths(altered.iter().map(|(_, path)| path.as_slice()))
-                    });
-                    let encoded =
-                        state.map(|state| peer.outbox.encode(&state, Some(fields(&altered))));
-                    Some(encoded.map_or(Told::Lost, |encoded| Told::Event(Arc::new(encoded))))
+                    let altered = changes.matching(subscriber.masks.as_deref(), guard)?;
+                    Some(if altered.is_empty() {
+                        Delivery::Nothing
+                    } else if has_room {
+                        encode(key.peer, &altered, view, sessions)
+                    } else {
+                        Delivery::Lost
+                    })
                 }
             });
-            match told {
-                Some(Told::Nothing) => return,
-                Some(Told::Lost) => self.end_subscription(&key, EVENTS_LOST),
-                None => self.end_subscription(&key, TOO_MANY_FIELDS),
-                Some(Told::Event(encoded)) => {
-                    let result = peer.outbox.put_state(key.id, &encoded);
-                    self.peers.check(key.peer, result);
+            match delivery {
+                // Nothing for all others with these masks, either.
+                Some(Delivery::Nothing) => return,
+                Some(Delivery::Lost) => self.ended.push((subscriber.key, EVENTS_LOST)),
+                None => self.ended.push((subscriber.key, TOO_MANY_FIELDS)),
+                Some(Delivery::Event(encoded)) => {
+                    if let Err(error) = sessions.put_event(key, &encoded) {
+                        let peer = key.peer;
+                        effects.push(Effect::Close { peer, error });
+                    }
                     event = Some(encoded);
                 }
             }
         }
     }
+}
 
-    /// Ends a subscription and sends the reason.
-    fn end_subscription(&mut self, key: &RequestKey, reason: &str) {
-        let mut effects = Effects::default();
-        self.subscriptions.end_events(key, reason, &mut effects);
-        self.apply(effects);
+/// Encodes the event with these paths and their present values.
+fn encode(
+    peer: PeerId,
+    altered: &[(Change, Path)],
+    view: StateView<'_>,
+    sessions: &Sessions,
+) -> Delivery {
+    let state = view.read_paths(altered.iter().map(|(_, path)| path.as_slice()));
+    match sessions.encode_event(peer, &state, fields(altered)) {
+        Some(encoded) => Delivery::Event(Arc::new(encoded)),
+        None => Delivery::Lost,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ankaios_wire::peer::PeerId;
+    use crate::sessions::tests::{key, open_client};
+    use ankaios_model::messages::{
+        AgentCapabilities, AgentHello, FromServer, Response, ResponseContent,
+    };
+    use ankaios_wire::outbox::outbox;
+    use ankaios_wire::peer::Service;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     fn commander(number: u64) -> Requester {
@@ -634,11 +695,11 @@ mod tests {
     fn one_takes_no_more_than_its_most_and_the_last_one_gets_its_share() {
         let (cpu, time) = cpu();
         let most = COST_FREE + COST_OF_CHANGE * Duration::from_millis(50);
-        let mut budget = Budget::new(&cpu, Duration::from_millis(50), 20);
+        let mut budget = EventBudget::new(&cpu, Duration::from_millis(50), 20);
         let mut takes = |number: u64, milliseconds: u64| {
-            budget.spend(&commander(number), |meter| {
+            budget.spend(&commander(number), |guard| {
                 let begin = time.fetch_add(milliseconds, Ordering::Relaxed);
-                (Duration::from_millis(begin + milliseconds) <= meter.until).then_some(())
+                (Duration::from_millis(begin + milliseconds) <= guard.until).then_some(())
             })
         };
         assert_eq!(
@@ -659,18 +720,104 @@ mod tests {
     #[test]
     fn work_ends_when_its_time_is_over_or_an_event_is_too_large() {
         let (cpu, time) = cpu();
-        let mut meter = Meter {
+        let mut guard = CpuGuard {
             cpu: &cpu,
             until: Duration::from_millis(10),
             keys: 0,
             parts: 0,
         };
-        assert!((0..10 * LOOK_INTERVAL).all(|_| meter.compare().is_some()));
+        assert!((0..10 * LOOK_INTERVAL).all(|_| guard.compare().is_some()));
         time.store(11, Ordering::Relaxed);
-        assert!((0..LOOK_INTERVAL).any(|_| meter.compare().is_none()));
+        assert!((0..LOOK_INTERVAL).any(|_| guard.compare().is_none()));
         let path: Path = vec!["x".to_owned(); PARTS_MAX / 2];
         let mut event = Vec::new();
-        assert!(meter.add(&path, &mut event).is_some() && meter.add(&path, &mut event).is_some());
-        assert!(meter.add(&path, &mut event).is_none());
+        assert!(guard.add(&path, &mut event).is_some() && guard.add(&path, &mut event).is_some());
+        assert!(guard.add(&path, &mut event).is_none());
+    }
+
+    /// A change that adds the agent A.
+    fn added_agent() -> Changes {
+        let mut changes = Changes::default();
+        let attributes = AgentAttributes {
+            load: Some((7, 8)),
+            tags: BTreeMap::new(),
+        };
+        changes.agent("A", None, Some(&attributes));
+        changes
+    }
+
+    /// A subscription of each of these streams, without masks.
+    fn subscribed(peers: &[u64]) -> Subscriptions {
+        let mut subscriptions = Subscriptions::default();
+        for peer in peers {
+            let key = key(*peer, "r");
+            subscriptions
+                .subscribe(&key, &commander(*peer), None, None)
+                .unwrap();
+        }
+        subscriptions
+    }
+
+    /// Publishes the change; returns the effects as texts.
+    fn published(subscriptions: &mut Subscriptions, sessions: &Sessions) -> Vec<String> {
+        let (desired, effective) = (DesiredState::default(), BTreeMap::new());
+        let states = WorkloadStates::default();
+        let view = StateView {
+            desired: &desired,
+            effective: &effective,
+            states: &states,
+            agents: sessions.agents(),
+        };
+        let mut effects = Effects::default();
+        subscriptions.publish(&added_agent(), view, sessions, &mut effects);
+        let mut texts = Vec::new();
+        for effect in effects {
+            texts.push(match effect {
+                Effect::Close { peer, .. } => format!("close {}", peer.0),
+                Effect::Respond { key, .. } => format!("refuse {}", key.peer.0),
+                other => panic!("{other:?}"),
+            });
+        }
+        texts
+    }
+
+    #[test]
+    fn event_that_a_stream_does_not_take_closes_that_stream() {
+        let mut sessions = Sessions::default();
+        drop(open_client(&mut sessions, 1, Service::Command));
+        let works = open_client(&mut sessions, 2, Service::Command);
+        let mut subscriptions = subscribed(&[1, 2, 3]);
+        assert_eq!(published(&mut subscriptions, &sessions), ["close 1"]);
+        let message = works.try_next();
+        let Some(FromServer::Response(Response { id, content })) = message else {
+            panic!("{message:?}")
+        };
+        let ResponseContent::CompleteState { altered, .. } = content else {
+            panic!("{content:?}")
+        };
+        assert_eq!((&*id, altered.unwrap().added.len()), ("r", 1));
+    }
+
+    #[test]
+    fn subscription_ends_when_the_stream_has_no_room() {
+        let mut sessions = Sessions::default();
+        let (outbox, reader) = outbox();
+        let hello = AgentHello {
+            agent: "A".to_owned(),
+            version: String::new(),
+            tags: BTreeMap::new(),
+            capabilities: AgentCapabilities::default(),
+        };
+        sessions.open_agent(PeerId(1), hello, &[], outbox);
+        let _client = open_client(&mut sessions, 2, Service::Command);
+        let mut subscriptions = subscribed(&[1, 2]);
+        assert_eq!(published(&mut subscriptions, &sessions), [""; 0]);
+        while sessions.has_room_for_event(PeerId(1)) {
+            let text = "x".repeat(1024 * 1024);
+            sessions.refuse(&key(1, "other"), text);
+        }
+        assert_eq!(published(&mut subscriptions, &sessions), ["refuse 1"]);
+        assert_eq!(subscriptions.of(Kind::Events).count(), 1, "the other stays");
+        drop(reader);
     }
 }

@@ -3,24 +3,34 @@
 //! workload and of a stream (all workloads of an agent together, since ids of requests can be
 //! changed).
 //!
-//! Thread: `server`; a plain value. Sees no other part of the server: what it needs of them is
-//! passed in, and messages are returned as [`Effects`].
+//! [`events`] notifies of changes, [`logs`] collects log lines, [`usage`] waits for samples.
+//!
+//! Thread: `server`; a plain value. Sees the fields of no other part of the server: what it needs of
+//! them is passed in, and messages are returned as [`Effects`], except for events.
 
-use super::effects::Effects;
-use super::requester::{Denied, RequestKey, Requester};
+pub(crate) mod events;
+mod logs;
+mod usage;
+
+pub(crate) use events::{Changes, CpuTime};
+pub(crate) use logs::LogAvailability;
+pub(crate) use usage::USAGE;
+
+use crate::effects::Effects;
 use crate::limits::{
     LOG_CAMPAIGNS_OF_WORKLOAD, LOG_CAMPAIGNS_PER_PEER_MAX, SUBSCRIPTIONS_OF_WORKLOAD,
     SUBSCRIPTIONS_PER_PEER_MAX,
 };
+use crate::sessions::{RequestKey, Requester, Sessions};
 use ankaios_model::mask_tree::MaskTree;
-use ankaios_model::messages::{FromServer, RequestContent};
+use ankaios_model::messages::{AddedWorkload, FromServer, RequestContent};
 use ankaios_model::names::{InstanceName, Name};
 use ankaios_model::usage::AgentUsage;
 use ankaios_wire::peer::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Usage reads of one workload that wait for samples. Our agents forward one at a time, others have
 /// no bound.
@@ -132,7 +142,12 @@ pub(crate) struct Subscriptions {
     /// By kind and in the order of streams.
     open: BTreeMap<(Kind, RequestKey), Subscription>,
     /// The number of the last usage read.
-    pub(crate) last_read: u64,
+    last_read: u64,
+    /// Changes of which subscribers are notified at the end of the present event of the server.
+    unpublished: Vec<Changes>,
+    cpu: CpuTime,
+    /// The CPU time when the present event of the server began.
+    event_begin: Duration,
 }
 
 impl Subscriptions {
@@ -187,11 +202,7 @@ impl Subscriptions {
         fits(&|_| true, "this connection", stream_max, BYTES_OF_STREAM)
     }
 
-    pub(crate) fn get(&self, kind: Kind, key: &RequestKey) -> Option<&Subscription> {
-        self.open.get(&(kind, key.clone()))
-    }
-
-    pub(crate) fn get_mut(&mut self, kind: Kind, key: &RequestKey) -> Option<&mut Subscription> {
+    fn get_mut(&mut self, kind: Kind, key: &RequestKey) -> Option<&mut Subscription> {
         self.open.get_mut(&(kind, key.clone()))
     }
 
@@ -243,7 +254,7 @@ fn first(kind: Kind) -> (Kind, RequestKey) {
 
 impl Subscriptions {
     /// Ends the selected subscriptions. Agents stop sending the lines of log collections.
-    pub(crate) fn end(
+    fn end(
         &mut self,
         ends: impl Fn(Kind, &RequestKey, &Subscription) -> bool,
         effects: &mut Effects,
@@ -262,41 +273,74 @@ impl Subscriptions {
         }
     }
 
-    /// Ends the subscriptions of an instance that has no state any more.
-    pub(crate) fn end_of_owner(&mut self, owner: &InstanceName, effects: &mut Effects) {
-        self.end(
-            |_, _, subscription| subscription.owner.as_ref() == Some(owner),
-            effects,
-        );
-    }
-
     /// Ends one event subscription and sends the reason.
-    pub(crate) fn end_events(
-        &mut self,
-        key: &RequestKey,
-        reason: impl fmt::Display,
-        effects: &mut Effects,
-    ) {
+    fn end_events(&mut self, key: &RequestKey, reason: impl fmt::Display, effects: &mut Effects) {
         self.remove(Kind::Events, key);
         effects.refuse(key, reason.to_string());
     }
 
-    /// Ends the event subscriptions that a workload, on the stream of its agent, may not have any
-    /// more; `check` compares masks with its rules.
-    pub(crate) fn end_denied(
+    /// A stream has ended: ends its event subscriptions and usage reads. If it was that of an agent,
+    /// no further sample comes from it.
+    pub(crate) fn end_reads_of_peer(&mut self, peer: PeerId, name: &Name) {
+        self.open
+            .retain(|(kind, key), _| key.peer != peer || *kind == Kind::Logs);
+        self.end_usage_of_agent(name);
+    }
+
+    /// The effective workloads have changed: ends what the workloads must not have any more, and
+    /// the log collections of those that were deleted.
+    pub(crate) fn replaced(
         &mut self,
-        peer: PeerId,
-        workload: &Name,
-        check: impl Fn(Option<&MaskTree>) -> Result<(), Denied>,
+        added: &[AddedWorkload],
+        deleted: &[InstanceName],
+        sessions: &Sessions,
         effects: &mut Effects,
     ) {
+        for instance in deleted {
+            self.end_logs_of_workload(instance, sessions, effects);
+        }
+        // One that comes back to an agent keeps its subscriptions there until the older instance
+        // has stopped.
+        let begun = added.iter().map(|added| &added.instance);
+        for instance in deleted.iter().chain(begun) {
+            self.end_denied(instance, sessions, effects);
+        }
+    }
+
+    /// An instance has no state any more: ends its subscriptions. When its agent has nothing of the
+    /// workload any more, ends all of the workload: they belong to the last instance that was
+    /// wanted, which may have gone first.
+    pub(crate) fn instance_gone(
+        &mut self,
+        gone: &InstanceName,
+        sessions: &Sessions,
+        effects: &mut Effects,
+    ) {
+        self.end(
+            |_, _, subscription| subscription.owner.as_ref() == Some(gone),
+            effects,
+        );
+        if !sessions.rights().has(&gone.agent, &gone.workload) {
+            self.end_denied(gone, sessions, effects);
+            self.end_logs_of_workload(gone, sessions, effects);
+        }
+    }
+
+    /// Ends the event subscriptions that a workload must not have any more, with the reason.
+    fn end_denied(&mut self, instance: &InstanceName, sessions: &Sessions, effects: &mut Effects) {
+        let InstanceName {
+            workload, agent, ..
+        } = instance;
+        let Some(peer) = sessions.of_agent(agent) else {
+            return;
+        };
         let mut denied = Vec::new();
         for (key, subscription) in self.of(Kind::Events) {
             if key.peer != peer || key.workload() != Some(workload) {
                 continue;
             }
             let masks = subscription.masks().map(|masks| &**masks);
-            if let Err(reason) = check(masks) {
+            if let Err(reason) = sessions.rights().check_read(agent, workload, masks) {
                 denied.push((key.clone(), reason));
             }
         }
@@ -305,13 +349,31 @@ impl Subscriptions {
             self.end_events(&key, reason, effects);
         }
     }
+
+    /// A workload is deleted or becomes another instance: nobody reads the logs that it requested
+    /// on the stream of its agent.
+    fn end_logs_of_workload(
+        &mut self,
+        instance: &InstanceName,
+        sessions: &Sessions,
+        effects: &mut Effects,
+    ) {
+        let Some(peer) = sessions.of_agent(&instance.agent) else {
+            return;
+        };
+        self.end(
+            |kind, key, _| {
+                kind == Kind::Logs && key.peer == peer && key.workload() == Some(&instance.workload)
+            },
+            effects,
+        );
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::effects::Effect;
-    use crate::logs::LogAvailability;
     use ankaios_model::messages::{LogEntry, LogsRequest, ResponseContent};
 
     fn commander() -> Requester {

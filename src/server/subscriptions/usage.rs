@@ -6,17 +6,14 @@
 //! request under way, which all reads join that need it meanwhile. Nothing is kept when no read
 //! waits.
 //!
-//! Thread: `server`; the reads of [`Subscriptions`], and the part of [`ServerLoop`] that passes in
-//! what they need of others.
+//! Thread: `server`; part of [`Subscriptions`].
 
-use super::ServerLoop;
-use super::effects::Effects;
-use super::peers::Agent;
-use super::requester::{RequestKey, Requester};
-use super::subscriptions::{Content, Kind, Subscription, Subscriptions, UsageRead};
+use super::{Content, Kind, Subscription, Subscriptions, UsageRead};
+use crate::effects::Effects;
+use crate::sessions::{Agent, RequestKey, Requester};
 use ankaios_model::limits::USAGE_WAIT_MAX;
 use ankaios_model::mask_tree::MaskTree;
-use ankaios_model::messages::{FromServer, ReadState, RequestContent, ResponseContent};
+use ankaios_model::messages::{FromServer, RequestContent};
 use ankaios_model::names::{InstanceName, Name};
 use ankaios_model::node::Node;
 use ankaios_model::usage::{AgentUsage, DISCONNECTED, NO_ANSWER};
@@ -28,6 +25,17 @@ use std::time::Instant;
 pub(crate) const USAGE: &str = "usage";
 
 impl UsageRead {
+    /// A read of the samples that `masks` select, which begins `now`.
+    pub(crate) fn new(masks: MaskTree, content: RequestContent, now: Instant) -> Self {
+        Self {
+            masks,
+            content,
+            until: Some(now + USAGE_WAIT_MAX),
+            awaited: BTreeMap::new(),
+            usage: BTreeMap::new(),
+        }
+    }
+
     /// The sample of an agent has come, as the response to the request `number`, or will never
     /// come.
     fn sampled(&mut self, agent: &Name, number: Option<u64>, usage: &Arc<AgentUsage>) {
@@ -54,7 +62,7 @@ impl UsageRead {
     }
 
     /// The samples that its masks select.
-    fn selected(&self) -> Node {
+    pub(crate) fn selected(&self) -> Node {
         let wanted = self.masks.named(USAGE);
         let of_agent = |(name, usage): (&Name, &Arc<AgentUsage>)| {
             Some((name.to_string(), wanted.below(name).take(usage.node())?))
@@ -65,7 +73,7 @@ impl UsageRead {
 
 impl Subscriptions {
     /// When the first usage read has waited long enough; `None` when none waits.
-    pub(super) fn usage_until(&self) -> Option<Instant> {
+    pub(crate) fn usage_until(&self) -> Option<Instant> {
         let mut first = None;
         for (_, subscription) in self.of(Kind::Usage(0)) {
             if let Content::Usage(UsageRead {
@@ -87,15 +95,15 @@ impl Subscriptions {
         }
     }
 
-    /// Begins a usage read of these agents. Each that can is sent a request, unless one is under
-    /// way. The response follows when all of them have responded, or its time is over.
+    /// Begins a usage read of the agents that its masks name. Each that can is sent a request, unless
+    /// one is under way. The response follows when all of them have responded, or its time is over.
     // [impl->swdd~usage-on-request~1]
-    pub(super) fn read_usage<'a>(
+    pub(crate) fn read_usage(
         &mut self,
         key: &RequestKey,
         requester: &Requester,
         mut read: UsageRead,
-        agents: impl Iterator<Item = (&'a Name, &'a Agent)>,
+        agents: &BTreeMap<Name, Agent>,
         effects: &mut Effects,
     ) {
         self.last_read += 1;
@@ -106,7 +114,11 @@ impl Subscriptions {
             .collect();
         // Why an agent has no sample: it is an older program, or one of another implementation.
         let missing = Arc::new(AgentUsage::missing("its agent does not tell"));
+        let wanted = read.masks.named(USAGE);
         for (name, agent) in agents {
+            if wanted.below(name).is_nothing() {
+                continue;
+            }
             if agent.capabilities.tells_usage {
                 let joined = under_way.get(name).copied().unwrap_or(number);
                 read.awaited.insert(name.clone(), joined);
@@ -133,7 +145,7 @@ impl Subscriptions {
 
     /// An agent has sent a sample. One that no read waits for is ignored. `has_state` returns
     /// whether an instance is known.
-    pub(super) fn usage_reported(
+    pub(crate) fn usage_reported(
         &mut self,
         name: &Name,
         number: u64,
@@ -163,7 +175,7 @@ impl Subscriptions {
 
     /// Ends the wait of the reads for which all samples have come or the time is over. Returns
     /// them, the oldest first.
-    fn end_waits(&mut self, now: Instant) -> Vec<(Kind, RequestKey)> {
+    pub(crate) fn end_waits(&mut self, now: Instant) -> Vec<(Kind, RequestKey)> {
         let mut ready = Vec::new();
         for (kind, key, read) in self.reads() {
             read.end_wait(now);
@@ -175,81 +187,15 @@ impl Subscriptions {
     }
 
     /// Takes a read to respond to it.
-    fn take_read(&mut self, kind: Kind, key: &RequestKey) -> Option<(Requester, UsageRead)> {
+    pub(crate) fn take_read(
+        &mut self,
+        kind: Kind,
+        key: &RequestKey,
+    ) -> Option<(Requester, UsageRead)> {
         let subscription = self.remove(kind, key)?;
         match subscription.content {
             Content::Usage(read) => Some((subscription.requester, read)),
             _ => None,
         }
-    }
-}
-
-impl ServerLoop {
-    /// Begins a read if its masks name [`USAGE`]. Returns whether it is such a read.
-    pub(super) fn begin_usage_read(
-        &mut self,
-        requester: &Requester,
-        key: &RequestKey,
-        read: &ReadState,
-        masks: &MaskTree,
-    ) -> bool {
-        let wanted = masks.named(USAGE);
-        if wanted.is_nothing() {
-            return false;
-        }
-        let usage_read = UsageRead {
-            masks: masks.clone(),
-            content: RequestContent::CompleteState(read.clone()),
-            until: Some(self.now() + USAGE_WAIT_MAX),
-            awaited: BTreeMap::new(),
-            usage: BTreeMap::new(),
-        };
-        let agents = self.peers.agents.iter();
-        let reached = agents.filter(|(name, _)| !wanted.below(name).is_nothing());
-        let mut effects = Effects::default();
-        self.subscriptions
-            .read_usage(key, requester, usage_read, reached, &mut effects);
-        self.apply(effects);
-        true
-    }
-
-    /// Responds to the reads that need not wait any more, the oldest first, each as soon as its
-    /// response would be sent.
-    pub(super) fn respond_with_usage(&mut self) {
-        while !self.subscriptions.has_no(Kind::Usage(0)) {
-            let begin = self.now();
-            let ready = self.subscriptions.end_waits(begin);
-            let mut capacity = self.peers.response_capacity(&self.admission.waker);
-            let next = ready
-                .into_iter()
-                .find(|(_, key)| capacity.has_room(key.peer));
-            let Some((kind, key)) = next else {
-                return;
-            };
-            let Some((requester, read)) = self.subscriptions.take_read(kind, &key) else {
-                return;
-            };
-            self.respond_to_usage_read(&requester, &key, &read);
-            self.admission.debit(&requester, begin, self.now());
-        }
-    }
-
-    fn respond_to_usage_read(&mut self, requester: &Requester, key: &RequestKey, read: &UsageRead) {
-        // What was allowed when the request came may not be so any more.
-        if let Err(denied) = self.rights.authorize(requester, &read.content) {
-            return self.deny(key, denied);
-        }
-        let mut state = self.view().select(&read.masks);
-        self.add_parts_on_request(requester, &read.masks, &mut state);
-        if let Node::Map(parts) = &mut state {
-            parts.insert(USAGE.to_owned(), read.selected());
-        }
-        self.peers.respond(
-            key,
-            ResponseContent::CompleteState {
-                state,
-                altered: None,
-            },
-        );
     }
 }

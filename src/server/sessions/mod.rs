@@ -1,0 +1,321 @@
+//! Sessions: all open streams with their outboxes, the connected agents, and the rights of
+//! workloads to send requests through these.
+//!
+//! Only this part has outboxes ([`sending`]). A stream that does not take a message is noted as
+//! failed, and the loop closes it when the event is done.
+//!
+//! Thread: `server`; a plain value owned by [`crate::ServerLoop`]. Sees no other part: what it needs
+//! of them is passed in.
+
+mod requester;
+mod rights;
+mod sending;
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub(crate) use requester::{RequestKey, Requester};
+pub(crate) use rights::{Denied, Rights};
+
+use crate::subscriptions::{Changes, LogAvailability};
+use crate::update::Tags;
+use crate::updates::Workloads;
+use ankaios_model::complete_state::AgentAttributes;
+use ankaios_model::execution_state::WorkloadState;
+use ankaios_model::messages::{AddedWorkload, AgentCapabilities, AgentHello, AgentLoad};
+use ankaios_model::names::{InstanceName, Name, excerpt};
+use ankaios_wire::outbox::Outbox;
+use ankaios_wire::peer::{PeerId, Service};
+use std::collections::BTreeMap;
+
+/// The program at the other end of a stream.
+#[derive(Debug, Clone)]
+pub(crate) struct Peer {
+    /// Which service it uses.
+    pub(crate) service: Service,
+    /// The agent's name, or a name that no agent can have and no other stream has.
+    pub(crate) name: Name,
+    /// The source that its log lines are counted for: the agent's name, or the holder of a
+    /// commander's connection.
+    pub(crate) source: Name,
+}
+
+impl Peer {
+    pub(crate) fn is_agent(&self) -> bool {
+        self.service == Service::Agent
+    }
+}
+
+/// One stream.
+#[derive(Debug)]
+struct Session {
+    peer: Peer,
+    /// Messages that wait to be sent.
+    outbox: Outbox,
+}
+
+/// A connected agent.
+#[derive(Debug)]
+pub struct Agent {
+    /// Its stream. An agent is removed by its stream and not by its name, so that the late end of
+    /// an old stream does not remove its successor.
+    peer: PeerId,
+    /// Its tags and load.
+    pub(crate) attributes: AgentAttributes,
+    /// What its program does beyond what every agent does.
+    pub(crate) capabilities: AgentCapabilities,
+}
+
+/// What a new connection of an agent leads to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// It is refused, since too much waits for others.
+    NoCapacity,
+    /// It is ignored, since a newer one was announced before it.
+    Outdated,
+    /// It replaces this older one.
+    Replaces(PeerId),
+    /// It is the only one.
+    First,
+}
+
+/// All streams, all connected agents, and the rights of workloads.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    /// By the number of the stream.
+    sessions: BTreeMap<PeerId, Session>,
+    /// By name.
+    agents: BTreeMap<Name, Agent>,
+    rights: Rights,
+    /// Streams that did not take a message.
+    failed: Vec<PeerId>,
+}
+
+// ------------------------------------------------------------- connections
+
+impl Sessions {
+    /// Adds the stream of a client.
+    pub(crate) fn open_client(&mut self, id: PeerId, peer: Peer, outbox: Outbox) {
+        self.sessions.insert(id, Session { peer, outbox });
+    }
+
+    /// Returns what a new connection of an agent leads to.
+    pub(crate) fn arrival(&self, id: PeerId, agent: &str, outbox: &Outbox) -> Arrival {
+        if !outbox.has_room_for_agent() {
+            return Arrival::NoCapacity;
+        }
+        match self.of_agent(agent) {
+            // Readers that wait for room in the inbox do not keep the order of their streams.
+            Some(other) if other > id => Arrival::Outdated,
+            Some(other) => Arrival::Replaces(other),
+            None => Arrival::First,
+        }
+    }
+
+    /// Adds the stream of an agent, and sends it these states of the others. Returns the
+    /// changes for subscribers.
+    pub(crate) fn open_agent(
+        &mut self,
+        id: PeerId,
+        hello: AgentHello,
+        states: &[WorkloadState],
+        outbox: Outbox,
+    ) -> Changes {
+        let name = Name::from(hello.agent);
+        let result = outbox.put_first_states(states);
+        let peer = Peer {
+            service: Service::Agent,
+            name: name.clone(),
+            source: name.clone(),
+        };
+        self.sessions.insert(id, Session { peer, outbox });
+        self.note_result(id, result);
+        let attributes = AgentAttributes {
+            load: None,
+            tags: hello.tags,
+        };
+        let mut changes = Changes::default();
+        let before = self.agents.get(&name).map(|agent| &agent.attributes);
+        changes.agent(&name, before, Some(&attributes));
+        let agent = Agent {
+            peer: id,
+            attributes,
+            capabilities: hello.capabilities,
+        };
+        self.agents.insert(name, agent);
+        changes
+    }
+
+    /// Removes a stream, which ends it with status OK. Returns the peer; `None` when the stream was
+    /// replaced by a newer one, or closed before.
+    pub(crate) fn close(&mut self, id: PeerId) -> Option<Peer> {
+        let session = self.sessions.remove(&id)?;
+        Some(session.peer)
+    }
+
+    /// Removes an agent whose stream was closed. Returns the changes for subscribers.
+    pub(crate) fn remove_agent(&mut self, name: &Name) -> Changes {
+        let agent = self.agents.remove(name);
+        let mut changes = Changes::default();
+        changes.agent(name, agent.as_ref().map(|agent| &agent.attributes), None);
+        changes
+    }
+
+    /// Takes a stream that did not take a message, once for each.
+    pub(crate) fn take_failed(&mut self) -> Option<PeerId> {
+        self.failed.pop()
+    }
+}
+
+// ------------------------------------------------------------------ agents
+
+impl Sessions {
+    /// Takes the load that an agent reports. Returns the changes for subscribers.
+    pub(crate) fn load_reported(&mut self, name: &Name, load: &AgentLoad) -> Changes {
+        let mut changes = Changes::default();
+        let reporter = self.agents.get_mut(name);
+        let Some(agent) = reporter.filter(|_| *load.agent == **name) else {
+            let agent = excerpt(&load.agent);
+            log::warn!("Ignoring the load of '{agent}' reported by '{name}'.");
+            return changes;
+        };
+        let before = agent.attributes.clone();
+        agent.attributes.load = Some((load.cpu_usage, load.free_memory));
+        changes.agent(name, Some(&before), Some(&agent.attributes));
+        changes
+    }
+
+    /// Sets the tags of agents; only those of connected agents can be changed. Returns the
+    /// changes.
+    pub(crate) fn set_agent_tags(&mut self, agent_tags: BTreeMap<Name, Tags>) -> Changes {
+        let mut changes = Changes::default();
+        for (name, tags) in agent_tags {
+            if let Some(agent) = self.agents.get_mut(&name) {
+                let before = agent.attributes.clone();
+                agent.attributes.tags = tags;
+                changes.agent(&name, Some(&before), Some(&agent.attributes));
+            }
+        }
+        changes
+    }
+}
+
+// ------------------------------------------------------------------ rights
+
+impl Sessions {
+    /// The rights of workloads, for reading.
+    pub(crate) fn rights(&self) -> &Rights {
+        &self.rights
+    }
+
+    /// The effective workloads have changed: takes the rules of those that were added.
+    pub(crate) fn replaced(
+        &mut self,
+        added: &[AddedWorkload],
+        deleted: &[InstanceName],
+        workloads: &Workloads,
+    ) {
+        for instance in deleted {
+            self.end_rights(instance, workloads);
+        }
+        for added in added {
+            self.rights.begin(added);
+        }
+    }
+
+    /// An instance is not effective any more, or has no state any more: forgets the rules of its
+    /// workload, unless these still apply.
+    pub(crate) fn end_rights(&mut self, ended: &InstanceName, workloads: &Workloads) {
+        let InstanceName {
+            workload, agent, ..
+        } = ended;
+        if !workloads.is_on_agent(workload, agent) {
+            self.rights.end(agent, workload);
+        }
+    }
+}
+
+// --------------------------------------------------------------- questions
+
+impl Sessions {
+    /// The program at the other end of a stream.
+    pub(crate) fn peer(&self, id: PeerId) -> Option<&Peer> {
+        self.sessions.get(&id).map(|session| &session.peer)
+    }
+
+    /// The stream of a connected agent.
+    pub(crate) fn of_agent(&self, name: &str) -> Option<PeerId> {
+        self.agents.get(name).map(|agent| agent.peer)
+    }
+
+    /// Connected agents by name.
+    pub(crate) fn agents(&self) -> &BTreeMap<Name, Agent> {
+        &self.agents
+    }
+
+    /// Who sent a request.
+    pub(crate) fn requester(&self, key: &RequestKey) -> Requester {
+        let Some(peer) = self.peer(key.peer) else {
+            return Requester {
+                is_agent: false,
+                source: Name::default(),
+                peer: Some(key.peer),
+                workload: None,
+            };
+        };
+        let source = peer.source.clone();
+        if peer.is_agent() {
+            Requester {
+                workload: key.workload().map(Name::from),
+                ..Requester::of_agent(&source)
+            }
+        } else {
+            Requester {
+                is_agent: false,
+                source,
+                peer: Some(key.peer),
+                workload: None,
+            }
+        }
+    }
+
+    /// The request that an agent knows under this id; `None` when its stream has ended.
+    pub(crate) fn request_of(&self, full_id: &str) -> Option<RequestKey> {
+        let key = RequestKey::from_full_id(full_id)?;
+        self.peer(key.peer)?;
+        Some(key)
+    }
+
+    /// Whether an agent can be sent a request for logs.
+    pub(crate) fn log_availability(&self, agent: &Name) -> LogAvailability {
+        let stream = self.of_agent(agent);
+        let Some(session) = stream.and_then(|peer| self.sessions.get(&peer)) else {
+            return LogAvailability::NotConnected;
+        };
+        if session.outbox.is_half_empty() {
+            LogAvailability::Ready
+        } else {
+            LogAvailability::Busy
+        }
+    }
+}
+
+/// For tests of other files and crates.
+#[cfg(debug_assertions)]
+impl Sessions {
+    /// Number of streams.
+    pub(crate) fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Number of workloads whose rights outlast them.
+    pub(crate) fn outlasting_rights(&self, workloads: &Workloads) -> usize {
+        let mut count = 0;
+        for (agent, workload) in self.rights.holders() {
+            let effective = workloads.effective.get(workload);
+            if effective.is_none_or(|added| added.instance.agent != *agent) {
+                count += 1;
+            }
+        }
+        count
+    }
+}

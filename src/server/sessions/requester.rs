@@ -1,0 +1,98 @@
+//! Who sends a request: a stream and, where the stream is that of an agent, one of its workloads.
+//!
+//! Thread: `server`; plain values.
+
+use ankaios_model::names::Name;
+use ankaios_wire::peer::PeerId;
+
+/// A request that is served beyond its response: its stream and its id there.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RequestKey {
+    /// The stream that it came on.
+    pub(crate) peer: PeerId,
+    /// As it came on that stream.
+    pub(crate) id: String,
+}
+
+impl RequestKey {
+    /// The workload that sent it through its agent: the part that the agent put before the
+    /// workload's own id.
+    pub(crate) fn workload(&self) -> Option<&str> {
+        self.id.split_once('@').map(|(workload, _)| workload)
+    }
+
+    /// The id that is unique in the cluster, under which agents know it: with the number of the
+    /// stream before it.
+    pub(crate) fn full_id(&self) -> String {
+        format!("{}@{}", self.peer.0, self.id)
+    }
+
+    /// The request with this full id. The id on its stream may contain the separator itself.
+    pub(crate) fn from_full_id(full_id: &str) -> Option<Self> {
+        let (peer, id) = full_id.split_once('@')?;
+        Some(Self {
+            peer: PeerId(peer.parse().ok()?),
+            id: id.to_owned(),
+        })
+    }
+}
+
+/// Who sends requests. Responses to one requester keep their order, and what one requester uses is
+/// counted together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Requester {
+    /// Whether it sends them on the stream of an agent.
+    pub(crate) is_agent: bool,
+    /// The agent, under whose name all its connections count; of a commander its certificate,
+    /// address or user.
+    pub(crate) source: Name,
+    /// The connection of a commander; `None` stands for all of that source.
+    pub(crate) peer: Option<PeerId>,
+    /// On the stream of an agent the name before the first `@` of the request id, which is a
+    /// workload of that agent once the request is accepted; `None` on other streams, and where the
+    /// id has no such part.
+    pub(crate) workload: Option<Name>,
+}
+
+impl Requester {
+    /// The agent whose stream it is; `None` for commanders.
+    pub(crate) fn agent(&self) -> Option<&Name> {
+        self.is_agent.then_some(&self.source)
+    }
+
+    /// The stream of an agent.
+    pub(crate) fn of_agent(name: &Name) -> Self {
+        Self {
+            is_agent: true,
+            source: name.clone(),
+            peer: None,
+            workload: None,
+        }
+    }
+
+    /// The token buckets that its requests are debited to: that of its source, that of its stream
+    /// and its own.
+    pub(crate) fn token_buckets(&self) -> [Self; 3] {
+        let stream = Self {
+            workload: None,
+            ..self.clone()
+        };
+        [
+            Self {
+                peer: None,
+                ..stream.clone()
+            },
+            stream,
+            self.clone(),
+        ]
+    }
+
+    /// The source of its log lines. On the stream of an agent each workload is one of its own.
+    pub(crate) fn log_source(&self) -> Name {
+        let source = &self.source;
+        self.workload.as_ref().map_or_else(
+            || source.clone(),
+            |workload| format!("{workload}' of '{source}").into(),
+        )
+    }
+}

@@ -1,0 +1,231 @@
+//! The sending side of [`Sessions`]: messages, responses, events and states for outboxes.
+//!
+//! Thread: `server`; part of [`Sessions`].
+
+use super::{RequestKey, Session, Sessions};
+use ankaios_model::execution_state::WorkloadState;
+use ankaios_model::messages::{AlteredFields, FromServer, Response, ResponseContent};
+use ankaios_model::names::Name;
+use ankaios_model::node::Node;
+use ankaios_platform::logging::log_source;
+use ankaios_wire::outbox::{Encoded, OutboxError};
+use ankaios_wire::peer::{PeerId, Service};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::Arc;
+use std::task::Waker;
+
+/// The capacity for responses at one moment.
+pub(crate) struct ResponseCapacity<'s> {
+    sessions: &'s Sessions,
+    waker: &'s Waker,
+    /// Counted when it is needed first.
+    unsent_by_source: Option<BTreeMap<&'s Name, usize>>,
+}
+
+impl ResponseCapacity<'_> {
+    /// Whether a response for this peer would be sent soon.
+    pub(crate) fn has_room(&mut self, peer: PeerId) -> bool {
+        let sessions = self.sessions;
+        let Some(Session { peer, outbox }) = sessions.sessions.get(&peer) else {
+            return true;
+        };
+        let by_source = &mut self.unsent_by_source;
+        let unsent_of_source = || {
+            let by_source = by_source.get_or_insert_with(|| sessions.unsent_by_source());
+            by_source.get(&peer.source).copied().unwrap_or_default()
+        };
+        outbox.has_room_for_response(unsent_of_source, self.waker)
+    }
+}
+
+impl Sessions {
+    /// The capacity for responses. `waker` is woken when it may have become enough for a peer for
+    /// which it was not.
+    pub(crate) fn response_capacity<'s>(&'s self, waker: &'s Waker) -> ResponseCapacity<'s> {
+        ResponseCapacity {
+            sessions: self,
+            waker,
+            unsent_by_source: None,
+        }
+    }
+
+    /// Bytes of responses that wait for the peers of each source.
+    fn unsent_by_source(&self) -> BTreeMap<&Name, usize> {
+        let mut unsent = BTreeMap::new();
+        for session in self.sessions.values() {
+            *unsent.entry(&session.peer.source).or_default() += session.outbox.unsent_responses();
+        }
+        unsent
+    }
+
+    // --------------------------------------------------------------- messages
+
+    /// Puts a message for one stream. A stream that cannot take it is closed when the event is
+    /// done.
+    pub(crate) fn send(&mut self, id: PeerId, message: FromServer) {
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
+        let result = session.outbox.put(message);
+        self.note_result(id, result);
+    }
+
+    /// Puts a message for an agent, if it is connected.
+    pub(crate) fn send_to_agent(&mut self, name: &str, message: FromServer) {
+        if let Some(peer) = self.of_agent(name) {
+            self.send(peer, message);
+        }
+    }
+
+    /// Notes a stream as failed when its outbox did not take a message.
+    pub(super) fn note_result(&mut self, id: PeerId, result: Result<(), OutboxError>) {
+        if let Err(error) = result {
+            self.fail(id, &error);
+        }
+    }
+
+    /// Notes a stream as failed, which did not take a message for this reason.
+    pub(crate) fn fail(&mut self, id: PeerId, error: &OutboxError) {
+        let Some(Session { peer, .. }) = self.sessions.get(&id) else {
+            return;
+        };
+        if self.failed.contains(&id) {
+            return;
+        }
+        let _source = log_source(peer.source.clone());
+        log::warn!("Closing the connection of '{}': {error}.", peer.name);
+        self.failed.push(id);
+    }
+
+    // -------------------------------------------------------------- responses
+
+    /// Sends a response. The id on the stream of an agent names the workload, and the agent removes
+    /// that part. A request without an id has no response: nobody could assign it.
+    pub(crate) fn respond(&mut self, key: &RequestKey, content: ResponseContent) {
+        if !key.id.is_empty() {
+            self.send(key.peer, response(key, content));
+            return;
+        }
+        if let Some(peer) = self.peer(key.peer) {
+            let _source = log_source(peer.source.clone());
+            log::warn!(
+                "Dropping a response for '{}': its request has an empty id.",
+                peer.name
+            );
+        }
+    }
+
+    /// Responds with an error.
+    pub(crate) fn refuse(&mut self, key: &RequestKey, text: impl Display) {
+        self.respond(key, ResponseContent::Error(text.to_string()));
+    }
+
+    /// Responds with an error before all earlier responses, or not at all when much waits for the
+    /// stream: requests without end must not fill the outbox that others on that stream need as
+    /// well.
+    pub(crate) fn refuse_or_drop(&mut self, key: &RequestKey, text: impl Display) {
+        if key.id.is_empty() {
+            return;
+        }
+        let Some(session) = self.sessions.get(&key.peer) else {
+            return;
+        };
+        let refusal = response(key, ResponseContent::Error(text.to_string()));
+        let result = session.outbox.put_or_drop(refusal);
+        self.note_result(key.peer, result);
+    }
+
+    // ----------------------------------------------------------------- events
+
+    /// Whether an event may be put for a stream. An agent must not lose its connection because of
+    /// the events of its workloads, so half of its outbox is left to everything else.
+    pub(crate) fn has_room_for_event(&self, id: PeerId) -> bool {
+        let Some(Session { peer, outbox }) = self.sessions.get(&id) else {
+            return false;
+        };
+        let is_busy = peer.is_agent() && !outbox.is_half_empty();
+        !is_busy && outbox.has_room_for_event()
+    }
+
+    /// Encodes an event once for all who receive it, in the capacity of the responses to a stream;
+    /// `None` when the stream has ended.
+    pub(crate) fn encode_event(
+        &self,
+        id: PeerId,
+        state: &Node,
+        altered: AlteredFields,
+    ) -> Option<Encoded> {
+        let session = self.sessions.get(&id)?;
+        Some(session.outbox.encode(state, Some(altered)))
+    }
+
+    /// Puts an event for a request. It must be put before the next one is made: the events of all
+    /// subscribers together could fill the memory.
+    ///
+    /// # Errors
+    /// The stream is of no use any more; the caller has it closed.
+    pub(crate) fn put_event(
+        &self,
+        key: &RequestKey,
+        event: &Arc<Encoded>,
+    ) -> Result<(), OutboxError> {
+        let Some(session) = self.sessions.get(&key.peer) else {
+            return Ok(());
+        };
+        session.outbox.put_state(key.id.clone(), event)
+    }
+
+    // ----------------------------------------------------------------- states
+
+    /// Sends `states` to every stream that receives broadcasts, and to no agent its own.
+    pub(crate) fn broadcast_states(&mut self, states: &[WorkloadState]) {
+        self.broadcast(states, &[Service::Agent, Service::Cli]);
+    }
+
+    /// Sends `states` to command lines of an earlier version only.
+    pub(crate) fn broadcast_to_clis(&mut self, states: &[WorkloadState]) {
+        self.broadcast(states, &[Service::Cli]);
+    }
+
+    /// Sends `states` to the streams of these services. Each state is encoded once for all of them.
+    fn broadcast(&mut self, states: &[WorkloadState], services: &[Service]) {
+        let mut receivers = Vec::new();
+        for (id, session) in &self.sessions {
+            if services.contains(&session.peer.service) {
+                receivers.push(*id);
+            }
+        }
+        if receivers.is_empty() {
+            return;
+        }
+        let each: Vec<Arc<Encoded>> = states.iter().map(Encoded::of_state).collect();
+        let together = Encoded::together(&each);
+        for id in receivers {
+            let Some(Session { peer, outbox }) = self.sessions.get(&id) else {
+                continue;
+            };
+            let mut foreign = Vec::new();
+            for state in &each {
+                if !state.is_of_agent(&peer.name) {
+                    foreign.push(state.clone());
+                }
+            }
+            if foreign.is_empty() {
+                continue;
+            }
+            // Several that all go to this stream are one entry of its outbox.
+            let is_together = foreign.len() == each.len() && each.len() > 1;
+            let together = is_together.then_some(&together);
+            let result = outbox.put_states(together, foreign.into_iter());
+            self.note_result(id, result);
+        }
+    }
+}
+
+fn response(key: &RequestKey, content: ResponseContent) -> FromServer {
+    FromServer::Response(Response {
+        id: key.id.clone(),
+        content,
+    })
+}
