@@ -6,6 +6,7 @@
 //! means the server before the command, the state in `get workloads`, so after a command the server
 //! needs its long form.
 
+use super::output::timestamp;
 use ankaios_model::execution_state::Phase;
 use ankaios_model::field_path::parts;
 use ankaios_model::fields::table::has_no_value;
@@ -20,7 +21,7 @@ use clap::{
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Help pages: examples before the options.
 const PAGE: &str = "{about-with-newline}\n{usage-heading} {usage}{after-help}\n\n{all-args}";
@@ -201,7 +202,8 @@ pub(crate) enum Verb {
         arg_required_else_help = true,
         after_help = "Examples:\n  ank logs web                    print all lines\n  \
                       ank logs -f --tail 10 web db    the last 10 lines of both and all new ones\n  \
-                      ank logs --since 2026-01-31T12:00:00Z web"
+                      ank logs --since 10m --timestamps web\n  \
+                      ank logs -l team=one            of all workloads with this tag"
     )]
     Logs(LogsArguments),
     /// Show the modes of the vehicle, or switch to one
@@ -600,7 +602,7 @@ pub(crate) struct LogsArguments {
     /// Print new lines until interrupted
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// Lines from the end; -1 means all
+    /// Lines from the end; -1 means all. '-n N' is the same
     #[arg(short, long, value_name = "N", default_value = "-1", allow_negative_numbers = true, value_parser = parse_number::<i32>)]
     pub(crate) tail: i32,
     /// Begin each line with the name of the workload, also when there is only one
@@ -609,15 +611,40 @@ pub(crate) struct LogsArguments {
     /// Begin each line with agent and workload, as <agent>/<workload>
     #[arg(long)]
     pub(crate) agent_names: bool,
-    /// Only lines since this time, for example 2026-01-31T12:00:00Z
-    #[arg(short, long, value_name = "TIME", value_parser = parse_time)]
-    pub(crate) since: Option<String>,
+    /// Begin each line with its time, after the name of the workload
+    #[arg(long)]
+    pub(crate) timestamps: bool,
+    /// Only lines since this time: 10m ago, with s, m, h or d, or 2026-01-31T12:00:00Z
+    #[arg(short, long, value_name = "TIME", value_parser = parse_moment)]
+    pub(crate) since: Option<Moment>,
     /// Only lines until this time
-    #[arg(short, long, value_name = "TIME", value_parser = parse_time)]
-    pub(crate) until: Option<String>,
+    #[arg(short, long, value_name = "TIME", value_parser = parse_moment)]
+    pub(crate) until: Option<Moment>,
+    /// All workloads with this tag; given several times, with all of them
+    #[arg(short = 'l', long = "tag", value_name = "KEY=VALUE", value_parser = parse_tag, conflicts_with = "names")]
+    pub(crate) tags: Vec<(String, String)>,
     /// Names of workloads
-    #[arg(value_name = "NAME", required = true)]
+    #[arg(value_name = "NAME", required_unless_present = "tags")]
     pub(crate) names: Vec<String>,
+}
+
+/// A point in time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// RFC 3339 time.
+    At(String),
+    /// This duration before now.
+    Ago(Duration),
+}
+
+impl Moment {
+    /// The RFC 3339 time that it means at the time `now`.
+    pub(crate) fn text(&self, now: SystemTime) -> String {
+        match self {
+            Self::At(text) => text.clone(),
+            Self::Ago(duration) => timestamp(now.checked_sub(*duration).unwrap_or(UNIX_EPOCH)),
+        }
+    }
 }
 
 /// Options of `wait`.
@@ -786,6 +813,7 @@ impl Arguments {
         if words.len() == 3 && words[1] == "help" && (words[2] == "--help" || words[2] == "-h") {
             words.pop();
         }
+        let words = with_tail(words);
         // First without the environment, or its values would count as words: no help where the
         // command is missing.
         let first = command_with(without_environment).try_get_matches_from(&words);
@@ -835,6 +863,40 @@ impl Arguments {
         }
         Err(error)
     }
+}
+
+/// Replaces `-n NUMBER` and `-nNUMBER` of `ank logs` by `--tail NUMBER`: other tools number lines
+/// so, and no workload can be meant by a number after `-n`, which takes no value otherwise.
+fn with_tail(words: Vec<OsString>) -> Vec<OsString> {
+    if !words.iter().any(|word| word == "logs") {
+        return words;
+    }
+    let mut changed: Vec<OsString> = Vec::with_capacity(words.len());
+    let mut words = words.into_iter().peekable();
+    while let Some(word) = words.next() {
+        if word == "--" {
+            changed.push(word);
+            break;
+        }
+        let text = word.to_string_lossy();
+        if text == "-n" && words.peek().is_some_and(is_number) {
+            changed.push("--tail".into());
+        } else if let Some(number) = text.strip_prefix("-n").filter(|rest| is_digits(rest)) {
+            changed.push(format!("--tail={number}").into());
+        } else {
+            changed.push(word);
+        }
+    }
+    changed.extend(words);
+    changed
+}
+
+fn is_number(word: &OsString) -> bool {
+    is_digits(&word.to_string_lossy())
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_digit())
 }
 
 /// Adds a suggestion for an unknown command where clap has none: clap's measure does not cover
@@ -1068,6 +1130,25 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
     Err("expected a time from 500ms to 1h".to_owned())
 }
 
+/// A point in time: RFC 3339, or the distance from now.
+fn parse_moment(text: &str) -> Result<Moment, String> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return parse_time(text).map(Moment::At),
+    };
+    let number: u64 = parse_number(number)?;
+    let seconds = number.checked_mul(seconds);
+    let seconds = seconds.ok_or_else(|| "too long".to_owned())?;
+    Ok(Moment::Ago(Duration::from_secs(seconds)))
+}
+
 /// A time that the runtimes accept: RFC 3339, for example `2026-01-31T12:00:00Z`.
 fn parse_time(text: &str) -> Result<String, String> {
     // TOML's offset date-time is the same, but the seconds may be missing.
@@ -1078,7 +1159,7 @@ fn parse_time(text: &str) -> Result<String, String> {
     }
     let example = "2026-01-31T12:00:00Z or 2026-01-31T13:00:00.5+01:00";
     Err(format!(
-        "expected a time as in RFC 3339, for example {example}"
+        "expected a time like 10m, with s, m, h or d, or one as in RFC 3339, for example {example}"
     ))
 }
 

@@ -246,8 +246,7 @@ fn last_lines(name: &str, reasons: &Reasons, link: &mut dyn ServerLink) -> Vec<S
         instances: open.clone(),
         follow: None,
         tail: Some(LOG_LINES),
-        since: None,
-        until: None,
+        ..LogsRequest::default()
     };
     if open.is_empty() || link.request_logs(request).is_err() {
         return lines;

@@ -218,7 +218,7 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
             return context.update_and_wait(update);
         }
         Verb::Mode(arguments) => modes::show(link, arguments.output, output)?,
-        Verb::Logs(arguments) => return logs::print(arguments, link, output),
+        Verb::Logs(arguments) => return logs::print(arguments, SystemTime::now, link, output),
         Verb::Wait(arguments) => return wait::print(arguments, context),
         Verb::Describe(arguments) => describe::print(arguments, link, output)?,
         Verb::Graph(arguments) => graph::print(arguments, link, output)?,

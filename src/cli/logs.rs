@@ -1,8 +1,7 @@
 //! `ank logs`: the output of workloads.
 //!
 //! Thread: `main`. Owns: which instances still send lines. For a workload that has no container and
-//! is not about to get one there is a warning with the cause in place of its lines, and another
-//! exit code.
+//! is not about to get one there is an error with the cause in place of its lines.
 
 use super::args::LogsArguments;
 use super::error::{CliError, ExitCode, Result};
@@ -12,20 +11,31 @@ use super::session::{Incoming, ServerLink};
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::log_entries;
 use ankaios_model::messages::{LogEntry, LogsRequest};
-use ankaios_model::names::InstanceName;
-use std::collections::BTreeMap;
-use std::time::Duration;
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::node::Node;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
 
 /// After so long without lines of a workload that is being started it is said what it waits for.
 const EXPLAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// Prints the logs of the workloads that `arguments` name until all of them ended.
+/// What to do about a workload without a log.
+const NO_LOG_HINT: &str =
+    "'ank describe NAME' shows its state; a log driver such as 'none' keeps no log";
+
+/// Prints the logs of the workloads that `arguments` name until all of them ended; `now` is the time
+/// before which a relative one is.
 pub(crate) fn print(
     arguments: &LogsArguments,
+    now: fn() -> SystemTime,
     link: &mut dyn ServerLink,
     output: &mut Output,
 ) -> Result<ExitCode> {
-    let state = link.complete_state(&["workloadStates"])?;
+    let mut masks = vec!["workloadStates"];
+    if !arguments.tags.is_empty() {
+        masks.extend(TAG_MASKS);
+    }
+    let state = link.complete_state(&masks)?;
     if state.get("workloadStates").is_none() {
         let text = "No workload states available to convert workload names to instance names.";
         return Err(CliError::input(
@@ -34,6 +44,7 @@ pub(crate) fn print(
         ));
     }
     let rows = rows::rows(&state);
+    let tagged = with_tags(&state, &arguments.tags)?;
     if arguments.names_before_lines
         && let Some(number) = arguments.names.iter().find(|name| is_number(name))
         && !rows.keys().any(|instance| *instance.workload == **number)
@@ -52,29 +63,60 @@ pub(crate) fn print(
     let mut missing = false;
     let mut open = BTreeMap::new();
     for (instance, row) in rows {
-        if !arguments
-            .names
-            .iter()
-            .any(|name| **name == *instance.workload)
-        {
+        let name = &*instance.workload;
+        let is_named = arguments.names.iter().any(|other| other == name);
+        if !is_named && !tagged.contains(name) {
             continue;
         }
         match begin(&row) {
             Some(progress) => _ = open.insert(instance, progress),
             None => {
                 missing = true;
-                warn_of_missing(&instance, &format!("it is {}", shown(&row)), output);
+                report_missing(&instance, &format!("it is {}", shown(&row)), output);
             }
         }
     }
     if !open.is_empty() {
-        missing |= follow(arguments, open, link, output)?;
+        missing |= follow(arguments, now(), open, link, output)?;
     }
     Ok(if missing {
         ExitCode::Failed
     } else {
         ExitCode::Success
     })
+}
+
+/// The parts of the state with the tags of workloads.
+const TAG_MASKS: [&str; 2] = [
+    "desiredState.workloads.*.tags",
+    "effectiveState.workloads.*.tags",
+];
+
+/// The workloads that have each of `tags`; none without tags. The effective state has rendered
+/// ones.
+fn with_tags<'s>(state: &'s Node, tags: &[(String, String)]) -> Result<BTreeSet<&'s str>> {
+    let mut found = BTreeSet::new();
+    if tags.is_empty() {
+        return Ok(found);
+    }
+    for part in ["desiredState", "effectiveState"] {
+        for (name, workload) in rows::entries(state.at(&[part, "workloads"])) {
+            if rows::has_tags(workload, tags) {
+                found.insert(name);
+            }
+        }
+    }
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let mut shown = Vec::new();
+    for (key, value) in tags {
+        shown.push(format!("'{key}={value}'"));
+    }
+    Err(CliError::input(
+        format!("No workload has the tag {}.", shown.join(" and ")),
+        "\"ank get state 'desiredState.workloads.*.tags'\" shows the tags of workloads",
+    ))
 }
 
 fn is_number(name: &str) -> bool {
@@ -135,34 +177,31 @@ fn place(agent: &str) -> String {
     }
 }
 
-fn warn_of_missing(
-    InstanceName {
-        workload, agent, ..
-    }: &InstanceName,
-    why: &str,
-    output: &mut Output,
-) {
-    output.warn(format_args!(
-        "no logs of workload '{workload}'{}: {why}",
-        place(agent)
-    ));
+/// Reports that an instance has no log, which makes the exit code.
+fn report_missing(instance: &InstanceName, why: &str, output: &mut Output) {
+    let place = place(&instance.agent);
+    let text = format!("no logs of workload '{}'{place}: {why}", instance.workload);
+    output.error(text, NO_LOG_HINT);
 }
 
 /// Prints lines until all instances ended. Returns whether one had none for a reason, or its agent
 /// was disconnected.
 fn follow(
     arguments: &LogsArguments,
+    now: SystemTime,
     mut open: BTreeMap<InstanceName, Progress>,
     link: &mut dyn ServerLink,
     output: &mut Output,
 ) -> Result<bool> {
-    let many = open.len() > 1;
+    let names = Names::of(arguments, open.keys(), output);
+    let mut without_times = BTreeSet::new();
     let request = LogsRequest {
         instances: open.keys().cloned().collect(),
         follow: arguments.follow.then_some(true),
         tail: (arguments.tail >= 0).then_some(arguments.tail),
-        since: arguments.since.clone(),
-        until: arguments.until.clone(),
+        since: arguments.since.as_ref().map(|since| since.text(now)),
+        until: arguments.until.as_ref().map(|until| until.text(now)),
+        timestamps: arguments.timestamps,
     };
     let accepted = link.request_logs(request)?;
     if let Some(refused) = open.keys().find(|instance| !accepted.contains(instance)) {
@@ -192,14 +231,21 @@ fn follow(
                     .filter(|entry| open.contains_key(&entry.instance))
                 {
                     lost = true;
-                    warn_of_missing(&entry.instance, log_entries::reason(entry), output);
+                    report_missing(&entry.instance, log_entries::reason(entry), output);
                 }
                 for entry in &entries {
                     if let Some(progress) = open.get_mut(&entry.instance) {
                         *progress = Progress::Begun;
                     }
+                    let is_timeless = arguments.timestamps && !begins_with_time(&entry.message);
+                    if is_timeless && without_times.insert(entry.instance.agent.clone()) {
+                        output.warn(format_args!(
+                            "agent '{}' does not send the times of lines; a newer one does",
+                            entry.instance.agent
+                        ));
+                    }
                 }
-                output.lines_of_workloads(&lines(arguments, many, &entries))?;
+                output.lines_of_workloads(&names.lines(&entries))?;
             }
             Ok(Some(Incoming::Stopped(instance))) => _ = open.remove(&instance),
             Ok(Some(Incoming::States(states))) => {
@@ -254,31 +300,89 @@ fn take_state(
     let InstanceName {
         workload, agent, ..
     } = instance;
-    output.warn(format_args!(
-        "logs of workload '{workload}' end: agent '{agent}' is disconnected"
-    ));
+    output.error(
+        format_args!("logs of workload '{workload}' end: agent '{agent}' is disconnected"),
+        "repeat it when the agent is connected again; 'ank get agents' shows it",
+    );
     true
 }
 
-/// The lines, each after what it begins with; of `many` instances the name of the workload.
-fn lines(arguments: &LogsArguments, many: bool, entries: &[LogEntry]) -> String {
-    let line = |LogEntry {
-                    instance:
-                        InstanceName {
-                            workload, agent, ..
-                        },
-                    message,
-                    ..
-                }: &LogEntry| match arguments {
-        LogsArguments {
-            agent_names: true, ..
-        } => format!("{agent}/{workload} {message}\n"),
-        LogsArguments {
-            names_before_lines, ..
-        } if *names_before_lines || many => format!("{workload} {message}\n"),
-        _ => format!("{message}\n"),
-    };
-    entries.iter().map(line).collect()
+/// Whether a line begins with a time as engines print it: `2026-01-31T12:00:00`, then more of it.
+/// Lines of a pod have the name of the container first, and the agent's own ones are in brackets.
+fn begins_with_time(line: &str) -> bool {
+    let mut words = line.split(' ').take(2);
+    line.starts_with('[') || words.any(is_time)
+}
+
+fn is_time(word: &str) -> bool {
+    let mut shape = word.chars().take(TIME_SHAPE.len());
+    let mut expected = TIME_SHAPE.chars();
+    word.len() > TIME_SHAPE.len()
+        && shape.all(|c| match expected.next() {
+            Some('0') => c.is_ascii_digit(),
+            other => other == Some(c),
+        })
+}
+
+/// The beginning of an RFC 3339 time, with 0 for each digit.
+const TIME_SHAPE: &str = "0000-00-00T00:00:00";
+
+/// Colours of names, each readable on dark and light terminals.
+const COLOURS: [&str; 6] = [
+    "\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[35m", "\x1b[34m", "\x1b[31m",
+];
+
+/// What the lines of each instance begin with.
+struct Names(BTreeMap<InstanceName, String>);
+
+impl Names {
+    /// The names of `instances`; of a single workload none, unless it is wanted. On a terminal with
+    /// colours several workloads have different ones.
+    fn of<'i>(
+        arguments: &LogsArguments,
+        instances: impl Iterator<Item = &'i InstanceName> + Clone,
+        output: &Output,
+    ) -> Self {
+        let many = instances.clone().count() > 1;
+        let workloads: BTreeSet<&Name> = instances.clone().map(|it| &it.workload).collect();
+        let mut names = BTreeMap::new();
+        for instance in instances {
+            let InstanceName {
+                workload, agent, ..
+            } = instance;
+            let name = if arguments.agent_names {
+                format!("{agent}/{workload}")
+            } else if arguments.names_before_lines || many {
+                workload.to_string()
+            } else {
+                names.insert(instance.clone(), String::new());
+                continue;
+            };
+            let position = workloads.iter().position(|other| *other == workload);
+            let name = match position {
+                Some(position) if workloads.len() > 1 && output.result_colours => {
+                    let colour = COLOURS[position % COLOURS.len()];
+                    format!("{colour}{name}\x1b[0m ")
+                }
+                _ => format!("{name} "),
+            };
+            names.insert(instance.clone(), name);
+        }
+        Self(names)
+    }
+
+    /// The lines, each after what it begins with.
+    fn lines(&self, entries: &[LogEntry]) -> String {
+        let mut lines = String::new();
+        for entry in entries {
+            if let Some(name) = self.0.get(&entry.instance) {
+                lines.push_str(name);
+            }
+            lines.push_str(&entry.message);
+            lines.push('\n');
+        }
+        lines
+    }
 }
 
 #[cfg(test)]

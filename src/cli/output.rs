@@ -56,7 +56,7 @@ pub struct Output {
     /// Whether labels have colours.
     colours: bool,
     /// Whether results have colours.
-    result_colours: bool,
+    pub(crate) result_colours: bool,
     /// Progress is not written.
     pub(crate) quiet: bool,
     /// Debug messages are written.

@@ -9,7 +9,7 @@ use super::args::PruneArguments;
 use super::error::{CliError, Result, counted};
 use super::modes;
 use super::output::{Output, one_line, some_of};
-use super::rows::{entries, text};
+use super::rows::{entries, has_tags, text};
 use super::session::{ServerLink, Update};
 use ankaios_model::node::Node;
 use std::collections::{BTreeMap, BTreeSet};
@@ -161,17 +161,6 @@ impl Pruned {
             parts.join(" and ")
         ))
     }
-}
-
-/// Whether a workload has each of `tags` with this value.
-fn has_tags(workload: &Node, tags: &[(String, String)]) -> bool {
-    for (key, value) in tags {
-        let tag = workload.at(&["tags", key]).and_then(Node::as_text);
-        if tag != Some(value) {
-            return false;
-        }
-    }
-    true
 }
 
 fn configs_of(workload: &Node) -> impl Iterator<Item = &str> {

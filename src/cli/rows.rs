@@ -144,6 +144,17 @@ pub(crate) fn text<'n>(node: &'n Node, path: &[&str]) -> &'n str {
     node.at(path).and_then(Node::as_text).unwrap_or_default()
 }
 
+/// Whether a workload has each of `tags` with this value.
+pub(crate) fn has_tags(workload: &Node, tags: &[(String, String)]) -> bool {
+    for (key, value) in tags {
+        let tag = workload.at(&["tags", key]).and_then(Node::as_text);
+        if tag != Some(value) {
+            return false;
+        }
+    }
+    true
+}
+
 /// What a part of the state has about each instance, below agent, workload and id.
 pub(crate) fn instances(part: Option<&Node>) -> impl Iterator<Item = (InstanceName, &Node)> {
     entries(part).flat_map(|(agent, workloads)| {

@@ -299,6 +299,8 @@ pub struct LogsRequest {
     pub since: Option<String>,
     /// RFC 3339 time.
     pub until: Option<String>,
+    /// Whether each line begins with its time. Other implementations ignore it.
+    pub timestamps: bool,
 }
 
 /// A response.

@@ -53,6 +53,9 @@ pub(crate) fn log_arguments(wanted: &LogsRequest, id: &str) -> Vec<String> {
     if wanted.follow == Some(true) {
         arguments.push("-f".to_owned());
     }
+    if wanted.timestamps {
+        arguments.push("--timestamps".to_owned());
+    }
     let tail = wanted.tail.map(|tail| tail.to_string());
     for (option, value) in [
         ("--since", &wanted.since),
@@ -267,8 +270,18 @@ mod tests {
         wanted.follow = Some(true);
         (wanted.tail, wanted.since, wanted.until) =
             (Some(-1), Some("a b".to_owned()), Some("-x".to_owned()));
+        wanted.timestamps = true;
         let expected = [
-            "logs", "-f", "--since", "a b", "--until", "-x", "--tail", "-1", "id",
+            "logs",
+            "-f",
+            "--timestamps",
+            "--since",
+            "a b",
+            "--until",
+            "-x",
+            "--tail",
+            "-1",
+            "id",
         ];
         assert_eq!(log_arguments(&wanted, "id"), expected);
     }

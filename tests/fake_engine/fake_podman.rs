@@ -368,6 +368,16 @@ fn inspect(store: &Store, invocation: &Invocation) -> Answer {
     }
 }
 
+/// The lines, each after the same time.
+fn with_times(lines: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(lines);
+    let mut shown = String::new();
+    for line in text.lines() {
+        shown.push_str(&format!("2026-01-31T12:00:00.000000000Z {line}\n"));
+    }
+    shown.into_bytes()
+}
+
 /// Prints what the container wrote; with `-f` until it ended.
 fn logs(store: &Store, invocation: &Invocation) -> Answer {
     let Some(container) = invocation
@@ -381,6 +391,7 @@ fn logs(store: &Store, invocation: &Invocation) -> Answer {
         );
     };
     let follow = invocation.flag(&["-f", "--follow"]);
+    let has_times = invocation.flag(&["--timestamps"]);
     let mut printed = 0;
     loop {
         let ended = store
@@ -392,7 +403,12 @@ fn logs(store: &Store, invocation: &Invocation) -> Answer {
         }
         // The file of a removed container is gone.
         let new = text.as_bytes().get(printed..).unwrap_or_default();
-        if std::io::stdout().write_all(new).is_err() {
+        let shown = if has_times {
+            with_times(new)
+        } else {
+            new.to_vec()
+        };
+        if std::io::stdout().write_all(&shown).is_err() {
             return Answer::ok("");
         }
         let _ = std::io::stdout().flush();

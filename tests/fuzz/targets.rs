@@ -540,6 +540,7 @@ fn message_seeds() -> Vec<Vec<u8>> {
         tail: Some(3),
         since: Some("2026-01-01T00:00:00Z".to_owned()),
         until: None,
+        timestamps: true,
     };
     let state =
         |phase| WorkloadState::new(instance("web"), ExecutionState::with_info(phase, "info"));

@@ -234,15 +234,15 @@ fn logs_that_cannot_be_had_are_explained_instead_of_awaited() {
     for (name, warning) in [
         (
             "odd",
-            "warn: no logs of workload 'odd' on agent 'agent_A': it is Pending(StartingFailed): ",
+            "error: no logs of workload 'odd' on agent 'agent_A': it is Pending(StartingFailed): ",
         ),
         (
             "waits",
-            "warn: no logs of workload 'waits' on agent 'agent_A': it is Pending(WaitingToStart): waits for 'odd' to run\n",
+            "error: no logs of workload 'waits' on agent 'agent_A': it is Pending(WaitingToStart): waits for 'odd' to run\n",
         ),
         (
             "nowhere",
-            "warn: no logs of workload 'nowhere': it is NotScheduled\n",
+            "error: no logs of workload 'nowhere': it is NotScheduled\n",
         ),
     ] {
         for arguments in [&["logs", name][..], &["logs", "-f", name]] {
@@ -267,6 +267,33 @@ fn logs_that_cannot_be_had_are_explained_instead_of_awaited() {
         "{}",
         output.stderr
     );
+}
+
+#[test]
+fn logs_options_reach_the_engine_with_absolute_times() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let web = workload("web", "run").config("commandArgs: [hello, world]");
+    cluster.run(&[web.tagged("team", "web"), workload("db", "run")]);
+    for (arguments, expected) in [
+        (
+            &["logs", "--timestamps", "web"][..],
+            "2026-01-31T12:00:00.000000000Z hello world\n",
+        ),
+        (
+            &["logs", "--since", "1h", "--until", "0s", "-n", "5", "web"],
+            "hello world\n",
+        ),
+        (&["logs", "-l", "team=web"], "hello world\n"),
+    ] {
+        let output = cluster.ank(arguments).success();
+        assert_eq!(output, expected, "{arguments:?}");
+    }
+    let calls = cluster.engine.calls_of("logs", "--since");
+    let words: Vec<&str> = calls[0].argv.iter().map(String::as_str).collect();
+    let ["logs", "--since", since, "--until", until, "--tail", "5", _] = words[..] else {
+        panic!("{words:?}");
+    };
+    assert!(since < until && since.ends_with("+00:00"), "{words:?}");
 }
 
 #[test]

@@ -34,15 +34,41 @@ fn a_container_without_a_log_is_an_error_of_ank_logs() {
         for arguments in [&["logs", driver][..], &["logs", "-f", driver]] {
             let output = cluster.ank(arguments);
             assert_eq!((output.code, &*output.stdout), (1, ""), "{arguments:?}");
+            let begin = format!("error: no logs of workload '{driver}' on agent 'agent_A': ");
             assert!(
-                output
-                    .stderr
-                    .contains(&format!("using the '{driver}' log driver")),
+                output.stderr.starts_with(&begin)
+                    && output
+                        .stderr
+                        .contains(&format!("using the '{driver}' log driver")),
                 "{}",
                 output.stderr
             );
         }
         cluster.remove(driver);
+    }
+}
+
+#[test]
+fn logs_of_podman_have_times_and_can_be_limited_by_them() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
+    cluster.apply(&shell("job", &format!("echo hello; {PATIENT}")));
+    cluster.wait_until_run(&["job"]);
+    cluster.wait_for("the line is in the log", || {
+        (cluster.ank(&["logs", "job"]).stdout == "hello\n").then_some(())
+    });
+    let line = cluster
+        .ank(&["logs", "--timestamps", "-n", "1", "job"])
+        .success();
+    let (time, text) = line.split_once(' ').expect("a time and the text");
+    assert!(text == "hello\n" && time.starts_with("20"), "{line}");
+    for (option, expected) in [
+        (["--since", "1d"], "hello\n"),
+        (["--until", "1d"], ""),
+        (["--since", "2000-01-01T00:00:00Z"], "hello\n"),
+    ] {
+        let arguments = ["logs", option[0], option[1], "job"];
+        assert_eq!(cluster.ank(&arguments).success(), expected, "{option:?}");
     }
 }
 

@@ -56,6 +56,14 @@ fn accepted_words_mean_the_same() {
         ("apply -d --agent A - b", "apply --agent A -d - b"),
         ("apply -- -d", "apply -- -d"),
         ("logs -t -1 a", "logs --tail=-1 a"),
+        ("logs -n 5 a", "logs --tail 5 a"),
+        ("logs a -n5", "logs --tail 5 a"),
+        ("-k logs -f -n 5 a", "-k logs --follow --tail 5 a"),
+        ("logs -n a", "logs --names a"),
+        ("logs -n -- 5", "logs --names -- 5"),
+        ("logs --since 120s a", "logs --since 2m a"),
+        ("logs --since 24h a", "logs --since 1d a"),
+        ("logs -l a=b -l c=d", "logs --tag a=b --tag c=d"),
         ("logs -t=-1 a b", "logs a b"),
         (
             "logs -fn -t 5 a -s 2026-01-31T12:00:00Z",
@@ -251,9 +259,25 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
             "error: invalid value 'x' for '--tail <N>': expected a whole number",
         ),
         (
-            "logs --since 10m a",
-            "error: invalid value '10m' for '--since <TIME>': expected a time as in RFC 3339, for example \
-             2026-01-31T12:00:00Z or 2026-01-31T13:00:00.5+01:00",
+            "logs --since 10x a",
+            "error: invalid value '10x' for '--since <TIME>': expected a time like 10m, with s, m, h or d, or one as in \
+             RFC 3339, for example 2026-01-31T12:00:00Z or 2026-01-31T13:00:00.5+01:00",
+        ),
+        (
+            "logs --until 99999999999999999999d a",
+            "error: invalid value '99999999999999999999d' for '--until <TIME>': expected a whole number",
+        ),
+        (
+            "logs --since 9999999999999999999d a",
+            "error: invalid value '9999999999999999999d' for '--since <TIME>': too long",
+        ),
+        (
+            "logs -l team a",
+            "error: invalid value 'team' for '--tag <KEY=VALUE>': invalid KEY=value: no `=` found in `team`",
+        ),
+        (
+            "logs -l a=b c",
+            "error: the argument '--tag <KEY=VALUE>' cannot be used with '[NAME]...'",
         ),
         (
             "diff f -o yaml",

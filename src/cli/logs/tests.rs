@@ -1,8 +1,9 @@
 //! What `ank logs` requests, prints and ends with, against a scripted server.
 
 use super::*;
+use crate::args::Moment;
 use crate::tests::{Played, Step, instance, play, reported, state};
-use ankaios_model::node::Node;
+use std::time::UNIX_EPOCH;
 
 fn arguments(names: &[&str]) -> LogsArguments {
     LogsArguments {
@@ -10,16 +11,22 @@ fn arguments(names: &[&str]) -> LogsArguments {
         tail: -1,
         names_before_lines: false,
         agent_names: false,
+        timestamps: false,
         since: None,
         until: None,
+        tags: Vec::new(),
         names: names.iter().map(ToString::to_string).collect(),
     }
+}
+
+fn at() -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(190)
 }
 
 fn run(arguments: &LogsArguments, steps: Vec<Step>) -> Played<ExitCode> {
     play(None, steps, |server, output| {
         output.set_level(true, false); // Log lines are printed although it is quiet.
-        print(arguments, server, output)
+        print(arguments, at, server, output)
     })
 }
 
@@ -108,19 +115,129 @@ fn options_are_passed_on_as_the_protocol_has_them() {
         (true, 7, Some(true), Some(7)),
         (false, -9, None, None),
     ] {
-        let since = Some("2026-01-31T12:00:00Z".to_owned());
+        let since = "2026-01-31T12:00:00Z".to_owned();
         let arguments = LogsArguments {
             follow,
             tail,
-            since: since.clone(),
+            since: Some(Moment::At(since.clone())),
+            until: Some(Moment::Ago(Duration::from_secs(90))),
+            timestamps: true,
             ..arguments(&["web"])
         };
         let request = run(&arguments, web_logs([stopped("web.1.A")]))
             .server
             .logs
             .remove(0);
-        let sent = (request.follow, request.tail, request.since, request.until);
-        assert_eq!(sent, (sent_follow, sent_tail, since, None), "{arguments:?}");
+        let expected = LogsRequest {
+            instances: vec![instance("web.1.A")],
+            follow: sent_follow,
+            tail: sent_tail,
+            since: Some(since),
+            until: Some("1970-01-01T00:01:40.000000000+00:00".to_owned()),
+            timestamps: true,
+        };
+        assert_eq!(request, expected, "{arguments:?}");
+    }
+}
+
+/// The state of [`two_workloads`], with tags.
+fn tagged_workloads() -> Step {
+    let mut complete = state(
+        &["A", "B"],
+        &[
+            ("web", "1", "A", Phase::Running),
+            ("db", "2", "B", Phase::FailedExecFailed),
+        ],
+    );
+    // A server renders templates; the desired state has them as they were sent.
+    let tags = |team: &str| Node::map([("team", Node::text(team)), ("kind", Node::text("x"))]);
+    let workload = |team: &str| Node::map([("tags", tags(team))]);
+    let workloads = Node::map([("web", workload("one")), ("db", workload("two"))]);
+    let effective = Node::map([("workloads", workloads)]);
+    complete
+        .as_map_mut()
+        .unwrap()
+        .insert("effectiveState", effective);
+    Step::State(complete)
+}
+
+#[test]
+fn logs_by_tag_are_of_workloads_that_have_all_tags() {
+    let tag = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    for (tags, expected) in [
+        (vec![tag("team", "one")], Some("web.1.A")),
+        (vec![tag("kind", "x"), tag("team", "two")], Some("db.2.B")),
+        (vec![tag("team", "one"), tag("team", "two")], None),
+        (vec![tag("other", "")], None),
+    ] {
+        let mut steps = vec![tagged_workloads()];
+        if let Some(name) = expected {
+            steps.extend([Step::Logs(vec![instance(name)]), stopped(name)]);
+        }
+        let arguments = LogsArguments {
+            tags: tags.clone(),
+            ..arguments(&[])
+        };
+        let ran = run(&arguments, steps);
+        assert!(ran.server.is_done(), "{tags:?}");
+        if expected.is_none() {
+            let error = ran.result.unwrap_err().to_string();
+            assert!(error.starts_with("No workload has the tag '"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn names_on_a_terminal_have_colours_that_differ() {
+    let script = || {
+        vec![
+            two_workloads(),
+            Step::Logs(vec![instance("db.2.B"), instance("web.1.A")]),
+            lines(&[("web.1.A", "w"), ("db.2.B", "d"), ("web.1.A", "w")]),
+            stopped("db.2.B"),
+            stopped("web.1.A"),
+        ]
+    };
+    for (has_colours, expected) in [
+        (
+            true,
+            "\x1b[33mweb\x1b[0m w\n\x1b[36mdb\x1b[0m d\n\x1b[33mweb\x1b[0m w\n",
+        ),
+        (false, "web w\ndb d\nweb w\n"),
+    ] {
+        let ran = play(None, script(), |server, output| {
+            output.result_colours = has_colours;
+            print(&arguments(&["web", "db"]), at, server, output)
+        });
+        assert_eq!(ran.out, expected);
+    }
+}
+
+#[test]
+fn timestamps_that_an_agent_does_not_send_are_warned_of_once() {
+    let with_time = "2026-01-31T12:00:00.123456789+01:00 one";
+    let of_pod = "main 2026-01-31T12:00:00.123456789Z two";
+    for (messages, is_warned) in [
+        (
+            vec![with_time, of_pod, "[3 lines not shown: they came faster]"],
+            false,
+        ),
+        (vec!["one", "two"], true),
+        (vec!["2026-01-31 one"], true),
+    ] {
+        let entries: Vec<_> = messages.iter().map(|text| ("web.1.A", *text)).collect();
+        let arguments = LogsArguments {
+            timestamps: true,
+            ..arguments(&["web"])
+        };
+        let ran = run(&arguments, web_logs([lines(&entries), stopped("web.1.A")]));
+        assert_eq!(ran.out, messages.join("\n") + "\n");
+        let warning = "warn: agent 'A' does not send the times of lines; a newer one does\n";
+        assert_eq!(
+            ran.err,
+            if is_warned { warning } else { "" },
+            "{messages:?}"
+        );
     }
 }
 
@@ -142,7 +259,7 @@ fn an_unknown_workload_is_an_error_that_names_the_nearest_one() {
 }
 
 #[test]
-fn a_workload_without_container_leads_to_a_warning_and_no_wait() {
+fn a_workload_without_container_leads_to_an_error_and_no_wait() {
     for (phase, follow) in [
         (Phase::PendingWaitingToStart, false),
         (Phase::PendingWaitingToStart, true),
@@ -162,7 +279,9 @@ fn a_workload_without_container_leads_to_a_warning_and_no_wait() {
         assert_eq!(ran.result.unwrap(), ExitCode::Failed, "{phase}");
         assert_eq!(
             ran.err,
-            format!("warn: no logs of workload 'w' on agent 'A': it is {phase}\n")
+            format!(
+                "error: no logs of workload 'w' on agent 'A': it is {phase}\nhint: {NO_LOG_HINT}\n"
+            )
         );
         assert!(ran.server.logs.is_empty());
     }
@@ -251,7 +370,9 @@ fn a_reason_in_place_of_lines_is_an_error_text_and_leads_to_exit_code_1() {
     );
     assert_eq!(
         ran.err,
-        "warn: no logs of workload 'w' on agent 'A': its start failed\n"
+        format!(
+            "error: no logs of workload 'w' on agent 'A': its start failed\nhint: {NO_LOG_HINT}\n"
+        )
     );
 }
 
@@ -272,7 +393,8 @@ fn logs_end_when_their_agent_goes_away() {
     );
     assert_eq!(
         ran.err,
-        "warn: logs of workload 'web' end: agent 'A' is disconnected\n"
+        "error: logs of workload 'web' end: agent 'A' is disconnected\n\
+         hint: repeat it when the agent is connected again; 'ank get agents' shows it\n"
     );
     assert!(ran.server.is_done());
 }

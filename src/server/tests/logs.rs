@@ -25,6 +25,7 @@ fn request(instances: &[InstanceName]) -> LogsRequest {
         tail: Some(3),
         since: Some("s".into()),
         until: None,
+        timestamps: true,
     }
 }
 

@@ -192,7 +192,8 @@ messages! {
     WorkloadPlan as api::UpdateWorkload { added: addedWorkloads, deleted: deletedWorkloads }
     ReadState as base::CompleteStateRequest { masks: fieldMask, subscribe: subscribeForEvents }
     LogsRequest as base::LogsRequest {
-        instances: workloadNames, follow: follow, tail: tail, since: since, until: until
+        instances: workloadNames, follow: follow, tail: tail, since: since, until: until,
+        timestamps: timestamps
     }
     Response as base::Response { id: requestId, content: ResponseContent }
     AlteredFields as base::AlteredFields { added: addedFields, updated: updatedFields, removed: removedFields }

@@ -197,6 +197,7 @@ fn messages_to_the_server_arrive_unchanged() {
         tail: Some(-1),
         since: Some("s".into()),
         until: None,
+        timestamps: true,
     };
     for message in [
         ToServer::AgentHello(AgentHello {
