@@ -23,8 +23,12 @@ const MESSAGE_PREFIX: usize = 5;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
+const ACK: u8 = 1;
 
 /// Messages up to this size, in bytes, need no permit.
 const SMALL_MESSAGE: usize = 32 * 1024;
@@ -51,6 +55,20 @@ const GATED_STREAMS: usize = 64;
 /// Streams of one connection begin so far apart: each costs a thread and a call, also one that its
 /// client resets at once, and a client needs one.
 const STREAM_INTERVAL: Duration = Duration::from_millis(50);
+/// Cost of a PING, SETTINGS or GOAWAY frame: a connection has 100 of them per second. gRPC responds
+/// to the first two and formats a text for the third. Clients send a PING every few seconds. Those
+/// that measure the bandwidth send one after the other, and wait at most 10 ms for each.
+const COSTLY_FRAME: Duration = Duration::from_millis(10);
+/// Cost of any other frame without headers or a message: a connection has 1,000 of them per second.
+/// Clients send WINDOW_UPDATE most often, one or two for each 16 KiB or more that they have
+/// received.
+const CONTROL_FRAME: Duration = Duration::from_millis(1);
+/// Cost of each KiB of these frames, which have a few bytes normally. gRPC has larger buffers for a
+/// connection that sends much at once.
+const CONTROL_KIB: Duration = Duration::from_millis(10);
+/// Costs that a connection may run up before its control frames wait, so that no client waits when
+/// it connects, nor in a burst of responses.
+const CONTROL_BURST: Duration = Duration::from_secs(1);
 /// Bytes of the headers of one call, compressed. gRPC keeps 16 KiB of them and reads on without an
 /// end, also when the call is refused already.
 const HEADERS_MAX: usize = 64 * 1024;
@@ -72,6 +90,9 @@ pub(crate) enum Refused {
         /// Bytes allowed.
         max: usize,
     },
+    /// A frame of a message on a stream that was never opened.
+    #[error("a message comes on stream {0}, which was not opened")]
+    NotOpened(u32),
     /// Headers of a call without an end.
     #[error(
         "the headers of a call have more than {HEADERS_MAX} bytes or {HEADERS_FRAMES_MAX} frames"
@@ -235,6 +256,8 @@ pub(crate) struct FrameGate {
     /// The first one is the preface.
     frame: Frame,
     streams: BTreeMap<u32, Stream>,
+    /// The stream that was opened last: clients open them in the order of their numbers.
+    last_opened: u32,
     /// Bytes and frames of the headers that came last.
     headers_bytes: usize,
     headers_frames: usize,
@@ -243,6 +266,10 @@ pub(crate) struct FrameGate {
     begun: Instant,
     /// When the next stream may begin.
     next_stream: Instant,
+    /// Time until which the passed control frames use up the rate of the connection.
+    control_paid: Instant,
+    /// The client has taken all bytes that were sent to it.
+    peer_reads: bool,
 }
 
 impl FrameGate {
@@ -257,17 +284,20 @@ impl FrameGate {
                 ..Frame::default()
             },
             streams: BTreeMap::new(),
+            last_opened: 0,
             headers_bytes: 0,
             headers_frames: 0,
             waiter: None,
             is_waiting: false,
             begun: now,
             next_stream: now,
+            control_paid: now,
+            peer_reads: true,
         }
     }
 
-    /// How many of these bytes may go on now; fewer than all when there is no capacity for a message at
-    /// the moment. Those are not given again.
+    /// How many of these bytes may go on now; fewer than all when a frame or message has to wait.
+    /// Those are not given again.
     ///
     /// # Errors
     /// The connection has to end.
@@ -320,14 +350,12 @@ impl FrameGate {
 
     fn take_header(&mut self, bytes: &[u8], now: Instant) -> Result<usize, Refused> {
         let mut count = bytes.len().min(FRAME_HEADER - self.header_bytes);
+        let is_end = self.header_bytes + count == FRAME_HEADER;
         // The last byte of a header is looked at alone: without it gRPC does not see the frame.
-        if count > 1 && self.header_bytes + count == FRAME_HEADER {
+        if count > 1 && is_end {
             count -= 1;
-        } else if count == 1 && self.header_bytes + 1 == FRAME_HEADER && self.header[3] == HEADERS {
-            if now < self.next_stream {
-                return Ok(0);
-            }
-            self.next_stream = now + STREAM_INTERVAL;
+        } else if is_end && !self.begin_frame(now) {
+            return Ok(0);
         }
         self.header[self.header_bytes..][..count].copy_from_slice(&bytes[..count]);
         self.header_bytes += count;
@@ -347,8 +375,14 @@ impl FrameGate {
         if kind == RST_STREAM {
             self.forget(stream);
         }
+        if kind == HEADERS {
+            self.last_opened = self.last_opened.max(stream);
+        }
         self.count_headers(kind)?;
         if is_data {
+            if stream == 0 || stream > self.last_opened {
+                return Err(Refused::NotOpened(stream));
+            }
             self.make_place(stream)?;
             let state = self.streams.entry(stream).or_default();
             state.frames += 1;
@@ -360,6 +394,40 @@ impl FrameGate {
             self.frame_ended();
         }
         Ok(count)
+    }
+
+    /// Begins the frame of which all but the last byte of the header has come. Returns false when
+    /// that has to wait.
+    ///
+    /// gRPC keeps each response that a client does not take, and its limit of 10,000 for each
+    /// connection is too much for many connections. So no frame that causes one begins while the
+    /// client does not read.
+    fn begin_frame(&mut self, now: Instant) -> bool {
+        let [a, b, c, kind, flags, ..] = self.header;
+        let cost = match kind {
+            DATA | CONTINUATION => return true,
+            HEADERS => {
+                if !self.peer_reads || now < self.next_stream {
+                    return false;
+                }
+                self.next_stream = now + STREAM_INTERVAL;
+                return true;
+            }
+            PING | SETTINGS if flags & ACK == 0 => {
+                if !self.peer_reads {
+                    return false;
+                }
+                COSTLY_FRAME
+            }
+            GOAWAY => COSTLY_FRAME,
+            _ => CONTROL_FRAME,
+        };
+        if self.control_paid > now + CONTROL_BURST {
+            return false;
+        }
+        let length_kib = u32::from_be_bytes([0, a, b, c]) / 1024;
+        self.control_paid = self.control_paid.max(now) + cost + CONTROL_KIB * length_kib;
+        true
     }
 
     /// Counts a frame of this kind if it has headers; those of one call come in frames behind each
@@ -509,7 +577,8 @@ impl FrameGate {
 }
 
 impl Gate for FrameGate {
-    fn admit(&mut self, bytes: &[u8], now: Instant) -> Result<usize, String> {
+    fn admit(&mut self, bytes: &[u8], peer_reads: bool, now: Instant) -> Result<usize, String> {
+        self.peer_reads = peer_reads;
         self.check(now)
             .and_then(|()| self.admit(bytes, now))
             .map_err(|refused| refused.to_string())

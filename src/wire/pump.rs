@@ -47,11 +47,11 @@ const WAKE: u64 = FIRST_CONNECTION - 1;
 /// Decides how many bytes of a peer reach gRPC.
 pub(crate) trait Gate: Send {
     /// How many of these bytes may pass now. Also called without any, to check the bytes that have
-    /// passed before.
+    /// passed before. `peer_reads` is false while the peer has not taken all bytes for it.
     ///
     /// # Errors
     /// Why the connection must end.
-    fn admit(&mut self, bytes: &[u8], now: Instant) -> Result<usize, String>;
+    fn admit(&mut self, bytes: &[u8], peer_reads: bool, now: Instant) -> Result<usize, String>;
 
     /// When to call [`Self::admit`] again although nothing comes.
     fn check_again_at(&self, now: Instant) -> Option<Instant>;
@@ -592,6 +592,7 @@ impl Connection {
         if self.until.is_some() {
             return Ok(bytes.len());
         }
+        let peer_reads = !self.link.wants_write();
         let mut sent = 0;
         loop {
             let fresh = if self.admitted == 0 {
@@ -600,7 +601,9 @@ impl Connection {
                 &[]
             };
             self.admitted += match &mut self.gate {
-                Some(gate) => gate.admit(fresh, now).map_err(PumpError::Refused)?,
+                Some(gate) => gate
+                    .admit(fresh, peer_reads, now)
+                    .map_err(PumpError::Refused)?,
                 None => fresh.len(),
             };
             if self.admitted == 0 {

@@ -24,6 +24,14 @@ use ankaios_lite::wire::client::{ClientReceiver, ClientSender, Service};
 const ATTACKERS: usize = 4;
 /// Rounds of the attackers together before a test may end.
 const ROUNDS: usize = 2_000;
+/// Connections that stay open and read nothing: as many as a server keeps without a hello, except
+/// some for honest clients.
+const SILENT: usize = 100;
+/// Responses to honest clients while these send. A server without bounds exceeds the limit of its
+/// memory in a tenth of that.
+const SILENT_RESPONSES: usize = 100;
+/// Limit of the server's own memory meanwhile.
+const SILENT_MAX_KIB: u64 = 40 * 1024;
 /// Responses to honest clients on each kind of connection before a test may end.
 const RESPONSES: usize = 10;
 /// Threads that the server may have: its own, those of gRPC, one for each honest client, and 16
@@ -252,6 +260,40 @@ fn assert_others_are_served_during(frames: Frames, reads: bool) {
     assert!(memory < SERVER_MAX_KIB, "{measured}");
     assert!(threads < THREADS_MAX, "{measured}");
     assert!(cluster.server().is_running());
+    assert_never_disconnected(&cluster, "agent_A");
+}
+
+/// Many connections stay open, send `bytes` without end and read nothing, while honest clients are
+/// served.
+fn assert_silent_clients_cost_no_memory(bytes: &[u8]) {
+    let mut cluster = Cluster::start(&["agent_A"]);
+    let mut honest = Honest::connect(&cluster);
+    let memory = MemoryPeak::of(cluster.server().pid());
+    let block = bytes.repeat(64 * 1024 / bytes.len());
+    let mut clients: Vec<Client> = (0..SILENT)
+        .map(|_| {
+            let client = Client::connect(&cluster.address()).expect("the server listens");
+            client.socket.set_nonblocking(true).expect("own socket");
+            client
+        })
+        .collect();
+    // How many bytes of the block were sent last.
+    let mut sent = [0; SILENT];
+    let mut total = 0;
+    for _ in 0..SILENT_RESPONSES {
+        for (client, sent) in clients.iter_mut().zip(&mut sent) {
+            // Until the server takes no more for now.
+            while let Ok(count) = client.socket.write(&block[*sent..]) {
+                total += count;
+                *sent = (*sent + count) % block.len();
+            }
+        }
+        honest.reads_the_state();
+    }
+    let memory = memory.kib();
+    let measured = format!("{total} bytes; server {memory} KiB");
+    eprintln!("{measured}");
+    assert!(memory < SILENT_MAX_KIB, "{measured}");
     assert_never_disconnected(&cluster, "agent_A");
 }
 
@@ -496,4 +538,35 @@ fn pings_without_an_end_delay_nobody() {
 #[test]
 fn pings_of_a_client_that_reads_nothing_cost_no_memory() {
     assert_others_are_served_during(pings, false);
+}
+
+#[test]
+fn pings_of_many_silent_clients_cost_no_memory() {
+    assert_silent_clients_cost_no_memory(&frame(PING, 0, 0, b"ankaios!"));
+}
+
+#[test]
+fn settings_of_many_silent_clients_cost_no_memory() {
+    assert_silent_clients_cost_no_memory(&frame(SETTINGS, 0, 0, &[]));
+}
+
+/// Nothing is sent back, but gRPC has larger buffers for a connection that sends much.
+#[test]
+fn acknowledgements_of_many_silent_clients_cost_no_memory() {
+    assert_silent_clients_cost_no_memory(&frame(PING, ACK, 0, b"ankaios!"));
+}
+
+#[test]
+fn window_updates_of_many_silent_clients_cost_no_memory() {
+    assert_silent_clients_cost_no_memory(&frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]));
+}
+
+/// A client that measures the bandwidth sends a ping as soon as the one before was answered.
+#[test]
+fn pings_that_are_read_are_all_answered() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let mut client = Client::connect(&cluster.address()).expect("the server listens");
+    for number in 0..200 {
+        assert!(client.is_served(), "after {number} pings");
+    }
 }

@@ -48,7 +48,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// After the preface.
+    /// After the preface, with all streams opened.
     fn new(intake: &Arc<Semaphore>) -> Self {
         let in_flight = InFlightMessages::new(intake.clone(), MESSAGE_MAX);
         let clock = ManualClock::new();
@@ -57,6 +57,7 @@ impl Peer {
             gate.admit(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", clock.now()),
             Ok(PREFACE)
         );
+        gate.last_opened = u32::MAX;
         Self {
             gate,
             in_flight,
@@ -288,6 +289,85 @@ fn streams_of_a_connection_that_are_reset_at_once_begin_one_after_the_other() {
     assert_eq!(peer.send(&next[passed..]), Ok(next.len() - passed));
     // What its streams send meanwhile is not held up.
     assert!(peer.passes(&frames(1, 50)));
+}
+
+/// Returns the number of these frames that pass at once.
+fn count_passed(peer: &mut Peer, frame: &[u8]) -> usize {
+    let passed = peer.send(&frame.repeat(5000)).unwrap();
+    passed / frame.len()
+}
+
+#[test]
+fn control_frames_beyond_a_burst_wait_for_their_time() {
+    const WINDOW_UPDATE: u8 = 8;
+    const UNKNOWN: u8 = 0x77;
+    let burst = |cost: Duration| 1 + CONTROL_BURST.div_duration_f64(cost) as usize;
+    for (kind, flags, length, cost) in [
+        (PING, 0, 8, COSTLY_FRAME),
+        (SETTINGS, 0, 6, COSTLY_FRAME),
+        (GOAWAY, 0, 8, COSTLY_FRAME),
+        (SETTINGS, 0, 10 * 1024, COSTLY_FRAME + 10 * CONTROL_KIB),
+        (PING, ACK, 8, CONTROL_FRAME),
+        (SETTINGS, ACK, 0, CONTROL_FRAME),
+        (WINDOW_UPDATE, 0, 4, CONTROL_FRAME),
+        (RST_STREAM, 0, 4, CONTROL_FRAME),
+        (UNKNOWN, 0, 0, CONTROL_FRAME),
+        (UNKNOWN, 0, 15 * 1024, CONTROL_FRAME + 15 * CONTROL_KIB),
+    ] {
+        let row = format!("kind {kind}, flags {flags}, {length} bytes");
+        let mut peer = Peer::greeted(&capacity());
+        let bytes = frame(kind, flags, 0, &vec![0; length]);
+        assert_eq!(count_passed(&mut peer, &bytes), burst(cost), "{row}");
+        assert!(peer.gate.check_again_at(peer.clock.now()).is_some());
+        let mut rest = bytes[FRAME_HEADER - 1..].to_vec();
+        rest.extend(&bytes);
+        assert_eq!(peer.send(&rest), Ok(0), "{row}");
+        peer.clock.advance(cost);
+        let passed = bytes.len();
+        assert_eq!(peer.send(&rest), Ok(passed), "one more: {row}");
+    }
+}
+
+/// gRPC keeps each response until its client takes it.
+#[test]
+fn frames_with_a_response_wait_while_the_peer_reads_nothing() {
+    for (kind, flags, waits) in [
+        (HEADERS, 4, true),
+        (PING, 0, true),
+        (SETTINGS, 0, true),
+        (PING, ACK, false),
+        (SETTINGS, ACK, false),
+        (RST_STREAM, 0, false),
+        (DATA, 0, false),
+    ] {
+        let row = format!("kind {kind}, flags {flags}");
+        let mut peer = Peer::greeted(&capacity());
+        peer.gate.peer_reads = false;
+        let bytes = frame(kind, flags, 1, &message(3));
+        let passed = peer.send(&bytes).unwrap();
+        assert_eq!(passed < FRAME_HEADER, waits, "{row}");
+        peer.gate.peer_reads = true;
+        assert_eq!(
+            peer.send(&bytes[passed..]),
+            Ok(bytes.len() - passed),
+            "{row}"
+        );
+    }
+}
+
+#[test]
+fn message_on_a_stream_that_was_not_opened_is_refused() {
+    let mut peer = Peer::new(&capacity());
+    peer.gate.last_opened = 0;
+    assert!(peer.passes(&frame(HEADERS, 4, 3, &[0x88])));
+    for (stream, refused) in [(1, false), (3, false), (0, true), (5, true)] {
+        let expected = if refused {
+            Err(Refused::NotOpened(stream))
+        } else {
+            Ok(FRAME_HEADER)
+        };
+        assert_eq!(peer.send(&frame(DATA, 0, stream, &[])), expected);
+    }
 }
 
 #[test]

@@ -6,13 +6,19 @@ use super::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A gate that may be closed for a while.
+/// A gate that may be closed for a while, and is closed for a question while its peer does not
+/// read.
 struct Door(Arc<AtomicBool>);
 
+const QUESTION: &[u8] = b"question";
+
 impl Gate for Door {
-    fn admit(&mut self, bytes: &[u8], _: Instant) -> Result<usize, String> {
+    fn admit(&mut self, bytes: &[u8], peer_reads: bool, _: Instant) -> Result<usize, String> {
         if bytes == b"bad" {
             return Err("bad bytes".to_owned());
+        }
+        if bytes == QUESTION && !peer_reads {
+            return Ok(0);
         }
         Ok(if self.is_closed() { 0 } else { bytes.len() })
     }
@@ -88,6 +94,13 @@ fn take(mut end: impl Read) -> Vec<u8> {
     bytes
 }
 
+/// Takes all bytes that have come, possibly none.
+fn take_all(mut end: impl Read) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let _ = end.read_to_end(&mut bytes); // It ends when nothing is left.
+    bytes
+}
+
 impl Client {
     fn at_grpc<T>(&self, act: impl FnOnce(&UnixStream) -> T) -> T {
         act(self.grpc.lock().unwrap().as_ref().expect("it was opened"))
@@ -131,6 +144,30 @@ fn waiting_or_refused_peer_affects_no_other_connection() {
     run(&mut pump, now + Duration::from_millis(5));
     assert_eq!(waits.at_grpc(|grpc| take(grpc)), b"one");
     assert_eq!(pump.connections.len(), 2);
+}
+
+#[test]
+fn questions_of_a_peer_wait_while_it_does_not_read() {
+    let (mut pump, now) = (Pump::new().unwrap(), SystemClock.now());
+    let client = client(&mut pump, now);
+    (&client.end).write_all(QUESTION).unwrap();
+    run(&mut pump, now);
+    assert_eq!(client.at_grpc(|grpc| take(grpc)), QUESTION);
+    // Until both sockets are full.
+    while client.at_grpc(|mut grpc| grpc.write(&[7; BUFFER])).is_ok() {
+        run(&mut pump, now);
+    }
+    (&client.end).write_all(QUESTION).unwrap();
+    run(&mut pump, now);
+    let is_kept = |grpc: &UnixStream| {
+        let mut grpc = grpc;
+        grpc.read(&mut [0]).is_err_and(|error| would_block(&error))
+    };
+    assert!(client.at_grpc(is_kept));
+    while !take_all(&client.end).is_empty() {
+        run(&mut pump, now);
+    }
+    assert_eq!(client.at_grpc(|grpc| take(grpc)), QUESTION);
 }
 
 #[test]
