@@ -511,17 +511,19 @@ impl ServerLink for Session<'_> {
     }
 
     fn read_line(&mut self) -> Result<String> {
-        let (give, line) = bounded(1);
-        let read = move || {
+        let (to_main, lines) = bounded(1);
+        let body = move || {
             let mut line = String::new();
-            let read = io::stdin().read_line(&mut line);
-            let _ = give.send(read.map(|_| line)); // An error after a signal.
+            let result = io::stdin().read_line(&mut line).map(|_| line);
+            let _ = to_main.send(result); // After a signal it is not received any more.
         };
         // A thread, so that a signal ends the wait. It ends with the program.
-        threads::spawn("cli:ask", STACK_SMALL, read)
+        threads::spawn("cli:ask", STACK_SMALL, body)
             .map_err(|error| CliError::start(format_args!("cannot start a thread: {error}"), ""))?;
-        let line = self.receive(&line, None)?.unwrap_or(Ok(String::new()));
-        line.map_err(|error| {
+        let Some(result) = self.receive(&lines, None)? else {
+            return Ok(String::new()); // Never: there is no time limit.
+        };
+        result.map_err(|error| {
             CliError::input(
                 format!("cannot read the answer: {error}"),
                 "nothing was changed; '--yes' needs no answer",

@@ -122,7 +122,7 @@ impl Phase {
         self.state() == "Stopping"
     }
 
-    /// Whether the container has come to its end, well or badly.
+    /// Whether the container has exited. A start that was given up, and a lost container, have not.
     pub fn has_ended(self) -> bool {
         matches!(self, Self::Succeeded | Self::FailedExecFailed)
     }

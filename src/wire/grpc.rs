@@ -234,9 +234,10 @@ pub(crate) fn channel(message_max: usize, keepalive: Keepalive) -> ChannelBuilde
         // The peers ping as well; without these a server of this library closes their connections.
         .http2_max_ping_strikes(0)
         .http2_min_recv_ping_interval_without_data(Duration::from_secs(1))
-        // Unread bytes must not grow with the speed of the connection, which would be measured by a
-        // ping with each load of an agent and wake both ends. A message that is being read comes in
-        // as a whole anyway.
+        // The library would measure the speed of a connection, and let more unread bytes wait on a
+        // fast one. The number of bytes must have a bound, and each measurement is a ping that wakes
+        // both ends, one with each load report of an agent. A message that is being read comes in as
+        // a whole anyway.
         .http2_bdp_probe(false)
         // No peer compresses. A few bytes would become gigabytes, before any limit is compared.
         .raw_cfg_int(argument("grpc.compression_enabled_algorithms_bitset"), 1)

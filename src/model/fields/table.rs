@@ -153,23 +153,30 @@ pub fn has_no_value(path: &[&str]) -> Option<String> {
 /// Levels of names that a user may have left out: agent, workload and id.
 const LEVELS_MAX: usize = 3;
 
-/// Returns the field with `missing` wildcards before its last part; `None` if it has no value
-/// either.
+/// The path with `missing` wildcards before its last part: with three, `workloadStates.state` becomes
+/// `workloadStates.*.*.*.state`. `None` if that path cannot have a value.
 fn with_levels<'p>(path: &[&'p str], missing: usize) -> Option<Vec<&'p str>> {
     let (last, above) = path.split_last()?;
-    let mut whole = above.to_vec();
-    whole.extend(std::iter::repeat_n(WILDCARD, missing));
     let mut kind = Kind::Object(&COMPLETE_STATE);
-    for (depth, part) in whole.iter().enumerate() {
+    for part in above {
         kind = match kind {
             Kind::Map(below) | Kind::Named(below) => *below,
-            Kind::Object(object) if depth < above.len() => kind_of(object.field(part)?),
+            Kind::Object(object) => kind_of(object.field(part)?),
             _ => return None,
         };
+    }
+    // A wildcard stands for a name that the user chose, never for a field.
+    for _ in 0..missing {
+        let (Kind::Map(below) | Kind::Named(below)) = kind else {
+            return None;
+        };
+        kind = *below;
     }
     if !matches!(kind, Kind::Object(_)) || !holds_value(kind, &[last]) {
         return None;
     }
+    let mut whole = above.to_vec();
+    whole.extend(std::iter::repeat_n(WILDCARD, missing));
     whole.push(last);
     Some(whole)
 }

@@ -221,9 +221,15 @@ const UPDATED_WORKLOAD: &[Field] = &[
 ];
 const UPDATED_CONFIG: &[Field] = &[field(1, "after", Text)];
 
-const RESTART_POLICY: Kind = Choice(RestartPolicy::TEXTS, &[0, 1, 2]);
-const ADD_CONDITION: Kind = Choice(AddCondition::TEXTS, &[0, 1, 2]);
-const OPERATION: Kind = Choice(Operation::TEXTS, &[0, 1, 2, 5]);
+const RESTART_POLICY: Kind = choice(RestartPolicy::TEXTS, &[0, 1, 2]);
+const ADD_CONDITION: Kind = choice(AddCondition::TEXTS, &[0, 1, 2]);
+const OPERATION: Kind = choice(Operation::TEXTS, &[0, 1, 2, 5]);
+
+/// An enum of the protocol: its texts, and the number of each in the same order.
+const fn choice(texts: &'static [&'static str], numbers: &'static [u64]) -> Kind {
+    assert!(texts.len() == numbers.len(), "each text has a number");
+    Choice(texts, numbers)
+}
 
 const CONFIG: Kind = Own(Codec {
     write: write_config,
@@ -358,15 +364,14 @@ fn write_execution_state(writer: &mut Writer, number: u32, node: &Node) {
     writer.bytes(number, &parts.write());
 }
 
+/// The tree of an execution state. Where unknown values are shown, a phase of a newer program becomes
+/// the state `Unknown`; [`write_execution_state`] leaves it out, because it has no number for it.
 fn read_execution_state(bytes: &[u8], _: usize, left: &mut Left) -> Decoded<Node> {
     let parts = match StateParts::read(bytes, left) {
         Ok(parts) => parts,
-        // Of a newer program. It is written without a phase again.
-        Err(error) if left.shows_unknown => {
-            return Ok(Node::object([
-                ("state", Node::text("Unknown")),
-                ("subState", Node::text(error.0)),
-            ]));
+        Err(ConvertError(why)) if left.shows_unknown => {
+            let state = ("state", Node::text("Unknown"));
+            return Ok(Node::object([state, ("subState", Node::text(why))]));
         }
         Err(error) => return Err(error),
     };

@@ -91,27 +91,28 @@ impl Writer {
     /// Adds a node as a field of this kind. Parts of another shape are left out.
     pub(crate) fn node(&mut self, number: u32, kind: Kind, node: &Node) {
         match kind {
-            Text => node
-                .as_text()
-                .into_iter()
-                .for_each(|text| self.text(number, text)),
-            Number => node
-                .as_number()
-                .into_iter()
-                .for_each(|value| self.number(number, value)),
-            Short => node
-                .as_number()
-                .into_iter()
-                .for_each(|value| self.number(number, value.min(u32::MAX.into()))),
+            Text => {
+                if let Some(text) = node.as_text() {
+                    self.text(number, text);
+                }
+            }
+            Number => {
+                if let Some(value) = node.as_number() {
+                    self.number(number, value);
+                }
+            }
+            Short => {
+                if let Some(value) = node.as_number() {
+                    self.number(number, value.min(u32::MAX.into()));
+                }
+            }
             Choice(texts, numbers) => {
                 let Some(text) = node.as_text() else { return };
-                match texts.iter().position(|one| *one == text) {
-                    Some(index) => self.number(number, numbers[index]),
+                if let Some(index) = texts.iter().position(|one| *one == text) {
+                    self.number(number, numbers[index]);
+                } else if let Ok(value) = text.parse::<i64>() {
                     // One of a newer program, which is passed on.
-                    None => text
-                        .parse::<i64>()
-                        .into_iter()
-                        .for_each(|value| self.number(number, value.cast_unsigned())),
+                    self.number(number, value.cast_unsigned());
                 }
             }
             Kind::Message(fields) => self.nested(number, |writer| writer.fields(fields, node)),
@@ -125,10 +126,9 @@ impl Writer {
                 }
             }
             List(kind) => {
-                node.as_list()
-                    .unwrap_or_default()
-                    .iter()
-                    .for_each(|item| self.node(number, *kind, item));
+                for item in node.as_list().unwrap_or_default() {
+                    self.node(number, *kind, item);
+                }
             }
             Own(codec) => (codec.write)(self, number, node),
         }
