@@ -13,6 +13,7 @@ use crate::scheduler::conditions::NodeFacts;
 use crate::scheduler::workloads::{StartLoop, Workloads};
 use crate::state_checker::{GoneReply, KnownEnd, ListReply, StateReply, WatchCommand};
 use crate::uplink_outbox::{UplinkReader, uplink_outbox};
+use crate::workload::inspection::{AfterTargets, after_each_target};
 use crate::workload::start_slots::StartSlots;
 use crate::workload::{Connector, EngineSource, Engines, LoopContext, Step, WorkloadControlLoop};
 use ankaios_fakes::fake_connector::FakeEngine;
@@ -29,9 +30,11 @@ use ankaios_platform::service_manager::StatusBoard;
 use ankaios_runtime::engine_children::EarlierCalls;
 use ankaios_runtime::{ContainerId, ListedContainer, RuntimeConnector};
 use crossbeam_channel::{Receiver, bounded, unbounded};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -39,12 +42,31 @@ use tempfile::TempDir;
 
 /// Keeps control loops and steps them.
 pub(crate) struct SteppedLoops {
-    loops: Vec<WorkloadControlLoop<ManualClock>>,
-    started: Receiver<Box<WorkloadControlLoop<ManualClock>>>,
+    loops: Rc<RefCell<Loops>>,
     calls: Arc<Mutex<Calls>>,
     /// Engine calls do not begin.
     pub(crate) hold_calls: bool,
     refuse: Arc<AtomicBool>,
+}
+
+struct Loops {
+    running: Vec<WorkloadControlLoop<ManualClock>>,
+    started: Receiver<Box<WorkloadControlLoop<ManualClock>>>,
+}
+
+impl Loops {
+    /// Lets each loop handle one event; returns whether there was any.
+    fn step(&mut self) -> bool {
+        let mut worked = false;
+        self.running
+            .extend(self.started.try_iter().map(|control_loop| *control_loop));
+        self.running.retain_mut(|control_loop| {
+            let step = control_loop.step();
+            worked |= step != Step::Idle;
+            step != Step::Ended
+        });
+        worked
+    }
 }
 
 #[derive(Default)]
@@ -58,8 +80,10 @@ impl SteppedLoops {
         let (start, started) = unbounded();
         let (calls, refuse) = (Arc::default(), Arc::new(AtomicBool::new(false)));
         let loops = Self {
-            loops: Vec::new(),
-            started,
+            loops: Rc::new(RefCell::new(Loops {
+                running: Vec::new(),
+                started,
+            })),
             calls,
             hold_calls: false,
             refuse: refuse.clone(),
@@ -81,16 +105,9 @@ impl SteppedLoops {
         self.refuse.store(refuse, Ordering::Relaxed);
     }
 
-    /// Lets each loop handle one event; returns whether there was any.
+    /// Lets each loop handle one event, and one engine call end; returns whether there was any.
     pub(crate) fn step(&mut self) -> bool {
-        let mut worked = false;
-        self.loops
-            .extend(self.started.try_iter().map(|control_loop| *control_loop));
-        self.loops.retain_mut(|control_loop| {
-            let step = control_loop.step();
-            worked |= step != Step::Idle;
-            step != Step::Ended
-        });
+        let mut worked = self.loops.borrow_mut().step();
         let call = self.calls().waiting.pop_front_if(|_| !self.hold_calls);
         worked |= call.is_some();
         call.into_iter().for_each(|call| call.run());
@@ -99,7 +116,8 @@ impl SteppedLoops {
 
     /// How many loops have not ended.
     pub(crate) fn count(&self) -> usize {
-        self.loops.len() + self.started.len()
+        let loops = self.loops.borrow();
+        loops.running.len() + loops.started.len()
     }
 
     /// How many engine calls have not begun.
@@ -117,7 +135,21 @@ impl SteppedLoops {
     }
 
     fn due(&self) -> Option<Instant> {
-        self.loops.iter().filter_map(WorkloadControlLoop::due).min()
+        let loops = self.loops.borrow();
+        loops
+            .running
+            .iter()
+            .filter_map(WorkloadControlLoop::due)
+            .min()
+    }
+
+    /// Lets all loops do what they can after each target, until what is returned is dropped.
+    fn step_after_targets(&self) -> AfterTargets {
+        let loops = self.loops.clone();
+        after_each_target(move || {
+            let mut loops = loops.borrow_mut();
+            while loops.step() {}
+        })
     }
 }
 
@@ -307,6 +339,8 @@ pub(crate) struct SteppedAgent {
     pub(crate) answers: ProbeAnswers,
     /// Its time.
     pub(crate) clock: ManualClock,
+    /// Control loops act as soon as they have a target, even if the event goes on.
+    pub(crate) has_fast_loops: bool,
     events: Receiver<SchedulerEvent>,
     checkers: Vec<SteppedChecker>,
 }
@@ -384,6 +418,7 @@ impl SteppedAgent {
             probes,
             answers,
             clock: clock.clone(),
+            has_fast_loops: false,
             events,
             checkers,
         }
@@ -391,8 +426,13 @@ impl SteppedAgent {
 
     /// Passes a message of the server on and lets the agent do all it can do now.
     pub(crate) fn receive(&mut self, message: FromServer) {
-        self.manager.on_event(SchedulerEvent::Server(message));
+        self.handle(SchedulerEvent::Server(message));
         self.run();
+    }
+
+    fn handle(&mut self, event: SchedulerEvent) {
+        let _fast = self.has_fast_loops.then(|| self.loops.step_after_targets());
+        self.manager.on_event(event);
     }
 
     /// The server wants these workloads, as a whole.
@@ -423,10 +463,11 @@ impl SteppedAgent {
             worked |= checker.step();
         }
         for event in self.events.try_iter().collect::<Vec<_>>() {
-            self.manager.on_event(event);
+            self.handle(event);
             worked = true;
         }
         if self.manager.due() <= self.clock.now() {
+            let _fast = self.has_fast_loops.then(|| self.loops.step_after_targets());
             self.manager.tick();
             worked = true;
         }
@@ -556,6 +597,8 @@ impl AgentRig {
         (options.prepare, options.keeps_finished) = (self.prepare.clone(), self.keeps_finished);
         self.agent = SteppedAgent::start(options, &self.engine, &self.clock);
         self.agent.answers.take_over(&answers);
+        // What an earlier agent has left is decided on in several steps of one event.
+        self.agent.has_fast_loops = true;
         first(&mut self.agent);
         self.agent.hello(wanted);
     }

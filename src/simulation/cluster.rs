@@ -7,7 +7,7 @@
 use super::asked::Asked;
 use super::disk::Disk;
 use super::disturbances::Disturbances;
-use super::engine::SimEngine;
+use super::engine::{Discarded, SimEngine};
 use super::guards::{Guards, Preparing};
 use super::life::{Life, LifeOptions, Part};
 use super::modes::{self, OwnSwitches};
@@ -114,6 +114,10 @@ pub(crate) struct Cluster {
     /// Where the server keeps its state, if it does. Otherwise it is started with a manifest.
     disk: Option<Disk>,
     folder: PathBuf,
+    /// After how many targets control loops go on before the scheduler does, in percent.
+    haste: u32,
+    /// Decides about haste, so that the rest of a seed stays the same without it.
+    hasty: fastrand::Rng,
 }
 
 impl Cluster {
@@ -199,6 +203,8 @@ impl Cluster {
             // Nothing can be made there, so that workloads have no pipes: what they ask is put
             // where these would.
             folder: "/proc/nowhere/ankaios-simulation".into(),
+            haste: disturbances.haste,
+            hasty: fastrand::Rng::with_seed(u64::from(disturbances.haste)),
         };
         (0..subscribers).for_each(|_| cluster.subscribe());
         cluster
@@ -390,30 +396,49 @@ impl Cluster {
                 }
                 node.orders
                     .before(event.as_ref(), &life.manager, &node.engine);
+                let had_loop = life.manager.loops();
+                node.engine.take_discarded();
+                let hurry = (self.haste > 0).then(|| life.hurry(self.haste, self.hasty.fork()));
                 match event {
                     Some(event) => life.manager.on_event(event),
                     None => life.manager.tick(),
                 }
-                node.orders.after(&life.manager, &node.engine);
-            }
-            Part::Loop(index) => {
-                let (workload, said) = life.step_loop(index);
-                self.trace.line(|| format!("{}: wl:{workload}", node.name));
-                for event in said {
-                    // Now: the container may be another one when the scheduler comes to it.
-                    for report in node.orders.reported(&event) {
-                        self.violations.extend(node.orders.check_ready(
-                            &report,
-                            life.number,
-                            &node.engine,
+                drop(hurry);
+                for Discarded { added, level } in node.engine.take_discarded() {
+                    let is_new = !had_loop.contains(&added.instance.workload);
+                    if is_new && life.manager.prepares(&added, level) {
+                        let instance = added.instance;
+                        self.violations.push(format!(
+                            "'{instance}' was prepared, is removed and prepared again"
                         ));
-                        self.violations.extend(node.orders.check_end(&report));
                     }
-                    let _ = life.inbox.send(event); // The other end is part of the same life.
                 }
+                node.orders.after(&life.manager, &node.engine);
+                let said = life.take_said();
+                self.pass_on(index, said);
+            }
+            Part::Loop(task) => {
+                let (workload, said) = life.step_loop(task);
+                self.trace.line(|| format!("{}: wl:{workload}", node.name));
+                self.pass_on(index, said);
             }
             Part::Checker(index) => life.step_checker(index),
             Part::Probes => life.step_probes(),
+        }
+    }
+
+    /// Passes statuses of control loops on to the scheduler of their node.
+    fn pass_on(&mut self, index: usize, said: Vec<SchedulerEvent>) {
+        let node = &mut self.nodes[index];
+        let Some(life) = &node.life else { return };
+        for event in said {
+            // Now: the container may be another one when the scheduler comes to it.
+            for report in node.orders.reported(&event) {
+                let early = node.orders.check_ready(&report, life.number, &node.engine);
+                self.violations.extend(early);
+                self.violations.extend(node.orders.check_end(&report));
+            }
+            let _ = life.inbox.send(event); // The other end is part of the same life.
         }
     }
 
@@ -973,7 +998,7 @@ impl Cluster {
         self.subscribe();
     }
 
-    /// What is on its way between an agent and the server is late.
+    /// Delays the messages between an agent and the server.
     pub(crate) fn stall(&mut self, index: usize) {
         if let Some(stream) = self.nodes[index].stream {
             self.trace.line(|| {

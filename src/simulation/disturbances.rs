@@ -45,6 +45,8 @@ pub(crate) struct Disturbances {
     pub rollbacks: u32,
     /// Requests of commanders that restart workloads, with an update or without.
     pub restarts: u32,
+    /// Targets after which control loops go on before the scheduler does.
+    pub haste: u32,
 }
 
 /// Kinds that there were not from the begin. A seed without them does what it did before there were
@@ -61,6 +63,8 @@ pub(crate) const LATEST: [&str; 6] = [
     "rollbacks",
     "restarts",
 ];
+/// As [`LATEST`], for those that came after them.
+pub(crate) const LAST: [&str; 1] = ["haste"];
 
 impl Disturbances {
     /// Each seed has only some kinds of faults: what happens rarely would otherwise drown in what
@@ -111,6 +115,7 @@ impl Disturbances {
             damages: 0,
             rollbacks: 0,
             restarts: 0,
+            haste: 0,
         };
         disturbances.engine.strange_ends = up_to(&mut newer, 30);
         disturbances.prepares = up_to(&mut newer, 150).min(100);
@@ -118,6 +123,7 @@ impl Disturbances {
         disturbances.damages = up_to(&mut newer, 50);
         disturbances.rollbacks = up_to(&mut newer, 30);
         disturbances.restarts = up_to(&mut newer, 40);
+        disturbances.haste = up_to(&mut newer, 100);
         disturbances
     }
 
@@ -140,7 +146,7 @@ impl Disturbances {
     }
 
     /// Each kind of fault by its name.
-    pub(crate) fn kinds(&mut self) -> [(&'static str, &mut u32); 32] {
+    pub(crate) fn kinds(&mut self) -> [(&'static str, &mut u32); 33] {
         let Self {
             engine,
             slow_network,
@@ -164,6 +170,7 @@ impl Disturbances {
             damages,
             rollbacks,
             restarts,
+            haste,
         } = self;
         [
             ("start_fails", &mut engine.start_fails),
@@ -198,6 +205,7 @@ impl Disturbances {
             ("damages", damages),
             ("rollbacks", rollbacks),
             ("restarts", restarts),
+            ("haste", haste),
         ]
     }
 }

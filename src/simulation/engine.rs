@@ -13,7 +13,9 @@ use super::readiness::Readiness;
 use super::trace::Trace;
 use ankaios_fakes::manual_clock::ManualClock;
 use ankaios_model::execution_state::{ExecutionState, Phase};
+use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_model::workload::Workload;
 use ankaios_platform::clock::Clock;
 use ankaios_runtime::limits::{LISTING_MAX, STOP_GRACE};
@@ -141,6 +143,8 @@ pub(crate) struct Container {
     leftover: bool,
     /// It was created to be started later, and nobody has begun to start it yet.
     prepared: bool,
+    /// The workload at its creation.
+    made_for: Arc<Workload>,
     /// The boot of the node in which it was created.
     boot: u32,
     /// Until then somebody may believe that it does not run, because a listing has said so.
@@ -201,6 +205,12 @@ impl Container {
     }
 }
 
+/// A prepared container whose removal began.
+pub(crate) struct Discarded {
+    pub added: AddedWorkload,
+    pub level: PrepareLevel,
+}
+
 struct ExitWatch {
     caller: Caller,
     key: u64,
@@ -222,6 +232,8 @@ struct World {
     ended: Vec<(Caller, u64)>,
     started: Vec<(u64, InstanceName, Arc<Workload>)>,
     stopped: Vec<(Caller, InstanceName)>,
+    /// Prepared containers whose removal began.
+    discarded: Vec<Discarded>,
     removed_by_hand: BTreeSet<InstanceName>,
     /// Until when what was removed still answers.
     lingers: BTreeMap<InstanceName, Instant>,
@@ -289,6 +301,7 @@ impl SimEngine {
             ended: Vec::new(),
             started: Vec::new(),
             stopped: Vec::new(),
+            discarded: Vec::new(),
             removed_by_hand: BTreeSet::new(),
             lingers: BTreeMap::new(),
             ready: Readiness::default(),
@@ -633,6 +646,11 @@ impl SimEngine {
         std::mem::take(&mut self.world().started)
     }
 
+    /// Prepared containers that fit, and whose removal began since the last call.
+    pub(crate) fn take_discarded(&self) -> Vec<Discarded> {
+        std::mem::take(&mut self.world().discarded)
+    }
+
     /// Running containers that somebody began to stop, with who did.
     pub(crate) fn take_stopped(&self) -> Vec<(Caller, InstanceName)> {
         std::mem::take(&mut self.world().stopped)
@@ -728,6 +746,7 @@ impl World {
                 )
             }
             Action::Stop(id) => {
+                self.note_discarded(id);
                 let denied =
                     |found: &Container| found.denied_until.is_some_and(|until| now < until);
                 let runs = |found: &&Container| {

@@ -16,10 +16,13 @@ use ankaios_agent::scheduler::conditions::NodeFacts;
 use ankaios_agent::scheduler::workloads::Workloads;
 use ankaios_agent::state_checker::{CheckerSettings, StateChecker, SystemEnv, WatchCommand};
 use ankaios_agent::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
+use ankaios_agent::workload::inspection::{AfterTargets, after_each_target};
 use ankaios_agent::workload::start_slots::StartSlots;
+use ankaios_agent::workload::status::Status;
 use ankaios_agent::workload::{Connector, EngineSource, Engines, LoopContext, WorkloadControlLoop};
 use ankaios_fakes::fake_probes::FakeProbes;
 use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::execution_state::Phase;
 use ankaios_model::names::Name;
 use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_platform::clock::Clock;
@@ -29,7 +32,7 @@ use ankaios_runtime::MainProcess;
 use ankaios_runtime::engine_children::EarlierCalls;
 use ankaios_runtime::exit_watch::NotWatched;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
@@ -38,6 +41,9 @@ use std::time::{Duration, Instant};
 
 /// The runtimes of each node.
 pub(crate) const RUNTIMES: [&str; 2] = ["podman", "containerd"];
+
+/// How much control loops and calls do between two targets, at most.
+const STEPS_MEANWHILE: usize = 6;
 
 /// Control loops and engine calls that wait until they are stepped.
 pub(crate) struct Tasks {
@@ -57,6 +63,28 @@ impl Tasks {
         );
         self.tasks.extend(self.calls.try_iter().map(Task::call));
         &mut self.tasks
+    }
+
+    /// Indexes of those that can go on now.
+    fn ready(&mut self, now: Instant) -> Vec<usize> {
+        let tasks = self.all().iter_mut().enumerate();
+        tasks
+            .filter_map(|(index, task)| task.is_ready(now).then_some(index))
+            .collect()
+    }
+
+    fn due(&mut self) -> Option<Instant> {
+        self.all().iter().filter_map(Task::due).min()
+    }
+
+    /// Lets one go on; returns its workload.
+    fn step(&mut self, index: usize) -> String {
+        let task = &mut self.tasks[index];
+        let workload = task.workload.clone();
+        if task.resume() {
+            self.tasks.remove(index);
+        }
+        workload
     }
 }
 
@@ -171,11 +199,13 @@ pub(crate) enum Part {
 pub(crate) struct Life {
     pub number: u64,
     pub manager: Scheduler<ManualClock>,
-    tasks: Tasks,
+    tasks: Rc<RefCell<Tasks>>,
     pub events: Receiver<SchedulerEvent>,
     pub inbox: Sender<SchedulerEvent>,
     /// What control loops say, before it goes into the inbox.
     said: Receiver<SchedulerEvent>,
+    /// Statuses sent while the scheduler handled an event.
+    said_meanwhile: Rc<RefCell<Vec<SchedulerEvent>>>,
     pub uplink: UplinkReader,
     /// Where answers of the server go.
     pub control: ControlHub,
@@ -281,11 +311,11 @@ impl Life {
                 .expect("the other end is part of the same life");
             Ok(())
         });
-        let tasks = Tasks {
+        let tasks = Rc::new(RefCell::new(Tasks {
             tasks: Vec::new(),
             loops,
             calls,
-        };
+        }));
         let for_conditions = engine.clone();
         let facts = NodeFacts {
             tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
@@ -327,6 +357,7 @@ impl Life {
             events,
             inbox,
             said,
+            said_meanwhile: Rc::default(),
             uplink,
             control,
             requests,
@@ -351,20 +382,17 @@ impl Life {
             .enumerate()
             .filter(|(_, checker)| checker.is_ready(now));
         ready.extend(checkers.map(|(index, _)| Part::Checker(index)));
-        let tasks = self.tasks.all().iter_mut().enumerate();
-        ready.extend(
-            tasks.filter_map(|(index, task)| task.is_ready(now).then_some(Part::Loop(index))),
-        );
+        let tasks = self.tasks.borrow_mut().ready(now);
+        ready.extend(tasks.into_iter().map(Part::Loop));
     }
 
     /// When something happens without anybody asking for it.
     pub(crate) fn due(&mut self) -> Instant {
         let checkers = self.checkers.iter().filter_map(SimChecker::due).min();
         let manager = self.manager.due();
-        let tasks = self.tasks.all().iter().filter_map(Task::due).min();
         checkers
             .into_iter()
-            .chain(tasks)
+            .chain(self.tasks.borrow_mut().due())
             .chain(self.probes.due())
             .chain([manager])
             .min()
@@ -373,12 +401,40 @@ impl Life {
 
     /// Lets a control loop go on; answers its workload and what it says to the scheduler.
     pub(crate) fn step_loop(&mut self, index: usize) -> (String, Vec<SchedulerEvent>) {
-        let tasks = self.tasks.all();
-        let workload = tasks[index].workload.clone();
-        if tasks[index].resume() {
-            tasks.remove(index);
-        }
-        (workload, self.said.try_iter().collect())
+        let workload = self.tasks.borrow_mut().step(index);
+        (workload, self.take_said())
+    }
+
+    /// Takes the statuses of control loops on their way to the scheduler.
+    pub(crate) fn take_said(&self) -> Vec<SchedulerEvent> {
+        let mut said = std::mem::take(&mut *self.said_meanwhile.borrow_mut());
+        said.extend(self.said.try_iter());
+        said
+    }
+
+    /// Lets control loops go on after `percent` of the targets of the scheduler, until the returned
+    /// value is dropped.
+    pub(crate) fn hurry(&self, percent: u32, mut random: fastrand::Rng) -> AfterTargets {
+        let (tasks, clock) = (self.tasks.clone(), self.clock.clone());
+        let (said, said_meanwhile) = (self.said.clone(), self.said_meanwhile.clone());
+        after_each_target(move || {
+            if random.u32(0..100) >= percent {
+                return;
+            }
+            for _ in 0..random.usize(1..=STEPS_MEANWHILE) {
+                // Statuses are checked after the event: an instance in `Running` must last until then.
+                if said_meanwhile.borrow().iter().any(says_that_it_runs) {
+                    return;
+                }
+                let mut tasks = tasks.borrow_mut();
+                let ready = tasks.ready(clock.now());
+                if ready.is_empty() {
+                    return;
+                }
+                tasks.step(ready[random.usize(..ready.len())]);
+                said_meanwhile.borrow_mut().extend(said.try_iter());
+            }
+        })
     }
 
     /// Lets the checks go on.
@@ -393,10 +449,16 @@ impl Life {
 
     /// How many control loops there are.
     pub(crate) fn loops(&mut self) -> usize {
-        self.tasks
-            .all()
-            .iter()
-            .filter(|task| task.is_loop())
-            .count()
+        let mut tasks = self.tasks.borrow_mut();
+        tasks.all().iter().filter(|task| task.is_loop()).count()
     }
+}
+
+fn says_that_it_runs(event: &SchedulerEvent) -> bool {
+    let SchedulerEvent::Status { status, .. } = event else {
+        return false;
+    };
+    let reports = status.changes_since(&Status::default());
+    let mut phases = reports.iter().map(|report| report.state.phase);
+    phases.any(|phase| phase == Phase::Running)
 }

@@ -2,7 +2,7 @@
 //! seeds from `ANKAIOS_SIM_FIRST` on, or with the one of `ANKAIOS_SIM_SEED`, less what
 //! `ANKAIOS_SIM_WITHOUT` names.
 
-use super::disturbances::{Disturbances, LATEST, NEWER, NEWEST};
+use super::disturbances::{Disturbances, LAST, LATEST, NEWER, NEWEST};
 use super::scenario::{LeftOut, ROUNDS_MAX};
 use super::shrink::{run, shrink};
 use ankaios_platform::clock::{Clock, SystemClock};
@@ -60,6 +60,8 @@ const FOUND_LAST: [u64; 26] = [
     6201632, 6207407, 6220063, 6221132, 6233195, 6262316, 6271199, 6273304, 6457832, 6460441,
     6499960, 6570323, 6573981, 6629158, 6641034, 880010497,
 ];
+/// Seeds with all kinds of faults that have found something.
+const FOUND_HASTY: [u64; 1] = [2037];
 /// Events shown of a seed that failed.
 const SHOWN: usize = 200;
 /// Seeds named of those that failed.
@@ -90,6 +92,7 @@ fn found_without(seed: u64) -> LeftOut {
     if let Some((_, names)) = FOUND_LESS.iter().find(|(found, _)| *found == seed) {
         let mut left_out = left_out(names).expect("names of faults and rounds");
         left_out.faults.extend(latest);
+        left_out.faults.extend(LAST.map(str::to_owned));
         return left_out;
     }
     let newer = if FOUND.contains(&seed) {
@@ -108,10 +111,13 @@ fn found_without(seed: u64) -> LeftOut {
     } else {
         &[]
     };
+    let is_found = !newest.is_empty() || FOUND_LAST.contains(&seed);
+    let hasty = if is_found { LAST.as_slice() } else { &[] };
     let older = newer
         .iter()
         .chain(newest)
         .chain(last)
+        .chain(hasty)
         .map(|name| (*name).to_owned());
     LeftOut {
         faults: older.chain(latest).collect(),
@@ -223,7 +229,8 @@ fn faults_make_no_second_container_and_actual_becomes_desired() {
                 .into_iter()
                 .chain(FOUND_SINCE)
                 .chain(less)
-                .chain(FOUND_LAST);
+                .chain(FOUND_LAST)
+                .chain(FOUND_HASTY);
             SEEDS.chain(found).chain(fresh..fresh + FRESH).collect()
         }
         (first, count) => {

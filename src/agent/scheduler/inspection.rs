@@ -4,8 +4,11 @@
 
 use super::Scheduler;
 use ankaios_model::execution_state::ExecutionState;
-use ankaios_model::names::InstanceName;
+use ankaios_model::messages::AddedWorkload;
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_platform::clock::Clock;
+use std::collections::BTreeSet;
 
 impl<C: Clock> Scheduler<C> {
     /// How many workloads there are, operations that wait, and workloads with conditions.
@@ -16,6 +19,16 @@ impl<C: Clock> Scheduler<C> {
     /// The states of all workloads known to this agent.
     pub fn known_states(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
         self.runtime.store.iter()
+    }
+
+    /// The workloads that have a control loop.
+    pub fn loops(&self) -> BTreeSet<Name> {
+        self.runtime.loops()
+    }
+
+    /// Whether a control loop has to start this, or to prepare it at least this far.
+    pub fn prepares(&self, added: &AddedWorkload, level: PrepareLevel) -> bool {
+        self.runtime.prepares(added, level)
     }
 
     /// Whether what engines have listed is kept until others have, too.

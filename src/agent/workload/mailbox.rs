@@ -230,6 +230,8 @@ impl MailboxHandle {
         slot.cancel_pointless_start();
         drop(slot);
         self.shared.wake();
+        #[cfg(debug_assertions)]
+        super::inspection::target_was_sent();
         was_taken
     }
 }

@@ -661,6 +661,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
 }
 
 #[cfg(debug_assertions)]
-mod inspection;
+pub mod inspection;
 #[cfg(test)]
 mod tests;

@@ -2,8 +2,10 @@
 //!
 //! Thread: the one of the test.
 
-use super::{Answer, Caller, Container, Doing, World, failed, removes_itself};
+use super::{Answer, Caller, Container, Discarded, Doing, World, failed, removes_itself};
 use ankaios_model::execution_state::Phase;
+use ankaios_model::messages::AddedWorkload;
+use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_platform::clock::Clock;
 use ankaios_runtime::{ContainerId, NewContainer, RuntimeError};
 use std::time::Duration;
@@ -57,6 +59,42 @@ impl World {
         Ok(Answer::Id(id.clone()))
     }
 
+    /// Notes the removal of a prepared container that another life of the agent could start: its
+    /// record fits, and the workload has no other container.
+    pub(super) fn note_discarded(&mut self, id: &ContainerId) {
+        let Some(container) = self.containers.get(id) else {
+            return;
+        };
+        let Doing::Created { initialised } = container.doing else {
+            return;
+        };
+        let level = if initialised {
+            PrepareLevel::Init
+        } else {
+            PrepareLevel::Create
+        };
+        let name = &container.instance.workload;
+        let of_workload = self.containers.values();
+        let is_alone = of_workload
+            .filter(|other| other.instance.workload == *name)
+            .count()
+            == 1;
+        let is_recorded = match self.records.get(&container.instance) {
+            Some(text) => text.contains(&*id.0) && text.contains(level.as_str()),
+            None => false,
+        };
+        let is_known = is_recorded && self.faults.list_lies == 0;
+        if container.prepared && container.boot == self.boots && is_alone && is_known {
+            self.discarded.push(Discarded {
+                added: AddedWorkload {
+                    instance: container.instance.clone(),
+                    workload: container.made_for.clone(),
+                },
+                level,
+            });
+        }
+    }
+
     fn check_name(&self, caller: &Caller, new: &NewContainer) -> Result<(), RuntimeError> {
         let name = new.instance.short();
         let is_named =
@@ -87,6 +125,7 @@ impl World {
             listed_from,
             leftover: true,
             prepared: false,
+            made_for: new.workload.clone(),
             boot: self.boots,
             denied_until: None,
             stopped_by: None,

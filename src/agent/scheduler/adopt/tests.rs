@@ -11,10 +11,7 @@ use ankaios_model::messages::{AddedWorkload, FromServer, ToServer, WorkloadPlan}
 use ankaios_model::names::InstanceName;
 use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_model::workload::{AddCondition, File, FileContent, RestartPolicy};
-use ankaios_platform::clock::Clock;
-use ankaios_runtime::RuntimeConnector;
 use ankaios_runtime::engine_children::EarlierCalls;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -1005,20 +1002,7 @@ fn prepared_container_is_kept_while_its_start_is_undecided() {
     });
     rig.agent.hello(std::slice::from_ref(&added));
     assert_eq!(rig.engine.take_calls(), ["list", "create-only w", "init w"]);
-    let mut podman = rig.engine.connector("agent_A");
-    rig.restart_agent_with(std::slice::from_ref(&added), |agent| {
-        let (name, now) = ("podman".into(), agent.clock.now());
-        let workloads = &mut agent.manager.runtime;
-        workloads.hello(BTreeMap::from([("w".into(), added.clone())]));
-        let listed = workloads.listings.take(&name, podman.list(), now);
-        workloads.take_listed(&name, listed.expect("the engine answers"));
-        workloads.reconcile();
-        while agent.loops.step() {}
-        let workloads = &mut agent.manager.runtime;
-        workloads.on_listings_known();
-        workloads.reconcile();
-        agent.run();
-    });
+    rig.restart_agent(std::slice::from_ref(&added));
     assert_eq!(rig.engine.take_calls(), ["list"]);
 }
 

@@ -3,7 +3,11 @@
 //! Thread: `scheduler`, or that of a test.
 
 use super::{Waits, Workloads};
+use ankaios_model::messages::AddedWorkload;
+use ankaios_model::names::Name;
+use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_platform::clock::Clock;
+use std::collections::BTreeSet;
 
 impl<C: Clock> Workloads<C> {
     /// How many records there are, of what waits, and of workloads with conditions.
@@ -19,5 +23,30 @@ impl<C: Clock> Workloads<C> {
             .filter(|record| record.conditions.is_some())
             .count();
         [self.records.len(), waiting, gates]
+    }
+
+    /// The workloads that have a control loop.
+    pub(crate) fn loops(&self) -> BTreeSet<Name> {
+        let mut loops = BTreeSet::new();
+        for (name, record) in &self.records {
+            if record.control_loop.is_some() {
+                loops.insert(name.clone());
+            }
+        }
+        loops
+    }
+
+    /// Whether a control loop has to start this, or to prepare it at least this far.
+    pub(crate) fn prepares(&self, added: &AddedWorkload, level: PrepareLevel) -> bool {
+        let record = self.records.get(&added.instance.workload);
+        let Some(control_loop) = record.and_then(|record| record.control_loop.as_ref()) else {
+            return false;
+        };
+        let target = &control_loop.target;
+        let is_next = match &target.next {
+            Some(next) => next.added == *added && next.level >= level,
+            None => false,
+        };
+        is_next || target.run.added() == Some(added)
     }
 }

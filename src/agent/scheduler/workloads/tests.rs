@@ -87,6 +87,27 @@ fn a_plan_deletes_updates_and_creates_with_the_deletes_first() {
     assert_eq!(rig.engine.take_calls(), calls);
 }
 
+// Without its control loop, a start under way would be unknown, and the workload started twice.
+#[test]
+fn idle_loop_with_a_newer_target_is_kept() {
+    let mut rig = Rig::running(&[wanted("w", "a")]);
+    let plan = |added: &[AddedWorkload], deleted: &[DeletedWorkload]| {
+        let (added, deleted) = (added.to_vec(), deleted.to_vec());
+        SchedulerEvent::Server(FromServer::UpdateWorkload(WorkloadPlan { added, deleted }))
+    };
+    let agent = &mut rig.agent;
+    agent
+        .manager
+        .on_event(plan(&[], &[deleted("w", "a", None)]));
+    while agent.loops.step() {}
+    // The loop is idle, and its status waits behind this plan.
+    agent.manager.on_event(plan(&[wanted("w", "b")], &[]));
+    while agent.loops.step() {}
+    agent.run();
+    assert_eq!(rig.engine.take_calls(), ["delete w", "create w"]);
+    assert_eq!(rig.sent().last().unwrap(), "w:b Running(Ok)");
+}
+
 // [utest->swdd~agent-executes-create-workload-operation~1]
 // [utest->swdd~agent-executes-update-workload-operation~1]
 // [utest->swdd~agent-executes-delete-workload-operation~1]
