@@ -8,8 +8,8 @@ use super::address::{Security, ServerUrl};
 use super::convert::messages::{read_from_server, write_to_server};
 pub use super::grpc::Service;
 use super::grpc::{self, Keepalive, Received, wait_at_most};
-use super::pump::{self, Opened, Pump, PumpError};
-use super::tls::{ClientTls, Link, TlsError};
+use super::pump::{self, GrpcConnection, Pump, PumpError};
+use super::tls::{ClientTls, TlsError, TlsLink};
 use crate::limits::GOODBYE_MAX;
 use ankaios_model::messages::{FromServer, ToServer};
 use ankaios_platform::clock::{Clock, SystemClock};
@@ -249,14 +249,14 @@ fn secure(
         .begin(stream)
         .map_err(|error| options.no_tls(TlsError(error.to_string())))?;
     let (plain, endpoint) = pump::pair().map_err(failed)?;
-    let opened = Opened {
+    let opened = GrpcConnection {
         grpc: plain,
         gate: None,
     };
     let ended = reason.clone();
     let on_end = move |error: &PumpError| drop(ended.set(error.to_string()));
     let mut pump = Pump::new().map_err(failed)?;
-    let open = Box::new(|_: &Link| Ok(opened));
+    let open = Box::new(|_: &TlsLink| Ok(opened));
     pump.add(link, open, true, Box::new(on_end), SystemClock.now());
     while pump.is_handshaking() {
         pump.wait(None, || SystemClock.now()).map_err(failed)?;

@@ -3,7 +3,7 @@
 //! Thread: `rx:<peer>`, plain functions.
 
 use super::grpc::Service;
-use super::peer::{Origin, PeerHello};
+use super::peer::{PeerHello, PeerOrigin};
 use super::tls::PeerCertificate;
 use crate::limits::AGENT_TAGS_BYTES;
 use ankaios_model::complete_state::tags_bytes;
@@ -110,18 +110,18 @@ fn check_agent(hello: &AgentHello, certificate: Option<&PeerCertificate>) -> Res
 /// settings name some.
 pub(crate) fn check_user(
     hello: &PeerHello,
-    origin: &Origin,
+    origin: &PeerOrigin,
     commander_names: &[String],
 ) -> Result<(), RpcStatus> {
     let own = rustix::process::geteuid().as_raw();
     match (hello, origin) {
-        (PeerHello::Agent(_), Origin::Socket(_, uid)) if *uid != 0 && *uid != own => {
+        (PeerHello::Agent(_), PeerOrigin::Socket(_, uid)) if *uid != 0 && *uid != own => {
             let text = format!(
                 "Over a Unix domain socket only root and the user of the server (uid {own}) may run an agent, not uid {uid}."
             );
             Err(refusal(RpcStatusCode::PERMISSION_DENIED, &text))
         }
-        (PeerHello::Cli | PeerHello::Commander, Origin::Tls(_, certificate)) => {
+        (PeerHello::Cli | PeerHello::Commander, PeerOrigin::Tls(_, certificate)) => {
             let names = &certificate.dns_names;
             let is_named = names.iter().any(|name| commander_names.contains(name));
             if commander_names.is_empty() || is_named {

@@ -6,7 +6,7 @@
 
 use super::address::ListenAddress;
 use super::grpc;
-use super::peer::Origin;
+use super::peer::PeerOrigin;
 
 use ankaios_platform::folder_lock;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -73,20 +73,20 @@ impl Listener {
     ///
     /// # Errors
     /// `WouldBlock` when there is none any more.
-    pub(crate) fn accept(&self) -> io::Result<(OwnedFd, Origin)> {
+    pub(crate) fn accept(&self) -> io::Result<(OwnedFd, PeerOrigin)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, from) = listener.accept()?;
                 stream.set_nonblocking(true)?;
                 // It fails when the client is gone already, which shows soon.
                 let _ = grpc::prepare(&stream);
-                Ok((stream.into(), Origin::Plain(from)))
+                Ok((stream.into(), PeerOrigin::Plain(from)))
             }
             Self::Socket(socket) => {
                 let (stream, _) = socket.listener.accept()?;
                 stream.set_nonblocking(true)?;
                 let uid = peer_uid(stream.as_fd())?;
-                Ok((stream.into(), Origin::Socket(socket.path.clone(), uid)))
+                Ok((stream.into(), PeerOrigin::Socket(socket.path.clone(), uid)))
             }
         }
     }

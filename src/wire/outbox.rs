@@ -17,7 +17,7 @@ use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
 use ankaios_platform::limits::ADDITIONAL_INFO_MAX;
 use ankaios_platform::sync::Mutex;
-use queue::{Kind, Queue, STATES_MESSAGE_BYTES, STATES_OVERHEAD};
+use queue::{MessageKind, Queue, STATES_MESSAGE_BYTES, STATES_OVERHEAD};
 pub use queue::{OutboxError, Outgoing, PEER_RESPONSES_BYTES};
 use std::sync::Arc;
 use std::task::Waker;
@@ -142,7 +142,7 @@ impl Outbox {
                 self.put_states(None, states.iter().map(Encoded::of_state))
             }
             FromServer::Response(response) => self.put_response(response),
-            command => self.put_whole(Kind::Command, command),
+            command => self.put_whole(MessageKind::Command, command),
         }
     }
 
@@ -180,17 +180,17 @@ impl Outbox {
                 });
                 self.put_with(|queue| {
                     queue.push_missing(stream)?;
-                    queue.push_pieces(Kind::Response, pieces)
+                    queue.push_pieces(MessageKind::Response, pieces)
                 })
             }
             ResponseContent::Error(_) => {
-                self.put_whole(Kind::Refusal, FromServer::Response(response))
+                self.put_whole(MessageKind::Refusal, FromServer::Response(response))
             }
-            _ => self.put_whole(Kind::Response, FromServer::Response(response)),
+            _ => self.put_whole(MessageKind::Response, FromServer::Response(response)),
         }
     }
 
-    fn put_whole(&self, kind: Kind, message: FromServer) -> Result<(), OutboxError> {
+    fn put_whole(&self, kind: MessageKind, message: FromServer) -> Result<(), OutboxError> {
         let pieces = fit(message, self.message_max, &self.name);
         self.put_with(|queue| queue.push_pieces(kind, pieces))
     }
@@ -212,14 +212,14 @@ impl Outbox {
     ) -> Result<(), OutboxError> {
         self.put_with(|queue| {
             if let Some(together) = together.filter(|all| queue.keeps_up(all.bytes())) {
-                return queue.push(Kind::States, Vec::new(), together.clone());
+                return queue.push(MessageKind::States, Vec::new(), together.clone());
             }
             states.try_for_each(|state| {
                 if state.bytes() + STATES_OVERHEAD > self.message_max {
                     self.warn_too_large(&state);
                     return Ok(());
                 }
-                queue.push(Kind::States, Vec::new(), state)
+                queue.push(MessageKind::States, Vec::new(), state)
             })
         })
     }
@@ -243,7 +243,7 @@ impl Outbox {
         let parts = states.chunks(STATES_MESSAGE_BYTES / (2 * ADDITIONAL_INFO_MAX));
         self.put_with(|queue| {
             for part in parts {
-                queue.push_bytes(Kind::FirstStates, encode_states(part))?;
+                queue.push_bytes(MessageKind::FirstStates, encode_states(part))?;
             }
             Ok(())
         })
@@ -279,12 +279,12 @@ impl Outbox {
         if size > self.message_max {
             return self.put_too_large(id, size);
         }
-        self.put_with(|queue| queue.push(Kind::Response, head, state.clone()))
+        self.put_with(|queue| queue.push(MessageKind::Response, head, state.clone()))
     }
 
     fn put_too_large(&self, id: String, size: usize) -> Result<(), OutboxError> {
         let pieces = too_large_answer(id, size, self.message_max, &self.name);
-        self.put_with(|queue| queue.push_pieces(Kind::Refusal, pieces))
+        self.put_with(|queue| queue.push_pieces(MessageKind::Refusal, pieces))
     }
 
     /// Whether a response of any size may be built. Two things must hold: hardly any response waits

@@ -35,7 +35,7 @@ pub enum PeerEvent {
         /// Its number.
         peer: PeerId,
         hello: PeerHello,
-        /// Accounts for its log lines and its time of the server thread, see [`Origin::holder`].
+        /// Accounts for its log lines and its time of the server thread, see [`PeerOrigin::holder`].
         source: String,
         /// For messages to it.
         outbox: Outbox,
@@ -70,7 +70,7 @@ impl MessagePermits {
 
 /// Where a connection comes from, and the identity of its peer.
 #[derive(Debug, Clone)]
-pub(crate) enum Origin {
+pub(crate) enum PeerOrigin {
     /// TCP without TLS; the identity is unknown.
     Plain(SocketAddr),
     /// TCP with TLS, and the certificate that was verified.
@@ -79,7 +79,7 @@ pub(crate) enum Origin {
     Socket(Arc<Path>, u32),
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for PeerOrigin {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plain(address) | Self::Tls(address, _) => address.fmt(formatter),
@@ -88,7 +88,7 @@ impl fmt::Display for Origin {
     }
 }
 
-impl Origin {
+impl PeerOrigin {
     /// The account for streams, log lines and time of the server thread: a certificate, wherever it
     /// is used, else an address without its port, or a user.
     pub(crate) fn holder(&self) -> String {

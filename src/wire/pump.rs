@@ -9,7 +9,7 @@
 //! direction. Each side is read only when its earlier bytes were taken. An idle connection holds no
 //! memory, and gRPC's connection begins with the first byte or the end of the handshake.
 
-use super::tls::{Link, would_block};
+use super::tls::{TlsLink, would_block};
 use crate::limits::{HANDSHAKE_MAX, HELLO_MAX};
 use ankaios_platform::clock::{Clock, SystemClock};
 use ankaios_platform::limits::STACK_LARGE;
@@ -77,7 +77,7 @@ impl From<String> for PumpError {
 }
 
 /// A new connection of gRPC.
-pub(crate) struct Opened {
+pub(crate) struct GrpcConnection {
     /// Our end, which does not block.
     pub(crate) grpc: UnixStream,
     /// The gate for the bytes of the peer; `None` admits all.
@@ -85,7 +85,7 @@ pub(crate) struct Opened {
 }
 
 /// Makes the connection of gRPC for a peer.
-pub(crate) type Open = Box<dyn FnOnce(&Link) -> io::Result<Opened> + Send>;
+pub(crate) type Open = Box<dyn FnOnce(&TlsLink) -> io::Result<GrpcConnection> + Send>;
 /// Called before gRPC sees the end.
 pub(crate) type OnEnd = Box<dyn FnOnce(&PumpError) + Send>;
 
@@ -134,7 +134,7 @@ struct Interest {
 }
 
 struct Connection {
-    link: Link,
+    link: TlsLink,
     /// `None` once gRPC has the connection.
     open: Option<Open>,
     /// `None` before it is opened, after gRPC has ended, and after the connection broke. At the end
@@ -226,7 +226,7 @@ impl Pump {
     /// Adds a connection, which is opened `at_once` or with its first byte.
     pub(crate) fn add(
         &mut self,
-        link: Link,
+        link: TlsLink,
         open: Open,
         at_once: bool,
         on_end: OnEnd,
@@ -525,7 +525,7 @@ impl Connection {
         };
         self.until = None;
         match open(&self.link) {
-            Ok(Opened { grpc, gate }) => {
+            Ok(GrpcConnection { grpc, gate }) => {
                 self.grpc = Some(grpc);
                 self.gate = gate;
                 Ok(())

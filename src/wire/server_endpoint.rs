@@ -8,12 +8,12 @@ use super::frame_gate::{FrameGate, InFlightMessages};
 use super::grpc::{self, Keepalive, Service, wait_at_most};
 use super::listener::Listener;
 use super::outbox::OTHERS_BYTES;
-use super::peer::{Origin, PeerEvent, PeerId};
-use super::pump::{self, Opened, Pump, PumpError};
+use super::peer::{PeerEvent, PeerId, PeerOrigin};
+use super::pump::{self, GrpcConnection, Pump, PumpError};
 use super::semaphore::Semaphore;
-use super::stream::{Client, Connection, Requests, Responses, Streams};
-use super::tls::{Link, ServerTls, TlsError, would_block};
-use super::writer::Writer;
+use super::stream::{Client, PeerConnection, Requests, Responses, Streams};
+use super::tls::{ServerTls, TlsError, TlsLink, would_block};
+use super::writer::StreamWriter;
 use crate::limits::RESPONSES_BYTES;
 use ankaios_platform::clock::{Clock, SystemClock};
 use ankaios_platform::limits::{STACK_LARGE, STOP_DEADLINE};
@@ -95,8 +95,8 @@ struct Shared {
     next_peer: AtomicU64,
     /// Open connections by the number that gRPC names them with. An entry is replaced when its
     /// number is used again, so there are at most [`CONNECTION_FD_END`].
-    connections: Mutex<HashMap<i32, Connection>>,
-    /// Number of open streams of each [holder](Origin::holder).
+    connections: Mutex<HashMap<i32, PeerConnection>>,
+    /// Number of open streams of each [holder](PeerOrigin::holder).
     open: Mutex<HashMap<String, usize>>,
 }
 
@@ -201,7 +201,7 @@ impl ServerEndpoint {
                 others: Semaphore::new(OTHERS_BYTES),
                 message_max: options.message_max,
                 commander_names: options.commander_names.clone(),
-                writer: Writer::start(watched)?,
+                writer: StreamWriter::start(watched)?,
             },
             next_peer: AtomicU64::new(1),
             connections: Mutex::default(),
@@ -331,7 +331,7 @@ fn user_agent<'c>(context: &'c RpcContext<'_>) -> &'c [u8] {
 }
 
 /// The connection of a stream. gRPC names connections `fd:<number>`.
-fn connection(shared: &Shared, grpc_name: &str) -> Option<Connection> {
+fn connection(shared: &Shared, grpc_name: &str) -> Option<PeerConnection> {
     let number = grpc_name.strip_prefix("fd:")?.parse().ok()?;
     shared.connections.lock().get(&number).cloned()
 }
@@ -413,8 +413,8 @@ fn accept_from(
         accepted => accepted?,
     };
     let link = match (&origin, tls) {
-        (Origin::Plain(_), Some(tls)) => tls.begin(socket),
-        _ => Ok(Link::new(socket, None)),
+        (PeerOrigin::Plain(_), Some(tls)) => tls.begin(socket),
+        _ => Ok(TlsLink::new(socket, None)),
     };
     let link = match link {
         Ok(link) => link,
@@ -431,10 +431,12 @@ fn accept_from(
     });
     let shared = shared.clone();
     let entrance = entrance.clone();
-    let open = Box::new(move |link: &Link| {
+    let open = Box::new(move |link: &TlsLink| {
         let certificate = link.certificate().map_err(io::Error::other)?;
         let origin = match (origin, certificate) {
-            (Origin::Plain(address), Some(certificate)) => Origin::Tls(address, certificate),
+            (PeerOrigin::Plain(address), Some(certificate)) => {
+                PeerOrigin::Tls(address, certificate)
+            }
             (origin, _) => origin,
         };
         connect_grpc(origin, &shared, &entrance)
@@ -443,14 +445,18 @@ fn accept_from(
     Ok(())
 }
 
-fn warn_closing(from: &Origin, reason: &str) {
+fn warn_closing(from: &PeerOrigin, reason: &str) {
     let _source = log_source(from.holder());
     log::warn!("Closing the connection from '{from}': {reason}.");
 }
 
 /// Makes a connection of gRPC. It gets a number that was not used for long, because gRPC identifies
 /// connections by it.
-fn connect_grpc(origin: Origin, shared: &Shared, entrance: &Mutex<Entrance>) -> io::Result<Opened> {
+fn connect_grpc(
+    origin: PeerOrigin,
+    shared: &Shared,
+    entrance: &Mutex<Entrance>,
+) -> io::Result<GrpcConnection> {
     let (plain, endpoint) = pump::pair()?;
     let in_flight =
         InFlightMessages::new(shared.streams.arriving.clone(), shared.streams.message_max);
@@ -466,7 +472,7 @@ fn connect_grpc(origin: Origin, shared: &Shared, entrance: &Mutex<Entrance>) -> 
     if entrance.next_number >= CONNECTION_FD_END {
         entrance.next_number = CONNECTION_FD_MIN;
     }
-    let connection = Connection { origin, in_flight };
+    let connection = PeerConnection { origin, in_flight };
     shared.connections.lock().insert(number, connection);
     #[allow(unsafe_code)]
     // SAFETY: `number` is a connected stream socket that nothing else uses: a fresh duplicate whose
@@ -474,7 +480,7 @@ fn connect_grpc(origin: Origin, shared: &Shared, entrance: &Mutex<Entrance>) -> 
     unsafe {
         entrance.server.add_channel_from_fd(number);
     }
-    Ok(Opened {
+    Ok(GrpcConnection {
         grpc: plain,
         gate: Some(Box::new(gate)),
     })

@@ -9,9 +9,9 @@ use super::frame_gate::InFlightMessages;
 use super::grpc::{Received, Service, wait_at_most};
 use super::hello::{NO_HELLO, check_hello, check_user, refusal};
 use super::outbox::{Outgoing, outbox_waking};
-use super::peer::{MessagePermits, Origin, PeerEvent, PeerHello, PeerId};
+use super::peer::{MessagePermits, PeerEvent, PeerHello, PeerId, PeerOrigin};
 use super::semaphore::{Permit, Semaphore};
-use super::writer::{PeerStream, Writer};
+use super::writer::{PeerStream, StreamWriter};
 use crate::limits::{
     AGENT_REQUEST_MAX, FIRST_MESSAGE_MAX, HELLO_MAX, INBOX_SMALL_MESSAGE, PEER_STUCK,
     SERVER_INBOX_OF_STREAM,
@@ -50,20 +50,20 @@ pub(crate) struct Streams {
     /// DNS names of the certificates that may command; empty: all certificates of the authority.
     pub(crate) commander_names: Vec<String>,
     /// Sends to all peers.
-    pub(crate) writer: Writer,
+    pub(crate) writer: StreamWriter,
 }
 
 /// An open connection.
 #[derive(Debug, Clone)]
-pub(crate) struct Connection {
-    pub(crate) origin: Origin,
+pub(crate) struct PeerConnection {
+    pub(crate) origin: PeerOrigin,
     /// Its messages that were received and not handled.
     pub(crate) in_flight: Arc<InFlightMessages>,
 }
 
 /// The client of one stream.
 pub(crate) struct Client {
-    pub(crate) connection: Connection,
+    pub(crate) connection: PeerConnection,
     /// Largest message that it accepts, in bytes.
     pub(crate) message_max: usize,
     /// Whether it is a program of this project.
@@ -83,7 +83,7 @@ impl Streams {
         mut responses: Responses,
     ) {
         // First: the hello, or the end of the stream.
-        let Connection { origin, in_flight } = &client.connection;
+        let PeerConnection { origin, in_flight } = &client.connection;
         let from = origin.to_string();
         let source = origin.holder();
         let _source = log_source(source.as_str());
@@ -152,7 +152,7 @@ impl Streams {
                 return Err(refusal(RpcStatusCode::DEADLINE_EXCEEDED, text));
             }
         };
-        let Connection { origin, in_flight } = &client.connection;
+        let PeerConnection { origin, in_flight } = &client.connection;
         let arriving = in_flight.arrived(received.len());
         let from = origin.to_string();
         let mut decoded = Permit::default();
@@ -160,7 +160,7 @@ impl Streams {
         drop(arriving);
         drop(decoded);
         let certificate = match origin {
-            Origin::Tls(_, certificate) if service == Service::Agent => Some(certificate),
+            PeerOrigin::Tls(_, certificate) if service == Service::Agent => Some(certificate),
             _ => None,
         };
         let hello = check_hello(service, certificate, message.unwrap_or(ToServer::Empty))?;

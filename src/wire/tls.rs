@@ -103,9 +103,9 @@ impl ServerTls {
     ///
     /// # Errors
     /// The library has no session.
-    pub(crate) fn begin(&self, socket: impl Into<OwnedFd>) -> Result<Link, rustls::Error> {
+    pub(crate) fn begin(&self, socket: impl Into<OwnedFd>) -> Result<TlsLink, rustls::Error> {
         ServerConnection::new(self.0.clone())
-            .map(|session| Link::new(socket, Some(Box::new(session.into()))))
+            .map(|session| TlsLink::new(socket, Some(Box::new(session.into()))))
     }
 }
 
@@ -133,10 +133,10 @@ impl ClientTls {
     ///
     /// # Errors
     /// The library has no session.
-    pub(crate) fn begin(&self, stream: TcpStream) -> Result<Link, rustls::Error> {
+    pub(crate) fn begin(&self, stream: TcpStream) -> Result<TlsLink, rustls::Error> {
         let name = ServerName::try_from(SERVER_NAME).expect("a literal DNS name");
         let session = ClientConnection::new(self.0.clone(), name)?;
-        Ok(Link::new(stream, Some(Box::new(session.into()))))
+        Ok(TlsLink::new(stream, Some(Box::new(session.into()))))
     }
 }
 
@@ -271,14 +271,14 @@ fn names(presented: &[CertificateDer<'_>]) -> Result<PeerCertificate, String> {
 
 /// The other side of a connection, with or without TLS. Nothing waits; errors are reasons why the
 /// connection broke.
-pub(crate) struct Link {
+pub(crate) struct TlsLink {
     socket: File,
     session: Option<Box<Connection>>,
     /// What a socket without TLS has not taken yet.
     unsent: Vec<u8>,
 }
 
-impl Link {
+impl TlsLink {
     /// On a socket that does not block.
     pub(crate) fn new(socket: impl Into<OwnedFd>, session: Option<Box<Connection>>) -> Self {
         Self {

@@ -39,7 +39,7 @@ pub(crate) type Line = Box<dyn Sink<(Outgoing, WriteFlags), Error = grpcio::Erro
 
 /// Gives streams to the writing thread. The thread ends after this was dropped and the last stream
 /// has ended.
-pub(crate) struct Writer(Arc<Due>);
+pub(crate) struct StreamWriter(Arc<Due>);
 
 /// Streams that the thread has to look at.
 struct Due {
@@ -89,7 +89,7 @@ impl Due {
     }
 }
 
-impl Writer {
+impl StreamWriter {
     /// Starts the thread.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for StreamWriter {
     fn drop(&mut self) {
         self.0.change(|state| state.is_closed = true);
     }

@@ -8,7 +8,7 @@ use protobuf::rt::WireType;
 
 /// A field as it stands in a message.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Field<'b> {
+pub(crate) struct ReceivedField<'b> {
     /// Its number.
     pub(crate) number: u32,
     /// Its value.
@@ -42,7 +42,7 @@ impl<'b> Fields<'b> {
         Self { bytes, stream }
     }
 
-    fn field(&mut self) -> Option<Field<'b>> {
+    fn field(&mut self) -> Option<ReceivedField<'b>> {
         let tag = self.stream.read_raw_varint32().ok()?;
         let value = match WireType::new(tag & 7)? {
             WireType::Varint => Value::Varint(self.stream.read_raw_varint64().ok()?),
@@ -55,7 +55,7 @@ impl<'b> Fields<'b> {
             }
             other => self.stream.skip_field(other).map(|()| Value::Other).ok()?,
         };
-        Some(Field {
+        Some(ReceivedField {
             number: tag >> 3,
             value,
         })
@@ -64,7 +64,7 @@ impl<'b> Fields<'b> {
 }
 
 impl<'b> Iterator for Fields<'b> {
-    type Item = Decoded<Field<'b>>;
+    type Item = Decoded<ReceivedField<'b>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.stream.eof().is_ok_and(|is_end| is_end) {

@@ -4,10 +4,10 @@
 //!
 //! Thread: whichever reads or writes the stream.
 
-use super::fields::{Field, Fields, Value};
+use super::fields::{Fields, ReceivedField, Value};
 use super::schema::{ank_base as base, control_api as control, grpc_api as api};
 use super::tree::reader::last_of;
-use super::tree::writer::Writer;
+use super::tree::writer::MessageWriter;
 use super::tree::{self, Parts, StateParts};
 use super::{ConvertError, Decoded, LIBRARY_DEPTH, Left, MALFORMED, PART};
 use crate::limits::READ_MASKS_PARTS_MAX;
@@ -619,7 +619,7 @@ pub(crate) fn request_id_of_begin(begin: &[u8]) -> Option<String> {
     stream.read_raw_varint32().ok()?; // Its length, of which only the beginning is there.
     let request = begin.get(usize::try_from(stream.pos()).ok()?..)?;
     match Fields::of(request).next()?.ok()? {
-        Field {
+        ReceivedField {
             number: REQUEST_ID,
             value: Value::Bytes(id),
         } => String::from_utf8(id.to_vec()).ok(),
@@ -651,11 +651,11 @@ fn read_update(bytes: &[u8], left: &mut Left) -> Decoded<RequestContent> {
     let (mut masks, mut restart, mut state, mut rollback_of) = (Vec::new(), Vec::new(), None, None);
     for field in Fields::of(bytes) {
         match field? {
-            Field {
+            ReceivedField {
                 number: 1,
                 value: Value::Bytes(bytes),
             } => state = Some(bytes),
-            Field {
+            ReceivedField {
                 number: number @ (2 | RESTART_WORKLOADS),
                 value: Value::Bytes(text),
             } => {
@@ -667,7 +667,7 @@ fn read_update(bytes: &[u8], left: &mut Left) -> Decoded<RequestContent> {
                 })
                 .push(left.text(text)?.to_owned());
             }
-            Field {
+            ReceivedField {
                 number: ROLLBACK_OF,
                 value: Value::Varint(number),
             } => rollback_of = Some(number),
@@ -694,8 +694,8 @@ fn read_update(bytes: &[u8], left: &mut Left) -> Decoded<RequestContent> {
 
 /// Parts of all masks of a read or subscription.
 fn check_masks(bytes: &[u8], left: &mut Left) -> Decoded<()> {
-    let parts = |field: Field<'_>| match field {
-        Field {
+    let parts = |field: ReceivedField<'_>| match field {
+        ReceivedField {
             number: 1,
             value: Value::Bytes(mask),
         } => 1 + mask.iter().filter(|byte| **byte == b'.').count(),
@@ -761,7 +761,7 @@ pub fn read_plan(bytes: &[u8]) -> Decoded<WorkloadPlan> {
 
 /// The bytes of a state, with what changed when it is an event, without the id of its request.
 pub(crate) fn encode_state(state: &Node, altered: Option<&AlteredFields>) -> Vec<u8> {
-    let mut writer = Writer::default();
+    let mut writer = MessageWriter::default();
     writer.nested(1, |writer| tree::add_state(writer, state));
     let altered: Option<base::AlteredFields> = altered.map(Wire::write);
     altered
@@ -772,10 +772,10 @@ pub(crate) fn encode_state(state: &Node, altered: Option<&AlteredFields>) -> Vec
 
 /// What stands before such a state in the response to the request `id`.
 pub(crate) fn before_state(id: &str, state: usize) -> Vec<u8> {
-    let mut inner = Writer::default();
+    let mut inner = MessageWriter::default();
     inner.text(1, id);
     inner.begin(4, state);
-    let mut outer = Writer::default();
+    let mut outer = MessageWriter::default();
     outer.begin(3, inner.bytes.len() + state);
     outer.bytes.extend(inner.bytes);
     outer.bytes
@@ -788,7 +788,7 @@ pub(crate) fn encode_states(states: &[WorkloadState]) -> Vec<u8> {
 
 /// The head of a list of states with this number of bytes.
 pub(crate) fn before_state_entries(bytes: usize) -> Vec<u8> {
-    let mut writer = Writer::default();
+    let mut writer = MessageWriter::default();
     writer.begin(2, bytes);
     writer.bytes
 }

@@ -7,7 +7,7 @@ use super::messages::{
     request_id_of_begin, write_from_server, write_plan, write_to_server,
 };
 use super::schema::{ank_base as base, grpc_api, grpc_api as api};
-use super::tree::writer::Writer;
+use super::tree::writer::MessageWriter;
 use super::tree::{Parts, StateParts};
 use super::*;
 use crate::limits::READ_MASKS_PARTS_MAX;
@@ -830,7 +830,7 @@ fn what_a_tree_has_in_another_shape_is_left_out() {
 // ------------------------------------------------- what messages may take in memory
 
 fn field(number: u32, content: &[u8]) -> Vec<u8> {
-    let mut writer = Writer::default();
+    let mut writer = MessageWriter::default();
     writer.bytes(number, content);
     writer.bytes
 }
@@ -1116,9 +1116,9 @@ fn a_plan_that_is_cut_short_is_refused_wherever_it_ends() {
 #[test]
 fn a_plan_that_cannot_be_used_says_why() {
     assert!(read_plan(b"garbage").is_err_and(|error| error.is_malformed()));
-    let name = |writer: &mut Writer| writer.bytes(1, &within(&[1], b"web"));
-    let added = |body: &dyn Fn(&mut Writer)| {
-        let mut writer = Writer::default();
+    let name = |writer: &mut MessageWriter| writer.bytes(1, &within(&[1], b"web"));
+    let added = |body: &dyn Fn(&mut MessageWriter)| {
+        let mut writer = MessageWriter::default();
         writer.nested(1, body);
         writer.bytes
     };

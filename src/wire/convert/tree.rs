@@ -25,22 +25,22 @@ use ankaios_model::reason::Reason;
 use ankaios_model::usage::AgentUsage;
 use ankaios_model::workload::{AddCondition, RestartPolicy, Workload};
 use reader::{last_of, message, only};
-use writer::Writer;
+use writer::MessageWriter;
 
 /// A field of a message.
 #[derive(Clone, Copy)]
-pub(crate) struct Field {
+pub(crate) struct WireField {
     pub(crate) number: u32,
     /// Its key in the tree.
     pub(crate) key: &'static str,
-    pub kind: Kind,
+    pub kind: WireKind,
     /// Whether it is in every tree that is read.
     always: bool,
 }
 
 /// What a field holds.
 #[derive(Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum WireKind {
     /// `string`.
     Text,
     /// `uint64`.
@@ -50,13 +50,13 @@ pub(crate) enum Kind {
     /// An enumeration: the texts of its values, and their numbers.
     Choice(&'static [&'static str], &'static [u64]),
     /// A message with these fields.
-    Message(&'static [Field]),
+    Message(&'static [WireField]),
     /// A message whose only field, with the number 1, is this.
-    Only(&'static Kind),
+    Only(&'static WireKind),
     /// `map` from `string` to this.
-    Map(&'static Kind),
+    Map(&'static WireKind),
     /// `repeated`.
-    List(&'static Kind),
+    List(&'static WireKind),
     /// A message that a table cannot describe: one of several fields, by the value.
     Own(Codec),
 }
@@ -65,15 +65,15 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy)]
 pub(crate) struct Codec {
     /// Adds it as the field with that number.
-    pub(crate) write: fn(&mut Writer, u32, &Node),
+    pub(crate) write: fn(&mut MessageWriter, u32, &Node),
     /// Reads its tree. The number is the depth of messages around it.
     read: fn(&[u8], usize, &mut Left) -> Decoded<Node>,
 }
 
-use Kind::{Choice, List, Map, Number, Only, Own, Short, Text};
+use WireKind::{Choice, List, Map, Number, Only, Own, Short, Text};
 
-const fn field(number: u32, key: &'static str, kind: Kind) -> Field {
-    Field {
+const fn field(number: u32, key: &'static str, kind: WireKind) -> WireField {
+    WireField {
         number,
         key,
         kind,
@@ -81,8 +81,8 @@ const fn field(number: u32, key: &'static str, kind: Kind) -> Field {
     }
 }
 
-const fn always(number: u32, key: &'static str, kind: Kind) -> Field {
-    Field {
+const fn always(number: u32, key: &'static str, kind: WireKind) -> WireField {
+    WireField {
         number,
         key,
         kind,
@@ -92,79 +92,79 @@ const fn always(number: u32, key: &'static str, kind: Kind) -> Field {
 
 // ------------------------------------------------------------- the messages
 
-const COMPLETE_STATE: &[Field] = &[
-    field(1, "desiredState", Kind::Message(STATE)),
+const COMPLETE_STATE: &[WireField] = &[
+    field(1, "desiredState", WireKind::Message(STATE)),
     field(
         2,
         "workloadStates",
         Only(&Map(&Only(&Map(&Only(&Map(&EXECUTION_STATE)))))),
     ),
-    field(3, "agents", Only(&Map(&Kind::Message(AGENT)))),
-    field(4, "effectiveState", Kind::Message(STATE)),
-    field(1000, "usage", Only(&Map(&Kind::Message(AGENT_USAGE)))),
-    field(1001, "modes", Kind::Message(MODES)),
-    field(1002, "timings", Kind::Message(TIMINGS)),
-    field(1003, "updates", Only(&Map(&Kind::Message(UPDATE)))),
+    field(3, "agents", Only(&Map(&WireKind::Message(AGENT)))),
+    field(4, "effectiveState", WireKind::Message(STATE)),
+    field(1000, "usage", Only(&Map(&WireKind::Message(AGENT_USAGE)))),
+    field(1001, "modes", WireKind::Message(MODES)),
+    field(1002, "timings", WireKind::Message(TIMINGS)),
+    field(1003, "updates", Only(&Map(&WireKind::Message(UPDATE)))),
     field(1004, "warning", Text),
 ];
 /// The number of the first part that is sent only to who requests it by name.
 const FIRST_ON_REQUEST: u32 = 1000;
-const STATE: &[Field] = &[
+const STATE: &[WireField] = &[
     always(1, "apiVersion", Text),
-    field(2, "workloads", Only(&Map(&Kind::Message(WORKLOAD)))),
+    field(2, "workloads", Only(&Map(&WireKind::Message(WORKLOAD)))),
     field(3, "configs", Only(&Map(&CONFIG))),
 ];
-const WORKLOAD: &[Field] = &[
+const WORKLOAD: &[WireField] = &[
     field(1, "agent", Text),
     field(2, "restartPolicy", RESTART_POLICY),
     field(3, "dependencies", Only(&Map(&ADD_CONDITION))),
     field(4, "tags", TEXTS),
     field(5, "runtime", Text),
     field(6, "runtimeConfig", Text),
-    field(7, "controlInterfaceAccess", Kind::Message(ACCESS)),
+    field(7, "controlInterfaceAccess", WireKind::Message(ACCESS)),
     field(8, "configs", TEXTS),
     field(9, "files", Only(&List(&FILE))),
 ];
-const TEXTS: Kind = Only(&Map(&Text));
-const FILE_FIELDS: &[Field] = &[
+const TEXTS: WireKind = Only(&Map(&Text));
+const FILE_FIELDS: &[WireField] = &[
     always(1, "mountPoint", Text),
     field(2, "data", Text),
     field(3, "binaryData", Text),
 ];
-const ACCESS: &[Field] = &[
+const ACCESS: &[WireField] = &[
     always(1, "allowRules", List(&RULE)),
     always(2, "denyRules", List(&RULE)),
 ];
-const STATE_RULE: &[Field] = &[
+const STATE_RULE: &[WireField] = &[
     always(1, "operation", OPERATION),
     always(2, "filterMasks", List(&Text)),
 ];
-const LOG_RULE: &[Field] = &[always(1, "workloadNames", List(&Text))];
-const AGENT: &[Field] = &[
-    field(1, "status", Kind::Message(STATUS)),
+const LOG_RULE: &[WireField] = &[always(1, "workloadNames", List(&Text))];
+const AGENT: &[WireField] = &[
+    field(1, "status", WireKind::Message(STATUS)),
     field(2, "tags", TEXTS),
 ];
-const STATUS: &[Field] = &[
+const STATUS: &[WireField] = &[
     field(1, "cpuUsage", Only(&Short)),
     field(2, "freeMemory", Only(&Number)),
 ];
-const AGENT_USAGE: &[Field] = &[
+const AGENT_USAGE: &[WireField] = &[
     field(1, "sampledUsec", Number),
-    field(2, "node", Kind::Message(NODE_USAGE)),
+    field(2, "node", WireKind::Message(NODE_USAGE)),
     field(
         3,
         "workloads",
-        Map(&Only(&Map(&Kind::Message(WORKLOAD_USAGE)))),
+        Map(&Only(&Map(&WireKind::Message(WORKLOAD_USAGE)))),
     ),
     field(4, "missing", Text),
 ];
-const NODE_USAGE: &[Field] = &[
+const NODE_USAGE: &[WireField] = &[
     field(1, "cores", Number),
     field(2, "cpuBusyUsec", Number),
     field(3, "memoryTotalBytes", Number),
     field(4, "memoryAvailableBytes", Number),
 ];
-const WORKLOAD_USAGE: &[Field] = &[
+const WORKLOAD_USAGE: &[WireField] = &[
     field(1, "memoryBytes", Number),
     field(2, "inactiveFileBytes", Number),
     field(3, "memoryPeakBytes", Number),
@@ -174,23 +174,25 @@ const WORKLOAD_USAGE: &[Field] = &[
     field(7, "restarts", Number),
     field(8, "missing", Text),
 ];
-const MODES: &[Field] = &[
+const MODES: &[WireField] = &[
     field(1, "configItem", Text),
     field(2, "current", Text),
     field(3, "known", List(&Text)),
     field(4, "onFailure", Text),
     field(5, "cause", Text),
 ];
-const TIMINGS: &[Field] = &[
+const TIMINGS: &[WireField] = &[
     field(1, "now", Number),
     field(2, "boot", Number),
     field(
         3,
         "instances",
-        Map(&Only(&Map(&Only(&Map(&Kind::Message(INSTANCE_TIMINGS)))))),
+        Map(&Only(&Map(&Only(&Map(&WireKind::Message(
+            INSTANCE_TIMINGS,
+        )))))),
     ),
 ];
-const INSTANCE_TIMINGS: &[Field] = &[
+const INSTANCE_TIMINGS: &[WireField] = &[
     field(1, "desired", Number),
     field(2, "waiting", Number),
     field(3, "starting", Number),
@@ -201,44 +203,44 @@ const INSTANCE_TIMINGS: &[Field] = &[
     field(8, "prepared", Text),
 ];
 
-const UPDATE: &[Field] = &[
+const UPDATE: &[WireField] = &[
     field(1, "phase", Text),
     field(2, "reason", Text),
     field(3, "accepted", Text),
     field(4, "ended", Text),
     field(5, "losses", Short),
     field(6, "waitsFor", List(&Text)),
-    field(7, "before", Kind::Message(STATE)),
-    field(8, "workloads", Map(&Kind::Message(UPDATED_WORKLOAD))),
-    field(9, "configs", Map(&Kind::Message(UPDATED_CONFIG))),
+    field(7, "before", WireKind::Message(STATE)),
+    field(8, "workloads", Map(&WireKind::Message(UPDATED_WORKLOAD))),
+    field(9, "configs", Map(&WireKind::Message(UPDATED_CONFIG))),
     field(10, "replacedBy", Text),
     field(11, "keptIn", Text),
 ];
-const UPDATED_WORKLOAD: &[Field] = &[
+const UPDATED_WORKLOAD: &[WireField] = &[
     field(1, "old", Text),
     field(2, "new", Text),
     field(3, "after", Text),
 ];
-const UPDATED_CONFIG: &[Field] = &[field(1, "after", Text)];
+const UPDATED_CONFIG: &[WireField] = &[field(1, "after", Text)];
 
-const RESTART_POLICY: Kind = choice(RestartPolicy::TEXTS, &[0, 1, 2]);
-const ADD_CONDITION: Kind = choice(AddCondition::TEXTS, &[0, 1, 2]);
-const OPERATION: Kind = choice(Operation::TEXTS, &[0, 1, 2, 5]);
+const RESTART_POLICY: WireKind = choice(RestartPolicy::TEXTS, &[0, 1, 2]);
+const ADD_CONDITION: WireKind = choice(AddCondition::TEXTS, &[0, 1, 2]);
+const OPERATION: WireKind = choice(Operation::TEXTS, &[0, 1, 2, 5]);
 
 /// An enum of the protocol: its texts, and the number of each in the same order.
-const fn choice(texts: &'static [&'static str], numbers: &'static [u64]) -> Kind {
+const fn choice(texts: &'static [&'static str], numbers: &'static [u64]) -> WireKind {
     assert!(texts.len() == numbers.len(), "each text has a number");
     Choice(texts, numbers)
 }
 
-const CONFIG: Kind = Own(Codec {
+const CONFIG: WireKind = Own(Codec {
     write: write_config,
     read: read_config,
 });
-const CONFIG_LIST: Kind = List(&CONFIG);
-const CONFIG_MAP: Kind = Map(&CONFIG);
+const CONFIG_LIST: WireKind = List(&CONFIG);
+const CONFIG_MAP: WireKind = Map(&CONFIG);
 
-fn write_config(writer: &mut Writer, number: u32, node: &Node) {
+fn write_config(writer: &mut MessageWriter, number: u32, node: &Node) {
     writer.nested(number, |writer| match node {
         Node::Text(text) => writer.text(1, text),
         Node::Number(number) => writer.text(1, &number.to_string()),
@@ -256,13 +258,13 @@ fn read_config(bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
     }
 }
 
-const FILE: Kind = Own(Codec {
+const FILE: WireKind = Own(Codec {
     write: write_file,
     read: read_file,
 });
 
 /// Writes a file; one without content or place is left out.
-fn write_file(writer: &mut Writer, number: u32, node: &Node) {
+fn write_file(writer: &mut MessageWriter, number: u32, node: &Node) {
     let (field, key) = if node.get("data").is_some() {
         (2, "data")
     } else {
@@ -288,13 +290,13 @@ fn read_file(bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
     Ok(file)
 }
 
-const RULE: Kind = Own(Codec {
+const RULE: WireKind = Own(Codec {
     write: write_rule,
     read: read_rule,
 });
 
 /// One of an unknown type or operation is left out.
-fn write_rule(writer: &mut Writer, number: u32, node: &Node) {
+fn write_rule(writer: &mut MessageWriter, number: u32, node: &Node) {
     let value = |key: &str| node.get(key).and_then(Node::as_text);
     let (kind, fields) = match value(TYPE) {
         Some(STATE_RULE_TYPE) if value("operation").and_then(Operation::parse).is_some() => {
@@ -304,7 +306,7 @@ fn write_rule(writer: &mut Writer, number: u32, node: &Node) {
         _ => return,
     };
     writer.nested(number, |writer| {
-        writer.node(kind, Kind::Message(fields), node)
+        writer.node(kind, WireKind::Message(fields), node)
     });
 }
 
@@ -321,12 +323,12 @@ fn read_rule(bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
     Ok(rule)
 }
 
-const EXECUTION_STATE: Kind = Own(Codec {
+const EXECUTION_STATE: WireKind = Own(Codec {
     write: write_execution_state,
     read: read_execution_state,
 });
 
-/// Field and number of each phase, in their order.
+/// WireField and number of each phase, in their order.
 const PHASES: [(u32, u64); Phase::ALL.len()] = [
     (2, 0),
     (3, 0),
@@ -350,7 +352,7 @@ const PHASES: [(u32, u64); Phase::ALL.len()] = [
 const REASON: u32 = 1000;
 const PREPARED: u32 = 1001;
 
-fn write_execution_state(writer: &mut Writer, number: u32, node: &Node) {
+fn write_execution_state(writer: &mut MessageWriter, number: u32, node: &Node) {
     let text = |key: &str| node.get(key).and_then(Node::as_text);
     let phase = text("state")
         .zip(text("subState"))
@@ -451,7 +453,7 @@ impl<'b> StateParts<'b> {
     }
 
     pub(crate) fn write(&self) -> Vec<u8> {
-        let mut writer = Writer::default();
+        let mut writer = MessageWriter::default();
         if let Some(info) = self.info {
             writer.text(1, info);
         }
@@ -495,17 +497,17 @@ impl<'b> StateParts<'b> {
 /// The bytes of a `CompleteState`. Parts may be missing, and unknown parts are left out.
 // [impl->swdd~api-conversions-between-ank-base-and-spec~1]
 pub(crate) fn write_state(tree: &Node) -> Vec<u8> {
-    Writer::tree(COMPLETE_STATE, tree)
+    MessageWriter::tree(COMPLETE_STATE, tree)
 }
 
 /// Adds the bytes of [`write_state`].
-pub(crate) fn add_state(writer: &mut Writer, tree: &Node) {
+pub(crate) fn add_state(writer: &mut MessageWriter, tree: &Node) {
     writer.fields(COMPLETE_STATE, tree);
 }
 
 /// The bytes of an `AgentUsage`.
 pub(crate) fn write_usage(tree: &Node) -> Vec<u8> {
-    Writer::tree(AGENT_USAGE, tree)
+    MessageWriter::tree(AGENT_USAGE, tree)
 }
 
 /// Reads an `AgentUsage`.
@@ -546,7 +548,7 @@ pub(crate) fn read_state(bytes: &[u8], parts: Parts, left: &mut Left) -> Decoded
 
 /// The bytes of a complete `Workload`, every part present.
 pub(crate) fn write_workload(workload: &Workload) -> Vec<u8> {
-    Writer::tree(WORKLOAD, &workload_node(workload, Rendering::Full))
+    MessageWriter::tree(WORKLOAD, &workload_node(workload, Rendering::Full))
 }
 
 /// Reads a complete `Workload`; the field names in errors are those of the schema.

@@ -82,7 +82,7 @@ impl Outgoing {
 
 /// The kinds of messages that are accounted separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MessageKind {
     Log,
     /// A response except a refusal.
     Response,
@@ -96,7 +96,7 @@ pub(crate) enum Kind {
     FirstStates,
 }
 
-impl Kind {
+impl MessageKind {
     fn has_states(self) -> bool {
         matches!(self, Self::States | Self::FirstStates)
     }
@@ -163,7 +163,7 @@ pub(crate) struct Queue {
 
 #[derive(Debug)]
 struct Entry {
-    kind: Kind,
+    kind: MessageKind,
     /// Sent before `bytes`.
     head: Vec<u8>,
     bytes: Arc<Encoded>,
@@ -197,11 +197,13 @@ impl Queue {
 
     /// The share that messages of this kind hold; `None` for those that only the bound of the queue
     /// concerns.
-    pub(crate) fn share_mut(&mut self, kind: Kind) -> Option<&mut Share> {
+    pub(crate) fn share_mut(&mut self, kind: MessageKind) -> Option<&mut Share> {
         match kind {
-            Kind::Response => Some(&mut self.responses),
-            Kind::Log | Kind::Command | Kind::FirstStates => Some(&mut self.others),
-            Kind::Refusal | Kind::States => None,
+            MessageKind::Response => Some(&mut self.responses),
+            MessageKind::Log | MessageKind::Command | MessageKind::FirstStates => {
+                Some(&mut self.others)
+            }
+            MessageKind::Refusal | MessageKind::States => None,
         }
     }
 
@@ -211,7 +213,7 @@ impl Queue {
     /// As [`Self::push`].
     pub(crate) fn push_pieces(
         &mut self,
-        kind: Kind,
+        kind: MessageKind,
         pieces: Vec<Vec<u8>>,
     ) -> Result<(), OutboxError> {
         for piece in pieces {
@@ -224,7 +226,11 @@ impl Queue {
     ///
     /// # Errors
     /// As [`Self::push`].
-    pub(crate) fn push_bytes(&mut self, kind: Kind, bytes: Vec<u8>) -> Result<(), OutboxError> {
+    pub(crate) fn push_bytes(
+        &mut self,
+        kind: MessageKind,
+        bytes: Vec<u8>,
+    ) -> Result<(), OutboxError> {
         let permit = match self.share_mut(kind) {
             Some(share) => share.capacity.acquire_anyway(bytes.len()),
             None => Permit::default(),
@@ -246,7 +252,7 @@ impl Queue {
     /// [`OutboxError::Overflow`].
     pub(crate) fn push(
         &mut self,
-        kind: Kind,
+        kind: MessageKind,
         head: Vec<u8>,
         bytes: Arc<Encoded>,
     ) -> Result<(), OutboxError> {
@@ -260,7 +266,7 @@ impl Queue {
             replaceable = Some(instance.clone());
         }
         // Then: is there room?
-        let size = if kind == Kind::FirstStates {
+        let size = if kind == MessageKind::FirstStates {
             ENTRY
         } else {
             head.len() + bytes.bytes() + ENTRY
@@ -310,8 +316,8 @@ impl Queue {
             share.waiting = change(share.waiting, entry.size);
         }
         match entry.kind {
-            Kind::Log => self.log_bytes = change(self.log_bytes, entry.size),
-            Kind::States => self.states = change(self.states, 1),
+            MessageKind::Log => self.log_bytes = change(self.log_bytes, entry.size),
+            MessageKind::States => self.states = change(self.states, 1),
             _ => {}
         }
     }
@@ -329,7 +335,7 @@ impl Queue {
     }
 
     /// Takes the next message, with its kind. Consecutive states become one message.
-    pub(crate) fn take(&mut self) -> Option<(Outgoing, Kind)> {
+    pub(crate) fn take(&mut self) -> Option<(Outgoing, MessageKind)> {
         let (number, first) = self.entries.first_key_value()?;
         let kind = first.kind;
         if kind.has_states() {
@@ -390,7 +396,7 @@ impl Queue {
             let _ = self.push_missing(stream);
         }
         for piece in pieces {
-            let _ = self.push_bytes(Kind::Log, piece);
+            let _ = self.push_bytes(MessageKind::Log, piece);
         }
     }
 
@@ -425,7 +431,7 @@ impl Queue {
         let (id, instance) = stream;
         let content = ResponseContent::LogEntries(vec![log_entries::dropped(instance, lines)]);
         let note = write_from_server(&FromServer::Response(Response { id, content }));
-        self.push_bytes(Kind::Log, note)
+        self.push_bytes(MessageKind::Log, note)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -59,11 +59,11 @@ fn client(pump: &mut Pump, begin: Instant) -> Client {
         client.is_closed.clone(),
         client.refused.clone(),
     );
-    let open = Box::new(move |_: &Link| {
+    let open = Box::new(move |_: &TlsLink| {
         let (plain, endpoint) = pair()?;
         *grpc.lock().unwrap() = Some(endpoint);
         let gate = Box::new(Door(is_closed));
-        Ok(Opened {
+        Ok(GrpcConnection {
             grpc: plain,
             gate: Some(gate),
         })
@@ -73,7 +73,7 @@ fn client(pump: &mut Pump, begin: Instant) -> Client {
             *refused.lock().unwrap() = Some(reason.clone());
         }
     });
-    pump.add(Link::new(ours, None), open, false, on_end, begin);
+    pump.add(TlsLink::new(ours, None), open, false, on_end, begin);
     client
 }
 

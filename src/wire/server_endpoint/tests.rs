@@ -365,16 +365,16 @@ fn streams_are_counted_by_certificate_address_or_user() {
             count: 1,
             dns_names: vec![name.to_owned()],
         };
-        Origin::Tls(address(port), certificate).holder()
+        PeerOrigin::Tls(address(port), certificate).holder()
     };
     assert_eq!(tls("front", 1), tls("front", 2));
     assert_ne!(tls("front", 1), tls("ank", 1));
     assert_eq!(
-        Origin::Plain(address(1)).holder(),
-        Origin::Plain(address(2)).holder()
+        PeerOrigin::Plain(address(1)).holder(),
+        PeerOrigin::Plain(address(2)).holder()
     );
     assert_eq!(
-        Origin::Tls(address(1), PeerCertificate::default()).holder(),
+        PeerOrigin::Tls(address(1), PeerCertificate::default()).holder(),
         "10.0.0.1"
     );
 }
@@ -799,7 +799,7 @@ fn socket_accepts_agents_of_root_and_of_its_own_user() {
         capabilities: Default::default(),
         version: VERSION.to_owned(),
     });
-    let from = |uid| Origin::Socket(std::path::Path::new("/run/ank.sock").into(), uid);
+    let from = |uid| PeerOrigin::Socket(std::path::Path::new("/run/ank.sock").into(), uid);
     let stranger = own + 1;
     for uid in [0, own] {
         assert!(check_user(&agent, &from(uid), &[]).is_ok(), "{uid}");
@@ -815,5 +815,12 @@ fn socket_accepts_agents_of_root_and_of_its_own_user() {
     assert!(refused.message().ends_with(&format!(
         "(uid {own}) may run an agent, not uid {stranger}."
     )));
-    assert!(check_user(&agent, &Origin::Plain("127.0.0.1:1".parse().unwrap()), &[]).is_ok());
+    assert!(
+        check_user(
+            &agent,
+            &PeerOrigin::Plain("127.0.0.1:1".parse().unwrap()),
+            &[]
+        )
+        .is_ok()
+    );
 }

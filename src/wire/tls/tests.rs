@@ -8,7 +8,7 @@ use crate::client::{ClientOptions, Service, StreamEnd, connect};
 use crate::grpc::Keepalive;
 use crate::limits::HANDSHAKE_MAX;
 use crate::peer::PeerEvent;
-use crate::pump::{BUFFER, Opened, Pump, PumpError, UNAUTHENTICATED_MAX};
+use crate::pump::{BUFFER, GrpcConnection, Pump, PumpError, UNAUTHENTICATED_MAX};
 use crate::server_endpoint::LARGE_MESSAGES;
 use crate::server_endpoint::ServerEndpoint;
 use crate::server_endpoint::tests::{client, start};
@@ -533,13 +533,13 @@ fn many_handshakes_take_no_time_of_the_thread_that_moves_bytes() {
         let (inner, outer) = connected(false);
         outer.set_nonblocking(true).unwrap();
         let opened = opened.clone();
-        let open = move |link: &Link| {
+        let open = move |link: &TlsLink| {
             assert_eq!(link.certificate().unwrap().unwrap().dns_names, ["agent_A"]);
             opened.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             let (plain, endpoint) = UnixStream::pair()?;
             plain.set_nonblocking(true)?;
             drop(endpoint);
-            Ok(Opened {
+            Ok(GrpcConnection {
                 grpc: plain,
                 gate: None,
             })
@@ -596,7 +596,7 @@ fn connected(blocking: bool) -> (TcpStream, TcpStream) {
 }
 
 /// Waits for the socket; returns whether it is ready.
-fn wait_until(link: &Link, deadline: Instant, wanted: PollFlags) -> bool {
+fn wait_until(link: &TlsLink, deadline: Instant, wanted: PollFlags) -> bool {
     let left = SystemClock.until(deadline);
     poll(
         &mut [PollFd::new(&link.socket(), wanted)],
@@ -607,7 +607,7 @@ fn wait_until(link: &Link, deadline: Instant, wanted: PollFlags) -> bool {
 }
 
 /// Shakes hands until that is done.
-fn handshake(link: &mut Link) -> Result<(), String> {
+fn handshake(link: &mut TlsLink) -> Result<(), String> {
     let deadline = SystemClock.now() + LIMIT;
     link.handshake()?;
     while link.is_handshaking() || link.wants_write() {
@@ -619,14 +619,14 @@ fn handshake(link: &mut Link) -> Result<(), String> {
     Ok(())
 }
 
-fn with_handshake(link: Result<Link, rustls::Error>) -> Link {
+fn with_handshake(link: Result<TlsLink, rustls::Error>) -> TlsLink {
     let mut link = link.unwrap();
     handshake(&mut link).unwrap();
     link
 }
 
 /// Why a handshake fails; the other side reads that.
-fn refused(link: Result<Link, rustls::Error>) -> String {
+fn refused(link: Result<TlsLink, rustls::Error>) -> String {
     let (mut pump, reason) = (Pump::new().unwrap(), Arc::new(OnceLock::new()));
     let ended = reason.clone();
     let on_end = move |error: &PumpError| drop(ended.set(error.to_string()));
@@ -641,12 +641,12 @@ fn refused(link: Result<Link, rustls::Error>) -> String {
     reason.get().unwrap().clone()
 }
 
-fn session_of(link: &mut Link) -> &mut Connection {
+fn session_of(link: &mut TlsLink) -> &mut Connection {
     link.session.as_mut().unwrap()
 }
 
 /// A client of a server that a pump connects with gRPC's end, and the thread of the pump.
-fn pumped() -> (Link, UnixStream, std::thread::JoinHandle<()>) {
+fn pumped() -> (TlsLink, UnixStream, std::thread::JoinHandle<()>) {
     let authority = Authority::new();
     let (inner, outer) = connected(false);
     outer.set_nonblocking(true).unwrap();
@@ -659,7 +659,7 @@ fn pumped() -> (Link, UnixStream, std::thread::JoinHandle<()>) {
         pump.add(
             link,
             Box::new(|_| {
-                Ok(Opened {
+                Ok(GrpcConnection {
                     grpc: plain,
                     gate: None,
                 })

@@ -347,7 +347,7 @@ fn a_peer_with_much_to_take_leaves_the_others_their_turn() {
     assert_eq!(bench.line.peer().sent.len(), 16);
 }
 
-fn open(writer: &Writer, number: u64) -> (Outbox, Receiver<String>) {
+fn open(writer: &StreamWriter, number: u64) -> (Outbox, Receiver<String>) {
     let (told, received) = unbounded();
     let line = FakeLine::default();
     line.peer().told = Some(told);
@@ -367,7 +367,7 @@ fn open(writer: &Writer, number: u64) -> (Outbox, Receiver<String>) {
 
 #[test]
 fn one_thread_serves_all_streams_and_ends_each_with_its_outbox() {
-    let writer = Writer::start(&mut WatchedThreads::new(|_| {})).unwrap();
+    let writer = StreamWriter::start(&mut WatchedThreads::new(|_| {})).unwrap();
     let streams: Vec<(Outbox, Receiver<String>)> =
         (0..20).map(|number| open(&writer, number)).collect();
     for round in 0..50 {
@@ -391,7 +391,7 @@ fn one_thread_serves_all_streams_and_ends_each_with_its_outbox() {
 
 #[test]
 fn states_that_rested_are_told_although_nothing_else_happens() {
-    let writer = Writer::start(&mut WatchedThreads::new(|_| {})).unwrap();
+    let writer = StreamWriter::start(&mut WatchedThreads::new(|_| {})).unwrap();
     let (outbox, received) = open(&writer, 1);
     let mut names = Vec::new();
     for round in 0..10 {

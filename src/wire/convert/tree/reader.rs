@@ -3,8 +3,8 @@
 //!
 //! Thread: whichever reads the stream.
 
-use super::Kind::{Choice, List, Map, Number, Only, Own, Short, Text};
-use super::{ConvertError, Field, Kind};
+use super::WireKind::{Choice, List, Map, Number, Only, Own, Short, Text};
+use super::{ConvertError, WireField, WireKind};
 use crate::convert::fields::{Fields, Value};
 use crate::convert::{Decoded, Left, PART};
 use ankaios_model::node::{Key, Node};
@@ -34,7 +34,7 @@ pub(crate) fn last_of(bytes: &[u8], numbers: RangeInclusive<u32>) -> Decoded<Opt
 
 /// The tree of a message with these fields.
 pub(crate) fn message(
-    fields: &[Field],
+    fields: &[WireField],
     bytes: &[u8],
     depth: usize,
     left: &mut Left,
@@ -69,7 +69,7 @@ pub(crate) fn message(
 }
 
 /// The tree of a message whose only field, with the number 1, is of this kind.
-pub(crate) fn only(kind: &Kind, bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
+pub(crate) fn only(kind: &WireKind, bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
     let depth = deeper(depth)?;
     if let Map(_) | List(_) = kind {
         return repeated(*kind, 1, bytes, depth, left);
@@ -85,7 +85,13 @@ pub(crate) fn only(kind: &Kind, bytes: &[u8], depth: usize, left: &mut Left) -> 
 }
 
 /// The map or list of all fields with that number.
-fn repeated(kind: Kind, number: u32, bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
+fn repeated(
+    kind: WireKind,
+    number: u32,
+    bytes: &[u8],
+    depth: usize,
+    left: &mut Left,
+) -> Decoded<Node> {
     let items = Fields::of(bytes).filter_map(|field| match field {
         Ok(field) if field.number == number => {
             if let Value::Bytes(item) = field.value {
@@ -112,7 +118,7 @@ fn repeated(kind: Kind, number: u32, bytes: &[u8], depth: usize, left: &mut Left
     }
 }
 
-fn entry(kind: Kind, bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<(Key, Node)> {
+fn entry(kind: WireKind, bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<(Key, Node)> {
     left.take(PART)?;
     let (mut key, mut node) = (&[][..], None);
     for field in Fields::of(bytes) {
@@ -131,7 +137,7 @@ fn entry(kind: Kind, bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<(Ke
 }
 
 /// Whether a value has the wire type of this kind.
-fn fits(kind: Kind, value: Value<'_>) -> bool {
+fn fits(kind: WireKind, value: Value<'_>) -> bool {
     match value {
         Value::Varint(_) => matches!(kind, Number | Short | Choice(..)),
         Value::Bytes(_) => !matches!(kind, Number | Short | Choice(..)),
@@ -140,7 +146,7 @@ fn fits(kind: Kind, value: Value<'_>) -> bool {
 }
 
 /// The node of a value that fits.
-fn value(kind: Kind, value: Value<'_>, depth: usize, left: &mut Left) -> Decoded<Node> {
+fn value(kind: WireKind, value: Value<'_>, depth: usize, left: &mut Left) -> Decoded<Node> {
     left.take(PART)?;
     match (kind, value) {
         (Text, Value::Bytes(bytes)) => Ok(Node::text(left.text(bytes)?)),
@@ -152,7 +158,7 @@ fn value(kind: Kind, value: Value<'_>, depth: usize, left: &mut Left) -> Decoded
                 None => Err(ConvertError::unknown_enum(number)),
             }
         }
-        (Kind::Message(fields), Value::Bytes(bytes)) => message(fields, bytes, depth, left),
+        (WireKind::Message(fields), Value::Bytes(bytes)) => message(fields, bytes, depth, left),
         (Only(kind), Value::Bytes(bytes)) => only(kind, bytes, depth, left),
         (Own(codec), Value::Bytes(bytes)) => (codec.read)(bytes, deeper(depth)?, left),
         _ => Ok(Node::empty()),
@@ -160,7 +166,7 @@ fn value(kind: Kind, value: Value<'_>, depth: usize, left: &mut Left) -> Decoded
 }
 
 /// The node of a value that was left out.
-fn absent(kind: Kind, depth: usize, left: &mut Left) -> Decoded<Node> {
+fn absent(kind: WireKind, depth: usize, left: &mut Left) -> Decoded<Node> {
     match kind {
         Map(_) | List(_) => repeated(kind, 1, &[], depth, left),
         Number | Short | Choice(..) => value(kind, Value::Varint(0), depth, left),

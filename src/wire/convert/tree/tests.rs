@@ -14,7 +14,7 @@ use protobuf::{CodedInputStream, Message, MessageDyn, MessageFull};
 use std::collections::BTreeSet;
 
 /// Compares the fields of a message with the schema: all are there, with their names and types.
-fn compare(fields: &[Field], message: &MessageDescriptor, seen: &mut BTreeSet<String>) {
+fn compare(fields: &[WireField], message: &MessageDescriptor, seen: &mut BTreeSet<String>) {
     seen.insert(message.full_name().to_owned());
     let expected: Vec<FieldDescriptor> = message.fields().collect();
     assert_eq!(fields.len(), expected.len(), "{message}");
@@ -28,8 +28,9 @@ fn compare(fields: &[Field], message: &MessageDescriptor, seen: &mut BTreeSet<St
     }
 }
 
-fn compare_kind(kind: Kind, field: &FieldDescriptor, seen: &mut BTreeSet<String>) {
-    let one = |kind: Kind, value: RuntimeType, seen: &mut BTreeSet<String>| match (kind, value) {
+fn compare_kind(kind: WireKind, field: &FieldDescriptor, seen: &mut BTreeSet<String>) {
+    let one = |kind: WireKind, value: RuntimeType, seen: &mut BTreeSet<String>| match (kind, value)
+    {
         (Text, RuntimeType::String) | (Number, RuntimeType::U64) | (Short, RuntimeType::U32) => {}
         (Choice(texts, numbers), RuntimeType::Enum(values)) => {
             assert_eq!(texts.len(), numbers.len());
@@ -39,7 +40,9 @@ fn compare_kind(kind: Kind, field: &FieldDescriptor, seen: &mut BTreeSet<String>
                 .collect();
             assert_eq!(numbers, expected);
         }
-        (Kind::Message(fields), RuntimeType::Message(message)) => compare(fields, &message, seen),
+        (WireKind::Message(fields), RuntimeType::Message(message)) => {
+            compare(fields, &message, seen)
+        }
         (Only(kind), RuntimeType::Message(message)) => {
             let only: Vec<FieldDescriptor> = message.fields().collect();
             assert!(only.len() == 1 && only[0].number() == 1, "{message}");
@@ -225,7 +228,7 @@ fn damaged_bytes_are_refused_or_read_as_the_library_reads_them() {
 
 /// The field with that number that has these bytes.
 fn with_length(number: u32, bytes: &[u8]) -> Vec<u8> {
-    let mut writer = Writer::default();
+    let mut writer = MessageWriter::default();
     writer.bytes(number, bytes);
     writer.bytes
 }
@@ -401,7 +404,8 @@ fn files_and_rules_that_are_not_complete_are_left_out() {
             Node::object([("denyRules", list(&rules))]),
         ),
     ]);
-    let workload = base::Workload::parse_from_bytes(&Writer::tree(WORKLOAD, &workload)).unwrap();
+    let workload =
+        base::Workload::parse_from_bytes(&MessageWriter::tree(WORKLOAD, &workload)).unwrap();
     assert_eq!(
         workload
             .files

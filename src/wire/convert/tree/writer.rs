@@ -3,8 +3,8 @@
 //!
 //! Thread: whichever writes the stream.
 
-use super::Field;
-use super::Kind::{self, Choice, List, Map, Number, Only, Own, Short, Text};
+use super::WireField;
+use super::WireKind::{self, Choice, List, Map, Number, Only, Own, Short, Text};
 use ankaios_model::node::Node;
 
 /// The wire type of numbers.
@@ -14,13 +14,13 @@ const LENGTH: u32 = 2;
 
 /// Bytes that are added to.
 #[derive(Default)]
-pub(crate) struct Writer {
+pub(crate) struct MessageWriter {
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Writer {
+impl MessageWriter {
     /// The message with these fields.
-    pub(crate) fn tree(fields: &[Field], tree: &Node) -> Vec<u8> {
+    pub(crate) fn tree(fields: &[WireField], tree: &Node) -> Vec<u8> {
         let mut writer = Self::default();
         writer.fields(fields, tree);
         writer.bytes
@@ -77,8 +77,8 @@ impl Writer {
         }
     }
 
-    pub(crate) fn fields(&mut self, fields: &[Field], node: &Node) {
-        for Field {
+    pub(crate) fn fields(&mut self, fields: &[WireField], node: &Node) {
+        for WireField {
             number, key, kind, ..
         } in fields
         {
@@ -89,7 +89,7 @@ impl Writer {
     }
 
     /// Adds a node as a field of this kind. Parts of another shape are left out.
-    pub(crate) fn node(&mut self, number: u32, kind: Kind, node: &Node) {
+    pub(crate) fn node(&mut self, number: u32, kind: WireKind, node: &Node) {
         match kind {
             Text => {
                 if let Some(text) = node.as_text() {
@@ -115,7 +115,7 @@ impl Writer {
                     self.number(number, value.cast_unsigned());
                 }
             }
-            Kind::Message(fields) => self.nested(number, |writer| writer.fields(fields, node)),
+            WireKind::Message(fields) => self.nested(number, |writer| writer.fields(fields, node)),
             Only(kind) => self.nested(number, |writer| writer.node(1, *kind, node)),
             Map(kind) => {
                 for (key, value) in node.as_map().into_iter().flatten() {
