@@ -4,10 +4,8 @@
 //! on`, `SetState failed with`, `Command timed out after`, `Connection to server
 //! interrupted` and `does not exist`, so these stay.
 
-use ankaios_model::guarded_update::REMEMBERED;
-use ankaios_model::messages::NO_STATE;
-use ankaios_model::modes::NO_MODE_ITEM;
 use ankaios_model::nearest::nearest;
+use ankaios_model::refusal::{ErrorResponse, Refusal};
 use ankaios_model::version::VERSION;
 use ankaios_wire::client::StreamEnd;
 use std::fmt::Display;
@@ -61,8 +59,15 @@ pub enum CliError {
     #[error("Connection to server interrupted")]
     Ended(StreamEnd, &'static str),
     /// The server did not accept an update.
-    #[error("SetState failed with: {}", unquoted(_0))]
-    Refused(String),
+    #[error("SetState failed with: {}", unquoted(&_0.text))]
+    Refused(ErrorResponse),
+    /// The server did not accept a restart or a rollback.
+    #[error("{text}")]
+    ActionRefused {
+        text: String,
+        hint: String,
+        refusal: Refusal,
+    },
     /// The server responded to a read or a request for logs with an error.
     #[error("Server replied with error: {0}")]
     Response(String),
@@ -135,6 +140,21 @@ pub(crate) fn meant_or<'k>(
     )
 }
 
+/// What to do about an update that the server did not accept.
+fn hint_of_refusal(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::RolledBackBefore => "nothing was changed; 'ank apply --force' tries it again",
+        Refusal::NoState => {
+            "the server is older than this ank and cannot roll back, nor restart workloads; apply manifests instead"
+        }
+        Refusal::NoModeItem => {
+            "nothing was changed; 'ank mode --new NAME' sets the first mode, or apply the manifest with the item \
+             first; to delete the item, delete the workloads with the tag 'modes' first"
+        }
+        Refusal::None => "nothing was changed; correct what the server names and try again",
+    }
+}
+
 impl CliError {
     /// Settings or connection, see [`Self::Start`].
     pub fn start(text: impl Display, hint: &str) -> Self {
@@ -159,6 +179,21 @@ impl CliError {
             text,
             "check the versions of ank and server with '--version'",
         )
+    }
+
+    /// See [`Self::Response`].
+    pub(crate) fn response(error: ErrorResponse) -> Self {
+        Self::Response(error.text)
+    }
+
+    /// See [`Self::Subscription`].
+    pub(crate) fn subscription(error: ErrorResponse) -> Self {
+        Self::Subscription(error.text)
+    }
+
+    /// See [`Self::Logs`].
+    pub(crate) fn logs(error: ErrorResponse) -> Self {
+        Self::Logs(error.text)
     }
 
     /// Refuses the first of `names` that no workload of `known` has.
@@ -206,22 +241,13 @@ impl CliError {
         let hint = match self {
             Self::Start { hint, .. }
             | Self::Unreachable { hint, .. }
+            | Self::ActionRefused { hint, .. }
             | Self::Input { hint, .. } => hint,
             Self::TimedOut(_) => {
                 "the server did not respond in time; check its log, or set a longer '--response-timeout <MS>'"
             }
             Self::Ended(end, hint) => return format!("{end}; {hint}"),
-            Self::Refused(text) if text.contains(REMEMBERED) => {
-                "nothing was changed; 'ank apply --force' tries it again"
-            }
-            Self::Refused(text) if text.contains(NO_STATE) => {
-                "the server is older than this ank and cannot roll back, nor restart workloads; apply manifests instead"
-            }
-            Self::Refused(text) if text.contains(NO_MODE_ITEM) => {
-                "nothing was changed; 'ank mode --new NAME' sets the first mode, or apply the manifest with the item \
-                 first; to delete the item, delete the workloads with the tag 'modes' first"
-            }
-            Self::Refused(_) => "nothing was changed; correct what the server names and try again",
+            Self::Refused(error) => hint_of_refusal(error.refusal),
             Self::Response(_) => {
                 "correct what the server names and try again; if it does not know the request, check the versions with '--version'"
             }
@@ -233,11 +259,14 @@ impl CliError {
 
     /// The exit code of a command that ends with it.
     pub(crate) fn exit_code(&self) -> ExitCode {
-        match self {
-            Self::Refused(text) | Self::Input { text, .. } if text.contains(REMEMBERED) => {
-                ExitCode::UndoneBefore
-            }
-            _ => ExitCode::Failed,
+        let refusal = match self {
+            Self::Refused(error) => error.refusal,
+            Self::ActionRefused { refusal, .. } => *refusal,
+            _ => Refusal::None,
+        };
+        match refusal {
+            Refusal::RolledBackBefore => ExitCode::UndoneBefore,
+            Refusal::None | Refusal::NoModeItem | Refusal::NoState => ExitCode::Failed,
         }
     }
 
@@ -355,33 +384,28 @@ mod tests {
     fn reasons_of_the_server_are_printed_without_quotes_in_quotes() {
         let refused = "Update rejected: 'Resulting State is invalid, reason: 'no 'x'''";
         assert_eq!(
-            CliError::Refused(refused.to_owned()).to_string(),
+            CliError::Refused(refused.into()).to_string(),
             "SetState failed with: Update rejected: Resulting State is invalid, reason: no 'x'"
         );
         assert_eq!(
-            CliError::Refused("'a' is 'b'".to_owned()).to_string(),
+            CliError::Refused("'a' is 'b'".into()).to_string(),
             "SetState failed with: 'a' is 'b'"
         );
     }
 
     #[test]
     fn refusals_of_the_server_lead_to_what_to_do() {
-        for (text, expected) in [
+        for (refusal, expected) in [
+            (Refusal::NoState, "older than this ank and cannot roll back"),
+            (Refusal::RolledBackBefore, "'ank apply --force'"),
             (
-                NO_STATE.to_owned(),
-                "older than this ank and cannot roll back",
-            ),
-            (
-                format!("Update rejected: '{REMEMBERED}3, which was rolled back: x'"),
-                "'ank apply --force'",
-            ),
-            (
-                format!("Workload 'nav{NO_MODE_ITEM}mode' does not exist"),
+                Refusal::NoModeItem,
                 "'ank mode --new NAME' sets the first mode",
             ),
-            ("x".to_owned(), "correct what the server names"),
+            (Refusal::None, "correct what the server names"),
         ] {
-            let hint = CliError::Refused(text).hint();
+            let text = "x".to_owned();
+            let hint = CliError::Refused(ErrorResponse { text, refusal }).hint();
             assert!(hint.contains(expected), "{hint}");
         }
     }
@@ -417,14 +441,20 @@ mod tests {
 
     #[test]
     fn refusal_of_what_was_rolled_back_before_has_its_own_exit_code() {
-        let refused = |text: &str| CliError::Refused(text.to_owned()).exit_code();
-        assert_eq!(
-            refused(&format!(
-                "Update rejected: '{REMEMBERED}3, which was rolled back: x'"
-            )),
-            ExitCode::UndoneBefore
-        );
-        assert_eq!(refused("Update rejected: 'x'"), ExitCode::Failed);
+        for (refusal, exit_code) in [
+            (Refusal::RolledBackBefore, ExitCode::UndoneBefore),
+            (Refusal::None, ExitCode::Failed),
+        ] {
+            let text = "it is the same as update 3".to_owned();
+            let action = CliError::ActionRefused {
+                text: text.clone(),
+                hint: String::new(),
+                refusal,
+            };
+            assert_eq!(action.exit_code(), exit_code);
+            let update = CliError::Refused(ErrorResponse { text, refusal });
+            assert_eq!(update.exit_code(), exit_code);
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use ankaios_model::messages::{
 };
 use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
+use ankaios_model::refusal::ErrorResponse;
 use ankaios_model::version::VERSION;
 use ankaios_platform::clock::{Clock, SystemClock, patience};
 use ankaios_platform::limits::{STACK_LARGE, STACK_SMALL, STOP_DEADLINE};
@@ -190,7 +191,7 @@ pub(crate) struct Session<'s> {
     kept: Vec<WorkloadState>,
     /// Id of the subscription or the request for logs, whose events and lines are responses with
     /// this id, too, and the error that a text of the server is then.
-    stream: (String, fn(String) -> CliError),
+    stream: (String, fn(ErrorResponse) -> CliError),
     /// Signals that end the command; all others keep their default action.
     signals: &'static [c_int],
     /// Where they arrive, from the first request on.
@@ -213,7 +214,10 @@ impl<'s> Session<'s> {
     /// Of the `signals` each ends every wait with [`CliError::Interrupted`].
     pub(crate) fn new(settings: &'s CliSettings, signals: &'static [c_int]) -> Self {
         let is_understood = settings.url.is_socket();
-        let stream = (String::new(), CliError::Response as fn(String) -> CliError);
+        let stream = (
+            String::new(),
+            CliError::response as fn(ErrorResponse) -> CliError,
+        );
         Self {
             settings,
             connection: None,
@@ -299,7 +303,7 @@ impl<'s> Session<'s> {
     fn request(
         &mut self,
         content: RequestContent,
-        refused: fn(String) -> CliError,
+        refused: fn(ErrorResponse) -> CliError,
     ) -> Result<ResponseContent> {
         let id = uuid::Uuid::new_v4().to_string();
         let lasts = match &content {
@@ -326,7 +330,7 @@ impl<'s> Session<'s> {
                         self.stream.0 = id;
                     }
                     return match content {
-                        ResponseContent::Error(text) => Err(refused(text)),
+                        ResponseContent::Error(error) => Err(refused(error)),
                         content => Ok(content),
                     };
                 }
@@ -342,7 +346,7 @@ impl<'s> Session<'s> {
         &mut self,
         masks: &[&str],
         subscribe: bool,
-        refused: fn(String) -> CliError,
+        refused: fn(ErrorResponse) -> CliError,
     ) -> Result<Node> {
         let read = ReadState {
             masks: masks.iter().map(ToString::to_string).collect(),
@@ -422,7 +426,7 @@ impl<'s> Session<'s> {
 
 impl ServerLink for Session<'_> {
     fn complete_state(&mut self, masks: &[&str]) -> Result<Node> {
-        self.read(masks, false, CliError::Response)
+        self.read(masks, false, CliError::response)
     }
 
     fn update(&mut self, content: RequestContent) -> Result<Accepted> {
@@ -453,14 +457,14 @@ impl ServerLink for Session<'_> {
     }
 
     fn subscribe(&mut self, masks: &[&str]) -> Result<Node> {
-        self.read(masks, true, CliError::Subscription)
+        self.read(masks, true, CliError::subscription)
     }
 
     fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>> {
         self.kept.clear(); // The state that was read before is newer.
-        match self.request(RequestContent::Logs(request), CliError::Response)? {
+        match self.request(RequestContent::Logs(request), CliError::response)? {
             ResponseContent::LogsAccepted(instances) => {
-                self.stream.1 = CliError::Logs;
+                self.stream.1 = CliError::logs;
                 Ok(instances)
             }
             _ => Err(CliError::unexpected(UNEXPECTED)),
@@ -481,7 +485,7 @@ impl ServerLink for Session<'_> {
                         }
                         ResponseContent::LogEntries(entries) => Incoming::Lines(entries),
                         ResponseContent::LogsStop(instance) => Incoming::Stopped(instance),
-                        ResponseContent::Error(text) => return Err(self.stream.1(text)),
+                        ResponseContent::Error(error) => return Err(self.stream.1(error)),
                         _ => continue,
                     }
                 }

@@ -125,7 +125,7 @@ impl ServerLink for ScriptedServer {
         }
         match self.steps.pop_front() {
             Some(Step::Accept(accepted)) => Ok(accepted),
-            Some(Step::Refuse(text)) => Err(CliError::Refused(text.to_owned())),
+            Some(Step::Refuse(text)) => Err(CliError::Refused(text.into())),
             None => Err(lost()),
             other => panic!("an update was sent, the script has {other:?}"),
         }

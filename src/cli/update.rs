@@ -25,6 +25,7 @@ use ankaios_model::messages::{RequestContent, UpdateState};
 use ankaios_model::names::{InstanceName, Name, is_name};
 use ankaios_model::nearest::meant;
 use ankaios_model::node::Node;
+use ankaios_model::refusal::ErrorResponse;
 use ankaios_model::workload::Workload;
 use ankaios_platform::settings::read_limited;
 use serde_yaml::Value;
@@ -432,11 +433,11 @@ fn explained(error: CliError, update: &Update) -> CliError {
         CliError::Ended(end, _) if update.is_restart() => {
             CliError::Ended(end, "an older server cannot restart workloads; see its log")
         }
-        CliError::Refused(text) if update.is_restart() => {
-            refused(text, "'ank get workloads' shows what runs")
+        CliError::Refused(error) if update.is_restart() => {
+            refused(error, "'ank get workloads' shows what runs")
         }
-        CliError::Refused(text) if update.is_rollback() => {
-            refused(text, "'ank get updates' lists the updates")
+        CliError::Refused(error) if update.is_rollback() => {
+            refused(error, "'ank get updates' lists the updates")
         }
         error => error,
     }
@@ -507,15 +508,17 @@ pub(crate) fn restart(
 
 /// The server's refusal of a restart or rollback; what to do stands after its last `; `, if
 /// anywhere.
-fn refused(text: String, hint: &str) -> CliError {
-    let reason = text
-        .strip_prefix("Update rejected: '")
-        .and_then(|text| text.strip_suffix('\''));
-    let Some(reason) = reason else {
-        return CliError::Refused(text);
+fn refused(error: ErrorResponse, hint: &str) -> CliError {
+    let reason = error.text.strip_prefix("Update rejected: '");
+    let Some(reason) = reason.and_then(|reason| reason.strip_suffix('\'')) else {
+        return CliError::Refused(error);
     };
     let (reason, remedy) = reason.rsplit_once("; ").unwrap_or((reason, hint));
-    CliError::input(reason, format!("nothing was changed; {remedy}"))
+    CliError::ActionRefused {
+        text: reason.to_owned(),
+        hint: format!("nothing was changed; {remedy}"),
+        refusal: error.refusal,
+    }
 }
 
 /// The update that creates or replaces the workload.

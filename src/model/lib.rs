@@ -24,6 +24,7 @@ pub mod nearest;
 pub mod node;
 pub mod prepare_level;
 pub mod reason;
+pub mod refusal;
 pub mod runtime_config;
 pub mod shown_text;
 pub mod trial;

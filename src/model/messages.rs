@@ -6,6 +6,7 @@ use super::execution_state::WorkloadState;
 use super::names::InstanceName;
 use super::node::Node;
 use super::prepare_level::PrepareLevel;
+use super::refusal::ErrorResponse;
 use super::usage::AgentUsage;
 use super::workload::{DeleteCondition, Workload};
 use std::collections::BTreeMap;
@@ -315,7 +316,7 @@ pub struct Response {
 #[derive(Debug, Clone, PartialEq)]
 pub enum ResponseContent {
     /// The request was refused.
-    Error(String),
+    Error(ErrorResponse),
     /// The state, or an event about it.
     CompleteState {
         /// The selected parts as a field tree.
@@ -349,7 +350,7 @@ pub enum ResponseContent {
 /// The content of a response whose sender left it out.
 impl Default for ResponseContent {
     fn default() -> Self {
-        Self::Error("an answer without content".to_owned())
+        Self::Error("an answer without content".into())
     }
 }
 

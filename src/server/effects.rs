@@ -94,7 +94,7 @@ impl Effects {
 
     /// Adds [`Effect::Respond`] with an error.
     pub(crate) fn refuse(&mut self, key: &RequestKey, text: String) {
-        self.respond(key, ResponseContent::Error(text));
+        self.respond(key, ResponseContent::Error(text.into()));
     }
 }
 

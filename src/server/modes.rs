@@ -43,6 +43,16 @@ pub(crate) struct Modes {
     pub(crate) switches: SwitchCounts,
 }
 
+/// Why the modes of a workload, or the config item, are refused.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ModeError {
+    /// The config item with the current mode does not exist.
+    #[error("Workload '{workload}{}{item}' does not exist", NO_MODE_ITEM)]
+    NoItem { workload: Name, item: String },
+    #[error("{0}")]
+    Wrong(String),
+}
+
 /// How often the mode was switched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SwitchCounts {
@@ -120,12 +130,12 @@ impl Modes {
     // ------------------------------------------------------------------ checks
 
     /// Checks the config item.
-    pub(crate) fn check_item(&self, item: Option<&ConfigItem>) -> Result<(), String> {
+    pub(crate) fn check_item(&self, item: Option<&ConfigItem>) -> Result<(), ModeError> {
         match item {
-            Some(item) if !text(Some(item)).is_some_and(is_name) => Err(format!(
+            Some(item) if !text(Some(item)).is_some_and(is_name) => Err(ModeError::Wrong(format!(
                 "Config item '{}' must be the name of a mode. {NAME_RULE}",
                 self.item()
-            )),
+            ))),
             _ => Ok(()),
         }
     }
@@ -137,24 +147,24 @@ impl Modes {
         name: &Name,
         workload: &Workload,
         has_item: bool,
-    ) -> Result<(), String> {
+    ) -> Result<(), ModeError> {
         if let Some(modes) = workload.tags.get(MODES_TAG) {
             if mode_names(modes).next().is_none() {
-                return Err(format!(
+                return Err(ModeError::Wrong(format!(
                     "Tag 'modes' of workload '{name}' names no mode; leave it out for every mode"
-                ));
+                )));
             }
             if let Some(mode) = wrong_mode(modes) {
                 let mode = excerpt(mode);
-                return Err(format!(
+                return Err(ModeError::Wrong(format!(
                     "Unsupported mode '{mode}' in tag 'modes' of workload '{name}'; blanks separate modes. {NAME_RULE}"
-                ));
+                )));
             }
             if mode_names(modes).nth(MODES_OF_WORKLOAD).is_some() {
-                return Err(format!(
+                return Err(ModeError::Wrong(format!(
                     "Tag 'modes' of workload '{name}' names more than {MODES_OF_WORKLOAD} modes; leave it out for every \
                      mode"
-                ));
+                )));
             }
             if !has_item {
                 return Err(self.no_item(name));
@@ -163,15 +173,17 @@ impl Modes {
         // So that a switch changes no workload.
         if workload.configs.values().any(|key| key == self.item()) {
             let item = self.item();
-            return Err(format!(
+            return Err(ModeError::Wrong(format!(
                 "Workload '{name}' refers to config item '{item}'; no template may depend on the mode"
-            ));
+            )));
         }
         let essential = self.on_failure().and(workload.tags.get(ESSENTIAL_TAG));
         match essential {
-            Some(value) if ![ESSENTIAL, NOT_ESSENTIAL].contains(&value.as_str()) => Err(format!(
-                "Tag 'essential' of workload '{name}' must be 'true' or 'false'"
-            )),
+            Some(value) if ![ESSENTIAL, NOT_ESSENTIAL].contains(&value.as_str()) => {
+                Err(ModeError::Wrong(format!(
+                    "Tag 'essential' of workload '{name}' must be 'true' or 'false'"
+                )))
+            }
             _ => Ok(()),
         }
     }
@@ -182,17 +194,17 @@ impl Modes {
         &self,
         workloads: &Placed,
         stays: impl Fn(&Name) -> bool,
-    ) -> Result<(), String> {
+    ) -> Result<(), ModeError> {
         tagged(workloads)
             .find(|(name, _)| stays(name))
             .map_or(Ok(()), |(name, _)| Err(self.no_item(name)))
     }
 
-    fn no_item(&self, name: &Name) -> String {
-        format!(
-            "Workload '{name}{NO_MODE_ITEM}{}' does not exist",
-            self.item()
-        )
+    fn no_item(&self, name: &Name) -> ModeError {
+        ModeError::NoItem {
+            workload: name.clone(),
+            item: self.item().to_owned(),
+        }
     }
 
     // --------------------------------------------------------------- switching

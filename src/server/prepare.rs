@@ -3,6 +3,7 @@
 //!
 //! Thread: `server`; plain values and the part of [`Workloads`] that makes them.
 
+use super::modes::ModeError;
 use super::mutating_hooks::HookOutcome;
 use super::plan::{Version, added, check_added};
 use super::templates::{RenderError, StartBudget};
@@ -218,7 +219,8 @@ impl Workloads {
         change: &StateChange,
         failed: &Failed,
     ) -> Result<(), UpdateError> {
-        self.check_modes(change).map_err(UpdateError::invalid)?;
+        self.check_modes(change)
+            .map_err(|error| UpdateError::invalid_modes("", &error))?;
         let workload = |name: &str| {
             change
                 .workload(&self.desired, name)
@@ -234,7 +236,7 @@ impl Workloads {
     }
 
     /// Checks what `change` says about modes, if there are modes.
-    fn check_modes(&self, change: &StateChange) -> Result<(), String> {
+    fn check_modes(&self, change: &StateChange) -> Result<(), ModeError> {
         let Some(modes) = &self.modes else {
             return Ok(());
         };
@@ -284,7 +286,7 @@ impl Workloads {
             let has_item = change.config(&self.desired, modes.item()).is_some();
             let checked =
                 new().try_for_each(|it| modes.check(&it.instance.workload, &it.workload, has_item));
-            checked.map_err(|error| invalid(&error))?;
+            checked.map_err(|error| UpdateError::invalid_modes("Hook output: ", &error))?;
         }
         let effective = |name: &str| {
             forms

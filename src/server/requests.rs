@@ -16,9 +16,7 @@ use super::updates::Accepted;
 use crate::limits::MASKS_PARTS_MAX;
 use ankaios_model::fields::table::PARTS_ON_REQUEST;
 use ankaios_model::mask_tree::{MaskTree, Wanted};
-use ankaios_model::messages::{
-    LogsRequest, NO_STATE, ReadState, Request, RequestContent, ResponseContent,
-};
+use ankaios_model::messages::{LogsRequest, ReadState, Request, RequestContent, ResponseContent};
 use ankaios_model::names::{Name, excerpt};
 use ankaios_model::node::Node;
 use ankaios_platform::logging::log_source;
@@ -378,7 +376,7 @@ impl ServerLoop {
                 });
             }
             RequestContent::UpdateState(update) => update,
-            _ => return Err(UpdateError::Rule(NO_STATE.to_owned())),
+            _ => return Err(UpdateError::NoState),
         };
         let workloads = self.updates.workloads();
         let (restart, has_state) = (update.restart.clone(), update.new_state.is_some());
@@ -486,9 +484,9 @@ impl ServerLoop {
                 self.sessions.respond(key, response);
             }
             Err(error) => {
-                let text = error.answer();
-                log::warn!("Refusing an update: {}", excerpt(&text));
-                self.sessions.refuse(key, text);
+                let error = error.response();
+                log::warn!("Refusing an update: {}", excerpt(&error.text));
+                self.sessions.respond(key, ResponseContent::Error(error));
             }
         }
         self.older_update_done(key);

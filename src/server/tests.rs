@@ -27,6 +27,7 @@ use ankaios_model::messages::{
 };
 use ankaios_model::names::{InstanceName, Name};
 use ankaios_model::node::Node;
+use ankaios_model::refusal::ErrorResponse;
 use ankaios_wire::outbox::{OTHERS_BYTES, OutboxReader, outbox_waking};
 use ankaios_wire::peer::{MessagePermits, PeerHello, PeerId};
 use ankaios_wire::semaphore::Semaphore;
@@ -286,9 +287,17 @@ pub(crate) fn desired(yaml: &str) -> DesiredState {
 fn outcome(answer: ResponseContent) -> Result<(Vec<String>, Vec<String>), String> {
     match answer {
         ResponseContent::UpdateStateSuccess { added, deleted, .. } => Ok((added, deleted)),
-        ResponseContent::Error(text) => Err(text),
+        ResponseContent::Error(error) => Err(text_of(error)),
         other => panic!("{other:?}"),
     }
+}
+
+/// The text of a refusal, which has the same reason for clients that know only texts.
+// [utest->swdd~api-reasons-of-refusals~1]
+pub(crate) fn text_of(error: ErrorResponse) -> String {
+    let by_text = ErrorResponse::received(error.text.clone(), None);
+    assert_eq!(by_text, error);
+    error.text
 }
 
 /// A read, or a subscription.

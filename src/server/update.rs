@@ -3,6 +3,7 @@
 //!
 //! Thread: `server`; plain functions. Nothing is changed here, so a refused update leaves no trace.
 
+use super::modes::ModeError;
 use super::state_view::StateView;
 use ankaios_model::complete_state::{
     DesiredState, Rendering, agent_node, config_node, desired_state_from_node, workload_node,
@@ -14,6 +15,7 @@ use ankaios_model::fields::{Kind, omit_empty};
 use ankaios_model::messages::{NO_STATE, UpdateState};
 use ankaios_model::names::Name;
 use ankaios_model::node::{Node, StateError};
+use ankaios_model::refusal::{ErrorResponse, Refusal};
 use ankaios_model::version::API_VERSION;
 use ankaios_model::workload::{ConfigItem, Workload};
 use std::borrow::Borrow;
@@ -135,10 +137,15 @@ fn exchange<K: Ord + Clone, V>(
 /// [`UpdateError::answer`] for that of a response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateError {
-    /// The request has no new state, or one with another version or wrong config keys; reported
-    /// without a frame.
+    /// The request has no new state; reported without a frame.
+    #[error("{}", NO_STATE)]
+    NoState,
+    /// The new state has another version or wrong config keys; reported without a frame.
     #[error("{0}")]
     Rule(String),
+    /// Clients decide by the reason.
+    #[error("{text}")]
+    Known { text: String, refusal: Refusal },
     /// A mutating hook refuses the update.
     #[error("Mutating hook '{hook}' vetoed the state change: '{reason}'")]
     Veto {
@@ -157,6 +164,18 @@ impl UpdateError {
         Self::Other(format!("Resulting State is invalid, reason: '{reason}'"))
     }
 
+    /// As [`Self::invalid`], of an error about modes.
+    pub(crate) fn invalid_modes(frame: &str, error: &ModeError) -> Self {
+        let invalid = Self::invalid(format_args!("{frame}{error}"));
+        match error {
+            ModeError::NoItem { .. } => Self::Known {
+                text: invalid.to_string(),
+                refusal: Refusal::NoModeItem,
+            },
+            ModeError::Wrong(_) => invalid,
+        }
+    }
+
     /// Workloads wait for each other, each for the next one and the last one for the first one.
     pub(crate) fn cycle(cycle: &[Name]) -> Self {
         Self::Other(cycle_text(cycle))
@@ -165,11 +184,24 @@ impl UpdateError {
     /// The text of the error response.
     pub(crate) fn answer(&self) -> String {
         match self {
-            Self::Rule(_) => self.to_string(),
+            Self::NoState | Self::Rule(_) => self.to_string(),
             Self::Veto { hook, reason } => {
                 format!("Update rejected by mutating hook '{hook}': '{reason}'")
             }
-            Self::Other(_) => format!("Update rejected: '{self}'"),
+            Self::Known { .. } | Self::Other(_) => format!("Update rejected: '{self}'"),
+        }
+    }
+
+    /// The error response.
+    pub(crate) fn response(&self) -> ErrorResponse {
+        let refusal = match self {
+            Self::NoState => Refusal::NoState,
+            Self::Known { refusal, .. } => *refusal,
+            Self::Rule(_) | Self::Veto { .. } | Self::Other(_) => Refusal::None,
+        };
+        ErrorResponse {
+            text: self.answer(),
+            refusal,
         }
     }
 }
@@ -192,7 +224,7 @@ pub(crate) fn requested_change(
     may_forget: bool,
 ) -> Result<StateChange, UpdateError> {
     match (update.new_state, update.masks.as_slice()) {
-        (None, _) if update.restart.is_empty() => Err(UpdateError::Rule(NO_STATE.to_owned())),
+        (None, _) if update.restart.is_empty() => Err(UpdateError::NoState),
         (None, _) => Ok(StateChange::default()),
         (Some(Err(reason)), []) => Err(unparsable(reason)),
         (Some(Err(reason)), _) => Err(UpdateError::Other(format!(

@@ -8,6 +8,7 @@ use super::scenario::{MANY_OPEN, SAME_AS};
 use super::subscriber::Followed;
 use ankaios_model::messages::{ReadState, Request, RequestContent, Response, ResponseContent};
 use ankaios_model::node::Node;
+use ankaios_model::refusal::ErrorResponse;
 use std::collections::BTreeMap;
 
 /// How denials begin.
@@ -73,15 +74,14 @@ impl Asked {
                 return None;
             }
             // Rules have changed, and the workload is told that it follows nothing any more.
-            ResponseContent::Error(text)
+            ResponseContent::Error(ErrorResponse { text, .. })
                 if text.starts_with(DENIED) && self.following.remove(id).is_some() =>
             {
                 return None;
             }
             content => {
                 if let Some(Waiting { follows, allowed }) = self.waiting.remove(id) {
-                    let denied =
-                        matches!(content, ResponseContent::Error(text) if text.starts_with(DENIED));
+                    let denied = matches!(content, ResponseContent::Error(ErrorResponse { text, .. }) if text.starts_with(DENIED));
                     if allowed == Some(denied) {
                         return Some(format!(
                             "'{id}' is allowed: {denied}, and answered with {content:?}"
@@ -98,14 +98,14 @@ impl Asked {
                     }
                     return match content {
                         // Another update came before it.
-                        ResponseContent::Error(text)
+                        ResponseContent::Error(ErrorResponse { text, .. })
                             if ["cycle", "has the tag 'modes'", SAME_AS, MANY_OPEN]
                                 .iter()
                                 .any(|by_now| text.contains(by_now)) =>
                         {
                             None
                         }
-                        ResponseContent::Error(text) => {
+                        ResponseContent::Error(ErrorResponse { text, .. }) => {
                             Some(format!("a valid request was refused: {text}"))
                         }
                         _ => None,

@@ -25,6 +25,7 @@ use ankaios_model::messages::{
     AgentCapabilities, AgentHello, FromServer, Request, RequestContent, ResponseContent, ToServer,
 };
 use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::refusal::ErrorResponse;
 use ankaios_platform::clock::Clock;
 use ankaios_server::{ServerEvent, ServerLoop};
 use ankaios_wire::outbox::outbox;
@@ -784,7 +785,7 @@ impl Cluster {
                         self.last_changed = names.map(|instance| instance.workload).collect();
                         Some(Ok(()))
                     }
-                    ResponseContent::Error(text) => Some(Err(text)),
+                    ResponseContent::Error(ErrorResponse { text, .. }) => Some(Err(text)),
                     other => panic!("{other:?}"),
                 }
             }

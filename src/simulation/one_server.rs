@@ -10,6 +10,7 @@ use ankaios_model::messages::{
 };
 use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
+use ankaios_model::refusal::ErrorResponse;
 use ankaios_server::{ServerEvent, ServerLoop};
 use ankaios_wire::outbox::{OutboxReader, outbox};
 use ankaios_wire::peer::{MessagePermits, PeerEvent, PeerHello, PeerId};
@@ -158,7 +159,7 @@ pub(crate) fn state(instance: &InstanceName, phase: Phase) -> WorkloadState {
 fn outcome(answer: ResponseContent) -> Result<(Vec<String>, Vec<String>), String> {
     match answer {
         ResponseContent::UpdateStateSuccess { added, deleted, .. } => Ok((added, deleted)),
-        ResponseContent::Error(text) => Err(text),
+        ResponseContent::Error(ErrorResponse { text, .. }) => Err(text),
         other => panic!("{other:?}"),
     }
 }

@@ -46,7 +46,7 @@ pub(crate) fn too_large_answer(id: String, size: usize, limit: usize, peer: &str
     );
     let error = write_from_server(&FromServer::Response(Response {
         id,
-        content: ResponseContent::Error(text),
+        content: ResponseContent::Error(text.into()),
     }));
     if error.len() <= limit {
         return vec![error];
@@ -101,6 +101,7 @@ mod tests {
     use crate::convert::messages::read_from_server;
     use ankaios_model::access_rules::AccessRule;
     use ankaios_model::messages::{AddedWorkload, DeletedWorkload, LogsRequest};
+    use ankaios_model::refusal::ErrorResponse;
     use ankaios_model::workload::{AddCondition, Workload};
     use std::sync::Arc;
 
@@ -171,7 +172,7 @@ mod tests {
         };
         assert_eq!(response.id, "id");
         assert!(
-            matches!(response.content, ResponseContent::Error(text) if text.contains("field masks"))
+            matches!(response.content, ResponseContent::Error(ErrorResponse { text, .. }) if text.contains("field masks"))
         );
         assert!(
             fit(

@@ -21,6 +21,7 @@ use ankaios_lite::model::messages::{
 };
 use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::model::node::Node;
+use ankaios_lite::model::refusal::ErrorResponse;
 use ankaios_lite::server::{ServerEvent, ServerLoop};
 use ankaios_lite::wire::delimited::{frame, workload_side};
 use ankaios_lite::wire::outbox::{OutboxReader, outbox};
@@ -358,7 +359,7 @@ impl Cluster {
         };
         match self.ask(RequestContent::UpdateState(update)) {
             ResponseContent::UpdateStateSuccess { .. } => {}
-            ResponseContent::Error(text) => {
+            ResponseContent::Error(ErrorResponse { text, .. }) => {
                 assert!(!text.is_empty());
                 assert_eq!(
                     self.server.view().everything(),
@@ -383,7 +384,7 @@ impl Cluster {
         };
         let state = match self.ask(RequestContent::CompleteState(read)) {
             ResponseContent::CompleteState { state, .. } => state,
-            ResponseContent::Error(text) => {
+            ResponseContent::Error(ErrorResponse { text, .. }) => {
                 assert!(
                     text.contains("lead to the same field") && masks.len() > 64,
                     "{text}"

@@ -21,6 +21,7 @@ use ankaios_lite::model::messages::{
 };
 use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::model::node::Node;
+use ankaios_lite::model::refusal::ErrorResponse;
 use ankaios_lite::platform::limits::LOG_SOURCE_LINES;
 use ankaios_lite::platform::watchdog::WatchedThreads;
 use ankaios_lite::wire::address::{ListenAddress, Security};
@@ -124,7 +125,7 @@ fn inode(path: &Path) -> u64 {
 }
 
 fn denied() -> ResponseContent {
-    ResponseContent::Error("Access denied".to_owned())
+    ResponseContent::Error("Access denied".into())
 }
 
 /// The connection of an agent in wrong hands: what workloads of `agent` are said to ask, and the
@@ -179,7 +180,7 @@ fn an_agent_in_wrong_hands_can_ask_no_more_than_its_workloads() {
     for id in ["attack", "web@attack", "mine@attack", "agent_A@web@attack"] {
         for content in [everything(), read(&[], true), read(&["agents"], false)] {
             let answer = agent.ask(id, content);
-            let denied = matches!(&answer, ResponseContent::Error(text) if text.starts_with("Access denied: "));
+            let denied = matches!(&answer, ResponseContent::Error(ErrorResponse { text, .. }) if text.starts_with("Access denied: "));
             assert!(denied, "{id}: {answer:?}");
         }
         let cancelled = agent.ask(&format!("mine@{id}"), RequestContent::EventsCancel);
@@ -209,7 +210,7 @@ fn an_update_that_takes_a_right_away_ends_what_came_of_it() {
     // The pipe may be gone before it was written there.
     match first.receive_within(Duration::ZERO) {
         Some(ToWorkload::Response(Response {
-            content: ResponseContent::Error(error),
+            content: ResponseContent::Error(ErrorResponse { text: error, .. }),
             ..
         })) => {
             assert!(
@@ -436,7 +437,7 @@ fn a_right_that_a_new_server_does_not_give_ends_the_events() {
     });
     match end.expect("the end of the events is shown") {
         Some(ToWorkload::Response(Response {
-            content: ResponseContent::Error(error),
+            content: ResponseContent::Error(ErrorResponse { text: error, .. }),
             ..
         })) => {
             assert!(error.contains("Access denied"), "{error}");
@@ -508,7 +509,7 @@ fn a_request_that_the_server_took_with_it_is_answered() {
     }
     silent.stop();
     for id in ["read", "update"] {
-        let ResponseContent::Error(text) = client.answer(id) else {
+        let ResponseContent::Error(ErrorResponse { text, .. }) = client.answer(id) else {
             panic!("an error is expected for '{id}'")
         };
         assert!(text.contains("connection to the server was lost"), "{text}");

@@ -10,6 +10,7 @@ use crate::support::process::{clean_command, exit_code};
 use crate::support::{Cluster, ControlClient, LIMIT, Process, wait_until};
 use ankaios_lite::model::messages::ResponseContent;
 use ankaios_lite::model::node::Node;
+use ankaios_lite::model::refusal::ErrorResponse;
 
 /// The blocks of a page in this language.
 fn blocks(page: &str, language: &str) -> Vec<String> {
@@ -139,7 +140,7 @@ fn manifest_of_the_docs_starts_and_its_deny_rule_denies() {
     );
     let denied = delete("2", "desiredState.workloads.storage");
     assert!(
-        matches!(&denied, ResponseContent::Error(text) if text.starts_with("Access denied")),
+        matches!(&denied, ResponseContent::Error(ErrorResponse { text, .. }) if text.starts_with("Access denied")),
         "{denied:?}"
     );
     let read = client.read("3", &["desiredState.workloads.storage"]);

@@ -8,6 +8,7 @@ use crate::support::manifest::Workload;
 use crate::support::{Cluster, Output, Recorder, manifest, workload};
 use ankaios_lite::model::messages::ResponseContent;
 use ankaios_lite::model::node::Node;
+use ankaios_lite::model::refusal::ErrorResponse;
 use serde_json::json;
 use std::process::Command;
 
@@ -282,7 +283,7 @@ fn prune_by_a_workload_without_the_right_is_refused_as_a_whole() {
         &[],
     ] {
         let response = client.update("prune", new(), masks);
-        let ResponseContent::Error(text) = response else {
+        let ResponseContent::Error(ErrorResponse { text, .. }) = response else {
             panic!("{masks:?}: {response:?}");
         };
         assert_eq!(text, "Access denied", "{masks:?}");

@@ -350,7 +350,7 @@ impl Mailbox {
                         open.progress = Progress::Lost;
                         self.open.push(open);
                     } else {
-                        self.push_own(open.id, ResponseContent::Error(EVENTS_ENDED.to_owned()));
+                        self.push_own(open.id, ResponseContent::Error(EVENTS_ENDED.into()));
                     }
                 }
                 // The server ended it with the connection.
@@ -361,7 +361,7 @@ impl Mailbox {
                     self.push_own(open.id, ResponseContent::EventsCancelAccepted)
                 }
                 (Asked::Once | Asked::Lasting(_), _) => {
-                    self.push_own(open.id, ResponseContent::Error(LOST.to_owned()));
+                    self.push_own(open.id, ResponseContent::Error(LOST.into()));
                 }
             }
         }
@@ -370,7 +370,7 @@ impl Mailbox {
     /// Notifies the workload that these logs have ended.
     fn end_logs(&mut self, id: &str, instances: &BTreeSet<InstanceName>) {
         if self.waiting.len() + instances.len() > WAITING {
-            return self.push_own(id.to_owned(), ResponseContent::Error(LOGS_ENDED.to_owned()));
+            return self.push_own(id.to_owned(), ResponseContent::Error(LOGS_ENDED.into()));
         }
         for instance in instances {
             self.push_own(id.to_owned(), ResponseContent::LogsStop(instance.clone()));
@@ -525,7 +525,7 @@ impl Mailbox {
         let cancel = self.cancel(lasting, &id);
         let content = match lasting {
             Lasting::Logs => ResponseContent::LogsCancelAccepted,
-            Lasting::Events => ResponseContent::Error(EVENTS_LOST.to_owned()),
+            Lasting::Events => ResponseContent::Error(EVENTS_LOST.into()),
         };
         self.push_own(id, content);
         Some(cancel)
@@ -630,7 +630,7 @@ mod tests {
     }
 
     fn refusal(id: &str) -> Response {
-        said(id, ResponseContent::Error("no".to_owned()))
+        said(id, ResponseContent::Error("no".into()))
     }
 
     fn accepted(id: &str, names: &[&str]) -> Response {
@@ -796,7 +796,7 @@ mod tests {
         let mut mailbox = mailbox();
         put(
             &mut mailbox,
-            said("a", ResponseContent::Error("x".repeat(UNREAD_BYTES))),
+            said("a", ResponseContent::Error("x".repeat(UNREAD_BYTES).into())),
         );
         assert!(
             mailbox.must_wait(&read_state(false))
@@ -850,10 +850,7 @@ mod tests {
         );
         assert_eq!(put(&mut mailbox, event("e")), []);
         let told = all(&mut mailbox).pop().unwrap();
-        assert_eq!(
-            told,
-            said("e", ResponseContent::Error(EVENTS_LOST.to_owned()))
-        );
+        assert_eq!(told, said("e", ResponseContent::Error(EVENTS_LOST.into())));
         ask(&mut mailbox, "e", &read_state(true));
         put(&mut mailbox, event("e"));
         assert_eq!(
@@ -982,7 +979,7 @@ mod tests {
         mailbox.connection_lost(|id| id == "w@1@waits");
         let expected = [
             stop("begun", "w"),
-            said("read", ResponseContent::Error(LOST.to_owned())),
+            said("read", ResponseContent::Error(LOST.into())),
             said("logs", ResponseContent::LogsCancelAccepted),
             said("events", ResponseContent::EventsCancelAccepted),
         ];
@@ -993,7 +990,7 @@ mod tests {
         mailbox.connection_lost(|_| false);
         assert_eq!(
             all(&mut mailbox),
-            [said("waits", ResponseContent::Error(LOST.to_owned()))]
+            [said("waits", ResponseContent::Error(LOST.into()))]
         );
     }
 
@@ -1105,7 +1102,7 @@ mod tests {
         mailbox.connection_lost(|_| false);
         assert_eq!(
             all(&mut mailbox),
-            [said("c", ResponseContent::Error(EVENTS_ENDED.to_owned()))]
+            [said("c", ResponseContent::Error(EVENTS_ENDED.into()))]
         );
         let names: Vec<String> = (0..=WAITING).map(|number| format!("w{number}")).collect();
         ask(&mut mailbox, "l", &logs());
@@ -1117,7 +1114,7 @@ mod tests {
         mailbox.connection_lost(|_| false);
         assert_eq!(
             all(&mut mailbox),
-            [said("l", ResponseContent::Error(LOGS_ENDED.to_owned()))]
+            [said("l", ResponseContent::Error(LOGS_ENDED.into()))]
         );
     }
 

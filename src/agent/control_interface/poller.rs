@@ -328,7 +328,7 @@ impl Link {
         self.answer(
             Response {
                 id,
-                content: ResponseContent::Error(error),
+                content: ResponseContent::Error(error.into()),
             },
             shared,
         );

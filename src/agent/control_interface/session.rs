@@ -6,9 +6,10 @@
 use crate::limits::CONTROL_MESSAGE_TIME;
 use ankaios_model::authorizer::Authorizer;
 use ankaios_model::messages::{
-    FromWorkload, NO_STATE, Request, RequestContent, Response, ResponseContent, ToWorkload,
+    FromWorkload, Request, RequestContent, Response, ResponseContent, ToWorkload,
 };
 use ankaios_model::names::{Name, excerpt};
+use ankaios_model::refusal::ErrorResponse;
 use ankaios_model::version::check_compatible;
 use ankaios_platform::logging::log_source;
 use ankaios_wire::delimited::{ConvertError, FrameBuffer, read_message};
@@ -276,21 +277,21 @@ impl Session {
                     self.workload,
                     excerpt(&denial)
                 );
-                Some(DENIED.to_owned())
+                Some(ErrorResponse::from(DENIED))
             }
             (Ok(()), RequestContent::UpdateState(update)) => match &update.new_state {
-                None => Some(NO_STATE.to_owned()),
+                None => Some(ErrorResponse::no_state()),
                 // The server would say the same.
-                Some(Err(reason)) => Some(format!("Update rejected: '{reason}'")),
+                Some(Err(reason)) => Some(format!("Update rejected: '{reason}'").into()),
                 Some(Ok(_)) => None,
             },
             (Ok(()), _) => None,
         };
         // [impl->swdd~agent-forward-request-from-control-interface-pipe-to-server~1]
         self.effects.push_back(match refusal {
-            Some(text) => Effect::Answer(Response {
+            Some(error) => Effect::Answer(Response {
                 id,
-                content: ResponseContent::Error(text),
+                content: ResponseContent::Error(error),
             }),
             None => Effect::Forward(Request { id, content }, now),
         });
@@ -301,7 +302,7 @@ impl Session {
     fn refuse_request(&mut self, mut id: String, reason: &str) {
         self.complain(&format!("Request '{}' is refused: {reason}", excerpt(&id)));
         id.truncate(id.floor_char_boundary(REQUEST_ID_MAX));
-        let content = ResponseContent::Error(format!("Request refused: {reason}"));
+        let content = ResponseContent::Error(format!("Request refused: {reason}").into());
         self.effects
             .push_back(Effect::Answer(Response { id, content }));
     }

@@ -56,7 +56,7 @@ fn lines(id: &str) -> Response {
 fn answer(id: &str) -> Response {
     Response {
         id: id.to_owned(),
-        content: ResponseContent::Error("no".to_owned()),
+        content: ResponseContent::Error("no".into()),
     }
 }
 

@@ -796,7 +796,7 @@ fn what_a_restart_may_not_bring_back_is_said_before() {
 #[test]
 fn the_refusal_of_a_restart_or_rollback_is_said_without_covers_and_with_what_to_do() {
     let refused = |text: &str| {
-        let error = super::refused(text.to_owned(), "'ank get workloads' shows what runs");
+        let error = super::refused(text.into(), "'ank get workloads' shows what runs");
         (error.to_string(), error.hint())
     };
     for (text, error, hint) in [

@@ -499,8 +499,9 @@ impl Context<'_> {
         let mut missing = None;
         if !ours.is_empty() {
             let accepted = match self.link.update_state(old.clone(), ours) {
-                Err(CliError::Refused(text)) => {
-                    let text = format!("the update failed and cannot be rolled back: '{text}'");
+                Err(CliError::Refused(error)) => {
+                    let reason = error.text;
+                    let text = format!("the update failed and cannot be rolled back: '{reason}'");
                     self.output
                         .error(text, "the update stays in force; see 'ank get workloads'");
                     return Ok(ExitCode::Failed);

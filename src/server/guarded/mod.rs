@@ -23,6 +23,7 @@ use ankaios_model::mask_tree::Wanted;
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::Name;
 use ankaios_model::node::{Entries, Node};
+use ankaios_model::refusal::Refusal;
 use ankaios_model::trial::{self, Failure, Trial};
 use ankaios_model::workload::Workload;
 use ankaios_platform::logging::utc;
@@ -283,9 +284,10 @@ impl Rollouts {
             .find(same)
             .map_or(Ok(()), |same| {
                 let (number, reason) = (same.number, same.reason.as_deref().unwrap_or_default());
-                Err(UpdateError::Other(format!(
-                    "{REMEMBERED}{number}, which was rolled back: {reason}"
-                )))
+                Err(UpdateError::Known {
+                    text: format!("{REMEMBERED}{number}, which was rolled back: {reason}"),
+                    refusal: Refusal::RolledBackBefore,
+                })
             })
     }
 

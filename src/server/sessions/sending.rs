@@ -118,7 +118,7 @@ impl Sessions {
 
     /// Responds with an error.
     pub(crate) fn refuse(&mut self, key: &RequestKey, text: impl Display) {
-        self.respond(key, ResponseContent::Error(text.to_string()));
+        self.respond(key, ResponseContent::Error(text.to_string().into()));
     }
 
     /// Responds with an error before all earlier responses, or not at all when much waits for the
@@ -131,7 +131,7 @@ impl Sessions {
         let Some(session) = self.sessions.get(&key.peer) else {
             return;
         };
-        let refusal = response(key, ResponseContent::Error(text.to_string()));
+        let refusal = response(key, ResponseContent::Error(text.to_string().into()));
         let result = session.outbox.put_or_drop(refusal);
         self.note_result(key.peer, result);
     }

@@ -110,7 +110,7 @@ fn response_without_an_id_is_dropped() {
     sessions.refuse(&key(1, ""), "nobody could assign it");
     sessions.refuse_or_drop(&key(1, ""), "nobody could assign it");
     sessions.refuse(&key(1, "r"), "no");
-    let content = ResponseContent::Error("no".to_owned());
+    let content = ResponseContent::Error("no".into());
     let id = "r".to_owned();
     let expected = FromServer::Response(Response { id, content });
     assert_eq!(client.try_next(), Some(expected));

@@ -375,6 +375,7 @@ mod tests {
     use super::*;
     use crate::effects::Effect;
     use ankaios_model::messages::{LogEntry, LogsRequest, ResponseContent};
+    use ankaios_model::refusal::ErrorResponse;
 
     fn commander() -> Requester {
         Requester {
@@ -418,7 +419,9 @@ mod tests {
                     ResponseContent::LogsStop(instance) => {
                         format!("{}: end of {}", key.id, instance.workload)
                     }
-                    ResponseContent::Error(text) => format!("{}: {text}", key.id),
+                    ResponseContent::Error(ErrorResponse { text, .. }) => {
+                        format!("{}: {text}", key.id)
+                    }
                     other => panic!("{other:?}"),
                 },
                 other => panic!("{other:?}"),

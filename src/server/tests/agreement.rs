@@ -21,6 +21,7 @@ use ankaios_model::field_path::{parts, value_at};
 use ankaios_model::messages::{AgentHello, AlteredFields};
 use ankaios_model::names::hash_id;
 use ankaios_model::node::Entries;
+use ankaios_model::refusal::ErrorResponse;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -438,7 +439,7 @@ impl Run {
         let state = match messages.as_slice() {
             [
                 FromServer::Response(Response {
-                    content: ResponseContent::Error(text),
+                    content: ResponseContent::Error(ErrorResponse { text, .. }),
                     ..
                 }),
             ] if may_ask != Some(true) && text.starts_with("Access denied") => {
@@ -617,7 +618,7 @@ impl Run {
             by_masks(&before, &sparse(new), &masks)
         };
         match (answer, expected) {
-            (ResponseContent::Error(text), Err(mask)) => {
+            (ResponseContent::Error(ErrorResponse { text, .. }), Err(mask)) => {
                 assert_eq!(
                     text,
                     format!("Update rejected: 'Could not find field {mask}'")

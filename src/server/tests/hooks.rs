@@ -4,6 +4,7 @@
 use super::*;
 use crate::admission::PENDING_OF_REQUESTER;
 use crate::mutating_hooks::HookOutcome;
+use ankaios_model::refusal::ErrorResponse;
 use ankaios_model::workload::Workload;
 use std::sync::Arc;
 
@@ -190,7 +191,7 @@ fn answers_to_one_requester_keep_their_order_while_workloads_of_one_agent_are_se
     assert_eq!(ids(&responses), ["one@update", "one@read", "two@update"]);
     let denied = |response: &FromServer| match response {
         FromServer::Response(Response {
-            content: ResponseContent::Error(text),
+            content: ResponseContent::Error(ErrorResponse { text, .. }),
             ..
         }) => text.contains("denied"),
         _ => false,
@@ -250,7 +251,7 @@ fn cancels_are_accepted_and_reads_are_no_updates_when_too_many_requests_wait() {
     ] {
         let refused = Response {
             id: "too many".to_owned(),
-            content: ResponseContent::Error(text),
+            content: ResponseContent::Error(text.into()),
         };
         assert_eq!(
             say(&mut cluster, "too many", content),
@@ -549,11 +550,7 @@ fn a_cyclic_update_is_refused_before_any_hook_is_asked() {
         let answer = cluster.request(commander, update(cyclic, &masks));
         let expected =
             "Update rejected: 'workload dependency 'a' is part of a cycle. It is: a -> b -> a'";
-        assert_eq!(
-            answer,
-            ResponseContent::Error(expected.to_owned()),
-            "{masks:?}"
-        );
+        assert_eq!(answer, ResponseContent::Error(expected.into()), "{masks:?}");
         assert_eq!(cluster.asked(), None, "{masks:?}");
     }
     // At the start neither: these hooks would never answer.

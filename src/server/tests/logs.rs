@@ -3,6 +3,7 @@
 use super::*;
 use ankaios_model::log_entries;
 use ankaios_model::messages::{LogEntry, LogsRequest};
+use ankaios_model::refusal::ErrorResponse;
 
 const MANIFEST: &str = "
 apiVersion: v1
@@ -413,14 +414,14 @@ fn a_request_for_logs_cannot_be_too_large_for_the_agents_that_it_reaches() {
     ] {
         cluster.send_request(commander, id, RequestContent::Logs(request));
         let answer = cluster.take(commander).pop();
-        let refused = matches!(&answer, Some(FromServer::Response(Response { content: ResponseContent::Error(text), .. }))
+        let refused = matches!(&answer, Some(FromServer::Response(Response { content: ResponseContent::Error(ErrorResponse { text, .. }), .. }))
             if text.contains("at most"));
         assert!(refused, "{id:.9}");
         assert_eq!(cluster.take(agent), [], "{id:.9}");
     }
     let answer = cluster.request(commander, RequestContent::Logs(request(&vec![a; 60_000])));
     assert!(
-        matches!(&answer, ResponseContent::Error(text) if text.contains("each once")),
+        matches!(&answer, ResponseContent::Error(ErrorResponse { text, .. }) if text.contains("each once")),
         "{answer:?}"
     );
     assert_eq!(cluster.take(agent), []);

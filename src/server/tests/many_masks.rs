@@ -6,6 +6,7 @@ use super::*;
 use crate::limits::MASKS_PARTS_MAX;
 use ankaios_model::mask_tree::MASKS_OVERLAP_MAX;
 use ankaios_model::mask_tree::lookups;
+use ankaios_model::refusal::ErrorResponse;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -103,7 +104,7 @@ fn masks_that_lead_to_each_of_many_fields_in_thousands_of_ways_are_refused() {
     for subscribe in [false, true] {
         let mut answer = None;
         let work = lookups(|| answer = Some(read_as_new(&mut cluster, &masks, subscribe)));
-        let Some((_, ResponseContent::Error(text))) = answer else {
+        let Some((_, ResponseContent::Error(ErrorResponse { text, .. }))) = answer else {
             panic!("{answer:?}")
         };
         assert!(
@@ -214,7 +215,7 @@ fn an_update_of_very_many_deep_fields_ends_subscriptions_and_not_the_server() {
         "{event:?}"
     );
     put(&mut cluster, "newer", 10_000);
-    let [ResponseContent::Error(text)] = &cluster.responses(peer)[..] else {
+    let [ResponseContent::Error(ErrorResponse { text, .. })] = &cluster.responses(peer)[..] else {
         panic!("the subscriber gets an error")
     };
     assert!(text.contains("subscribe again"), "{text}");
@@ -255,7 +256,7 @@ fn masks_to_each_of_very_many_new_fields_end_their_subscription_and_no_other() {
             ) => {
                 assert_eq!(altered.added.len(), told);
             }
-            (ResponseContent::Error(text), None) => {
+            (ResponseContent::Error(ErrorResponse { text, .. }), None) => {
                 assert!(text.contains("subscribe again"), "{text}")
             }
             (other, _) => panic!("{leaves}: {other:?}"),
@@ -300,7 +301,7 @@ fn events(cluster: &Cluster, peer: PeerId) -> (Vec<ResponseContent>, Vec<String>
     let (mut events, mut errors) = (Vec::new(), Vec::new());
     for content in cluster.responses(peer) {
         match content {
-            ResponseContent::Error(text) => errors.push(text),
+            ResponseContent::Error(ErrorResponse { text, .. }) => errors.push(text),
             event => events.push(event),
         }
     }

@@ -1,6 +1,7 @@
 //! The mask algorithm of updates.
 
 use super::*;
+use ankaios_model::refusal::ErrorResponse;
 
 const MANIFEST: &str = "
 apiVersion: v1
@@ -350,7 +351,7 @@ fn a_new_state_that_cannot_be_read_is_refused() {
                 ..Default::default()
             }),
         );
-        assert_eq!(answer, ResponseContent::Error(expected.to_owned()));
+        assert_eq!(answer, ResponseContent::Error(expected.into()));
     }
 }
 
@@ -531,7 +532,7 @@ fn updates_with_endless_masks_are_refused_before_they_take_memory() {
     let texts: Vec<&str> = masks.iter().map(String::as_str).collect();
     let answer = cluster.request(commander, update("{}", &texts));
     assert!(
-        matches!(&answer, ResponseContent::Error(text) if text.contains("field masks")),
+        matches!(&answer, ResponseContent::Error(ErrorResponse { text, .. }) if text.contains("field masks")),
         "{answer:?}"
     );
     // Of reads fewer are decoded.

@@ -522,7 +522,7 @@ fn a_request_that_cannot_be_handled_is_answered_with_an_error() {
             cluster.send_request(peer, id, content.clone());
             let answer = Response {
                 id: id.to_owned(),
-                content: ResponseContent::Error(text.to_owned()),
+                content: ResponseContent::Error(ErrorResponse::received(text.to_owned(), None)),
             };
             assert_eq!(cluster.take(peer), [FromServer::Response(answer)]);
             assert!(!cluster.is_closed(peer));

@@ -2,6 +2,7 @@
 
 use super::*;
 use ankaios_model::messages::{LogEntry, LogsRequest};
+use ankaios_model::refusal::ErrorResponse;
 
 /// A workload with rules, as part of a manifest.
 fn workload(name: &str, agent: &str, config: &str, rules: &str) -> String {
@@ -52,7 +53,7 @@ impl Cluster {
     /// The reason when a request is denied.
     fn denial(&mut self, peer: PeerId, id: &str, content: RequestContent) -> Option<String> {
         match self.ask_as(peer, id, content) {
-            ResponseContent::Error(text) if text.starts_with(DENIED) => {
+            ResponseContent::Error(ErrorResponse { text, .. }) if text.starts_with(DENIED) => {
                 Some(text[DENIED.len()..].to_owned())
             }
             _ => None,
@@ -380,7 +381,7 @@ fn an_update_that_takes_the_right_away_ends_subscriptions_at_once_and_says_so() 
             .find_map(|message| match message {
                 FromServer::Response(Response {
                     id,
-                    content: ResponseContent::Error(text),
+                    content: ResponseContent::Error(ErrorResponse { text, .. }),
                 }) => Some((id, text)),
                 _ => None,
             });

@@ -6,6 +6,7 @@ use ankaios_fakes::manual_clock::ManualClock;
 use ankaios_model::limits::USAGE_WAIT_MAX;
 use ankaios_model::messages::{AgentCapabilities, AgentHello};
 use ankaios_model::names::hash_id;
+use ankaios_model::refusal::ErrorResponse;
 use ankaios_model::usage::{AgentUsage, WorkloadUsage};
 use std::time::Duration;
 
@@ -110,7 +111,7 @@ fn response(message: FromServer) -> (String, String) {
         }) => (id, serde_json::to_string(&state).unwrap()),
         FromServer::Response(Response {
             id,
-            content: ResponseContent::Error(text),
+            content: ResponseContent::Error(ErrorResponse { text, .. }),
         }) => (id, text),
         other => panic!("{other:?}"),
     }

@@ -21,6 +21,7 @@ use ankaios_model::messages::{
 use ankaios_model::names::{InstanceName, Name, excerpt};
 use ankaios_model::node::Node;
 use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::refusal::ErrorResponse;
 use ankaios_model::usage::AgentUsage;
 use ankaios_model::workload::DeleteCondition;
 use ankaios_platform::limits::ADDITIONAL_INFO_MAX;
@@ -207,7 +208,6 @@ only! {
     Vec<PreparedInstance> as api::Prepared: instances,
     Vec<AddedWorkload> as api::ServerHello: addedWorkloads,
     Vec<AddedWorkload> as api::Prepare: addedWorkloads,
-    String as base::Error: message,
     Vec<InstanceName> as base::LogsRequestAccepted: workloadNames,
     Vec<LogEntry> as base::LogEntriesResponse: logEntries,
     InstanceName as base::LogsStopResponse: workloadName
@@ -243,7 +243,7 @@ choices! {
         EventsCancel = base EventsCancelRequest
     }
     ResponseContent as ResponseEnum or Self::default() => {
-        Error(text) = base Error
+        Error(error) = base Error
         CompleteState { state: completeState, altered: alteredFields } = base CompleteStateResponse
         UpdateStateSuccess {
             added: addedWorkloads, deleted: deletedWorkloads, restarted: restartedWorkloads, warning: warning
@@ -353,6 +353,23 @@ impl Wire<MessageField<base::AlteredFields>> for Option<AlteredFields> {
 
     fn read(message: MessageField<base::AlteredFields>) -> Decoded<Self> {
         message.into_option().map(Wire::read).transpose()
+    }
+}
+
+// [impl->swdd~api-reasons-of-refusals~1]
+impl Wire<base::Error> for ErrorResponse {
+    fn write(&self) -> base::Error {
+        let refusal = self.sent_refusal();
+        base::Error {
+            message: self.text.clone(),
+            refusal: refusal.map(|refusal| EnumOrUnknown::from_i32(refusal.number())),
+            ..base::Error::default()
+        }
+    }
+
+    fn read(message: base::Error) -> Decoded<Self> {
+        let number = message.refusal.map(|refusal| refusal.value());
+        Ok(Self::received(message.message, number))
     }
 }
 

@@ -6,6 +6,7 @@ use super::messages::{
     encode_states, read_from_server, read_from_workload, read_plan, read_to_server,
     request_id_of_begin, write_from_server, write_plan, write_to_server,
 };
+use super::schema::grpc_api::from_server::FromServerEnum;
 use super::schema::{ank_base as base, grpc_api, grpc_api as api};
 use super::tree::writer::MessageWriter;
 use super::tree::{Parts, StateParts};
@@ -22,6 +23,7 @@ use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
 use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_model::reason::Reason;
+use ankaios_model::refusal::{ErrorResponse, Refusal};
 use ankaios_model::usage::{AgentUsage, NodeUsage, WorkloadUsage};
 use ankaios_model::workload::DeleteCondition;
 use protobuf::{EnumOrUnknown, Message, MessageField};
@@ -554,6 +556,55 @@ fn reason_costs_three_bytes_and_none_costs_nothing() {
     assert_eq!(bytes, [0x0a, 4, b'i', b'n', b'f', b'o', 0x28, 0]);
     let gone = plain.because(Reason::Gone);
     assert_eq!(StateParts::of(&gone).write().len(), bytes.len() + 3);
+}
+
+// [utest->swdd~api-reasons-of-refusals~1]
+#[test]
+fn refusal_arrives_as_it_was_and_as_older_servers_mean_it() {
+    let text = "Update rejected: 'it is the same as update 3, which was rolled back: x'";
+    let response = |refusal| {
+        let error = ErrorResponse {
+            text: text.to_owned(),
+            refusal,
+        };
+        FromServer::Response(Response {
+            id: "a".to_owned(),
+            content: ResponseContent::Error(error),
+        })
+    };
+    for refusal in Refusal::ALL {
+        let message = response(*refusal);
+        assert_eq!(through_client(message.clone()), message);
+    }
+    // An older server sends the text alone.
+    let older = base::Error {
+        message: text.to_owned(),
+        ..base::Error::default()
+    };
+    let older = grpc_api::FromServer {
+        FromServerEnum: Some(FromServerEnum::Response(base::Response {
+            requestId: "a".to_owned(),
+            ResponseContent: Some(base::response::ResponseContent::Error(older)),
+            ..base::Response::default()
+        })),
+        ..grpc_api::FromServer::default()
+    };
+    let read = read_from_server(older.write_to_bytes().unwrap());
+    assert_eq!(read, Ok(response(Refusal::RolledBackBefore)));
+}
+
+#[test]
+fn reason_of_a_refusal_costs_three_bytes_and_none_nothing() {
+    let bytes = |refusal| {
+        let text = "no".to_owned();
+        write_from_server(&FromServer::Response(Response {
+            id: "a".to_owned(),
+            content: ResponseContent::Error(ErrorResponse { text, refusal }),
+        }))
+    };
+    let none = bytes(Refusal::None);
+    assert_eq!(bytes(Refusal::NoModeItem).len(), none.len() + 3);
+    assert_eq!(none, [0x1a, 9, 0x0a, 1, b'a', 0x1a, 4, 0x0a, 2, b'n', b'o']);
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn messages_to_workloads_have_the_documented_bytes() {
     let closed = "1a 2a 18 0a 16 49 6e 69 74 69 61 6c 20 48 65 6c 6c 6f 20 6d 69 73 73 69 6e 67 21";
     let denied = Response {
         id: "a".to_owned(),
-        content: ResponseContent::Error("Access denied".to_owned()),
+        content: ResponseContent::Error("Access denied".into()),
     };
     for (hex, message) in [
         ("02 22 00", ToWorkload::Accepted),

@@ -5,6 +5,7 @@ use super::*;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::messages::{LogEntry, Response, ResponseContent};
 use ankaios_model::names::InstanceName;
+use ankaios_model::refusal::ErrorResponse;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn state(workload: &str, phase: Phase) -> WorkloadState {
@@ -34,7 +35,7 @@ fn response(bytes: usize) -> FromServer {
 fn refusal() -> FromServer {
     FromServer::Response(Response {
         id: String::new(),
-        content: ResponseContent::Error("no".to_owned()),
+        content: ResponseContent::Error("no".into()),
     })
 }
 
@@ -464,7 +465,7 @@ fn shared_state_equals_a_response_of_its_own() {
             .put_state("r".repeat(3), &Arc::new(outbox.encode(&tree(1000), None)))
             .unwrap();
         let Some(FromServer::Response(Response {
-            content: ResponseContent::Error(text),
+            content: ResponseContent::Error(ErrorResponse { text, .. }),
             ..
         })) = reader.try_next()
         else {

@@ -22,6 +22,7 @@ use ankaios_model::messages::{
     ToServer, UpdateState,
 };
 use ankaios_model::names::InstanceName;
+use ankaios_model::refusal::ErrorResponse;
 use ankaios_model::version::VERSION;
 use crossbeam_channel::{Receiver, bounded};
 use futures_executor::block_on;
@@ -150,7 +151,7 @@ fn closed(events: &Receiver<PeerEvent>) -> PeerId {
 fn answer(bytes: usize) -> FromServer {
     FromServer::Response(Response {
         id: "id".into(),
-        content: ResponseContent::Error("x".repeat(bytes)),
+        content: ResponseContent::Error("x".repeat(bytes).into()),
     })
 }
 
@@ -168,7 +169,7 @@ fn too_large_response_becomes_an_error_for_its_client() {
     outbox.put(answer(5_000_000)).unwrap();
     match receiver.receive() {
         Ok(FromServer::Response(Response {
-            content: ResponseContent::Error(text),
+            content: ResponseContent::Error(ErrorResponse { text, .. }),
             ..
         })) => {
             assert!(text.contains("takes at most 5000000"), "{text}");

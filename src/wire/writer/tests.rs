@@ -117,7 +117,7 @@ fn state(workload: &str) -> FromServer {
 fn answer(id: &str, bytes: usize) -> FromServer {
     FromServer::Response(Response {
         id: id.to_owned(),
-        content: ResponseContent::Error("x".repeat(bytes)),
+        content: ResponseContent::Error("x".repeat(bytes).into()),
     })
 }
 

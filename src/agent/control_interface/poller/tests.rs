@@ -13,6 +13,7 @@ use ankaios_model::messages::{
 };
 use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
+use ankaios_model::refusal::ErrorResponse;
 use ankaios_wire::delimited::workload_side::{frame as to_agent, read_message};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{read, write};
@@ -251,7 +252,7 @@ fn lines(id: &str, bytes: usize) -> Response {
 fn answer(id: &str) -> Response {
     Response {
         id: id.to_owned(),
-        content: ResponseContent::Error("no".to_owned()),
+        content: ResponseContent::Error("no".into()),
     }
 }
 
@@ -535,7 +536,7 @@ fn a_message_that_is_never_finished_ends_the_session() {
 fn answer_all(rig: &Rig, bytes: usize) -> Vec<String> {
     let requests = rig.full_requests();
     for id in &requests {
-        let content = ResponseContent::Error("x".repeat(bytes));
+        let content = ResponseContent::Error("x".repeat(bytes).into());
         rig.hub.deliver(Response {
             id: id.clone(),
             content,
@@ -607,7 +608,7 @@ fn without_a_server_one_request_waits_and_the_next_and_a_large_one_are_answered(
     let text = |message: ToWorkload| match message {
         ToWorkload::Response(Response {
             id,
-            content: ResponseContent::Error(text),
+            content: ResponseContent::Error(ErrorResponse { text, .. }),
         }) => (id, text),
         other => panic!("an error is expected, not {other:?}"),
     };

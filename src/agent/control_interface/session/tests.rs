@@ -6,6 +6,7 @@ use ankaios_fakes::manual_clock::ManualClock;
 use ankaios_model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use ankaios_model::messages::{ReadState, UpdateState};
 use ankaios_model::node::Node;
+use ankaios_model::refusal::ErrorResponse;
 use ankaios_platform::clock::Clock;
 use ankaios_platform::limits::{CONTROL_MESSAGE_MAX, LOG_SOURCE_LINES, STACK_LARGE};
 use ankaios_wire::delimited::workload_side::frame;
@@ -132,7 +133,7 @@ fn closed(reason: &str) -> Did {
 fn error(id: &str, text: &str) -> Did {
     Did::Answered(Response {
         id: id.to_owned(),
-        content: ResponseContent::Error(text.to_owned()),
+        content: ResponseContent::Error(ErrorResponse::received(text.to_owned(), None)),
     })
 }
 
@@ -235,7 +236,7 @@ fn a_state_that_cannot_be_read_is_answered_here() {
     let [
         Did::Answered(Response {
             id,
-            content: ResponseContent::Error(text),
+            content: ResponseContent::Error(ErrorResponse { text, .. }),
         }),
     ] = &rig.did()[..]
     else {
@@ -273,7 +274,7 @@ fn a_request_of_tiny_parts_is_answered_and_not_decoded() {
     let [
         Did::Answered(Response {
             id,
-            content: ResponseContent::Error(text),
+            content: ResponseContent::Error(ErrorResponse { text, .. }),
         }),
     ] = &rig.did()[..]
     else {
@@ -461,7 +462,7 @@ fn an_id_that_fills_a_message_is_refused_here_and_only_its_beginning_comes_back(
     let [
         Did::Answered(Response {
             id,
-            content: ResponseContent::Error(text),
+            content: ResponseContent::Error(ErrorResponse { text, .. }),
         }),
     ] = did.as_slice()
     else {

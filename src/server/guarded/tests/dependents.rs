@@ -2,6 +2,7 @@
 //! what is put back restarts them as well.
 
 use super::*;
+use crate::tests::text_of;
 use crate::tests::update;
 use ankaios_model::messages::{RequestContent, ResponseContent, UpdateState};
 
@@ -26,7 +27,7 @@ fn request(rig: &mut Rig, content: RequestContent) -> Result<Vec<String>, String
     let commander = rig.cluster.commander();
     match rig.cluster.request(commander, content) {
         ResponseContent::UpdateStateSuccess { restarted, .. } => Ok(restarted),
-        ResponseContent::Error(text) => Err(text),
+        ResponseContent::Error(error) => Err(text_of(error)),
         other => panic!("{other:?}"),
     }
 }

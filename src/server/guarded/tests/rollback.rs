@@ -4,6 +4,7 @@
 use super::bounds::{ask_for, with_rights};
 use super::*;
 use crate::limits::UPDATES_ENDED_BYTES;
+use crate::tests::text_of;
 use ankaios_model::messages::{RequestContent, ResponseContent};
 
 fn roll_back(rig: &mut Rig, number: u64) -> Result<(), String> {
@@ -13,7 +14,7 @@ fn roll_back(rig: &mut Rig, number: u64) -> Result<(), String> {
         .request(commander, RequestContent::RollBack(number))
     {
         ResponseContent::UpdateStateSuccess { .. } => Ok(()),
-        ResponseContent::Error(text) => Err(text),
+        ResponseContent::Error(error) => Err(text_of(error)),
         other => panic!("{other:?}"),
     }
 }
