@@ -5,6 +5,7 @@
 //! result to the control loop (never waits).
 
 use super::control_interface::pipes;
+use super::images::{ImageUses, UseOutcome};
 use super::workload::preparation::host_paths::{look, named_paths};
 use super::workload::preparation::record::{PreparedContainer, Record};
 use super::workload_files::write_files;
@@ -94,6 +95,8 @@ pub struct CallContext {
     pub copied: Arc<BTreeSet<String>>,
     /// Longest create; `None` has no limit.
     pub create_timeout: Option<Duration>,
+    /// Where uses of images are noted; `None` when images are not cleaned up.
+    pub images: Option<ImageUses>,
 }
 
 /// One call.
@@ -114,6 +117,11 @@ impl EngineCall {
         let _source = log_source(self.new.instance.workload.clone());
         let stop = self.cancel.take();
         let cancel = stop.as_ref().map(AsFd::as_fd);
+        let mut image_use = self
+            .context
+            .images
+            .as_ref()
+            .map(|images| images.begin(&self.new));
         self.ready_pid_file();
         let (limit, new) = (self.context.create_timeout, self.new.clone());
         let started = |id: ContainerId| {
@@ -143,6 +151,14 @@ impl EngineCall {
                 self.connector.start(id, &new, limit, cancel).map(started)
             }
         });
+        if let Some(image_use) = &mut image_use {
+            image_use.outcome = match &result {
+                Ok(CallDone::Started(..)) => UseOutcome::Started,
+                Ok(CallDone::Image | CallDone::Prepared(_)) => UseOutcome::Prepared,
+                Err(_) => UseOutcome::Failed,
+            };
+        }
+        drop(image_use); // First: the next call of the workload must not begin before this one ends.
         (self.reply)(result);
     }
 

@@ -1,8 +1,9 @@
 //! What the scheduler reacts to.
 //!
-//! Thread: plain values; sent by `rx:server`, `uplink`, `wl:*`, `watch:*` and
-//! `metrics`, received by `scheduler`.
+//! Thread: plain values; sent by `rx:server`, `uplink`, `wl:*`, `watch:*`, `metrics` and `images`,
+//! received by `scheduler`.
 
+use super::images::needs::ImageNeeds;
 use super::state_checker::ListResult;
 use super::workload::status::Status;
 use ankaios_model::execution_state::{ExecutionState, Phase};
@@ -43,6 +44,8 @@ pub enum SchedulerEvent {
     },
     /// The overview for the metrics is wanted there.
     Overview(Sender<Overview>),
+    /// Which images workloads need is wanted there.
+    ImageNeeds(Sender<ImageNeeds>),
 }
 
 /// How far something is prepared.

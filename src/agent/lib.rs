@@ -16,6 +16,7 @@ mod end_record;
 pub mod engine_call;
 pub mod events;
 mod folder_removal;
+mod images;
 pub mod limits;
 mod log_stream;
 mod metrics;
@@ -50,6 +51,7 @@ use ankaios_wire::limits::CONNECT_MAX;
 use control_interface::ControlHub;
 use crossbeam_channel::{Sender, bounded};
 use engine_call::CallContext;
+use images::ImageInbox;
 use resources::LoadSampler;
 use rustix::pipe::{PipeFlags, pipe_with};
 use scheduler::conditions::NodeFacts;
@@ -102,11 +104,13 @@ impl Agent {
         let control = ControlHub::new(outbox.clone(), settings.control_message_max.0 as usize)?;
         let (control_stop, control_running) = pipe_with(PipeFlags::CLOEXEC)?;
         threads.push(control.start(SystemClock, control_stop, watched)?);
+        let images = settings.cleanup.as_ref().map(|_| ImageInbox::new());
         let calls = CallContext {
             folder: settings.folder,
             boot: children.boot().into(),
             copied: Arc::new(COPIED_FILES.map(str::to_owned).into()),
             create_timeout: settings.create_timeout,
+            images: images.as_ref().map(ImageInbox::uses),
         };
         let context = LoopContext {
             clock: SystemClock,
@@ -124,6 +128,17 @@ impl Agent {
             control: control.clone(),
             probes: Arc::new(Prober::start(SystemClock)?),
         };
+        let removes_images = images.is_some();
+        if let (Some(images), Some(cleanup)) = (images, settings.cleanup) {
+            threads.push(images.start(
+                cleanup,
+                settings.name.as_str().into(),
+                SystemClock,
+                context.engines.clone(),
+                inbox.clone(),
+                stop.clone(),
+            )?);
+        }
         if let Some(metrics) = settings.metrics {
             let checkers = context
                 .engines
@@ -136,6 +151,7 @@ impl Agent {
                 settings.name.clone(),
                 sampler,
                 inbox.clone(),
+                context.calls.images.clone(),
                 stop.clone(),
             )?);
         }
@@ -173,6 +189,7 @@ impl Agent {
                 message_max: settings.message_max.0 as usize,
             },
             agent: settings.name,
+            removes_images,
             version: VERSION,
             tags: settings.tags,
             outbox: reader,

@@ -4,6 +4,7 @@
 //! states from the scheduler, and may wait for both and for the disk.
 
 use super::events::{Overview, SchedulerEvent, WorkloadOverview};
+use super::images::{ImageReport, ImageUses};
 use super::resources;
 use super::usage::{Sample, UsageSampler};
 use ankaios_model::names::RUNTIMES;
@@ -57,25 +58,33 @@ const RESTARTS: Family = Family::counter(
     "How often this agent process has started the workload after the first time.",
 );
 
+const IMAGES: Family = Family::gauge(
+    "ankaios_workload_image_bytes",
+    "Size of the images that are kept for the workload, layers that images share counted for each.",
+);
+const REMOVABLE: Family = Family::gauge(
+    "ankaios_workload_image_removable_bytes",
+    "Size of those images of the workload that can be removed.",
+);
+
 /// Writes the metrics of `agent` until the other end of `stop` is dropped.
 pub(crate) fn start(
     settings: MetricsSettings,
     agent: String,
     sampler: UsageSampler,
     scheduler: Sender<SchedulerEvent>,
+    images: Option<ImageUses>,
     stop: Receiver<()>,
 ) -> io::Result<Thread> {
     metrics_file::start(settings, stop, move || {
         let begin = SystemClock.now();
         let sample = sampler.sample();
         let took = SystemClock.now().saturating_duration_since(begin);
-        Some(text(
-            &agent,
-            &overview(&scheduler)?,
-            &sample,
-            took,
-            resources::boot_time(),
-        ))
+        let overview = overview(&scheduler)?;
+        let images = images.as_ref().and_then(ImageUses::report);
+        let mut text = text(&agent, &overview, &sample, took, resources::boot_time());
+        add_images(&mut text, &agent, &images.unwrap_or_default());
+        Some(text.finish())
     })
 }
 
@@ -95,7 +104,7 @@ fn text(
     sample: &Sample,
     took: Duration,
     boot_time: Option<u64>,
-) -> String {
+) -> MetricsText {
     let mut text = MetricsText::default();
     let of_agent = [("agent", agent)];
     text.add(&INFO, &[("agent", agent), ("version", VERSION)], 1);
@@ -158,12 +167,23 @@ fn text(
             .into_iter()
             .for_each(|usec| text.add(&CPU, &labels, seconds(usec)));
     }
-    text.finish()
+    text
+}
+
+/// Adds the bytes of images; also of workloads that are deleted, as long as theirs are kept.
+// [impl->swdd~agent-shows-bytes-of-images~1]
+fn add_images(text: &mut MetricsText, agent: &str, images: &ImageReport) {
+    for (workload, bytes) in &images.workloads {
+        let labels = [("agent", agent), ("workload", workload.as_str())];
+        text.add(&IMAGES, &labels, bytes.all);
+        text.add(&REMOVABLE, &labels, bytes.removable);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::images::ImageBytes;
     use ankaios_model::names::InstanceName;
     use ankaios_model::usage::{AgentUsage, NO_CGROUP, WorkloadUsage};
 
@@ -224,7 +244,8 @@ mod tests {
             &sample,
             Duration::from_micros(740),
             Some(1000),
-        );
+        )
+        .finish();
         let lines: Vec<&str> = shown
             .lines()
             .filter(|line| !line.starts_with('#'))
@@ -253,6 +274,28 @@ mod tests {
         assert!(
             shown.contains("# TYPE ankaios_workload_cpu_seconds_total counter\n"),
             "{shown}"
+        );
+    }
+    // [utest->swdd~agent-shows-bytes-of-images~1]
+    #[test]
+    fn bytes_of_images_have_a_line_for_each_workload() {
+        let bytes = ImageBytes {
+            all: 300,
+            removable: 100,
+        };
+        let images = ImageReport {
+            workloads: [("gone".to_owned(), bytes)].into(),
+        };
+        let mut text = MetricsText::default();
+        add_images(&mut text, "A", &images);
+        let text = text.finish();
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            lines,
+            [
+                r#"ankaios_workload_image_bytes{agent="A",workload="gone"} 300"#,
+                r#"ankaios_workload_image_removable_bytes{agent="A",workload="gone"} 100"#,
+            ]
         );
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Thread: `main`.
 
+use crate::images::{CleanupMode, CleanupSettings, LedgerFolder};
 use crate::limits::{REPAIR_INTERVAL, RETRY_LIMIT};
 use ankaios_model::limits::NAME_MAX;
 use ankaios_model::names::{NOT_OF_COMMANDER, RUNTIMES, has_name_characters, is_of_commander};
@@ -118,6 +119,21 @@ struct Keys {
     metrics: Option<MetricsPath>,
     #[serde(default)]
     metrics_interval: MetricsInterval,
+    #[serde(default)]
+    image_cleanup: Cleanup,
+    #[serde(default)]
+    // Versions of a workload that stay besides the desired one. Nobody rolls back by more.
+    image_history: Number<0, 100, 1>,
+    state_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Cleanup {
+    #[default]
+    Never,
+    Report,
+    Replaced,
 }
 
 /// One of the levels in lower case.
@@ -142,7 +158,7 @@ enum Rerun {
     Boot,
 }
 
-const KNOWN_KEYS: [&str; 19] = [
+const KNOWN_KEYS: [&str; 22] = [
     "version",
     "name",
     "server_url",
@@ -162,6 +178,9 @@ const KNOWN_KEYS: [&str; 19] = [
     "max_control_message_size",
     "metrics",
     "metrics_interval",
+    "image_cleanup",
+    "image_history",
+    "state_dir",
 ];
 
 /// The settings of one run.
@@ -204,6 +223,8 @@ pub struct AgentSettings {
     pub(crate) control_message_max: ControlMessageSize,
     /// Where metrics are written, if they are.
     pub(crate) metrics: Option<MetricsSettings>,
+    /// How images are cleaned up, if they are.
+    pub(crate) cleanup: Option<CleanupSettings>,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
     /// Warnings for the user.
@@ -323,6 +344,19 @@ fn combine(
         security.map_err(|error| without_tls(url, error))?
     };
     let url = protected(parsed, &security, &mut warnings);
+    let cleanup = match keys.image_cleanup {
+        Cleanup::Never => None,
+        Cleanup::Report => Some(CleanupMode::Report),
+        Cleanup::Replaced => Some(CleanupMode::Replaced),
+    };
+    let cleanup = match cleanup {
+        None => None,
+        Some(mode) => Some(CleanupSettings {
+            mode,
+            history: keys.image_history.0 as usize,
+            folder: known_images(keys.state_dir, &name, &folder, &place("state_dir", false))?,
+        }),
+    };
     let tags = if options.tags.is_empty() {
         keys.tags
     } else {
@@ -354,6 +388,7 @@ fn combine(
             path,
             interval: keys.metrics_interval,
         }),
+        cleanup,
         config_file: file.map(|file| file.path.clone()),
         warnings,
     })
@@ -462,6 +497,38 @@ fn enabled_runtimes(
     }
     warnings.extend(unknown.into_iter().map(|text| format!("{text}{place}")));
     Ok(enabled)
+}
+
+/// Where the agent keeps which images it knows: in the run folder without `state_dir`. That one is
+/// made when something is written.
+fn known_images(
+    state_dir: Option<PathBuf>,
+    name: &str,
+    run_folder: &Path,
+    place: &str,
+) -> Result<LedgerFolder, SettingsError> {
+    let agent = name.to_owned();
+    match state_dir {
+        Some(path) if !path.is_absolute() => {
+            let text = format!(
+                "'{}' is no absolute path, as '/var/lib/ankaios'{place}",
+                path.display()
+            );
+            Err(other("The folder 'state_dir' cannot be used.", text))
+        }
+        Some(path) => Ok(LedgerFolder {
+            agents: path,
+            agent,
+            ending: "_agent",
+            inner: "",
+        }),
+        None => Ok(LedgerFolder {
+            agents: run_folder.parent().unwrap_or(run_folder).to_owned(),
+            agent,
+            ending: "_io",
+            inner: "images",
+        }),
+    }
 }
 
 /// The agent's own folder, which only its user can read. Only the default run folder is created; it

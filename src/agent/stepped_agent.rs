@@ -376,6 +376,7 @@ impl SteppedAgent {
                 boot: prepare.boot,
                 copied: prepare.copied,
                 create_timeout: None,
+                images: None,
             },
             start_call: Arc::new(move |call| {
                 let mut calls = calls.lock().expect("nobody panics with it");

@@ -29,6 +29,8 @@ pub(crate) struct Uplink {
     pub(crate) options: ClientOptions,
     /// Name of this agent.
     pub(crate) agent: String,
+    /// Whether it removes images, sent with every hello.
+    pub(crate) removes_images: bool,
     /// Our version, sent with every hello.
     pub(crate) version: &'static str,
     /// Its tags, sent with every hello.
@@ -103,6 +105,7 @@ impl Uplink {
         let capabilities = AgentCapabilities {
             tells_usage: true,
             prepares: true,
+            removes_images: self.removes_images,
         };
         let hello = ToServer::AgentHello(AgentHello {
             agent,

@@ -7,6 +7,7 @@ use ankaios_model::messages::LogsRequest;
 use ankaios_model::names::InstanceName;
 use ankaios_model::workload::Workload;
 use ankaios_runtime::call_error::{CallError, ErrorMeaning};
+use ankaios_runtime::images::{ContainerImage, ImageRemoval, ImageStore, LocalImage, names_of};
 use ankaios_runtime::log_reader::LogCall;
 use ankaios_runtime::{
     Cancel, ContainerId, ListedContainer, ListedPods, MainProcess, NewContainer, ProbeTarget,
@@ -55,6 +56,10 @@ pub enum Call {
     Find,
     /// `list`.
     List,
+    /// `image_store`.
+    ImageStore,
+    /// `remove_image`.
+    RemoveImage,
 }
 
 /// The engine; clones are the same engine.
@@ -83,6 +88,9 @@ struct World {
     /// The records of ends.
     ends: BTreeMap<InstanceName, String>,
     log_calls: Option<Result<Vec<LogCall>, RuntimeError>>,
+    images: Vec<LocalImage>,
+    /// Images of containers that others have made.
+    foreign: Vec<ContainerImage>,
 }
 
 /// One container.
@@ -223,6 +231,50 @@ impl FakeEngine {
         self.world().log_calls = Some(calls);
     }
 
+    /// Puts an image into the store, in place of another one with a name of it. Its id is this text.
+    pub fn load(&self, id: &str, names: &[&str], bytes: u64) {
+        let mut world = self.world();
+        for image in &mut world.images {
+            image.names.retain(|name| !names.contains(&&**name));
+        }
+        world.images.retain(|image| image.id != id);
+        world.images.push(LocalImage {
+            id: id.to_owned(),
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            bytes: Some(bytes),
+            ..LocalImage::default()
+        });
+    }
+
+    /// An image comes from a store that cannot be changed.
+    pub fn set_read_only(&self, id: &str) {
+        let mut world = self.world();
+        let mut images = world.images.iter_mut();
+        let image = images.find(|image| image.id == id);
+        image.expect("an image").is_read_only = true;
+    }
+
+    /// Others have, or do not have any more, a container of this image.
+    pub fn set_foreign_container(&self, id: &str, is_there: bool) {
+        let mut world = self.world();
+        world.foreign.retain(|one| one.id.as_deref() != Some(id));
+        if is_there {
+            world.foreign.push(ContainerImage {
+                id: Some(id.to_owned()),
+                ..ContainerImage::default()
+            });
+        }
+    }
+
+    /// The images in the store, each with its names.
+    pub fn images(&self) -> BTreeMap<String, Vec<String>> {
+        let world = self.world();
+        let images = world.images.iter();
+        images
+            .map(|image| (image.id.clone(), image.names.clone()))
+            .collect()
+    }
+
     /// All containers.
     pub fn containers(&self) -> BTreeMap<ContainerId, FakeContainer> {
         self.world().containers.clone()
@@ -278,6 +330,27 @@ impl World {
         };
         self.containers.insert(id.clone(), container);
         id
+    }
+
+    fn image_store(&self) -> ImageStore {
+        let mut store = ImageStore {
+            images: self.images.clone(),
+            containers: self.foreign.clone(),
+        };
+        for container in self.containers.values() {
+            let Some(new) = &container.new else {
+                continue;
+            };
+            for name in names_of(&new.workload) {
+                let id = store.find(&name).map(|image| image.id.clone());
+                store.containers.push(ContainerImage {
+                    id,
+                    name,
+                    instance: Some(container.instance.clone()),
+                });
+            }
+        }
+        store
     }
 
     fn begin(&mut self, call: Call, text: String) -> Option<Fault> {
@@ -635,5 +708,42 @@ impl RuntimeConnector for FakeConnector {
             .log_calls
             .clone()
             .unwrap_or(Ok(Vec::new()))
+    }
+    fn image_store(&mut self) -> Result<ImageStore, RuntimeError> {
+        let mut world = self.engine.world();
+        match world.begin(Call::ImageStore, "images".to_owned()) {
+            Some(_) => Err(failed()),
+            None => Ok(world.image_store()),
+        }
+    }
+
+    /// Refuses what engines refuse.
+    fn remove_image(&mut self, removal: &ImageRemoval) -> Result<(), RuntimeError> {
+        let mut world = self.engine.world();
+        let text = match removal {
+            ImageRemoval::Name { id, name } => format!("untag {id} {name}"),
+            ImageRemoval::Image { id, .. } => format!("rmi {id}"),
+        };
+        if world.begin(Call::RemoveImage, text).is_some() {
+            return Err(failed());
+        }
+        let store = world.image_store();
+        match removal {
+            ImageRemoval::Name { id, name } => {
+                for image in world.images.iter_mut().filter(|image| image.id == *id) {
+                    image.names.retain(|one| one != name);
+                }
+            }
+            ImageRemoval::Image { id, .. } => {
+                let Some(image) = store.with_id(id) else {
+                    return Ok(());
+                };
+                if store.is_in_use(image) || image.names.len() > 1 || image.is_read_only {
+                    return Err(failed());
+                }
+                world.images.retain(|image| image.id != *id);
+            }
+        }
+        Ok(())
     }
 }

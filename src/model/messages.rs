@@ -79,6 +79,8 @@ pub struct AgentCapabilities {
     pub tells_usage: bool,
     /// It prepares instances of an update while the old ones run.
     pub prepares: bool,
+    /// It removes images, and receives [`FromServer::UpdateOpen`].
+    pub removes_images: bool,
 }
 
 /// From the server to agents and commanders.
@@ -105,6 +107,9 @@ pub enum FromServer {
     },
     /// The complete list of instances to prepare while others run.
     Prepare(Vec<AddedWorkload>),
+    /// Whether a guarded update with workloads of this agent is open: its rollback may need each
+    /// image. Only to agents with this ability.
+    UpdateOpen(bool),
     /// Send a sample of CPU and memory; only to agents with this ability.
     UsageRequest {
         /// Repeated in the response.

@@ -5,6 +5,7 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+pub mod checked_file;
 pub mod child;
 pub mod clock;
 pub mod folder_lock;

@@ -24,6 +24,8 @@ pub enum ErrorMeaning {
     NoSuchVolume,
     /// The pod does not exist.
     NoSuchPod,
+    /// The image does not exist.
+    NoSuchImage,
     /// The container is paused.
     Paused,
     /// The engine does not know the option `--pidfile`: a remote client for example.
@@ -144,6 +146,9 @@ fn meaning_for_container(text: &str) -> ErrorMeaning {
             return ErrorMeaning::Paused;
         }
     }
+    if text.contains("image not known") || text.contains("no such image") {
+        return ErrorMeaning::NoSuchImage;
+    }
     ErrorMeaning::Failure
 }
 
@@ -223,6 +228,7 @@ mod tests {
                 "Error: no pod with name or ID web found: no such pod",
                 ErrorMeaning::NoSuchPod,
             ),
+            ("Error: 1f: image not known", ErrorMeaning::NoSuchImage),
             (
                 "Error: 1f is running or paused, refusing to clean up",
                 ErrorMeaning::Paused,
@@ -248,6 +254,10 @@ mod tests {
             (
                 "level=fatal msg=\"unknown flag: --pidfile\"",
                 ErrorMeaning::NoPidFileOption,
+            ),
+            (
+                "level=fatal msg=\"No such image: x\"",
+                ErrorMeaning::NoSuchImage,
             ),
             (
                 "level=fatal msg=\"No such container: x\"",

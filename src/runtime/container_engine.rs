@@ -12,6 +12,7 @@ use super::container_list::EngineContainer;
 use super::container_records::{ENDED, PREPARED};
 use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
+use super::images::{ImageRemoval, ImageStore};
 use super::log_reader::{LogCall, log_arguments};
 use super::masking::Arguments;
 use super::{
@@ -54,6 +55,9 @@ pub struct Engine {
     pub(crate) listing: fn(&EngineCli, &str) -> Result<Vec<EngineContainer>, RuntimeError>,
     /// The entry as a container of an agent; `None` when it is not its, or cannot be read.
     pub(crate) listed: fn(&EngineContainer, &str) -> Option<ListedContainer>,
+    /// Lists the images of the store, and those of all containers.
+    pub(crate) image_store: fn(&EngineCli) -> Result<ImageStore, RuntimeError>,
+    pub(crate) remove_image: fn(&EngineCli, &ImageRemoval) -> Result<(), RuntimeError>,
 }
 
 /// Runs workloads with an engine for one agent.
@@ -394,6 +398,14 @@ impl RuntimeConnector for ContainerConnector {
                 .log_call(log_arguments(wanted, &id.0), String::new())
         };
         Ok(found.iter().map(call).collect())
+    }
+
+    fn image_store(&mut self) -> Result<ImageStore, RuntimeError> {
+        (self.engine.image_store)(&self.cli)
+    }
+
+    fn remove_image(&mut self, removal: &ImageRemoval) -> Result<(), RuntimeError> {
+        (self.engine.remove_image)(&self.cli, removal)
     }
 }
 

@@ -9,6 +9,7 @@ use super::call_error::meaning_of_nerdctl;
 use super::container_engine::Engine;
 use super::container_list::{self, EngineContainer};
 use super::engine_cli::EngineCli;
+use super::images;
 use super::masking::Arguments;
 use super::{ContainerId, ListedContainer, MainProcess, RuntimeError};
 use ankaios_model::execution_state::{ExecutionState, Phase};
@@ -32,6 +33,8 @@ pub const ENGINE: Engine = Engine {
     ],
     listing,
     listed,
+    image_store: images::nerdctl_store,
+    remove_image: images::remove_from_nerdctl,
 };
 
 /// A container that vanishes meanwhile is left out.

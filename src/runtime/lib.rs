@@ -15,6 +15,7 @@ pub mod containerd;
 pub mod engine_children;
 mod engine_cli;
 pub mod exit_watch;
+pub mod images;
 pub mod limits;
 pub mod log_reader;
 mod masking;
@@ -30,6 +31,7 @@ use ankaios_model::names::{InstanceName, has_name_characters};
 use ankaios_model::workload::Workload;
 pub use ankaios_platform::child::Cancel;
 use call_error::{CallError, ErrorMeaning};
+use images::{ImageRemoval, ImageStore};
 use log_reader::LogCall;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -376,4 +378,20 @@ pub trait RuntimeConnector: Send {
         instance: &InstanceName,
         wanted: &LogsRequest,
     ) -> Result<Vec<LogCall>, RuntimeError>;
+
+    /// The images of the engine's store, and those that containers use.
+    ///
+    /// # Errors
+    /// `Failed` or `TimedOut` when the engine could not be called, or printed what cannot be read.
+    fn image_store(&mut self) -> Result<ImageStore, RuntimeError> {
+        Ok(ImageStore::default())
+    }
+
+    /// Removes one image, or one name of it; never forced. Already gone counts as done.
+    ///
+    /// # Errors
+    /// As [`Self::image_store`]; `Failed` also when a container uses it.
+    fn remove_image(&mut self, _removal: &ImageRemoval) -> Result<(), RuntimeError> {
+        Err(RuntimeError::Unsupported("it has no images".to_owned()))
+    }
 }

@@ -5,6 +5,7 @@
 use super::call_error::meaning_of_podman;
 use super::container_engine::Engine;
 use super::container_list::EngineContainer;
+use super::images;
 
 /// Name of the runtime in manifests, and of the program.
 // [impl->swdd~podman-name-returns-podman~1]
@@ -22,6 +23,8 @@ pub const ENGINE: Engine = Engine {
     stop_timeout: &["container", "inspect", "--format={{.Config.StopTimeout}}"],
     listing: |cli, filter| cli.containers(&["--filter", filter]),
     listed: EngineContainer::of_agent,
+    image_store: images::podman_store,
+    remove_image: images::remove_from_podman,
 };
 
 #[cfg(test)]

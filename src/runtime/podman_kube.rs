@@ -20,6 +20,7 @@ use super::container_list::EngineContainer;
 use super::container_records::ENDED;
 use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
+use super::images::{self, ImageRemoval, ImageStore};
 use super::log_reader::{LogCall, log_arguments};
 use super::masking::Arguments;
 use super::{
@@ -557,7 +558,7 @@ impl RuntimeConnector for PodmanKubeConnector {
         cancel: Cancel<'_>,
     ) -> Result<(), RuntimeError> {
         let config = config_of(workload)?;
-        for image in images(&config.manifest) {
+        for image in pulled_images(&config.manifest) {
             // It is called as a workload of that image would be.
             let container = ContainerConfig {
                 image,
@@ -726,6 +727,14 @@ impl RuntimeConnector for PodmanKubeConnector {
             calls.push(self.cli.log_call(log_arguments(wanted, &id.0), prefix));
         }
         Ok(calls)
+    }
+
+    fn image_store(&mut self) -> Result<ImageStore, RuntimeError> {
+        images::podman_store(&self.cli)
+    }
+
+    fn remove_image(&mut self, removal: &ImageRemoval) -> Result<(), RuntimeError> {
+        images::remove_from_podman(&self.cli, removal)
     }
 }
 
@@ -986,20 +995,37 @@ fn pod_document(document: &mut Value) -> Option<PodDocument> {
 
 /// The images that a play of `manifest` pulls if they are missing: not those that it always or
 /// never pulls.
-pub(crate) fn images(manifest: &str) -> BTreeSet<String> {
+pub(crate) fn pulled_images(manifest: &str) -> BTreeSet<String> {
     let mut images = BTreeSet::new();
+    for container in containers_in(manifest) {
+        images.extend(pulled_image(&container).map(str::to_owned));
+    }
+    images
+}
+
+/// All images of a manifest.
+pub(crate) fn all_images(manifest: &str) -> BTreeSet<String> {
+    let mut images = BTreeSet::new();
+    for container in containers_in(manifest) {
+        let image = container.get("image").and_then(Value::as_str);
+        images.extend(image.map(str::to_owned));
+    }
+    images
+}
+
+/// The containers of all pods of a manifest.
+fn containers_in(manifest: &str) -> Vec<Value> {
+    let mut all = Vec::new();
     for mut document in of_pods(manifest) {
         let Some(spec) = pod_spec(&mut document) else {
             continue;
         };
         for list in ["containers", "initContainers"] {
             let containers = spec.get(list).and_then(Value::as_sequence);
-            for container in containers.into_iter().flatten() {
-                images.extend(pulled_image(container).map(str::to_owned));
-            }
+            all.extend(containers.into_iter().flatten().cloned());
         }
     }
-    images
+    all
 }
 
 /// The image of a container that is pulled if it is missing.

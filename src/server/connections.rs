@@ -70,7 +70,7 @@ impl ServerLoop {
         self.updates.agent_connected(&name);
         let mut effects = Effects::default();
         self.rollouts
-            .agent_connected(&name, capabilities.prepares, begin, &mut effects);
+            .agent_connected(&name, capabilities, begin, &mut effects);
         // Finally, it gets its own workloads.
         let mut own = Vec::new();
         for added in self.updates.workloads().effective.values() {

@@ -86,6 +86,11 @@ impl ServerLoop {
         if self.rollouts.is_unsaved() {
             self.store_state();
         }
+        if !has_steps {
+            let mut effects = Effects::default();
+            self.rollouts.send_open(&mut effects);
+            self.apply(effects);
+        }
         has_steps
     }
 

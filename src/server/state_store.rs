@@ -12,6 +12,7 @@
 use ankaios_model::complete_state::{DesiredState, Rendering, desired_state_from_node};
 use ankaios_model::names::hash_id;
 use ankaios_model::node::{Node, StateError};
+use ankaios_platform::checked_file;
 use ankaios_platform::clock::{Clock, SystemClock};
 use ankaios_platform::folder_lock;
 use ankaios_platform::limits::STACK_LARGE;
@@ -21,7 +22,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounde
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -431,13 +432,7 @@ fn read(path: &Path) -> io::Result<Stored> {
 /// # Errors
 /// Why it is not that.
 pub fn parse(text: &str) -> Result<Stored, String> {
-    let (header, body) = text.split_once('\n').ok_or("it has no first line")?;
-    let checksum = header
-        .strip_prefix(HEADER)
-        .ok_or("its first line is not that of a state that this version stores")?;
-    if checksum != hash_id(body) {
-        return Err("its checksum is wrong".to_owned());
-    }
+    let body = checked_file::body(HEADER, text)?;
     // Our own text, as deep as some manifest may have been: at most a few levels above the limit of
     // the parser. The reader recurses, so a file that somebody has made must not be deeper than
     // that.
@@ -534,7 +529,7 @@ pub fn text(state: &Stored) -> Result<String, serde_json::Error> {
         );
     }
     let body = serde_json::to_string(&node)?;
-    Ok(format!("{HEADER}{}\n{body}", hash_id(&body)))
+    Ok(checked_file::text(HEADER, &body))
 }
 
 /// What the writer has to do.
@@ -708,16 +703,7 @@ fn write_update(folder: &Path, state: &Stored) -> io::Result<bool> {
 
 /// Brings a state to the disk, beside those that are there.
 fn write_new(folder: &Path, state: &Stored) -> io::Result<()> {
-    // Runtime configurations and files may hold secrets, so it is for the server alone.
-    let path = folder.join(NEW_FILE);
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)?;
-    file.write_all(text(state)?.as_bytes())?;
-    file.sync_all()
+    checked_file::write_new(&folder.join(NEW_FILE), &text(state)?)
 }
 
 /// Makes what [`write_new`] has written the newest state.

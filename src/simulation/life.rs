@@ -291,6 +291,7 @@ impl Life {
                 boot: format!("{}", options.boot).into(),
                 copied: Arc::default(),
                 create_timeout: options.create_timeout,
+                images: None,
             },
             start_call: Arc::new(move |call| {
                 start

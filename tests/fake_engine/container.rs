@@ -53,7 +53,7 @@ impl Behaviour {
             match part.split_once('=') {
                 Some(("after", time)) => behaviour.after = milliseconds(time)?,
                 None if part == "ignore-term" => behaviour.ignore_term = true,
-                None if part == "latest" => {}
+                None if part == "latest" || part.starts_with('v') => {}
                 _ => return None,
             }
         }

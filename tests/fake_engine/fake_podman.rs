@@ -18,6 +18,7 @@
 
 mod arguments;
 mod container;
+mod images;
 mod pods;
 mod script;
 mod store;
@@ -134,11 +135,17 @@ fn perform(
         "start" => start(store, invocation),
         "image exists" | "image inspect" if image_is_there(invocation) => Answer::ok(""),
         "image exists" | "image inspect" => Answer::error(1, ""),
-        "pull" if image_is_there(invocation) => Answer::ok(""),
+        "pull" if image_is_there(invocation) => {
+            images::pull(store, invocation.image().unwrap_or_default());
+            Answer::ok("")
+        }
         "pull" => Answer::error(
             ENGINE_ERROR,
             no_such_image(invocation.image().unwrap_or_default()),
         ),
+        "images" => images::list(store, invocation),
+        "untag" => images::untag(store, invocation),
+        "rmi" => images::remove(store, invocation),
         "ps" => list(store, invocation),
         "kube play" => pods::play(store, &invocation.input, only_create),
         "kube down" => pods::down(store, &invocation.input),
@@ -177,6 +184,7 @@ fn run(store: &Store, invocation: &Invocation, behave: Option<&str>, only_create
     let Some(behaviour) = container::Behaviour::parse(behave.unwrap_or(image)) else {
         return Answer::error(ENGINE_ERROR, no_such_image(image));
     };
+    images::pull(store, image);
     let id = match store.create(invocation, image, &behaviour) {
         Ok(id) => id,
         Err(text) => return Answer::error(ENGINE_ERROR, text),

@@ -7,6 +7,7 @@
 //! calls.log        one JSON line per start and end of a command
 //! containers/<id>  one container
 //! logs/<id>        what it wrote
+//! images.json      the images, see images.rs
 //! pods/<id>        the name of one pod
 //! volumes/<name>   one volume as `volume inspect` prints it
 //! finish/<name>    the test's order to end the container of workload <name>; content is the exit code
@@ -422,7 +423,7 @@ impl Store {
     }
 
     /// Held until dropped; the kernel frees it when the process is killed.
-    fn lock(&self) -> Option<File> {
+    pub fn lock(&self) -> Option<File> {
         let file = OpenOptions::new()
             .create(true)
             .truncate(false)

@@ -34,6 +34,7 @@ mod flood;
 mod guarded_updates;
 mod hooks;
 mod http2_attacks;
+mod images;
 mod kill;
 mod lifecycle;
 mod logs;

@@ -147,6 +147,26 @@ impl FakeEngine {
         listing::only_container(self.containers(), workload)
     }
 
+    /// Gives the engine a store of images, with these at first.
+    pub fn set_images(&self, images: &Value) {
+        let temporary = self.state().join("images.new");
+        fs::write(&temporary, images.to_string()).expect("own folder is writable");
+        fs::rename(&temporary, self.state().join("images.json")).expect("own folder is writable");
+    }
+
+    /// The first names of the images in the store, sorted.
+    pub fn image_names(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.state().join("images.json")).unwrap_or_default();
+        let images: Vec<Value> = serde_json::from_str(&text).unwrap_or_default();
+        let first = |image: &Value| image["Names"][0].as_str().map(str::to_owned);
+        let mut names: Vec<String> = images.iter().filter_map(first).collect();
+        names.sort();
+        for name in &mut names {
+            *name = name.trim_start_matches("docker.io/library/").to_owned();
+        }
+        names
+    }
+
     /// Removes the ended container of `workload`, as somebody else does who cleans up.
     pub fn remove_ended(&self, workload: &str) {
         let (_, id) = self.only_container(workload);

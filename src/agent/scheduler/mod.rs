@@ -3,12 +3,13 @@
 //!
 //! Thread: `scheduler`.
 //! Owns: all states, all targets.
-//! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*`, `watch:*` and `metrics`. Gives:
+//! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*`, `watch:*`, `metrics`, `images`. Gives:
 //! targets to control loops, listings to state checkers, states and load to `uplink`. Waits for none
 //! of them.
 
 use crate::events::{Overview, SchedulerEvent, WorkloadOverview};
 use crate::folder_removal::remove_left;
+use crate::images::needs::ImageNeeds;
 use crate::limits::{EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, LOAD_INTERVAL};
 use crate::log_stream::LogStreams;
 use crate::resources::LoadSampler;
@@ -50,6 +51,8 @@ pub struct Scheduler<C: Clock> {
     load_due: Instant,
     /// Whether a hello has come on the present connection.
     connected: bool,
+    /// A guarded update with workloads of this agent is open.
+    is_update_open: bool,
     /// Whether the last report after a hello contained all instances.
     all_reported: bool,
     /// The server has to be sent the states of all instances.
@@ -88,6 +91,7 @@ impl<C: Clock> Scheduler<C> {
             uplink,
             load,
             connected: false,
+            is_update_open: false,
             all_reported: true,
             must_report_all: false,
             is_swept: false,
@@ -232,6 +236,8 @@ impl<C: Clock> Scheduler<C> {
             SchedulerEvent::ServerGone => {
                 info!("Agent '{}' received ServerGone.", self.runtime.store.agent);
                 self.connected = false;
+                self.is_update_open = false; // The next session says it.
+                self.images_changed();
                 self.runtime.session_ended();
                 self.runtime.store.mark_foreign_stale();
                 self.logs.cancel_all();
@@ -250,11 +256,15 @@ impl<C: Clock> Scheduler<C> {
             }
             // Full or gone: nobody waits for it any more.
             SchedulerEvent::Overview(reply) => _ = reply.try_send(self.overview()),
+            SchedulerEvent::ImageNeeds(reply) => _ = reply.try_send(self.image_needs()),
         }
         self.finish_event();
     }
 
     fn on_message(&mut self, message: FromServer) {
+        if changes_needs(&message) {
+            self.images_changed();
+        }
         match message {
             FromServer::ServerHello(added) => self.on_hello(added),
             // [impl->swdd~agent-handles-update-workload-requests~1]
@@ -281,6 +291,7 @@ impl<C: Clock> Scheduler<C> {
             }
             FromServer::LogsCancel { request_id } => self.logs.cancel(&request_id),
             FromServer::UsageRequest { number } => self.usage.request(number),
+            FromServer::UpdateOpen(is_open) => self.is_update_open = is_open,
             FromServer::Prepare(list) => {
                 let is_ours =
                     |added: &AddedWorkload| added.instance.agent == self.runtime.store.agent;
@@ -308,6 +319,23 @@ impl<C: Clock> Scheduler<C> {
             connected: self.connected,
             workloads,
         }
+    }
+
+    /// No image is removed before it has been quiet again.
+    fn images_changed(&self) {
+        if let Some(images) = &self.runtime.context.calls.images {
+            images.changed();
+        }
+    }
+
+    /// Which images must stay for which instances.
+    // [impl->swdd~agent-keeps-needed-images~1]
+    fn image_needs(&self) -> ImageNeeds {
+        let has_all = self.runtime.listings.are_known() && !self.runtime.awaits_listings;
+        let mut needs = self.runtime.image_needs();
+        needs.is_settled = self.connected && has_all;
+        needs.is_update_open |= self.is_update_open;
+        needs
     }
 
     // ------------------------------------------------------------------ hello
@@ -426,6 +454,17 @@ impl<C: Clock> Scheduler<C> {
             self.report_status();
         }
     }
+}
+
+/// Whether other images may be needed after this message.
+fn changes_needs(message: &FromServer) -> bool {
+    matches!(
+        message,
+        FromServer::ServerHello(_)
+            | FromServer::UpdateWorkload(_)
+            | FromServer::Prepare(_)
+            | FromServer::UpdateOpen(_)
+    )
 }
 
 /// Names become parts of paths and of arguments, so a peer's mistake must not lead out of the run

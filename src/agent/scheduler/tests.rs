@@ -733,6 +733,7 @@ fn number_of(message: &FromServer) -> usize {
         FromServer::LogsCancel { .. } => 5,
         FromServer::Prepare(_) => 6,
         FromServer::UsageRequest { .. } => 7,
+        FromServer::UpdateOpen(_) => 8,
     }
 }
 
@@ -785,6 +786,7 @@ fn a_workload_that_is_updated_again_and_again_filled_the_log_of_its_agent() {
                 }),
                 FromServer::WorkloadStates(vec![]),
                 FromServer::UsageRequest { number: 1 },
+                FromServer::UpdateOpen(number % 2 == 0),
             ];
             let same = |runtime| t0(number.to_string(), runtime, false);
             for new in [new, same("podman"), same("none"), same("podman")] {
@@ -816,7 +818,7 @@ fn a_workload_that_is_updated_again_and_again_filled_the_log_of_its_agent() {
         }
     });
     // A hello comes with a connection, which no request makes.
-    assert_eq!(sent, (1..8).collect());
+    assert_eq!(sent, (1..9).collect());
     assert_eq!(
         suppressed(&lines),
         BTreeSet::from(["log requests", "t0"]),
@@ -846,4 +848,53 @@ fn workload_of_a_newer_server_is_refused_by_name_and_others_run() {
         assert!(sent.contains(&"good Running(Ok)".to_owned()), "{sent:?}");
         assert_eq!(rig.engine.containers().len(), 1);
     }
+}
+
+// [utest->swdd~agent-keeps-needed-images~1]
+#[test]
+fn needs_of_images_are_all_instances_that_may_be_used() {
+    let needs_of = |rig: &mut Rig| {
+        let (reply, needs) = bounded(1);
+        let event = SchedulerEvent::ImageNeeds(reply);
+        rig.agent.manager.on_event(event);
+        needs.try_recv().expect("needs")
+    };
+    let mut rig = Rig::silent(FakeEngine::new());
+    assert!(!needs_of(&mut rig).is_settled, "nothing is known yet");
+    rig.agent.hello(&[]);
+    let (one, two) = (
+        wanted_with("web", "a", |_| {}),
+        wanted_with("web", "b", |_| {}),
+    );
+    rig.add(std::slice::from_ref(&one));
+    let needs = needs_of(&mut rig);
+    let web = &needs.workloads["web"];
+    assert!(needs.is_settled && !needs.is_update_open);
+    assert_eq!(web.desired, Some(one.clone()));
+    assert_eq!(web.started, std::slice::from_ref(&one));
+    // What is staged means that an update is open, whoever says so.
+    rig.agent.receive(FromServer::Prepare(vec![two.clone()]));
+    let needs = needs_of(&mut rig);
+    assert!(needs.is_update_open && needs.workloads["web"].others.contains(&two));
+    rig.agent.receive(FromServer::Prepare(vec![]));
+    assert!(!needs_of(&mut rig).is_update_open);
+    for is_open in [true, false] {
+        rig.agent.receive(FromServer::UpdateOpen(is_open));
+        assert_eq!(needs_of(&mut rig).is_update_open, is_open);
+    }
+    // The next session says it anew.
+    rig.agent.receive(FromServer::UpdateOpen(true));
+    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    let needs = needs_of(&mut rig);
+    assert!(!needs.is_settled && !needs.is_update_open);
+    // What runs stays while its successor waits for others.
+    rig.agent.hello(std::slice::from_ref(&one));
+    rig.foreign("user", Phase::Running);
+    rig.change(
+        std::slice::from_ref(&two),
+        &[deleted_after(&one.instance, &["user"])],
+    );
+    let needs = needs_of(&mut rig);
+    let web = &needs.workloads["web"];
+    assert_eq!((&web.desired, &web.started[..]), (&Some(two), &[one][..]));
 }

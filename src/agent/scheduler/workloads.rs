@@ -11,6 +11,7 @@ use super::staging::{Staged, StagingBeforeStop};
 use super::states::WorkloadStateStore;
 use crate::control_interface;
 use crate::events::{Note, PreparationReport};
+use crate::images::needs::{ImageNeeds, NeededInstances};
 use crate::log_stream::LogAvailability;
 use crate::workload::mailbox::{FoundContainer, MailboxHandle, Preparation, Run, Target, mailbox};
 use crate::workload::status::{StartProgress, Status};
@@ -1030,6 +1031,46 @@ impl<C: Clock> Workloads<C> {
         self.records
             .values()
             .filter_map(|record| record.wanted.as_ref())
+    }
+
+    /// Which images workloads need. An update is open as long as anything is staged.
+    pub(crate) fn image_needs(&self) -> ImageNeeds {
+        let mut needs = ImageNeeds::default();
+        for (name, record) in &self.records {
+            let mut instances = NeededInstances {
+                desired: record.wanted.clone(),
+                ..NeededInstances::default()
+            };
+            if let Some(staged) = record.staged() {
+                needs.is_update_open = true;
+                instances.others.push(staged.clone());
+            }
+            if let Some(control_loop) = &record.control_loop {
+                let next = control_loop.target.next.as_ref();
+                instances.others.extend(next.map(|next| next.added.clone()));
+                let run = control_loop.target.run.added();
+                instances.others.extend(run.cloned());
+                let is_started = |added: &&AddedWorkload| self.was_started(&added.instance);
+                instances.started.extend(run.filter(is_started).cloned());
+            }
+            needs.workloads.insert(name.clone(), instances);
+        }
+        needs
+    }
+
+    /// Whether there is a container of this instance that was started, by an earlier agent maybe.
+    fn was_started(&self, instance: &InstanceName) -> bool {
+        let Some(state) = self.store.get(instance) else {
+            return false;
+        };
+        match state.phase {
+            Phase::Running
+            | Phase::Succeeded
+            | Phase::FailedExecFailed
+            | Phase::FailedUnknown
+            | Phase::FailedLost => true,
+            phase => phase.state() == "Stopping",
+        }
     }
 
     /// Whether this instance is wanted, staged or there.

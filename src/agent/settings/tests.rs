@@ -68,6 +68,7 @@ fn defaults_are_those_of_the_specification() {
     assert_eq!(settings.listing_interval, REPAIR_INTERVAL);
     assert_eq!(settings.tags, BTreeMap::new());
     assert_eq!(settings.metrics, None);
+    assert_eq!(settings.cleanup, None);
     assert_eq!(settings.warnings, [""; 0]);
     let one_core = Machine {
         cores: 1,
@@ -249,6 +250,10 @@ fn fatal_errors_have_the_documented_texts() {
         ("prepare_max = -1", "-k -n A", not_parsed),
         ("metrics = 'unix:///run/a.prom'", "-k -n A", not_parsed),
         ("metrics_interval = 0", "-k -n A", not_parsed),
+        ("image_cleanup = 'Never'", "-k -n A", not_parsed),
+        ("image_cleanup = true", "-k -n A", not_parsed),
+        ("image_history = 101", "-k -n A", not_parsed),
+        ("image_history = -1", "-k -n A", not_parsed),
     ] {
         let error = rig.error(config, arguments);
         assert!(error.starts_with(text), "{config} {arguments}: {error}");
@@ -514,4 +519,35 @@ fn a_socket_needs_neither_certificates_nor_insecure() {
              is written as unix:///path, with an absolute path of at most 107 bytes.'"
         );
     }
+}
+
+// [utest->swdd~agent-removes-replaced-images~1]
+#[test]
+fn images_are_cleaned_up_only_with_the_setting() {
+    let rig = Rig::new();
+    let cleanup = |config: &str| rig.settings(config, "-k -n A").cleanup;
+    for config in [
+        "",
+        "image_cleanup = 'never'\nimage_history = 3\nstate_dir = '/s'",
+    ] {
+        assert_eq!(cleanup(config), None, "{config}");
+    }
+    let found = cleanup("image_cleanup = 'report'").unwrap();
+    let folder = LedgerFolder {
+        agents: rig.folder.path().join("ankaios"),
+        agent: "A".to_owned(),
+        ending: "_io",
+        inner: "images",
+    };
+    assert_eq!((found.mode, found.history), (CleanupMode::Report, 1));
+    assert_eq!(found.folder, folder);
+    let config = "image_cleanup = 'replaced'\nimage_history = 0\nstate_dir = '/s'";
+    let found = cleanup(config).unwrap();
+    assert_eq!((found.mode, found.history), (CleanupMode::Replaced, 0));
+    assert_eq!(found.folder.path(), Path::new("/s/A_agent"));
+    let error = rig.error("image_cleanup = 'report'\nstate_dir = 'x'", "-k -n A");
+    assert!(
+        error.contains("'x' is no absolute path") && error.contains("'state_dir'"),
+        "{error}"
+    );
 }

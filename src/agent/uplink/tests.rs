@@ -71,6 +71,7 @@ impl Running {
                 message_max: MESSAGE_MAX,
             },
             agent: "agent_A".to_owned(),
+            removes_images: false,
             version,
             tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
             outbox: reader,
@@ -111,7 +112,8 @@ fn opened(events: &Receiver<PeerEvent>) -> Outbox {
                     tags,
                     capabilities: AgentCapabilities {
                         tells_usage: true,
-                        prepares: true
+                        prepares: true,
+                        removes_images: false,
                     },
                     version: ankaios_model::version::VERSION.to_owned()
                 })

@@ -87,6 +87,7 @@ impl Rig {
                 boot: "boot".into(),
                 copied: Arc::default(),
                 create_timeout: None,
+                images: None,
             },
             start_call: Arc::new(move |call| {
                 start.try_send(call).unwrap();

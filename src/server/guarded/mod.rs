@@ -208,6 +208,8 @@ impl Ended {
 struct Agent {
     /// Whether it can prepare instances.
     prepares: bool,
+    /// Whether it was sent that an update of it is open; `None` of one that removes no images.
+    sent_open: Option<bool>,
     /// Workloads that it was sent to prepare.
     to_prepare: Vec<AddedWorkload>,
 }

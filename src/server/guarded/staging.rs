@@ -114,6 +114,16 @@ impl Open {
             .is_some_and(|added| added.instance == *instance)
     }
 
+    /// Whether a workload of this agent comes, changes or goes with the update.
+    fn concerns(&self, agent: &str) -> bool {
+        let is_its = |instance: &Option<InstanceName>| match instance {
+            Some(instance) => *instance.agent == *agent,
+            None => false,
+        };
+        let mut workloads = self.record.unit.workloads.values();
+        workloads.any(|touched| is_its(&touched.old) || is_its(&touched.new))
+    }
+
     pub(crate) fn asks(&self, agent: &str) -> bool {
         self.staged()
             .any(|(_, instance, _)| *instance.agent == *agent)
@@ -359,6 +369,23 @@ impl Rollouts {
         if agent.prepares && agent.to_prepare != list {
             agent.to_prepare.clone_from(&list);
             effects.send_to_agent(name, FromServer::Prepare(list));
+        }
+    }
+
+    /// Sends each agent that removes images whether an update of it is open, where that has changed
+    /// since it was sent last: the rollback may need images that nothing else needs.
+    // [impl->swdd~server-reports-open-updates-to-agents~1]
+    pub(crate) fn send_open(&mut self, effects: &mut Effects) {
+        let Self { agents, open, .. } = self;
+        for (name, agent) in agents {
+            let Some(sent) = &mut agent.sent_open else {
+                continue;
+            };
+            let is_open = open.values().any(|open| open.concerns(name));
+            if *sent != is_open {
+                *sent = is_open;
+                effects.send_to_agent(name, FromServer::UpdateOpen(is_open));
+            }
         }
     }
 

@@ -29,6 +29,7 @@ pub(crate) const ROLLBACK: &str = "{ onFailure: ROLLBACK }";
 pub(crate) const PREPARES: AgentCapabilities = AgentCapabilities {
     prepares: true,
     tells_usage: false,
+    removes_images: false,
 };
 pub(crate) const HEALTHY: Duration = Duration::from_secs(10);
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);

@@ -17,6 +17,7 @@ use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::guarded_update::UpdatePhase;
 use ankaios_model::lifecycle::OnFailure;
 use ankaios_model::limits::{CONDITION_INFO_MAX, UPDATE_LOSSES};
+use ankaios_model::messages::AgentCapabilities;
 use ankaios_model::names::{InstanceName, Name};
 use ankaios_platform::logging::log_source;
 use std::collections::{BTreeMap, BTreeSet};
@@ -186,20 +187,23 @@ impl Rollouts {
         windows.chain(self.show_at).min()
     }
 
-    /// An agent has connected: it is sent what it has to prepare.
+    /// An agent has connected: it is sent what it has to prepare, and whether an update is open.
     pub(crate) fn agent_connected(
         &mut self,
         agent: &Name,
-        prepares: bool,
+        capabilities: AgentCapabilities,
         now: Instant,
         effects: &mut Effects,
     ) {
+        let prepares = capabilities.prepares;
         let session = Agent {
             prepares,
+            sent_open: capabilities.removes_images.then_some(false),
             to_prepare: Vec::new(),
         };
         self.agents.insert(agent.clone(), session);
         self.send_list(agent, effects);
+        self.send_open(effects);
         self.away.remove(agent);
         if !prepares && self.open.values().any(|open| open.asks(agent)) {
             self.warn_of_agent(agent);

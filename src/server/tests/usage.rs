@@ -120,7 +120,7 @@ fn response(message: FromServer) -> (String, String) {
 fn able(cluster: &mut Cluster, name: &str) -> PeerId {
     let capabilities = AgentCapabilities {
         tells_usage: true,
-        prepares: false,
+        ..AgentCapabilities::default()
     };
     cluster.open(PeerHello::Agent(AgentHello {
         agent: name.to_owned(),

@@ -184,7 +184,8 @@ messages! {
     InstanceName as base::WorkloadInstanceName { workload: workloadName, agent: agentName, id: id }
     AgentHello as api::AgentHello {
         agent: agentName, version: protocolVersion, tags: tags,
-        capabilities.tells_usage: tellsUsage, capabilities.prepares: prepares
+        capabilities.tells_usage: tellsUsage, capabilities.prepares: prepares,
+        capabilities.removes_images: removesImages
     }
     AgentLoad as api::AgentLoadStatus { agent: agent_name, cpu_usage: cpu_usage, free_memory: free_memory }
     PreparedInstance as api::PreparedInstance {
@@ -208,6 +209,7 @@ only! {
     Vec<PreparedInstance> as api::Prepared: instances,
     Vec<AddedWorkload> as api::ServerHello: addedWorkloads,
     Vec<AddedWorkload> as api::Prepare: addedWorkloads,
+    bool as api::UpdateOpen: isOpen,
     Vec<InstanceName> as base::LogsRequestAccepted: workloadNames,
     Vec<LogEntry> as base::LogEntriesResponse: logEntries,
     InstanceName as base::LogsStopResponse: workloadName
@@ -229,6 +231,7 @@ choices! {
     FromServer as FromServerEnum or return Err(without_content()) => {
         ServerHello(added) = api ServerHello
         Prepare(added) = api Prepare
+        UpdateOpen(is_open) = api UpdateOpen
         UpdateWorkload(plan) = api UpdateWorkload
         WorkloadStates(states) = api UpdateWorkloadState
         Response(response) = base Response

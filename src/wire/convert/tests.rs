@@ -209,6 +209,7 @@ fn messages_to_the_server_arrive_unchanged() {
             capabilities: AgentCapabilities {
                 tells_usage: true,
                 prepares: true,
+                removes_images: true,
             },
         }),
         ToServer::CommanderHello {
@@ -372,6 +373,8 @@ fn messages_from_the_server_arrive_unchanged() {
             request_id: "r".into(),
         },
         FromServer::UsageRequest { number: 7 },
+        FromServer::UpdateOpen(true),
+        FromServer::UpdateOpen(false),
         response(ResponseContent::Error("no".into())),
         response(ResponseContent::CompleteState {
             state: state.clone(),

@@ -31,10 +31,13 @@ fn images_are_those_that_a_play_pulls_if_missing() {
         {name: e, image: third}, {name: f, image: fourth, imagePullPolicy: Always}, {name: h, image: -v},\
         {name: g, image: fifth, imagePullPolicy: Never}]}}}\n---\nkind: ConfigMap\nmetadata: {name: x}\n";
     assert_eq!(
-        images(manifest).into_iter().collect::<Vec<_>>(),
+        pulled_images(manifest).into_iter().collect::<Vec<_>>(),
         ["first", "second", "third"]
     );
-    assert_eq!((images("kind: Pod").len(), images("{").len()), (0, 0));
+    assert_eq!(
+        (pulled_images("kind: Pod").len(), pulled_images("{").len()),
+        (0, 0)
+    );
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::subscriptions::Changes;
 use crate::update::StateChange;
 use crate::updates::Updates;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
-use ankaios_model::messages::{FromServer, PreparedInstance};
+use ankaios_model::messages::{AgentCapabilities, FromServer, PreparedInstance};
 use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_model::workload::Workload;
 use ankaios_platform::clock::{Clock, SystemClock};
@@ -37,9 +37,13 @@ impl Parts {
         };
         let mut effects = Effects::default();
         parts.updates.agent_connected(&"A".into());
+        let capabilities = AgentCapabilities {
+            prepares,
+            ..AgentCapabilities::default()
+        };
         parts
             .rollouts
-            .agent_connected(&"A".into(), prepares, parts.now, &mut effects);
+            .agent_connected(&"A".into(), capabilities, parts.now, &mut effects);
         let first = parts.prepared("1", "");
         parts.commit(first);
         let running = WorkloadState::new(

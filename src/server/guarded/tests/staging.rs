@@ -863,3 +863,53 @@ fn updates_that_are_ready_at_once_do_not_each_wait_for_a_disk_that_hangs() {
         "{waited:?}"
     );
 }
+
+/// It removes images as well.
+const REMOVES: AgentCapabilities = AgentCapabilities {
+    removes_images: true,
+    ..PREPARES
+};
+
+// [utest->swdd~server-reports-open-updates-to-agents~1]
+#[test]
+fn agent_that_removes_images_is_sent_when_an_update_is_open() {
+    let mut rig = Rig::with_agent(&[db("1"), workload("web", "1", "", NEEDS_DB)], REMOVES);
+    rig.apply(&[&workload("web", "2", "", NEEDS_DB)]).unwrap();
+    let is_open = |sent: &str| sent.starts_with("UpdateOpen");
+    assert!(
+        !rig.sent().iter().any(|sent| is_open(sent)),
+        "it is not guarded"
+    );
+    rig.apply(&[&db("2")]).unwrap();
+    assert_eq!(rig.sent(), ["prepare db", "UpdateOpen(true)"]);
+    rig.prepared(prepared(&db_instance("2")));
+    rig.report(&db_instance("1"), Phase::Removed);
+    rig.report(&db_instance("2"), Phase::Running);
+    assert!(
+        !rig.sent().iter().any(|sent| is_open(sent)),
+        "it is on trial"
+    );
+    // Another session is sent it before its hello, and one that does not remove images is not.
+    rig.reconnect(PREPARES);
+    assert!(!rig.sent().iter().any(|sent| is_open(sent)));
+    rig.reconnect(REMOVES);
+    assert_eq!(rig.sent()[0], "UpdateOpen(true)");
+    let web = instance("web", "2", "");
+    rig.report(&db_instance("2"), Phase::Running);
+    rig.report(&web, Phase::Running);
+    rig.wait(HEALTHY);
+    assert_eq!(rig.phases(), ["1 GOOD"]);
+    assert_eq!(rig.sent(), ["UpdateOpen(false)"]);
+}
+
+#[test]
+fn update_of_another_agent_is_not_sent_as_open() {
+    let mut rig = Rig::with_agent(&[db("1")], REMOVES);
+    let b = rig.cluster.agent_with("B", REMOVES);
+    rig.cluster.take_all();
+    rig.apply(&[&db("2")]).unwrap();
+    assert!(rig.sent().contains(&"UpdateOpen(true)".to_owned()));
+    let sent = rig.cluster.take(b);
+    let is_open = |message: &FromServer| matches!(message, FromServer::UpdateOpen(_));
+    assert!(!sent.iter().any(is_open), "{sent:?}");
+}

@@ -1,0 +1,653 @@
+//! Which images the workloads of this agent have used, which of them are still needed, and the file
+//! with this knowledge.
+//!
+//! Thread: `images`, which owns it; plain values and rules.
+
+use super::ImageBytes;
+use super::needs::{ImageNeeds, NeededInstances};
+use ankaios_model::messages::AddedWorkload;
+use ankaios_model::names::InstanceName;
+use ankaios_platform::checked_file;
+use ankaios_platform::private_folder::PrivateFolder;
+use ankaios_runtime::images::{ImageRemoval, ImageStore, LocalImage, is_of_file, names_of};
+use ankaios_runtime::podman_kube;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+/// The file with what is known.
+pub(crate) const FILE: &str = "known-images.json";
+/// Before the checksum in its first line.
+const HEADER: &str = "ankaios-lite known images 1 sha256:";
+/// Days on which the agent ran for which the last version of a deleted workload is kept.
+pub(super) const DELETED_DAYS: u32 = 30;
+/// Versions of one workload that are remembered; the images of older ones stay. A workload with
+/// rights could let the file grow without end otherwise.
+const VERSIONS_MAX: usize = 256;
+
+/// All that is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Ledger {
+    /// Counts uses and starts, which gives their order.
+    newest: u64,
+    /// The last day that was counted, in days since 1970.
+    day: u64,
+    pub(super) workloads: BTreeMap<String, KnownWorkload>,
+}
+
+/// What is known of one workload.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct KnownWorkload {
+    /// Days on which the agent ran since it was deleted; `None` while it is desired.
+    pub(super) deleted_days: Option<u32>,
+    pub(super) versions: Vec<Version>,
+}
+
+/// One instance that was started, staged or prepared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Version {
+    pub(super) id: String,
+    pub(super) runtime: String,
+    pub(super) images: Vec<KnownImage>,
+    /// Number of its first use after another version.
+    used: u64,
+    /// Number of its first start after another version; 0 of one that was never started.
+    ran: u64,
+    /// Whether its images must stay, by the rules as they were applied last.
+    pub(super) is_needed: bool,
+}
+
+/// An image that a version was used with.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct KnownImage {
+    /// As the manifest has it; of one that is loaded from a file, as the store has it.
+    pub(super) name: String,
+    /// `None` until it was seen in the store.
+    pub(super) id: Option<String>,
+    pub(super) bytes: Option<u64>,
+    /// The name means another image by now, so nothing needs this one any more.
+    #[serde(default)]
+    is_superseded: bool,
+}
+
+/// One of the stores in which engines have their images. podman and podman-kube share one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum StoreKind {
+    Podman,
+    Containerd,
+}
+
+impl StoreKind {
+    pub(super) fn of_runtime(runtime: &str) -> Self {
+        match runtime {
+            ankaios_runtime::containerd::RUNTIME_NAME => Self::Containerd,
+            _ => Self::Podman,
+        }
+    }
+
+    /// Runtimes whose engine has this store.
+    pub(super) fn runtimes(self) -> &'static [&'static str] {
+        match self {
+            Self::Podman => &[
+                ankaios_runtime::podman::RUNTIME_NAME,
+                podman_kube::RUNTIME_NAME,
+            ],
+            Self::Containerd => &[ankaios_runtime::containerd::RUNTIME_NAME],
+        }
+    }
+}
+
+/// An image that no workload needs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct UnneededImage {
+    pub(crate) workload: String,
+    pub(crate) name: String,
+    pub(crate) id: Option<String>,
+}
+
+/// What becomes of an unneeded image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// There is nothing to remove: it is gone, cannot be removed, or others have named it.
+    Forget,
+    /// A container has it, or a needed version means it in another way.
+    Keep,
+    Remove {
+        removal: ImageRemoval,
+        /// What that frees at most.
+        bytes: u64,
+    },
+}
+
+/// The images of one store that must stay.
+#[derive(Debug, Default)]
+pub(super) struct Needed {
+    ids: BTreeSet<String>,
+    /// Names as the store has them, with the id.
+    names: BTreeSet<(String, String)>,
+}
+
+impl Needed {
+    fn add(&mut self, store: &ImageStore, used: &KnownImage) {
+        let by_name = if is_of_file(&used.name) {
+            None
+        } else {
+            store.find(&used.name)
+        };
+        if let Some(image) = by_name {
+            self.ids.insert(image.id.clone());
+            if let Some(name) = image.name_for(&used.name) {
+                self.names.insert((image.id.clone(), name.to_owned()));
+            }
+        }
+        if let Some(id) = &used.id
+            && !used.is_superseded
+        {
+            self.ids.insert(id.clone());
+        }
+    }
+}
+
+impl Ledger {
+    // -------------------------------------------------------------------- uses
+
+    /// Notes that an instance is about to be used with these images. Returns whether that is new.
+    // [impl->swdd~agent-knows-images-before-their-use~1]
+    pub(super) fn note_use(
+        &mut self,
+        instance: &InstanceName,
+        runtime: &str,
+        names: BTreeSet<String>,
+    ) -> bool {
+        let name = instance.workload.to_string();
+        let workload = self.workloads.entry(name).or_default();
+        if let Some(version) = workload.version(instance, runtime) {
+            let was_needed = std::mem::replace(&mut version.is_needed, true);
+            return !was_needed;
+        }
+        self.newest += 1;
+        let mut images = Vec::new();
+        for name in names {
+            images.push(KnownImage {
+                name,
+                ..KnownImage::default()
+            });
+        }
+        workload.versions.push(Version {
+            id: instance.id.to_string(),
+            runtime: runtime.to_owned(),
+            images,
+            used: self.newest,
+            ran: 0,
+            is_needed: true,
+        });
+        if workload.versions.len() > VERSIONS_MAX {
+            let oldest = workload.versions.remove(0);
+            log::warn!(
+                "Workload '{}' has had more than {VERSIONS_MAX} versions whose images are there: those of '{}' stay.",
+                instance.workload,
+                oldest.id
+            );
+        }
+        true
+    }
+
+    /// Notes that an instance was started. Returns whether that is new: the version that ran last
+    /// may be started again and again.
+    pub(super) fn note_start(&mut self, instance: &InstanceName, runtime: &str) -> bool {
+        let Some(workload) = self.workloads.get_mut(&*instance.workload) else {
+            return false;
+        };
+        let last = workload.versions.iter().map(|version| version.ran).max();
+        let Some(version) = workload.version(instance, runtime) else {
+            return false;
+        };
+        if version.ran > 0 && Some(version.ran) == last {
+            return false;
+        }
+        self.newest += 1;
+        version.ran = self.newest;
+        true
+    }
+
+    /// Whether an image of a needed version of this store was never seen in it.
+    pub(super) fn has_unseen(&self, kind: StoreKind) -> bool {
+        let mut versions = self.versions(kind);
+        versions.any(|(_, version)| {
+            version.is_needed && version.images.iter().any(|image| image.id.is_none())
+        })
+    }
+
+    pub(super) fn has_store(&self, kind: StoreKind) -> bool {
+        self.versions(kind).next().is_some()
+    }
+
+    fn versions(&self, kind: StoreKind) -> impl Iterator<Item = (&String, &Version)> {
+        self.workloads
+            .iter()
+            .flat_map(|(name, workload)| workload.versions.iter().map(move |one| (name, one)))
+            .filter(move |(_, version)| StoreKind::of_runtime(&version.runtime) == kind)
+    }
+
+    // ------------------------------------------------------------------- needs
+
+    /// Counts the days since workloads were deleted. Clocks of vehicles are wrong and are set, so no
+    /// times are compared: a day counts when its number is higher than all before, or when the agent
+    /// has run for a whole day. A step of the clock counts one day at most. Returns whether anything
+    /// has changed.
+    // [impl->swdd~agent-keeps-images-of-deleted-workloads~1]
+    pub(super) fn count_day(&mut self, today: u64, has_run_a_day: bool) -> bool {
+        if today <= self.day && !has_run_a_day {
+            return false;
+        }
+        self.day = today;
+        let mut has_counted = false;
+        for workload in self.workloads.values_mut() {
+            if let Some(days) = &mut workload.deleted_days {
+                *days = days.saturating_add(1);
+                has_counted = true;
+            }
+        }
+        has_counted
+    }
+
+    /// Whether days count for any workload.
+    pub(super) fn has_deleted(&self) -> bool {
+        let mut workloads = self.workloads.values();
+        workloads.any(|workload| {
+            let is_counted = workload
+                .deleted_days
+                .is_some_and(|days| days < DELETED_DAYS);
+            is_counted && !workload.versions.is_empty()
+        })
+    }
+
+    /// Applies what the scheduler wants. Returns whether anything has changed.
+    pub(super) fn apply(&mut self, needs: &ImageNeeds, history: usize) -> bool {
+        let before = self.clone();
+        for (name, instances) in &needs.workloads {
+            for added in &instances.started {
+                let runtime = &added.workload.runtime;
+                self.note_use(&added.instance, runtime, names_of(&added.workload));
+                self.note_start(&added.instance, runtime);
+            }
+            if instances.desired.is_some()
+                && let Some(workload) = self.workloads.get_mut(&**name)
+            {
+                workload.deleted_days = None;
+            }
+        }
+        for (name, workload) in &mut self.workloads {
+            let instances = needs.workloads.get(&**name);
+            let is_desired = instances.is_some_and(|instances| instances.desired.is_some());
+            if !is_desired {
+                workload.deleted_days.get_or_insert(0);
+            }
+            workload.apply(instances, history);
+        }
+        *self != before
+    }
+
+    /// What must stay of a store: the images of needed versions, of this agent and of others, and
+    /// those that what is desired names.
+    pub(super) fn needed(
+        &self,
+        kind: StoreKind,
+        store: &ImageStore,
+        needs: &ImageNeeds,
+        others: &[Ledger],
+    ) -> Needed {
+        let mut needed = Needed::default();
+        for ledger in others.iter().chain([self]) {
+            for (_, version) in ledger.versions(kind) {
+                for image in version.images.iter().filter(|_| version.is_needed) {
+                    needed.add(store, image);
+                }
+            }
+        }
+        for added in needs.workloads.values().flat_map(NeededInstances::all) {
+            if StoreKind::of_runtime(&added.workload.runtime) != kind {
+                continue;
+            }
+            for name in names_of(&added.workload) {
+                let image = KnownImage {
+                    name,
+                    ..KnownImage::default()
+                };
+                needed.add(store, &image);
+            }
+        }
+        needed
+    }
+
+    // ------------------------------------------------------------------- store
+
+    /// Takes in the ids that names have in the store. Returns whether anything has changed.
+    pub(super) fn see(&mut self, kind: StoreKind, store: &ImageStore, agent: &str) -> bool {
+        let before = self.clone();
+        for (name, workload) in &mut self.workloads {
+            for version in &mut workload.versions {
+                if StoreKind::of_runtime(&version.runtime) == kind {
+                    let instance = InstanceName::with_id(name, &version.id, agent);
+                    version.see(store, &instance);
+                }
+            }
+        }
+        *self != before
+    }
+
+    /// The bytes of all images that were seen, and of those that no version of any workload needs.
+    // [impl->swdd~agent-shows-bytes-of-images~1]
+    pub(super) fn bytes(&self) -> BTreeMap<String, ImageBytes> {
+        let mut needed = BTreeSet::new();
+        let mut seen: BTreeMap<&String, BTreeMap<&String, u64>> = BTreeMap::new();
+        for (name, workload) in &self.workloads {
+            for version in &workload.versions {
+                for image in &version.images {
+                    let Some(id) = &image.id else {
+                        continue;
+                    };
+                    if version.is_needed && !image.is_superseded {
+                        needed.insert(id);
+                    }
+                    let bytes = image.bytes.unwrap_or(0);
+                    seen.entry(name).or_default().insert(id, bytes);
+                }
+            }
+        }
+        let mut all = BTreeMap::new();
+        for (name, images) in seen {
+            let mut bytes = ImageBytes::default();
+            for (id, size) in images {
+                bytes.all += size;
+                if !needed.contains(id) {
+                    bytes.removable += size;
+                }
+            }
+            all.insert(name.clone(), bytes);
+        }
+        all
+    }
+
+    /// The images of a store that no version needs.
+    pub(super) fn unneeded(&self, kind: StoreKind) -> Vec<UnneededImage> {
+        let mut images = BTreeSet::new();
+        for (workload, version) in self.versions(kind) {
+            for image in &version.images {
+                if !version.is_needed || image.is_superseded {
+                    images.insert(UnneededImage {
+                        workload: workload.clone(),
+                        name: image.name.clone(),
+                        id: image.id.clone(),
+                    });
+                }
+            }
+        }
+        images.into_iter().collect()
+    }
+
+    /// There is nothing to remove of this image any more.
+    pub(super) fn forget(&mut self, kind: StoreKind, gone: &UnneededImage) {
+        let Some(workload) = self.workloads.get_mut(&gone.workload) else {
+            return;
+        };
+        for version in &mut workload.versions {
+            let is_needed = version.is_needed;
+            if StoreKind::of_runtime(&version.runtime) == kind {
+                version.images.retain(|image| {
+                    let is_it = image.name == gone.name && image.id == gone.id;
+                    !is_it || is_needed && !image.is_superseded
+                });
+            }
+        }
+        workload
+            .versions
+            .retain(|version| version.is_needed || !version.images.is_empty());
+        self.workloads
+            .retain(|_, workload| !workload.versions.is_empty());
+    }
+}
+
+impl KnownWorkload {
+    fn version(&mut self, instance: &InstanceName, runtime: &str) -> Option<&mut Version> {
+        let mut versions = self.versions.iter_mut();
+        versions.find(|version| *version.id == *instance.id && version.runtime == runtime)
+    }
+
+    /// Decides which versions are needed:
+    /// - what is desired, staged, prepared or there, and the last `history` other ones that ran;
+    /// - the last one that ran, while what is desired never ran;
+    /// - of a deleted workload the last one for [`DELETED_DAYS`].
+    // [impl->swdd~agent-keeps-needed-images~1]
+    fn apply(&mut self, instances: Option<&NeededInstances>, history: usize) {
+        let mut needed = BTreeSet::new();
+        for added in instances.iter().flat_map(|instances| instances.all()) {
+            let id = &*added.instance.id;
+            let runtime = &*added.workload.runtime;
+            let mut versions = self.versions.iter();
+            needed.extend(versions.position(|one| one.id == id && one.runtime == runtime));
+        }
+        let desired = instances.and_then(|instances| instances.desired.as_ref());
+        let is_desired = |version: &Version| match desired {
+            Some(desired) => {
+                version.id == *desired.instance.id && version.runtime == *desired.workload.runtime
+            }
+            None => false,
+        };
+        let desired_ran = self
+            .versions
+            .iter()
+            .any(|version| is_desired(version) && version.ran > 0);
+        // The newest first. A deleted workload may have versions that never ran.
+        let mut order: Vec<usize> = (0..self.versions.len()).collect();
+        order.sort_by_key(|index| {
+            let version = &self.versions[*index];
+            std::cmp::Reverse((version.ran, version.used))
+        });
+        let mut others = order
+            .iter()
+            .filter(|index| !is_desired(&self.versions[**index]));
+        match self.deleted_days {
+            Some(days) if days < DELETED_DAYS => needed.extend(others.next()),
+            Some(_) => {}
+            None => {
+                let kept = if desired_ran { history } else { history.max(1) };
+                let ran = others.filter(|index| self.versions[**index].ran > 0);
+                needed.extend(ran.take(kept));
+            }
+        }
+        for (index, version) in self.versions.iter_mut().enumerate() {
+            version.is_needed = needed.contains(&index);
+        }
+    }
+}
+
+impl Version {
+    /// Takes in the ids that the names of its images have.
+    fn see(&mut self, store: &ImageStore, instance: &InstanceName) {
+        let mut superseded = Vec::new();
+        for image in &mut self.images {
+            if image.is_superseded {
+                continue;
+            }
+            let found = if is_of_file(&image.name) {
+                store.of_instance(instance)
+            } else {
+                store.find(&image.name)
+            };
+            let Some(found) = found else {
+                continue;
+            };
+            if image.id.as_ref() == Some(&found.id) {
+                continue;
+            }
+            if image.id.is_some() {
+                if !self.is_needed {
+                    continue; // The name belongs to others now.
+                }
+                superseded.push(KnownImage {
+                    is_superseded: true,
+                    ..image.clone()
+                });
+            }
+            image.id = Some(found.id.clone());
+            image.bytes = found.bytes;
+            if is_of_file(&image.name) && found.names.len() == 1 {
+                image.name = found.names[0].clone();
+            }
+        }
+        self.images.extend(superseded);
+    }
+}
+
+/// Decides what becomes of an image that no version needs.
+// [impl->swdd~agent-removes-replaced-images~1]
+pub(super) fn decide(image: &UnneededImage, store: &ImageStore, needed: &Needed) -> Decision {
+    let found = match &image.id {
+        Some(id) => store.with_id(id),
+        None => store.find(&image.name),
+    };
+    let Some(found) = found.filter(|found| !found.is_read_only) else {
+        return Decision::Forget;
+    };
+    if store.is_in_use(found) {
+        return Decision::Keep;
+    }
+    let is_needed = needed.ids.contains(&found.id);
+    match found.name_for(&image.name) {
+        Some(name) if needed.names.contains(&(found.id.clone(), name.to_owned())) => Decision::Keep,
+        Some(name) if found.names.len() > 1 => Decision::Remove {
+            removal: ImageRemoval::Name {
+                id: found.id.clone(),
+                name: name.to_owned(),
+            },
+            bytes: 0,
+        },
+        _ if is_needed => Decision::Keep,
+        Some(name) => whole(found, Some(name)),
+        None if found.names.is_empty() => whole(found, None),
+        None => Decision::Forget,
+    }
+}
+
+fn whole(image: &LocalImage, name: Option<&str>) -> Decision {
+    Decision::Remove {
+        removal: ImageRemoval::Image {
+            id: image.id.clone(),
+            name: name.map(str::to_owned),
+        },
+        bytes: image.bytes.unwrap_or(0),
+    }
+}
+
+// ------------------------------------------------------------------------- file
+
+/// Where an agent keeps its knowledge, beside that of other agents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LedgerFolder {
+    /// The folder with one folder for each agent.
+    pub(crate) agents: PathBuf,
+    pub(crate) agent: String,
+    /// What the name of such a folder has behind that of the agent.
+    pub(crate) ending: &'static str,
+    /// The folder in it.
+    pub(crate) inner: &'static str,
+}
+
+impl LedgerFolder {
+    pub(crate) fn path(&self) -> PathBuf {
+        let own = self.agents.join(format!("{}{}", self.agent, self.ending));
+        if self.inner.is_empty() {
+            own
+        } else {
+            own.join(self.inner)
+        }
+    }
+
+    /// Reads what is known; nothing when no agent has written it.
+    ///
+    /// # Errors
+    /// Why the file cannot be read; it names the file.
+    // [impl->swdd~agent-removes-nothing-with-damaged-knowledge~1]
+    pub(super) fn read(&self) -> Result<Ledger, String> {
+        let path = self.path();
+        match read_in(&path) {
+            Ok(ledger) => Ok(ledger.unwrap_or_default()),
+            Err(error) => Err(format!("'{}': {error}", path.join(FILE).display())),
+        }
+    }
+
+    /// Replaces the file.
+    pub(super) fn write(&self, ledger: &Ledger) -> io::Result<()> {
+        let path = self.path();
+        PrivateFolder::open(&path)?;
+        let body = serde_json::to_string(ledger)?;
+        checked_file::replace(&path, FILE, &checked_file::text(HEADER, &body))
+    }
+
+    /// What other agents of the same user know, which may have the same stores.
+    ///
+    /// # Errors
+    /// Why a file cannot be read; it names the file.
+    // [impl->swdd~agent-leaves-images-of-other-agents~1]
+    pub(super) fn read_others(&self) -> Result<Vec<Ledger>, String> {
+        let failed =
+            |path: &Path, error: &dyn std::fmt::Display| format!("'{}': {error}", path.display());
+        let mut others = Vec::new();
+        let entries = match fs::read_dir(&self.agents) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(others),
+            Err(error) => return Err(failed(&self.agents, &error)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(|error| failed(&self.agents, &error))?;
+            let name = entry.file_name();
+            let agent = name
+                .to_str()
+                .and_then(|name| name.strip_suffix(self.ending));
+            if agent.is_none_or(|agent| agent == self.agent) {
+                continue;
+            }
+            let folder = entry.path();
+            // Another user has another store.
+            if PrivateFolder::existing(&folder).is_err() {
+                continue;
+            }
+            let folder = folder.join(self.inner);
+            let read = read_in(&folder).map_err(|error| failed(&folder.join(FILE), &error))?;
+            others.extend(read);
+        }
+        Ok(others)
+    }
+}
+
+fn read_in(folder: &Path) -> Result<Option<Ledger>, String> {
+    let opened = match PrivateFolder::existing(folder) {
+        Ok(opened) => opened,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    let text = match opened.read(Path::new(FILE)) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    let body = checked_file::body(HEADER, &text)?;
+    serde_json::from_str(body)
+        .map(Some)
+        .map_err(|error| error.to_string())
+}
+
+impl NeededInstances {
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = &AddedWorkload> {
+        let others = self.others.iter().chain(&self.started);
+        self.desired.iter().chain(others)
+    }
+}

@@ -1,0 +1,745 @@
+//! Removes images that no workload of this agent needs any more. Only with the setting
+//! `image_cleanup`; without it there is no thread, file or call.
+//!
+//! What may be removed is only what an instance of this agent was used with, which is written to a
+//! file before the engine is called. The needs are decided again before each removal, and removals
+//! are done one by one, when nothing has changed for a while and no start is under way.
+//!
+//! Thread: `images`; a thread `image-call` for each call of an engine, which it waits for together
+//! with its other events, so that a start never waits for more than one removal.
+//! Owns: the [`Ledger`] and its file.
+//! Takes: uses of images from `call:<name>`, changes from `scheduler`, requests of `usage` and
+//! `metrics`. Gives: consents to uses; calls of engines. Waits for `scheduler`, for
+//! [`METRICS_WAIT_MAX`] at most, and for its disk.
+
+mod ledger;
+pub(crate) mod needs;
+
+use crate::events::SchedulerEvent;
+use crate::workload::Engines;
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_platform::clock::{Clock, patience};
+use ankaios_platform::limits::{METRICS_WAIT_MAX, STACK_LARGE};
+use ankaios_platform::threads::{self, Thread};
+use ankaios_runtime::images::{IMAGE_REMOVAL_MAX, ImageRemoval, ImageStore, names_of};
+use ankaios_runtime::{NewContainer, RuntimeError};
+use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
+pub(crate) use ledger::LedgerFolder;
+use ledger::{Decision, Ledger, StoreKind, UnneededImage, decide};
+use log::{debug, error, info, warn};
+use needs::ImageNeeds;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How long nothing may have changed before images are removed: an update that fails has been rolled
+/// back by then, and a boot is over.
+const QUIET_TIME: Duration = Duration::from_secs(10 * 60);
+/// Pause before a removal that has failed is tried again; what is in use is looked at again as well.
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// How much longer than a removal may take a start waits for it: a call of an engine that is ended
+/// needs some seconds. So a disk that hangs prevents no start.
+const CONSENT_GRACE: Duration = Duration::from_secs(10);
+/// Events waiting for the thread `images`; all senders but the scheduler wait when it is full.
+const INBOX: usize = 64;
+/// How much `image-call` lets others go first: calls inherit it. No lower class, in which a call that
+/// holds the lock of the store might never go on.
+const LOWEST_PRIORITY: i32 = 19;
+
+/// What happens to unneeded images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CleanupMode {
+    /// They are only logged.
+    Report,
+    /// They are removed.
+    Replaced,
+}
+
+/// How images are cleaned up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CleanupSettings {
+    pub(crate) mode: CleanupMode,
+    /// Versions of a workload that stay beside the desired one.
+    pub(crate) history: usize,
+    pub(crate) folder: LedgerFolder,
+}
+
+/// An event for the thread `images`.
+pub(crate) enum ImageEvent {
+    /// The server wants something else, or is not connected any more.
+    Changed,
+    /// An engine is about to be called for an instance.
+    UseBegins {
+        instance: InstanceName,
+        runtime: Name,
+        names: BTreeSet<String>,
+        /// Dropped when the call may begin.
+        consent: Sender<()>,
+    },
+    /// That call has ended.
+    UseEnded {
+        instance: InstanceName,
+        runtime: Name,
+        outcome: UseOutcome,
+    },
+    Surveyed(StoreKind, Result<ImageStore, RuntimeError>),
+    Removed(StoreKind, Removal, Result<(), RuntimeError>),
+    /// The images of all workloads are wanted there.
+    Report(Sender<ImageReport>),
+}
+
+/// How an engine call has ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum UseOutcome {
+    /// The image is possibly missing.
+    #[default]
+    Failed,
+    Prepared,
+    Started,
+}
+
+/// A removal that was ordered.
+#[derive(Debug, Clone)]
+pub(crate) struct Removal {
+    image: UnneededImage,
+    removal: ImageRemoval,
+    bytes: u64,
+}
+
+/// Bytes of images by workload.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ImageReport {
+    pub(crate) workloads: BTreeMap<String, ImageBytes>,
+}
+
+/// Bytes of the images of one workload. Images share layers, so less may be on the disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ImageBytes {
+    pub(crate) all: u64,
+    /// Those of images that can be removed.
+    pub(crate) removable: u64,
+}
+
+/// The sending end of the thread `images`.
+#[derive(Debug, Clone)]
+pub struct ImageUses {
+    inbox: Sender<ImageEvent>,
+}
+
+/// An engine call under way that uses images.
+pub(crate) struct ImageUse {
+    inbox: Sender<ImageEvent>,
+    instance: InstanceName,
+    runtime: Name,
+    pub(crate) outcome: UseOutcome,
+}
+
+impl ImageUses {
+    /// An engine is about to be called for this instance. Waits until its images are known on the
+    /// disk, and no removal is under way.
+    // [impl->swdd~agent-removes-no-image-beside-a-start~1]
+    pub(crate) fn begin(&self, new: &NewContainer) -> ImageUse {
+        let (consent, wait) = bounded::<()>(0);
+        let runtime = new.workload.runtime.clone();
+        let event = ImageEvent::UseBegins {
+            instance: new.instance.clone(),
+            runtime: runtime.clone(),
+            names: names_of(&new.workload),
+            consent,
+        };
+        let limit = patience(IMAGE_REMOVAL_MAX) + CONSENT_GRACE;
+        if self.inbox.send_timeout(event, limit).is_ok() {
+            // Nothing is ever sent: the other end is dropped.
+            let _ = wait.recv_timeout(limit);
+        }
+        ImageUse {
+            inbox: self.inbox.clone(),
+            instance: new.instance.clone(),
+            runtime,
+            outcome: UseOutcome::Failed,
+        }
+    }
+
+    /// What is desired may have changed; never waits.
+    pub(crate) fn changed(&self) {
+        // Full: with the uses that wait there, which prolong the quiet time as well.
+        let _ = self.inbox.try_send(ImageEvent::Changed);
+    }
+
+    /// The bytes of the images of all workloads; `None` when they are not there in time.
+    pub(crate) fn report(&self) -> Option<ImageReport> {
+        let (reply, report) = bounded(1);
+        let event = ImageEvent::Report(reply);
+        self.inbox.send_timeout(event, METRICS_WAIT_MAX).ok()?;
+        report.recv_timeout(METRICS_WAIT_MAX).ok()
+    }
+}
+
+impl Drop for ImageUse {
+    fn drop(&mut self) {
+        let _ = self.inbox.send(ImageEvent::UseEnded {
+            instance: self.instance.clone(),
+            runtime: self.runtime.clone(),
+            outcome: self.outcome,
+        }); // Gone only when the agent ends.
+    }
+}
+
+/// Reads the needs of all workloads; `None` when they are not known in time.
+pub(crate) type ReadNeeds = Box<dyn Fn() -> Option<ImageNeeds> + Send>;
+
+/// Requests the needs from the scheduler.
+pub(crate) fn needs_of(scheduler: Sender<SchedulerEvent>) -> ReadNeeds {
+    Box::new(move || {
+        let (reply, needs) = bounded(1);
+        let event = SchedulerEvent::ImageNeeds(reply);
+        scheduler.send_timeout(event, METRICS_WAIT_MAX).ok()?;
+        needs.recv_timeout(METRICS_WAIT_MAX).ok()
+    })
+}
+
+/// A call of an engine, with the report of its result.
+pub(crate) type ImageCall = Box<dyn FnOnce() + Send>;
+
+/// Starts calls. Tests run them when they want.
+pub(crate) type StartImageCall = Box<dyn Fn(ImageCall) -> io::Result<()> + Send>;
+
+/// Each call on a thread of its own, behind all others that want a core.
+fn on_threads() -> StartImageCall {
+    Box::new(|call| {
+        let call = move || {
+            // The priority of this thread, and of the calls that it makes.
+            if let Err(error) = rustix::process::nice(LOWEST_PRIORITY) {
+                debug!("Images are removed with the usual priority: '{error}'");
+            }
+            call();
+        };
+        threads::spawn("image-call", STACK_LARGE, call).map(drop)
+    })
+}
+
+/// The number of this day since 1970; 0 while the clock is set to an earlier time.
+fn today() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs() / DAY.as_secs()
+}
+
+/// How long nothing may have changed. In builds for tests the environment variable
+/// `ANKAIOS_TEST_IMAGE_QUIET_MS` names another time.
+fn quiet_time() -> Duration {
+    #[cfg(debug_assertions)]
+    if let Ok(text) = std::env::var("ANKAIOS_TEST_IMAGE_QUIET_MS")
+        && let Ok(milliseconds) = text.parse()
+    {
+        return Duration::from_millis(milliseconds);
+    }
+    QUIET_TIME
+}
+
+/// The receiving end, until its thread is started.
+pub(crate) struct ImageInbox {
+    uses: ImageUses,
+    events: Receiver<ImageEvent>,
+}
+
+impl ImageInbox {
+    pub(crate) fn new() -> Self {
+        let (inbox, events) = bounded(INBOX);
+        let uses = ImageUses { inbox };
+        Self { uses, events }
+    }
+
+    pub(crate) fn uses(&self) -> ImageUses {
+        self.uses.clone()
+    }
+
+    /// Starts the thread `images`, which ends when the other end of `stop` is dropped.
+    pub(crate) fn start<C: Clock>(
+        self,
+        settings: CleanupSettings,
+        agent: Name,
+        clock: C,
+        engines: Arc<Engines>,
+        scheduler: Sender<SchedulerEvent>,
+        stop: Receiver<()>,
+    ) -> io::Result<Thread> {
+        let keeper = ImageKeeper::new(
+            settings,
+            agent,
+            clock,
+            engines,
+            needs_of(scheduler),
+            self.uses.inbox,
+            on_threads(),
+        );
+        threads::spawn("images", STACK_LARGE, move || {
+            keeper.run(&self.events, &stop)
+        })
+    }
+}
+
+/// Owns the knowledge, and decides when which image is removed.
+pub(crate) struct ImageKeeper<C: Clock> {
+    settings: CleanupSettings,
+    agent: Name,
+    clock: C,
+    engines: Arc<Engines>,
+    read_needs: ReadNeeds,
+    inbox: Sender<ImageEvent>,
+    start_call: StartImageCall,
+    today: fn() -> u64,
+    ledger: Ledger,
+    /// The file lacks something of the ledger.
+    is_unsaved: bool,
+    /// The file of an earlier agent cannot be read, so nothing is removed or written.
+    is_damaged: bool,
+    /// Engine calls under way that use images.
+    uses: usize,
+    /// Those that wait for the end of a removal.
+    waiting: Vec<Sender<()>>,
+    call: Option<CallKind>,
+    pass: Option<Pass>,
+    /// Stores of which images were used that were never seen in them.
+    unseen: BTreeSet<StoreKind>,
+    /// When to begin a pass.
+    due: Option<Instant>,
+    /// When a whole day of this agent has passed since the last day that was counted.
+    day_ends: Instant,
+    /// Images whose removal failed, or that are in use, until then.
+    postponed: BTreeMap<UnneededImage, Instant>,
+    /// What was logged as removable, which is not repeated.
+    logged: BTreeSet<UnneededImage>,
+    /// The last error of a listing, which is not repeated.
+    list_error: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CallKind {
+    Survey,
+    Removal,
+}
+
+/// One search for images to remove: store by store, image by image.
+struct Pass {
+    needs: ImageNeeds,
+    others: Vec<Ledger>,
+    /// Stores that were not searched yet, the present one last.
+    stores: Vec<StoreKind>,
+    /// An unneeded image stays for now, since a container has it for example.
+    has_kept: bool,
+}
+
+impl<C: Clock> ImageKeeper<C> {
+    pub(crate) fn new(
+        settings: CleanupSettings,
+        agent: Name,
+        clock: C,
+        engines: Arc<Engines>,
+        read_needs: ReadNeeds,
+        inbox: Sender<ImageEvent>,
+        start_call: StartImageCall,
+    ) -> Self {
+        let now = clock.now();
+        let read = settings.folder.read();
+        let is_damaged = read.is_err();
+        if let Err(error) = &read {
+            error!(
+                "The file with the known images cannot be read: {error}. No image is removed. Move it away and restart \
+                 the agent to begin without: images that were used until now then stay until they are used again."
+            );
+        }
+        Self {
+            settings,
+            agent,
+            clock,
+            engines,
+            read_needs,
+            inbox,
+            start_call,
+            today,
+            ledger: read.unwrap_or_default(),
+            is_unsaved: false,
+            is_damaged,
+            uses: 0,
+            waiting: Vec::new(),
+            call: None,
+            pass: None,
+            unseen: BTreeSet::new(),
+            due: Some(now + quiet_time()),
+            day_ends: now + DAY,
+            postponed: BTreeMap::new(),
+            logged: BTreeSet::new(),
+            list_error: String::new(),
+        }
+    }
+
+    /// Handles events until the other end of `stop` is dropped.
+    fn run(mut self, events: &Receiver<ImageEvent>, stop: &Receiver<()>) {
+        loop {
+            let alarm = self.due.map_or_else(never, |at| self.clock.alarm(at));
+            select_biased! {
+                recv(stop) -> _ => return,
+                recv(events) -> event => match event {
+                    Ok(event) => self.on_event(event),
+                    Err(_) => return,
+                },
+                recv(alarm) -> _ => self.tick(),
+            }
+        }
+    }
+
+    /// When [`Self::tick`] wants to be called.
+    #[cfg(test)]
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    pub(crate) fn on_event(&mut self, event: ImageEvent) {
+        match event {
+            ImageEvent::Changed => self.changed(),
+            ImageEvent::UseBegins {
+                instance,
+                runtime,
+                names,
+                consent,
+            } => self.use_begins(&instance, &runtime, names, consent),
+            ImageEvent::UseEnded {
+                instance,
+                runtime,
+                outcome,
+            } => self.use_ended(&instance, &runtime, outcome),
+            ImageEvent::Surveyed(kind, result) => self.surveyed(kind, result),
+            ImageEvent::Removed(kind, removal, result) => self.removed(kind, &removal, result),
+            ImageEvent::Report(reply) => _ = reply.try_send(self.report()),
+        }
+    }
+
+    /// Begins a pass if one is due.
+    pub(crate) fn tick(&mut self) {
+        if self.due.is_some_and(|at| at <= self.clock.now()) {
+            self.due = None;
+            self.begin_pass();
+        }
+    }
+
+    /// Nothing is removed before it has been quiet again.
+    fn changed(&mut self) {
+        self.pass = None;
+        self.due = Some(self.clock.now() + quiet_time());
+    }
+
+    // -------------------------------------------------------------------- uses
+
+    fn use_begins(
+        &mut self,
+        instance: &InstanceName,
+        runtime: &Name,
+        names: BTreeSet<String>,
+        consent: Sender<()>,
+    ) {
+        self.uses += 1;
+        self.changed();
+        if !names.is_empty() {
+            self.is_unsaved |= self.ledger.note_use(instance, runtime, names);
+        }
+        self.save();
+        if self.call == Some(CallKind::Removal) {
+            self.waiting.push(consent);
+        }
+    }
+
+    fn use_ended(&mut self, instance: &InstanceName, runtime: &Name, outcome: UseOutcome) {
+        self.uses = self.uses.saturating_sub(1);
+        self.changed();
+        if outcome == UseOutcome::Started {
+            self.is_unsaved |= self.ledger.note_start(instance, runtime);
+            self.save();
+        }
+        let kind = StoreKind::of_runtime(runtime);
+        if outcome != UseOutcome::Failed && self.ledger.has_unseen(kind) {
+            self.unseen.insert(kind);
+        }
+        self.look_at_unseen();
+    }
+
+    /// Reads the stores in which images were used for the first time, while their names still mean
+    /// these images.
+    fn look_at_unseen(&mut self) {
+        if self.uses > 0 || self.call.is_some() || self.is_damaged {
+            return;
+        }
+        if let Some(kind) = self.unseen.pop_first() {
+            self.survey(kind);
+        }
+    }
+
+    /// Writes what is known. Without it on the disk nothing is removed.
+    // [impl->swdd~agent-knows-images-before-their-use~1]
+    fn save(&mut self) {
+        if !self.is_unsaved || self.is_damaged {
+            return;
+        }
+        match self.settings.folder.write(&self.ledger) {
+            Ok(()) => self.is_unsaved = false,
+            Err(error) => error!(
+                "Cannot write the known images to '{}': {error}. No image is removed until it can be written. Make room \
+                 there or make it writable.",
+                self.settings.folder.path().display()
+            ),
+        }
+    }
+
+    // -------------------------------------------------------------------- pass
+
+    /// Begins to search images to remove:
+    /// - not while an engine call is under way, whose end prolongs the quiet time;
+    /// - later, while what is desired is not known, or an update is open;
+    /// - a day later, when the knowledge of other agents cannot be read or ours cannot be written.
+    fn begin_pass(&mut self) {
+        if self.is_damaged || self.uses > 0 || self.call.is_some() {
+            return;
+        }
+        let now = self.clock.now();
+        let needs = (self.read_needs)().unwrap_or_default();
+        if !needs.is_settled || needs.is_update_open {
+            self.due = Some(now + quiet_time());
+            return;
+        }
+        let has_run_a_day = self.day_ends <= now;
+        if has_run_a_day {
+            self.day_ends = now + DAY;
+        }
+        self.is_unsaved |= self.ledger.count_day((self.today)(), has_run_a_day);
+        self.is_unsaved |= self.ledger.apply(&needs, self.settings.history);
+        self.save();
+        let others = match self.settings.folder.read_others() {
+            Ok(others) if !self.is_unsaved => others,
+            Ok(_) => return self.due = Some(now + DAY),
+            Err(error) => {
+                error!(
+                    "What another agent knows of images cannot be read: {error}. No image is removed. Move the file away \
+                     if no agent needs it."
+                );
+                return self.due = Some(now + DAY);
+            }
+        };
+        self.postponed.retain(|_, until| *until > now);
+        let mut stores = vec![StoreKind::Containerd, StoreKind::Podman];
+        stores.retain(|kind| self.ledger.has_store(*kind));
+        self.pass = Some(Pass {
+            needs,
+            others,
+            stores,
+            has_kept: false,
+        });
+        self.continue_pass();
+    }
+
+    /// Reads the present store of the pass again, or ends the pass.
+    fn continue_pass(&mut self) {
+        let Some(pass) = &self.pass else {
+            return self.look_at_unseen();
+        };
+        match pass.stores.last() {
+            Some(kind) => self.survey(*kind),
+            None => self.end_pass(),
+        }
+    }
+
+    fn end_pass(&mut self) {
+        let Some(pass) = self.pass.take() else {
+            return;
+        };
+        let mut due = self.postponed.values().min().copied();
+        if pass.has_kept {
+            let in_a_day = self.clock.now() + DAY;
+            due = Some(due.map_or(in_a_day, |at| at.min(in_a_day)));
+        }
+        if self.ledger.has_deleted() {
+            due = Some(due.map_or(self.day_ends, |at| at.min(self.day_ends)));
+        }
+        self.due = due;
+        self.look_at_unseen();
+    }
+
+    fn survey(&mut self, kind: StoreKind) {
+        let runtimes = kind.runtimes().iter();
+        let source = runtimes
+            .filter_map(|runtime| self.engines.get(*runtime))
+            .next();
+        let Some(source) = source else {
+            return self.leave_store(); // It is not enabled any more.
+        };
+        let (mut connector, inbox) = ((source.connect)(), self.inbox.clone());
+        self.begin_call(
+            CallKind::Survey,
+            Box::new(move || {
+                let result = connector.image_store();
+                let _ = inbox.send(ImageEvent::Surveyed(kind, result)); // Gone only at the end.
+            }),
+        );
+    }
+
+    fn begin_call(&mut self, kind: CallKind, call: ImageCall) {
+        match (self.start_call)(call) {
+            Ok(()) => self.call = Some(kind),
+            Err(error) => {
+                warn!("No thread can be started to look for images: '{error}'");
+                self.pass = None;
+                self.due = Some(self.clock.now() + DAY);
+            }
+        }
+    }
+
+    /// The present store of the pass is done.
+    fn leave_store(&mut self) {
+        if let Some(pass) = &mut self.pass {
+            pass.stores.pop();
+            self.continue_pass();
+        }
+    }
+
+    fn surveyed(&mut self, kind: StoreKind, result: Result<ImageStore, RuntimeError>) {
+        self.call = None;
+        let store = match result {
+            Ok(store) => store,
+            Err(error) => {
+                let text = error.reason();
+                if self.list_error != text {
+                    warn!("Cannot list images, trying again in a day: '{text}'");
+                    self.list_error = text;
+                }
+                if self.pass.take().is_some() {
+                    self.due = Some(self.clock.now() + DAY);
+                }
+                return;
+            }
+        };
+        self.list_error.clear();
+        self.is_unsaved |= self.ledger.see(kind, &store, &self.agent);
+        self.save();
+        let Some(pass) = &mut self.pass else {
+            return self.look_at_unseen(); // It only wanted the ids, or something has changed.
+        };
+        let needed = self.ledger.needed(kind, &store, &pass.needs, &pass.others);
+        let mut removals = Vec::new();
+        for image in self.ledger.unneeded(kind) {
+            if self.postponed.contains_key(&image) {
+                continue;
+            }
+            match decide(&image, &store, &needed) {
+                Decision::Forget => {
+                    self.ledger.forget(kind, &image);
+                    self.is_unsaved = true;
+                }
+                Decision::Keep => pass.has_kept = true,
+                Decision::Remove { removal, bytes } => removals.push(Removal {
+                    image,
+                    removal,
+                    bytes,
+                }),
+            }
+        }
+        // What is known must be on the disk before anything is removed.
+        self.save();
+        if self.settings.mode == CleanupMode::Report {
+            self.log_removable(&removals);
+            return self.leave_store();
+        }
+        match removals.into_iter().next() {
+            Some(removal) if !self.is_unsaved && self.uses == 0 => self.remove(kind, removal),
+            _ => self.leave_store(),
+        }
+    }
+
+    // [impl->swdd~agent-reports-removable-images~1]
+    fn log_removable(&mut self, removals: &[Removal]) {
+        let mut removable = BTreeSet::new();
+        for removal in removals {
+            removable.insert(removal.image.clone());
+            if !self.logged.contains(&removal.image) {
+                let UnneededImage { workload, name, .. } = &removal.image;
+                info!(
+                    "Image '{name}' of workload '{workload}' could be removed ({}).",
+                    mebibytes(removal.bytes)
+                );
+            }
+        }
+        self.logged.extend(removable);
+    }
+
+    /// Removes one image. The decision was made from a listing a moment ago, and engines refuse what
+    /// has changed since.
+    fn remove(&mut self, kind: StoreKind, removal: Removal) {
+        let runtimes = kind.runtimes().iter();
+        let source = runtimes
+            .filter_map(|runtime| self.engines.get(*runtime))
+            .next();
+        let Some(source) = source else {
+            return self.leave_store();
+        };
+        let (mut connector, inbox) = ((source.connect)(), self.inbox.clone());
+        self.begin_call(
+            CallKind::Removal,
+            Box::new(move || {
+                let result = connector.remove_image(&removal.removal);
+                let _ = inbox.send(ImageEvent::Removed(kind, removal, result)); // As above.
+            }),
+        );
+    }
+
+    fn removed(&mut self, kind: StoreKind, removal: &Removal, result: Result<(), RuntimeError>) {
+        self.call = None;
+        self.waiting.clear(); // Their starts begin now.
+        let UnneededImage { workload, name, .. } = &removal.image;
+        match result {
+            Ok(()) => {
+                info!(
+                    "Removed image '{name}', which workload '{workload}' does not need any more ({}).",
+                    mebibytes(removal.bytes)
+                );
+                self.ledger.forget(kind, &removal.image);
+                self.is_unsaved = true;
+                self.save();
+            }
+            Err(error) => {
+                warn!(
+                    "Cannot remove image '{name}' of workload '{workload}', trying again in a day: '{}'",
+                    error.reason()
+                );
+                let until = self.clock.now() + DAY;
+                self.postponed.insert(removal.image.clone(), until);
+            }
+        }
+        self.continue_pass();
+    }
+
+    // ------------------------------------------------------------------ report
+
+    /// The bytes of the images of all workloads, from what is known: no engine is called.
+    fn report(&self) -> ImageReport {
+        let mut ledger = self.ledger.clone();
+        let needs = (self.read_needs)().unwrap_or_default();
+        let may_remove = needs.is_settled && !needs.is_update_open && !self.is_damaged;
+        if may_remove {
+            ledger.apply(&needs, self.settings.history);
+        }
+        let mut report = ImageReport::default();
+        for (name, bytes) in ledger.bytes() {
+            let removable = if may_remove { bytes.removable } else { 0 };
+            report
+                .workloads
+                .insert(name, ImageBytes { removable, ..bytes });
+        }
+        report
+    }
+}
+
+fn mebibytes(bytes: u64) -> String {
+    let tenths = bytes.saturating_mul(10) / (1024 * 1024);
+    format!("{}.{} MiB", tenths / 10, tenths % 10)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,421 @@
+//! The images of an engine: those that a workload names, those of the store, those of containers,
+//! and the removal of one.
+//!
+//! Thread: the caller's: `image-call` of the agent. Owns: nothing.
+
+use super::call_error::ErrorMeaning;
+use super::command::EngineCall;
+use super::container_list::labels_format;
+use super::engine_cli::EngineCli;
+use super::masking::Arguments;
+use super::{ContainerId, RuntimeError};
+use crate::limits::LISTING_MAX;
+use ankaios_model::names::InstanceName;
+use ankaios_model::runtime_config::EngineConfig;
+use ankaios_model::workload::Workload;
+use ankaios_platform::clock::patience;
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Longest removal of one image. Slow flash needs some seconds for a gigabyte.
+pub const IMAGE_REMOVAL_MAX: Duration = Duration::from_secs(30);
+/// Names of files and folders from which an engine loads an image at each start. What the image is
+/// called in the store only shows with its container.
+const FILE_TRANSPORTS: [&str; 6] = [
+    "docker-archive:",
+    "oci-archive:",
+    "oci:",
+    "dir:",
+    "docker-daemon:",
+    "containers-storage:",
+];
+
+/// An image of a store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LocalImage {
+    pub id: String,
+    /// Its tags with registry, such as `docker.io/example/nav:1.4`; none of one without a name.
+    pub names: Vec<String>,
+    /// Its names with digests.
+    pub digests: Vec<String>,
+    /// Size in bytes, layers that it shares with others included.
+    pub bytes: Option<u64>,
+    /// It is in an additional store, from which nothing can be removed.
+    pub is_read_only: bool,
+}
+
+/// The image of a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ContainerImage {
+    /// `None` where the engine does not print it.
+    pub id: Option<String>,
+    /// The name that the container was created with.
+    pub name: String,
+    /// The labels of a workload, if the container has them.
+    pub instance: Option<InstanceName>,
+}
+
+/// The images of a store, and their users.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImageStore {
+    pub images: Vec<LocalImage>,
+    /// Those of all containers, of other programs as well.
+    pub containers: Vec<ContainerImage>,
+}
+
+/// How one image is removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageRemoval {
+    /// This name is taken from the image, which others have under another name.
+    Name { id: String, name: String },
+    /// The image with this only name, or without one.
+    Image { id: String, name: Option<String> },
+}
+
+impl LocalImage {
+    /// The name of the image that a manifest calls `used`; `None` if it has no such name.
+    pub fn name_for(&self, used: &str) -> Option<&str> {
+        let exact = self.names.iter().find(|name| is_same_name(name, used));
+        let local = || self.names.iter().find(|name| is_short_of(name, used));
+        exact.or_else(local).map(String::as_str)
+    }
+
+    /// Whether a manifest that has the image `used` means this one.
+    pub fn is_called(&self, used: &str) -> bool {
+        if let Some(digest) = used.split_once('@').map(|(_, digest)| digest) {
+            return self
+                .digests
+                .iter()
+                .any(|one| one == used || one.ends_with(digest) && is_digest_short_of(one, used));
+        }
+        let id = used.strip_prefix("sha256:").unwrap_or(used);
+        self.id == id || self.name_for(used).is_some()
+    }
+}
+
+impl ImageStore {
+    /// The image that a manifest calls `used`. `None` if there is none, or if two could be meant.
+    pub fn find(&self, used: &str) -> Option<&LocalImage> {
+        let exact = |image: &&LocalImage| image.names.iter().any(|name| is_same_name(name, used));
+        let mut called = self.images.iter().filter(|image| image.is_called(used));
+        let first = called.next()?;
+        if called.all(|other| other.id == first.id) {
+            return Some(first);
+        }
+        self.images.iter().find(exact)
+    }
+
+    /// The image with this id.
+    pub fn with_id(&self, id: &str) -> Option<&LocalImage> {
+        self.images.iter().find(|image| image.id == id)
+    }
+
+    /// Whether a container has this image.
+    pub fn is_in_use(&self, image: &LocalImage) -> bool {
+        self.containers.iter().any(|container| match &container.id {
+            Some(id) => *id == image.id,
+            None => image.is_called(&container.name),
+        })
+    }
+
+    /// The image that the container of this instance has.
+    pub fn of_instance(&self, instance: &InstanceName) -> Option<&LocalImage> {
+        let mut containers = self.containers.iter();
+        let container = containers.find(|one| one.instance.as_ref() == Some(instance))?;
+        match &container.id {
+            Some(id) => self.with_id(id),
+            None => self.find(&container.name),
+        }
+    }
+}
+
+/// The names of the images that a workload uses, as its manifest has them. None of a workload whose
+/// general options may choose another store.
+pub fn names_of(workload: &Workload) -> BTreeSet<String> {
+    match &workload.config().engine {
+        Ok(EngineConfig::Container(config)) if config.general_options.is_empty() => {
+            let mut options = config.command_options.iter();
+            let has_folder = options.any(|option| option.starts_with("--rootfs"));
+            let mut names = BTreeSet::new();
+            names.extend(used_name(&config.image).filter(|_| !has_folder));
+            names
+        }
+        Ok(EngineConfig::Kube(config)) if config.general_options.is_empty() => {
+            let names = super::podman_kube::all_images(&config.manifest);
+            names.iter().filter_map(|name| used_name(name)).collect()
+        }
+        _ => BTreeSet::new(),
+    }
+}
+
+/// Whether the image is loaded from a file, so that only its container shows its id.
+pub fn is_of_file(name: &str) -> bool {
+    FILE_TRANSPORTS
+        .iter()
+        .any(|transport| name.starts_with(transport))
+}
+
+/// The name without the transport that engines assume anyway. `None` for a path or an option.
+fn used_name(name: &str) -> Option<String> {
+    let name = name.trim();
+    let name = name.strip_prefix("docker://").unwrap_or(name);
+    let is_name = !name.is_empty() && !name.starts_with('-') && !name.starts_with('/');
+    is_name.then(|| name.to_owned())
+}
+
+/// The name with the tag that engines assume.
+fn with_tag(name: &str) -> String {
+    let last = name.rsplit('/').next().unwrap_or(name);
+    if last.contains(':') {
+        name.to_owned()
+    } else {
+        format!("{name}:latest")
+    }
+}
+
+fn is_same_name(name: &str, used: &str) -> bool {
+    name == with_tag(used)
+}
+
+/// Whether `used` is the name without registry.
+fn is_short_of(name: &str, used: &str) -> bool {
+    match name.strip_suffix(&with_tag(used)) {
+        Some(registry) => registry.ends_with('/'),
+        None => false,
+    }
+}
+
+fn is_digest_short_of(name: &str, used: &str) -> bool {
+    // `nav:1.4@sha256:...` has a tag that digests in a store lack.
+    let repository = |text: &str| {
+        let name = text.split('@').next().unwrap_or_default();
+        let last = name.rfind('/').map_or(0, |place| place + 1);
+        let end = name[last..].find(':').map_or(name.len(), |tag| last + tag);
+        name[..end].to_owned()
+    };
+    let (name, used) = (repository(name), repository(used));
+    name == used || name.ends_with(&format!("/{used}"))
+}
+
+// ----------------------------------------------------------------- the engines
+
+/// An image as podman prints it.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct PrintedImage {
+    id: String,
+    #[serde(default)]
+    names: Option<Vec<String>>,
+    #[serde(default)]
+    digests: Option<Vec<String>>,
+    #[serde(default)]
+    bytes: Option<u64>,
+    #[serde(default)]
+    read_only: Option<bool>,
+}
+
+/// An image as nerdctl prints it: one line for each name.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct PrintedName {
+    #[serde(rename = "ID")]
+    id: String,
+    #[serde(default)]
+    repository: String,
+    #[serde(default)]
+    tag: String,
+    #[serde(default)]
+    digest: String,
+    #[serde(default)]
+    size: String,
+}
+
+/// The image of a container as an engine prints it.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct PrintedContainer {
+    #[serde(default)]
+    id: Option<String>,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    labels: Value,
+}
+
+/// Lists the store of podman.
+pub(crate) fn podman_store(cli: &EngineCli) -> Result<ImageStore, RuntimeError> {
+    let format = r#"--format={"Id":{{json .ImageSummary.ID}},"Names":{{json .ImageSummary.RepoTags}},"Digests":{{json .ImageSummary.RepoDigests}},"Bytes":{{json .ImageSummary.Size}},"ReadOnly":{{json .ImageSummary.ReadOnly}}}"#;
+    let call = ["images", "--all", "--no-trunc"];
+    let mut images: Vec<LocalImage> = Vec::new();
+    for printed in listed::<PrintedImage>(cli, &call, format)? {
+        // One with several names is printed once for each of them.
+        if is_id(&printed.id) && images.iter().all(|known| known.id != printed.id) {
+            images.push(LocalImage {
+                id: printed.id,
+                names: texts(printed.names),
+                digests: texts(printed.digests),
+                bytes: printed.bytes,
+                is_read_only: printed.read_only.unwrap_or(false),
+            });
+        }
+    }
+    let labels = labels_format(".ListContainer.Labels");
+    let format = format!(
+        r#"--format={{"Id":{{{{json .ListContainer.ImageID}}}},"Name":{{{{json .ListContainer.Image}}}},{labels}}}"#
+    );
+    // Also containers that other programs make in the same store.
+    let call = ["ps", "--all", "--external", "--no-trunc"];
+    let containers = listed::<PrintedContainer>(cli, &call, &format)?;
+    Ok(ImageStore {
+        images,
+        containers: containers.into_iter().map(ContainerImage::from).collect(),
+    })
+}
+
+/// Lists the store of containerd. nerdctl prints names of images of containers, and no ids.
+pub(crate) fn nerdctl_store(cli: &EngineCli) -> Result<ImageStore, RuntimeError> {
+    let call = ["images", "--all", "--no-trunc"];
+    let mut images: Vec<LocalImage> = Vec::new();
+    for printed in listed::<PrintedName>(cli, &call, "--format={{json .}}")? {
+        let id = printed.id.trim_start_matches("sha256:").to_owned();
+        if !is_id(&id) {
+            continue;
+        }
+        let is_named = is_part(&printed.repository) && is_part(&printed.tag);
+        let name = is_named.then(|| canonical(&printed.repository, &printed.tag));
+        let has_digest = is_part(&printed.repository) && is_part(&printed.digest);
+        let digest = has_digest.then(|| format!("{}@{}", printed.repository, printed.digest));
+        let known = images.iter().position(|known| known.id == id);
+        let index = known.unwrap_or_else(|| {
+            images.push(LocalImage {
+                id,
+                bytes: bytes_of(&printed.size),
+                ..LocalImage::default()
+            });
+            images.len() - 1
+        });
+        images[index].names.extend(name);
+        images[index].digests.extend(digest);
+    }
+    let call = ["ps", "--all", "--no-trunc"];
+    let containers =
+        listed::<PrintedContainer>(cli, &call, r#"--format={"Name":{{json .Image}}}"#)?;
+    Ok(ImageStore {
+        images,
+        containers: containers.into_iter().map(ContainerImage::from).collect(),
+    })
+}
+
+/// Removes an image of podman. A name is taken from exactly this image, and podman refuses to remove
+/// one with several names, or with a container: so after a change since the store was read,
+/// nothing else goes.
+// [impl->swdd~agent-removes-replaced-images~1]
+pub(crate) fn remove_from_podman(
+    cli: &EngineCli,
+    removal: &ImageRemoval,
+) -> Result<(), RuntimeError> {
+    let call = match removal {
+        ImageRemoval::Name { id, name } => Arguments::from(["untag", id, name]),
+        ImageRemoval::Image { id, .. } => Arguments::from(["rmi", "--no-prune", id]),
+    };
+    gone_is_fine(cli.change(call).limit(patience(IMAGE_REMOVAL_MAX)))
+}
+
+/// Removes a name of an image of containerd, and the image with its last one.
+// [impl->swdd~agent-removes-replaced-images~1]
+pub(crate) fn remove_from_nerdctl(
+    cli: &EngineCli,
+    removal: &ImageRemoval,
+) -> Result<(), RuntimeError> {
+    let image = match removal {
+        ImageRemoval::Name { name, .. } => name,
+        ImageRemoval::Image { id, name } => name.as_ref().unwrap_or(id),
+    };
+    let call = Arguments::from(["rmi", image]);
+    gone_is_fine(cli.change(call).limit(patience(IMAGE_REMOVAL_MAX)))
+}
+
+fn gone_is_fine(call: EngineCall<'_>) -> Result<(), RuntimeError> {
+    match call.run(None) {
+        Err(error) if *error.meaning() == ErrorMeaning::NoSuchImage => Ok(()),
+        result => result.map(drop),
+    }
+}
+
+/// Makes a call that prints one object for each entry. One that cannot be read makes it fail: what
+/// is not known must not be taken for unused.
+fn listed<T: for<'a> Deserialize<'a>>(
+    cli: &EngineCli,
+    call: &[&str],
+    format: &str,
+) -> Result<Vec<T>, RuntimeError> {
+    let given = [call, &[format]].concat();
+    let shown = [call, &["--format=..."]].concat();
+    let call = cli.call(Arguments::shown_as(&given, &shown));
+    let text = call.limit(LISTING_MAX).run(None)?.into_text()?;
+    let entries: Result<Vec<T>, _> = serde_json::Deserializer::from_str(&text)
+        .into_iter()
+        .collect();
+    entries.map_err(|error| cli.nonsense(&format!("The list cannot be read: {error}"), &shown))
+}
+
+impl From<PrintedContainer> for ContainerImage {
+    fn from(printed: PrintedContainer) -> Self {
+        let label = printed.labels["name"].as_str();
+        Self {
+            id: printed.id.filter(|id| !id.is_empty()),
+            name: printed.name,
+            instance: label.and_then(InstanceName::parse),
+        }
+    }
+}
+
+/// Whether a text is an id, and no option of a call.
+fn is_id(text: &str) -> bool {
+    ContainerId::printed(text).is_some()
+}
+
+/// Names of an image that can be arguments of a call.
+fn texts(printed: Option<Vec<String>>) -> Vec<String> {
+    let mut texts = printed.unwrap_or_default();
+    texts.retain(|text| !text.starts_with('-') && !text.contains("<none>"));
+    texts
+}
+
+fn is_part(text: &str) -> bool {
+    !text.is_empty() && !text.starts_with('-') && text != "<none>"
+}
+
+/// nerdctl leaves out the registry that it assumes.
+fn canonical(repository: &str, tag: &str) -> String {
+    let first = repository.split('/').next().unwrap_or_default();
+    let has_registry =
+        repository.contains('/') && (first.contains(['.', ':']) || first == "localhost");
+    match (has_registry, repository.contains('/')) {
+        (true, _) => format!("{repository}:{tag}"),
+        (false, true) => format!("docker.io/{repository}:{tag}"),
+        (false, false) => format!("docker.io/library/{repository}:{tag}"),
+    }
+}
+
+/// The bytes of a text such as `7.6 MiB`.
+fn bytes_of(text: &str) -> Option<u64> {
+    let (number, unit) = text.trim().split_once(' ')?;
+    let number: f64 = number.parse().ok().filter(|number| *number >= 0.0)?;
+    let factor: f64 = match unit {
+        "B" => 1.0,
+        "KiB" => 1024.0,
+        "MiB" => 1_048_576.0,
+        "GiB" => 1_073_741_824.0,
+        "kB" | "KB" => 1e3,
+        "MB" => 1e6,
+        "GB" => 1e9,
+        _ => return None,
+    };
+    Some((number * factor) as u64)
+}
+
+#[cfg(test)]
+mod tests;
