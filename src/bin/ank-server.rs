@@ -18,6 +18,7 @@ use ankaios_lite::platform::settings::{MissingPems, SettingsError, read_limited}
 use ankaios_lite::platform::threads::{self, Thread};
 use ankaios_lite::platform::watchdog::WatchedThreads;
 use ankaios_lite::server::ServerLoop;
+use ankaios_lite::server::history;
 use ankaios_lite::server::limits::STACK_SERVER;
 use ankaios_lite::server::metrics;
 use ankaios_lite::server::mutating_hooks::MutatingHooks;
@@ -129,6 +130,8 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), Failure> {
         return Ok(());
     }
     started?;
+    let state_dir = settings.state_dir.as_deref();
+    server.start_history(state_dir.map(history::read).unwrap_or_default());
     if let Some(folder) = settings.state_dir.take() {
         // A start counts for the updates that are being judged, also when this one ends as early as
         // the one before.

@@ -321,7 +321,9 @@ pub(crate) enum Get {
                       'completeState', the new values. Without masks this includes the load reports of agents.\n\n\
                       Examples:\n  ank get events -o json workloadStates\n  \
                       ank get events -c --count 1 desiredState.workloads.web\n  \
-                      ank get events --until 'workloadStates.*.web.*.state=Running'"
+                      ank get events --until 'workloadStates.*.web.*.state=Running'\n  \
+                      ank get events --since 1h       what happened in the last hour\n  \
+                      ank get events --since 1d web   only to 'web'"
     )]
     Events(EventsArguments),
 }
@@ -432,9 +434,13 @@ pub(crate) struct ListArguments {
 /// Options of `get events`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EventsArguments {
-    /// Format of the output
-    #[arg(short, long, value_parser = formats(&["yaml", "json"]), default_value = "yaml", value_name = "FORMAT")]
-    pub(crate) output: Format,
+    /// Format of the output [default: yaml, with '--since' a table]
+    #[arg(short, long, value_parser = formats(&["yaml", "json"]), value_name = "FORMAT")]
+    pub(crate) output: Option<Format>,
+    /// Print the last changes of states that the server keeps, since this time, and end: 1h ago,
+    /// with s, m, h or d, or 2026-01-31T12:00:00Z. MASK is the name of a workload or agent then
+    #[arg(long, value_name = "TIME", value_parser = parse_moment, conflicts_with_all = ["include_current_state", "count", "until", "reconnect"])]
+    pub(crate) since: Option<Moment>,
     /// Print the current state before the first event
     #[arg(short = 'c', long)]
     pub(crate) include_current_state: bool,
@@ -638,11 +644,20 @@ pub(crate) enum Moment {
 }
 
 impl Moment {
+    /// The point in time that it means at the time `now`; at the earliest 1970.
+    pub(crate) fn time(&self, now: SystemTime) -> SystemTime {
+        let time = match self {
+            Self::At(text) => time_of(text),
+            Self::Ago(duration) => now.checked_sub(*duration),
+        };
+        time.map_or(UNIX_EPOCH, |time| time.max(UNIX_EPOCH))
+    }
+
     /// The RFC 3339 time that it means at the time `now`.
     pub(crate) fn text(&self, now: SystemTime) -> String {
         match self {
             Self::At(text) => text.clone(),
-            Self::Ago(duration) => timestamp(now.checked_sub(*duration).unwrap_or(UNIX_EPOCH)),
+            Self::Ago(_) => timestamp(self.time(now)),
         }
     }
 }
@@ -775,8 +790,10 @@ impl Verb {
     pub(crate) fn is_endless(&self) -> bool {
         matches!(
             self,
-            Self::Get(Get::Events(_) | Get::Workload(WorkloadArguments { watch: true, .. }))
-                | Self::Top(TopArguments { watch: true, .. })
+            Self::Get(
+                Get::Events(EventsArguments { since: None, .. })
+                    | Get::Workload(WorkloadArguments { watch: true, .. })
+            ) | Self::Top(TopArguments { watch: true, .. })
         )
     }
 
@@ -1147,6 +1164,32 @@ fn parse_moment(text: &str) -> Result<Moment, String> {
     let seconds = number.checked_mul(seconds);
     let seconds = seconds.ok_or_else(|| "too long".to_owned())?;
     Ok(Moment::Ago(Duration::from_secs(seconds)))
+}
+
+/// The time of an RFC 3339 text; `None` when it is none, or before 1970.
+fn time_of(text: &str) -> Option<SystemTime> {
+    let parsed: toml::value::Datetime = text.parse().ok()?;
+    let (date, time) = (parsed.date?, parsed.time?);
+    let offset_minutes = match parsed.offset? {
+        toml::value::Offset::Z => 0,
+        toml::value::Offset::Custom { minutes } => i64::from(minutes),
+    };
+    let days = days_since_1970(date.year.into(), date.month.into(), date.day.into());
+    let hours = days * 24 + i64::from(time.hour);
+    let minutes = hours * 60 + i64::from(time.minute) - offset_minutes;
+    let seconds = minutes * 60 + i64::from(time.second);
+    let whole = Duration::from_secs(u64::try_from(seconds).ok()?);
+    Some(UNIX_EPOCH + whole + Duration::from_nanos(time.nanosecond.into()))
+}
+
+/// Days of the Gregorian calendar. Years begin in March, so that the leap day is the last one.
+fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
+    /// From 0000-03-01 to 1970-01-01.
+    const DAYS_BEFORE_1970: i64 = 719_468;
+    let year = if month <= 2 { year - 1 } else { year };
+    let month_from_march = (month + 9) % 12;
+    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
+    365 * year + year / 4 - year / 100 + year / 400 + day_of_year - DAYS_BEFORE_1970
 }
 
 /// A time that the runtimes accept: RFC 3339, for example `2026-01-31T12:00:00Z`.

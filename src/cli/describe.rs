@@ -5,6 +5,7 @@
 use super::args::{DescribeArguments, Format};
 use super::blame::{self, Start, Starts};
 use super::error::{CliError, Result, meant_or};
+use super::events::{self, past_changes, time_of_change};
 use super::logs::has_container;
 use super::output::{Output, all_lines, document, object, one_line, value};
 use super::rows::{self, Reasons, entries, text};
@@ -16,10 +17,12 @@ use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
 use ankaios_model::workload::AddCondition;
 use serde_yaml::Value;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Lines of each log that are shown.
 const LOG_LINES: i32 = 5;
+/// Changes of states that are shown: the last starts with the causes of the ends between them.
+const CHANGES_SHOWN: usize = 8;
 /// Longest wait for these lines: an agent that does not respond must not delay all else.
 const LOG_MAX: Duration = Duration::from_secs(2);
 
@@ -36,7 +39,7 @@ pub(crate) fn print(
         format!("effectiveState.workloads.{name}"),
     ];
     let mut masks: Vec<&str> = rows::MASKS.to_vec();
-    masks.extend(["updates", blame::PART]);
+    masks.extend(["updates", blame::PART, events::HISTORY]);
     if ankaios_model::names::is_name(name) {
         masks.extend(whole.iter().map(String::as_str));
     }
@@ -133,6 +136,7 @@ fn workload(name: &str, state: &Node, reasons: &Reasons, link: &mut dyn ServerLi
         ("instances", Value::Sequence(instances)),
         list("needs", needs),
         list("neededBy", users),
+        list("lastChanges", last_changes(name, state)),
         entry("lastUpdate", &last_update(name, state)),
         entry("usage", &usage(name, reasons, link)),
         list("lastLines", last_lines(name, reasons, link)),
@@ -197,6 +201,26 @@ fn dependency(shown: &str, condition: &str, needed: &str, reasons: &Reasons) -> 
     let is_met = reasons.rows_of(needed).any(|row| row.fulfils(condition));
     let met = if is_met { "met" } else { "not met" };
     one_line(&format!("{shown} ({awaited}, {met})"))
+}
+
+/// The last changes of states that the server keeps of a workload or agent, oldest first: why it
+/// was restarted, for example.
+fn last_changes(name: &str, state: &Node) -> Vec<String> {
+    let history = state.get(events::HISTORY).and_then(Node::as_list);
+    let history = history.unwrap_or_default();
+    let mut changes = Vec::new();
+    for change in past_changes(history, UNIX_EPOCH, &[name.to_owned()]) {
+        let mut shown = time_of_change(&change);
+        for key in ["state", "info"] {
+            let text = text(&change, &[key]);
+            if !text.is_empty() {
+                shown.push_str(&format!(" {text}"));
+            }
+        }
+        changes.push(one_line(&shown));
+    }
+    let first = changes.len().saturating_sub(CHANGES_SHOWN);
+    changes.split_off(first)
 }
 
 /// The newest guarded update of a workload, its phase and reason.

@@ -2,16 +2,17 @@
 //!
 //! Thread: `main`. Takes: events. Gives: one document each, at once.
 
-use super::args::{EventsArguments, Until};
-use super::error::{ExitCode, Result, shown};
+use super::args::{EventsArguments, Format, Until};
+use super::error::{CliError, ExitCode, Result, shown};
 use super::get::check_masks;
-use super::output::event_text;
-use super::rows::entries;
-use super::session::{Context, Incoming};
+use super::output::{self, Output, Table, TooWide, event_text, one_line};
+use super::rows::{entries, text};
+use super::session::{Context, Incoming, ServerLink};
 use ankaios_model::field_path::{WILDCARD, parts};
 use ankaios_model::messages::AlteredFields;
 use ankaios_model::node::Node;
-use std::time::SystemTime;
+use ankaios_platform::logging::utc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 impl Until {
     /// Whether a field of `state`, which may hold only changes, has the value.
@@ -35,6 +36,85 @@ impl Until {
     }
 }
 
+/// The part of the state with the last changes of states.
+pub(crate) const HISTORY: &str = "history";
+
+/// The changes in a part [`HISTORY`] of the state since `since`, of workloads and agents with one of
+/// `names`, if there are some.
+pub(crate) fn past_changes(history: &[Node], since: SystemTime, names: &[String]) -> Vec<Node> {
+    let since_1970 = since.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut changes = Vec::new();
+    for change in history {
+        let at = change
+            .get("at")
+            .and_then(Node::as_number)
+            .unwrap_or_default();
+        let of = [text(change, &["workload"]), text(change, &["agent"])];
+        let is_named = names.is_empty() || names.iter().any(|name| of.contains(&name.as_str()));
+        if is_named && u128::from(at) >= since_1970.as_millis() {
+            changes.push(change.clone());
+        }
+    }
+    changes
+}
+
+/// The time of a change, as UTC.
+pub(crate) fn time_of_change(change: &Node) -> String {
+    let at = change
+        .get("at")
+        .and_then(Node::as_number)
+        .unwrap_or_default();
+    utc(UNIX_EPOCH + Duration::from_millis(at))
+}
+
+/// Prints the last changes of states that the server keeps.
+// [impl->swdd~cli-shows-last-changes~1]
+pub(crate) fn past(
+    arguments: &EventsArguments,
+    since: SystemTime,
+    link: &mut dyn ServerLink,
+    output: &mut Output,
+) -> Result<()> {
+    let names = &arguments.masks;
+    if let Some(mask) = names.iter().find(|name| name.contains('.')) {
+        return Err(CliError::input(
+            format!("'{mask}' is no name of a workload or agent"),
+            "with '--since' there are names in place of masks, for example 'ank get events --since 1h web'",
+        ));
+    }
+    let state = link.complete_state(&[HISTORY])?;
+    let Some(history) = state.get(HISTORY).and_then(Node::as_list) else {
+        return Err(CliError::input(
+            "This server does not keep changes of states.",
+            "without '--since', 'ank get events' prints changes as they happen",
+        ));
+    };
+    let mut documents = Vec::new();
+    let mut rows = Vec::new();
+    for change in past_changes(history, since, names) {
+        let time = time_of_change(&change);
+        let mut row = vec![time.clone()];
+        let mut fields = vec![("timestamp", Node::text(time))];
+        for key in ["agent", "workload", "state", "info"] {
+            let text = text(&change, &[key]);
+            row.push(one_line(text));
+            if !text.is_empty() {
+                fields.push((key, Node::text(text)));
+            }
+        }
+        rows.push(row);
+        documents.push(Node::map(fields));
+    }
+    let table = Table {
+        headings: vec!["TIME", "AGENT", "WORKLOAD NAME", "STATE", "ADDITIONAL INFO"],
+        rows,
+        least_wanted: &[],
+    };
+    let format = arguments.output.unwrap_or(Format::Table);
+    let data = Node::List(documents);
+    output::show(format, &data, &table, TooWide::Whole, None, output)
+}
+
 /// Prints events until enough were printed, for at most the time limit in all; `now` is the time of
 /// each document. With `--reconnect` it goes on when the connection is lost and made again; then it
 /// prints the current state first: that is all that can be known about the time between.
@@ -55,7 +135,9 @@ pub(crate) fn follow(
         masks,
         count,
         reconnect,
+        since: _,
     } = arguments;
+    let format = format.unwrap_or(Format::Yaml);
     let give_up = waiting
         .limit
         .and_then(|limit| link.now().checked_add(limit));
@@ -80,7 +162,7 @@ pub(crate) fn follow(
                 // The first one is the current state. The last document always shows what was
                 // waited for.
                 if is_subscribed || is_resumed || *include_current_state || is_met {
-                    output.result(&event_text(now(), &altered, &state, *format))?;
+                    output.result(&event_text(now(), &altered, &state, format))?;
                 }
                 left = left.map(|left| left - u64::from(is_subscribed));
                 (is_subscribed, is_resumed) = (true, true);
@@ -149,7 +231,8 @@ mod tests {
         steps: Vec<Step>,
     ) -> Printed {
         let arguments = EventsArguments {
-            output: format,
+            since: None,
+            output: Some(format),
             include_current_state: current,
             count: left,
             until: until.cloned(),
@@ -335,5 +418,86 @@ completeState:
         let (result, _) = printed(Format::Json, false, None, vec![Step::Refuse("too many")]);
         let expected = "Event subscription failed: too many";
         assert_eq!(result.unwrap_err().to_string(), expected);
+    }
+
+    fn change(at: u64, agent: &str, workload: &str, state: &str, info: &str) -> Node {
+        let mut change = vec![("at", Node::Number(at)), ("state", Node::text(state))];
+        for (key, text) in [("agent", agent), ("workload", workload), ("info", info)] {
+            if !text.is_empty() {
+                change.push((key, Node::text(text)));
+            }
+        }
+        Node::map(change)
+    }
+
+    fn history() -> Node {
+        let changes = vec![
+            change(1_000, "", "", "ServerStarted", ""),
+            change(2_000, "A", "", "AgentConnected", ""),
+            change(3_000, "A", "web", "Running(Ok)", ""),
+            change(4_000, "A", "web", "Failed(ExecFailed)", "Exit code: '1'"),
+            change(5_000, "A", "db", "Running(Ok)", ""),
+        ];
+        Node::map([(HISTORY, Node::List(changes))])
+    }
+
+    /// Prints the last changes since a time in seconds since 1970.
+    fn printed_past(
+        since: u64,
+        names: &[&str],
+        format: Option<Format>,
+        state: Node,
+    ) -> Result<String, CliError> {
+        let arguments = EventsArguments {
+            output: format,
+            since: None,
+            include_current_state: false,
+            count: None,
+            until: None,
+            reconnect: false,
+            masks: names.iter().map(ToString::to_string).collect(),
+        };
+        let since = UNIX_EPOCH + Duration::from_secs(since);
+        let played = play(None, [Step::State(state)], |server, output| {
+            past(&arguments, since, server, output)
+        });
+        played.result.map(|()| played.out)
+    }
+
+    // [utest->swdd~cli-shows-last-changes~1]
+    #[test]
+    fn last_changes_are_a_table_of_what_was_since_then() {
+        let text = printed_past(2, &[], None, history()).unwrap();
+        let expected = "\
+TIME                   AGENT   WORKLOAD NAME   STATE                ADDITIONAL INFO
+1970-01-01T00:00:02Z   A                       AgentConnected
+1970-01-01T00:00:03Z   A       web             Running(Ok)
+1970-01-01T00:00:04Z   A       web             Failed(ExecFailed)   Exit code: '1'
+1970-01-01T00:00:05Z   A       db              Running(Ok)
+";
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        assert_eq!(lines, Vec::from_iter(expected.lines()));
+        let text = printed_past(0, &["db", "web"], Some(Format::Json), history()).unwrap();
+        let found: serde_yaml::Value = serde_yaml::from_str(&text).unwrap();
+        let found = found.as_sequence().unwrap();
+        assert_eq!(found.len(), 3);
+        assert_eq!(found[1]["timestamp"], "1970-01-01T00:00:04Z");
+        assert_eq!(found[1]["info"], "Exit code: '1'");
+        let of_agent = printed_past(0, &["A"], None, history()).unwrap();
+        assert_eq!(of_agent.lines().count(), 5, "{of_agent}");
+    }
+
+    #[test]
+    fn last_changes_of_a_mask_or_an_older_server_are_an_error() {
+        let error = printed_past(0, &["workloadStates.A"], None, history()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "'workloadStates.A' is no name of a workload or agent"
+        );
+        let error = printed_past(0, &[], None, Node::empty()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "This server does not keep changes of states."
+        );
     }
 }

@@ -120,6 +120,7 @@ fn signals(verb: &Verb) -> &'static [c_int] {
         | Verb::Get(Get::Events(EventsArguments {
             until: None,
             count: None,
+            since: None,
             ..
         })) => &[SIGINT, SIGTERM, SIGQUIT, SIGHUP],
         // Who interrupts the wait is told what stays in force.
@@ -146,6 +147,11 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
         Verb::Get(Get::Agent(arguments)) => get::agents(arguments, link, output)?,
         Verb::Get(Get::Config(arguments)) => get::configs(arguments, link, output)?,
         Verb::Get(Get::Update(arguments)) => update::print(arguments, link, output)?,
+        Verb::Get(Get::Events(
+            arguments @ EventsArguments {
+                since: Some(since), ..
+            },
+        )) => events::past(arguments, since.time(SystemTime::now()), link, output)?,
         Verb::Get(Get::Events(arguments)) => {
             return events::follow(arguments, SystemTime::now, context);
         }

@@ -16,6 +16,7 @@ mod admission;
 mod connections;
 mod effects;
 mod guarded;
+pub mod history;
 #[cfg(debug_assertions)]
 pub mod inspection;
 pub mod limits;
@@ -51,6 +52,7 @@ use ankaios_wire::peer::PeerEvent;
 use crossbeam_channel::{Receiver, RecvError, Sender, bounded, never, select_biased};
 use effects::{Effect, Effects};
 use guarded::Rollouts;
+use history::Change;
 use metrics::NumbersRequest;
 use mutating_hooks::{HookOutcome, MutatingHooks};
 use prepare::{Occasion, PreparedUpdate};
@@ -157,6 +159,14 @@ impl ServerLoop {
     /// Clients that read the part `warning` receive this until something else is desired.
     pub fn set_warning(&mut self, text: String) {
         self.storage.set_start_warning(text);
+    }
+
+    /// Takes over the last changes that an earlier server has stored, and notes the start of this
+    /// one.
+    pub fn start_history(&mut self, changes: Vec<Change>) {
+        let history = self.updates.history_mut();
+        history.restore(changes);
+        history.server_started();
     }
 
     /// From now on this follows from a failed update of workloads that do not say it.
@@ -315,6 +325,15 @@ impl ServerLoop {
         self.updates.observe(self.subscriptions.are_observed());
         self.handle(event);
         self.settle();
+        self.store_history();
+    }
+
+    /// Gives the changes of the event to the store, if there is one.
+    fn store_history(&mut self) {
+        if self.storage.is_on() {
+            let lines = self.updates.history_mut().take_unstored();
+            self.storage.append_changes(lines);
+        }
     }
 
     fn handle(&mut self, event: ServerEvent) {

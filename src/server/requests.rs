@@ -531,6 +531,7 @@ impl ServerLoop {
             let part = match *name {
                 "modes" => self.updates.workloads().modes_node(&wanted),
                 "timings" => self.updates.timings().read(self.now(), &wanted),
+                "history" => wanted.take(self.updates.history().node()),
                 "updates" => Some(self.read_updates(&wanted)),
                 "warning" => self
                     .storage
@@ -577,6 +578,8 @@ workloads:
             (&["timings.now", "agents"], false, &["agents", "timings"]),
             (&["timings.nothing"], false, &[]),
             (&["timings"], true, &[]),
+            (&["history"], false, &["history"]),
+            (&["history"], true, &[]),
             (&[], true, &usual),
         ] {
             let response = cluster.request(client, read(masks, subscribe));

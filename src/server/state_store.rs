@@ -9,6 +9,7 @@
 //! Owns: the files in the folder. Takes: accepted states, of which only the newest is written.
 //! Gives: a report after each write, of which only the newest counts.
 
+use crate::history::HistoryFile;
 use ankaios_model::complete_state::{DesiredState, Rendering, desired_state_from_node};
 use ankaios_model::names::hash_id;
 use ankaios_model::node::{Node, StateError};
@@ -18,7 +19,9 @@ use ankaios_platform::folder_lock;
 use ankaios_platform::limits::STACK_LARGE;
 use ankaios_platform::logging::utc;
 use ankaios_platform::threads::{self, Thread};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded, never};
+use crossbeam_channel::{
+    Receiver, RecvTimeoutError, Sender, TrySendError, at, bounded, never, select_biased,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -44,6 +47,10 @@ const STORE_WAIT_REGAINED: u32 = 20;
 /// A write that takes longer than this is one that does not succeed. Slow flash needs seconds for a
 /// large state.
 const STORE_SLOW: Duration = Duration::from_secs(10);
+
+/// Texts with changes of states that wait for the disk. While it hangs, later changes are kept in
+/// memory only.
+const CHANGES_QUEUE: usize = 64;
 
 /// The state that was stored last.
 pub const FILE: &str = "desired-state.json";
@@ -131,6 +138,8 @@ struct WriterReport {
 pub struct StateStore {
     folder: PathBuf,
     newest: Sender<StateWrite>,
+    /// To the writer: lines of changes of states.
+    changes: Sender<String>,
     /// The writer's end, to remove a state that a newer one replaces.
     outdated: Receiver<StateWrite>,
     /// From the writer: only the newest one.
@@ -154,6 +163,8 @@ impl StateStore {
     /// The operating system's reason when no thread can be had.
     pub fn start(folder: PathBuf, unsaved: Option<Stored>) -> io::Result<(Self, Thread)> {
         let (mut store, states) = Self::unattended();
+        let (changes, lines) = bounded(CHANGES_QUEUE);
+        store.changes = changes;
         let (mut writer, reports) = Writer::new(folder.clone());
         writer.attempt(unsaved.map_or(Job::Check, Job::StoreStart));
         store.folder = folder;
@@ -161,7 +172,7 @@ impl StateStore {
         store.reports = reports;
         store.is_attended = true;
         let thread = threads::spawn("store", STACK_LARGE, move || {
-            writer.run(&states, &SystemClock)
+            writer.run(&states, &lines, &SystemClock)
         })?;
         Ok((store, thread))
     }
@@ -172,6 +183,7 @@ impl StateStore {
         let store = Self {
             folder: PathBuf::new(),
             newest,
+            changes: bounded(0).0,
             outdated: states.clone(),
             reports: never(),
             report: WriterReport::default(),
@@ -205,6 +217,12 @@ impl StateStore {
                 "The disk has not stored the state in time; going on without waiting for it."
             );
         }
+    }
+
+    /// Gives the writer lines with changes of states; never waits. They are dropped when the disk
+    /// does not keep up.
+    pub(crate) fn append_changes(&self, lines: String) {
+        let _ = self.changes.try_send(lines);
     }
 
     /// Takes over what the writer has done.
@@ -547,6 +565,7 @@ enum Job {
 #[derive(Debug)]
 struct Writer {
     folder: PathBuf,
+    history: HistoryFile,
     /// What has failed, to be tried again.
     failed: Option<Job>,
     report: WriterReport,
@@ -562,6 +581,7 @@ impl Writer {
         let report = WriterReport::default();
         (
             Self {
+                history: HistoryFile::new(folder.clone()),
                 folder,
                 failed: None,
                 report,
@@ -572,14 +592,21 @@ impl Writer {
         )
     }
 
-    /// Writes states until the server drops its end. What fails is tried again, unless a newer
-    /// state comes.
-    fn run(mut self, states: &Receiver<StateWrite>, clock: &impl Clock) {
+    /// Writes states and lines of changes until the server drops its end. A state that cannot be
+    /// written is tried again, unless a newer one comes.
+    fn run(
+        mut self,
+        states: &Receiver<StateWrite>,
+        changes: &Receiver<String>,
+        clock: &impl Clock,
+    ) {
         loop {
-            let next = match &self.failed {
-                None => states.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(_) => states.recv_deadline(clock.now() + STORE_RETRY),
-            };
+            let next = self.next_state(states, changes, clock);
+            if matches!(next, Err(RecvTimeoutError::Disconnected)) {
+                for lines in changes.try_iter() {
+                    self.history.append(&lines);
+                }
+            }
             match (next, self.failed.take()) {
                 (
                     Ok(StateWrite {
@@ -600,6 +627,30 @@ impl Writer {
                     return;
                 }
                 (Err(RecvTimeoutError::Disconnected), None) => return,
+            }
+        }
+    }
+
+    /// The next state. Appends the lines that come before it.
+    fn next_state(
+        &mut self,
+        states: &Receiver<StateWrite>,
+        changes: &Receiver<String>,
+        clock: &impl Clock,
+    ) -> Result<StateWrite, RecvTimeoutError> {
+        let retry = match &self.failed {
+            None => never(),
+            Some(_) => at(clock.now() + STORE_RETRY),
+        };
+        let mut changes = changes.clone();
+        loop {
+            select_biased! { // The state first: it is needed.
+                recv(states) -> state => return state.map_err(|_| RecvTimeoutError::Disconnected),
+                recv(retry) -> _ => return Err(RecvTimeoutError::Timeout),
+                recv(changes) -> lines => match lines {
+                    Ok(lines) => self.history.append(&lines),
+                    Err(_) => changes = never(),
+                },
             }
         }
     }
@@ -1144,7 +1195,9 @@ mod tests {
         let (writer_path, owner) = (path.clone(), store);
         let writer = threads::spawn("store", STACK_LARGE, move || {
             let _begun = begun;
-            Writer::new(writer_path).0.run(&states, &SystemClock);
+            Writer::new(writer_path)
+                .0
+                .run(&states, &never(), &SystemClock);
         })
         .unwrap();
         while owner.newest.is_full() {

@@ -53,6 +53,15 @@ impl Storage {
         }
     }
 
+    /// Gives lines with changes of states to the writer.
+    pub(crate) fn append_changes(&self, lines: String) {
+        if let Some(store) = &self.store
+            && !lines.is_empty()
+        {
+            store.append_changes(lines);
+        }
+    }
+
     /// What users should know of the stored state; `None` while all is well.
     pub(crate) fn warning(&self) -> Option<String> {
         let unstored = self.store.as_ref().and_then(StateStore::warning);

@@ -384,3 +384,60 @@ fn a_server_killed_at_any_moment_starts_with_a_whole_state() {
         "{damages} of the newest states were damaged"
     );
 }
+
+/// The table of the last changes, without their times.
+fn last_changes(cluster: &Cluster, names: &[&str]) -> Vec<String> {
+    let words = [&["get", "events", "--since", "1d"], names].concat();
+    let table = cluster.ank(&words).success();
+    let mut changes = Vec::new();
+    for line in table.lines().skip(1) {
+        let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+        changes.push(words.join(" "));
+    }
+    changes
+}
+
+// [stest->swdd~server-keeps-last-changes~1]
+// [stest->swdd~cli-shows-last-changes~1]
+#[test]
+fn last_changes_are_kept_over_a_kill_of_the_server() {
+    let mut cluster = Cluster::prepare();
+    let folder = cluster.folder().join("state");
+    cluster.server_config = format!("state_dir = '{}'", folder.display());
+    cluster.start_all(&["agent_A"]);
+    cluster.apply(&manifest(&[
+        workload("web", "run"),
+        workload("job", "exit3"),
+    ]));
+    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.wait_for_state("job", "Failed(ExecFailed)");
+    let of_job = last_changes(&cluster, &["job"]);
+    assert_eq!(
+        of_job.last().map(String::as_str),
+        Some("agent_A job Failed(ExecFailed) Exit code: '3'")
+    );
+    let description = cluster.ank(&["describe", "job"]).success();
+    assert!(
+        description.contains("Z Failed(ExecFailed) Exit code: "),
+        "{description}"
+    );
+    let before = last_changes(&cluster, &[]);
+    assert_eq!(before[0], "ServerStarted");
+    let file = folder.join("state-changes.jsonl");
+    wait_until("all changes are in the file", || {
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        text.lines().filter(|line| !line.is_empty()).count() == before.len()
+    });
+    cluster.kill_server();
+    cluster.start_server(&[]);
+    cluster.wait_for_agents(&["agent_A"]);
+    cluster.wait_for_state("web", "Running(Ok)");
+    let after = last_changes(&cluster, &[]);
+    // The states that the agent reports again are no changes.
+    let expected = [
+        &before[..],
+        &["ServerStarted".into(), "agent_A AgentConnected".into()],
+    ]
+    .concat();
+    assert_eq!(after, expected);
+}

@@ -676,3 +676,25 @@ fn files_after_an_option_are_manifests_too() {
     assert_eq!(apply.input.files, ["a.yaml", "-"]);
     assert!(apply.input.manifests.is_empty());
 }
+
+#[test]
+fn moments_are_points_in_time_with_any_offset() {
+    let now = UNIX_EPOCH + Duration::from_secs(2_000_000_000);
+    for (text, seconds) in [
+        ("1970-01-01T00:00:00Z", 0),
+        ("2000-02-29T23:59:59Z", 951_868_799),
+        ("2000-03-01T00:00:00Z", 951_868_800),
+        ("2026-01-31T13:00:00+01:00", 1_769_860_800),
+        ("2026-01-31T11:30:00-00:30", 1_769_860_800),
+        ("2100-03-01T00:00:00Z", 4_107_542_400),
+        ("10m", 1_999_999_400),
+        ("1d", 1_999_913_600),
+        // Before 1970 there is nothing.
+        ("1960-01-01T00:00:00Z", 0),
+        ("99999999d", 0),
+    ] {
+        let moment = parse_moment(text).unwrap();
+        let time = moment.time(now).duration_since(UNIX_EPOCH).unwrap();
+        assert_eq!(time.as_secs(), seconds, "{text}");
+    }
+}

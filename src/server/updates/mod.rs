@@ -23,6 +23,7 @@ pub(crate) use workloads::{
 pub(crate) use workloads::{Workloads, removed};
 
 use crate::effects::Effects;
+use crate::history::History;
 use crate::modes::Modes;
 use crate::mutating_hooks::{HookOutcome, MutatingHooks};
 use crate::prepare::{Occasion, PreparedUpdate};
@@ -53,6 +54,8 @@ pub(crate) struct Updates {
     deletes: Deletes,
     /// When instances were accepted and started.
     timings: Timings,
+    /// The last changes of states.
+    history: History,
     /// Connected agents.
     agents: BTreeMap<Name, FirstReport>,
     hooks: Option<MutatingHooks>,
@@ -96,6 +99,16 @@ impl Updates {
     /// The times of all instances, for reading.
     pub(crate) fn timings(&self) -> &Timings {
         &self.timings
+    }
+
+    /// The last changes of states, for reading.
+    pub(crate) fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// The last changes of states, for what happens outside of this part.
+    pub(crate) fn history_mut(&mut self) -> &mut History {
+        &mut self.history
     }
 
     /// How many updates were accepted and refused.

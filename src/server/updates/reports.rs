@@ -42,6 +42,7 @@ impl Updates {
 
     /// An agent has connected, perhaps again.
     pub(crate) fn agent_connected(&mut self, name: &Name) {
+        self.history.agent_connected(name);
         self.deletes.forget_agent(name);
         let known = self.workloads.states.of_agent(name);
         let unconfirmed = known
@@ -63,6 +64,7 @@ impl Updates {
         now: Instant,
         effects: &mut Effects,
     ) {
+        self.history.agent_lost(name);
         self.agents.remove(name);
         let never_wanted = self.workloads.unwanted.agent_gone(name);
         let mut lost = Vec::new();
@@ -178,6 +180,11 @@ impl Updates {
             log::debug!("The state of '{instance}' is '{state}'.");
             let is_wanted = self.workloads.is_wanted(instance);
             self.timings.report(instance, state, now, is_wanted);
+            let before = self.workloads.states.get(instance).map(|state| state.phase);
+            let agent = self.agents.get(&instance.agent);
+            let is_first_report = agent.is_some_and(|agent| agent.resent.is_some());
+            self.history
+                .report(instance, before, state, is_first_report);
             was_staged |= self.workloads.placeholders.remove(instance);
             self.workloads.states.set(instance, state.clone());
             if state.phase == Phase::Removed {

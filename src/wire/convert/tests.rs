@@ -350,6 +350,7 @@ fn messages_from_the_server_arrive_unchanged() {
         ("modes", modes()),
         ("timings", timings()),
         ("warning", Node::text("of the start")),
+        ("history", history()),
     ]);
     let response = |content| {
         FromServer::Response(Response {
@@ -415,6 +416,14 @@ fn modes() -> Node {
     let known = Node::List(["drive", "park"].map(Node::text).into());
     let texts = ["configItem", "current", "onFailure", "cause"].map(|key| (key, Node::text(key)));
     Node::map(texts.into_iter().chain([("known", known)]))
+}
+
+/// A change with all that it can have, and one with the time only.
+fn history() -> Node {
+    let texts = ["agent", "workload", "id", "state", "info"].map(|key| (key, Node::text(key)));
+    let at = ("at", Node::Number(u64::MAX));
+    let whole = Node::map(texts.into_iter().chain([at.clone()]));
+    Node::List(vec![whole, Node::map([at])])
 }
 
 /// Times of one instance, with each of them.

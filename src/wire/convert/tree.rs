@@ -106,6 +106,11 @@ const COMPLETE_STATE: &[WireField] = &[
     field(1002, "timings", WireKind::Message(TIMINGS)),
     field(1003, "updates", Only(&Map(&WireKind::Message(UPDATE)))),
     field(1004, "warning", Text),
+    field(
+        1005,
+        "history",
+        Only(&List(&WireKind::Message(STATE_CHANGE))),
+    ),
 ];
 /// The number of the first part that is sent only to who requests it by name.
 const FIRST_ON_REQUEST: u32 = 1000;
@@ -173,6 +178,14 @@ const WORKLOAD_USAGE: &[WireField] = &[
     field(6, "uptimeMs", Number),
     field(7, "restarts", Number),
     field(8, "missing", Text),
+];
+const STATE_CHANGE: &[WireField] = &[
+    field(1, "at", Number),
+    field(2, "agent", Text),
+    field(3, "workload", Text),
+    field(4, "id", Text),
+    field(5, "state", Text),
+    field(6, "info", Text),
 ];
 const MODES: &[WireField] = &[
     field(1, "configItem", Text),

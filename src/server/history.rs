@@ -1,0 +1,309 @@
+//! The last changes of states: what happened on all nodes, for `ank get events --since`.
+//!
+//! A change is another phase of an instance, an agent that connects or is lost, or a start of the
+//! server. When an agent is lost, that is one change, and not one of each of its workloads.
+//!
+//! Thread: `server`; [`History`] is a plain value owned by [`crate::updates::Updates`]. `main` reads
+//! the file at the start, and the thread `store` owns it then.
+
+use ankaios_model::execution_state::{ExecutionState, Phase};
+use ankaios_model::names::InstanceName;
+use ankaios_model::node::Node;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Kept changes: a day of a calm cluster, and less than 100 KiB of memory.
+pub const CHANGES_KEPT: usize = 200;
+/// Longest kept additional info, in bytes: the beginning of it says what happened.
+const INFO_MAX: usize = 200;
+/// Lines of the file before it is written again without the oldest ones. So most changes only append
+/// to it.
+const LINES_MAX: usize = 3 * CHANGES_KEPT;
+/// Longest file that is read, in bytes: more than [`LINES_MAX`] of the longest lines.
+const FILE_MAX: u64 = 1024 * 1024;
+
+/// The file with the changes in the folder of the stored state, one a line as JSON.
+pub const FILE: &str = "state-changes.jsonl";
+/// A shorter file that replaces it.
+const NEW_FILE: &str = "state-changes.jsonl.new";
+
+// The states of changes that are not of an instance.
+const AGENT_CONNECTED: &str = "AgentConnected";
+const AGENT_LOST: &str = "AgentDisconnected";
+const SERVER_STARTED: &str = "ServerStarted";
+
+/// One change. Texts that do not apply are empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Change {
+    /// Milliseconds since 1970 on the clock of the server's node.
+    at: u64,
+    agent: String,
+    workload: String,
+    id: String,
+    state: String,
+    info: String,
+}
+
+/// The last changes, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    changes: VecDeque<Change>,
+    /// How many of the newest ones were not given to the store.
+    unstored: usize,
+}
+
+impl Change {
+    fn of_instance(instance: &InstanceName, state: &ExecutionState) -> Self {
+        let info = &*state.additional_info;
+        Self {
+            agent: instance.agent.to_string(),
+            workload: instance.workload.to_string(),
+            id: instance.id.to_string(),
+            state: state.phase.to_string(),
+            info: info[..info.floor_char_boundary(INFO_MAX)].to_owned(),
+            ..Self::default()
+        }
+    }
+
+    fn is_of(&self, instance: &InstanceName) -> bool {
+        self.id == *instance.id
+            && self.workload == *instance.workload
+            && self.agent == *instance.agent
+    }
+
+    fn node(&self) -> Node {
+        let mut node = Node::map([("at", Node::Number(self.at))]);
+        for (key, text) in [
+            ("agent", &self.agent),
+            ("workload", &self.workload),
+            ("id", &self.id),
+            ("state", &self.state),
+            ("info", &self.info),
+        ] {
+            if let Some(entries) = node.as_map_mut()
+                && !text.is_empty()
+            {
+                entries.insert(key, Node::text(text.as_str()));
+            }
+        }
+        node
+    }
+}
+
+impl History {
+    /// Takes over the changes that an earlier server has stored.
+    pub(crate) fn restore(&mut self, changes: Vec<Change>) {
+        self.changes = changes.into();
+    }
+
+    /// Notes the start of the server.
+    pub(crate) fn server_started(&mut self) {
+        self.add_state("", SERVER_STARTED);
+    }
+
+    /// Notes that an agent has connected.
+    pub(crate) fn agent_connected(&mut self, agent: &str) {
+        self.add_state(agent, AGENT_CONNECTED);
+    }
+
+    /// Notes that the connection of an agent has ended.
+    pub(crate) fn agent_lost(&mut self, agent: &str) {
+        self.add_state(agent, AGENT_LOST);
+    }
+
+    /// Notes a report about an instance whose phase was `before`, if it is a change. An agent that
+    /// connects reports all that it has: in this first report only differences to the reports before
+    /// are changes, and failures that are not known yet.
+    // [impl->swdd~server-keeps-last-changes~1]
+    pub(crate) fn report(
+        &mut self,
+        instance: &InstanceName,
+        before: Option<Phase>,
+        state: &ExecutionState,
+        is_first_report: bool,
+    ) {
+        if state.phase == Phase::AgentDisconnected {
+            return; // The loss of the agent is the change.
+        }
+        let is_change = match before {
+            None | Some(Phase::AgentDisconnected) => self.is_news(instance, state.phase),
+            // A server that has started again knows nothing else of it.
+            Some(Phase::PendingInitial) if is_first_report => self.is_news(instance, state.phase),
+            Some(before) => before != state.phase,
+        };
+        if is_change {
+            self.add(Change::of_instance(instance, state));
+        }
+    }
+
+    /// Whether the phase of an instance that was unknown meanwhile is another one than in its last
+    /// change.
+    fn is_news(&self, instance: &InstanceName, phase: Phase) -> bool {
+        let mut newest_first = self.changes.iter().rev();
+        match newest_first.find(|change| change.is_of(instance)) {
+            Some(last) => last.state != phase.to_string(),
+            None => matches!(
+                phase,
+                Phase::FailedExecFailed
+                    | Phase::FailedLost
+                    | Phase::FailedUnknown
+                    | Phase::PendingStartingFailed
+            ),
+        }
+    }
+
+    fn add_state(&mut self, agent: &str, state: &str) {
+        self.add(Change {
+            agent: agent.to_owned(),
+            state: state.to_owned(),
+            ..Change::default()
+        });
+    }
+
+    fn add(&mut self, mut change: Change) {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        let at = since_1970.unwrap_or_default().as_millis();
+        change.at = u64::try_from(at).unwrap_or(u64::MAX);
+        if self.changes.len() == CHANGES_KEPT {
+            self.changes.pop_front();
+        }
+        self.changes.push_back(change);
+        self.unstored = (self.unstored + 1).min(self.changes.len());
+    }
+
+    /// The changes as a list, oldest first.
+    pub(crate) fn node(&self) -> Node {
+        Node::List(self.changes.iter().map(Change::node).collect())
+    }
+
+    /// The lines of the changes since the last call, for the file; empty without one.
+    pub(crate) fn take_unstored(&mut self) -> String {
+        let mut lines = String::new();
+        let first = self.changes.len() - self.unstored;
+        for change in self.changes.range(first..) {
+            // It has only texts and a number, which JSON can hold.
+            lines.push_str(&serde_json::to_string(change).unwrap_or_default());
+            lines.push('\n');
+        }
+        self.unstored = 0;
+        lines
+    }
+}
+
+/// The last changes in a file that an earlier server has written into `folder`. A line that cannot be
+/// read is left out: the history is not needed to run workloads.
+pub fn read(folder: &Path) -> Vec<Change> {
+    let path = folder.join(FILE);
+    let text = match read_file(&path) {
+        Ok(text) => text,
+        Err(error) => {
+            if error.kind() != io::ErrorKind::NotFound {
+                log::warn!("Cannot read '{}': {error}.", path.display());
+            }
+            return Vec::new();
+        }
+    };
+    let mut changes = Vec::new();
+    for line in last_lines(&text) {
+        if let Ok(change) = serde_json::from_str(line) {
+            changes.push(change);
+        }
+    }
+    changes
+}
+
+/// The text of the file without its end beyond [`FILE_MAX`]. A loss of power may leave bytes that
+/// are no text.
+fn read_file(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)?
+        .take(FILE_MAX)
+        .read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The last lines of a file that are kept.
+fn last_lines(text: &str) -> Vec<&str> {
+    let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+    let first = lines.len().saturating_sub(CHANGES_KEPT);
+    lines[first..].to_vec()
+}
+
+/// The file that the thread `store` writes.
+#[derive(Debug)]
+pub(crate) struct HistoryFile {
+    folder: PathBuf,
+    /// Lines in it; `None` while that is unknown.
+    lines: Option<usize>,
+    /// Whether the last write has failed, which was logged.
+    has_failed: bool,
+}
+
+impl HistoryFile {
+    /// The file in `folder`; it is made by the first change.
+    pub(crate) fn new(folder: PathBuf) -> Self {
+        Self {
+            folder,
+            lines: None,
+            has_failed: false,
+        }
+    }
+
+    /// Appends lines. They do not wait for the disk: after a loss of power the last half a minute
+    /// may be missing, which the flash is spared for. A failure loses these lines only.
+    pub(crate) fn append(&mut self, lines: &str) {
+        let written = self.try_append(lines);
+        match &written {
+            Err(error) if !self.has_failed => log::warn!(
+                "Cannot write '{}': {error}; changes of states are kept in memory only.",
+                self.folder.join(FILE).display()
+            ),
+            _ => {}
+        }
+        self.has_failed = written.is_err();
+    }
+
+    fn try_append(&mut self, lines: &str) -> io::Result<()> {
+        // First, the rest of a line that was being written when an earlier write ended is ended.
+        let is_continued = self.lines.is_some() && !self.has_failed;
+        let begin = if is_continued { "" } else { "\n" };
+        let path = self.folder.join(FILE);
+        let mut file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(&path)?;
+        file.write_all(format!("{begin}{lines}").as_bytes())?;
+        drop(file);
+
+        // Then the oldest lines are removed when there are many of them.
+        let known = self.lines.unwrap_or(LINES_MAX);
+        let count = known + lines.lines().count();
+        if count <= LINES_MAX {
+            self.lines = Some(count);
+            return Ok(());
+        }
+        let text = read_file(&path).unwrap_or_default();
+        let kept = last_lines(&text);
+        let new = self.folder.join(NEW_FILE);
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&new)?;
+        file.write_all((kept.join("\n") + "\n").as_bytes())?;
+        fs::rename(&new, &path)?;
+        self.lines = Some(kept.len());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

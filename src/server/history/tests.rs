@@ -1,0 +1,208 @@
+//! The reports that are changes, and their file.
+
+use super::*;
+use tempfile::TempDir;
+
+fn instance(name: &str) -> InstanceName {
+    InstanceName::with_id(name, "id", "A")
+}
+
+fn report(history: &mut History, name: &str, before: Option<Phase>, phase: Phase) {
+    history.report(
+        &instance(name),
+        before,
+        &ExecutionState::plain(phase),
+        false,
+    );
+}
+
+/// Each change as `<agent> <workload> <state>`.
+fn shown(history: &History) -> Vec<String> {
+    let mut shown = Vec::new();
+    for change in &history.changes {
+        let Change {
+            agent,
+            workload,
+            state,
+            ..
+        } = change;
+        shown.push(format!("{agent} {workload} {state}"));
+    }
+    shown
+}
+
+// [utest->swdd~server-keeps-last-changes~1]
+#[test]
+fn history_has_each_other_phase_of_an_instance_once() {
+    let mut history = History::default();
+    report(
+        &mut history,
+        "web",
+        Some(Phase::PendingInitial),
+        Phase::PendingStarting,
+    );
+    report(
+        &mut history,
+        "web",
+        Some(Phase::PendingStarting),
+        Phase::PendingStarting,
+    );
+    report(
+        &mut history,
+        "web",
+        Some(Phase::PendingStarting),
+        Phase::Running,
+    );
+    report(
+        &mut history,
+        "web",
+        Some(Phase::Running),
+        Phase::FailedExecFailed,
+    );
+    let expected = [
+        "A web Pending(Starting)",
+        "A web Running(Ok)",
+        "A web Failed(ExecFailed)",
+    ];
+    assert_eq!(shown(&history), expected);
+}
+
+#[test]
+fn history_of_a_lost_agent_has_one_change_and_differences() {
+    let mut history = History::default();
+    report(
+        &mut history,
+        "web",
+        Some(Phase::PendingInitial),
+        Phase::Running,
+    );
+    report(
+        &mut history,
+        "db",
+        Some(Phase::PendingInitial),
+        Phase::Running,
+    );
+    history.agent_lost("A");
+    for name in ["web", "db", "old", "bad"] {
+        report(
+            &mut history,
+            name,
+            Some(Phase::Running),
+            Phase::AgentDisconnected,
+        );
+    }
+    history.agent_connected("A");
+    let away = Some(Phase::AgentDisconnected);
+    report(&mut history, "web", away, Phase::Running);
+    report(&mut history, "db", away, Phase::FailedExecFailed);
+    // Their last changes are not kept any more: only a failure is worth one.
+    report(&mut history, "old", away, Phase::Running);
+    report(&mut history, "bad", away, Phase::FailedLost);
+    // The same after a restart of the server, which knows no phase.
+    report(&mut history, "web", None, Phase::Running);
+    report(&mut history, "bad", None, Phase::FailedLost);
+    report(&mut history, "db", None, Phase::Running);
+    for name in ["web", "old"] {
+        let initial = Some(Phase::PendingInitial);
+        let running = ExecutionState::plain(Phase::Running);
+        history.report(&instance(name), initial, &running, true);
+    }
+    let expected = [
+        "A web Running(Ok)",
+        "A db Running(Ok)",
+        "A  AgentDisconnected",
+        "A  AgentConnected",
+        "A db Failed(ExecFailed)",
+        "A bad Failed(Lost)",
+        "A db Running(Ok)",
+    ];
+    assert_eq!(shown(&history), expected);
+}
+
+#[test]
+fn history_keeps_the_newest_changes_with_a_bounded_info() {
+    let mut history = History::default();
+    history.server_started();
+    let long = "ä".repeat(INFO_MAX);
+    for number in 0..CHANGES_KEPT {
+        let state = ExecutionState::with_info(Phase::Running, long.as_str());
+        history.report(
+            &instance(&format!("w{number}")),
+            Some(Phase::PendingStarting),
+            &state,
+            false,
+        );
+    }
+    assert_eq!(history.changes.len(), CHANGES_KEPT);
+    assert_eq!(history.changes[0].workload, "w0", "the start was dropped");
+    assert_eq!(history.changes[0].info.len(), INFO_MAX);
+    // All of them are kept, of which each was not stored.
+    assert_eq!(history.take_unstored().lines().count(), CHANGES_KEPT);
+    assert_eq!(history.take_unstored(), "");
+}
+
+#[test]
+fn history_file_is_read_back_after_each_append() {
+    let folder = TempDir::new().unwrap();
+    let mut file = HistoryFile::new(folder.path().to_owned());
+    let mut history = History::default();
+    for round in 0..5 {
+        for number in 0..CHANGES_KEPT / 2 {
+            let name = format!("w{round}-{number}");
+            report(
+                &mut history,
+                &name,
+                Some(Phase::PendingStarting),
+                Phase::Running,
+            );
+        }
+        file.append(&history.take_unstored());
+        let read = read(folder.path());
+        assert_eq!(read, Vec::from(history.changes.clone()), "round {round}");
+        let text = fs::read_to_string(folder.path().join(FILE)).unwrap();
+        assert!(text.lines().count() <= LINES_MAX + 1);
+    }
+}
+
+#[test]
+fn history_file_with_a_cut_line_loses_only_that_line() {
+    let folder = TempDir::new().unwrap();
+    let mut history = History::default();
+    report(
+        &mut history,
+        "web",
+        Some(Phase::PendingStarting),
+        Phase::Running,
+    );
+    let line = history.take_unstored();
+    let path = folder.path().join(FILE);
+    for cut in 1..line.len() - 1 {
+        fs::write(&path, format!("{line}{}", &line[..cut])).unwrap();
+        // The next server appends to it.
+        HistoryFile::new(folder.path().to_owned()).append(&line);
+        assert_eq!(read(folder.path()).len(), 2, "{cut}");
+    }
+    fs::write(&path, b"\xff\n").unwrap();
+    assert_eq!(read(folder.path()), []);
+}
+
+#[test]
+fn history_file_that_cannot_be_written_is_tried_again() {
+    let folder = TempDir::new().unwrap();
+    let missing = folder.path().join("later");
+    let mut file = HistoryFile::new(missing.clone());
+    let mut history = History::default();
+    report(
+        &mut history,
+        "web",
+        Some(Phase::PendingStarting),
+        Phase::Running,
+    );
+    let line = history.take_unstored();
+    file.append(&line);
+    assert!(file.has_failed);
+    fs::create_dir(&missing).unwrap();
+    file.append(&line);
+    assert!(!file.has_failed);
+    assert_eq!(read(&missing).len(), 1);
+}
