@@ -18,7 +18,7 @@
 //! what it refuses is returned.
 
 use super::prepare::PreparedUpdate;
-use super::sessions::{RequestKey, Requester};
+use super::sessions::{RequestKey, Requester, TokenBuckets};
 use super::update::UpdateError;
 use ankaios_model::messages::RequestContent;
 use ankaios_model::names::Name;
@@ -64,8 +64,10 @@ pub(crate) struct PendingRequest {
     pub(crate) requester: Requester,
     pub(crate) key: RequestKey,
     pub(crate) content: RequestContent,
-    /// The memory that it counts as. Measured once: each decision adds up that of all requests.
+    /// The memory that it counts as. This and its buckets are found once: each decision looks at
+    /// those of all requests.
     bytes: usize,
+    buckets: TokenBuckets,
     /// Its slot in the inbox, if it keeps that.
     _slot: Permit,
 }
@@ -79,6 +81,7 @@ impl PendingRequest {
     ) -> Self {
         let bytes = key.id.len() + content.memory_bytes();
         Self {
+            buckets: requester.token_buckets(),
             requester,
             key,
             content,
@@ -128,18 +131,25 @@ struct KeptSlot {
     _slot: Permit,
 }
 
+/// Pending requests of one source.
+#[derive(Default)]
+struct PendingOfSource {
+    count: usize,
+    bytes: usize,
+}
+
 /// Which token buckets of a requester are empty. In the order in which requests are preferred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Throttled {
     /// That of its agent, certificate, address or user.
     source: bool,
     stream: bool,
-    workload: bool,
+    own: bool,
 }
 
 impl Throttled {
     fn is_any(self) -> bool {
-        self.source || self.stream || self.workload
+        self.source || self.stream || self.own
     }
 }
 
@@ -197,7 +207,9 @@ impl Admission {
         if debt.is_zero() {
             return;
         }
-        for bucket in BTreeSet::from(requester.token_buckets()) {
+        let buckets = requester.token_buckets();
+        let different = BTreeSet::from([buckets.source, buckets.stream, buckets.own]);
+        for bucket in different {
             if !self.empty_until.contains_key(&bucket) {
                 self.empty_until.retain(|_, until| *until > end);
             }
@@ -216,11 +228,15 @@ impl Admission {
 
     /// Keeps the slot of a handled message while its source is throttled and other messages wait.
     pub(crate) fn keep_slot(&mut self, requester: &Requester, slot: Permit, now: Instant) {
-        if self.has_backlog && self.throttled(requester, now).source {
-            let [source, ..] = requester.token_buckets();
-            let empty_until = self.empty_until.get(&source).copied().unwrap_or(now);
+        if !self.has_backlog {
+            return;
+        }
+        let source = requester.token_buckets().source;
+        if self.is_throttled(&source, now)
+            && let Some(until) = self.empty_until.get(&source)
+        {
             self.kept_slots.push(KeptSlot {
-                until: empty_until,
+                until: *until,
                 _slot: slot,
             });
         }
@@ -238,20 +254,22 @@ impl Admission {
 
     /// Whether an agent must not connect: it is throttled while other messages wait.
     pub(crate) fn defers_agent(&self, agent: &Name, now: Instant) -> bool {
-        self.has_backlog && self.throttled(&Requester::of_agent(agent), now).is_any()
+        // An agent has one bucket for all its connections.
+        self.has_backlog && self.is_throttled(&Requester::of_agent(agent), now)
     }
 
-    fn throttled(&self, requester: &Requester, now: Instant) -> Throttled {
-        let is_throttled = |bucket: &Requester| {
-            self.empty_until
-                .get(bucket)
-                .is_some_and(|until| *until > now + THROTTLE_FREE)
-        };
-        let [source, stream, workload] = requester.token_buckets();
+    fn throttled(&self, buckets: &TokenBuckets, now: Instant) -> Throttled {
         Throttled {
-            source: is_throttled(&source),
-            stream: is_throttled(&stream),
-            workload: is_throttled(&workload),
+            source: self.is_throttled(&buckets.source, now),
+            stream: self.is_throttled(&buckets.stream, now),
+            own: self.is_throttled(&buckets.own, now),
+        }
+    }
+
+    fn is_throttled(&self, bucket: &Requester, now: Instant) -> bool {
+        match self.empty_until.get(bucket) {
+            Some(until) => *until > now + THROTTLE_FREE,
+            None => false,
         }
     }
 
@@ -268,7 +286,7 @@ impl Admission {
         has_hooks: bool,
         has_room: impl FnOnce() -> bool,
     ) -> bool {
-        if !content.is_cancel() && self.throttled(requester, now).is_any() {
+        if !content.is_cancel() && self.throttled(&requester.token_buckets(), now).is_any() {
             return true;
         }
         if self.waits_for_hooks(requester, content) {
@@ -284,9 +302,10 @@ impl Admission {
     }
 
     fn waits_for_hooks(&self, requester: &Requester, content: &RequestContent) -> bool {
-        self.with_hooks
-            .as_ref()
-            .is_some_and(|first| content.is_update() || first.requester == *requester)
+        match &self.with_hooks {
+            Some(first) => content.is_update() || first.requester == *requester,
+            None => false,
+        }
     }
 
     /// The update that the hooks have, and the pending ones.
@@ -335,26 +354,21 @@ impl Admission {
     /// Removes the newest request of the source that has most pending bytes, if these are more than
     /// those of the source of `request` with it. A source with one request keeps it.
     fn evict_for(&mut self, request: &PendingRequest) -> Option<PendingRequest> {
-        let source_of = |requester: &Requester| {
-            let [source, ..] = requester.token_buckets();
-            source
-        };
         let mut own_bytes = request.bytes;
-        let mut others: BTreeMap<Requester, (usize, usize)> = BTreeMap::new();
-        let own_source = source_of(&request.requester);
+        let mut others: BTreeMap<&Requester, PendingOfSource> = BTreeMap::new();
         for pending in &self.pending {
-            let source = source_of(&pending.requester);
-            if source == own_source {
+            let source = &pending.buckets.source;
+            if *source == request.buckets.source {
                 own_bytes += pending.bytes;
                 continue;
             }
-            let (count, bytes) = others.entry(source).or_default();
-            *count += 1;
-            *bytes += pending.bytes;
+            let of_source = others.entry(source).or_default();
+            of_source.count += 1;
+            of_source.bytes += pending.bytes;
         }
         let mut largest = None;
         let mut largest_bytes = own_bytes;
-        for (source, (count, bytes)) in others {
+        for (source, PendingOfSource { count, bytes }) in others {
             if count > 1 && bytes > largest_bytes {
                 largest_bytes = bytes;
                 largest = Some(source);
@@ -364,7 +378,7 @@ impl Admission {
         let newest = self
             .pending
             .iter()
-            .rposition(|pending| source_of(&pending.requester) == largest)?;
+            .rposition(|pending| pending.buckets.source == *largest)?;
         self.pending.remove(newest)
     }
 
@@ -409,7 +423,7 @@ impl Admission {
             if pending.has_large_response() && !has_room(pending.key.peer) {
                 continue;
             }
-            let throttled = self.throttled(&pending.requester, now);
+            let throttled = self.throttled(&pending.buckets, now);
             if best.is_none_or(|(least, _)| throttled < least) {
                 best = Some((throttled, index));
             }

@@ -13,7 +13,7 @@ mod sending;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use requester::{RequestKey, Requester};
+pub(crate) use requester::{RequestKey, Requester, TokenBuckets};
 pub(crate) use rights::{Denied, Rights};
 
 use crate::subscriptions::{Changes, LogAvailability};

@@ -70,29 +70,36 @@ impl Requester {
         }
     }
 
-    /// The token buckets that its requests are debited to: that of its source, that of its stream
-    /// and its own.
-    pub(crate) fn token_buckets(&self) -> [Self; 3] {
-        let stream = Self {
-            workload: None,
-            ..self.clone()
-        };
-        [
-            Self {
-                peer: None,
-                ..stream.clone()
-            },
+    /// The token buckets that its requests are debited to.
+    pub(crate) fn token_buckets(&self) -> TokenBuckets {
+        let mut stream = self.clone();
+        stream.workload = None;
+        let mut source = stream.clone();
+        source.peer = None;
+        TokenBuckets {
+            source,
             stream,
-            self.clone(),
-        ]
+            own: self.clone(),
+        }
     }
 
     /// The source of its log lines. On the stream of an agent each workload is one of its own.
     pub(crate) fn log_source(&self) -> Name {
         let source = &self.source;
-        self.workload.as_ref().map_or_else(
-            || source.clone(),
-            |workload| format!("{workload}' of '{source}").into(),
-        )
+        match &self.workload {
+            Some(workload) => format!("{workload}' of '{source}").into(),
+            None => source.clone(),
+        }
     }
+}
+
+/// The token buckets of one requester. Some of them may be the same.
+#[derive(Debug)]
+pub(crate) struct TokenBuckets {
+    /// That of its agent, certificate, address or user.
+    pub(crate) source: Requester,
+    /// That of its stream.
+    pub(crate) stream: Requester,
+    /// Its own: on the stream of an agent that of one workload.
+    pub(crate) own: Requester,
 }
