@@ -19,9 +19,10 @@
 //!   subscriptions/                   the part with open subscriptions: events, logs, usage
 //!   sessions/                        the part with who is connected, outboxes, agents and rights
 //!   effects.rs                       what parts want to happen outside of them; lib.rs does it
-//!   updates/                         the part with workloads and states: commits, reports, restarts
-//!   update.rs, prepare.rs, plan.rs   an update: read, checked, compared
-//!   guarded/      the part with updates that are staged, judged and rolled back as a whole
+//!   updates/                         the part with workloads and states. An update is read (desired_change.rs),
+//!                                    checked (checks.rs), rendered (templates.rs), compared (plan.rs) and
+//!                                    committed (commit.rs)
+//!   rollouts/                        the part with updates that are staged, evaluated and rolled back as a whole
 //!   rollout_steps.rs                         commits what that part returns
 //!   connections.rs                           peers connect, report and disconnect
 //! agent/          plans in, containers running, states out

@@ -11,15 +11,15 @@
 //! that; many throttled ones share what others leave. The oldest request comes first, and responses
 //! to one requester keep their order.
 //!
-//! Two bounds hold: requests of one requester, and bytes of all pending requests. When the bytes are
-//! used up, the source that has most of them pays.
+//! Two bounds hold: requests of one requester, and bytes of all pending requests. When the bytes
+//! are used up, the source that has most of them pays.
 //!
-//! Thread: `server`; a plain value owned by [`super::ServerLoop`]. Time is passed in. Sends nothing:
-//! what it refuses is returned.
+//! Thread: `server`; a plain value owned by [`super::ServerLoop`]. Time is passed in. Sends
+//! nothing: what it refuses is returned.
 
-use super::prepare::PreparedUpdate;
 use super::sessions::{RequestKey, Requester, TokenBuckets};
-use super::update::UpdateError;
+use crate::updates::CheckedUpdate;
+use crate::updates::UpdateError;
 use ankaios_model::messages::RequestContent;
 use ankaios_model::names::Name;
 use ankaios_wire::limits::SERVER_INBOX_OF_STREAM;
@@ -119,8 +119,8 @@ pub(crate) struct WithHooks {
     pub(crate) key: RequestKey,
     /// As it was requested, in case that the state becomes another meanwhile.
     pub(crate) content: RequestContent,
-    pub(crate) prepared: PreparedUpdate,
-    /// [`crate::updates::Workloads::commits`] when it was prepared.
+    pub(crate) checked: CheckedUpdate,
+    /// [`crate::updates::Workloads::commits`] when it was checked.
     pub(crate) commits: u64,
 }
 
@@ -787,7 +787,7 @@ mod tests {
                 id: "h".to_owned(),
             },
             content: update(0),
-            prepared: PreparedUpdate::default(),
+            checked: CheckedUpdate::default(),
             commits: 0,
         });
         for (requester, id, content) in [

@@ -7,7 +7,7 @@
 //! Thread: `server`; plain values.
 
 use super::sessions::RequestKey;
-use super::subscriptions::Changes;
+use super::subscriptions::ChangedPaths;
 use ankaios_model::execution_state::WorkloadState;
 use ankaios_model::messages::{AddedWorkload, FromServer, ResponseContent};
 use ankaios_model::names::{InstanceName, Name};
@@ -33,9 +33,9 @@ pub(crate) enum Effect {
     Close { peer: PeerId, error: OutboxError },
     // ------------------------------------------------------------- subscribers
     /// Notify subscribers of these changes and of all states that have changed.
-    Publish(Changes),
+    Publish(ChangedPaths),
     /// The same at the end of the event, after the response.
-    PublishLater(Changes),
+    PublishLater(ChangedPaths),
     // -------------------------------------------------------------------- disk
     /// Store the desired state and all guarded updates.
     Store,
@@ -51,7 +51,7 @@ pub(crate) enum Effect {
         /// Whether one of these instances was staged.
         was_staged: bool,
         /// What is published with them.
-        changes: Changes,
+        changes: ChangedPaths,
     },
     /// An instance has no state any more.
     InstanceGone(InstanceName),

@@ -3,8 +3,8 @@
 //! A change is another phase of an instance, an agent that connects or is lost, or a start of the
 //! server. When an agent is lost, that is one change, and not one of each of its workloads.
 //!
-//! Thread: `server`; [`History`] is a plain value owned by [`crate::updates::Updates`]. `main` reads
-//! the file at the start, and the thread `store` owns it then.
+//! Thread: `server`; [`History`] is a plain value owned by [`crate::updates::Updates`]. `main`
+//! reads the file at the start, and the thread `store` owns it then.
 
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::names::InstanceName;
@@ -21,8 +21,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub const CHANGES_KEPT: usize = 200;
 /// Longest kept additional info, in bytes: the beginning of it says what happened.
 const INFO_MAX: usize = 200;
-/// Lines of the file before it is written again without the oldest ones. So most changes only append
-/// to it.
+/// Lines of the file before it is written again without the oldest ones. So most changes only
+/// append to it.
 const LINES_MAX: usize = 3 * CHANGES_KEPT;
 /// Longest file that is read, in bytes: more than [`LINES_MAX`] of the longest lines.
 const FILE_MAX: u64 = 1024 * 1024;
@@ -118,8 +118,8 @@ impl History {
     }
 
     /// Notes a report about an instance whose phase was `before`, if it is a change. An agent that
-    /// connects reports all that it has: in this first report only differences to the reports before
-    /// are changes, and failures that are not known yet.
+    /// connects reports all that it has: in this first report only differences to the reports
+    /// before are changes, and failures that are not known yet.
     // [impl->swdd~server-keeps-last-changes~1]
     pub(crate) fn report(
         &mut self,
@@ -196,8 +196,8 @@ impl History {
     }
 }
 
-/// The last changes in a file that an earlier server has written into `folder`. A line that cannot be
-/// read is left out: the history is not needed to run workloads.
+/// The last changes in a file that an earlier server has written into `folder`. A line that cannot
+/// be read is left out: the history is not needed to run workloads.
 pub fn read(folder: &Path) -> Vec<Change> {
     let path = folder.join(FILE);
     let text = match read_file(&path) {

@@ -2,11 +2,11 @@
 //!
 //! Thread: that of a test.
 
-pub use crate::guarded::inspection::SeenUpdate;
+pub use crate::rollouts::inspection::SeenUpdate;
 
 use crate::mutating_hooks::{HookOutcome, MutatingHooks};
 use crate::state_view::StateView;
-use crate::subscriptions::Kind;
+use crate::subscriptions::SubscriptionKind;
 use crate::{ServerEvent, ServerLoop};
 use ankaios_model::mask_tree::MaskTree;
 use ankaios_model::messages::WorkloadPlan;
@@ -96,7 +96,7 @@ impl ServerLoop {
     /// Whether a request is served with events.
     pub fn is_subscribed(&self, peer: PeerId, id: &str) -> bool {
         self.subscriptions
-            .of(Kind::Events)
+            .of(SubscriptionKind::Events)
             .any(|(key, _)| key.peer == peer && key.id == id)
     }
 
@@ -104,7 +104,7 @@ impl ServerLoop {
     pub fn subscribed(&self) -> BTreeMap<PeerId, usize> {
         let mut counts = BTreeMap::new();
         self.subscriptions
-            .of(Kind::Events)
+            .of(SubscriptionKind::Events)
             .for_each(|(key, _)| *counts.entry(key.peer).or_default() += 1);
         counts
     }

@@ -1,11 +1,10 @@
 //! The server: manifest in, plans out, states in, responses out.
 //!
 //! Thread: `server` runs [`ServerLoop`], the one owner of desired state, workload states and
-//! connected agents.
-//! Owns: five parts ([`Updates`], [`Rollouts`], [`Subscriptions`], [`Sessions`], [`Admission`]), each
-//! with fields that only it sees. Takes: [`ServerEvent`]s from a bounded inbox. Gives: messages
-//! through outboxes, which never block; a peer that does not take them is closed and
-//! resynchronises later.
+//! connected agents. Owns: five parts ([`Updates`], [`Rollouts`], [`Subscriptions`], [`Sessions`],
+//! [`Admission`]), each with fields that only it sees. Takes: [`ServerEvent`]s from a bounded
+//! inbox. Gives: messages through outboxes, which never block; a peer that does not take them is
+//! closed and resynchronises later.
 //!
 //! The loop only waits, [`ServerLoop::on_event`] decides. A test or simulation calls it without any
 //! thread.
@@ -15,27 +14,21 @@
 mod admission;
 mod connections;
 mod effects;
-mod guarded;
 pub mod history;
 #[cfg(debug_assertions)]
 pub mod inspection;
 pub mod limits;
 pub mod metrics;
-mod modes;
 pub mod mutating_hooks;
-mod plan;
-mod prepare;
 mod requests;
 mod rollout_steps;
+mod rollouts;
 mod sessions;
 pub mod settings;
 pub mod state_store;
 mod state_view;
 mod storage;
 mod subscriptions;
-mod templates;
-mod timings;
-mod update;
 mod updates;
 
 use admission::Admission;
@@ -51,11 +44,10 @@ use ankaios_platform::watchdog::Heartbeat;
 use ankaios_wire::peer::PeerEvent;
 use crossbeam_channel::{Receiver, RecvError, Sender, bounded, never, select_biased};
 use effects::{Effect, Effects};
-use guarded::Rollouts;
 use history::Change;
 use metrics::NumbersRequest;
 use mutating_hooks::{HookOutcome, MutatingHooks};
-use prepare::{Occasion, PreparedUpdate};
+use rollouts::Rollouts;
 use sessions::Sessions;
 use settings::ModeSettings;
 use state_store::{StateStore, Stored};
@@ -64,9 +56,8 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::Instant;
 use storage::Storage;
-use subscriptions::{Changes, CpuTime, Subscriptions};
-use update::UpdateError;
-use updates::{Accepted, Updates};
+use subscriptions::{ChangedPaths, CpuTime, Subscriptions};
+use updates::{AcceptedUpdate, CheckedUpdate, UpdateError, UpdateSource, Updates};
 
 /// What the server reacts to.
 #[derive(Debug)]
@@ -85,9 +76,9 @@ pub enum ServerEvent {
 }
 
 /// Wakes the loop.
-struct WakeLoop(Sender<()>);
+struct LoopWaker(Sender<()>);
 
-impl Wake for WakeLoop {
+impl Wake for LoopWaker {
     fn wake(self: Arc<Self>) {
         let _ = self.0.try_send(()); // Full: it is being woken already.
     }
@@ -180,7 +171,7 @@ impl ServerLoop {
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
     pub fn start_with(&mut self, desired: DesiredState) -> Result<(), UpdateError> {
-        self.start(desired, Occasion::Manifest)
+        self.start(desired, UpdateSource::Manifest)
     }
 
     /// Takes over a state that an earlier server had accepted, like [`ServerLoop::start_with`]. A
@@ -192,18 +183,18 @@ impl ServerLoop {
         &mut self,
         Stored { desired, updates }: Stored,
     ) -> Result<(), UpdateError> {
-        self.start(desired, Occasion::Stored)?;
+        self.start(desired, UpdateSource::Stored)?;
         if let Some(updates) = updates {
             self.restore_updates(updates);
         }
         Ok(())
     }
 
-    fn start(&mut self, desired: DesiredState, occasion: Occasion) -> Result<(), UpdateError> {
+    fn start(&mut self, desired: DesiredState, source: UpdateSource) -> Result<(), UpdateError> {
         let mut effects = Effects::default();
         let result = self
             .updates
-            .start(desired, occasion, self.now(), &mut effects);
+            .start(desired, source, self.now(), &mut effects);
         self.apply(effects);
         result
     }
@@ -257,7 +248,7 @@ impl ServerLoop {
         self.set_clock(clock.clone());
         self.subscriptions.set_cpu_time(CpuTime::of_thread());
         self.admission
-            .set_waker(Waker::from(Arc::new(WakeLoop(wake))));
+            .set_waker(Waker::from(Arc::new(LoopWaker(wake))));
         let mut room_not_before = clock.now();
         loop {
             heartbeat.turn();
@@ -409,7 +400,7 @@ impl ServerLoop {
     }
 
     /// Notifies subscribers of `changes` and of all states that have changed.
-    fn publish(&mut self, mut changes: Changes) {
+    fn publish(&mut self, mut changes: ChangedPaths) {
         self.updates.add_changed_states(&mut changes);
         let view = view(&self.updates, &self.sessions);
         let mut effects = Effects::default();
@@ -419,11 +410,11 @@ impl ServerLoop {
     }
 
     /// Makes a checked state the desired one. Returns what that means for instances.
-    fn commit(&mut self, mut prepared: PreparedUpdate) -> Accepted {
-        let agent_tags = std::mem::take(&mut prepared.change.agent_tags);
+    fn commit(&mut self, mut checked: CheckedUpdate) -> AcceptedUpdate {
+        let agent_tags = std::mem::take(&mut checked.change.agent_tags);
         let changes = self.sessions.set_agent_tags(agent_tags);
         let (now, mut effects) = (self.now(), Effects::default());
-        let accepted = self.updates.commit(prepared, changes, now, &mut effects);
+        let accepted = self.updates.commit(checked, changes, now, &mut effects);
         self.apply(effects);
         accepted
     }
@@ -442,7 +433,7 @@ impl ServerLoop {
     }
 
     /// States were reported, or follow from the loss of an agent: passes them on.
-    fn reported(&mut self, states: &[WorkloadState], was_staged: bool, changes: Changes) {
+    fn reported(&mut self, states: &[WorkloadState], was_staged: bool, changes: ChangedPaths) {
         self.rollouts
             .states_reported(states, was_staged, self.now());
         self.publish(changes);

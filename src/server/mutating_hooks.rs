@@ -6,8 +6,8 @@
 //! each.
 
 use super::settings::HookEntry;
-use super::update::UpdateError;
 use crate::limits::HOOK_KILL_GRACE;
+use crate::updates::UpdateError;
 use ankaios_model::messages::WorkloadPlan;
 use ankaios_platform::child::{Cancel, ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
 use ankaios_platform::limits::STACK_LARGE;

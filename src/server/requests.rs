@@ -6,14 +6,14 @@
 use super::ServerLoop;
 use super::admission::{PendingRequest, RefusedRequest, WithHooks};
 use super::effects::Effects;
-use super::guarded::ReadContext;
 use super::mutating_hooks::HookOutcome;
-use super::prepare::{Occasion, PreparedUpdate};
+use super::rollouts::ReadContext;
 use super::sessions::{Denied, RequestKey, Requester};
-use super::subscriptions::{Kind, USAGE, UsageRead};
-use super::update::{UpdateError, requested_change};
-use super::updates::Accepted;
+use super::subscriptions::{SubscriptionKind, USAGE, UsageRead};
 use crate::limits::MASKS_PARTS_MAX;
+use crate::updates::AcceptedUpdate;
+use crate::updates::{CheckedUpdate, UpdateSource};
+use crate::updates::{UpdateError, requested_change};
 use ankaios_model::fields::table::PARTS_ON_REQUEST;
 use ankaios_model::mask_tree::{MaskTree, Wanted};
 use ankaios_model::messages::{LogsRequest, ReadState, Request, RequestContent, ResponseContent};
@@ -98,8 +98,8 @@ impl ServerLoop {
         }
     }
 
-    /// Whether a request has to wait. If its response would not be sent soon, the loop is woken when
-    /// that has changed.
+    /// Whether a request has to wait. If its response would not be sent soon, the loop is woken
+    /// when that has changed.
     fn must_wait(
         &self,
         requester: &Requester,
@@ -114,8 +114,8 @@ impl ServerLoop {
     }
 
     /// Keeps a request pending. The slot of a commander is kept with it: its stream is read no
-    /// further while many of its requests are pending, so that none is refused. An agent sends other
-    /// messages as well, and all its workloads would wait for one of them.
+    /// further while many of its requests are pending, so that none is refused. An agent sends
+    /// other messages as well, and all its workloads would wait for one of them.
     fn enqueue(
         &mut self,
         requester: &Requester,
@@ -225,7 +225,7 @@ impl ServerLoop {
             }
             RequestContent::CompleteState(read) => self.complete_state(requester, key, &read),
             RequestContent::EventsCancel => {
-                self.subscriptions.remove(Kind::Events, key);
+                self.subscriptions.remove(SubscriptionKind::Events, key);
                 self.sessions
                     .respond(key, ResponseContent::EventsCancelAccepted);
             }
@@ -317,7 +317,7 @@ impl ServerLoop {
     /// Responds to the reads that need not wait any more, the oldest first, each as soon as its
     /// response would be sent.
     pub(super) fn respond_with_usage(&mut self) {
-        while !self.subscriptions.has_no(Kind::Usage(0)) {
+        while !self.subscriptions.has_no(SubscriptionKind::Usage(0)) {
             let begin = self.now();
             let ready = self.subscriptions.end_waits(begin);
             let mut capacity = self.sessions.response_capacity(self.admission.waker());
@@ -352,15 +352,15 @@ impl ServerLoop {
     // ---------------------------------------------------------------- updates
 
     /// What an update means for the present state.
-    fn prepare_update(
+    fn check_update(
         &self,
         requester: &Requester,
         content: RequestContent,
-    ) -> Result<PreparedUpdate, UpdateError> {
-        let occasion = if requester.agent().is_some() {
-            Occasion::UpdateOfWorkload
+    ) -> Result<CheckedUpdate, UpdateError> {
+        let source = if requester.agent().is_some() {
+            UpdateSource::UpdateOfWorkload
         } else {
-            Occasion::Update
+            UpdateSource::Update
         };
         let update = match content {
             RequestContent::RollBack(number) => {
@@ -370,9 +370,9 @@ impl ServerLoop {
                     self.sessions.rights(),
                     &self.updates,
                 )?;
-                return Ok(PreparedUpdate {
+                return Ok(CheckedUpdate {
                     restarted: back.restarted,
-                    ..self.updates.workloads().prepare(back.change, occasion)?
+                    ..self.updates.workloads().check(back.change, source)?
                 });
             }
             RequestContent::UpdateState(update) => update,
@@ -389,14 +389,14 @@ impl ServerLoop {
         for (name, workload) in failed {
             change.workloads.entry(name).or_insert(Some(workload));
         }
-        let prepared = workloads.prepare(change, occasion)?;
-        let forms = has_state.then_some(&prepared.forms);
-        let restarted = self.updates.to_restart(&restart, forms)?;
+        let checked = workloads.check(change, source)?;
+        let revisions = has_state.then_some(&checked.revisions);
+        let restarted = self.updates.to_restart(&restart, revisions)?;
         self.check_restart(&restarted, requester)?;
-        Ok(PreparedUpdate {
+        Ok(CheckedUpdate {
             writes_mode: writes_mode && has_state,
             restarted,
-            ..prepared
+            ..checked
         })
     }
 
@@ -430,22 +430,22 @@ impl ServerLoop {
     fn change_state(&mut self, requester: &Requester, key: &RequestKey, content: RequestContent) {
         let _source = log_source(requester.log_source());
         let kept = self.updates.has_hooks().then(|| content.clone());
-        let prepared = match self.prepare_update(requester, content) {
-            Ok(prepared) => prepared,
+        let checked = match self.check_update(requester, content) {
+            Ok(checked) => checked,
             Err(error) => return self.update_done(key, Err(error)),
         };
         if let Some(content) = kept
-            && self.updates.start_hooks(&prepared)
+            && self.updates.start_hooks(&checked)
         {
             return self.admission.begin(WithHooks {
                 requester: requester.clone(),
                 key: key.clone(),
                 content,
-                prepared,
+                checked,
                 commits: self.updates.workloads().commits,
             });
         }
-        let result = self.accept(prepared, requester);
+        let result = self.accept(checked, requester);
         self.update_done(key, result);
     }
 
@@ -457,7 +457,7 @@ impl ServerLoop {
             requester,
             key,
             content,
-            prepared,
+            checked,
             commits,
         }) = self.admission.end()
         else {
@@ -468,15 +468,15 @@ impl ServerLoop {
         if outcome.is_ok() && commits != self.updates.workloads().commits {
             self.serve(&requester, &key, content);
         } else {
-            let hooked = self.updates.workloads().hooked(prepared, outcome);
-            let result = hooked.and_then(|prepared| self.accept(prepared, &requester));
+            let hooked = self.updates.workloads().hooked(checked, outcome);
+            let result = hooked.and_then(|checked| self.accept(checked, &requester));
             self.update_done(&key, result);
         }
         self.admission.debit(&requester, begin, self.now());
         self.admission.waker().wake_by_ref(); // For what waited for that.
     }
 
-    fn update_done(&mut self, key: &RequestKey, result: Result<Accepted, UpdateError>) {
+    fn update_done(&mut self, key: &RequestKey, result: Result<AcceptedUpdate, UpdateError>) {
         self.updates.count(result.is_ok());
         match result {
             Ok(accepted) => {

@@ -5,13 +5,13 @@
 
 use super::ServerLoop;
 use super::effects::{Effect, Effects};
-use super::guarded::accept::{Decision, Opened};
-use super::guarded::verdict::{DueStep, Step, Undo};
-use super::prepare::PreparedUpdate;
+use super::rollouts::accept::{Decision, OpenedUpdate};
+use super::rollouts::outcome::{DueStep, RolloutStep, Undo};
 use super::sessions::Requester;
 use super::state_store::{Stored, StoredUpdates};
-use super::update::UpdateError;
-use super::updates::Accepted;
+use crate::updates::AcceptedUpdate;
+use crate::updates::CheckedUpdate;
+use crate::updates::UpdateError;
 use ankaios_model::names::Name;
 use ankaios_platform::logging::log_source;
 
@@ -22,21 +22,21 @@ impl ServerLoop {
     /// Why it is refused.
     pub(super) fn accept(
         &mut self,
-        prepared: PreparedUpdate,
+        checked: CheckedUpdate,
         requester: &Requester,
-    ) -> Result<Accepted, UpdateError> {
+    ) -> Result<AcceptedUpdate, UpdateError> {
         let now = self.now();
         let decision = self.rollouts.accept(
-            prepared,
+            checked,
             requester,
             self.sessions.rights(),
             &self.updates,
             now,
         )?;
         match decision {
-            Decision::Plain(prepared) => Ok(self.commit(prepared)),
-            Decision::Withdrawn(prepared) => {
-                let accepted = self.commit(prepared);
+            Decision::Plain(checked) => Ok(self.commit(checked)),
+            Decision::Withdrawn(checked) => {
+                let accepted = self.commit(checked);
                 self.send_lists();
                 Ok(accepted)
             }
@@ -51,7 +51,7 @@ impl ServerLoop {
     }
 
     /// Switches an open update if all of it is staged.
-    fn switch_or_stage(&mut self, opened: Opened) -> Accepted {
+    fn switch_or_stage(&mut self, opened: OpenedUpdate) -> AcceptedUpdate {
         let now = self.now();
         let switch = self.rollouts.switch_or_stage(opened, &self.updates, now);
         if switch.is_stored_first {
@@ -104,13 +104,13 @@ impl ServerLoop {
     ) {
         let _source = log_source(source);
         match step {
-            Step::Switch => {
+            RolloutStep::Switch => {
                 if let Some(opened) = self.rollouts.take_staged(number) {
                     self.switch_or_stage(opened);
                 }
             }
-            Step::Undo(workload, why) => self.undo(number, &workload, &why),
-            Step::End(phase) => self.rollouts.end_window(number, phase, self.now()),
+            RolloutStep::Undo(workload, why) => self.undo(number, &workload, &why),
+            RolloutStep::End(phase) => self.rollouts.end_window(number, phase, self.now()),
         }
     }
 
@@ -172,9 +172,9 @@ impl ServerLoop {
         Some(self.stored())
     }
 
-    /// Gives the desired state and all updates to the disk, and waits for it. A server that ends just
-    /// after agents have begun to switch would else begin with the staging again, and again if the
-    /// switch is the reason.
+    /// Gives the desired state and all updates to the disk, and waits for it. A server that ends
+    /// just after agents have begun to switch would else begin with the staging again, and again if
+    /// the switch is the reason.
     fn store_and_wait(&mut self) {
         if self.storage.is_on() {
             self.storage.store_and_wait(self.stored());
@@ -197,10 +197,10 @@ impl ServerLoop {
     pub(super) fn restore_updates(&mut self, stored: StoredUpdates) {
         let now = self.now();
         for mut record in self.rollouts.restore(stored) {
-            // While an update is being staged, agents have to run what was in force before.
-            let in_force = self.rollouts.restage(&mut record, &self.updates, now);
+            // While an update is being staged, agents have to run what was active before.
+            let active = self.rollouts.restage(&mut record, &self.updates, now);
             let mut effects = Effects::default();
-            self.updates.put_in_force(in_force, now, &mut effects);
+            self.updates.activate(active, now, &mut effects);
             self.apply(effects);
             self.rollouts.reopen(record, &self.updates, now);
         }

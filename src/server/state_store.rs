@@ -165,7 +165,7 @@ impl StateStore {
         let (mut store, states) = Self::unattended();
         let (changes, lines) = bounded(CHANGES_QUEUE);
         store.changes = changes;
-        let (mut writer, reports) = Writer::new(folder.clone());
+        let (mut writer, reports) = StateWriter::new(folder.clone());
         writer.attempt(unsaved.map_or(Job::Check, Job::StoreStart));
         store.folder = folder;
         store.report = writer.report.clone();
@@ -553,7 +553,7 @@ pub fn text(state: &Stored) -> Result<String, serde_json::Error> {
 /// What the writer has to do.
 #[derive(Debug)]
 enum Job {
-    /// Store the state that an update has led to, or the verdict about one.
+    /// Store the state that an update has led to, or the outcome of one.
     Store(Stored),
     /// Store the state of the start, which no update has changed.
     StoreStart(Stored),
@@ -563,7 +563,7 @@ enum Job {
 
 /// Body of the thread `store`.
 #[derive(Debug)]
-struct Writer {
+struct StateWriter {
     folder: PathBuf,
     history: HistoryFile,
     /// What has failed, to be tried again.
@@ -574,7 +574,7 @@ struct Writer {
     outdated: Receiver<WriterReport>,
 }
 
-impl Writer {
+impl StateWriter {
     /// It, and where its reports come out.
     fn new(folder: PathBuf) -> (Self, Receiver<WriterReport>) {
         let (reports, outdated) = bounded(1);
@@ -1195,7 +1195,7 @@ mod tests {
         let (writer_path, owner) = (path.clone(), store);
         let writer = threads::spawn("store", STACK_LARGE, move || {
             let _begun = begun;
-            Writer::new(writer_path)
+            StateWriter::new(writer_path)
                 .0
                 .run(&states, &never(), &SystemClock);
         })
@@ -1254,7 +1254,7 @@ mod tests {
     #[test]
     fn failed_check_is_repeated_without_storing_the_startup_state() {
         let folder = unwritable_folder();
-        let (mut writer, _reports) = Writer::new(folder.path().to_owned());
+        let (mut writer, _reports) = StateWriter::new(folder.path().to_owned());
         writer.attempt(Job::Check);
         assert!(writer.report.fault.is_some());
         make_writable(folder.path());
@@ -1281,12 +1281,12 @@ mod tests {
         assert!(store.has_stored());
     }
 
-    /// The verdict about a guarded update is stored, too, and changes nothing of what is desired.
+    /// The outcome of a guarded update is stored, too, and changes nothing of what is desired.
     #[test]
     fn older_copy_is_warned_of_until_something_else_is_desired() {
         let folder = tempfile::tempdir().unwrap();
         note_older_copy(folder.path(), &state("a"), "an older state");
-        let (mut writer, _reports) = Writer::new(folder.path().to_owned());
+        let (mut writer, _reports) = StateWriter::new(folder.path().to_owned());
         let updates = Some(StoredUpdates {
             newest: 1,
             list: Vec::new(),

@@ -2,7 +2,7 @@
 //!
 //! Thread: `server`; plain functions over the state that [`super::ServerLoop`] owns.
 
-use super::sessions::Agent;
+use super::sessions::ConnectedAgent;
 use ankaios_model::complete_state::{
     DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node,
     workload_node,
@@ -26,7 +26,7 @@ pub struct StateView<'s> {
     /// What runs.
     pub states: &'s WorkloadStates,
     /// Who is connected.
-    pub agents: &'s BTreeMap<Name, Agent>,
+    pub agents: &'s BTreeMap<Name, ConnectedAgent>,
 }
 
 impl<'s> StateView<'s> {

@@ -17,9 +17,9 @@ mod unwanted;
 mod updates;
 mod usage;
 
-use super::prepare::Failed;
-use super::subscriptions::Kind;
+use super::subscriptions::SubscriptionKind;
 use super::*;
+use crate::updates::Failed;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::messages::{
     AddedWorkload, AgentCapabilities, AgentHello, AgentLoad, FromServer, ReadState, Request,

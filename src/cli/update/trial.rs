@@ -13,11 +13,11 @@ use crate::session::{Accepted, Context, ServerLink};
 use crate::settings::AbsentAgents;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::field_path::parts;
+use ankaios_model::health_window::{Failure, HealthWindow, LATE, Member};
 use ankaios_model::lifecycle::{self, OnFailure, Terms};
 use ankaios_model::limits::UPDATE_LOSSES;
 use ankaios_model::names::{InstanceName, Name};
 use ankaios_model::node::Node;
-use ankaios_model::trial::{Candidate, Failure, LATE, Trial};
 use ankaios_model::workload::{AddCondition, RestartPolicy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// An accepted update while `ank` judges it.
 #[derive(Debug)]
 pub(crate) struct ClientTrial {
-    trial: Trial,
+    trial: HealthWindow,
     /// Workloads of which an end was reported: of an older instance of the same name, of one that
     /// is made anew, or others have deleted or replaced it.
     doubtful: BTreeSet<Name>,
@@ -60,7 +60,7 @@ impl ClientTrial {
                 .get(instance)
                 .is_some_and(|watched| watched.ends);
             let is_present = wait.connected.contains(&instance.agent);
-            let mut candidate = Candidate {
+            let mut candidate = Member {
                 ran: true,
                 keeps_name,
                 is_present,
@@ -137,7 +137,7 @@ impl ClientTrial {
             .added
             .iter()
             .filter(|instance| !instance.agent.is_empty())
-            .map(|instance| Candidate {
+            .map(|instance| Member {
                 ran: names.contains(&instance.workload),
                 keeps_name: wait
                     .watched
@@ -146,7 +146,7 @@ impl ClientTrial {
                 is_present: wait.connected.contains(&instance.agent),
                 ..candidate(instance, effective)
             });
-        let added: Vec<Candidate> = added.collect();
+        let added: Vec<Member> = added.collect();
         let keep = !added.is_empty()
             && added
                 .iter()
@@ -172,7 +172,7 @@ impl ClientTrial {
         for (instance, _) in ran {
             let state = Some(ExecutionState::plain(Phase::Running));
             new.judge(
-                Candidate {
+                Member {
                     ran: true,
                     state,
                     on_failure,
@@ -196,7 +196,7 @@ impl ClientTrial {
         for instance in instances {
             let is_present = wait.connected.contains(&instance.agent);
             new.judge(
-                Candidate {
+                Member {
                     is_present,
                     ..candidate(instance, effective)
                 },
@@ -210,7 +210,7 @@ impl ClientTrial {
     /// Judges nothing yet.
     fn empty(effective: &Node) -> Self {
         Self {
-            trial: Trial::default(),
+            trial: HealthWindow::default(),
             doubtful: BTreeSet::new(),
             effective: effective.clone(),
             away: BTreeSet::new(),
@@ -222,12 +222,12 @@ impl ClientTrial {
         }
     }
 
-    fn judge(&mut self, candidate: Candidate, now: Instant) {
+    fn judge(&mut self, candidate: Member, now: Instant) {
         if !candidate.is_present {
             self.away.insert(candidate.instance.agent.clone());
         }
         self.longest_deadline = self.longest_deadline.max(candidate.terms.deadline);
-        self.trial.judge(candidate, now);
+        self.trial.add(candidate, now);
     }
 
     /// Whether it is decided, with the states that were reported since it was asked last.
@@ -398,10 +398,10 @@ pub(crate) fn effective_mask(name: &str) -> String {
 }
 
 /// How an instance is judged, by its workload in the effective state.
-fn candidate(instance: &InstanceName, effective: &Node) -> Candidate {
+fn candidate(instance: &InstanceName, effective: &Node) -> Member {
     let workload = effective.at(&["effectiveState", "workloads", &instance.workload]);
     let text = |key: &str| workload.map_or("", |workload| rows::text(workload, &[key]));
-    let mut candidate = Candidate {
+    let mut candidate = Member {
         instance: instance.clone(),
         terms: Terms::default(),
         on_failure: OnFailure::Rollback,

@@ -4,8 +4,8 @@
 //! Only this part has outboxes ([`sending`]). A stream that does not take a message is noted as
 //! failed, and the loop closes it when the event is done.
 //!
-//! Thread: `server`; a plain value owned by [`crate::ServerLoop`]. Sees no other part: what it needs
-//! of them is passed in.
+//! Thread: `server`; a plain value owned by [`crate::ServerLoop`]. Sees no other part: what it
+//! needs of them is passed in.
 
 mod requester;
 mod rights;
@@ -16,8 +16,8 @@ pub(crate) mod tests;
 pub(crate) use requester::{RequestKey, Requester, TokenBuckets};
 pub(crate) use rights::{Denied, Rights};
 
-use crate::subscriptions::{Changes, LogAvailability};
-use crate::update::Tags;
+use crate::subscriptions::{ChangedPaths, LogAvailability};
+use crate::updates::Tags;
 use crate::updates::Workloads;
 use ankaios_model::complete_state::AgentAttributes;
 use ankaios_model::execution_state::WorkloadState;
@@ -47,7 +47,7 @@ impl Peer {
 
 /// One stream.
 #[derive(Debug)]
-struct Session {
+struct PeerSession {
     peer: Peer,
     /// Messages that wait to be sent.
     outbox: Outbox,
@@ -55,7 +55,7 @@ struct Session {
 
 /// A connected agent.
 #[derive(Debug)]
-pub struct Agent {
+pub struct ConnectedAgent {
     /// Its stream. An agent is removed by its stream and not by its name, so that the late end of
     /// an old stream does not remove its successor.
     peer: PeerId,
@@ -82,9 +82,9 @@ pub(crate) enum Arrival {
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     /// By the number of the stream.
-    sessions: BTreeMap<PeerId, Session>,
+    sessions: BTreeMap<PeerId, PeerSession>,
     /// By name.
-    agents: BTreeMap<Name, Agent>,
+    agents: BTreeMap<Name, ConnectedAgent>,
     rights: Rights,
     /// Streams that did not take a message.
     failed: Vec<PeerId>,
@@ -95,7 +95,7 @@ pub(crate) struct Sessions {
 impl Sessions {
     /// Adds the stream of a client.
     pub(crate) fn open_client(&mut self, id: PeerId, peer: Peer, outbox: Outbox) {
-        self.sessions.insert(id, Session { peer, outbox });
+        self.sessions.insert(id, PeerSession { peer, outbox });
     }
 
     /// Returns what a new connection of an agent leads to.
@@ -119,7 +119,7 @@ impl Sessions {
         hello: AgentHello,
         states: &[WorkloadState],
         outbox: Outbox,
-    ) -> Changes {
+    ) -> ChangedPaths {
         let name = Name::from(hello.agent);
         let result = outbox.put_first_states(states);
         let peer = Peer {
@@ -127,16 +127,16 @@ impl Sessions {
             name: name.clone(),
             source: name.clone(),
         };
-        self.sessions.insert(id, Session { peer, outbox });
+        self.sessions.insert(id, PeerSession { peer, outbox });
         self.note_result(id, result);
         let attributes = AgentAttributes {
             load: None,
             tags: hello.tags,
         };
-        let mut changes = Changes::default();
+        let mut changes = ChangedPaths::default();
         let before = self.agents.get(&name).map(|agent| &agent.attributes);
         changes.agent(&name, before, Some(&attributes));
-        let agent = Agent {
+        let agent = ConnectedAgent {
             peer: id,
             attributes,
             capabilities: hello.capabilities,
@@ -153,9 +153,9 @@ impl Sessions {
     }
 
     /// Removes an agent whose stream was closed. Returns the changes for subscribers.
-    pub(crate) fn remove_agent(&mut self, name: &Name) -> Changes {
+    pub(crate) fn remove_agent(&mut self, name: &Name) -> ChangedPaths {
         let agent = self.agents.remove(name);
-        let mut changes = Changes::default();
+        let mut changes = ChangedPaths::default();
         changes.agent(name, agent.as_ref().map(|agent| &agent.attributes), None);
         changes
     }
@@ -170,8 +170,8 @@ impl Sessions {
 
 impl Sessions {
     /// Takes the load that an agent reports. Returns the changes for subscribers.
-    pub(crate) fn load_reported(&mut self, name: &Name, load: &AgentLoad) -> Changes {
-        let mut changes = Changes::default();
+    pub(crate) fn load_reported(&mut self, name: &Name, load: &AgentLoad) -> ChangedPaths {
+        let mut changes = ChangedPaths::default();
         let reporter = self.agents.get_mut(name);
         let Some(agent) = reporter.filter(|_| *load.agent == **name) else {
             let agent = excerpt(&load.agent);
@@ -186,8 +186,8 @@ impl Sessions {
 
     /// Sets the tags of agents; only those of connected agents can be changed. Returns the
     /// changes.
-    pub(crate) fn set_agent_tags(&mut self, agent_tags: BTreeMap<Name, Tags>) -> Changes {
-        let mut changes = Changes::default();
+    pub(crate) fn set_agent_tags(&mut self, agent_tags: BTreeMap<Name, Tags>) -> ChangedPaths {
+        let mut changes = ChangedPaths::default();
         for (name, tags) in agent_tags {
             if let Some(agent) = self.agents.get_mut(&name) {
                 let before = agent.attributes.clone();
@@ -248,7 +248,7 @@ impl Sessions {
     }
 
     /// Connected agents by name.
-    pub(crate) fn agents(&self) -> &BTreeMap<Name, Agent> {
+    pub(crate) fn agents(&self) -> &BTreeMap<Name, ConnectedAgent> {
         &self.agents
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Thread: `server`; part of [`Sessions`].
 
-use super::{RequestKey, Session, Sessions};
+use super::{PeerSession, RequestKey, Sessions};
 use ankaios_model::execution_state::WorkloadState;
 use ankaios_model::messages::{AlteredFields, FromServer, Response, ResponseContent};
 use ankaios_model::names::Name;
@@ -27,7 +27,7 @@ impl ResponseCapacity<'_> {
     /// Whether a response for this peer would be sent soon.
     pub(crate) fn has_room(&mut self, peer: PeerId) -> bool {
         let sessions = self.sessions;
-        let Some(Session { peer, outbox }) = sessions.sessions.get(&peer) else {
+        let Some(PeerSession { peer, outbox }) = sessions.sessions.get(&peer) else {
             return true;
         };
         let by_source = &mut self.unsent_by_source;
@@ -87,7 +87,7 @@ impl Sessions {
 
     /// Notes a stream as failed, which did not take a message for this reason.
     pub(crate) fn fail(&mut self, id: PeerId, error: &OutboxError) {
-        let Some(Session { peer, .. }) = self.sessions.get(&id) else {
+        let Some(PeerSession { peer, .. }) = self.sessions.get(&id) else {
             return;
         };
         if self.failed.contains(&id) {
@@ -141,7 +141,7 @@ impl Sessions {
     /// Whether an event may be put for a stream. An agent must not lose its connection because of
     /// the events of its workloads, so half of its outbox is left to everything else.
     pub(crate) fn has_room_for_event(&self, id: PeerId) -> bool {
-        let Some(Session { peer, outbox }) = self.sessions.get(&id) else {
+        let Some(PeerSession { peer, outbox }) = self.sessions.get(&id) else {
             return false;
         };
         let is_busy = peer.is_agent() && !outbox.is_half_empty();
@@ -202,7 +202,7 @@ impl Sessions {
         let each: Vec<Arc<Encoded>> = states.iter().map(Encoded::of_state).collect();
         let together = Encoded::together(&each);
         for id in receivers {
-            let Some(Session { peer, outbox }) = self.sessions.get(&id) else {
+            let Some(PeerSession { peer, outbox }) = self.sessions.get(&id) else {
                 continue;
             };
             let mut foreign = Vec::new();

@@ -144,19 +144,19 @@ fn load_and_tags_are_those_of_connected_agents_only() {
     };
     let tags: Tags = [("k".to_owned(), "v".to_owned())].into();
     let changes = sessions.load_reported(&"B".into(), &load);
-    assert_eq!(changes, Changes::default(), "another one reports it");
+    assert_eq!(changes, ChangedPaths::default(), "another one reports it");
     let changes = sessions.set_agent_tags([("B".into(), tags.clone())].into());
-    assert_eq!(changes, Changes::default(), "it is not connected");
+    assert_eq!(changes, ChangedPaths::default(), "it is not connected");
     assert_ne!(
         sessions.load_reported(&"A".into(), &load),
-        Changes::default()
+        ChangedPaths::default()
     );
     sessions.set_agent_tags([("A".into(), tags.clone())].into());
     let attributes = &sessions.agents()["A"].attributes;
     assert_eq!(attributes.load, Some((7, 8)));
     assert_eq!(attributes.tags, tags);
     let gone = sessions.remove_agent(&"A".into());
-    assert_ne!(gone, Changes::default());
+    assert_ne!(gone, ChangedPaths::default());
     assert!(sessions.agents().is_empty());
 }
 

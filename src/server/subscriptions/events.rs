@@ -5,11 +5,11 @@
 //! subscriptions with the same masks. What the events of a change cost is measured, and who takes
 //! too much of it loses the subscription.
 
-use super::{Content, Kind, Subscription, Subscriptions};
+use super::{Subscription, SubscriptionContent, SubscriptionKind, Subscriptions};
 use crate::effects::{Effect, Effects};
 use crate::sessions::{RequestKey, Requester, Sessions};
 use crate::state_view::{StateView, put_instance};
-use crate::update::StateChange;
+use crate::updates::DesiredChange;
 use ankaios_model::complete_state::{
     AgentAttributes, DesiredState, Rendering, WorkloadStates, agent_node, config_node,
     execution_state_node, workload_node,
@@ -64,7 +64,7 @@ enum Delivery {
 }
 
 /// An event subscription that may be notified of a change.
-struct Subscriber {
+struct EventSubscriber {
     key: RequestKey,
     requester: Requester,
     /// `None` stands for everything.
@@ -200,7 +200,7 @@ fn fields(altered: &[(Change, Path)]) -> AlteredFields {
 
 /// What one trigger changed.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Changes {
+pub(crate) struct ChangedPaths {
     /// Parts of all paths below. When there are too many, no event has them.
     parts: usize,
     /// What became of which node, with everything below it.
@@ -221,7 +221,7 @@ fn path(parts: &[&str]) -> Path {
     parts.iter().map(|part| (*part).to_owned()).collect()
 }
 
-impl Changes {
+impl ChangedPaths {
     fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -322,7 +322,7 @@ impl Changes {
 
     /// The desired state became `now`, and with its version that of the effective state; `before`
     /// leads back.
-    pub(crate) fn desired(&mut self, before: &StateChange, now: &DesiredState) {
+    pub(crate) fn desired(&mut self, before: &DesiredChange, now: &DesiredState) {
         if let Some(old) = &before.api_version {
             let [old, new] = [old, &now.api_version].map(|version| Node::text(&**version));
             for part in ["desiredState", "effectiveState"] {
@@ -477,14 +477,14 @@ impl Subscriptions {
         let subscription = Subscription {
             requester: requester.clone(),
             owner,
-            content: Content::Events(masks),
+            content: SubscriptionContent::Events(masks),
         };
-        self.add(Kind::Events, key, subscription)
+        self.add(SubscriptionKind::Events, key, subscription)
     }
 
     /// The same masks as another subscription has them, if there is one.
     fn shared_masks(&self, masks: MaskTree) -> Arc<MaskTree> {
-        for (_, other) in self.of(Kind::Events) {
+        for (_, other) in self.of(SubscriptionKind::Events) {
             if let Some(shared) = other.masks()
                 && **shared == masks
             {
@@ -495,10 +495,10 @@ impl Subscriptions {
     }
 
     /// Event subscriptions with the same masks, which get the same events.
-    fn groups_of_events(&self) -> Vec<Vec<Subscriber>> {
-        let mut groups: Vec<Vec<Subscriber>> = Vec::new();
+    fn groups_of_events(&self) -> Vec<Vec<EventSubscriber>> {
+        let mut groups: Vec<Vec<EventSubscriber>> = Vec::new();
         let mut group_of_masks = BTreeMap::new();
-        for (key, subscription) in self.of(Kind::Events) {
+        for (key, subscription) in self.of(SubscriptionKind::Events) {
             let masks = subscription.masks();
             let group = *group_of_masks
                 .entry(masks.map(Arc::as_ptr))
@@ -506,7 +506,7 @@ impl Subscriptions {
             if group == groups.len() {
                 groups.push(Vec::new());
             }
-            groups[group].push(Subscriber {
+            groups[group].push(EventSubscriber {
                 key: key.clone(),
                 requester: subscription.requester.clone(),
                 masks: masks.cloned(),
@@ -529,16 +529,16 @@ impl Subscriptions {
 
     /// Whether somebody has subscribed to changes.
     pub(crate) fn are_observed(&self) -> bool {
-        !self.has_no(Kind::Events)
+        !self.has_no(SubscriptionKind::Events)
     }
 
     /// Keeps changes for the end of the present event of the server.
-    pub(crate) fn publish_later(&mut self, changes: Changes) {
+    pub(crate) fn publish_later(&mut self, changes: ChangedPaths) {
         self.unpublished.push(changes);
     }
 
     /// Takes the changes that were kept for the end of the event.
-    pub(crate) fn take_unpublished(&mut self) -> Vec<Changes> {
+    pub(crate) fn take_unpublished(&mut self) -> Vec<ChangedPaths> {
         std::mem::take(&mut self.unpublished)
     }
 
@@ -549,7 +549,7 @@ impl Subscriptions {
     /// Events are put at once, and are no effects: see [`Sessions::put_event`].
     pub(crate) fn publish(
         &mut self,
-        changes: &Changes,
+        changes: &ChangedPaths,
         view: StateView<'_>,
         sessions: &Sessions,
         effects: &mut Effects,
@@ -589,7 +589,7 @@ impl Subscriptions {
 
 /// The notification of all subscribers of one change.
 struct Publication<'p> {
-    changes: &'p Changes,
+    changes: &'p ChangedPaths,
     view: StateView<'p>,
     sessions: &'p Sessions,
     budget: EventBudget<'p>,
@@ -600,10 +600,10 @@ struct Publication<'p> {
 impl Publication<'_> {
     /// Notifies subscribers with the same masks. The event is found, read and encoded once, at
     /// the cost of the first of them that can pay for that.
-    fn notify(&mut self, group: Vec<Subscriber>, effects: &mut Effects) {
+    fn notify(&mut self, group: Vec<EventSubscriber>, effects: &mut Effects) {
         let mut event: Option<Arc<Encoded>> = None;
         for subscriber in group {
-            let Subscriber { key, requester, .. } = &subscriber;
+            let EventSubscriber { key, requester, .. } = &subscriber;
             if self.sessions.peer(key.peer).is_none() {
                 continue;
             }
@@ -736,8 +736,8 @@ mod tests {
     }
 
     /// A change that adds the agent A.
-    fn added_agent() -> Changes {
-        let mut changes = Changes::default();
+    fn added_agent() -> ChangedPaths {
+        let mut changes = ChangedPaths::default();
         let attributes = AgentAttributes {
             load: Some((7, 8)),
             tags: BTreeMap::new(),
@@ -817,7 +817,11 @@ mod tests {
             sessions.refuse(&key(1, "other"), text);
         }
         assert_eq!(published(&mut subscriptions, &sessions), ["refuse 1"]);
-        assert_eq!(subscriptions.of(Kind::Events).count(), 1, "the other stays");
+        assert_eq!(
+            subscriptions.of(SubscriptionKind::Events).count(),
+            1,
+            "the other stays"
+        );
         drop(reader);
     }
 }

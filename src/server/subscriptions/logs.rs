@@ -2,7 +2,7 @@
 //!
 //! Thread: `server`; part of [`Subscriptions`].
 
-use super::{Content, Kind, Providers, Subscription, Subscriptions};
+use super::{Providers, Subscription, SubscriptionContent, SubscriptionKind, Subscriptions};
 use crate::effects::Effects;
 use crate::sessions::{RequestKey, Requester};
 use ankaios_model::log_entries;
@@ -79,9 +79,9 @@ impl Subscriptions {
             let subscription = Subscription {
                 requester: requester.clone(),
                 owner,
-                content: Content::Logs(providers),
+                content: SubscriptionContent::Logs(providers),
             };
-            if let Err(error) = self.add(Kind::Logs, key, subscription) {
+            if let Err(error) = self.add(SubscriptionKind::Logs, key, subscription) {
                 return effects.refuse(key, error);
             }
         }
@@ -105,15 +105,18 @@ impl Subscriptions {
     }
 
     fn providers(&mut self, key: &RequestKey) -> Option<&mut Providers> {
-        match &mut self.get_mut(Kind::Logs, key)?.content {
-            Content::Logs(providers) => Some(providers),
+        match &mut self.get_mut(SubscriptionKind::Logs, key)?.content {
+            SubscriptionContent::Logs(providers) => Some(providers),
             _ => None,
         }
     }
 
     /// Ends the collection of logs under the same id; an unknown one has the same response.
     pub(crate) fn cancel_logs(&mut self, key: &RequestKey, effects: &mut Effects) {
-        self.end(|kind, other, _| kind == Kind::Logs && other == key, effects);
+        self.end(
+            |kind, other, _| kind == SubscriptionKind::Logs && other == key,
+            effects,
+        );
         effects.respond(key, ResponseContent::LogsCancelAccepted);
     }
 
@@ -173,7 +176,7 @@ impl Subscriptions {
             .providers(key)
             .is_some_and(|providers| providers.is_empty())
         {
-            self.remove(Kind::Logs, key);
+            self.remove(SubscriptionKind::Logs, key);
         }
     }
 
@@ -182,8 +185,8 @@ impl Subscriptions {
     pub(crate) fn end_of_peer(&mut self, peer: PeerId, name: &str, effects: &mut Effects) {
         self.end(|_, key, _| key.peer == peer, effects);
         let mut waiting = Vec::new();
-        for (key, subscription) in self.of(Kind::Logs) {
-            if let Content::Logs(providers) = &subscription.content
+        for (key, subscription) in self.of(SubscriptionKind::Logs) {
+            if let SubscriptionContent::Logs(providers) = &subscription.content
                 && providers.contains_key(name)
             {
                 waiting.push(key.clone());

@@ -1,18 +1,18 @@
 //! Open subscriptions: events, logs, usage. Each of events and logs ends when its client cancels it
-//! or disconnects; a usage read ends with its response. One registry with bounds for each kind, of a
-//! workload and of a stream (all workloads of an agent together, since ids of requests can be
+//! or disconnects; a usage read ends with its response. One registry with bounds for each kind, of
+//! a workload and of a stream (all workloads of an agent together, since ids of requests can be
 //! changed).
 //!
 //! [`events`] notifies of changes, [`logs`] collects log lines, [`usage`] waits for samples.
 //!
-//! Thread: `server`; a plain value. Sees the fields of no other part of the server: what it needs of
-//! them is passed in, and messages are returned as [`Effects`], except for events.
+//! Thread: `server`; a plain value. Sees the fields of no other part of the server: what it needs
+//! of them is passed in, and messages are returned as [`Effects`], except for events.
 
 pub(crate) mod events;
 mod logs;
 mod usage;
 
-pub(crate) use events::{Changes, CpuTime};
+pub(crate) use events::{ChangedPaths, CpuTime};
 pub(crate) use logs::LogAvailability;
 pub(crate) use usage::USAGE;
 
@@ -43,14 +43,14 @@ const BYTES_OF_WORKLOAD: usize = BYTES_OF_STREAM / 4;
 
 /// What is requested. One id may have one subscription and one collection, and any number of reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum SubscriptionKind {
     Events,
     Logs,
     /// Each read has a number.
     Usage(u64),
 }
 
-impl Kind {
+impl SubscriptionKind {
     /// How many a workload and a stream may have. An agent's stream carries those of all its
     /// workloads.
     pub(crate) fn most(self) -> (usize, usize) {
@@ -66,7 +66,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for SubscriptionKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Events => "event subscriptions",
@@ -95,14 +95,14 @@ pub(crate) struct UsageRead {
 }
 
 #[derive(Debug)]
-pub(crate) enum Content {
+pub(crate) enum SubscriptionContent {
     /// The masks; `None` stands for everything. Equal masks are shared.
     Events(Option<Arc<MaskTree>>),
     Logs(Providers),
     Usage(UsageRead),
 }
 
-impl Content {
+impl SubscriptionContent {
     /// About what it takes.
     fn bytes(&self) -> usize {
         match self {
@@ -123,14 +123,14 @@ pub(crate) struct Subscription {
     pub(crate) requester: Requester,
     /// The instance that requested it through its agent: its successor has not.
     pub(crate) owner: Option<InstanceName>,
-    pub(crate) content: Content,
+    pub(crate) content: SubscriptionContent,
 }
 
 impl Subscription {
     /// The masks of a subscription that does not stand for everything.
     pub(crate) fn masks(&self) -> Option<&Arc<MaskTree>> {
         match &self.content {
-            Content::Events(masks) => masks.as_ref(),
+            SubscriptionContent::Events(masks) => masks.as_ref(),
             _ => None,
         }
     }
@@ -140,11 +140,11 @@ impl Subscription {
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions {
     /// By kind and in the order of streams.
-    open: BTreeMap<(Kind, RequestKey), Subscription>,
+    open: BTreeMap<(SubscriptionKind, RequestKey), Subscription>,
     /// The number of the last usage read.
     last_read: u64,
     /// Changes of which subscribers are notified at the end of the present event of the server.
-    unpublished: Vec<Changes>,
+    unpublished: Vec<ChangedPaths>,
     cpu: CpuTime,
     /// The CPU time when the present event of the server began.
     event_begin: Duration,
@@ -155,7 +155,7 @@ impl Subscriptions {
     /// no room.
     pub(crate) fn add(
         &mut self,
-        kind: Kind,
+        kind: SubscriptionKind,
         key: &RequestKey,
         subscription: Subscription,
     ) -> Result<(), String> {
@@ -173,7 +173,7 @@ impl Subscriptions {
 
     fn check_room(
         &self,
-        kind: Kind,
+        kind: SubscriptionKind,
         key: &RequestKey,
         subscription: &Subscription,
     ) -> Result<(), String> {
@@ -202,16 +202,23 @@ impl Subscriptions {
         fits(&|_| true, "this connection", stream_max, BYTES_OF_STREAM)
     }
 
-    fn get_mut(&mut self, kind: Kind, key: &RequestKey) -> Option<&mut Subscription> {
+    fn get_mut(&mut self, kind: SubscriptionKind, key: &RequestKey) -> Option<&mut Subscription> {
         self.open.get_mut(&(kind, key.clone()))
     }
 
-    pub(crate) fn remove(&mut self, kind: Kind, key: &RequestKey) -> Option<Subscription> {
+    pub(crate) fn remove(
+        &mut self,
+        kind: SubscriptionKind,
+        key: &RequestKey,
+    ) -> Option<Subscription> {
         self.open.remove(&(kind, key.clone()))
     }
 
     /// Those of one kind; all reads are one.
-    pub(crate) fn of(&self, kind: Kind) -> impl Iterator<Item = (&RequestKey, &Subscription)> {
+    pub(crate) fn of(
+        &self,
+        kind: SubscriptionKind,
+    ) -> impl Iterator<Item = (&RequestKey, &Subscription)> {
         let all = self
             .open
             .range(first(kind)..)
@@ -219,17 +226,19 @@ impl Subscriptions {
         all.map(|((_, key), subscription)| (key, subscription))
     }
 
-    pub(crate) fn has_no(&self, kind: Kind) -> bool {
+    pub(crate) fn has_no(&self, kind: SubscriptionKind) -> bool {
         self.of(kind).next().is_none()
     }
 
     /// The reads of what workloads use, each with its kind.
-    pub(crate) fn reads(&mut self) -> impl Iterator<Item = (Kind, &RequestKey, &mut UsageRead)> {
+    pub(crate) fn reads(
+        &mut self,
+    ) -> impl Iterator<Item = (SubscriptionKind, &RequestKey, &mut UsageRead)> {
         self.open
-            .range_mut(first(Kind::Usage(0))..)
+            .range_mut(first(SubscriptionKind::Usage(0))..)
             .filter_map(
                 |((kind, key), subscription)| match &mut subscription.content {
-                    Content::Usage(read) => Some((*kind, key, read)),
+                    SubscriptionContent::Usage(read) => Some((*kind, key, read)),
                     _ => None,
                 },
             )
@@ -237,9 +246,9 @@ impl Subscriptions {
 }
 
 /// Where those of a kind begin.
-fn first(kind: Kind) -> (Kind, RequestKey) {
-    let kind = if let Kind::Usage(_) = kind {
-        Kind::Usage(0)
+fn first(kind: SubscriptionKind) -> (SubscriptionKind, RequestKey) {
+    let kind = if let SubscriptionKind::Usage(_) = kind {
+        SubscriptionKind::Usage(0)
     } else {
         kind
     };
@@ -256,14 +265,14 @@ impl Subscriptions {
     /// Ends the selected subscriptions. Agents stop sending the lines of log collections.
     fn end(
         &mut self,
-        ends: impl Fn(Kind, &RequestKey, &Subscription) -> bool,
+        ends: impl Fn(SubscriptionKind, &RequestKey, &Subscription) -> bool,
         effects: &mut Effects,
     ) {
         let ended = self.open.extract_if(.., |(kind, key), subscription| {
             ends(*kind, key, subscription)
         });
         for ((_, key), subscription) in ended {
-            let Content::Logs(providers) = subscription.content else {
+            let SubscriptionContent::Logs(providers) = subscription.content else {
                 continue;
             };
             for agent in providers.keys() {
@@ -275,15 +284,15 @@ impl Subscriptions {
 
     /// Ends one event subscription and sends the reason.
     fn end_events(&mut self, key: &RequestKey, reason: impl fmt::Display, effects: &mut Effects) {
-        self.remove(Kind::Events, key);
+        self.remove(SubscriptionKind::Events, key);
         effects.refuse(key, reason.to_string());
     }
 
-    /// A stream has ended: ends its event subscriptions and usage reads. If it was that of an agent,
-    /// no further sample comes from it.
+    /// A stream has ended: ends its event subscriptions and usage reads. If it was that of an
+    /// agent, no further sample comes from it.
     pub(crate) fn end_reads_of_peer(&mut self, peer: PeerId, name: &Name) {
         self.open
-            .retain(|(kind, key), _| key.peer != peer || *kind == Kind::Logs);
+            .retain(|(kind, key), _| key.peer != peer || *kind == SubscriptionKind::Logs);
         self.end_usage_of_agent(name);
     }
 
@@ -335,7 +344,7 @@ impl Subscriptions {
             return;
         };
         let mut denied = Vec::new();
-        for (key, subscription) in self.of(Kind::Events) {
+        for (key, subscription) in self.of(SubscriptionKind::Events) {
             if key.peer != peer || key.workload() != Some(workload) {
                 continue;
             }
@@ -363,7 +372,9 @@ impl Subscriptions {
         };
         self.end(
             |kind, key, _| {
-                kind == Kind::Logs && key.peer == peer && key.workload() == Some(&instance.workload)
+                kind == SubscriptionKind::Logs
+                    && key.peer == peer
+                    && key.workload() == Some(&instance.workload)
             },
             effects,
         );
@@ -459,7 +470,7 @@ mod tests {
         assert!(reason.contains("agent 'B' is not connected"), "{reason}");
         assert_eq!(effects[..2], ["A: logs of 1", "r: 2 logs"]);
         assert_eq!(effects[3..], ["r: end of db"]);
-        assert!(!subscriptions.has_no(Kind::Logs));
+        assert!(!subscriptions.has_no(SubscriptionKind::Logs));
     }
 
     #[test]
@@ -485,7 +496,10 @@ mod tests {
             subscriptions.logs_stopped("A", &key("r"), instance("web", "A"), effects);
         });
         assert_eq!(end, ["r: end of web"]);
-        assert!(subscriptions.has_no(Kind::Logs), "it had no others");
+        assert!(
+            subscriptions.has_no(SubscriptionKind::Logs),
+            "it had no others"
+        );
     }
 
     #[test]
@@ -498,6 +512,6 @@ mod tests {
         assert_eq!(end.len(), 2);
         assert!(end[0].contains("not connected any more"), "{}", end[0]);
         assert_eq!(end[1], "r: end of web");
-        assert!(subscriptions.has_no(Kind::Logs));
+        assert!(subscriptions.has_no(SubscriptionKind::Logs));
     }
 }

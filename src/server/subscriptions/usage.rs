@@ -8,9 +8,9 @@
 //!
 //! Thread: `server`; part of [`Subscriptions`].
 
-use super::{Content, Kind, Subscription, Subscriptions, UsageRead};
+use super::{Subscription, SubscriptionContent, SubscriptionKind, Subscriptions, UsageRead};
 use crate::effects::Effects;
-use crate::sessions::{Agent, RequestKey, Requester};
+use crate::sessions::{ConnectedAgent, RequestKey, Requester};
 use ankaios_model::limits::USAGE_WAIT_MAX;
 use ankaios_model::mask_tree::MaskTree;
 use ankaios_model::messages::{FromServer, RequestContent};
@@ -75,8 +75,8 @@ impl Subscriptions {
     /// When the first usage read has waited long enough; `None` when none waits.
     pub(crate) fn usage_until(&self) -> Option<Instant> {
         let mut first = None;
-        for (_, subscription) in self.of(Kind::Usage(0)) {
-            if let Content::Usage(UsageRead {
+        for (_, subscription) in self.of(SubscriptionKind::Usage(0)) {
+            if let SubscriptionContent::Usage(UsageRead {
                 until: Some(until), ..
             }) = &subscription.content
                 && first.is_none_or(|first| *until < first)
@@ -95,15 +95,16 @@ impl Subscriptions {
         }
     }
 
-    /// Begins a usage read of the agents that its masks name. Each that can is sent a request, unless
-    /// one is under way. The response follows when all of them have responded, or its time is over.
+    /// Begins a usage read of the agents that its masks name. Each that can is sent a request,
+    /// unless one is under way. The response follows when all of them have responded, or its time
+    /// is over.
     // [impl->swdd~usage-on-request~1]
     pub(crate) fn read_usage(
         &mut self,
         key: &RequestKey,
         requester: &Requester,
         mut read: UsageRead,
-        agents: &BTreeMap<Name, Agent>,
+        agents: &BTreeMap<Name, ConnectedAgent>,
         effects: &mut Effects,
     ) {
         self.last_read += 1;
@@ -130,9 +131,9 @@ impl Subscriptions {
         let subscription = Subscription {
             requester: requester.clone(),
             owner: None,
-            content: Content::Usage(read),
+            content: SubscriptionContent::Usage(read),
         };
-        if let Err(error) = self.add(Kind::Usage(number), key, subscription) {
+        if let Err(error) = self.add(SubscriptionKind::Usage(number), key, subscription) {
             return effects.refuse(key, error);
         }
         // The samples of the others are on the way.
@@ -175,7 +176,7 @@ impl Subscriptions {
 
     /// Ends the wait of the reads for which all samples have come or the time is over. Returns
     /// them, the oldest first.
-    pub(crate) fn end_waits(&mut self, now: Instant) -> Vec<(Kind, RequestKey)> {
+    pub(crate) fn end_waits(&mut self, now: Instant) -> Vec<(SubscriptionKind, RequestKey)> {
         let mut ready = Vec::new();
         for (kind, key, read) in self.reads() {
             read.end_wait(now);
@@ -189,12 +190,12 @@ impl Subscriptions {
     /// Takes a read to respond to it.
     pub(crate) fn take_read(
         &mut self,
-        kind: Kind,
+        kind: SubscriptionKind,
         key: &RequestKey,
     ) -> Option<(Requester, UsageRead)> {
         let subscription = self.remove(kind, key)?;
         match subscription.content {
-            Content::Usage(read) => Some((subscription.requester, read)),
+            SubscriptionContent::Usage(read) => Some((subscription.requester, read)),
             _ => None,
         }
     }

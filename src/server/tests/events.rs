@@ -507,7 +507,13 @@ fn a_subscription_ends_by_cancel_goodbye_or_loss_and_is_replaced_by_the_same_id(
         assert_eq!(cluster.altered(listener), [] as [&str; 0], "{name}");
         assert_eq!(cluster.altered(other), ["+agents.A"], "{name}");
         cluster.close(other);
-        assert!(cluster.server.subscriptions.has_no(Kind::Events), "{name}");
+        assert!(
+            cluster
+                .server
+                .subscriptions
+                .has_no(SubscriptionKind::Events),
+            "{name}"
+        );
     }
     let mut cluster = Cluster::default();
     let listener = cluster.subscribe(&["agents"]);
@@ -524,14 +530,20 @@ fn a_workload_subscribes_through_its_agent_and_loses_it_with_itself_or_the_agent
         cluster.subscribe_as(agent, id, &["agents"]);
         cluster.report(agent, &[(&a(), Phase::Removed)]);
         assert_eq!(
-            !cluster.server.subscriptions.has_no(Kind::Events),
+            !cluster
+                .server
+                .subscriptions
+                .has_no(SubscriptionKind::Events),
             kept_after_removal,
             "{id}"
         );
     }
     cluster.agent("agent_A");
     assert!(
-        cluster.server.subscriptions.has_no(Kind::Events),
+        cluster
+            .server
+            .subscriptions
+            .has_no(SubscriptionKind::Events),
         "a new connection begins without subscriptions"
     );
     let answer = cluster.settled_agent("B");
@@ -539,7 +551,12 @@ fn a_workload_subscribes_through_its_agent_and_loses_it_with_itself_or_the_agent
         cluster.subscribe_as(answer, "no workload", &[]),
         ResponseContent::Error(_)
     ));
-    assert!(cluster.server.subscriptions.has_no(Kind::Events));
+    assert!(
+        cluster
+            .server
+            .subscriptions
+            .has_no(SubscriptionKind::Events)
+    );
 }
 
 #[test]
@@ -597,7 +614,10 @@ fn the_late_end_of_an_older_instance_does_not_unsubscribe_its_successor() {
     cluster.report(agent, &[(&other, Phase::Running)]);
     cluster.report(agent, &[(&other, Phase::Removed)]);
     assert!(
-        !cluster.server.subscriptions.has_no(Kind::Events),
+        !cluster
+            .server
+            .subscriptions
+            .has_no(SubscriptionKind::Events),
         "the running instance listens"
     );
     // Also when it is not wanted any more but there.
@@ -609,10 +629,18 @@ fn the_late_end_of_an_older_instance_does_not_unsubscribe_its_successor() {
         )
         .unwrap();
     cluster.report(agent, &[(&other, Phase::Removed)]);
-    assert!(!cluster.server.subscriptions.has_no(Kind::Events));
+    assert!(
+        !cluster
+            .server
+            .subscriptions
+            .has_no(SubscriptionKind::Events)
+    );
     cluster.report(agent, &[(&other, Phase::Running), (&a(), Phase::Removed)]);
     assert!(
-        cluster.server.subscriptions.has_no(Kind::Events),
+        cluster
+            .server
+            .subscriptions
+            .has_no(SubscriptionKind::Events),
         "whoever asked is gone"
     );
 }

@@ -2,7 +2,7 @@
 //! what others do.
 
 use super::*;
-use crate::WakeLoop;
+use crate::LoopWaker;
 use crate::admission::PENDING_OF_REQUESTER;
 use crate::limits::{LOG_CAMPAIGNS_OF_WORKLOAD, SUBSCRIPTIONS_OF_WORKLOAD};
 use ankaios_fakes::manual_clock::ManualClock;
@@ -107,7 +107,7 @@ fn what_waited_is_served_one_request_in_a_turn() {
     cluster
         .server
         .admission
-        .set_waker(Waker::from(Arc::new(WakeLoop(wake))));
+        .set_waker(Waker::from(Arc::new(LoopWaker(wake))));
     let agent = cluster.settled_agent("A");
     cluster.send_request(agent, "greedy@large", read(&[], false)); // Its answer takes all the room.
     let asked = ["modest@1", "modest@2", "greedy@3", "modest@4"];
@@ -458,7 +458,7 @@ fn busy_cluster() -> (Cluster, ManualClock, Receiver<()>) {
     cluster
         .server
         .admission
-        .set_waker(Waker::from(Arc::new(WakeLoop(wake))));
+        .set_waker(Waker::from(Arc::new(LoopWaker(wake))));
     (cluster, clock, woken)
 }
 

@@ -282,7 +282,10 @@ fn cancels_are_accepted_and_reads_are_no_updates_when_too_many_requests_wait() {
     }
     cluster.answer(Ok(None));
     assert!(
-        cluster.server.subscriptions.has_no(Kind::Events),
+        cluster
+            .server
+            .subscriptions
+            .has_no(SubscriptionKind::Events),
         "what was cancelled has begun afterwards"
     );
     assert!(cluster.server.admission.is_empty(), "all are answered");
@@ -299,7 +302,12 @@ fn a_requester_that_leaves_gets_nothing_but_its_update_is_carried_out() {
     cluster.close(commander);
     cluster.answer(Ok(None));
     cluster.answer(Ok(None));
-    assert!(cluster.server.subscriptions.has_no(Kind::Events));
+    assert!(
+        cluster
+            .server
+            .subscriptions
+            .has_no(SubscriptionKind::Events)
+    );
     assert_eq!(
         cluster.agent_in_state("desiredState", "b"),
         r#"{"desiredState":{"apiVersion":"v1","workloads":{"b":{"agent":"A"}}}}"#

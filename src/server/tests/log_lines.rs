@@ -28,10 +28,10 @@ workloads:
 ";
 
 /// A request of each round, and the instance that it leads to.
-type Kind = Box<dyn Fn(usize) -> (RequestContent, Option<InstanceName>)>;
+type SubscriptionKind = Box<dyn Fn(usize) -> (RequestContent, Option<InstanceName>)>;
 
-fn kinds() -> Vec<Kind> {
-    let t0 = |update: &'static str, rest: &'static str| -> Kind {
+fn kinds() -> Vec<SubscriptionKind> {
+    let t0 = |update: &'static str, rest: &'static str| -> SubscriptionKind {
         Box::new(move |number| {
             let config = format!("{{ image: {number}{update} }}");
             let workload =
@@ -45,7 +45,7 @@ fn kinds() -> Vec<Kind> {
             )
         })
     };
-    let same = |content: fn(usize) -> RequestContent| -> Kind {
+    let same = |content: fn(usize) -> RequestContent| -> SubscriptionKind {
         Box::new(move |number| (content(number), None))
     };
     let logs = |name| LogsRequest {

@@ -166,7 +166,7 @@ fn nothing_to_collect_is_accepted_with_an_empty_list() {
         cluster.request(commander, content),
         ResponseContent::LogsAccepted(vec![])
     );
-    assert!(cluster.server.subscriptions.has_no(Kind::Logs));
+    assert!(cluster.server.subscriptions.has_no(SubscriptionKind::Logs));
 }
 
 #[test]
@@ -187,7 +187,13 @@ fn lines_and_stops_reach_the_requester_and_end_the_campaign() {
         [ResponseContent::LogEntries(entries.clone())]
     );
     for (agent, instance) in [(fixture.agent_a, a), (fixture.agent_b, b)] {
-        assert!(!fixture.cluster.server.subscriptions.has_no(Kind::Logs));
+        assert!(
+            !fixture
+                .cluster
+                .server
+                .subscriptions
+                .has_no(SubscriptionKind::Logs)
+        );
         fixture.cluster.send(
             agent,
             ToServer::LogsStop {
@@ -197,7 +203,13 @@ fn lines_and_stops_reach_the_requester_and_end_the_campaign() {
         );
         assert_eq!(fixture.answers(), [ResponseContent::LogsStop(instance)]);
     }
-    assert!(fixture.cluster.server.subscriptions.has_no(Kind::Logs));
+    assert!(
+        fixture
+            .cluster
+            .server
+            .subscriptions
+            .has_no(SubscriptionKind::Logs)
+    );
     // Nobody is asked for lines any more, and agents that end send no second stop.
     fixture.cluster.send(
         fixture.agent_a,
@@ -247,7 +259,13 @@ fn a_cancel_reaches_the_agents_that_take_part_and_is_always_accepted() {
         );
         assert_eq!(fixture.cluster.take(bystander), []);
     }
-    assert!(fixture.cluster.server.subscriptions.has_no(Kind::Logs));
+    assert!(
+        fixture
+            .cluster
+            .server
+            .subscriptions
+            .has_no(SubscriptionKind::Logs)
+    );
 }
 
 #[test]
@@ -267,7 +285,13 @@ fn a_requester_that_disappears_ends_its_campaigns() {
             ),
             (1, 1)
         );
-        assert!(fixture.cluster.server.subscriptions.has_no(Kind::Logs));
+        assert!(
+            fixture
+                .cluster
+                .server
+                .subscriptions
+                .has_no(SubscriptionKind::Logs)
+        );
         // What comes late has no receiver any more.
         let message = ToServer::LogsStop {
             request_id: fixture.full_id.clone(),
@@ -291,7 +315,13 @@ fn a_provider_that_disappears_is_reported_as_stopped() {
     // The same when its connection is replaced.
     fixture.cluster.agent("agent_A");
     assert_eq!(fixture.answers(), ended("a", "agent_A"));
-    assert!(fixture.cluster.server.subscriptions.has_no(Kind::Logs));
+    assert!(
+        fixture
+            .cluster
+            .server
+            .subscriptions
+            .has_no(SubscriptionKind::Logs)
+    );
 }
 
 #[test]
@@ -331,7 +361,11 @@ fn a_workload_that_collects_ends_with_itself_with_its_update_and_with_its_agent(
         end(&mut fixture.cluster, fixture.agent_a);
         assert_eq!(fixture.cancels(fixture.agent_b), usize::from(over));
         assert_eq!(
-            fixture.cluster.server.subscriptions.has_no(Kind::Logs),
+            fixture
+                .cluster
+                .server
+                .subscriptions
+                .has_no(SubscriptionKind::Logs),
             over
         );
     }
@@ -343,7 +377,11 @@ fn a_workload_that_collects_ends_with_itself_with_its_update_and_with_its_agent(
         .update(moved, &["desiredState.workloads.c.agent"])
         .unwrap();
     assert!(
-        fixture.cluster.server.subscriptions.has_no(Kind::Logs),
+        fixture
+            .cluster
+            .server
+            .subscriptions
+            .has_no(SubscriptionKind::Logs),
         "it was moved"
     );
     let content = RequestContent::Logs(request(&[instance("b", "agent_B")]));
@@ -358,7 +396,11 @@ fn a_workload_that_collects_ends_with_itself_with_its_update_and_with_its_agent(
         )
         .unwrap();
     assert!(
-        !fixture.cluster.server.subscriptions.has_no(Kind::Logs),
+        !fixture
+            .cluster
+            .server
+            .subscriptions
+            .has_no(SubscriptionKind::Logs),
         "the older one has not stopped yet"
     );
 }

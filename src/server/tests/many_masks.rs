@@ -113,7 +113,12 @@ fn masks_that_lead_to_each_of_many_fields_in_thousands_of_ways_are_refused() {
         );
         assert!(work < LOOKUPS_MAX, "{work}");
     }
-    assert!(cluster.server.subscriptions.has_no(Kind::Events));
+    assert!(
+        cluster
+            .server
+            .subscriptions
+            .has_no(SubscriptionKind::Events)
+    );
     // As many ways as are allowed are followed, and the state is there.
     let masks = ways(12, MASKS_OVERLAP_MAX.ilog2(), "k");
     let mut answer = None;
@@ -219,7 +224,12 @@ fn an_update_of_very_many_deep_fields_ends_subscriptions_and_not_the_server() {
         panic!("the subscriber gets an error")
     };
     assert!(text.contains("subscribe again"), "{text}");
-    assert!(cluster.server.subscriptions.has_no(Kind::Events));
+    assert!(
+        cluster
+            .server
+            .subscriptions
+            .has_no(SubscriptionKind::Events)
+    );
 }
 
 /// One new field brings all that is below it, and masks may lead to each of these fields.

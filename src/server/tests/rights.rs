@@ -112,8 +112,11 @@ fn an_agent_cannot_ask_for_itself_or_for_workloads_of_others() {
     }
     assert_eq!(cluster.read(&["desiredState"]), before);
     assert!(
-        cluster.server.subscriptions.has_no(Kind::Events)
-            && cluster.server.subscriptions.has_no(Kind::Logs)
+        cluster
+            .server
+            .subscriptions
+            .has_no(SubscriptionKind::Events)
+            && cluster.server.subscriptions.has_no(SubscriptionKind::Logs)
     );
     assert!(!cluster.is_closed(agent));
     // Whoever commands may do all that, whatever the id looks like.
@@ -175,10 +178,20 @@ fn the_rules_of_the_workload_count_and_cancels_are_always_carried_out() {
             "{id} {content:?}"
         );
     }
-    assert!(!cluster.server.subscriptions.has_no(Kind::Events));
+    assert!(
+        !cluster
+            .server
+            .subscriptions
+            .has_no(SubscriptionKind::Events)
+    );
     let accepted = cluster.ask_as(agent, "reader@1", RequestContent::EventsCancel);
     assert_eq!(accepted, ResponseContent::EventsCancelAccepted);
-    assert!(cluster.server.subscriptions.has_no(Kind::Events));
+    assert!(
+        cluster
+            .server
+            .subscriptions
+            .has_no(SubscriptionKind::Events)
+    );
 }
 
 #[test]
@@ -464,7 +477,7 @@ fn a_subscription_and_a_collection_of_logs_end_with_the_instance_that_asked() {
     cluster.report(agent, &[(&old, Phase::Removed)]);
     assert!(!is_told(&mut cluster, agent, "w@old"));
     assert!(is_told(&mut cluster, agent, "w@events"));
-    assert!(!cluster.server.subscriptions.has_no(Kind::Logs));
+    assert!(!cluster.server.subscriptions.has_no(SubscriptionKind::Logs));
     // The container is made anew without an update.
     cluster.take_all();
     cluster.report(
@@ -476,8 +489,11 @@ fn a_subscription_and_a_collection_of_logs_end_with_the_instance_that_asked() {
     };
     assert!(cluster.take(provider).contains(&cancel));
     assert!(
-        cluster.server.subscriptions.has_no(Kind::Events)
-            && cluster.server.subscriptions.has_no(Kind::Logs)
+        cluster
+            .server
+            .subscriptions
+            .has_no(SubscriptionKind::Events)
+            && cluster.server.subscriptions.has_no(SubscriptionKind::Logs)
     );
 }
 
@@ -515,8 +531,11 @@ fn what_an_older_instance_asked_ends_with_it_although_a_newer_one_was_gone_first
     };
     assert!(cluster.take(provider).contains(&cancel));
     assert!(
-        cluster.server.subscriptions.has_no(Kind::Events)
-            && cluster.server.subscriptions.has_no(Kind::Logs)
+        cluster
+            .server
+            .subscriptions
+            .has_no(SubscriptionKind::Events)
+            && cluster.server.subscriptions.has_no(SubscriptionKind::Logs)
     );
 }
 

@@ -1,7 +1,7 @@
 //! What accepted and refused updates do to states, plans and agents.
 
 use super::*;
-use crate::update::requested_change;
+use crate::updates::requested_change;
 use ankaios_model::messages::DeletedWorkload;
 
 fn manifest(workloads: &[(&str, &str, &str)]) -> String {
@@ -1083,7 +1083,7 @@ fn an_update_looks_at_what_it_names_and_at_the_users_of_its_configs_alone() {
             .server
             .updates
             .workloads()
-            .rendered(&change, Occasion::Update, &mut Failed::new())
+            .rendered(&change, UpdateSource::Update, &mut Failed::new())
             .unwrap();
         assert_eq!(
             looked_at.keys().map(|name| &**name).collect::<Vec<_>>(),

@@ -4,12 +4,12 @@
 //! Thread: `server`; part of [`Updates`].
 
 use super::Updates;
+use super::checks::{CheckedUpdate, Failed};
+use super::desired_change::DesiredChange;
+use super::plan::{EffectiveDiff, Revision, per_agent};
 use super::workloads::removed;
 use crate::effects::{Effect, Effects};
-use crate::plan::{Difference, Version, per_agent};
-use crate::prepare::{Failed, PreparedUpdate};
-use crate::subscriptions::Changes;
-use crate::update::StateChange;
+use crate::subscriptions::ChangedPaths;
 use ankaios_model::complete_state::{DesiredState, config_node, workload_bytes};
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::field_path;
@@ -24,7 +24,7 @@ use std::time::Instant;
 
 /// What an accepted update did or will do, as instances for its response.
 #[derive(Debug, Default)]
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedUpdate {
     pub(crate) added: Vec<InstanceName>,
     pub(crate) deleted: Vec<InstanceName>,
     pub(crate) restarted: Vec<InstanceName>,
@@ -59,7 +59,7 @@ fn config_bytes_of(item: Option<&ConfigItem>) -> usize {
     item.map_or(0, |item| config_node(item).memory_bytes())
 }
 
-impl Accepted {
+impl AcceptedUpdate {
     /// The response, with what users should know of the stored state.
     pub(crate) fn response(&self, warning: Option<String>) -> ResponseContent {
         let texts = |names: &[InstanceName]| names.iter().map(ToString::to_string).collect();
@@ -80,24 +80,24 @@ impl Updates {
     /// response.
     pub(crate) fn commit(
         &mut self,
-        prepared: PreparedUpdate,
-        mut changes: Changes,
+        checked: CheckedUpdate,
+        mut changes: ChangedPaths,
         now: Instant,
         effects: &mut Effects,
-    ) -> Accepted {
-        let PreparedUpdate {
+    ) -> AcceptedUpdate {
+        let CheckedUpdate {
             change,
-            forms,
+            revisions,
             failed,
             writes_mode,
             restarted,
-        } = prepared;
+        } = checked;
         // First, the desired state.
         self.workloads.commits += 1;
         let stays = change.keeps(&self.workloads.desired);
         let before = change.apply(&mut self.workloads.desired);
         self.update_config_users(&before);
-        let for_agents = self.workloads.render(forms);
+        let for_agents = self.workloads.render(revisions);
         if !stays {
             effects.push(Effect::Store);
         }
@@ -121,7 +121,7 @@ impl Updates {
     }
 
     /// What the desired and the effective state take before and after a change, in bytes.
-    pub(crate) fn sizes(&self, change: &StateChange, for_agents: &Difference) -> StateSizes {
+    pub(crate) fn sizes(&self, change: &DesiredChange, for_agents: &EffectiveDiff) -> StateSizes {
         let (desired, placed) = (&self.workloads.desired, self.workloads.placed());
         let before = state_bytes(desired, placed);
         let mut after = before;
@@ -144,7 +144,7 @@ impl Updates {
     }
 
     /// The desired state has changed; `before` leads back.
-    fn update_config_users(&mut self, before: &StateChange) {
+    fn update_config_users(&mut self, before: &DesiredChange) {
         let workloads = &mut self.workloads;
         for (name, old) in &before.workloads {
             if let Some(old) = old {
@@ -156,15 +156,15 @@ impl Updates {
         }
     }
 
-    /// Puts these forms in force, which are not what is desired: a guarded update is staged.
-    pub(crate) fn put_in_force(
+    /// Activates these revisions, which are not the desired ones: a guarded update is staged.
+    pub(crate) fn activate(
         &mut self,
-        forms: BTreeMap<Name, Version>,
+        revisions: BTreeMap<Name, Revision>,
         now: Instant,
         effects: &mut Effects,
     ) {
-        let difference = self.workloads.render(forms);
-        let changes = Changes::default();
+        let difference = self.workloads.render(revisions);
+        let changes = ChangedPaths::default();
         self.make_effective(difference, &BTreeSet::new(), changes, now, effects);
     }
 
@@ -173,13 +173,13 @@ impl Updates {
     /// workloads that differ, notifies subscribers and sends each connected agent its part.
     pub(super) fn make_effective(
         &mut self,
-        difference: Difference,
+        difference: EffectiveDiff,
         restarted: &BTreeSet<Name>,
-        mut changes: Changes,
+        mut changes: ChangedPaths,
         now: Instant,
         effects: &mut Effects,
-    ) -> Accepted {
-        let (Difference { added, deleted }, touched) =
+    ) -> AcceptedUpdate {
+        let (EffectiveDiff { added, deleted }, affected) =
             self.workloads.in_mode(difference, restarted);
         let deletes = self
             .deletes
@@ -191,7 +191,7 @@ impl Updates {
             deleted: deleted.clone(),
         });
         let for_agents = self.remove_unsent(deletes, effects);
-        self.workloads.refresh_infos(&touched);
+        self.workloads.refresh_infos(&affected);
         // Then, subscribers and peers.
         if added.is_empty() && deleted.is_empty() {
             effects.push(Effect::PublishLater(changes));
@@ -208,14 +208,14 @@ impl Updates {
             }
             effects.send_to_agent(&agent, FromServer::UpdateWorkload(plan));
         }
-        // Finally, deletes that wait. Instances whose agent is away are never reported, so no report
-        // would relieve what waits for them.
+        // Finally, deletes that wait. Instances whose agent is away are never reported, so no
+        // report would relieve what waits for them.
         let begun: Vec<InstanceName> = added.into_iter().map(|added| added.instance).collect();
         let away = begun
             .iter()
             .filter(|begun| !self.agents.contains_key(&begun.agent));
         self.deletes.relieve(away, &self.workloads, effects);
-        Accepted {
+        AcceptedUpdate {
             added: self.as_scheduled(begun),
             deleted,
             restarted: Vec::new(),
@@ -295,7 +295,7 @@ impl Updates {
         &mut self,
         added: &[AddedWorkload],
         deleted: &[InstanceName],
-        changes: &mut Changes,
+        changes: &mut ChangedPaths,
         now: Instant,
         effects: &mut Effects,
     ) {
@@ -317,8 +317,8 @@ impl Updates {
         }
         for stopped in ended {
             // Without a state it has stopped already, and its end would never be reported. One that
-            // continues in another form has one: what was reported last may be the end of a still
-            // earlier form, and this one may run.
+            // continues in another revision has one: what was reported last may be the end of a
+            // still earlier revision, and this one may run.
             if self.workloads.states.get(&stopped.instance).is_some() {
                 self.deletes.note_stopping(stopped);
             } else {
@@ -356,7 +356,7 @@ impl Updates {
     ///
     /// No agent was sent what has no agent, or an agent that is away and never reported a state.
     /// What would be too much of an agent that reports no ends is removed as well. An instance that
-    /// continues in another form keeps its entry.
+    /// continues in another revision keeps its entry.
     fn remove_unsent(&mut self, deleted: Vec<DeletedWorkload>, effects: &mut Effects) -> ForAgents {
         let mut for_agents = ForAgents::default();
         for entry in deleted {

@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// them is looked at.
 const DELETE_CIRCLE_MAX: usize = 100;
 
-/// Workloads needed by earlier forms of one stopping instance, at most: they wait for its end as
-/// well, and with an agent that is stuck each update adds some.
+/// Workloads needed by earlier revisions of one stopping instance, at most: they wait for its end
+/// as well, and with an agent that is stuck each update adds some.
 const EARLIER_NEEDS_MAX: usize = 256;
 
 /// What a delete waits for: the one condition that the server sends.
@@ -55,13 +55,13 @@ pub(crate) struct Deletes {
     stopping: NamesByInstance,
     /// Deletes that were sent with conditions, with the workloads that they wait for, until their
     /// instances are gone. A condition names a workload, so it would hold for ever when that
-    /// workload goes on in a form that does not need the deleted one any more.
+    /// workload goes on in a revision that does not need the deleted one any more.
     sent: NamesByInstance,
 }
 
 impl Deletes {
-    /// `stopped` is about to stop on its agent. What runs there may still be an earlier form of the
-    /// same instance.
+    /// `stopped` is about to stop on its agent. What runs there may still be an earlier revision of
+    /// the same instance.
     pub(crate) fn note_stopping(&mut self, stopped: AddedWorkload) {
         let earlier = self
             .stopping
@@ -136,7 +136,7 @@ impl Deletes {
     /// Adds to each of `deleted` what it must wait for: the workloads that need it running.
     ///
     /// These are effective ones, as they were before the update, and stopping ones that still have
-    /// a state. A stopped workload that exists again is judged by its present form alone: its name
+    /// a state. A stopped workload that exists again goes by its present revision alone: its name
     /// would stand for the new instance, and waiting for the end of that could last for ever.
     pub(crate) fn with_conditions(
         &mut self,
@@ -177,7 +177,8 @@ impl Deletes {
 
     /// Sends agents again what has to wait for less, now that the states of the instances in
     /// `changed` are known: deletes that wait, as their agents report, for a workload that exists
-    /// in a form which does not need them, or for one that waits for them in turn on another agent.
+    /// in a revision which does not need them, or for one that waits for them in turn on another
+    /// agent.
     pub(crate) fn relieve<'n>(
         &mut self,
         changed: impl Iterator<Item = &'n InstanceName>,
@@ -240,7 +241,7 @@ impl Deletes {
     /// Whether the delete of an instance of `needed` still has to wait for the workload `name`.
     ///
     /// It has to:
-    /// - for one whose present form needs it,
+    /// - for one whose present revision needs it,
     /// - for one that does not exist any more, until its end is reported,
     /// - for one whose old instance may still run,
     /// - for one whose present instance has not started.
@@ -275,7 +276,7 @@ impl Deletes {
     /// Sends agents again what they let wait for conditions that this server does not know: an
     /// earlier server sent them, or this one on a connection that was lost with its last messages,
     /// or the instance was started again while it waits and its end was reported. A wanted instance
-    /// may wait to be replaced by the same instance in another form, or for a condition of its
+    /// may wait to be replaced by the same instance in another revision, or for a condition of its
     /// node; an agent that reports that when it connects is sent the update once.
     pub(super) fn resend_unknown(
         &mut self,
@@ -303,7 +304,8 @@ impl Deletes {
         }
     }
 
-    /// Sends a delete again; the successor of the instance on its agent is a part of the same order.
+    /// Sends a delete again; the successor of the instance on its agent is a part of the same
+    /// order.
     fn send_again(
         &mut self,
         deleted: DeletedWorkload,
@@ -462,7 +464,7 @@ mod tests {
         workloads.begin(&added("gone", NEEDS_B));
         workloads.end(&"gone".into());
         let mut deletes = Deletes::default();
-        // Gone from the state but still stopping; gone and stopped; back in another form.
+        // Gone from the state but still stopping; gone and stopped; back in another revision.
         ["d", "e", "c"]
             .into_iter()
             .for_each(|name| deletes.note_stopping(added(name, NEEDS_B)));
@@ -488,8 +490,8 @@ mod tests {
     }
 
     /// Seed 9915876 of the simulation: an update gave a workload that was to run other dependencies
-    /// and was undone at once. Its agent heard late of both, and may have started the first form
-    /// meanwhile.
+    /// and was undone at once. Its agent heard late of both, and may have started the first
+    /// revision meanwhile.
     #[test]
     fn what_any_form_of_a_stopping_instance_needs_waits_until_that_has_stopped() {
         let mut deletes = Deletes::default();
@@ -509,8 +511,8 @@ mod tests {
     }
 
     /// `db` on A waits to be deleted until `web` has stopped, which needs it. Returns what is sent
-    /// again once `web` has come back in another form: as `id`, with these dependencies, in this
-    /// state.
+    /// again once `web` has come back in another revision: as `id`, with these dependencies, in
+    /// this state.
     fn relieved(
         id: &str,
         needs: &[(&str, AddCondition)],
@@ -547,14 +549,14 @@ mod tests {
             waits_for_nobody,
             "the same instance"
         );
-        // It still depends on it; it has stopped, which its agent sees by itself; its old form has
-        // not.
+        // It still depends on it; it has stopped, which its agent sees by itself; its old revision
+        // has not.
         assert_eq!(relieved("new", NEEDS_DB, Phase::Running, None), []);
         assert_eq!(relieved("new", &[], Phase::Succeeded, None), []);
         assert_eq!(
             relieved("id", &[], Phase::StoppingWaitingToStop, None),
             [],
-            "its earlier form runs on"
+            "its earlier revision runs on"
         );
         let stopping = Phase::StoppingRequestedAtRuntime;
         for (old, is_waited_for) in [

@@ -6,12 +6,12 @@
 //! switches of clients.
 
 use super::Updates;
+use super::checks::UpdateSource;
+use super::desired_change::DesiredChange;
+use super::modes::failure_text;
 use crate::effects::Effects;
-use crate::modes::failure_text;
-use crate::prepare::Occasion;
 use crate::sessions::RequestKey;
-use crate::subscriptions::Changes;
-use crate::update::StateChange;
+use crate::subscriptions::ChangedPaths;
 use ankaios_model::execution_state::WorkloadState;
 use ankaios_model::names::Name;
 use ankaios_model::workload::ConfigItem;
@@ -126,12 +126,12 @@ impl Updates {
         };
         modes.cause = Some(cause);
         let item = (modes.item().to_owned(), Some(ConfigItem::Text(mode)));
-        let change = StateChange {
+        let change = DesiredChange {
             configs: BTreeMap::from([item]),
-            ..StateChange::default()
+            ..DesiredChange::default()
         };
-        match self.workloads.prepare(change, Occasion::Update) {
-            Ok(prepared) => _ = self.commit(prepared, Changes::default(), now, effects),
+        match self.workloads.check(change, UpdateSource::Update) {
+            Ok(checked) => _ = self.commit(checked, ChangedPaths::default(), now, effects),
             Err(error) => log::error!("The mode cannot be written: {error}"),
         }
     }

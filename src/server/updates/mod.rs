@@ -2,20 +2,32 @@
 //! their hooks, modes, restarts and deletes.
 //!
 //! [`commit`] makes a checked update the desired state, [`reports`] takes what agents report.
-//! [`prepare`](crate::prepare) checks an update before that, and [`Workloads`] is the state itself.
+//! [`desired_change`] reads an update, [`checks`] checks and renders it before that, and
+//! [`Workloads`] is the state itself.
 //!
 //! Thread: `server`; a plain value owned by [`crate::ServerLoop`]. It changes its own fields only;
 //! what follows for peers, subscribers, guarded updates and the disk is a list of
 //! [`Effects`](crate::effects::Effects).
 
+mod checks;
 mod commit;
 mod deletes;
+mod desired_change;
 mod essential;
+mod modes;
+mod plan;
 mod reports;
 mod restarts;
+mod templates;
+mod timings;
 mod workloads;
 
-pub(crate) use commit::Accepted;
+pub(crate) use checks::{CheckedUpdate, Failed, UpdateSource};
+pub(crate) use commit::AcceptedUpdate;
+pub(crate) use desired_change::{DesiredChange, Tags, UpdateError, requested_change};
+pub(crate) use modes::Modes;
+pub(crate) use plan::{EffectiveDiff, Revision};
+pub(crate) use templates::RenderError;
 #[cfg(test)]
 pub(crate) use workloads::{
     DELETED_OF_WORKLOAD, NEVER_WANTED, NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX,
@@ -24,13 +36,9 @@ pub(crate) use workloads::{Workloads, removed};
 
 use crate::effects::Effects;
 use crate::history::History;
-use crate::modes::Modes;
 use crate::mutating_hooks::{HookOutcome, MutatingHooks};
-use crate::prepare::{Occasion, PreparedUpdate};
 use crate::settings::ModeSettings;
-use crate::subscriptions::Changes;
-use crate::timings::Timings;
-use crate::update::{StateChange, UpdateError};
+use crate::subscriptions::ChangedPaths;
 use ankaios_model::complete_state::DesiredState;
 use ankaios_model::names::Name;
 use crossbeam_channel::{Receiver, never};
@@ -39,6 +47,7 @@ use essential::OlderUpdates;
 use reports::FirstReport;
 use std::collections::BTreeMap;
 use std::time::Instant;
+use timings::Timings;
 
 /// Results of updates since the start.
 #[derive(Debug, Default, Clone, Copy)]
@@ -126,7 +135,7 @@ impl Updates {
     }
 
     /// Adds the states that have changed since this was done last to `changes`.
-    pub(crate) fn add_changed_states(&mut self, changes: &mut Changes) {
+    pub(crate) fn add_changed_states(&mut self, changes: &mut ChangedPaths) {
         let states = &mut self.workloads.states;
         changes.states(&states.take_changed(), states);
     }
@@ -147,14 +156,14 @@ impl Updates {
     }
 
     /// Gives an update of workloads to the hooks. Returns whether they work on it.
-    pub(crate) fn start_hooks(&self, prepared: &PreparedUpdate) -> bool {
+    pub(crate) fn start_hooks(&self, checked: &CheckedUpdate) -> bool {
         let Some(hooks) = &self.hooks else {
             return false;
         };
-        if prepared.forms.is_empty() {
+        if checked.revisions.is_empty() {
             return false;
         }
-        hooks.start_plan(self.workloads.difference(&prepared.forms).message());
+        hooks.start_plan(self.workloads.difference(&checked.revisions).message());
         true
     }
 
@@ -168,19 +177,19 @@ impl Updates {
     pub(crate) fn start(
         &mut self,
         desired: DesiredState,
-        occasion: Occasion,
+        source: UpdateSource,
         now: Instant,
         effects: &mut Effects,
     ) -> Result<(), UpdateError> {
-        let change = StateChange::between(&self.workloads.desired, desired);
-        let mut prepared = self.workloads.prepare(change, occasion)?;
+        let change = DesiredChange::between(&self.workloads.desired, desired);
+        let mut checked = self.workloads.check(change, source)?;
         if let Some(hooks) = &self.hooks
-            && !prepared.forms.is_empty()
+            && !checked.revisions.is_empty()
         {
-            let plan = self.workloads.difference(&prepared.forms).message();
-            prepared = self.workloads.hooked(prepared, hooks.run(plan))?;
+            let plan = self.workloads.difference(&checked.revisions).message();
+            checked = self.workloads.hooked(checked, hooks.run(plan))?;
         }
-        self.commit(prepared, Changes::default(), now, effects);
+        self.commit(checked, ChangedPaths::default(), now, effects);
         Ok(())
     }
 }

@@ -5,7 +5,7 @@
 use super::Updates;
 use super::workloads::{NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX, removed};
 use crate::effects::{Effect, Effects};
-use crate::subscriptions::Changes;
+use crate::subscriptions::ChangedPaths;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::names::{InstanceName, Name};
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,7 +60,7 @@ impl Updates {
     pub(crate) fn agent_gone(
         &mut self,
         name: &Name,
-        changes: Changes,
+        changes: ChangedPaths,
         now: Instant,
         effects: &mut Effects,
     ) {
@@ -118,7 +118,7 @@ impl Updates {
             );
         }
         let failures = self.new_failures(&kept);
-        self.take_states(kept, Changes::default(), now, effects);
+        self.take_states(kept, ChangedPaths::default(), now, effects);
         for failure in failures {
             effects.push(Effect::EssentialFailed(failure));
         }
@@ -171,7 +171,7 @@ impl Updates {
     fn take_states(
         &mut self,
         states: Vec<WorkloadState>,
-        changes: Changes,
+        changes: ChangedPaths,
         now: Instant,
         effects: &mut Effects,
     ) {
@@ -189,7 +189,7 @@ impl Updates {
             self.workloads.states.set(instance, state.clone());
             if state.phase == Phase::Removed {
                 self.deletes.forget_stopping(instance);
-                // For a wanted instance this may be the end of an earlier form; the present one
+                // For a wanted instance this may be the end of an earlier revision; the present one
                 // waits for what was sent last.
                 if !is_wanted {
                     self.deletes.forget_sent(instance);
@@ -225,7 +225,7 @@ impl Updates {
             if known == Some(&state) {
                 continue;
             }
-            // What an agent reports is shown as it is: an instance of the same name is in force, or
+            // What an agent reports is shown as it is: an instance of the same name is active, or
             // an earlier one still stops.
             let is_of_agent = known.is_some() || self.workloads.is_wanted(instance);
             if is_of_agent && !self.workloads.placeholders.contains(instance) {
@@ -256,7 +256,7 @@ impl Updates {
             }
         }
         effects.push(Effect::BroadcastToClis(shown));
-        effects.push(Effect::Publish(Changes::default()));
+        effects.push(Effect::Publish(ChangedPaths::default()));
     }
 }
 

@@ -6,12 +6,12 @@
 //! Thread: `server`; part of [`Updates`]. Without a restart there is nothing to look at.
 
 use super::Updates;
-use super::workloads::{Restart, Workloads};
+use super::desired_change::UpdateError;
+use super::plan::{EffectiveDiff, Revision};
+use super::workloads::{RestartGroup, Workloads};
 use crate::effects::Effects;
-use crate::guarded::Rollouts;
-use crate::plan::{Difference, Version};
-use crate::subscriptions::Changes;
-use crate::update::UpdateError;
+use crate::rollouts::Rollouts;
+use crate::subscriptions::ChangedPaths;
 use ankaios_model::execution_state::Phase;
 use ankaios_model::names::{InstanceName, Name, excerpt};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ use std::time::Instant;
 
 impl Updates {
     /// The workloads `names` and all that need them running, directly or not. With an update only
-    /// those of `names` apply that have other `forms` by it. Nothing that has no agent now is
+    /// those of `names` apply that have other `revisions` by it. Nothing that has no agent now is
     /// restarted.
     ///
     /// # Errors
@@ -28,16 +28,16 @@ impl Updates {
     pub(crate) fn to_restart(
         &self,
         names: &[String],
-        forms: Option<&BTreeMap<Name, Version>>,
+        revisions: Option<&BTreeMap<Name, Revision>>,
     ) -> Result<BTreeSet<Name>, UpdateError> {
         let workloads = &self.workloads;
         let mut next: Vec<Name> = Vec::new();
         for name in names {
-            match forms {
-                Some(forms) => {
+            match revisions {
+                Some(revisions) => {
                     let placed = workloads.placed().get(name.as_str());
                     if let Some(added) = placed
-                        && forms.contains_key(name.as_str())
+                        && revisions.contains_key(name.as_str())
                     {
                         next.push(added.instance.workload.clone());
                     }
@@ -109,7 +109,7 @@ impl Updates {
                 names.extend(other.names);
             }
         }
-        workloads.restarts.push(Restart {
+        workloads.restarts.push(RestartGroup {
             names: names.clone(),
             stopping: Vec::new(),
         });
@@ -246,7 +246,7 @@ impl Updates {
 
     /// Takes workloads out of the effective state, or brings them back, as their restarts say.
     fn switch_restarted(&mut self, names: &BTreeSet<Name>, now: Instant, effects: &mut Effects) {
-        let (difference, changes) = (Difference::default(), Changes::default());
+        let (difference, changes) = (EffectiveDiff::default(), ChangedPaths::default());
         self.make_effective(difference, names, changes, now, effects);
     }
 }

@@ -17,20 +17,23 @@ fn instance(config: &str) -> InstanceName {
     InstanceName::new("web", config, "A")
 }
 
-fn change_of_web(workload: Option<Arc<Workload>>) -> StateChange {
-    StateChange {
+fn change_of_web(workload: Option<Arc<Workload>>) -> DesiredChange {
+    DesiredChange {
         workloads: BTreeMap::from([("web".into(), workload)]),
-        ..StateChange::default()
+        ..DesiredChange::default()
     }
 }
 
 /// Commits a change and returns its effects.
-fn commit(updates: &mut Updates, change: StateChange) -> Vec<Effect> {
-    let prepared = updates.workloads.prepare(change, Occasion::Update).unwrap();
+fn commit(updates: &mut Updates, change: DesiredChange) -> Vec<Effect> {
+    let checked = updates
+        .workloads
+        .check(change, UpdateSource::Update)
+        .unwrap();
     let mut effects = Effects::default();
     updates.commit(
-        prepared,
-        Changes::default(),
+        checked,
+        ChangedPaths::default(),
         SystemClock.now(),
         &mut effects,
     );
@@ -113,9 +116,9 @@ fn commit_sends_nothing_to_an_agent_that_is_away() {
 #[test]
 fn change_of_a_config_alone_is_published_after_the_response() {
     let mut updates = Updates::default();
-    let change = StateChange {
+    let change = DesiredChange {
         configs: BTreeMap::from([("k".into(), Some(ConfigItem::Text("v".into())))]),
-        ..StateChange::default()
+        ..DesiredChange::default()
     };
     let effects = commit(&mut updates, change);
     assert!(kinds(&effects).contains(&"publish later"), "{effects:?}");
@@ -125,7 +128,7 @@ fn change_of_a_config_alone_is_published_after_the_response() {
 #[test]
 fn commit_of_the_state_as_it_is_stores_nothing() {
     let mut updates = with_running_web();
-    let effects = commit(&mut updates, StateChange::default());
+    let effects = commit(&mut updates, DesiredChange::default());
     assert!(!kinds(&effects).contains(&"store"), "{effects:?}");
 }
 
@@ -154,7 +157,7 @@ fn lost_agent_makes_the_states_of_its_instances_unknown() {
     let mut effects = Effects::default();
     updates.agent_gone(
         &"A".into(),
-        Changes::default(),
+        ChangedPaths::default(),
         SystemClock.now(),
         &mut effects,
     );

@@ -3,9 +3,9 @@
 //!
 //! Thread: `server`; a plain value owned by [`super::Updates`].
 
-use crate::modes::Modes;
-use crate::plan::{Difference, Version};
-use crate::templates::Templates;
+use super::modes::Modes;
+use super::plan::{EffectiveDiff, Revision};
+use super::templates::Templates;
 use ankaios_model::complete_state::{DesiredState, WorkloadStates};
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::mask_tree::Wanted;
@@ -21,7 +21,7 @@ pub(crate) const UNWANTED_INFO_MAX: usize = 256;
 /// Instances of one agent that were never wanted, as long as it is connected. More can only be a
 /// mistake or an attack.
 pub(crate) const NEVER_WANTED: usize = 1_000;
-/// Those of one workload among them: containers of a few earlier forms may be left. Each is
+/// Those of one workload among them: containers of a few earlier revisions may be left. Each is
 /// compared with all known deletes.
 pub(crate) const NEVER_WANTED_OF_WORKLOAD: usize = 16;
 /// What those of all agents together take, in bytes of their names and the longest infos, so there
@@ -50,7 +50,7 @@ pub(crate) fn removed(instance: InstanceName) -> WorkloadState {
 
 /// Workloads that are restarted together.
 #[derive(Debug)]
-pub(crate) struct Restart {
+pub(crate) struct RestartGroup {
     /// All of them.
     pub(crate) names: BTreeSet<Name>,
     /// Instances whose ends it waits for.
@@ -75,7 +75,7 @@ pub(crate) struct Workloads {
     /// The modes of the vehicle; only where the settings name their config item.
     pub(crate) modes: Option<Modes>,
     /// What is being restarted.
-    pub(crate) restarts: Vec<Restart>,
+    pub(crate) restarts: Vec<RestartGroup>,
     /// All workloads with their own agents; only kept with modes and during restarts, when some of
     /// them are effective without.
     pub(crate) placed: Option<BTreeMap<Name, AddedWorkload>>,
@@ -150,9 +150,9 @@ impl Workloads {
     /// effective workloads, and the workloads for [`Self::refresh_infos`].
     pub(crate) fn in_mode(
         &mut self,
-        difference: Difference,
+        difference: EffectiveDiff,
         restarted: &BTreeSet<Name>,
-    ) -> (Difference, BTreeSet<Name>) {
+    ) -> (EffectiveDiff, BTreeSet<Name>) {
         let Some(placed) = &mut self.placed else {
             return (difference, BTreeSet::new());
         };
@@ -161,10 +161,10 @@ impl Workloads {
             .chain(&difference.deleted)
             .map(|instance| &instance.workload)
             .chain(restarted);
-        let mut touched: BTreeSet<Name> = names.cloned().collect();
+        let mut affected: BTreeSet<Name> = names.cloned().collect();
         difference.apply(placed);
         if let Some(modes) = &mut self.modes {
-            touched.extend(modes.switch(self.desired.configs.get(modes.item()), placed));
+            affected.extend(modes.switch(self.desired.configs.get(modes.item()), placed));
         }
         let effective = |added| {
             if self.is_restarting(added) {
@@ -173,14 +173,14 @@ impl Workloads {
                 self.seen(added)
             }
         };
-        let now = touched
+        let now = affected
             .iter()
             .map(|name| (name.clone(), self.placed().get(name).map(effective)));
-        let difference = Difference::to(&self.effective, now);
+        let difference = EffectiveDiff::to(&self.effective, now);
         if let Some(modes) = &mut self.modes {
             modes.forget_failures(&difference);
         }
-        (difference, touched)
+        (difference, affected)
     }
 
     /// Whether a workload is out of the effective state until its restart goes on.
@@ -213,44 +213,44 @@ impl Workloads {
             .filter(|added| !added.instance.agent.is_empty())
     }
 
-    /// What these forms would change in the present mode.
-    pub(crate) fn seen_in_mode(&self, forms: &BTreeMap<Name, Version>) -> Difference {
-        let seen = forms.iter().map(|(name, form)| {
+    /// What these revisions would change in the present mode.
+    pub(crate) fn seen_in_mode(&self, revisions: &BTreeMap<Name, Revision>) -> EffectiveDiff {
+        let seen = revisions.iter().map(|(name, revision)| {
             (
                 name.clone(),
-                form.effective.as_ref().map(|it| self.seen(it)),
+                revision.effective.as_ref().map(|it| self.seen(it)),
             )
         });
-        Difference::to(&self.effective, seen)
+        EffectiveDiff::to(&self.effective, seen)
     }
 
     /// A workload as it is by now.
-    pub(crate) fn form(&self, name: &Name) -> Version {
+    pub(crate) fn revision(&self, name: &Name) -> Revision {
         let [rendered, effective] =
             [self.before_hooks(), self.placed()].map(|all| all.get(name).cloned());
-        Version {
+        Revision {
             desired: self.desired.workloads.get(name).cloned(),
             rendered,
             effective,
         }
     }
 
-    /// What leads to these forms, about workloads with their own agents.
-    pub(crate) fn difference(&self, forms: &BTreeMap<Name, Version>) -> Difference {
-        Difference::to(
+    /// What leads to these revisions, about workloads with their own agents.
+    pub(crate) fn difference(&self, revisions: &BTreeMap<Name, Revision>) -> EffectiveDiff {
+        EffectiveDiff::to(
             self.placed(),
-            forms
+            revisions
                 .iter()
-                .map(|(name, form)| (name.clone(), form.effective.clone())),
+                .map(|(name, revision)| (name.clone(), revision.effective.clone())),
         )
     }
 
-    /// These are the rendered forms now. Returns what leads to them, about workloads with their own
-    /// agents.
-    pub(crate) fn render(&mut self, forms: BTreeMap<Name, Version>) -> Difference {
-        let difference = self.difference(&forms);
+    /// These are the rendered revisions now. Returns what leads to them, about workloads with their
+    /// own agents.
+    pub(crate) fn render(&mut self, revisions: BTreeMap<Name, Revision>) -> EffectiveDiff {
+        let difference = self.difference(&revisions);
         if let Some(before_hooks) = &mut self.before_hooks {
-            for (name, Version { rendered, .. }) in forms {
+            for (name, Revision { rendered, .. }) in revisions {
                 match rendered {
                     Some(rendered) => _ = before_hooks.insert(name, rendered),
                     None => _ = before_hooks.remove(&name),

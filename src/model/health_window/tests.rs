@@ -1,23 +1,23 @@
-//! How instances are judged, with a clock that the test moves.
+//! How instances are status, with a clock that the test moves.
 
 use super::*;
 
 const HEALTHY: Duration = Duration::from_secs(10);
 const DEADLINE: Duration = Duration::from_secs(120);
 
-impl Trial {
+impl HealthWindow {
     /// Entries that do not agree with each other end the test.
     fn check(&self) {
-        let alarm = self.judged.values().filter_map(Judged::alarm).min();
+        let alarm = self.members.values().filter_map(MemberStatus::alarm).min();
         assert!(
             alarm.is_none_or(|at| self.due.is_some_and(|due| due <= at)),
             "{alarm:?} {:?}",
             self.due
         );
         assert!(
-            self.judged
+            self.members
                 .values()
-                .all(|judged| (judged.standing == Standing::Waits) == judged.alarm().is_some())
+                .all(|status| (status.standing == Standing::Waits) == status.alarm().is_some())
         );
     }
 }
@@ -44,7 +44,7 @@ impl ManualClock {
 }
 
 struct Rig {
-    trial: Trial,
+    trial: HealthWindow,
     clock: ManualClock,
     failures: Vec<Failure>,
 }
@@ -61,8 +61,8 @@ fn instance(name: &str) -> InstanceName {
     InstanceName::new(name, "c", "A")
 }
 
-fn candidate(name: &str) -> Candidate {
-    Candidate {
+fn member(name: &str) -> Member {
+    Member {
         instance: instance(name),
         terms: Terms {
             healthy: HEALTHY,
@@ -78,11 +78,11 @@ fn candidate(name: &str) -> Candidate {
 }
 
 impl Rig {
-    fn new(candidates: &[Candidate]) -> Self {
-        let (mut trial, clock) = (Trial::default(), ManualClock::new());
+    fn new(candidates: &[Member]) -> Self {
+        let (mut trial, clock) = (HealthWindow::default(), ManualClock::new());
         candidates
             .iter()
-            .for_each(|candidate| trial.judge(candidate.clone(), clock.now()));
+            .for_each(|member| trial.add(member.clone(), clock.now()));
         Self {
             trial,
             clock,
@@ -116,7 +116,7 @@ impl Rig {
 
 #[test]
 fn next_change_is_that_of_the_first_that_waits() {
-    let mut rig = Rig::new(&[candidate("a"), candidate("b")]);
+    let mut rig = Rig::new(&[member("a"), member("b")]);
     let begin = rig.clock.now();
     assert_eq!(rig.trial.next_change(), Some(begin + DEADLINE));
     rig.report("a", Phase::Running, "");
@@ -129,7 +129,7 @@ fn next_change_is_that_of_the_first_that_waits() {
 // [utest->swdd~server-judges-guarded-updates~1]
 #[test]
 fn it_is_over_when_all_have_run_long_enough_at_the_same_time() {
-    let mut rig = Rig::new(&[candidate("a"), candidate("b")]);
+    let mut rig = Rig::new(&[member("a"), member("b")]);
     rig.report("a", Phase::Running, "");
     rig.wait(HEALTHY / 2);
     rig.report("b", Phase::Running, "");
@@ -175,7 +175,7 @@ fn only_running_and_success_are_healthy_also_across_a_restart() {
             false,
         ),
     ] {
-        let mut rig = Rig::new(&[candidate("a")]);
+        let mut rig = Rig::new(&[member("a")]);
         rig.report("a", phases[0], "");
         rig.wait(HEALTHY * 9 / 10);
         phases[1..]
@@ -212,9 +212,9 @@ fn what_is_final_fails_at_once() {
             false,
         ),
     ] {
-        let mut rig = Rig::new(&[Candidate {
+        let mut rig = Rig::new(&[Member {
             is_never_restarted: never,
-            ..candidate("a")
+            ..member("a")
         }]);
         rig.report("a", phase, info);
         rig.report("a", phase, info);
@@ -230,7 +230,7 @@ fn what_is_final_fails_at_once() {
 
 #[test]
 fn instance_not_healthy_within_the_deadline_has_failed() {
-    let mut rig = Rig::new(&[candidate("a"), candidate("b")]);
+    let mut rig = Rig::new(&[member("a"), member("b")]);
     for _ in 0..1_000 {
         rig.report("a", Phase::PendingStarting, "");
         rig.wait(Duration::from_secs(1));
@@ -259,10 +259,10 @@ fn instance_not_healthy_within_the_deadline_has_failed() {
 #[test]
 fn clock_stops_while_the_agent_is_away_and_the_update_waits() {
     let mut rig = Rig::new(&[
-        candidate("a"),
-        Candidate {
+        member("a"),
+        Member {
             is_present: false,
-            ..candidate("b")
+            ..member("b")
         },
     ]);
     rig.report("a", Phase::PendingStarting, "");
@@ -286,7 +286,7 @@ fn clock_stops_while_the_agent_is_away_and_the_update_waits() {
 
 #[test]
 fn losing_an_agent_on_which_nothing_was_started_is_no_loss() {
-    let mut rig = Rig::new(&[candidate("a")]);
+    let mut rig = Rig::new(&[member("a")]);
     rig.report("a", Phase::PendingWaitingToStart, "");
     assert!(!rig.trial.agent_left("A", rig.clock.now()));
     rig.trial.agent_came("A", rig.clock.now());
@@ -326,10 +326,7 @@ fn what_may_not_run_is_waited_for_only_if_its_predecessor_ran() {
         (false, "prepared: CREATE", true),
         (false, "prepare: no such image, retry in 3 s", true),
     ] {
-        let mut rig = Rig::new(&[Candidate {
-            ran,
-            ..candidate("a")
-        }]);
+        let mut rig = Rig::new(&[Member { ran, ..member("a") }]);
         rig.report("a", waits, info);
         assert_eq!(!rig.trial.is_over(), is_waited_for, "{ran} {info}");
         rig.report("a", waits, "");
@@ -343,10 +340,10 @@ fn late_states_of_an_instance_of_the_same_name_do_not_count() {
         healthy: Duration::ZERO,
         deadline: DEADLINE,
     };
-    let new = || Candidate {
+    let new = || Member {
         keeps_name: true,
         terms,
-        ..candidate("a")
+        ..member("a")
     };
     let mut rig = Rig::new(&[new()]);
     rig.report("a", Phase::Running, "");
@@ -371,10 +368,10 @@ fn late_states_of_an_instance_of_the_same_name_do_not_count() {
 #[test]
 fn instance_that_ran_before_is_evaluated_as_the_others() {
     let running = Some(ExecutionState::plain(Phase::Running));
-    let mut rig = Rig::new(&[Candidate {
+    let mut rig = Rig::new(&[Member {
         state: running,
         ran: true,
-        ..candidate("dependent")
+        ..member("dependent")
     }]);
     assert!(!rig.trial.is_over());
     rig.report("dependent", Phase::Stopping, "");
@@ -384,7 +381,7 @@ fn instance_that_ran_before_is_evaluated_as_the_others() {
 
 #[test]
 fn new_revision_continues_the_clock_also_after_a_gap() {
-    let mut rig = Rig::new(&[candidate("a"), candidate("b")]);
+    let mut rig = Rig::new(&[member("a"), member("b")]);
     rig.wait(DEADLINE / 2);
     rig.trial.end(&"a".into(), rig.clock.now());
     rig.trial.remove(&"b".into());
@@ -392,10 +389,10 @@ fn new_revision_continues_the_clock_also_after_a_gap() {
     assert!(rig.trial.is_over() && rig.failed().is_empty());
     for name in ["a", "b"] {
         let instance = InstanceName::new(name, "new", "A");
-        rig.trial.judge(
-            Candidate {
+        rig.trial.add(
+            Member {
                 instance,
-                ..candidate(name)
+                ..member(name)
             },
             rig.clock.now(),
         );
@@ -410,10 +407,10 @@ fn new_revision_continues_the_clock_also_after_a_gap() {
 #[test]
 fn losses_fail_those_that_are_not_healthy() {
     let mut rig = Rig::new(&[
-        candidate("a"),
-        Candidate {
+        member("a"),
+        Member {
             on_failure: OnFailure::Keep,
-            ..candidate("b")
+            ..member("b")
         },
     ]);
     rig.report("a", Phase::Running, "");
@@ -433,20 +430,20 @@ fn losses_fail_those_that_are_not_healthy() {
 #[test]
 fn recovery_is_complete_when_the_last_becomes_healthy() {
     let mut rig = Rig::new(&[
-        candidate("a"),
-        Candidate {
+        member("a"),
+        Member {
             is_present: false,
-            ..candidate("b")
+            ..member("b")
         },
     ]);
     rig.trial.agent_left("other", rig.clock.now());
     assert!(!rig.trial.take_recovery());
     let away = InstanceName::new("b", "c", "B");
-    rig.trial.judge(
-        Candidate {
+    rig.trial.add(
+        Member {
             instance: away,
             is_present: false,
-            ..candidate("b")
+            ..member("b")
         },
         rig.clock.now(),
     );
@@ -458,17 +455,17 @@ fn recovery_is_complete_when_the_last_becomes_healthy() {
 
 #[test]
 fn merged_updates_keep_the_strictest_and_earliest_terms() {
-    let mut rig = Rig::new(&[candidate("web")]);
+    let mut rig = Rig::new(&[member("web")]);
     rig.wait(DEADLINE / 2);
-    let mut newer = Trial::default();
-    newer.judge(
-        Candidate {
+    let mut newer = HealthWindow::default();
+    newer.add(
+        Member {
             on_failure: OnFailure::Keep,
-            ..candidate("web")
+            ..member("web")
         },
         rig.clock.now(),
     );
-    rig.trial.absorb(newer);
+    rig.trial.merge(newer);
     assert!(rig.trial.would_undo(&instance("web")));
     rig.wait(DEADLINE / 2);
     assert_eq!(rig.failed().len(), 1);

@@ -1,5 +1,5 @@
 //! Guarded updates: an accepted request that changes workloads is staged while the old instances
-//! run, carried out as a whole, judged, and rolled back as a whole when it fails. What is known of
+//! run, switched as a whole, evaluated, and rolled back as a whole when it fails. What is known of
 //! them, in memory, on disk and for clients.
 //!
 //! Thread: `server`; [`Rollouts`] is a plain value owned by [`crate::ServerLoop`], and reads
@@ -7,33 +7,33 @@
 //! requests, states and agents.
 
 pub(crate) mod accept;
+mod change_set;
+pub(crate) mod outcome;
 mod staging;
-mod unit;
-pub(crate) mod verdict;
 
 use crate::limits::{UPDATES_ENDED, UPDATES_ENDED_BYTES, UPDATES_OPEN};
-use crate::plan::Version;
 use crate::state_store::{StoredUpdate, StoredUpdates};
 use crate::state_view::entries;
-use crate::update::UpdateError;
+use crate::updates::Revision;
+use crate::updates::UpdateError;
 use crate::updates::Updates;
 use ankaios_model::guarded_update::{AGENT_PREFIX, REMEMBERED, UpdatePhase};
+use ankaios_model::health_window::{self, Failure, HealthWindow};
 use ankaios_model::lifecycle::{self, OnFailure};
 use ankaios_model::mask_tree::Wanted;
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::Name;
 use ankaios_model::node::{Entries, Node};
 use ankaios_model::refusal::Refusal;
-use ankaios_model::trial::{self, Failure, Trial};
 use ankaios_model::workload::Workload;
 use ankaios_platform::logging::utc;
+use change_set::ChangeSet;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Not;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
-use unit::Unit;
 
 /// What of a stored update is read beside what it waits for and what was before.
 const SHOWN: [&str; 8] = [
@@ -50,7 +50,7 @@ const SHOWN: [&str; 8] = [
 /// The record of an update, open or ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Record {
+pub(crate) struct UpdateRecord {
     #[serde(skip)]
     number: u64,
     /// Whose request it is, as log lines count; empty when an earlier version has stored it.
@@ -60,7 +60,7 @@ pub(crate) struct Record {
     #[serde(
         rename = "ofWorkload",
         default,
-        with = "unit::flag",
+        with = "change_set::flag",
         skip_serializing_if = "Not::not"
     )]
     is_of_workload: bool,
@@ -80,7 +80,7 @@ pub(crate) struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replaced_by: Option<String>,
     #[serde(flatten)]
-    unit: Unit,
+    change_set: ChangeSet,
     /// Workloads that it does not touch and that need one which it touches, with what follows when
     /// they fail.
     #[serde(default)]
@@ -89,7 +89,7 @@ pub(crate) struct Record {
     #[serde(
         rename = "switched",
         default,
-        with = "unit::flag",
+        with = "change_set::flag",
         skip_serializing_if = "Not::not"
     )]
     was_switched: bool,
@@ -97,7 +97,7 @@ pub(crate) struct Record {
     #[serde(
         rename = "sent",
         default,
-        with = "unit::flag",
+        with = "change_set::flag",
         skip_serializing_if = "Not::not"
     )]
     was_sent: bool,
@@ -108,17 +108,17 @@ pub(crate) struct Record {
     #[serde(
         rename = "lostWayBack",
         default,
-        with = "unit::flag",
+        with = "change_set::flag",
         skip_serializing_if = "Not::not"
     )]
     has_lost_way_back: bool,
 }
 
-impl Record {
+impl UpdateRecord {
     /// Returns the workloads that its rollback restarts.
     fn restarted(&self) -> BTreeSet<Name> {
         if self.was_switched {
-            self.unit.restarted()
+            self.change_set.restarted()
         } else {
             BTreeSet::new()
         }
@@ -135,20 +135,20 @@ impl Record {
 
 /// An open update.
 #[derive(Debug)]
-struct Open {
-    record: Record,
-    trial: Trial,
+struct OpenUpdate {
+    record: UpdateRecord,
+    window: HealthWindow,
     /// Instances that have failed and were not decided about.
     failures: Vec<Failure>,
     /// When it was accepted or carried out, or this server was started.
     begun: Instant,
 }
 
-impl Open {
-    fn new(record: Record, begun: Instant) -> Self {
+impl OpenUpdate {
+    fn new(record: UpdateRecord, begun: Instant) -> Self {
         Self {
             record,
-            trial: Trial::default(),
+            window: HealthWindow::default(),
             failures: Vec::new(),
             begun,
         }
@@ -157,16 +157,16 @@ impl Open {
 
 /// An update that has ended.
 #[derive(Debug)]
-struct Ended {
-    record: Record,
+struct EndedUpdate {
+    record: UpdateRecord,
     /// Its stored form.
     stored: Arc<Node>,
     /// How much that is, in bytes of JSON.
     bytes: usize,
 }
 
-impl Ended {
-    fn new(record: Record) -> Self {
+impl EndedUpdate {
+    fn new(record: UpdateRecord) -> Self {
         let stored = Arc::new(record.node());
         let bytes = serde_json::to_string(&*stored).map_or(0, |text| text.len());
         Self {
@@ -176,7 +176,7 @@ impl Ended {
         }
     }
 
-    fn change(&mut self, change: impl FnOnce(&mut Record)) {
+    fn change(&mut self, change: impl FnOnce(&mut UpdateRecord)) {
         change(&mut self.record);
         *self = Self::new(std::mem::take(&mut self.record));
     }
@@ -186,18 +186,18 @@ impl Ended {
         let forgets_all = self.record.has_lost_way_back;
         self.change(|record| {
             if forgets_all {
-                record.unit = Unit::default();
+                record.change_set = ChangeSet::default();
             }
             record
-                .unit
+                .change_set
                 .workloads
                 .values_mut()
-                .for_each(|touched| touched.before.desired = None);
+                .for_each(|affected| affected.before.desired = None);
             record
-                .unit
+                .change_set
                 .configs
                 .values_mut()
-                .for_each(|touched| touched.before = None);
+                .for_each(|affected| affected.before = None);
             record.has_lost_way_back = true;
         });
     }
@@ -205,7 +205,7 @@ impl Ended {
 
 /// A connected agent.
 #[derive(Debug)]
-struct Agent {
+struct AgentStaging {
     /// Whether it can prepare instances.
     prepares: bool,
     /// Whether it was sent that an update of it is open; `None` of one that removes no images.
@@ -221,11 +221,11 @@ pub(crate) struct Rollouts {
     on_failure: OnFailure,
     /// The newest number that was given.
     newest: u64,
-    open: BTreeMap<u64, Open>,
+    open: BTreeMap<u64, OpenUpdate>,
     /// The newest ones, the last ended last.
-    ended: VecDeque<Ended>,
+    ended: VecDeque<EndedUpdate>,
     /// Connected agents.
-    agents: BTreeMap<Name, Agent>,
+    agents: BTreeMap<Name, AgentStaging>,
     /// Agents that have to prepare something and are away, and since when.
     away: BTreeMap<Name, Instant>,
     /// Agents that cannot prepare and whose updates were warned of.
@@ -262,7 +262,7 @@ impl Rollouts {
     pub(crate) fn open_update_of(&self, name: &Name) -> Option<u64> {
         self.open
             .iter()
-            .find(|(_, open)| open.record.unit.workloads.contains_key(name))
+            .find(|(_, open)| open.record.change_set.workloads.contains_key(name))
             .map(|(number, _)| *number)
     }
 
@@ -273,10 +273,14 @@ impl Rollouts {
             .any(|ended| ended.record.remembered.is_some())
     }
 
-    /// Whether `unit` is none of those, but for the `forgotten` ones.
-    fn check_new(&self, unit: &Unit, forgotten: &BTreeSet<u64>) -> Result<(), UpdateError> {
-        let fingerprint = Some(unit.fingerprint());
-        let same = |record: &&Record| {
+    /// Whether `change_set` is none of those, but for the `forgotten` ones.
+    fn check_new(
+        &self,
+        change_set: &ChangeSet,
+        forgotten: &BTreeSet<u64>,
+    ) -> Result<(), UpdateError> {
+        let fingerprint = Some(change_set.fingerprint());
+        let same = |record: &&UpdateRecord| {
             record.remembered == fingerprint && !forgotten.contains(&record.number)
         };
         self.ended
@@ -296,7 +300,7 @@ impl Rollouts {
     /// These updates may be made once more although they were undone.
     fn forget(&mut self, numbers: &BTreeSet<u64>) {
         let is_meant =
-            |record: &Record| record.remembered.is_some() && numbers.contains(&record.number);
+            |record: &UpdateRecord| record.remembered.is_some() && numbers.contains(&record.number);
         for ended in self
             .ended
             .iter_mut()
@@ -313,25 +317,25 @@ impl Rollouts {
     }
 
     /// Takes an open update away, to be ended or to become a part of another one.
-    fn close(&mut self, number: u64) -> Option<Open> {
+    fn close(&mut self, number: u64) -> Option<OpenUpdate> {
         self.changed();
         self.open.remove(&number)
     }
 
     /// An update has ended.
-    fn end(&mut self, mut record: Record, phase: UpdatePhase, reason: Option<String>) {
+    fn end(&mut self, mut record: UpdateRecord, phase: UpdatePhase, reason: Option<String>) {
         (record.phase, record.reason) = (phase, reason.or(record.reason.take()));
         record.ended = Some(utc(SystemTime::now()));
-        for touched in record.unit.workloads.values_mut() {
-            touched.before = Version {
-                desired: touched.before.desired.take(),
-                ..Version::default()
+        for affected in record.change_set.workloads.values_mut() {
+            affected.before = Revision {
+                desired: affected.before.desired.take(),
+                ..Revision::default()
             };
-            (touched.in_force, touched.stage, touched.made) = (None, None, Version::default());
+            (affected.active, affected.stage, affected.made) = (None, None, Revision::default());
         }
         record.dependents.clear();
         if phase.is_superseded() {
-            record.unit = Unit::default();
+            record.change_set = ChangeSet::default();
         }
         self.is_unsaved = true;
         self.keep(record);
@@ -339,20 +343,20 @@ impl Rollouts {
 
     /// Keeps an update that has ended, and forgets what is too much: of whoever has most updates
     /// the oldest one, and of whoever has most bytes the largest.
-    fn keep(&mut self, record: Record) {
+    fn keep(&mut self, record: UpdateRecord) {
         // Of those that others have taken over there may be many in a short time, which must not
         // displace the rest; nor must those of workloads displace those of commanders.
-        let kind = |record: &Record| (record.phase.is_superseded(), record.is_of_workload);
+        let kind = |record: &UpdateRecord| (record.phase.is_superseded(), record.is_of_workload);
         let newest = kind(&record);
-        self.ended.push_back(Ended::new(record));
+        self.ended.push_back(EndedUpdate::new(record));
         loop {
-            let same: Vec<(usize, &Ended)> = self
+            let same: Vec<(usize, &EndedUpdate)> = self
                 .ended
                 .iter()
                 .enumerate()
                 .filter(|(_, ended)| kind(&ended.record) == newest)
                 .collect();
-            let of_source = |one: &Ended| {
+            let of_source = |one: &EndedUpdate| {
                 let of_source = same
                     .iter()
                     .filter(|(_, ended)| ended.record.source == one.record.source);
@@ -370,8 +374,8 @@ impl Rollouts {
             {
                 let large = same
                     .iter()
-                    .filter(|(_, ended)| !ended.record.unit.is_empty());
-                let key = |(index, ended): &&(usize, &Ended)| {
+                    .filter(|(_, ended)| !ended.record.change_set.is_empty());
+                let key = |(index, ended): &&(usize, &EndedUpdate)| {
                     (of_source(ended).1, ended.bytes, Reverse(*index))
                 };
                 let Some((index, _)) = large.max_by_key(key) else {
@@ -385,15 +389,15 @@ impl Rollouts {
         }
     }
 
-    fn records(&self) -> impl Iterator<Item = (&Record, Option<&Open>)> {
+    fn records(&self) -> impl Iterator<Item = (&UpdateRecord, Option<&OpenUpdate>)> {
         let open = self.open.values().map(|open| (&open.record, Some(open)));
         open.chain(self.ended.iter().map(|ended| (&ended.record, None)))
     }
 
     /// What an update waits for: workloads, and agents that are away.
-    fn waits_for(&self, open: &Open, now: Instant) -> Vec<String> {
+    fn waits_for(&self, open: &OpenUpdate, now: Instant) -> Vec<String> {
         if open.record.phase == UpdatePhase::Trial {
-            return open.trial.waits_for();
+            return open.window.waits_for();
         }
         let (away, there): (Vec<_>, Vec<_>) = open
             .awaited(&self.away, now)
@@ -426,7 +430,7 @@ fn block_of(workload: &Workload) -> Option<lifecycle::Update> {
 /// The state that clients read beside the updates themselves.
 #[derive(Clone, Copy)]
 pub(crate) struct ReadContext<'c> {
-    /// Version of the desired state.
+    /// Revision of the desired state.
     pub(crate) api_version: &'c str,
     /// Whether updates are stored on a disk.
     pub(crate) is_stored: bool,
@@ -446,7 +450,12 @@ impl Rollouts {
         .unwrap_or_default()
     }
 
-    fn update_node(&self, record: &Record, open: Option<&Open>, context: ReadContext<'_>) -> Node {
+    fn update_node(
+        &self,
+        record: &UpdateRecord,
+        open: Option<&OpenUpdate>,
+        context: ReadContext<'_>,
+    ) -> Node {
         let mut node = record.node();
         let Node::Map(fields) = &mut node else {
             return node;
@@ -455,7 +464,7 @@ impl Rollouts {
         retain_in_entries(fields, "workloads", &["old", "new", "after"]);
         retain_in_entries(fields, "configs", &["after"]);
         if !record.has_lost_way_back {
-            let mut before = record.unit.before_node();
+            let mut before = record.change_set.before_node();
             if let Node::Map(entries) = &mut before {
                 entries.insert("apiVersion", Node::text(context.api_version));
             }
@@ -515,15 +524,18 @@ impl Rollouts {
 
     /// Takes over stored updates that have ended. Returns those that are open: each is to be given
     /// to [`Self::restage`] and [`Self::reopen`].
-    pub(crate) fn restore(&mut self, StoredUpdates { newest, list }: StoredUpdates) -> Vec<Record> {
+    pub(crate) fn restore(
+        &mut self,
+        StoredUpdates { newest, list }: StoredUpdates,
+    ) -> Vec<UpdateRecord> {
         self.newest = newest;
         let mut open = Vec::new();
         for StoredUpdate { number, update } in list {
             // Numbers that are given later are new in any case.
             self.newest = self.newest.max(number);
-            let record = serde_json::to_value(&*update).and_then(Record::deserialize);
+            let record = serde_json::to_value(&*update).and_then(UpdateRecord::deserialize);
             let record = match record {
-                Ok(record) => Record { number, ..record },
+                Ok(record) => UpdateRecord { number, ..record },
                 Err(error) => {
                     log::error!(
                         "Forgetting update {number}: what is stored of it cannot be read: {error}"
@@ -543,49 +555,49 @@ impl Rollouts {
     }
 
     /// Begins the staging of a stored update again: all agents are away, and those that prepare are
-    /// known with their hello. Returns what is in force meanwhile: what was before.
+    /// known with their hello. Returns what is active meanwhile: what was before.
     pub(crate) fn restage(
         &mut self,
-        record: &mut Record,
+        record: &mut UpdateRecord,
         updates: &Updates,
         now: Instant,
-    ) -> BTreeMap<Name, Version> {
-        let mut in_force = BTreeMap::new();
-        for (name, touched) in &mut record.unit.workloads {
-            let Some(before) = touched.in_force.clone() else {
+    ) -> BTreeMap<Name, Revision> {
+        let mut active = BTreeMap::new();
+        for (name, affected) in &mut record.change_set.workloads {
+            let Some(before) = affected.active.clone() else {
                 continue;
             };
-            touched.made = updates.workloads().form(name);
+            affected.made = updates.workloads().revision(name);
             // Hooks and templates may give another one than before.
-            touched.new = unit::instance(&touched.made);
-            touched.stage = self.stage_of(touched.made.effective.as_ref(), updates);
-            if touched.stage.is_some()
-                && let Some(added) = touched.added()
+            affected.new = change_set::instance(&affected.made);
+            affected.stage = self.stage_of(affected.made.effective.as_ref(), updates);
+            if affected.stage.is_some()
+                && let Some(added) = affected.added()
             {
                 self.away.insert(added.instance.agent.clone(), now);
             }
-            in_force.insert(name.clone(), before);
+            active.insert(name.clone(), before);
         }
-        in_force
+        active
     }
 
-    /// Opens a stored update, when the workloads are in force as it needs it.
-    pub(crate) fn reopen(&mut self, record: Record, updates: &Updates, now: Instant) {
-        let mut judged = Vec::new();
-        // What this start could not take over has no agent, so nothing is judged of it.
-        for (name, touched) in &record.unit.workloads {
-            if record.was_switched && touched.in_force.is_none() {
-                judged.extend(self.candidate(name, touched.ran, None, updates));
+    /// Opens a stored update, when the workloads are active as it needs it.
+    pub(crate) fn reopen(&mut self, record: UpdateRecord, updates: &Updates, now: Instant) {
+        let mut members = Vec::new();
+        // What this start could not take over has no agent, so nothing of it is evaluated.
+        for (name, affected) in &record.change_set.workloads {
+            if record.was_switched && affected.active.is_none() {
+                members.extend(self.member(name, affected.ran, None, updates));
             }
         }
         for (name, on_failure) in &record.dependents {
-            judged.extend(self.candidate(name, true, Some(*on_failure), updates));
+            members.extend(self.member(name, true, Some(*on_failure), updates));
         }
         let (number, was_sent) = (record.number, record.was_sent);
-        let mut open = Open::new(record, now);
-        for mut candidate in judged {
-            candidate.state = None;
-            open.trial.judge(candidate, now);
+        let mut open = OpenUpdate::new(record, now);
+        for mut member in members {
+            member.state = None;
+            open.window.add(member, now);
         }
         if was_sent {
             open.count_loss("the server", now);

@@ -1,10 +1,10 @@
 //! When each instance was accepted, waited, started and ran: where the time of a start goes.
 //!
-//! Thread: `server`; a plain value owned by [`super::ServerLoop`]. A report costs one entry of a
+//! Thread: `server`; a plain value owned by [`crate::ServerLoop`]. A report costs one entry of a
 //! map, whatever the number of instances. An instance has times as long as it has a state or is
 //! wanted.
 
-use super::state_view::{present, put_instance};
+use crate::state_view::{present, put_instance};
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::mask_tree::Wanted;
 use ankaios_model::names::InstanceName;
@@ -56,7 +56,7 @@ impl Default for Timings {
 }
 
 impl Timings {
-    /// The instance is wanted since `now`, for the first time or in another form.
+    /// The instance is wanted since `now`, for the first time or in another revision.
     pub(crate) fn accept(&mut self, instance: &InstanceName, now: Instant) {
         let desired = Some(self.moment(now));
         self.instances.insert(
@@ -445,7 +445,7 @@ workloads:
                 r#"{{"timings":{{"instances":{{"B":{{"late":{{"{id}":{{"desired":0}}}}}}}},"now":200}}}}"#
             )
         );
-        // The same instance in another form is a new start.
+        // The same instance in another revision is a new start.
         let tags = "{desiredState: {apiVersion: v1, workloads: {w: {tags: {a: b}}}}}";
         cluster
             .update(tags, &["desiredState.workloads.w.tags"])

@@ -4,7 +4,7 @@
 //! Thread: `server`; plain functions. Nothing is changed here, so a refused update leaves no trace.
 
 use super::modes::ModeError;
-use super::state_view::StateView;
+use crate::state_view::StateView;
 use ankaios_model::complete_state::{
     DesiredState, Rendering, agent_node, config_node, desired_state_from_node, workload_node,
 };
@@ -27,11 +27,11 @@ pub(crate) type Tags = BTreeMap<String, String>;
 
 /// What an update changes; everything else costs nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct StateChange {
+pub(crate) struct DesiredChange {
     /// The version of the state, if that is named; it may be as it was.
     pub(crate) api_version: Option<String>,
-    /// Workloads in their new form, `None` for those that go; none is as it was, but for those that
-    /// are tried again.
+    /// Workloads in their new revision, `None` for those that go; none is as it was, but for those
+    /// that are tried again.
     pub(crate) workloads: BTreeMap<Name, Option<Arc<Workload>>>,
     /// Configs, likewise.
     pub(crate) configs: BTreeMap<String, Option<ConfigItem>>,
@@ -41,7 +41,7 @@ pub(crate) struct StateChange {
     pub(crate) forgotten_updates: BTreeSet<u64>,
 }
 
-impl StateChange {
+impl DesiredChange {
     /// What leads from `old` to `new`.
     pub(crate) fn between(old: &DesiredState, new: DesiredState) -> Self {
         Self {
@@ -222,10 +222,10 @@ pub(crate) fn requested_change(
     current: StateView<'_>,
     update: UpdateState,
     may_forget: bool,
-) -> Result<StateChange, UpdateError> {
+) -> Result<DesiredChange, UpdateError> {
     match (update.new_state, update.masks.as_slice()) {
         (None, _) if update.restart.is_empty() => Err(UpdateError::NoState),
-        (None, _) => Ok(StateChange::default()),
+        (None, _) => Ok(DesiredChange::default()),
         (Some(Err(reason)), []) => Err(unparsable(reason)),
         (Some(Err(reason)), _) => Err(UpdateError::Other(format!(
             "Failed to parse new state, '{reason}'"
@@ -242,7 +242,7 @@ pub(crate) fn requested_change(
 // ------------------------------------------------------------ without masks
 
 /// Reads the desired state and the tags of agents; everything else in the new state is ignored.
-fn whole_state(current: &DesiredState, new: &Node) -> Result<StateChange, UpdateError> {
+fn whole_state(current: &DesiredState, new: &Node) -> Result<DesiredChange, UpdateError> {
     let desired = new
         .get("desiredState")
         .ok_or_else(|| missing(&[], "desired_state"))?;
@@ -258,9 +258,9 @@ fn whole_state(current: &DesiredState, new: &Node) -> Result<StateChange, Update
             .ok_or_else(|| missing(&["agents", name], "tags"))?;
         agent_tags.insert(Name::from(name), tags(agent));
     }
-    Ok(StateChange {
+    Ok(DesiredChange {
         agent_tags,
-        ..StateChange::between(current, desired)
+        ..DesiredChange::between(current, desired)
     })
 }
 
@@ -391,7 +391,7 @@ fn patched(
     new: Node,
     masks: &[String],
     may_forget: bool,
-) -> Result<StateChange, UpdateError> {
+) -> Result<DesiredChange, UpdateError> {
     let desired = current.desired;
     let [mut workloads, mut configs, mut agents] =
         [Reach::default(), Reach::default(), Reach::default()];
@@ -441,7 +441,7 @@ fn patched(
         Some(tree) => desired_state_from_node(tree).map_err(unparsable)?,
         None => DesiredState::default(),
     };
-    Ok(StateChange {
+    Ok(DesiredChange {
         api_version: Some(changed.api_version),
         workloads: workloads.differences(&desired.workloads, changed.workloads),
         configs: configs.differences(&desired.configs, changed.configs),

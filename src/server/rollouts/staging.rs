@@ -4,8 +4,8 @@
 //!
 //! Thread: `server`; plain values and the part of [`Rollouts`] that sends and shows them.
 
-use super::unit::{Stage, Touched};
-use super::{Open, Rollouts, block_of};
+use super::change_set::{AffectedWorkload, InstanceStaging};
+use super::{OpenUpdate, Rollouts, block_of};
 use crate::effects::Effects;
 use crate::limits::UPDATE_AGENT_AWAY;
 use crate::updates::Updates;
@@ -29,7 +29,7 @@ fn backoff(retry: u32) -> Duration {
     BACKOFF_FIRST.saturating_mul(factor).min(BACKOFF_MAX)
 }
 
-impl Stage {
+impl InstanceStaging {
     /// Why it cannot be staged, if its agent has given up.
     pub(crate) fn refusal(&self) -> Option<&str> {
         let report = self.report.as_ref().filter(|report| report.is_final)?;
@@ -85,31 +85,31 @@ impl Stage {
 }
 
 // [impl->swdd~server-stages-updates~1]
-impl Open {
+impl OpenUpdate {
     pub(crate) fn is_staging(&self) -> bool {
         self.record.phase == UpdatePhase::Staging
     }
 
     /// The new instances that wait, by workload, with how agents prepare them.
-    fn waiting(&self) -> impl Iterator<Item = (&Name, &AddedWorkload, Option<&Stage>)> {
-        let workloads = self.record.unit.workloads.iter();
+    fn waiting(&self) -> impl Iterator<Item = (&Name, &AddedWorkload, Option<&InstanceStaging>)> {
+        let workloads = self.record.change_set.workloads.iter();
         workloads
-            .filter_map(|(name, touched)| Some((name, touched.added()?, touched.stage.as_ref())))
+            .filter_map(|(name, affected)| Some((name, affected.added()?, affected.stage.as_ref())))
     }
 
     /// Those of them that agents prepare.
-    pub(crate) fn staged(&self) -> impl Iterator<Item = (&Name, &InstanceName, &Stage)> {
+    pub(crate) fn staged(&self) -> impl Iterator<Item = (&Name, &InstanceName, &InstanceStaging)> {
         self.waiting()
             .filter_map(|(name, added, stage)| Some((name, &added.instance, stage?)))
     }
 
-    /// Whether this is a new instance that waits. One that is staged may be in force as well, or an
+    /// Whether this is a new instance that waits. One that is staged may be active as well, or an
     /// earlier one still stops.
     pub(crate) fn is_waiting(&self, instance: &InstanceName) -> bool {
-        let Some(touched) = self.record.unit.workloads.get(&instance.workload) else {
+        let Some(affected) = self.record.change_set.workloads.get(&instance.workload) else {
             return false;
         };
-        touched
+        affected
             .added()
             .is_some_and(|added| added.instance == *instance)
     }
@@ -120,8 +120,8 @@ impl Open {
             Some(instance) => *instance.agent == *agent,
             None => false,
         };
-        let mut workloads = self.record.unit.workloads.values();
-        workloads.any(|touched| is_its(&touched.old) || is_its(&touched.new))
+        let mut workloads = self.record.change_set.workloads.values();
+        workloads.any(|affected| is_its(&affected.old) || is_its(&affected.new))
     }
 
     pub(crate) fn asks(&self, agent: &str) -> bool {
@@ -134,30 +134,30 @@ impl Open {
     pub(crate) fn agent_came(&mut self, agent: &Name, prepares: bool) {
         let is_its =
             |new: &Option<InstanceName>| new.as_ref().is_some_and(|new| new.agent == *agent);
-        for touched in self
+        for affected in self
             .record
-            .unit
+            .change_set
             .workloads
             .values_mut()
-            .filter(|touched| is_its(&touched.new))
+            .filter(|affected| is_its(&affected.new))
         {
-            touched
+            affected
                 .stage
                 .iter_mut()
                 .for_each(|stage| stage.report = None);
-            touched.stage.take_if(|_| !prepares);
+            affected.stage.take_if(|_| !prepares);
         }
     }
 
     /// An agent reports how far it is with an instance. Returns whether that is one of this update.
     fn report(&mut self, report: &PreparedInstance) -> bool {
-        let touched = self
+        let affected = self
             .record
-            .unit
+            .change_set
             .workloads
             .get_mut(&report.instance.workload);
-        let touched = touched.filter(|touched| touched.new.as_ref() == Some(&report.instance));
-        let Some(stage) = touched.and_then(|touched| touched.stage.as_mut()) else {
+        let affected = affected.filter(|affected| affected.new.as_ref() == Some(&report.instance));
+        let Some(stage) = affected.and_then(|affected| affected.stage.as_mut()) else {
             return false;
         };
         stage.report = Some(report.clone());
@@ -166,7 +166,7 @@ impl Open {
 
     /// One that cannot be staged, and why, where that ends the update.
     pub(crate) fn cannot_be_staged(&self) -> Option<(Name, String)> {
-        let failed = |(name, _, stage): (&Name, _, &Stage)| {
+        let failed = |(name, _, stage): (&Name, _, &InstanceStaging)| {
             let why = stage
                 .refusal()
                 .filter(|_| stage.on_failure == OnFailure::Rollback)?;
@@ -180,10 +180,10 @@ impl Open {
     pub(crate) fn keep_all(&mut self) {
         let stages = self
             .record
-            .unit
+            .change_set
             .workloads
             .values_mut()
-            .filter_map(|touched| touched.stage.as_mut());
+            .filter_map(|affected| affected.stage.as_mut());
         stages.for_each(|stage| stage.on_failure = OnFailure::Keep);
     }
 
@@ -204,7 +204,7 @@ impl Open {
             let consents = self.staged().filter(|(_, _, stage)| stage.has_condition);
             consents.for_each(|(_, instance, _)| _ = given_up.remove(&instance.agent));
         }
-        let is_awaited = move |agent: &Name, stage: &Stage| {
+        let is_awaited = move |agent: &Name, stage: &InstanceStaging| {
             if away.contains_key(agent) {
                 !given_up.contains(agent)
             } else {
@@ -243,7 +243,7 @@ impl Open {
             .map(|(_, agent)| *agent)
             .filter(|agent| !there(agent))
             .min();
-        let info = |(name, added, stage): (&Name, &AddedWorkload, Option<&Stage>)| {
+        let info = |(name, added, stage): (&Name, &AddedWorkload, Option<&InstanceStaging>)| {
             let own = stage
                 .filter(|stage| !stage.is_ready())
                 .map(|stage| stage.info(age));
@@ -264,7 +264,7 @@ impl Open {
 }
 
 impl Rollouts {
-    fn staging(&self) -> impl Iterator<Item = &Open> + Clone {
+    fn staging(&self) -> impl Iterator<Item = &OpenUpdate> + Clone {
         self.open.values().filter(|open| open.is_staging())
     }
 
@@ -279,7 +279,7 @@ impl Rollouts {
     pub(crate) fn warn_of_agent(&mut self, agent: &Name) {
         if self.warned.insert(agent.clone()) {
             log::warn!(
-                "Agent '{agent}' cannot prepare instances: updates of its workloads are carried out at once, and \
+                "AgentStaging '{agent}' cannot prepare instances: updates of its workloads are carried out at once, and \
                  'update.when' means nothing there."
             );
         }
@@ -300,7 +300,11 @@ impl Rollouts {
 
     /// How a new instance is staged, if its block says so. Outside of the current mode nothing will
     /// be started, but its condition applies as every other.
-    pub(super) fn stage_of(&self, new: Option<&AddedWorkload>, updates: &Updates) -> Option<Stage> {
+    pub(super) fn stage_of(
+        &self,
+        new: Option<&AddedWorkload>,
+        updates: &Updates,
+    ) -> Option<InstanceStaging> {
         let added = new.filter(|added| !added.instance.agent.is_empty())?;
         let block = block_of(&added.workload)?;
         let level = block.stage;
@@ -310,7 +314,7 @@ impl Rollouts {
         if !has_condition && !is_prepared {
             return None;
         }
-        Some(Stage {
+        Some(InstanceStaging {
             level,
             has_condition,
             on_failure: self.on_failure_of(Some(&block)),
@@ -321,8 +325,8 @@ impl Rollouts {
     /// Chooses which agents are waited for by an update that is accepted now: those that are there
     /// and prepare. One that is away may prepare, which matters when nothing may happen without its
     /// consent.
-    pub(super) fn choose_agents(&mut self, open: &mut Open, now: Instant) {
-        for Touched { new, stage, .. } in open.record.unit.workloads.values_mut() {
+    pub(super) fn choose_agents(&mut self, open: &mut OpenUpdate, now: Instant) {
+        for AffectedWorkload { new, stage, .. } in open.record.change_set.workloads.values_mut() {
             let (Some(new), Some(known)) = (new, &stage) else {
                 continue;
             };

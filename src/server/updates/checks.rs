@@ -3,13 +3,13 @@
 //!
 //! Thread: `server`; plain values and the part of [`Workloads`] that makes them.
 
+use super::Workloads;
+use super::desired_change::{DesiredChange, Tags, UpdateError};
 use super::modes::ModeError;
-use super::mutating_hooks::HookOutcome;
-use super::plan::{Version, added, check_added};
+use super::plan::{Revision, added, check_added};
 use super::templates::{RenderError, StartBudget};
-use super::update::{StateChange, Tags, UpdateError};
 use crate::limits::{RENDERED_FOR_WORKLOAD_MAX, RENDERED_UPDATE_MAX, TEMPLATE_STEPS_MAX};
-use crate::updates::Workloads;
+use crate::mutating_hooks::HookOutcome;
 use ankaios_model::complete_state::tags_bytes;
 use ankaios_model::cycles::find_cycle;
 use ankaios_model::lifecycle::{self, LifecycleError};
@@ -31,11 +31,12 @@ pub(crate) type Failed = BTreeMap<Name, String>;
 
 /// An update that passed all checks but is not carried out yet.
 #[derive(Debug, Default)]
-pub(crate) struct PreparedUpdate {
+pub(crate) struct CheckedUpdate {
     /// What changes in the desired state.
-    pub(crate) change: StateChange,
-    /// The new forms of the workloads that are rendered in another way, or that hooks have changed.
-    pub(crate) forms: BTreeMap<Name, Version>,
+    pub(crate) change: DesiredChange,
+    /// The new revisions of the workloads that are rendered in another way, or that hooks have
+    /// changed.
+    pub(crate) revisions: BTreeMap<Name, Revision>,
     /// Workloads that fail alone.
     pub(crate) failed: Failed,
     /// Whether a client writes the config item of the mode, also with the text that it has.
@@ -46,7 +47,7 @@ pub(crate) struct PreparedUpdate {
 
 /// What brings a change, which decides about workloads that cannot be taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Occasion {
+pub(crate) enum UpdateSource {
     /// A request: the whole update is refused.
     Update,
     /// The same of a workload, whose templates may render less.
@@ -58,7 +59,7 @@ pub(crate) enum Occasion {
     Stored,
 }
 
-impl Occasion {
+impl UpdateSource {
     fn is_update(self) -> bool {
         matches!(self, Self::Update | Self::UpdateOfWorkload)
     }
@@ -100,7 +101,7 @@ fn check_agent_tags(agent_tags: &BTreeMap<Name, Tags>) -> Result<(), UpdateError
 
 /// What an earlier server accepted stays as it is, also at a start; its agent reports what is wrong
 /// with it.
-fn check_files(change: &StateChange) -> Result<(), UpdateError> {
+fn check_files(change: &DesiredChange) -> Result<(), UpdateError> {
     for (name, workload) in &change.workloads {
         let checked = workload
             .iter()
@@ -141,11 +142,11 @@ impl Workloads {
     ///
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
-    pub(crate) fn prepare(
+    pub(crate) fn check(
         &self,
-        change: StateChange,
-        occasion: Occasion,
-    ) -> Result<PreparedUpdate, UpdateError> {
+        change: DesiredChange,
+        source: UpdateSource,
+    ) -> Result<CheckedUpdate, UpdateError> {
         let rule = |error: &dyn Error| UpdateError::Rule(error.to_string());
         if let Some(version) = &change.api_version
             && check_api_version(version).map_err(|error| rule(&error))?
@@ -157,7 +158,7 @@ impl Workloads {
             .iter()
             .filter_map(|(key, item)| Some((key, item.as_ref()?)));
         check_config_keys(configs).map_err(|error| rule(&error))?;
-        if occasion.is_update() {
+        if source.is_update() {
             check_files(&change)?;
             check_agent_tags(&change.agent_tags)?;
         }
@@ -167,7 +168,7 @@ impl Workloads {
                 .iter()
                 .try_for_each(|workload| check_config_references(workload))
             {
-                occasion.fail(
+                source.fail(
                     &mut failed,
                     name,
                     UpdateError::Rule(named(&error, name)),
@@ -175,12 +176,12 @@ impl Workloads {
                 )?;
             }
         }
-        let mut forms = BTreeMap::new();
+        let mut revisions = BTreeMap::new();
         // Size of all runtime configurations of one update or start that may have a `lifecycle:`
         // block, in bytes: some 20,000 with forty nodes each. The server reads them in a row, about
         // 5 ns for each byte.
         let mut texts_left = 128 * 1024 * 1024;
-        for (name, rendered) in self.rendered(&change, occasion, &mut failed)? {
+        for (name, rendered) in self.rendered(&change, source, &mut failed)? {
             let known = self.before_hooks().get(&name).map(|known| &known.workload);
             if known == rendered.as_ref() || failed.contains_key(&name) {
                 continue;
@@ -190,14 +191,14 @@ impl Workloads {
                 let checked = check_workload(&name, &added.workload);
                 let checked = checked.map_err(|error| UpdateError::invalid(named(&error, &name)));
                 if let Err(error) = checked.and_then(|()| check_lifecycle(added, &mut texts_left)) {
-                    occasion.fail(&mut failed, &name, error, false)?;
+                    source.fail(&mut failed, &name, error, false)?;
                     continue;
                 }
             }
             let desired = change.workload(&self.desired, &name).cloned();
-            forms.insert(
+            revisions.insert(
                 name,
-                Version {
+                Revision {
                     desired,
                     effective: rendered.clone(),
                     rendered,
@@ -205,18 +206,18 @@ impl Workloads {
             );
         }
         self.check_together(&change, &failed)?;
-        Ok(PreparedUpdate {
+        Ok(CheckedUpdate {
             change,
-            forms,
+            revisions,
             failed,
-            ..PreparedUpdate::default()
+            ..CheckedUpdate::default()
         })
     }
 
     /// Checks what workloads are together after `change`, but for the `failed` ones.
-    pub(super) fn check_together(
+    pub(crate) fn check_together(
         &self,
-        change: &StateChange,
+        change: &DesiredChange,
         failed: &Failed,
     ) -> Result<(), UpdateError> {
         self.check_modes(change)
@@ -226,7 +227,7 @@ impl Workloads {
                 .workload(&self.desired, name)
                 .map(|workload| &**workload)
         };
-        // Also what is in force in this form already: what is desired beside it may still be
+        // Also what is active in this revision already: what is desired beside it may still be
         // staged.
         let new = change
             .workloads
@@ -236,7 +237,7 @@ impl Workloads {
     }
 
     /// Checks what `change` says about modes, if there are modes.
-    fn check_modes(&self, change: &StateChange) -> Result<(), ModeError> {
+    fn check_modes(&self, change: &DesiredChange) -> Result<(), ModeError> {
         let Some(modes) = &self.modes else {
             return Ok(());
         };
@@ -271,17 +272,23 @@ impl Workloads {
     /// [`UpdateError`] when a hook refused it, or its output cannot be carried out.
     pub(crate) fn hooked(
         &self,
-        mut prepared: PreparedUpdate,
+        mut checked: CheckedUpdate,
         outcome: HookOutcome,
-    ) -> Result<PreparedUpdate, UpdateError> {
+    ) -> Result<CheckedUpdate, UpdateError> {
         let invalid =
             |reason: &dyn Display| UpdateError::invalid(format_args!("Hook output: {reason}"));
         if let Some(output) = outcome? {
-            self.change_by_hooks(&mut prepared, output)
+            self.change_by_hooks(&mut checked, output)
                 .map_err(|reason| invalid(&reason))?;
         }
-        let PreparedUpdate { change, forms, .. } = &prepared;
-        let new = || forms.values().filter_map(|form| form.effective.as_ref());
+        let CheckedUpdate {
+            change, revisions, ..
+        } = &checked;
+        let new = || {
+            revisions
+                .values()
+                .filter_map(|revision| revision.effective.as_ref())
+        };
         if let Some(modes) = &self.modes {
             let has_item = change.config(&self.desired, modes.item()).is_some();
             let checked =
@@ -289,14 +296,14 @@ impl Workloads {
             checked.map_err(|error| UpdateError::invalid_modes("Hook output: ", &error))?;
         }
         let effective = |name: &str| {
-            forms
+            revisions
                 .get(name)
                 .map_or_else(|| self.placed().get(name), |it| it.effective.as_ref())
         };
         let workload = |name: &str| effective(name).map(|added| &*added.workload);
         match find_cycle(workload, new().map(|added| &added.instance.workload)) {
             Some(cycle) => Err(UpdateError::cycle(&cycle)),
-            None => Ok(prepared),
+            None => Ok(checked),
         }
     }
 
@@ -304,28 +311,28 @@ impl Workloads {
     /// end.
     fn change_by_hooks(
         &self,
-        prepared: &mut PreparedUpdate,
+        checked: &mut CheckedUpdate,
         output: WorkloadPlan,
     ) -> Result<(), String> {
         let effective = self.placed();
-        let made = std::mem::take(&mut prepared.forms);
-        let as_it_is = |(name, form): (&Name, &Version)| {
+        let made = std::mem::take(&mut checked.revisions);
+        let as_it_is = |(name, revision): (&Name, &Revision)| {
             (
                 name.clone(),
-                Version {
+                Revision {
                     effective: effective.get(name).cloned(),
-                    ..form.clone()
+                    ..revision.clone()
                 },
             )
         };
-        let mut forms: BTreeMap<Name, Version> = made.iter().map(as_it_is).collect();
+        let mut revisions: BTreeMap<Name, Revision> = made.iter().map(as_it_is).collect();
         let mut place = |name: &Name, new: Option<AddedWorkload>| {
-            let desired = || prepared.change.workload(&self.desired, name).cloned();
-            let form = forms.entry(name.clone()).or_insert_with(|| Version {
+            let desired = || checked.change.workload(&self.desired, name).cloned();
+            let revision = revisions.entry(name.clone()).or_insert_with(|| Revision {
                 desired: desired(),
-                ..self.form(name)
+                ..self.revision(name)
             });
-            form.effective = new;
+            revision.effective = new;
         };
         for DeletedWorkload { instance, .. } in output.deleted {
             if effective
@@ -347,24 +354,24 @@ impl Workloads {
             // What is the same is shared, so that no text is kept twice.
             let same = made
                 .get(&name)
-                .and_then(|form| form.effective.clone())
+                .and_then(|revision| revision.effective.clone())
                 .filter(|known| *known == entry);
             place(&name, Some(same.unwrap_or(entry)));
             if !added.insert(name.clone()) {
                 return Err(format!("Workload '{name}' is added twice."));
             }
         }
-        prepared.forms = forms;
+        checked.revisions = revisions;
         Ok(())
     }
 
     /// The workloads that `change` touches as agents will get them, `None` for those that go: those
     /// that it names, and those that use configs that it names. At a start, those that need more
     /// than their share come last.
-    pub(super) fn rendered(
+    pub(crate) fn rendered(
         &self,
-        change: &StateChange,
-        occasion: Occasion,
+        change: &DesiredChange,
+        source: UpdateSource,
         failed: &mut Failed,
     ) -> Result<BTreeMap<Name, Option<Arc<Workload>>>, UpdateError> {
         let users = change
@@ -375,17 +382,17 @@ impl Workloads {
         let config = |key: &str| change.config(&self.desired, key);
         let mut start = StartBudget::new(names.len());
         let mut rendered = BTreeMap::new();
-        let bytes = if occasion == Occasion::UpdateOfWorkload {
+        let bytes = if source == UpdateSource::UpdateOfWorkload {
             RENDERED_FOR_WORKLOAD_MAX
         } else {
             RENDERED_UPDATE_MAX
         };
         self.templates.begin(TEMPLATE_STEPS_MAX, bytes);
-        for is_last in [occasion.is_update(), true] {
+        for is_last in [source.is_update(), true] {
             for name in std::mem::take(&mut names) {
                 let workload = change.workload(&self.desired, name);
-                let result = workload.map(|workload| match occasion {
-                    Occasion::Manifest | Occasion::Stored => self
+                let result = workload.map(|workload| match source {
+                    UpdateSource::Manifest | UpdateSource::Stored => self
                         .templates
                         .render_within(&mut start, is_last, workload, config),
                     _ => self.templates.render(workload, config),
@@ -395,7 +402,7 @@ impl Workloads {
                     Err(RenderError::TooManySteps { .. }) if !is_last => drop(names.insert(name)),
                     Err(error) => {
                         let does_too_much = matches!(error, RenderError::TooManySteps { .. });
-                        occasion.fail(
+                        source.fail(
                             failed,
                             name,
                             UpdateError::invalid(named(&error, name)),

@@ -2,7 +2,7 @@
 //!
 //! Thread: that of a test.
 
-use super::{Open, Record};
+use super::{OpenUpdate, UpdateRecord};
 use crate::ServerLoop;
 use ankaios_model::execution_state::WorkloadState;
 use ankaios_model::guarded_update::UpdatePhase;
@@ -20,7 +20,7 @@ pub struct SeenUpdate {
     pub names: BTreeSet<Name>,
     /// Workloads and agents.
     pub waits_for: Vec<String>,
-    /// Workloads whose new form is not in force.
+    /// Workloads whose new revision is not active.
     pub pending: BTreeSet<Name>,
     /// What was desired before.
     pub ways_back: BTreeMap<Name, Option<Arc<Workload>>>,
@@ -29,14 +29,14 @@ pub struct SeenUpdate {
 impl ServerLoop {
     /// All updates by number.
     pub fn seen_updates(&self) -> BTreeMap<u64, SeenUpdate> {
-        let seen = |(record, open): (&Record, Option<&Open>)| {
-            let workloads = &record.unit.workloads;
+        let seen = |(record, open): (&UpdateRecord, Option<&OpenUpdate>)| {
+            let workloads = &record.change_set.workloads;
             let ways_back = workloads
                 .iter()
-                .map(|(name, touched)| (name.clone(), touched.before.desired.clone()));
+                .map(|(name, affected)| (name.clone(), affected.before.desired.clone()));
             let pending = workloads
                 .iter()
-                .filter(|(_, touched)| touched.in_force.is_some());
+                .filter(|(_, affected)| affected.active.is_some());
             let waits_for = |open| self.rollouts.waits_for(open, self.now());
             let update = SeenUpdate {
                 phase: record.phase,

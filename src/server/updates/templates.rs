@@ -221,7 +221,7 @@ impl Templates {
 
     /// Copies configs for the engine. What that costs is counted first, since it may be far more
     /// than there is.
-    fn values(&self, items: &[(&String, &ConfigItem)]) -> Result<Values, RenderError> {
+    fn values(&self, items: &[(&String, &ConfigItem)]) -> Result<TemplateValues, RenderError> {
         let sizes = items
             .iter()
             .try_fold(0, |size, (_, item)| add_size(size, item));
@@ -235,7 +235,7 @@ impl Templates {
             .iter()
             .map(|(alias, item)| ((*alias).clone(), json(item)))
             .collect();
-        Ok(Values {
+        Ok(TemplateValues {
             size,
             context: Context::from(Value::Object(values)),
         })
@@ -251,7 +251,7 @@ impl Templates {
         RenderError::Field { field, reason }
     }
 
-    fn text(&self, template: &str, values: &Values) -> Result<String, String> {
+    fn text(&self, template: &str, values: &TemplateValues) -> Result<String, String> {
         if depth(template) > TEMPLATE_DEPTH_MAX {
             return Err(format!(
                 "blocks or brackets are nested more than {TEMPLATE_DEPTH_MAX} deep"
@@ -312,7 +312,7 @@ fn has_template(text: &str) -> bool {
 }
 
 /// What templates of one workload can name.
-struct Values {
+struct TemplateValues {
     context: Context,
     /// What they take, in bytes.
     size: usize,

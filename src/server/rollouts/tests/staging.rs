@@ -645,7 +645,7 @@ fn an_instance_that_is_deleted_while_its_other_form_waits_leaves_no_state() {
     );
 }
 
-/// What is desired and what is in force would differ for ever.
+/// What is desired and what is active would differ for ever.
 #[test]
 fn what_cannot_be_staged_and_cannot_be_undone_comes_into_force() {
     let needs = |name: &str| format!(", dependencies: {{ {name}: ADD_COND_FAILED }}");
@@ -715,14 +715,14 @@ fn a_condition_holds_back_what_leaves_an_open_update_with_the_same_request() {
         );
         rig.prepared(prepared(&brake));
         assert_eq!(rig.phases(), ["1 REPLACED", "2 TRIAL"]);
-        let in_force = rig
+        let active = rig
             .cluster
             .server
             .view()
             .effective
             .get("db")
             .map(|added| added.instance.clone());
-        assert_eq!(in_force, (other == db("1")).then(|| db_instance("1")));
+        assert_eq!(active, (other == db("1")).then(|| db_instance("1")));
     }
 }
 
@@ -751,18 +751,18 @@ fn what_cannot_be_undone_is_not_carried_out_against_a_condition() {
         unmet: Some("/lock exists".to_owned()),
         ..prepared(&brake("2"))
     });
-    let in_force = |rig: &Rig| {
+    let active = |rig: &Rig| {
         rig.cluster.server.view().effective["brake"]
             .instance
             .clone()
     };
     assert_eq!(
-        (rig.phases(), in_force(&rig)),
+        (rig.phases(), active(&rig)),
         (vec!["1 STAGING".to_owned()], brake("1"))
     );
     rig.prepared(prepared(&brake("2")));
     assert_eq!(
-        (rig.phases(), in_force(&rig)),
+        (rig.phases(), active(&rig)),
         (vec!["1 TRIAL".to_owned()], brake("2"))
     );
 }

@@ -2,14 +2,14 @@
 
 use super::{ROLLBACK, config, instance};
 use crate::effects::{Effect, Effects};
-use crate::guarded::Rollouts;
-use crate::guarded::accept::{Decision, Opened};
-use crate::guarded::verdict::{Step, Undo};
-use crate::prepare::{Occasion, PreparedUpdate};
+use crate::rollouts::Rollouts;
+use crate::rollouts::accept::{Decision, OpenedUpdate};
+use crate::rollouts::outcome::{RolloutStep, Undo};
 use crate::sessions::{Requester, Rights};
-use crate::subscriptions::Changes;
-use crate::update::StateChange;
+use crate::subscriptions::ChangedPaths;
+use crate::updates::DesiredChange;
 use crate::updates::Updates;
+use crate::updates::{CheckedUpdate, UpdateSource};
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::messages::{AgentCapabilities, FromServer, PreparedInstance};
 use ankaios_model::prepare_level::PrepareLevel;
@@ -44,7 +44,7 @@ impl Parts {
         parts
             .rollouts
             .agent_connected(&"A".into(), capabilities, parts.now, &mut effects);
-        let first = parts.prepared("1", "");
+        let first = parts.checked("1", "");
         parts.commit(first);
         let running = WorkloadState::new(
             instance("web", "1", ""),
@@ -57,25 +57,25 @@ impl Parts {
     }
 
     /// A checked request that gives `web` another image.
-    fn prepared(&self, image: &str, update: &str) -> PreparedUpdate {
+    fn checked(&self, image: &str, update: &str) -> CheckedUpdate {
         let workload = Arc::new(Workload::new("A", "podman", &config(image, update)));
-        let change = StateChange {
+        let change = DesiredChange {
             workloads: BTreeMap::from([("web".into(), Some(workload))]),
-            ..StateChange::default()
+            ..DesiredChange::default()
         };
         self.updates
             .workloads()
-            .prepare(change, Occasion::Update)
+            .check(change, UpdateSource::Update)
             .unwrap()
     }
 
-    fn commit(&mut self, prepared: PreparedUpdate) {
+    fn commit(&mut self, checked: CheckedUpdate) {
         let mut effects = Effects::default();
         self.updates
-            .commit(prepared, Changes::default(), self.now, &mut effects);
+            .commit(checked, ChangedPaths::default(), self.now, &mut effects);
     }
 
-    fn decide(&mut self, prepared: PreparedUpdate) -> Decision {
+    fn decide(&mut self, checked: CheckedUpdate) -> Decision {
         let requester = Requester {
             is_agent: false,
             source: "cli".into(),
@@ -84,13 +84,13 @@ impl Parts {
         };
         let rights = Rights::default();
         self.rollouts
-            .accept(prepared, &requester, &rights, &self.updates, self.now)
+            .accept(checked, &requester, &rights, &self.updates, self.now)
             .unwrap()
     }
 
-    fn opened(&mut self, image: &str) -> Opened {
-        let prepared = self.prepared(image, ROLLBACK);
-        match self.decide(prepared) {
+    fn opened(&mut self, image: &str) -> OpenedUpdate {
+        let checked = self.checked(image, ROLLBACK);
+        match self.decide(checked) {
             Decision::Opened(opened) => *opened,
             _ => panic!("it is not guarded"),
         }
@@ -100,8 +100,8 @@ impl Parts {
 #[test]
 fn request_without_a_block_is_not_guarded() {
     let mut parts = Parts::new(true);
-    let prepared = parts.prepared("2", "");
-    assert!(matches!(parts.decide(prepared), Decision::Plain(_)));
+    let checked = parts.checked("2", "");
+    assert!(matches!(parts.decide(checked), Decision::Plain(_)));
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn update_is_switched_at_once_when_its_agent_cannot_prepare() {
         !switch.is_stored_first,
         "its request waits for the disk as all others"
     );
-    assert!(switch.commit.forms.contains_key("web"));
+    assert!(switch.commit.revisions.contains_key("web"));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn update_is_switched_when_its_agent_has_prepared_it() {
         .rollouts
         .switch_or_stage(opened, &parts.updates, parts.now);
     assert!(switch.window.is_none());
-    assert!(switch.commit.forms.is_empty(), "the old image stays");
+    assert!(switch.commit.revisions.is_empty(), "the old image stays");
     let mut effects = Effects::default();
     parts.rollouts.send_lists(&mut effects);
     let sent: Vec<Effect> = effects.into_iter().collect();
@@ -153,7 +153,7 @@ fn update_is_switched_when_its_agent_has_prepared_it() {
     };
     parts.rollouts.prepared_reported(&"A".into(), &[report]);
     let due = parts.rollouts.take_due(parts.now);
-    assert!(matches!(due.steps[0].step, Step::Switch));
+    assert!(matches!(due.steps[0].step, RolloutStep::Switch));
     let opened = parts.rollouts.take_staged(number).unwrap();
     let switch = parts
         .rollouts

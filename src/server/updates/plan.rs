@@ -1,5 +1,5 @@
-//! What an update means for workloads and agents: forms of workloads, and old against new, workload
-//! by workload.
+//! What an update means for workloads and agents: revisions of workloads, and old against new,
+//! workload by workload.
 //!
 //! Thread: `server`; plain functions.
 
@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 /// A workload at one time; nothing where it did not exist.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "StoredForm", into = "StoredForm")]
-pub(crate) struct Version {
+#[serde(try_from = "StoredRevision", into = "StoredRevision")]
+pub(crate) struct Revision {
     /// As users asked for it.
     pub(crate) desired: Option<Arc<Workload>>,
     /// As templates made it.
@@ -28,14 +28,14 @@ pub(crate) struct Version {
 /// The workloads that differ, sorted by name. A changed workload is in both lists, even under the
 /// same instance name.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Difference {
+pub(crate) struct EffectiveDiff {
     /// New and changed workloads.
     pub(crate) added: Vec<AddedWorkload>,
     /// The instances that end.
     pub(crate) deleted: Vec<InstanceName>,
 }
 
-impl Difference {
+impl EffectiveDiff {
     /// What leads from `old` to these, `None` for those that go.
     pub(crate) fn to(
         old: &BTreeMap<Name, AddedWorkload>,
@@ -143,9 +143,10 @@ pub(crate) fn per_agent(
 
 // ------------------------------------------------------------------ on disk
 
-/// A form as it is stored. Where templates and hooks change nothing, no text stands there twice.
+/// A revision as it is stored. Where templates and hooks change nothing, no text stands there
+/// twice.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct StoredForm {
+pub(crate) struct StoredRevision {
     #[serde(skip_serializing_if = "Option::is_none")]
     desired: Option<Node>,
     /// None when it is the effective one.
@@ -163,13 +164,13 @@ struct StoredWorkload {
     workload: Option<Node>,
 }
 
-impl From<Version> for StoredForm {
+impl From<Revision> for StoredRevision {
     fn from(
-        Version {
+        Revision {
             desired,
             rendered,
             effective,
-        }: Version,
+        }: Revision,
     ) -> Self {
         let node = |workload: &Arc<Workload>| workload_node(workload, Rendering::Sparse);
         let rendered = rendered.filter(|rendered| effective.as_ref() != Some(rendered));
@@ -186,16 +187,16 @@ impl From<Version> for StoredForm {
     }
 }
 
-impl TryFrom<StoredForm> for Version {
+impl TryFrom<StoredRevision> for Revision {
     type Error = StateError;
 
     /// An error ends the reading of the update: what would be put back is not known then.
     fn try_from(
-        StoredForm {
+        StoredRevision {
             desired,
             rendered,
             effective,
-        }: StoredForm,
+        }: StoredRevision,
     ) -> Result<Self, StateError> {
         let workload = |node: Node| node.read("workload").map(Arc::new);
         let desired = desired.map(workload).transpose()?;
@@ -236,7 +237,7 @@ mod tests {
             .collect()
     }
 
-    fn in_force(workloads: &BTreeMap<Name, Arc<Workload>>) -> BTreeMap<Name, AddedWorkload> {
+    fn active(workloads: &BTreeMap<Name, Arc<Workload>>) -> BTreeMap<Name, AddedWorkload> {
         workloads
             .iter()
             .map(|(name, workload)| (name.clone(), added(name, workload.clone())))
@@ -247,10 +248,10 @@ mod tests {
     fn between(
         old: &BTreeMap<Name, Arc<Workload>>,
         new: &BTreeMap<Name, Arc<Workload>>,
-    ) -> Difference {
-        let (old, new) = (in_force(old), in_force(new));
+    ) -> EffectiveDiff {
+        let (old, new) = (active(old), active(new));
         let names: std::collections::BTreeSet<&Name> = old.keys().chain(new.keys()).collect();
-        Difference::to(
+        EffectiveDiff::to(
             &old,
             names
                 .into_iter()
@@ -258,7 +259,7 @@ mod tests {
         )
     }
 
-    fn names(difference: &Difference) -> (String, String) {
+    fn names(difference: &EffectiveDiff) -> (String, String) {
         let added: Vec<&str> = difference
             .added
             .iter()

@@ -3,17 +3,17 @@
 //!
 //! Thread: `server`; part of [`Rollouts`].
 
-use super::trial::Candidate;
-use super::unit::{Touched, TouchedConfig, Unit, config_hash};
-use super::{Open, Record, Rollouts, block_of};
+use super::change_set::{AffectedConfig, AffectedWorkload, ChangeSet, config_hash};
+use super::health_window::Member;
+use super::{OpenUpdate, Rollouts, UpdateRecord, block_of};
 use crate::limits::{STATE_OF_WORKLOADS_MAX, UPDATES_OPEN, UPDATES_OPEN_OF_WORKLOADS};
-use crate::modes::Modes;
-use crate::plan::{Difference, Version};
-use crate::prepare::PreparedUpdate;
 use crate::sessions::{Requester, Rights};
 use crate::state_store::UPDATE_NUMBER_MAX;
-use crate::update::{StateChange, UpdateError};
-use crate::updates::{Accepted, Updates};
+use crate::updates::CheckedUpdate;
+use crate::updates::Modes;
+use crate::updates::{AcceptedUpdate, Updates};
+use crate::updates::{DesiredChange, UpdateError};
+use crate::updates::{EffectiveDiff, Revision};
 use ankaios_model::complete_state::workload_bytes;
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::guarded_update::UpdatePhase;
@@ -28,45 +28,45 @@ use std::time::{Instant, SystemTime};
 /// What becomes of a checked request.
 pub(crate) enum Decision {
     /// It is not guarded: commit it.
-    Plain(PreparedUpdate),
+    Plain(CheckedUpdate),
     /// It sets back all of the open updates that it concerns: commit it, and nothing is staged any
     /// more.
-    Withdrawn(PreparedUpdate),
+    Withdrawn(CheckedUpdate),
     /// It is an open update now.
-    Opened(Box<Opened>),
+    Opened(Box<OpenedUpdate>),
 }
 
 /// An update that is switched or staged next.
-pub(crate) struct Opened {
-    open: Open,
+pub(crate) struct OpenedUpdate {
+    open: OpenUpdate,
     /// The change to commit, whether or not the update is staged.
-    prepared: PreparedUpdate,
+    checked: CheckedUpdate,
     /// The workloads that have left the update, as they will be.
-    left: BTreeMap<Name, Version>,
+    left: BTreeMap<Name, Revision>,
 }
 
-impl Opened {
+impl OpenedUpdate {
     /// The number of the update.
     pub(crate) fn number(&self) -> u64 {
         self.open.record.number
     }
 
     /// What the request changes in the present mode.
-    pub(crate) fn difference(&self, updates: &Updates) -> Difference {
-        updates.workloads().seen_in_mode(&self.prepared.forms)
+    pub(crate) fn difference(&self, updates: &Updates) -> EffectiveDiff {
+        updates.workloads().seen_in_mode(&self.checked.revisions)
     }
 }
 
 /// The committed change of an update, and its consequences.
 pub(crate) struct Switch {
-    pub(crate) commit: PreparedUpdate,
+    pub(crate) commit: CheckedUpdate,
     /// Whether the state is stored before an agent receives anything of it.
     pub(crate) is_stored_first: bool,
     /// The health window that follows; `None` when the update is being staged.
     pub(crate) window: Option<Window>,
 }
 
-/// What an update has switched and is judged by.
+/// The switched part of an update, by which its health is evaluated.
 pub(crate) struct Window {
     number: u64,
     /// Whether each instance that was switched continues as it is.
@@ -87,42 +87,42 @@ impl Rollouts {
     /// it would become a part of one that is also about what the requester may not write.
     pub(crate) fn accept(
         &mut self,
-        prepared: PreparedUpdate,
+        checked: CheckedUpdate,
         requester: &Requester,
         rights: &Rights,
         updates: &Updates,
         now: Instant,
     ) -> Result<Decision, UpdateError> {
-        let for_agents = updates.workloads().difference(&prepared.forms);
+        let for_agents = updates.workloads().difference(&checked.revisions);
         if requester.workload.is_some() {
-            self.check_size(&prepared.change, &for_agents, updates)?;
+            self.check_size(&checked.change, &for_agents, updates)?;
         }
         let has_guard = self.has_guard(&for_agents);
         if self.open.is_empty() && !self.remembers_any() && !has_guard {
-            return Ok(Decision::Plain(prepared));
+            return Ok(Decision::Plain(checked));
         }
         // First, find the open updates that it joins, and their union.
-        let request = self.unit_of(&prepared, updates);
+        let request = self.change_set_of(&checked, updates);
         let joined = self.concerned_by(&request);
-        let mut unit = self.units_of(&joined);
+        let mut change_set = self.union_of(&joined);
         // A workload may decide only about what it may write: if its request fails, all of the
         // update is put back.
         if let Some(number) = joined.last()
-            && !rights.may_write(requester, unit.masks())
+            && !rights.may_write(requester, change_set.masks())
         {
             return Err(UpdateError::Other(format!(
                 "it would become a part of update {number}, which is open and also about what this workload may not \
                  write; wait until that has ended"
             )));
         }
-        let left = unit.merge(request);
+        let left = change_set.merge(request);
         // Then, whether there may be such an update.
-        let forgotten = &prepared.change.forgotten_updates;
+        let forgotten = &checked.change.forgotten_updates;
         if self.remembers_any() && (!for_agents.is_empty() || !joined.is_empty()) {
-            self.check_new(&unit, forgotten)?;
+            self.check_new(&change_set, forgotten)?;
         }
         let mut is_guarded = has_guard || !joined.is_empty();
-        if is_guarded && !unit.is_empty() {
+        if is_guarded && !change_set.is_empty() {
             let room = self.make_room(&joined, requester);
             if room.is_err() && joined.is_empty() && for_agents.added.is_empty() {
                 is_guarded = false; // Whoever fills all places can be deleted.
@@ -132,20 +132,20 @@ impl Rollouts {
         }
         self.forget(forgotten);
         if !is_guarded {
-            return Ok(Decision::Plain(prepared));
+            return Ok(Decision::Plain(checked));
         }
         // Finally, it takes the place of those that it joins.
-        let mut open = self.take_places(&joined, unit, requester, now);
-        if open.record.unit.is_empty() {
-            return Ok(Decision::Withdrawn(prepared));
+        let mut open = self.take_places(&joined, change_set, requester, now);
+        if open.record.change_set.is_empty() {
+            return Ok(Decision::Withdrawn(checked));
         }
         for name in left.keys() {
-            open.trial.remove(name);
+            open.window.remove(name);
         }
         self.choose_agents(&mut open, now);
-        Ok(Decision::Opened(Box::new(Opened {
+        Ok(Decision::Opened(Box::new(OpenedUpdate {
             open,
-            prepared,
+            checked,
             left,
         })))
     }
@@ -154,14 +154,14 @@ impl Rollouts {
     /// read. What open updates would switch or put back is part of it.
     fn check_size(
         &self,
-        change: &StateChange,
-        for_agents: &Difference,
+        change: &DesiredChange,
+        for_agents: &EffectiveDiff,
         updates: &Updates,
     ) -> Result<(), UpdateError> {
         let mut kept = 0;
         for open in self.open.values() {
-            for touched in open.record.unit.workloads.values() {
-                for version in [&touched.before, &touched.made] {
+            for affected in open.record.change_set.workloads.values() {
+                for version in [&affected.before, &affected.made] {
                     if let Some(added) = &version.effective {
                         kept += workload_bytes(&added.workload);
                     }
@@ -180,7 +180,7 @@ impl Rollouts {
     }
 
     /// Whether a change of workloads is guarded although it concerns no open update.
-    fn has_guard(&self, for_agents: &Difference) -> bool {
+    fn has_guard(&self, for_agents: &EffectiveDiff) -> bool {
         if for_agents.is_empty() {
             return false;
         }
@@ -192,41 +192,41 @@ impl Rollouts {
     }
 
     /// What a request does to each workload and config that it touches.
-    fn unit_of(&self, prepared: &PreparedUpdate, updates: &Updates) -> Unit {
+    fn change_set_of(&self, checked: &CheckedUpdate, updates: &Updates) -> ChangeSet {
         let workloads = updates.workloads();
-        // The mode is no part of any update: a switch is not judged, and nothing that is put back
-        // switches.
+        // The mode is no part of any update: a switch is not evaluated, and nothing that is put
+        // back switches.
         let mode_item = workloads.modes.as_ref().map(Modes::item);
-        let mut unit = Unit::default();
-        for (key, after) in &prepared.change.configs {
+        let mut change_set = ChangeSet::default();
+        for (key, after) in &checked.change.configs {
             if mode_item == Some(key.as_str()) {
                 continue;
             }
-            let touched = TouchedConfig {
+            let affected = AffectedConfig {
                 before: workloads.desired.configs.get(key).cloned(),
                 after: after.as_ref().map(config_hash),
             };
-            unit.configs.insert(key.clone(), touched);
+            change_set.configs.insert(key.clone(), affected);
         }
-        for name in self.names_of(prepared, &unit, updates) {
-            let touched = self.touched(&name, prepared, updates);
-            unit.workloads.insert(name, touched);
+        for name in self.names_of(checked, &change_set, updates) {
+            let affected = self.affected(&name, checked, updates);
+            change_set.workloads.insert(name, affected);
         }
-        unit
+        change_set
     }
 
     /// The workloads that a request touches. One that only uses a changed config is one of them
     /// when an open update has it: what waits of it may not be right any more.
     fn names_of(
         &self,
-        prepared: &PreparedUpdate,
-        unit: &Unit,
+        checked: &CheckedUpdate,
+        change_set: &ChangeSet,
         updates: &Updates,
     ) -> BTreeSet<Name> {
-        let mut names: BTreeSet<Name> = prepared.restarted.clone();
-        names.extend(prepared.change.workloads.keys().cloned());
-        names.extend(prepared.forms.keys().cloned());
-        for key in unit.configs.keys() {
+        let mut names: BTreeSet<Name> = checked.restarted.clone();
+        names.extend(checked.change.workloads.keys().cloned());
+        names.extend(checked.revisions.keys().cloned());
+        for key in change_set.configs.keys() {
             for user in updates.workloads().config_users.of(key) {
                 if self.open_update_of(user).is_some() {
                     names.insert(user.clone());
@@ -237,27 +237,32 @@ impl Rollouts {
     }
 
     /// What a request does to a workload.
-    fn touched(&self, name: &Name, prepared: &PreparedUpdate, updates: &Updates) -> Touched {
+    fn affected(
+        &self,
+        name: &Name,
+        checked: &CheckedUpdate,
+        updates: &Updates,
+    ) -> AffectedWorkload {
         let workloads = updates.workloads();
-        let before = workloads.form(name);
-        let made = match prepared.forms.get(name) {
-            Some(form) => form.clone(),
-            None => Version {
-                desired: prepared.change.workload(&workloads.desired, name).cloned(),
+        let before = workloads.revision(name);
+        let made = match checked.revisions.get(name) {
+            Some(revision) => revision.clone(),
+            None => Revision {
+                desired: checked.change.workload(&workloads.desired, name).cloned(),
                 ..before.clone()
             },
         };
         let stage = self.stage_of(made.effective.as_ref(), updates);
-        let mut touched = Touched::new(before, made, stage);
-        touched.restarts = touched.in_force.is_none() && prepared.restarted.contains(name);
-        touched
+        let mut affected = AffectedWorkload::new(before, made, stage);
+        affected.restarts = affected.active.is_none() && checked.restarted.contains(name);
+        affected
     }
 
     /// The open updates that a request becomes one with.
-    fn concerned_by(&self, request: &Unit) -> Vec<u64> {
+    fn concerned_by(&self, request: &ChangeSet) -> Vec<u64> {
         let mut joined = Vec::new();
         for (number, open) in &self.open {
-            if open.record.unit.is_touched_by(request) {
+            if open.record.change_set.is_affected_by(request) {
                 joined.push(*number);
             }
         }
@@ -265,11 +270,11 @@ impl Rollouts {
     }
 
     /// What these open updates are about.
-    fn units_of(&self, numbers: &[u64]) -> Unit {
-        let mut all = Unit::default();
+    fn union_of(&self, numbers: &[u64]) -> ChangeSet {
+        let mut all = ChangeSet::default();
         for number in numbers {
             if let Some(open) = self.open.get(number) {
-                let Unit { workloads, configs } = open.record.unit.clone();
+                let ChangeSet { workloads, configs } = open.record.change_set.clone();
                 all.workloads.extend(workloads);
                 all.configs.extend(configs);
             }
@@ -298,7 +303,7 @@ impl Rollouts {
                 of_workloads += 1;
             }
             // It waits for absent agents only.
-            if oldest_settled.is_none() && !open.is_staging() && open.trial.is_settled() {
+            if oldest_settled.is_none() && !open.is_staging() && open.window.is_settled() {
                 oldest_settled = Some(*number);
             }
         }
@@ -315,7 +320,7 @@ impl Rollouts {
             && let Some(number) = oldest_settled
             && let Some(open) = self.close(number)
         {
-            let absent = open.trial.waits_for().join(", ");
+            let absent = open.window.waits_for().join(", ");
             let reason = format!("not waited for any more: {absent}");
             self.end(open.record, UpdatePhase::Kept, Some(reason));
             return Ok(());
@@ -325,26 +330,26 @@ impl Rollouts {
         )))
     }
 
-    /// Opens the update of `requester` in place of these, with all that they judge.
+    /// Opens the update of `requester` in place of these, with their health windows.
     fn take_places(
         &mut self,
         joined: &[u64],
-        unit: Unit,
+        change_set: ChangeSet,
         requester: &Requester,
         now: Instant,
-    ) -> Open {
+    ) -> OpenUpdate {
         // At most one above the bound, of an update that is not kept.
         let number = self.newest + 1;
-        let is_withdrawn = unit.is_empty();
-        let record = Record {
+        let is_withdrawn = change_set.is_empty();
+        let record = UpdateRecord {
             number,
             source: requester.log_source().to_string(),
             is_of_workload: requester.agent().is_some(),
             accepted: utc(SystemTime::now()),
-            unit,
-            ..Record::default()
+            change_set,
+            ..UpdateRecord::default()
         };
-        let mut open = Open::new(record, now);
+        let mut open = OpenUpdate::new(record, now);
         for joined in joined {
             let Some(earlier) = self.close(*joined) else {
                 continue;
@@ -357,25 +362,27 @@ impl Rollouts {
             }
             self.end(ended, phase, None);
         }
-        let Record {
-            dependents, unit, ..
+        let UpdateRecord {
+            dependents,
+            change_set,
+            ..
         } = &mut open.record;
-        dependents.retain(|name, _| !unit.is_changed(name));
+        dependents.retain(|name, _| !change_set.is_changed(name));
         open
     }
 }
 
-impl Open {
+impl OpenUpdate {
     /// Takes over the health window of an earlier update. Returns the rest of its record.
-    fn merge(&mut self, earlier: Self) -> Record {
+    fn merge(&mut self, earlier: Self) -> UpdateRecord {
         let mut record = earlier.record;
-        self.trial.absorb(earlier.trial);
+        self.window.merge(earlier.window);
         self.failures.extend(earlier.failures);
         let own = &mut self.record;
         own.losses = own.losses.max(record.losses);
         own.was_switched |= record.was_switched;
         own.was_sent |= record.was_sent;
-        judge_strictest(&mut own.dependents, std::mem::take(&mut record.dependents));
+        merge_strictest(&mut own.dependents, std::mem::take(&mut record.dependents));
         if own.reason.is_none() {
             own.reason = record.reason.take();
         }
@@ -386,27 +393,27 @@ impl Open {
 // --------------------------------------------------------------------- switch
 
 impl Rollouts {
-    /// Takes all that waits in an update if nothing blocks it, together with what is prepared with
+    /// Takes all that waits in an update if nothing blocks it, together with what is checked with
     /// it and with the workloads that have left it: as one change, so that nothing is started in
     /// between which is not wanted any more. Otherwise only that, and the update is being staged.
     pub(crate) fn switch_or_stage(
         &mut self,
-        opened: Opened,
+        opened: OpenedUpdate,
         updates: &Updates,
         now: Instant,
     ) -> Switch {
-        let Opened {
+        let OpenedUpdate {
             mut open,
-            prepared,
+            checked,
             left,
         } = opened;
         let was_staging = open.is_staging();
         let is_ready =
             open.cannot_be_staged().is_none() && open.awaited(&self.away, now).next().is_none();
-        let mut commit = PreparedUpdate {
-            forms: left,
+        let mut commit = CheckedUpdate {
+            revisions: left,
             restarted: BTreeSet::new(),
-            ..prepared
+            ..checked
         };
         let mut window = None;
         if is_ready {
@@ -416,7 +423,7 @@ impl Rollouts {
             log::info!(
                 "Update {} ({}) is being staged.",
                 open.record.number,
-                open.record.unit.names()
+                open.record.change_set.names()
             );
         }
         self.newest = self.newest.max(open.record.number);
@@ -431,33 +438,38 @@ impl Rollouts {
     }
 
     /// Adds everything pending in an update to `commit`. Returns the health window that begins.
-    fn switch(&self, open: &mut Open, commit: &mut PreparedUpdate, updates: &Updates) -> Window {
+    fn switch(
+        &self,
+        open: &mut OpenUpdate,
+        commit: &mut CheckedUpdate,
+        updates: &Updates,
+    ) -> Window {
         let mut switched = BTreeMap::new();
         let mut failing = BTreeMap::new();
-        for (name, touched) in &mut open.record.unit.workloads {
-            let Some(before) = touched.in_force.take() else {
+        for (name, affected) in &mut open.record.change_set.workloads {
+            let Some(before) = affected.active.take() else {
                 continue;
             };
-            let made = std::mem::take(&mut touched.made);
-            touched.ran |= runs(name, updates);
-            touched.stage = None;
+            let made = std::mem::take(&mut affected.made);
+            affected.ran |= runs(name, updates);
+            affected.stage = None;
             let block = match &made.effective {
                 Some(added) => block_of(&added.workload),
                 None => None,
             };
             failing.insert(name.clone(), self.on_failure_of(block.as_ref()));
             switched.insert(name.clone(), before.effective == made.effective);
-            commit.forms.insert(name.clone(), made);
+            commit.revisions.insert(name.clone(), made);
         }
-        let mut dependents = dependents(&open.record.unit, failing, updates);
-        let restarted = restarted(&open.record.unit, &commit.forms, updates);
+        let mut dependents = dependents(&open.record.change_set, failing, updates);
+        let restarted = restarted(&open.record.change_set, &commit.revisions, updates);
         commit.restarted.clone_from(&restarted);
-        for touched in open.record.unit.workloads.values() {
-            if let Some(new) = &touched.new {
+        for affected in open.record.change_set.workloads.values() {
+            if let Some(new) = &affected.new {
                 open.record.was_sent |= updates.is_connected(&new.agent);
             }
         }
-        judge_strictest(&mut open.record.dependents, dependents.clone());
+        merge_strictest(&mut open.record.dependents, dependents.clone());
         for (name, on_failure) in &mut dependents {
             *on_failure = open.record.dependents[name];
         }
@@ -471,52 +483,52 @@ impl Rollouts {
         }
     }
 
-    /// Judges what an update has switched, and what needs that. What was restarted is judged by its
-    /// next start.
+    /// Begins the health window of an update that has switched, and of what needs its workloads.
+    /// What was restarted is evaluated by its next start.
     pub(crate) fn begin_window(&mut self, window: &Window, updates: &Updates, now: Instant) {
         let Some(mut open) = self.open.remove(&window.number) else {
             return;
         };
         for (name, goes_on) in &window.switched {
-            let touched = open.record.unit.workloads.get(name);
-            let ran = touched.is_some_and(|touched| touched.ran);
-            match self.candidate(name, ran, None, updates) {
-                Some(candidate) => {
-                    let candidate = with_state(candidate, *goes_on, updates);
-                    open.trial.judge(candidate, now);
+            let affected = open.record.change_set.workloads.get(name);
+            let ran = affected.is_some_and(|affected| affected.ran);
+            match self.member(name, ran, None, updates) {
+                Some(member) => {
+                    let member = with_state(member, *goes_on, updates);
+                    open.window.add(member, now);
                 }
-                None => open.trial.remove(name),
+                None => open.window.remove(name),
             }
         }
         for (name, on_failure) in &window.dependents {
-            let Some(mut candidate) = self.candidate(name, true, Some(*on_failure), updates) else {
-                open.trial.remove(name);
+            let Some(mut member) = self.member(name, true, Some(*on_failure), updates) else {
+                open.window.remove(name);
                 continue;
             };
             if window.restarted.contains(name) {
-                candidate.keeps_name = true;
-                candidate.state = None;
+                member.keeps_name = true;
+                member.state = None;
             }
-            open.trial.judge(candidate, now);
+            open.window.add(member, now);
         }
         open.begun = now;
         log::info!(
             "Update {} ({}) is on trial.",
             window.number,
-            open.record.unit.names()
+            open.record.change_set.names()
         );
         self.open.insert(window.number, open);
     }
 
-    /// What is judged of a workload; nothing without an agent. `dependent` is what follows when one
-    /// fails that the update does not touch, whose present state applies.
-    pub(super) fn candidate(
+    /// The member of the health window for a workload; `None` without an agent. `dependent` is what
+    /// follows when one fails that the update does not touch, whose present state applies.
+    pub(super) fn member(
         &self,
         name: &Name,
         ran: bool,
         dependent: Option<OnFailure>,
         updates: &Updates,
-    ) -> Option<Candidate> {
+    ) -> Option<Member> {
         let AddedWorkload { instance, workload } = updates.workloads().scheduled(name)?;
         let block = block_of(&workload);
         let on_failure = match dependent {
@@ -527,7 +539,7 @@ impl Rollouts {
             Some(_) => updates.workloads().states.get(&instance).cloned(),
             None => None,
         };
-        Some(Candidate {
+        Some(Member {
             terms: block.map(|block| block.terms).unwrap_or_default(),
             on_failure,
             is_never_restarted: workload.restart_policy == RestartPolicy::Never,
@@ -540,7 +552,7 @@ impl Rollouts {
     }
 
     /// Takes an update of which everything is staged, to be switched.
-    pub(crate) fn take_staged(&mut self, number: u64) -> Option<Opened> {
+    pub(crate) fn take_staged(&mut self, number: u64) -> Option<OpenedUpdate> {
         let open = self.close(number)?;
         for (name, _, stage) in open.staged() {
             if let Some(reason) = stage.refusal() {
@@ -549,25 +561,30 @@ impl Rollouts {
                 );
             }
         }
-        Some(Opened {
+        Some(OpenedUpdate {
             open,
-            prepared: PreparedUpdate::default(),
+            checked: CheckedUpdate::default(),
             left: BTreeMap::new(),
         })
     }
 
     /// Adds what waits in an update to the response to its request, whose `difference` is not in
     /// force as long as it is being staged.
-    pub(crate) fn add_staged(&self, number: u64, difference: Difference, accepted: &mut Accepted) {
+    pub(crate) fn add_staged(
+        &self,
+        number: u64,
+        difference: EffectiveDiff,
+        accepted: &mut AcceptedUpdate,
+    ) {
         let Some(open) = self.open.get(&number) else {
             return;
         };
         if !open.is_staging() {
             return;
         }
-        for touched in open.record.unit.workloads.values() {
-            if touched.restarts {
-                accepted.restarted.extend(touched.new.clone());
+        for affected in open.record.change_set.workloads.values() {
+            if affected.restarts {
+                accepted.restarted.extend(affected.new.clone());
             }
         }
         let added = difference.added.into_iter().map(|added| added.instance);
@@ -580,23 +597,23 @@ impl Rollouts {
     }
 }
 
-/// A workload that was switched, with the state by which it is judged.
+/// A workload that was switched, with the state by which it is evaluated.
 ///
 /// A state that it has already is that of an older instance of the same name, which this update
 /// replaces or an earlier one stops still, unless it `goes_on` as it is. The end of one that was
 /// never started is not reported when it still waits, and an agent that comes back begins with what
 /// it has.
-fn with_state(candidate: Candidate, goes_on: bool, updates: &Updates) -> Candidate {
-    let state = updates.workloads().states.get(&candidate.instance);
+fn with_state(member: Member, goes_on: bool, updates: &Updates) -> Member {
+    let state = updates.workloads().states.get(&member.instance);
     if goes_on {
-        return Candidate {
+        return Member {
             state: state.cloned(),
-            ..candidate
+            ..member
         };
     }
-    Candidate {
+    Member {
         keeps_name: state.is_some_and(is_of_older_instance),
-        ..candidate
+        ..member
     }
 }
 
@@ -607,19 +624,23 @@ fn is_of_older_instance(state: &ExecutionState) -> bool {
     )
 }
 
-/// What is restarted with a part of an update that changes these `forms`: the dependents that the
-/// update restarts and that need one of them, together with those of it that change. What an
+/// What is restarted with a part of an update that changes these `revisions`: the dependents that
+/// the update restarts and that need one of them, together with those of it that change. What an
 /// earlier part has changed runs on.
-fn restarted(unit: &Unit, forms: &BTreeMap<Name, Version>, updates: &Updates) -> BTreeSet<Name> {
-    let changed = forms.keys().cloned().collect();
+fn restarted(
+    change_set: &ChangeSet,
+    revisions: &BTreeMap<Name, Revision>,
+    updates: &Updates,
+) -> BTreeSet<Name> {
+    let changed = revisions.keys().cloned().collect();
     let mut all = BTreeSet::new();
     let mut restarts_any = false;
     for name in updates.workloads().with_dependents(changed) {
-        let Some(touched) = unit.workloads.get(&name) else {
+        let Some(affected) = change_set.workloads.get(&name) else {
             continue;
         };
-        restarts_any |= touched.restarts;
-        if touched.restarts || forms.contains_key(&name) {
+        restarts_any |= affected.restarts;
+        if affected.restarts || revisions.contains_key(&name) {
             all.insert(name);
         }
     }
@@ -635,10 +656,10 @@ fn runs(name: &Name, updates: &Updates) -> bool {
     state.is_some_and(|state| state.phase == Phase::Running)
 }
 
-/// Running workloads that need one of `changed` and that `unit` does not change, with what follows
-/// when they fail.
+/// Running workloads that need one of `changed` and that `change_set` does not change, with what
+/// follows when they fail.
 fn dependents(
-    unit: &Unit,
+    change_set: &ChangeSet,
     changed: BTreeMap<Name, OnFailure>,
     updates: &Updates,
 ) -> BTreeMap<Name, OnFailure> {
@@ -646,7 +667,7 @@ fn dependents(
     let mut next: Vec<(Name, OnFailure)> = changed.into_iter().collect();
     while let Some((needed, on_failure)) = next.pop() {
         for name in updates.workloads().dependents.of(&needed) {
-            if unit.is_changed(name) {
+            if change_set.is_changed(name) {
                 continue;
             }
             // One that needs several follows the strictest.
@@ -665,9 +686,9 @@ fn dependents(
 }
 
 /// Adds members to a health window; for members that it has already, the strictest rule applies.
-fn judge_strictest(judged: &mut BTreeMap<Name, OnFailure>, more: BTreeMap<Name, OnFailure>) {
+fn merge_strictest(reactions: &mut BTreeMap<Name, OnFailure>, more: BTreeMap<Name, OnFailure>) {
     for (name, on_failure) in more {
-        let known = judged.entry(name).or_insert(on_failure);
+        let known = reactions.entry(name).or_insert(on_failure);
         *known = (*known).min(on_failure);
     }
 }

@@ -3,14 +3,14 @@
 //!
 //! Thread: `server`; part of [`Rollouts`].
 
-use super::trial::{Failure, LATE};
-use super::unit::{Unit, config_hash, desired_hash};
-use super::{Agent, Open, Record, Rollouts};
+use super::change_set::{ChangeSet, config_hash, desired_hash};
+use super::health_window::{Failure, LATE};
+use super::{AgentStaging, OpenUpdate, Rollouts, UpdateRecord};
 use crate::effects::Effects;
-use crate::prepare::{Failed, PreparedUpdate};
 use crate::sessions::{Requester, Rights};
-use crate::templates::RenderError;
-use crate::update::{StateChange, UpdateError};
+use crate::updates::RenderError;
+use crate::updates::{CheckedUpdate, Failed};
+use crate::updates::{DesiredChange, UpdateError};
 use crate::updates::{Updates, removed};
 use ankaios_model::complete_state::DesiredState;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
@@ -24,13 +24,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// What is to be done with an open update.
-pub(crate) enum Step {
+pub(crate) enum RolloutStep {
     Switch,
     Undo(Name, String),
     End(UpdatePhase),
 }
 
-impl Open {
+impl OpenUpdate {
     /// What is to be done now, if anything. The staging may be large, and is looked through only
     /// when it `has_news`.
     fn next_step(
@@ -38,12 +38,12 @@ impl Open {
         away: &BTreeMap<Name, Instant>,
         now: Instant,
         has_news: bool,
-    ) -> Option<Step> {
-        let missed = self.trial.tick(now);
+    ) -> Option<RolloutStep> {
+        let missed = self.window.tick(now);
         self.failures.extend(missed);
         let is_looked_at = has_news && self.is_staging();
         if is_looked_at && let Some((workload, why)) = self.cannot_be_staged() {
-            return Some(Step::Undo(workload, why));
+            return Some(RolloutStep::Undo(workload, why));
         }
         for Failure {
             workload,
@@ -52,33 +52,33 @@ impl Open {
         } in std::mem::take(&mut self.failures)
         {
             if on_failure == OnFailure::Rollback {
-                return Some(Step::Undo(workload, why));
+                return Some(RolloutStep::Undo(workload, why));
             }
             let why = cut_reason(&workload, &why);
-            let Record {
+            let UpdateRecord {
                 number,
                 source,
-                unit,
+                change_set,
                 reason,
                 ..
             } = &mut self.record;
             let _source = log_source(Name::from(&**source));
             log::warn!(
                 "Update {number} ({}) failed and is kept: {why}",
-                unit.names()
+                change_set.names()
             );
             reason.get_or_insert(why);
         }
         if self.is_staging() {
             return (is_looked_at && self.awaited(away, now).next().is_none())
-                .then_some(Step::Switch);
+                .then_some(RolloutStep::Switch);
         }
         let phase = if self.record.reason.is_some() {
             UpdatePhase::Kept
         } else {
             UpdatePhase::Good
         };
-        self.trial.is_over().then_some(Step::End(phase))
+        self.window.is_over().then_some(RolloutStep::End(phase))
     }
 
     /// Something was lost that may be the fault of the update.
@@ -86,7 +86,7 @@ impl Open {
         self.record.losses = self.record.losses.saturating_add(1);
         if self.record.losses >= UPDATE_LOSSES {
             let failures = self
-                .trial
+                .window
                 .fail_by_losses(&format!("{UPDATE_LOSSES} losses of {what}"), now);
             self.failures.extend(failures);
         }
@@ -105,19 +105,19 @@ impl Rollouts {
     pub(crate) fn would_undo(&self, instance: &InstanceName) -> bool {
         self.open
             .values()
-            .any(|open| open.trial.would_undo(instance))
+            .any(|open| open.window.would_undo(instance))
     }
 
-    /// An instance is not in force any more. A dependent is not judged then; a workload that the
-    /// update touches has a new instance, which is judged as soon as it is in force.
+    /// An instance is not active any more. A dependent is not evaluated then; a workload that the
+    /// update touches has a new instance, which is evaluated as soon as it is active.
     pub(crate) fn instance_ended(&mut self, instance: &InstanceName, now: Instant) {
         let name = &instance.workload;
         for open in self
             .open
             .values_mut()
-            .filter(|open| open.trial.instance(name) == Some(instance))
+            .filter(|open| open.window.instance(name) == Some(instance))
         {
-            open.trial.end(name, now);
+            open.window.end(name, now);
             open.record.dependents.remove(name);
         }
     }
@@ -137,14 +137,14 @@ impl Rollouts {
             for WorkloadState { instance, state } in states {
                 self.is_outdated |= open.is_waiting(instance);
                 open.failures
-                    .extend(open.trial.report(instance, state, now));
+                    .extend(open.window.report(instance, state, now));
             }
         }
     }
 }
 
 /// What is done about open updates now.
-pub(crate) struct Due {
+pub(crate) struct DueSteps {
     /// What follows for which update.
     pub(crate) steps: Vec<DueStep>,
     /// Whether something has happened since they were looked at last.
@@ -158,12 +158,12 @@ pub(crate) struct DueStep {
     pub(crate) number: u64,
     /// Whose log lines its own are.
     pub(crate) source: Name,
-    pub(crate) step: Step,
+    pub(crate) step: RolloutStep,
 }
 
 /// What leads back to the state before an update.
 pub(crate) struct WayBack {
-    pub(crate) change: StateChange,
+    pub(crate) change: DesiredChange,
     pub(crate) restarted: BTreeSet<Name>,
 }
 
@@ -171,7 +171,7 @@ pub(crate) struct WayBack {
 pub(crate) enum Undo {
     /// It is committed, together with its restarts. Earlier command lines receive these states.
     RolledBack {
-        commit: PreparedUpdate,
+        commit: CheckedUpdate,
         states: Vec<WorkloadState>,
     },
     /// It stays, since nothing leads back. Failures of these workloads apply now.
@@ -183,7 +183,7 @@ pub(crate) enum Undo {
 impl Rollouts {
     /// When there is something to do without an event.
     pub(crate) fn due(&self) -> Option<Instant> {
-        let windows = self.open.values().filter_map(|open| open.trial.due());
+        let windows = self.open.values().filter_map(|open| open.window.due());
         windows.chain(self.show_at).min()
     }
 
@@ -196,7 +196,7 @@ impl Rollouts {
         effects: &mut Effects,
     ) {
         let prepares = capabilities.prepares;
-        let session = Agent {
+        let session = AgentStaging {
             prepares,
             sent_open: capabilities.removes_images.then_some(false),
             to_prepare: Vec::new(),
@@ -211,7 +211,7 @@ impl Rollouts {
         for open in self.open.values_mut() {
             open.agent_came(agent, prepares);
             // It may start something of it now.
-            if open.trial.agent_came(agent, now) && !open.record.was_sent {
+            if open.window.agent_came(agent, now) && !open.record.was_sent {
                 open.record.was_sent = true;
                 self.is_unsaved = true;
             }
@@ -227,7 +227,7 @@ impl Rollouts {
         for open in self.open.values_mut() {
             // Until it is shown that nothing of it is staged.
             self.away.entry(agent.clone()).or_insert(now);
-            if open.trial.agent_left(agent, now) {
+            if open.window.agent_left(agent, now) {
                 open.count_loss(&format!("agent '{agent}'"), now);
             }
         }
@@ -237,7 +237,7 @@ impl Rollouts {
     }
 
     /// Takes what follows for open updates from all that has happened.
-    pub(crate) fn take_due(&mut self, now: Instant) -> Due {
+    pub(crate) fn take_due(&mut self, now: Instant) -> DueSteps {
         let is_show_due = self.show_at.is_some_and(|at| at <= now);
         let has_news = std::mem::take(&mut self.is_outdated) || is_show_due;
         let mut steps = Vec::new();
@@ -249,12 +249,12 @@ impl Rollouts {
                     step,
                 });
             }
-            if open.trial.take_recovery() && open.record.losses > 0 {
+            if open.window.take_recovery() && open.record.losses > 0 {
                 open.record.losses = 0;
                 self.is_unsaved = true;
             }
         }
-        Due {
+        DueSteps {
             steps,
             has_news,
             is_show_due,
@@ -270,7 +270,7 @@ impl Rollouts {
             let seconds = now.saturating_duration_since(open.begun).as_secs();
             log::info!(
                 "Update {number} ({}) is good after {seconds} s.",
-                open.record.unit.names()
+                open.record.change_set.names()
             );
         }
         self.end(open.record, phase, None);
@@ -279,9 +279,9 @@ impl Rollouts {
     // ------------------------------------------------------------------- undo
 
     /// Ends an update of which a workload has failed. Returns what puts back all that it has
-    /// changed: what is desired, rendered and in force. Neither templates nor hooks are asked: it
+    /// changed: what is desired, rendered and active. Neither templates nor hooks are asked: it
     /// was accepted once, and a refusal must not leave the cluster with what has failed. What is
-    /// put back is not judged, so that an undo always ends.
+    /// put back is not evaluated, so that an undo always ends.
     // [impl->swdd~server-undoes-failed-updates~1]
     pub(crate) fn undo(
         &mut self,
@@ -293,36 +293,36 @@ impl Rollouts {
         let Some(open) = self.open.get(&number) else {
             return Undo::Kept;
         };
-        let change = rollback_change(&open.record.unit, updates);
+        let change = rollback_change(&open.record.change_set, updates);
         let why = cut_reason(workload, &with_dependents(workload, why, updates));
         if let Err(error) = check_rollback(&change, updates) {
             return self.cannot_undo(number, &format!("{why}; cannot be rolled back: {error}"));
         }
-        let Some(Open { mut record, .. }) = self.close(number) else {
+        let Some(OpenUpdate { mut record, .. }) = self.close(number) else {
             return Undo::Kept;
         };
-        let unit = record.unit.clone();
+        let change_set = record.change_set.clone();
         log::warn!(
             "Update {number} ({}) failed and is rolled back: {why}",
-            unit.names()
+            change_set.names()
         );
         // A link that was down proves nothing about what was never started.
         if record.was_switched {
-            record.remembered = Some(unit.fingerprint());
+            record.remembered = Some(change_set.fingerprint());
         }
         let restarted = record.restarted();
         self.end(record, UpdatePhase::Undone, Some(why.clone()));
-        let states = undone_states(&unit, &why, updates);
-        let mut forms = BTreeMap::new();
-        for (name, touched) in unit.workloads {
-            forms.insert(name, touched.before);
+        let states = undone_states(&change_set, &why, updates);
+        let mut revisions = BTreeMap::new();
+        for (name, affected) in change_set.workloads {
+            revisions.insert(name, affected.before);
         }
         Undo::RolledBack {
-            commit: PreparedUpdate {
+            commit: CheckedUpdate {
                 change,
-                forms,
+                revisions,
                 restarted,
-                ..PreparedUpdate::default()
+                ..CheckedUpdate::default()
             },
             states,
         }
@@ -333,7 +333,7 @@ impl Rollouts {
         let Some(open) = self.open.get_mut(&number) else {
             return Undo::Kept;
         };
-        let names = open.record.unit.names();
+        let names = open.record.change_set.names();
         log::error!("Update {number} ({names}) failed: {why}");
         if open.is_staging() {
             // It stays desired, so it comes into force as one that may stay, when its conditions
@@ -345,10 +345,10 @@ impl Rollouts {
             self.changed();
             return Undo::Kept;
         }
-        let Some(Open { record, .. }) = self.close(number) else {
+        let Some(OpenUpdate { record, .. }) = self.close(number) else {
             return Undo::Kept;
         };
-        let mut concerned: Vec<Name> = record.unit.workloads.keys().cloned().collect();
+        let mut concerned: Vec<Name> = record.change_set.workloads.keys().cloned().collect();
         concerned.extend(record.dependents.keys().cloned());
         self.end(record, UpdatePhase::Stuck, Some(why.to_owned()));
         Undo::Stuck(concerned)
@@ -373,7 +373,7 @@ impl Rollouts {
                 "update {number} does not exist"
             )));
         };
-        if !rights.may_write(requester, record.unit.masks()) {
+        if !rights.may_write(requester, record.change_set.masks()) {
             return Err(UpdateError::Other(format!(
                 "update {number} is also about what this workload may not write"
             )));
@@ -382,13 +382,13 @@ impl Rollouts {
             return Err(UpdateError::Other(reason));
         }
         Ok(WayBack {
-            change: rollback_change(&record.unit, updates),
+            change: rollback_change(&record.change_set, updates),
             restarted: record.restarted(),
         })
     }
 }
 
-impl Record {
+impl UpdateRecord {
     /// Why nothing leads back to the state before it from what is desired now.
     fn lost_way_back(&self, desired: &DesiredState) -> Option<String> {
         let number = self.number;
@@ -402,20 +402,20 @@ impl Record {
                 "nothing of update {number} is left: it is a part of update {successor}"
             ));
         }
-        if self.has_lost_way_back || self.unit.is_empty() {
+        if self.has_lost_way_back || self.change_set.is_empty() {
             return Some(format!(
                 "the server does not keep any more what was there before update {number}"
             ));
         }
-        for (name, touched) in &self.unit.workloads {
-            if desired_hash(desired.workloads.get(name)) != touched.after {
+        for (name, affected) in &self.change_set.workloads {
+            if desired_hash(desired.workloads.get(name)) != affected.after {
                 return Some(format!(
                     "workload '{name}' was changed after update {number}"
                 ));
             }
         }
-        for (key, touched) in &self.unit.configs {
-            if desired.configs.get(key).map(config_hash) != touched.after {
+        for (key, affected) in &self.change_set.configs {
+            if desired.configs.get(key).map(config_hash) != affected.after {
                 return Some(format!("config '{key}' was changed after update {number}"));
             }
         }
@@ -448,26 +448,26 @@ fn with_dependents(workload: &Name, why: &str, updates: &Updates) -> String {
     format!("{late}: waits for {} to stop", others.join(", "))
 }
 
-/// What leads back to the desired state before `unit`.
-fn rollback_change(unit: &Unit, updates: &Updates) -> StateChange {
+/// What leads back to the desired state before `change_set`.
+fn rollback_change(change_set: &ChangeSet, updates: &Updates) -> DesiredChange {
     let desired = &updates.workloads().desired;
-    let mut change = StateChange::default();
-    for (name, touched) in &unit.workloads {
-        let before = &touched.before.desired;
+    let mut change = DesiredChange::default();
+    for (name, affected) in &change_set.workloads {
+        let before = &affected.before.desired;
         if desired.workloads.get(name) != before.as_ref() {
             change.workloads.insert(name.clone(), before.clone());
         }
     }
-    for (key, touched) in &unit.configs {
-        if desired.configs.get(key) != touched.before.as_ref() {
-            change.configs.insert(key.clone(), touched.before.clone());
+    for (key, affected) in &change_set.configs {
+        if desired.configs.get(key) != affected.before.as_ref() {
+            change.configs.insert(key.clone(), affected.before.clone());
         }
     }
     change
 }
 
 /// Checks that a request could lead back.
-fn check_rollback(change: &StateChange, updates: &Updates) -> Result<(), UpdateError> {
+fn check_rollback(change: &DesiredChange, updates: &Updates) -> Result<(), UpdateError> {
     let workloads = updates.workloads();
     let desired = &workloads.desired;
     let mut names: BTreeSet<&Name> = change.workloads.keys().collect();
@@ -493,11 +493,11 @@ fn check_rollback(change: &StateChange, updates: &Updates) -> Result<(), UpdateE
 /// What command lines of an earlier version receive, which wait for the instances in the response
 /// to a request: those that have not failed by themselves have failed now, and those that had to
 /// end and have not are as they are.
-fn undone_states(unit: &Unit, why: &str, updates: &Updates) -> Vec<WorkloadState> {
+fn undone_states(change_set: &ChangeSet, why: &str, updates: &Updates) -> Vec<WorkloadState> {
     let workloads = updates.workloads();
     let mut ends = Vec::new();
-    for touched in unit.workloads.values() {
-        let Some(new) = &touched.new else { continue };
+    for affected in change_set.workloads.values() {
+        let Some(new) = &affected.new else { continue };
         let state = workloads.states.get(new);
         if new.agent.is_empty() || state.is_some_and(has_result) {
             continue;
@@ -506,8 +506,8 @@ fn undone_states(unit: &Unit, why: &str, updates: &Updates) -> Vec<WorkloadState
         let state = ExecutionState::with_info(Phase::FailedExecFailed, text);
         ends.push(WorkloadState::new(new.clone(), state));
     }
-    for touched in unit.workloads.values() {
-        let Some(old) = &touched.old else { continue };
+    for affected in change_set.workloads.values() {
+        let Some(old) = &affected.old else { continue };
         let Some(state) = workloads.states.get(old) else {
             continue;
         };

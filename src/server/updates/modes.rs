@@ -4,8 +4,8 @@
 //! Thread: `server`; a plain value, part of [`crate::updates::Workloads`]; there is none unless
 //! the settings name the config item. A switch looks at each workload with the tag.
 
-use super::plan::Difference;
-use super::settings::ModeSettings;
+use super::plan::EffectiveDiff;
+use crate::settings::ModeSettings;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::limits::EXCERPT_MAX;
 use ankaios_model::messages::AddedWorkload;
@@ -265,7 +265,7 @@ impl Modes {
     }
 
     /// The failures of instances that have ended mean nothing any more.
-    pub(crate) fn forget_failures(&mut self, Difference { added, deleted }: &Difference) {
+    pub(crate) fn forget_failures(&mut self, EffectiveDiff { added, deleted }: &EffectiveDiff) {
         self.failed.retain(|failed| {
             !deleted.contains(failed) || added.iter().any(|added| added.instance == *failed)
         });

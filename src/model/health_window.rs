@@ -17,7 +17,7 @@ pub const LATE: &str = "not healthy within";
 
 /// An instance at the beginning of its health window.
 #[derive(Debug, Clone)]
-pub struct Candidate {
+pub struct Member {
     pub instance: InstanceName,
     /// How long it must be healthy, and its deadline.
     pub terms: Terms,
@@ -61,8 +61,8 @@ enum Standing {
 }
 
 #[derive(Debug)]
-struct Judged {
-    candidate: Candidate,
+struct MemberStatus {
+    member: Member,
     /// Whether reported states are its own.
     counts: bool,
     /// Its last own state.
@@ -78,22 +78,22 @@ struct Judged {
     runs_since: Option<Instant>,
 }
 
-impl Judged {
+impl MemberStatus {
     fn is_of(&self, agent: &str) -> bool {
-        *self.candidate.instance.agent == *agent
+        *self.member.instance.agent == *agent
     }
 
     fn may_not_run(&self) -> bool {
         if self.state.phase != Phase::PendingWaitingToStart || !self.state.reason.is_block() {
             return false;
         }
-        !self.candidate.ran || self.state.is_inactive()
+        !self.member.ran || self.state.is_inactive()
     }
 
     fn standing(&self, now: Instant) -> Standing {
         if self.has_failed {
             Standing::Kept
-        } else if !self.candidate.is_present {
+        } else if !self.member.is_present {
             Standing::Away
         } else if self.may_not_run() {
             Standing::MayNotRun
@@ -145,7 +145,7 @@ impl Judged {
 
     fn healthy_at(&self) -> Option<Instant> {
         let since = self.healthy_since?;
-        Some(since + self.candidate.terms.healthy)
+        Some(since + self.member.terms.healthy)
     }
 
     fn is_healthy(&self, now: Instant) -> bool {
@@ -154,7 +154,7 @@ impl Judged {
 
     fn deadline_at(&self) -> Option<Instant> {
         let since = self.runs_since?;
-        Some(since + self.candidate.terms.deadline.saturating_sub(self.spent))
+        Some(since + self.member.terms.deadline.saturating_sub(self.spent))
     }
 
     /// When its status changes without a report; `None` unless it waits.
@@ -170,7 +170,7 @@ impl Judged {
         match self.state.phase {
             Phase::PendingStartingFailed => true,
             Phase::FailedExecFailed => {
-                self.candidate.is_never_restarted || self.state.reason == Reason::NoMoreRestarts
+                self.member.is_never_restarted || self.state.reason == Reason::NoMoreRestarts
             }
             _ => false,
         }
@@ -182,9 +182,9 @@ impl Judged {
             return None;
         }
         Some(Failure {
-            workload: self.candidate.instance.workload.clone(),
+            workload: self.member.instance.workload.clone(),
             why,
-            on_failure: self.candidate.on_failure,
+            on_failure: self.member.on_failure,
         })
     }
 }
@@ -197,8 +197,8 @@ fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 /// All instances of one update, by workload.
 // [impl->swdd~server-judges-guarded-updates~1]
 #[derive(Debug, Default)]
-pub struct Trial {
-    judged: BTreeMap<Name, Judged>,
+pub struct HealthWindow {
+    members: BTreeMap<Name, MemberStatus>,
     /// Times on the clocks of former instances that have no successor yet.
     clocks: BTreeMap<Name, Duration>,
     /// When the first status changes without a report, or earlier.
@@ -207,17 +207,17 @@ pub struct Trial {
     has_improved: bool,
 }
 
-impl Trial {
+impl HealthWindow {
     /// Adds an instance. It replaces an earlier one of the same workload and continues its clock.
-    pub fn judge(&mut self, candidate: Candidate, now: Instant) {
-        let name = candidate.instance.workload.clone();
+    pub fn add(&mut self, member: Member, now: Instant) {
+        let name = member.instance.workload.clone();
         let former = self.clocks.remove(&name).unwrap_or_default();
-        let spent = match self.judged.remove(&name) {
-            Some(judged) => judged.clock(now),
+        let spent = match self.members.remove(&name) {
+            Some(status) => status.clock(now),
             None => former,
         };
-        let mut judged = Judged {
-            counts: !candidate.keeps_name,
+        let mut status = MemberStatus {
+            counts: !member.keeps_name,
             state: ExecutionState::plain(Phase::PendingInitial),
             is_started: false,
             healthy_since: None,
@@ -225,30 +225,30 @@ impl Trial {
             standing: Standing::MayNotRun,
             spent,
             runs_since: None,
-            candidate,
+            member,
         };
-        if let Some(state) = judged.candidate.state.take() {
-            judged.take(&state, now);
+        if let Some(state) = status.member.state.take() {
+            status.take(&state, now);
         }
-        self.judged.insert(name.clone(), judged);
+        self.members.insert(name.clone(), status);
         self.refresh(&name, now);
     }
 
     /// Merges the health window of another update. For an instance of both, the stricter reaction
     /// and the earlier deadline apply.
-    pub fn absorb(&mut self, other: Self) {
-        for (name, mut judged) in other.judged {
-            if let Some(known) = self.judged.remove(&name) {
-                let of = &mut judged.candidate;
-                of.on_failure = of.on_failure.min(known.candidate.on_failure);
-                if let (Some(at), Some(later)) = (known.deadline_at(), judged.deadline_at())
+    pub fn merge(&mut self, other: Self) {
+        for (name, mut status) in other.members {
+            if let Some(known) = self.members.remove(&name) {
+                let of = &mut status.member;
+                of.on_failure = of.on_failure.min(known.member.on_failure);
+                if let (Some(at), Some(later)) = (known.deadline_at(), status.deadline_at())
                     && at < later
                 {
-                    judged.spent = known.spent;
-                    judged.runs_since = known.runs_since;
+                    status.spent = known.spent;
+                    status.runs_since = known.runs_since;
                 }
             }
-            self.judged.insert(name, judged);
+            self.members.insert(name, status);
         }
         self.due = earliest(self.due, other.due);
         for (name, clock) in other.clocks {
@@ -259,51 +259,51 @@ impl Trial {
 
     /// Removes a workload from the update.
     pub fn remove(&mut self, name: &Name) {
-        self.judged.remove(name);
+        self.members.remove(name);
         self.clocks.remove(name);
     }
 
     /// Removes an instance that is no longer active. A successor would continue its clock.
     pub fn end(&mut self, name: &Name, now: Instant) {
-        if let Some(judged) = self.judged.remove(name) {
-            self.clocks.insert(name.clone(), judged.clock(now));
+        if let Some(status) = self.members.remove(name) {
+            self.clocks.insert(name.clone(), status.clock(now));
         }
     }
 
     /// The instance of a workload.
     pub fn instance(&self, name: &str) -> Option<&InstanceName> {
-        let judged = self.judged.get(name)?;
-        Some(&judged.candidate.instance)
+        let status = self.members.get(name)?;
+        Some(&status.member.instance)
     }
 
     /// Returns whether a failure of this instance rolls the update back.
     pub fn would_undo(&self, instance: &InstanceName) -> bool {
-        let Some(Judged { candidate, .. }) = self.judged.get(&instance.workload) else {
+        let Some(MemberStatus { member, .. }) = self.members.get(&instance.workload) else {
             return false;
         };
-        candidate.instance == *instance && candidate.on_failure == OnFailure::Rollback
+        member.instance == *instance && member.on_failure == OnFailure::Rollback
     }
 
     fn refresh(&mut self, name: &Name, now: Instant) {
-        let Some(judged) = self.judged.get_mut(name) else {
+        let Some(status) = self.members.get_mut(name) else {
             return;
         };
-        self.has_improved |= judged.refresh(now);
-        self.due = earliest(judged.alarm(), self.due);
+        self.has_improved |= status.refresh(now);
+        self.due = earliest(status.alarm(), self.due);
     }
 
     /// Changes all instances that `is_affected` selects, and updates their status.
     fn change(
         &mut self,
         now: Instant,
-        is_affected: impl Fn(&Judged) -> bool,
-        mut change: impl FnMut(&mut Judged),
+        is_affected: impl Fn(&MemberStatus) -> bool,
+        mut change: impl FnMut(&mut MemberStatus),
     ) {
-        for judged in self.judged.values_mut() {
-            if is_affected(judged) {
-                change(judged);
-                self.has_improved |= judged.refresh(now);
-                self.due = earliest(judged.alarm(), self.due);
+        for status in self.members.values_mut() {
+            if is_affected(status) {
+                change(status);
+                self.has_improved |= status.refresh(now);
+                self.due = earliest(status.alarm(), self.due);
             }
         }
     }
@@ -315,18 +315,18 @@ impl Trial {
         state: &ExecutionState,
         now: Instant,
     ) -> Option<Failure> {
-        let judged = self.judged.get_mut(&instance.workload)?;
-        if judged.candidate.instance != *instance {
+        let status = self.members.get_mut(&instance.workload)?;
+        if status.member.instance != *instance {
             return None;
         }
         let mut failure = None;
         if state.phase == Phase::Removed {
-            judged.counts = true; // The next states are those of the new instance.
-            judged.healthy_since = None;
-        } else if judged.counts {
-            judged.take(state, now);
-            if judged.is_failure() {
-                failure = judged.fail(judged.state.to_string());
+            status.counts = true; // The next states are those of the new instance.
+            status.healthy_since = None;
+        } else if status.counts {
+            status.take(state, now);
+            if status.is_failure() {
+                failure = status.fail(status.state.to_string());
             }
         }
         self.refresh(&instance.workload, now);
@@ -339,10 +339,10 @@ impl Trial {
         let mut is_affected = false;
         self.change(
             now,
-            |judged| judged.is_of(agent),
-            |judged| {
-                judged.counts = true;
-                judged.candidate.is_present = true;
+            |status| status.is_of(agent),
+            |status| {
+                status.counts = true;
+                status.member.is_present = true;
                 is_affected = true;
             },
         );
@@ -354,12 +354,12 @@ impl Trial {
         let mut is_loss = false;
         self.change(
             now,
-            |judged| judged.is_of(agent),
-            |judged| {
-                is_loss |= judged.is_started;
-                judged.candidate.is_present = false;
-                judged.state = ExecutionState::plain(Phase::AgentDisconnected);
-                judged.healthy_since = None;
+            |status| status.is_of(agent),
+            |status| {
+                is_loss |= status.is_started;
+                status.member.is_present = false;
+                status.state = ExecutionState::plain(Phase::AgentDisconnected);
+                status.healthy_since = None;
             },
         );
         is_loss
@@ -370,8 +370,8 @@ impl Trial {
         let mut failures = Vec::new();
         self.change(
             now,
-            |judged| !matches!(judged.standing, Standing::Healthy | Standing::MayNotRun),
-            |judged| failures.extend(judged.fail(why.to_owned())),
+            |status| !matches!(status.standing, Standing::Healthy | Standing::MayNotRun),
+            |status| failures.extend(status.fail(why.to_owned())),
         );
         failures
     }
@@ -383,7 +383,7 @@ impl Trial {
 
     /// When the first status changes without a report. Visits each instance.
     pub fn next_change(&self) -> Option<Instant> {
-        self.judged.values().filter_map(Judged::alarm).min()
+        self.members.values().filter_map(MemberStatus::alarm).min()
     }
 
     /// Updates all status if one is due. Returns the instances that missed their deadline.
@@ -396,11 +396,11 @@ impl Trial {
         self.change(
             now,
             |_| true,
-            |judged| {
-                if judged.alarm().is_some_and(|at| at <= now) && !judged.is_healthy(now) {
-                    let seconds = judged.candidate.terms.deadline.as_secs_f64();
-                    let why = format!("{LATE} {seconds} s: {}", judged.state);
-                    failures.extend(judged.fail(why));
+            |status| {
+                if status.alarm().is_some_and(|at| at <= now) && !status.is_healthy(now) {
+                    let seconds = status.member.terms.deadline.as_secs_f64();
+                    let why = format!("{LATE} {seconds} s: {}", status.state);
+                    failures.extend(status.fail(why));
                 }
             },
         );
@@ -408,9 +408,9 @@ impl Trial {
     }
 
     fn has(&self, standing: Standing) -> bool {
-        self.judged
+        self.members
             .values()
-            .any(|judged| judged.standing == standing)
+            .any(|status| status.standing == standing)
     }
 
     /// Returns whether no instance of a connected agent is pending.
@@ -433,10 +433,10 @@ impl Trial {
     pub fn waits_for(&self) -> Vec<String> {
         let mut pending = Vec::new();
         let mut agents = BTreeSet::new();
-        for (name, judged) in &self.judged {
-            match judged.standing {
+        for (name, status) in &self.members {
+            match status.standing {
                 Standing::Waits => pending.push(name.to_string()),
-                Standing::Away => _ = agents.insert(&judged.candidate.instance.agent),
+                Standing::Away => _ = agents.insert(&status.member.instance.agent),
                 _ => {}
             }
         }

@@ -3,7 +3,7 @@
 //!
 //! Thread: `server`; plain values.
 
-use crate::plan::Version;
+use crate::updates::Revision;
 use ankaios_model::complete_state::{Rendering, config_node, workload_node};
 use ankaios_model::guarded_update::definition_hash;
 use ankaios_model::lifecycle::OnFailure;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// How a new instance is prepared by its agent before the update is carried out.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Stage {
+pub(crate) struct InstanceStaging {
     /// Up to which level.
     pub(crate) level: PrepareLevel,
     /// Whether the update is carried out under a condition of it only.
@@ -33,10 +33,10 @@ pub(crate) struct Stage {
 /// A workload that an update touches.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Touched {
+pub(crate) struct AffectedWorkload {
     /// What a rollback leads to: as it was before the first update that is not decided yet. Of one
     /// that has ended only what was desired, which may be gone for want of room.
-    pub(crate) before: Version,
+    pub(crate) before: Revision,
     /// Its instance then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) old: Option<InstanceName>,
@@ -55,27 +55,27 @@ pub(crate) struct Touched {
     /// It is not changed, but restarted with those that are, since it needs one of them.
     #[serde(default, with = "flag", skip_serializing_if = "Not::not")]
     pub(crate) restarts: bool,
-    /// What is in force as long as the new form waits; `None` when it does not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) in_force: Option<Version>,
+    /// The active revision as long as the new one waits; `None` when it does not.
+    #[serde(rename = "inForce", default, skip_serializing_if = "Option::is_none")]
+    pub(crate) active: Option<Revision>,
     /// As the update makes it; nothing once that is carried out.
     #[serde(skip)]
-    pub(crate) made: Version,
+    pub(crate) made: Revision,
     /// Only of one that waits and is prepared.
     #[serde(skip)]
-    pub(crate) stage: Option<Stage>,
+    pub(crate) stage: Option<InstanceStaging>,
 }
 
-impl Touched {
+impl AffectedWorkload {
     /// A request makes `made` of a workload.
-    pub(crate) fn new(before: Version, made: Version, stage: Option<Stage>) -> Self {
+    pub(crate) fn new(before: Revision, made: Revision, stage: Option<InstanceStaging>) -> Self {
         let is_changed = (&before.rendered, &before.effective) != (&made.rendered, &made.effective);
         Self {
             old: instance(&before),
             new: instance(&made),
             after: desired_hash(made.desired.as_ref()),
             hash: hash(&made),
-            in_force: is_changed.then(|| Version {
+            active: is_changed.then(|| Revision {
                 desired: None,
                 ..before.clone()
             }),
@@ -106,13 +106,13 @@ impl Touched {
         self.made
             .effective
             .as_ref()
-            .filter(|added| self.in_force.is_some() && !added.instance.agent.is_empty())
+            .filter(|added| self.active.is_some() && !added.instance.agent.is_empty())
     }
 }
 
 /// A config that an update touches.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct TouchedConfig {
+pub(crate) struct AffectedConfig {
     /// What a rollback leads to; may be gone of an update that has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) before: Option<ConfigItem>,
@@ -123,37 +123,41 @@ pub(crate) struct TouchedConfig {
 
 /// All that one update, or one request, changes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Unit {
+pub(crate) struct ChangeSet {
     /// Workloads by name. Of a request also those that stay as they are although a config of an
     /// open update that they use has changed.
     #[serde(default)]
-    pub(crate) workloads: BTreeMap<Name, Touched>,
+    pub(crate) workloads: BTreeMap<Name, AffectedWorkload>,
     /// Configs by key.
     #[serde(default)]
-    pub(crate) configs: BTreeMap<String, TouchedConfig>,
+    pub(crate) configs: BTreeMap<String, AffectedConfig>,
 }
 
-pub(super) fn instance(form: &Version) -> Option<InstanceName> {
-    form.effective.as_ref().map(|added| added.instance.clone())
+pub(super) fn instance(revision: &Revision) -> Option<InstanceName> {
+    revision
+        .effective
+        .as_ref()
+        .map(|added| added.instance.clone())
 }
 
 /// Whether users, and the agent, get the same.
-fn is_like(form: &Version, other: &Version) -> bool {
-    form.desired == other.desired && form.effective == other.effective
+fn is_like(revision: &Revision, other: &Revision) -> bool {
+    revision.desired == other.desired && revision.effective == other.effective
 }
 
 /// The hash of all that decides what runs.
-fn hash(form: &Version) -> String {
+fn hash(revision: &Revision) -> String {
     let node = |workload: &Arc<Workload>| workload_node(workload, Rendering::Sparse);
-    let desired = form
+    let desired = revision
         .desired
         .as_ref()
         .map(|desired| ("desired", node(desired)));
-    let effective = form
+    let effective = revision
         .effective
         .as_ref()
         .map(|added| ("effective", node(&added.workload)));
-    let instance = instance(form).map(|instance| ("instance", Node::text(instance.to_string())));
+    let instance =
+        instance(revision).map(|instance| ("instance", Node::text(instance.to_string())));
     definition_hash(&Node::map(
         desired.into_iter().chain(effective).chain(instance),
     ))
@@ -169,14 +173,14 @@ pub(super) fn config_hash(item: &ConfigItem) -> String {
 }
 
 /// Whether a workload of an update leaves it with a later request: it is deleted, or set back.
-fn leaves(known: &Touched, request: &Touched) -> bool {
+fn leaves(known: &AffectedWorkload, request: &AffectedWorkload) -> bool {
     if request.made.desired.is_none() {
         return true;
     }
     is_like(&request.made, &known.before) && !request.restarts
 }
 
-impl Unit {
+impl ChangeSet {
     /// Whether nothing is left of it.
     pub(crate) fn is_empty(&self) -> bool {
         self.workloads.is_empty() && self.configs.is_empty()
@@ -211,12 +215,12 @@ impl Unit {
     pub(crate) fn is_changed(&self, name: &Name) -> bool {
         self.workloads
             .get(name)
-            .is_some_and(|touched| !touched.restarts)
+            .is_some_and(|affected| !affected.restarts)
     }
 
     /// The workloads that are restarted together when it is carried out or put back.
     pub(crate) fn restarted(&self) -> BTreeSet<Name> {
-        let restarts = self.workloads.values().any(|touched| touched.restarts);
+        let restarts = self.workloads.values().any(|affected| affected.restarts);
         self.workloads
             .keys()
             .filter(|_| restarts)
@@ -225,7 +229,7 @@ impl Unit {
     }
 
     /// Whether `request` has a name of this update, or a workload that refers to a config of it.
-    pub(crate) fn is_touched_by(&self, request: &Self) -> bool {
+    pub(crate) fn is_affected_by(&self, request: &Self) -> bool {
         let has_config = request
             .configs
             .keys()
@@ -233,8 +237,8 @@ impl Unit {
         if has_config {
             return true;
         }
-        for (name, touched) in &request.workloads {
-            if self.workloads.contains_key(name) || self.is_referred_to_by(touched) {
+        for (name, affected) in &request.workloads {
+            if self.workloads.contains_key(name) || self.is_referred_to_by(affected) {
                 return true;
             }
         }
@@ -242,8 +246,8 @@ impl Unit {
     }
 
     /// Whether the desired version of a workload refers to a config of this update.
-    fn is_referred_to_by(&self, touched: &Touched) -> bool {
-        let Some(desired) = &touched.made.desired else {
+    fn is_referred_to_by(&self, affected: &AffectedWorkload) -> bool {
+        let Some(desired) = &affected.made.desired else {
             return false;
         };
         let mut keys = desired.configs.values();
@@ -254,34 +258,34 @@ impl Unit {
     /// newest version. A name that is set back to what was before, or deleted, leaves: it is not
     /// brought back. None leaves as long as the request has another one with a condition: nothing
     /// of it is stopped before. Returns the workloads that have left, as they will be.
-    pub(crate) fn merge(&mut self, request: Self) -> BTreeMap<Name, Version> {
+    pub(crate) fn merge(&mut self, request: Self) -> BTreeMap<Name, Revision> {
         let mut left = BTreeMap::new();
         let has_condition = self.keeps_condition(&request);
-        for (name, touched) in request.workloads {
+        for (name, affected) in request.workloads {
             let Some(known) = self.workloads.remove(&name) else {
-                self.workloads.insert(name, touched);
+                self.workloads.insert(name, affected);
                 continue;
             };
-            if !has_condition && leaves(&known, &touched) {
-                left.insert(name, touched.made);
+            if !has_condition && leaves(&known, &affected) {
+                left.insert(name, affected.made);
             } else {
-                self.workloads.insert(name, known.followed_by(touched));
+                self.workloads.insert(name, known.followed_by(affected));
             }
         }
-        for (key, mut touched) in request.configs {
+        for (key, mut affected) in request.configs {
             if let Some(known) = self.configs.remove(&key) {
-                let is_as_before = touched.after == known.before.as_ref().map(config_hash);
-                if touched.after.is_none() || is_as_before {
+                let is_as_before = affected.after == known.before.as_ref().map(config_hash);
+                if affected.after.is_none() || is_as_before {
                     continue;
                 }
-                touched.before = known.before;
+                affected.before = known.before;
             }
-            self.configs.insert(key, touched);
+            self.configs.insert(key, affected);
         }
-        if self.configs.is_empty() && self.workloads.values().all(|touched| touched.restarts) {
+        if self.configs.is_empty() && self.workloads.values().all(|affected| affected.restarts) {
             // What they need is as it was.
-            for (name, touched) in std::mem::take(&mut self.workloads) {
-                left.insert(name, touched.made);
+            for (name, affected) in std::mem::take(&mut self.workloads) {
+                left.insert(name, affected.made);
             }
         }
         left
@@ -289,13 +293,13 @@ impl Unit {
 
     /// Whether `request` has a workload with a condition that becomes a part of this, or stays one.
     fn keeps_condition(&self, request: &Self) -> bool {
-        for (name, touched) in &request.workloads {
-            let has_condition = match &touched.stage {
+        for (name, affected) in &request.workloads {
+            let has_condition = match &affected.stage {
                 Some(stage) => stage.has_condition,
                 None => false,
             };
             let stays = match self.workloads.get(name) {
-                Some(known) => !leaves(known, touched),
+                Some(known) => !leaves(known, affected),
                 None => true,
             };
             if has_condition && stays {
@@ -309,19 +313,23 @@ impl Unit {
     /// same update.
     // [impl->swdd~server-remembers-undone-updates~1]
     pub(crate) fn fingerprint(&self) -> String {
-        let workload = |(name, touched): (&Name, &Touched)| {
+        let workload = |(name, affected): (&Name, &AffectedWorkload)| {
             (
                 name.to_string(),
-                Node::text(format!("{} {}", hash(&touched.before), touched.hash)),
+                Node::text(format!("{} {}", hash(&affected.before), affected.hash)),
             )
         };
-        let config = |(key, touched): (&String, &TouchedConfig)| {
-            let before = touched.before.as_ref().map(config_hash).unwrap_or_default();
+        let config = |(key, affected): (&String, &AffectedConfig)| {
+            let before = affected
+                .before
+                .as_ref()
+                .map(config_hash)
+                .unwrap_or_default();
             (
                 key.clone(),
                 Node::text(format!(
                     "{before} {}",
-                    touched.after.as_deref().unwrap_or_default()
+                    affected.after.as_deref().unwrap_or_default()
                 )),
             )
         };
@@ -333,14 +341,14 @@ impl Unit {
 
     /// What was desired before, as a state; what was added is left out.
     pub(crate) fn before_node(&self) -> Node {
-        let workload = |(name, touched): (&Name, &Touched)| {
+        let workload = |(name, affected): (&Name, &AffectedWorkload)| {
             Some((
                 name.to_string(),
-                workload_node(touched.before.desired.as_ref()?, Rendering::Sparse),
+                workload_node(affected.before.desired.as_ref()?, Rendering::Sparse),
             ))
         };
-        let config = |(key, touched): (&String, &TouchedConfig)| {
-            Some((key.clone(), config_node(touched.before.as_ref()?)))
+        let config = |(key, affected): (&String, &AffectedConfig)| {
+            Some((key.clone(), config_node(affected.before.as_ref()?)))
         };
         let configs = Node::map(self.configs.iter().filter_map(config));
         let configs =
