@@ -33,6 +33,7 @@ pub mod workload;
 pub mod workload_files;
 
 use crate::limits::{AGENT_STOP_DEADLINE, SCHEDULER_INBOX, WATCH_INBOX};
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::version::VERSION;
 use ankaios_platform::clock::SystemClock;
 use ankaios_platform::folder_lock;
@@ -108,7 +109,12 @@ impl Agent {
         let calls = CallContext {
             folder: settings.folder,
             boot: children.boot().into(),
-            copied: Arc::new(COPIED_FILES.map(str::to_owned).into()),
+            copied: Arc::new(
+                COPIED_FILES
+                    .map(str::to_owned)
+                    .into_iter()
+                    .collect_entries(),
+            ),
             create_timeout: settings.create_timeout,
             images: images.as_ref().map(ImageInbox::uses),
         };

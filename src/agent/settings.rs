@@ -4,6 +4,7 @@
 
 use crate::images::{CleanupMode, CleanupSettings, LedgerFolder};
 use crate::limits::{REPAIR_INTERVAL, RETRY_LIMIT};
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::limits::NAME_MAX;
 use ankaios_model::names::{NOT_OF_COMMANDER, RUNTIMES, has_name_characters, is_of_commander};
 use ankaios_model::nearest::nearest;
@@ -360,7 +361,7 @@ fn combine(
     let tags = if options.tags.is_empty() {
         keys.tags
     } else {
-        options.tags.into_iter().collect()
+        options.tags.into_iter().collect_entries()
     };
     let parallel_starts =
         // Twice the number of cores, and four at least.
@@ -478,12 +479,12 @@ fn enabled_runtimes(
     warnings: &mut Vec<String>,
 ) -> Result<BTreeSet<&'static str>, SettingsError> {
     let Some(configured) = configured else {
-        return Ok(RUNTIMES.into());
+        return Ok(RUNTIMES.into_iter().collect_entries());
     };
     let enabled: BTreeSet<_> = RUNTIMES
         .into_iter()
         .filter(|runtime| configured.iter().any(|it| it == runtime))
-        .collect();
+        .collect_entries();
     let unknown = configured
         .iter()
         .filter(|name| !RUNTIMES.contains(&name.as_str()));

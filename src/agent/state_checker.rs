@@ -12,6 +12,7 @@
 //! Gives: states to the control loops (never waits), the listings of `ListAll` (may block).
 
 use crate::limits::{POLL_INTERVAL, REPAIR_INTERVAL};
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::names::InstanceName;
 use ankaios_platform::clock::{Clock, SystemClock};
@@ -461,8 +462,10 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
                 self.settings.engine
             );
         }
-        let by_id: BTreeMap<&ContainerId, &ListedContainer> =
-            listed.iter().map(|found| (&found.id, found)).collect();
+        let by_id: BTreeMap<&ContainerId, &ListedContainer> = listed
+            .iter()
+            .map(|found| (&found.id, found))
+            .collect_entries();
         let engine = self.settings.engine;
         for watched in self.watched.values_mut() {
             if watched.valid_from > number {

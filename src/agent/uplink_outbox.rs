@@ -8,6 +8,7 @@
 //! a load that is. A thread that holds the lock of the connection may lock the slots, never the
 //! other way round.
 
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::execution_state::{Phase, WorkloadState};
 use ankaios_model::limits::FOREIGN_MESSAGE_MAX;
 use ankaios_model::messages::{AgentLoad, PreparedInstance, Request, ToServer};
@@ -178,7 +179,8 @@ impl UplinkOutbox {
     pub(crate) fn resynchronise(&self, own: Vec<WorkloadState>, complete: bool) {
         let mut slots = self.0.slots.lock();
         slots.thin_out();
-        let existing: BTreeSet<&InstanceName> = own.iter().map(|state| &state.instance).collect();
+        let existing: BTreeSet<&InstanceName> =
+            own.iter().map(|state| &state.instance).collect_entries();
         slots.states.retain(|state| {
             state.state.phase == Phase::Removed && !existing.contains(&state.instance)
         });

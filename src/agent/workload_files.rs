@@ -3,6 +3,7 @@
 //! Thread: `call:<name>` writes them; `wl:<name>` owns the folder of its workload and removes it.
 
 use crate::limits::PATH_MAX;
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::validation::{mount_rule, unfit_for_mount};
 use ankaios_model::workload::{File, FileContent};
 use ankaios_platform::private_folder::PrivateFolder;
@@ -69,7 +70,7 @@ fn one_is_folder_of_another(files: &[File]) -> bool {
     let paths: BTreeSet<PathBuf> = files
         .iter()
         .filter_map(|file| relative(&file.mount_point).ok())
-        .collect();
+        .collect_entries();
     paths.iter().any(|path| {
         path.ancestors()
             .skip(1)

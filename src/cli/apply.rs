@@ -89,7 +89,7 @@ fn manifests_in(folder: &str) -> Result<Vec<String>> {
             "name the files, or another folder; folders in it are not read",
         ));
     }
-    files.sort();
+    files.sort_unstable();
     Ok(files)
 }
 

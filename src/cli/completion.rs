@@ -12,6 +12,7 @@ use super::output::Output;
 use super::rows::entries;
 use super::session::{ServerLink, Session};
 use super::settings::{CliSettings, known_contexts};
+use ankaios_model::collect::CollectEntries as _;
 use std::time::Duration;
 
 use ankaios_model::execution_state::Phase;
@@ -128,16 +129,18 @@ fn candidates(command: &str, argument: &str) -> Option<Candidates> {
             masks(state)
                 .into_iter()
                 .chain(on_request.map(ToString::to_string))
-                .collect()
+                .collect_entries()
         }),
         (_, "masks" | "masks_and_file") => (MASKS, masks),
         (_, "state") => (&[], |_| {
             Phase::ALL
                 .iter()
                 .map(|(_, state, _)| (*state).to_owned())
-                .collect()
+                .collect_entries()
         }),
-        (_, "runtime") => (&[], |_| RUNTIMES.map(str::to_owned).into()),
+        (_, "runtime") => (&[], |_| {
+            RUNTIMES.map(str::to_owned).into_iter().collect_entries()
+        }),
         (_, "mode") => (&[modes::PART, "desiredState.workloads.*.tags"], |state| {
             let known = of_server(state)
                 .map_or_else(Vec::new, |(_, known)| known)
@@ -145,14 +148,14 @@ fn candidates(command: &str, argument: &str) -> Option<Candidates> {
             known
                 .chain(named(state, "desiredState").map(|(_, mode)| mode))
                 .map(str::to_owned)
-                .collect()
+                .collect_entries()
         }),
         (_, "context") => (&[], |_| {
             let typed = typed(words_of_command_line());
             typed
                 .into_iter()
                 .flat_map(|(_, common)| known_contexts(&common))
-                .collect()
+                .collect_entries()
         }),
         _ => return None,
     };
@@ -188,7 +191,7 @@ fn complete(
 fn keys(state: &Node, path: &[&str]) -> BTreeSet<String> {
     entries(state.at(path))
         .map(|(name, _)| name.to_owned())
-        .collect()
+        .collect_entries()
 }
 
 /// The masks that lead to something in `state`.

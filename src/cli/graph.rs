@@ -10,6 +10,7 @@ use super::modes::named;
 use super::output::{Column, Output, TooWide, View, object, one_line, value};
 use super::rows::{self, MASKS};
 use super::session::ServerLink;
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::execution_state::PARTS_SEPARATOR;
 use ankaios_model::modes::{MODES_TAG, NOT_IN_MODE, mode_names};
 use ankaios_model::node::Node;
@@ -281,7 +282,7 @@ impl Graph {
             .workloads
             .values()
             .flat_map(|workload| workload.needs.keys())
-            .collect();
+            .collect_entries();
         let (mut rows, mut shown) = (Vec::new(), BTreeSet::new());
         let is_root = |name: &String| {
             if names.is_empty() {
@@ -406,7 +407,7 @@ impl Graph {
             ),
         };
         // Mermaid reserves words such as `end`, so its nodes are numbered.
-        let numbers: BTreeMap<&String, usize> = self.workloads.keys().zip(0..).collect();
+        let numbers: BTreeMap<&String, usize> = self.workloads.keys().zip(0..).collect_entries();
         let id = |name: &String| {
             if mermaid {
                 format!("n{}", numbers[name])

@@ -8,6 +8,7 @@ use super::error::{CliError, ExitCode, Result};
 use super::output::{Output, one_line};
 use super::rows::{self, Row};
 use super::session::{Incoming, ServerLink};
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::log_entries;
 use ankaios_model::messages::{LogEntry, LogsRequest};
@@ -344,7 +345,7 @@ impl Names {
         output: &Output,
     ) -> Self {
         let many = instances.clone().count() > 1;
-        let workloads: BTreeSet<&Name> = instances.clone().map(|it| &it.workload).collect();
+        let workloads: BTreeSet<&Name> = instances.clone().map(|it| &it.workload).collect_entries();
         let mut names = BTreeMap::new();
         for instance in instances {
             let InstanceName {

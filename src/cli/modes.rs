@@ -8,6 +8,7 @@ use super::error::{CliError, Result, meant_or};
 use super::output::{self, Output, Table, TooWide, one_line};
 use super::rows::{entries, text};
 use super::session::{ServerLink, Update};
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::field_path::parts;
 use ankaios_model::modes::{ESSENTIAL_TAG, MODES_TAG, mode_names};
 use ankaios_model::names::is_name;
@@ -203,7 +204,8 @@ pub(crate) fn check(
     link: &mut dyn ServerLink,
     output: &mut Output,
 ) -> Result<()> {
-    let sent: Workloads<'_> = entries(new_state.at(&["desiredState", "workloads"])).collect();
+    let sent: Workloads<'_> =
+        entries(new_state.at(&["desiredState", "workloads"])).collect_entries();
     let with_tag = |tag| {
         let tagged = sent
             .iter()
@@ -240,7 +242,7 @@ pub(crate) fn check(
 
 /// A mode that only one workload names, although it resembles another one, is probably misspelt.
 fn unknown_modes(modes: &Node, known: &[&str], new_state: &Node) -> Vec<String> {
-    let mut known: BTreeSet<&str> = known.iter().copied().collect();
+    let mut known: BTreeSet<&str> = known.iter().copied().collect_entries();
     // The mode that this update switches to, and those that several workloads name.
     let item = ["desiredState", "configs", text(modes, &["configItem"])];
     known.extend(new_state.at(&item).and_then(Node::as_text));
@@ -270,7 +272,7 @@ fn modes_of(workload: &Node) -> Option<BTreeSet<&str>> {
     workload
         .at(&["tags", MODES_TAG])
         .and_then(Node::as_text)
-        .map(|tag| mode_names(tag).collect())
+        .map(|tag| mode_names(tag).collect_entries())
 }
 
 /// Each sent workload that is in a mode in which a workload that it needs is not, and each other
@@ -278,12 +280,12 @@ fn modes_of(workload: &Node) -> Option<BTreeSet<&str>> {
 fn unmet_needs(known: &[&str], state: &Node, sent: &Workloads<'_>) -> Vec<String> {
     let all: Workloads<'_> = entries(state.at(&["desiredState", "workloads"]))
         .chain(sent.clone())
-        .collect();
+        .collect_entries();
     let named = all
         .values()
         .filter_map(|workload| modes_of(workload))
         .flatten();
-    let every: BTreeSet<&str> = known.iter().copied().chain(named).collect();
+    let every: BTreeSet<&str> = known.iter().copied().chain(named).collect_entries();
     let mut warnings = Vec::new();
     for (name, workload) in &all {
         for (needed, _) in workload.entries("dependencies") {

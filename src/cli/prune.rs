@@ -11,6 +11,7 @@ use super::modes;
 use super::output::{Output, one_line, some_of};
 use super::rows::{entries, has_tags, text};
 use super::session::{ServerLink, Update};
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::node::Node;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,7 +64,7 @@ pub(crate) fn extend(
     for name in &pruned.workloads {
         update.masks.push(format!("desiredState.workloads.{name}"));
     }
-    update.masks.sort();
+    update.masks.sort_unstable();
     Ok(pruned)
 }
 
@@ -103,9 +104,9 @@ impl Pruned {
     /// `tags` only workloads that have all of them, and the configs that these used.
     fn of(state: &Node, new: &Node, tags: &[(String, String)]) -> Self {
         let old_workloads: BTreeMap<&str, &Node> =
-            entries(state.at(&["desiredState", "workloads"])).collect();
+            entries(state.at(&["desiredState", "workloads"])).collect_entries();
         let new_workloads: BTreeMap<&str, &Node> =
-            entries(new.at(&["desiredState", "workloads"])).collect();
+            entries(new.at(&["desiredState", "workloads"])).collect_entries();
 
         // First the workloads that no manifest names.
         let mut workloads = BTreeSet::new();

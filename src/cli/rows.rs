@@ -6,6 +6,7 @@
 
 use super::args::Format;
 use super::output::{Column, View, one_line, some_of};
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::execution_state::{ExecutionState, PARTS_SEPARATOR, Phase, WorkloadState};
 use ankaios_model::names::{InstanceName, of_workload};
 use ankaios_model::nearest::meant;
@@ -421,7 +422,7 @@ pub(crate) fn needs(state: &Node) -> Needs {
             let text = |(name, condition): (&str, &Node)| {
                 (name.to_owned(), text(condition, &[]).to_owned())
             };
-            all.insert(name.to_owned(), needs.map(text).collect());
+            all.insert(name.to_owned(), needs.map(text).collect_entries());
         }
     }
     all

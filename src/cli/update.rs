@@ -16,6 +16,7 @@ use super::output::{
 use super::rows::{self, Reasons, Row, text};
 use super::session::{Accepted, Context, ServerLink, Update};
 use super::settings::AbsentAgents;
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::complete_state::{Rendering, workload_node};
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::field_path::parts;
@@ -335,7 +336,7 @@ impl Context<'_> {
         } else {
             state.outstanding()
         };
-        let mut all: BTreeSet<&InstanceName> = failures.iter().copied().collect();
+        let mut all: BTreeSet<&InstanceName> = failures.iter().copied().collect_entries();
         all.extend(&outstanding);
         if !all.is_empty() {
             let number = counted(all.len(), "workload");
@@ -365,7 +366,7 @@ impl Context<'_> {
         };
         self.link.update_state(Node::empty(), masks)?;
         // As a set: each name is reported once, in order.
-        for name in names.iter().collect::<BTreeSet<_>>() {
+        for name in names.iter().collect_entries::<BTreeSet<_>>() {
             match &before {
                 Ok(before) if before.at(&["desiredState", "configs", name]).is_none() => {
                     self.output
@@ -406,7 +407,7 @@ fn names_of(instances: &[InstanceName]) -> BTreeSet<&Name> {
     instances
         .iter()
         .map(|instance| &instance.workload)
-        .collect()
+        .collect_entries()
 }
 
 /// The workloads that `masks` name and that an agent which is not connected has to start, by agent.
@@ -536,7 +537,7 @@ pub(crate) fn run_workload(arguments: &RunArguments) -> Result<Update> {
         &arguments.runtime,
         &arguments.config,
     );
-    workload.tags = arguments.tags.iter().cloned().collect(); // The last of repeated keys applies.
+    workload.tags = arguments.tags.iter().cloned().collect_entries(); // The last of repeated keys applies.
     let workloads = Node::map([(name.as_str(), workload_node(&workload, Rendering::Sparse))]);
     let state = Node::map([("desiredState", Node::map([("workloads", workloads)]))]);
     let masks = vec![format!("desiredState.workloads.{name}")];
@@ -629,7 +630,7 @@ impl WaitState {
         for reported in &accepted.earlier {
             earlier.insert(&reported.instance, reported.state.phase);
         }
-        let added: BTreeSet<&InstanceName> = accepted.added.iter().collect();
+        let added: BTreeSet<&InstanceName> = accepted.added.iter().collect_entries();
         let mut watched = BTreeMap::new();
         let mut gone = Vec::new();
         for instance in accepted.added.iter().chain(&accepted.deleted) {
@@ -814,7 +815,7 @@ impl WaitState {
             // Stable: names stay sorted.
             shown.sort_by_key(|instance| !self.is_outstanding(instance));
             shown.truncate(room - 1);
-            shown.sort();
+            shown.sort_unstable();
         }
         let mut table = self.table(&shown);
         table.headings[3] = "  EXECUTION STATE";
@@ -946,7 +947,9 @@ impl WaitState {
 
     fn names(&self, are: impl Fn(&Watched) -> bool) -> BTreeSet<&str> {
         let instances = self.those(are).into_iter();
-        instances.map(|instance| &*instance.workload).collect()
+        instances
+            .map(|instance| &*instance.workload)
+            .collect_entries()
     }
 
     /// The table of `instances` for the end. A deleted instance stands above the one that replaced
@@ -980,7 +983,7 @@ fn connected_agents(state: &Node) -> BTreeSet<Name> {
     state
         .entries("agents")
         .map(|(name, _)| name.into())
-        .collect()
+        .collect_entries()
 }
 
 /// Whether an instance in this phase may have a container that ends when the update replaces it.
@@ -1293,7 +1296,7 @@ pub(crate) fn waits_for(update: &Node) -> impl Iterator<Item = &str> {
 /// The guarded updates in one of these phases that are about workloads and configs that `masks`
 /// name as a whole.
 pub(crate) fn about(state: &Node, masks: &[String], is_one: fn(UpdatePhase) -> bool) -> Vec<u64> {
-    let masks: BTreeSet<&String> = masks.iter().collect();
+    let masks: BTreeSet<&String> = masks.iter().collect_entries();
     let mut found = Vec::new();
     for (id, update) in updates(state) {
         if phase(update).is_some_and(is_one) && is_about(update, &masks) {
@@ -1347,8 +1350,16 @@ impl Guarded {
         next: Instant,
     ) -> Option<Self> {
         let known = updates(before).last().map_or(0, |(id, _)| *id);
-        let added: BTreeSet<_> = accepted.added.iter().map(ToString::to_string).collect();
-        let deleted: BTreeSet<_> = accepted.deleted.iter().map(ToString::to_string).collect();
+        let added: BTreeSet<_> = accepted
+            .added
+            .iter()
+            .map(ToString::to_string)
+            .collect_entries();
+        let deleted: BTreeSet<_> = accepted
+            .deleted
+            .iter()
+            .map(ToString::to_string)
+            .collect_entries();
         for (id, update) in updates(now).into_iter().rev() {
             // An update that a request sets back is withdrawn, which is no failure of that request.
             if id <= known || phase(update) == Some(UpdatePhase::Withdrawn) {
@@ -1398,7 +1409,7 @@ impl Guarded {
                 read => read?,
             }
             self.next = now + READ_INTERVAL;
-            wait.set_on_trial(&waits_for(&self.update).collect());
+            wait.set_on_trial(&waits_for(&self.update).collect_entries());
         }
         if self.has_ended(wait) {
             return Ok(Progress::Break(()));

@@ -6,6 +6,7 @@
 
 pub mod access_rules;
 pub mod authorizer;
+pub mod collect;
 pub mod complete_state;
 pub mod cycles;
 pub mod execution_state;

@@ -394,9 +394,15 @@ impl DerefMut for Entries {
 /// Of entries with the same key the last one is kept.
 impl<K: Into<Key>> FromIterator<(K, Node)> for Entries {
     fn from_iter<I: IntoIterator<Item = (K, Node)>>(entries: I) -> Self {
-        let entries = entries.into_iter().map(|(key, node)| (key.into(), node));
-        Self(entries.collect())
+        let entries = entries.into_iter();
+        sorted(entries.map(|(key, node)| (key.into(), node)).collect())
     }
+}
+
+/// Sorts entries, of which the last one of each key stays. The code that sorts is large, so it is
+/// there only once, not for each type of iterator.
+fn sorted(entries: Vec<(Key, Node)>) -> Entries {
+    Entries(entries.into_iter().collect())
 }
 
 impl IntoIterator for Entries {

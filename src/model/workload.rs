@@ -6,6 +6,7 @@ use super::access_rules::ControlInterfaceAccess;
 use super::names::{InstanceName, Name, named_enum};
 use super::node::Node;
 use super::runtime_config::{ReadConfig, RuntimeConfig};
+use crate::collect::CollectEntries as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -124,7 +125,7 @@ impl From<Node> for ConfigItem {
                 Self::Map(
                     entries
                         .map(|(key, node)| (key.into_owned(), node.into()))
-                        .collect(),
+                        .collect_entries(),
                 )
             }
         }

@@ -4,6 +4,7 @@
 //! numbers on request and never waits.
 
 use super::ServerLoop;
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::execution_state::Phase;
 use ankaios_model::names::Name;
 use ankaios_model::version::VERSION;
@@ -77,7 +78,8 @@ impl ServerLoop {
         let stored = Phase::ALL
             .iter()
             .filter(|(phase, ..)| *phase != Phase::Removed);
-        let none: BTreeMap<&'static str, u64> = stored.map(|(_, state, _)| (*state, 0)).collect();
+        let none: BTreeMap<&'static str, u64> =
+            stored.map(|(_, state, _)| (*state, 0)).collect_entries();
         let mut workloads: BTreeMap<Name, BTreeMap<&'static str, u64>> = BTreeMap::new();
         for (instance, state) in self.updates.workloads().states.iter() {
             let states = workloads

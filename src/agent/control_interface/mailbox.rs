@@ -5,6 +5,7 @@
 //! Thread: none, a plain value; `rx:server` and `control` put, `control` takes, see
 //! [`super::ControlHub`].
 
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::messages::{
     AlteredFields, ReadState, Request, RequestContent, Response, ResponseContent, ToWorkload,
 };
@@ -432,7 +433,7 @@ impl Mailbox {
             }
             ResponseContent::LogsAccepted(instances) => {
                 // A workload that is named twice sends its lines and their end once.
-                let instances: BTreeSet<InstanceName> = instances.iter().cloned().collect();
+                let instances: BTreeSet<InstanceName> = instances.iter().cloned().collect_entries();
                 if let Some(requested) = answered {
                     self.open.retain(|open| !open.is(Lasting::Logs, id));
                     if !instances.is_empty() {
@@ -548,7 +549,7 @@ fn everything(masks: &[String], state: &Node) -> AlteredFields {
         paths.insert(beginning);
     }
     if paths.is_empty() || paths.contains([].as_slice()) || paths.contains([""].as_slice()) {
-        paths = ALL_PARTS.map(|part| vec![part]).into();
+        paths = ALL_PARTS.iter().map(|part| vec![*part]).collect_entries();
         paths.extend(
             state
                 .as_map()

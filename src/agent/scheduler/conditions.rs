@@ -4,6 +4,7 @@
 
 use crate::events::Note;
 use crate::limits::PATH_WAIT;
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::lifecycle::Condition;
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::reason::{ACTIVATION_PREFIX, INACTIVE_PREFIX, PRECONDITION_PREFIX, Reason};
@@ -32,7 +33,7 @@ impl NodeFacts {
             found
                 .into_iter()
                 .map(|(path, facts)| (path, facts.is_some()))
-                .collect()
+                .collect_entries()
         };
         Self {
             tags,
@@ -80,7 +81,7 @@ impl Gate {
             unmet,
             is_staged,
         };
-        let known = (facts.check_paths)(&gate.paths().collect());
+        let known = (facts.check_paths)(&gate.paths().collect_entries());
         gate.evaluate(&known, &facts.tags);
         Some(gate)
     }

@@ -7,6 +7,7 @@ use crate::events::{Note, SchedulerEvent};
 use crate::limits::{FIRST_LISTING_MAX, REPAIR_INTERVAL};
 use crate::state_checker::{ListResult, WatchCommand};
 use crate::workload::Engines;
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::names::Name;
 use ankaios_model::reason::{Reason, UNLISTED_PREFIX};
 use ankaios_runtime::{ListedContainer, RuntimeError};
@@ -58,7 +59,7 @@ impl Listings {
         let engines = engines
             .keys()
             .map(|name| (name.clone(), EngineListing::default()))
-            .collect();
+            .collect_entries();
         Self {
             engines,
             first_until: None,

@@ -16,6 +16,7 @@ use crate::resources::LoadSampler;
 use crate::state_checker::ListResult;
 use crate::uplink_outbox::UplinkOutbox;
 use crate::usage::{UsageRequests, UsageSampler};
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::messages::{AddedWorkload, AgentLoad, FromServer, WorkloadPlan};
 use ankaios_model::names::{InstanceName, Name, excerpt, has_name_characters};
 use ankaios_platform::clock::Clock;
@@ -274,7 +275,7 @@ impl<C: Clock> Scheduler<C> {
                 let names: BTreeSet<Name> = states
                     .iter()
                     .map(|state| state.instance.workload.clone())
-                    .collect();
+                    .collect_entries();
                 for state in states {
                     self.runtime.store.set_foreign(state);
                 }
@@ -492,7 +493,7 @@ fn by_name(added: Vec<AddedWorkload>) -> BTreeMap<Name, AddedWorkload> {
         .into_iter()
         .filter(is_acceptable)
         .map(|added| (added.instance.workload.clone(), added))
-        .collect()
+        .collect_entries()
 }
 
 #[cfg(debug_assertions)]

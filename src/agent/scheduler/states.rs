@@ -3,6 +3,7 @@
 //!
 //! Thread: `scheduler`, which owns it.
 
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::names::{InstanceName, Name, of_workload};
 use ankaios_model::workload::{AddCondition, DeleteCondition};
@@ -85,7 +86,9 @@ impl WorkloadStateStore {
     /// workloads.
     pub(crate) fn drop_stale(&mut self) -> BTreeSet<Name> {
         let dropped = self.entries.extract_if(.., |_, entry| entry.stale);
-        dropped.map(|(instance, _)| instance.workload).collect()
+        dropped
+            .map(|(instance, _)| instance.workload)
+            .collect_entries()
     }
 
     /// The states of all own instances.

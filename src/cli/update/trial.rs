@@ -11,6 +11,7 @@ use crate::output::one_line;
 use crate::rows;
 use crate::session::{Accepted, Context, ServerLink};
 use crate::settings::AbsentAgents;
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::field_path::parts;
 use ankaios_model::health_window::{Failure, HealthWindow, LATE, Member};
@@ -114,7 +115,7 @@ impl ClientTrial {
             .iter()
             .chain(&accepted.deleted)
             .map(|instance| instance.workload.to_string());
-        with_dependents(changed.collect(), &needs)
+        with_dependents(changed.collect_entries(), &needs)
     }
 
     /// Begins at `now`, with the complete state before the update, the wait for it, and the
@@ -132,7 +133,7 @@ impl ClientTrial {
         let names: BTreeSet<Name> = ran
             .keys()
             .map(|instance| instance.workload.clone())
-            .collect();
+            .collect_entries();
         let added = accepted
             .added
             .iter()
@@ -164,7 +165,7 @@ impl ClientTrial {
             .iter()
             .chain(&accepted.deleted)
             .map(|instance| &instance.workload)
-            .collect();
+            .collect_entries();
         let names = Self::names(accepted, before);
         ran.retain(|instance, _| {
             !changed.contains(&instance.workload) && names.contains(&*instance.workload)
@@ -265,7 +266,7 @@ impl ClientTrial {
             return Ok(Progress::Break(()));
         }
         let names = self.trial.waits_for();
-        wait.set_on_trial(&names.iter().map(String::as_str).collect());
+        wait.set_on_trial(&names.iter().map(String::as_str).collect_entries());
         Ok(Progress::Continue(self.trial.next_change()))
     }
 
@@ -337,7 +338,7 @@ impl Earlier {
         let phases = rows::rows(before)
             .into_iter()
             .map(|(instance, row)| (instance, row.phase))
-            .collect();
+            .collect_entries();
         Self {
             phases,
             needs: rows::needs(before),
@@ -519,7 +520,7 @@ impl Context<'_> {
                 .iter()
                 .chain(&accepted.deleted)
                 .map(|instance| instance.workload.to_string());
-            restored.extend(earlier.dependents(changed.collect()));
+            restored.extend(earlier.dependents(changed.collect_entries()));
             let now = self.read_restored(&restored)?;
             let state = WaitState::new(&accepted, &before, &now, AbsentAgents::Skipped);
             missing = self.wait_until_restored(&restored, state, &now, give_up)?;
@@ -564,7 +565,10 @@ impl Context<'_> {
             return Ok(None);
         }
         let now = self.read_restored(&restored)?;
-        let names: BTreeSet<&Name> = restored.iter().map(|instance| &instance.workload).collect();
+        let names: BTreeSet<&Name> = restored
+            .iter()
+            .map(|instance| &instance.workload)
+            .collect_entries();
         let listed = rows::instances(now.get("workloadStates")).map(|(instance, _)| instance);
         let others =
             listed.filter(|listed| names.contains(&listed.workload) && !restored.contains(listed));

@@ -15,6 +15,7 @@ use crate::exit_watch::belongs_to;
 use crate::limits::{EXEC_PARALLEL, EXEC_RUNNING_MAX, EXEC_SLOT_MAX, STACK_WORKLOAD};
 use crate::masking::Arguments;
 use crate::{ProbeTarget, RuntimeError};
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::lifecycle::Check;
 use ankaios_platform::clock::{Clock, SystemClock};
 use ankaios_platform::threads;
@@ -345,7 +346,7 @@ impl Paths {
 
     fn take_ended(&mut self) -> Vec<Ended> {
         let results: BTreeMap<PathProbe, PathResult> =
-            self.probes.take_results().into_iter().collect();
+            self.probes.take_results().into_iter().collect_entries();
         let mut ended = Vec::new();
         self.waiting.retain(|key, probe| {
             let outcome = match results.get(probe) {

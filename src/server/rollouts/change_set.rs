@@ -4,6 +4,7 @@
 //! Thread: `server`; plain values.
 
 use crate::updates::Revision;
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::complete_state::{Rendering, config_node, workload_node};
 use ankaios_model::guarded_update::definition_hash;
 use ankaios_model::lifecycle::OnFailure;
@@ -225,7 +226,7 @@ impl ChangeSet {
             .keys()
             .filter(|_| restarts)
             .cloned()
-            .collect()
+            .collect_entries()
     }
 
     /// Whether `request` has a name of this update, or a workload that refers to a config of it.

@@ -17,6 +17,7 @@ use crate::state_view::entries;
 use crate::updates::Revision;
 use crate::updates::UpdateError;
 use crate::updates::Updates;
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::guarded_update::{AGENT_PREFIX, REMEMBERED, UpdatePhase};
 use ankaios_model::health_window::{self, Failure, HealthWindow};
 use ankaios_model::lifecycle::{self, OnFailure};
@@ -402,7 +403,7 @@ impl Rollouts {
         let (away, there): (Vec<_>, Vec<_>) = open
             .awaited(&self.away, now)
             .partition(|(_, agent)| self.away.contains_key(*agent));
-        let agents: BTreeSet<&Name> = away.into_iter().map(|(_, agent)| agent).collect();
+        let agents: BTreeSet<&Name> = away.into_iter().map(|(_, agent)| agent).collect_entries();
         let agents = agents
             .into_iter()
             .map(|agent| format!("{AGENT_PREFIX}{agent}"));
@@ -444,7 +445,7 @@ impl Rollouts {
         let records = self
             .records()
             .map(|(record, open)| (record.number.to_string(), (record, open)));
-        entries(wanted, &records.collect(), |(record, open)| {
+        entries(wanted, &records.collect_entries(), |(record, open)| {
             self.update_node(record, *open, context)
         })
         .unwrap_or_default()

@@ -12,6 +12,7 @@ use crate::updates::RenderError;
 use crate::updates::{CheckedUpdate, Failed};
 use crate::updates::{DesiredChange, UpdateError};
 use crate::updates::{Updates, removed};
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::complete_state::DesiredState;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::guarded_update::UpdatePhase;
@@ -470,7 +471,7 @@ fn rollback_change(change_set: &ChangeSet, updates: &Updates) -> DesiredChange {
 fn check_rollback(change: &DesiredChange, updates: &Updates) -> Result<(), UpdateError> {
     let workloads = updates.workloads();
     let desired = &workloads.desired;
-    let mut names: BTreeSet<&Name> = change.workloads.keys().collect();
+    let mut names: BTreeSet<&Name> = change.workloads.keys().collect_entries();
     for key in change.configs.keys() {
         names.extend(workloads.config_users.of(key));
     }

@@ -9,6 +9,7 @@ use super::{OpenUpdate, Rollouts, block_of};
 use crate::effects::Effects;
 use crate::limits::UPDATE_AGENT_AWAY;
 use crate::updates::Updates;
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::guarded_update::{CANNOT_BE_STAGED, UpdatePhase};
 use ankaios_model::lifecycle::{self, OnFailure};
 use ankaios_model::limits::{BACKOFF_FIRST, BACKOFF_MAX, CREATE_AGE_INTERVAL};
@@ -199,7 +200,7 @@ impl OpenUpdate {
             .iter()
             .filter(|(_, since)| is_long(since))
             .map(|(agent, _)| agent)
-            .collect();
+            .collect_entries();
         if !given_up.is_empty() {
             let consents = self.staged().filter(|(_, _, stage)| stage.has_condition);
             consents.for_each(|(_, instance, _)| _ = given_up.remove(&instance.agent));

@@ -10,6 +10,7 @@ use crate::effects::{Effect, Effects};
 use crate::sessions::{RequestKey, Requester, Sessions};
 use crate::state_view::{StateView, put_instance};
 use crate::updates::DesiredChange;
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::complete_state::{
     AgentAttributes, DesiredState, Rendering, WorkloadStates, agent_node, config_node,
     execution_state_node, workload_node,
@@ -254,7 +255,7 @@ impl ChangedPaths {
     }
 
     fn each_entry(&mut self, way: &mut Path, old: &Entries, new: &Entries) {
-        let keys: BTreeSet<&str> = old.keys().chain(new.keys()).collect();
+        let keys: BTreeSet<&str> = old.keys().chain(new.keys()).collect_entries();
         for key in keys {
             way.push(key.to_owned());
             self.node(way, old.get(key), new.get(key));
@@ -298,15 +299,19 @@ impl ChangedPaths {
                     .for_each(|state| put_instance(tree, instance, execution_state_node(state)));
             }
         };
-        let changed: BTreeSet<&InstanceName> = old.iter().map(|(instance, _)| instance).collect();
+        let changed: BTreeSet<&InstanceName> =
+            old.iter().map(|(instance, _)| instance).collect_entries();
         old.iter()
             .for_each(|(instance, old)| put(instance, old.as_ref(), states.get(instance)));
         // Another one that stays as it is keeps its agent, or workload, where it is.
-        let agents: BTreeSet<&Name> = changed.iter().map(|instance| &instance.agent).collect();
+        let agents: BTreeSet<&Name> = changed
+            .iter()
+            .map(|instance| &instance.agent)
+            .collect_entries();
         let workloads: BTreeSet<_> = changed
             .iter()
             .map(|instance| (&instance.agent, &instance.workload))
-            .collect();
+            .collect_entries();
         let stays = |(other, _): &(InstanceName, &ExecutionState)| !changed.contains(other);
         let of_agents = agents
             .into_iter()

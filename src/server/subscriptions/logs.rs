@@ -5,6 +5,7 @@
 use super::{Providers, Subscription, SubscriptionContent, SubscriptionKind, Subscriptions};
 use crate::effects::Effects;
 use crate::sessions::{RequestKey, Requester};
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::log_entries;
 use ankaios_model::messages::{FromServer, LogEntry, LogsRequest, ResponseContent};
 use ankaios_model::names::{InstanceName, Name, excerpt};
@@ -70,7 +71,7 @@ impl Subscriptions {
         if !ready.is_empty() {
             let mut providers: Providers = BTreeMap::new();
             for (agent, instances) in &ready {
-                providers.insert(agent.clone(), instances.iter().cloned().collect());
+                providers.insert(agent.clone(), instances.iter().cloned().collect_entries());
             }
             // An earlier collection under the same id continues.
             for (agent, instances) in self.providers(key).cloned().unwrap_or_default() {

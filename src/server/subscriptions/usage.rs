@@ -11,6 +11,7 @@
 use super::{Subscription, SubscriptionContent, SubscriptionKind, Subscriptions, UsageRead};
 use crate::effects::Effects;
 use crate::sessions::{ConnectedAgent, RequestKey, Requester};
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::limits::USAGE_WAIT_MAX;
 use ankaios_model::mask_tree::MaskTree;
 use ankaios_model::messages::{FromServer, RequestContent};
@@ -112,7 +113,7 @@ impl Subscriptions {
         let under_way: BTreeMap<Name, u64> = self
             .reads()
             .flat_map(|(_, _, read)| read.awaited.clone())
-            .collect();
+            .collect_entries();
         // Why an agent has no sample: it is an older program, or one of another implementation.
         let missing = Arc::new(AgentUsage::missing("its agent does not tell"));
         let wanted = read.masks.named(USAGE);

@@ -10,6 +10,7 @@ use super::plan::{Revision, added, check_added};
 use super::templates::{RenderError, StartBudget};
 use crate::limits::{RENDERED_FOR_WORKLOAD_MAX, RENDERED_UPDATE_MAX, TEMPLATE_STEPS_MAX};
 use crate::mutating_hooks::HookOutcome;
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::complete_state::tags_bytes;
 use ankaios_model::cycles::find_cycle;
 use ankaios_model::lifecycle::{self, LifecycleError};
@@ -325,7 +326,7 @@ impl Workloads {
                 },
             )
         };
-        let mut revisions: BTreeMap<Name, Revision> = made.iter().map(as_it_is).collect();
+        let mut revisions: BTreeMap<Name, Revision> = made.iter().map(as_it_is).collect_entries();
         let mut place = |name: &Name, new: Option<AddedWorkload>| {
             let desired = || checked.change.workload(&self.desired, name).cloned();
             let revision = revisions.entry(name.clone()).or_insert_with(|| Revision {
@@ -378,7 +379,7 @@ impl Workloads {
             .configs
             .keys()
             .flat_map(|key| self.config_users.of(key));
-        let mut names: BTreeSet<&Name> = change.workloads.keys().chain(users).collect();
+        let mut names: BTreeSet<&Name> = change.workloads.keys().chain(users).collect_entries();
         let config = |key: &str| change.config(&self.desired, key);
         let mut start = StartBudget::new(names.len());
         let mut rendered = BTreeMap::new();

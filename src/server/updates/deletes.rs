@@ -5,6 +5,7 @@
 use super::reports::FirstReport;
 use super::workloads::{Users, Workloads, needed_running};
 use crate::effects::Effects;
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::complete_state::WorkloadStates;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::messages::{AddedWorkload, DeletedWorkload, FromServer, WorkloadPlan};
@@ -73,7 +74,7 @@ impl Deletes {
         let needs = earlier
             .chain(needed_running(&stopped.workload))
             .cloned()
-            .collect();
+            .collect_entries();
         self.stopping.set(stopped.instance, needs);
     }
 
@@ -94,12 +95,14 @@ impl Deletes {
             dependencies,
         } = deleted;
         let sent = of_workload(&self.sent.names, workload).map(|(sent, _)| sent);
-        let mut waiting: BTreeSet<InstanceName> =
-            sent.filter(|sent| sent.agent == *agent).cloned().collect();
+        let mut waiting: BTreeSet<InstanceName> = sent
+            .filter(|sent| sent.agent == *agent)
+            .cloned()
+            .collect_entries();
         waiting.insert(deleted.instance.clone());
         for instance in waiting {
             self.sent
-                .set(instance, dependencies.keys().cloned().collect());
+                .set(instance, dependencies.keys().cloned().collect_entries());
         }
     }
 
@@ -195,7 +198,10 @@ impl Deletes {
                 continue;
             }
             log::debug!("'{instance}' may be deleted although others that needed it exist again.");
-            let dependencies = left.into_iter().map(|name| (name, CONDITION)).collect();
+            let dependencies = left
+                .into_iter()
+                .map(|name| (name, CONDITION))
+                .collect_entries();
             let deleted = DeletedWorkload {
                 instance,
                 dependencies,

@@ -5,6 +5,7 @@
 
 use super::modes::ModeError;
 use crate::state_view::StateView;
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::complete_state::{
     DesiredState, Rendering, agent_node, config_node, desired_state_from_node, workload_node,
 };
@@ -109,7 +110,7 @@ fn differences<K: Ord + Clone, V: PartialEq>(
         .keys()
         .filter(|key| !new.contains_key(key))
         .map(|key| (key.clone(), None));
-    let mut all: BTreeMap<K, Option<V>> = gone.collect();
+    let mut all: BTreeMap<K, Option<V>> = gone.collect_entries();
     all.extend(
         new.into_iter()
             .filter(|(key, value)| old.get(key) != Some(value))
@@ -130,7 +131,7 @@ fn exchange<K: Ord + Clone, V>(
         };
         (key, old)
     };
-    change.into_iter().map(one).collect()
+    change.into_iter().map(one).collect_entries()
 }
 
 /// An update is refused; nothing was changed. The text is that of a refused startup manifest, see
@@ -315,7 +316,7 @@ fn tags(agent: &Node) -> Tags {
     let entries = agent.entries("tags");
     entries
         .filter_map(|(key, value)| Some((key.to_owned(), value.as_text()?.to_owned())))
-        .collect()
+        .collect_entries()
 }
 
 // --------------------------------------------------------------- with masks
@@ -330,10 +331,10 @@ fn forgotten_updates(new: &Node, masks: &[String]) -> BTreeSet<u64> {
         if new.at(&[UPDATES, number]).is_some() {
             None
         } else {
-            number.parse().ok()
+            number.parse::<u64>().ok()
         }
     };
-    masks.iter().filter_map(number).collect()
+    masks.iter().filter_map(number).collect_entries()
 }
 
 /// Entries of one kind that the masks of an update can reach: those with these names, or all.
@@ -380,7 +381,7 @@ impl Reach {
             (key, value)
         });
         now.filter(|(key, value)| old.get(key) != value.as_ref())
-            .collect()
+            .collect_entries()
     }
 }
 
@@ -448,7 +449,7 @@ fn patched(
         agent_tags: tree
             .entries("agents")
             .map(|(name, agent)| (name.into(), tags(agent)))
-            .collect(),
+            .collect_entries(),
         forgotten_updates,
     })
 }

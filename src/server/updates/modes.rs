@@ -6,6 +6,7 @@
 
 use super::plan::EffectiveDiff;
 use crate::settings::ModeSettings;
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::limits::EXCERPT_MAX;
 use ankaios_model::messages::AddedWorkload;
@@ -100,7 +101,7 @@ impl Modes {
         named
             .chain(self.current())
             .chain(self.on_failure())
-            .collect()
+            .collect_entries()
     }
 
     /// What clients read of them and the modes of these workloads.

@@ -6,6 +6,7 @@ use super::Updates;
 use super::workloads::{NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX, removed};
 use crate::effects::{Effect, Effects};
 use crate::subscriptions::ChangedPaths;
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::names::{InstanceName, Name};
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,7 +49,7 @@ impl Updates {
         let unconfirmed = known
             .map(|(instance, _)| instance)
             .filter(|instance| self.workloads.is_unwanted(instance))
-            .collect();
+            .collect_entries();
         let report = FirstReport {
             unconfirmed,
             resent: Some(BTreeSet::new()),

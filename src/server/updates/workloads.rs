@@ -6,6 +6,7 @@
 use super::modes::Modes;
 use super::plan::{EffectiveDiff, Revision};
 use super::templates::Templates;
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::complete_state::{DesiredState, WorkloadStates};
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::mask_tree::Wanted;
@@ -161,7 +162,7 @@ impl Workloads {
             .chain(&difference.deleted)
             .map(|instance| &instance.workload)
             .chain(restarted);
-        let mut affected: BTreeSet<Name> = names.cloned().collect();
+        let mut affected: BTreeSet<Name> = names.cloned().collect_entries();
         difference.apply(placed);
         if let Some(modes) = &mut self.modes {
             affected.extend(modes.switch(self.desired.configs.get(modes.item()), placed));
@@ -473,7 +474,7 @@ impl UnwantedInstances {
             .unwrap_or_default()
             .all
             .into_keys()
-            .collect()
+            .collect_entries()
     }
 }
 

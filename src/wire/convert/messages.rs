@@ -296,10 +296,11 @@ impl<T: Wire<M>, M> Wire<HashMap<String, M>> for BTreeMap<String, T> {
     }
 
     fn read(message: HashMap<String, M>) -> Decoded<Self> {
-        message
-            .into_iter()
-            .map(|(key, value)| Ok((key, Wire::read(value)?)))
-            .collect()
+        let mut map = BTreeMap::new();
+        for (key, value) in message {
+            map.insert(key, Wire::read(value)?);
+        }
+        Ok(map)
     }
 }
 

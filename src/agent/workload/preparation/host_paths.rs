@@ -4,6 +4,7 @@
 //! Thread: `call:<name>` looks before a create, `wl:<name>` right before the start; `paths` does it
 //! for them, since a path on a network mount may hang.
 
+use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::runtime_config::ContainerConfig;
 use ankaios_platform::sync::Mutex;
 use ankaios_runtime::NewContainer;
@@ -34,7 +35,7 @@ pub(crate) fn named_paths(config: &ContainerConfig, new: &NewContainer) -> BTree
         .chain(new.files.iter().map(|(path, _)| path));
     named
         .chain(own.map(|path| path.to_string_lossy().into_owned()))
-        .collect()
+        .collect_entries()
 }
 
 /// Looks at these paths, for at most `limit`.
@@ -72,7 +73,7 @@ fn look_by(
 /// # Errors
 /// This text.
 pub(crate) fn compare(before: &HostPaths, limit: Duration) -> Result<(), String> {
-    let now = look(&before.keys().cloned().collect(), limit)?;
+    let now = look(&before.keys().cloned().collect_entries(), limit)?;
     match before
         .iter()
         .find(|(path, facts)| now.get(*path) != Some(*facts))
