@@ -106,4 +106,6 @@ pub(crate) struct WorkloadOverview {
     pub(crate) runtime: Name,
     /// The name of its state; `None` when it has none yet.
     pub(crate) state: Option<&'static str>,
+    /// How often it was killed for want of memory.
+    pub(crate) out_of_memory: u64,
 }

@@ -57,6 +57,10 @@ const RESTARTS: Family = Family::counter(
     "ankaios_workload_restarts_total",
     "How often this agent process has started the workload after the first time.",
 );
+const OUT_OF_MEMORY: Family = Family::counter(
+    "ankaios_workload_out_of_memory_total",
+    "How often this agent process has seen the workload killed for want of memory.",
+);
 
 const IMAGES: Family = Family::gauge(
     "ankaios_workload_image_bytes",
@@ -118,6 +122,7 @@ fn text(
         instance,
         runtime,
         state,
+        out_of_memory,
     } in &overview.workloads
     {
         // A text of the manifest that names no runtime is no label value: everybody could add
@@ -135,6 +140,7 @@ fn text(
             let [agent, workload, runtime] = labels;
             text.add(&STATE, &[agent, workload, runtime, ("state", state)], 1);
         }
+        text.add(&OUT_OF_MEMORY, &labels, *out_of_memory);
         let ids = sample.usage.workloads.get(&*instance.workload);
         let Some(usage) = ids.and_then(|ids| ids.get(&*instance.id)) else {
             continue;
@@ -192,6 +198,7 @@ mod tests {
             instance: InstanceName::with_id(name, "id", "A"),
             runtime: runtime.into(),
             state,
+            out_of_memory: if name == "web" { 3 } else { 0 },
         }
     }
 
@@ -261,6 +268,10 @@ mod tests {
                 format!("ankaios_workload_cpu_seconds_total{web} 1.500000"),
                 format!("ankaios_workload_memory_bytes{web} 4000"),
                 format!("ankaios_workload_memory_peak_bytes{web} 9000"),
+                format!("ankaios_workload_out_of_memory_total{}", r#"{agent="A",workload="new",runtime="podman"} 0"#),
+                format!("ankaios_workload_out_of_memory_total{}", r#"{agent="A",workload="shared",runtime="podman-kube"} 0"#),
+                format!("ankaios_workload_out_of_memory_total{}", r#"{agent="A",workload="waits",runtime="unsupported"} 0"#),
+                format!("ankaios_workload_out_of_memory_total{web} 3"),
                 format!("ankaios_workload_pids{web} 3"),
                 format!("ankaios_workload_restarts_total{web} 2"),
                 format!("ankaios_workload_start_time_seconds{web} 1012"),

@@ -10,8 +10,8 @@ use ankaios_runtime::call_error::{CallError, ErrorMeaning};
 use ankaios_runtime::images::{ContainerImage, ImageRemoval, ImageStore, LocalImage, names_of};
 use ankaios_runtime::log_reader::LogCall;
 use ankaios_runtime::{
-    Cancel, ContainerId, ListedContainer, ListedPods, MainProcess, NewContainer, ProbeTarget,
-    RuntimeConnector, RuntimeError,
+    Cancel, ContainerId, ListedContainer, ListedPods, MainProcess, NewContainer, OutOfMemory,
+    ProbeTarget, RuntimeConnector, RuntimeError,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -52,6 +52,8 @@ pub enum Call {
     Delete,
     /// `stop`.
     Stop,
+    /// `out_of_memory`.
+    Inspect,
     /// `find`.
     Find,
     /// `list`.
@@ -91,6 +93,8 @@ struct World {
     images: Vec<LocalImage>,
     /// Images of containers that others have made.
     foreign: Vec<ContainerImage>,
+    /// Containers that were killed for want of memory.
+    out_of_memory: BTreeMap<ContainerId, OutOfMemory>,
 }
 
 /// One container.
@@ -224,6 +228,14 @@ impl FakeEngine {
     /// Keeps this, as if an earlier agent had.
     pub fn set_record(&self, instance: &InstanceName, record: String) {
         self.world().records.insert(instance.clone(), record);
+    }
+
+    /// Kills a container for want of memory.
+    pub fn kill_out_of_memory(&self, id: &ContainerId, limit: Option<u64>) {
+        self.set_state(id, ExecutionState::killed());
+        self.world()
+            .out_of_memory
+            .insert(id.clone(), OutOfMemory { limit });
     }
 
     /// Sets how logs are read.
@@ -638,6 +650,21 @@ impl RuntimeConnector for FakeConnector {
             container: Some(id.0.to_string()),
             processes,
         })
+    }
+
+    fn out_of_memory(&mut self, id: &ContainerId) -> Result<Option<OutOfMemory>, RuntimeError> {
+        let mut world = self.engine.world();
+        let name = match world.containers.get(id) {
+            Some(container) => container.instance.workload.to_string(),
+            None => return Ok(None),
+        };
+        if world
+            .begin(Call::Inspect, format!("inspect {name}"))
+            .is_some()
+        {
+            return Err(failed());
+        }
+        Ok(world.out_of_memory.get(id).copied())
     }
 
     fn find(

@@ -4,10 +4,13 @@
 
 use super::names::InstanceName;
 use super::prepare_level::PrepareLevel;
-use super::reason::Reason;
+use super::reason::{OUT_OF_MEMORY, Reason};
 use super::workload::{AddCondition, DeleteCondition};
 use std::fmt;
 use std::sync::{Arc, LazyLock};
+
+/// Exit code that engines give a process which was killed: 128 and the number of SIGKILL.
+const EXIT_CODE_OF_SIGKILL: i64 = 137;
 
 /// Between the parts of an additional info.
 pub const PARTS_SEPARATOR: &str = "; ";
@@ -216,6 +219,21 @@ impl ExecutionState {
         }
     }
 
+    /// The workload was killed (SIGKILL), for a reason that is not known.
+    pub fn killed() -> Self {
+        Self::exited(EXIT_CODE_OF_SIGKILL)
+    }
+
+    /// The kernel has killed the workload because it has used all memory up to `limit` bytes, or all
+    /// of the node if it has no limit.
+    pub fn out_of_memory(limit: Option<u64>) -> Self {
+        let mut info = OUT_OF_MEMORY.to_owned();
+        if let Some(bytes) = limit {
+            info.push_str(&format!(" (limit {})", memory_text(bytes)));
+        }
+        Self::with_info(Phase::FailedExecFailed, info).because(Reason::OutOfMemory)
+    }
+
     /// Cuts the additional info to at most `bytes` bytes, between two characters.
     pub fn cut_info(&mut self, bytes: usize) {
         let end = self.additional_info.floor_char_boundary(bytes);
@@ -263,6 +281,16 @@ impl ExecutionState {
             incoming
         }
     }
+}
+
+/// A limit of memory in the largest unit that has no fraction: `8 MiB`, `1500 KiB`, `100 B`.
+fn memory_text(bytes: u64) -> String {
+    for (unit, size) in [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
+        if bytes > 0 && bytes.is_multiple_of(size) {
+            return format!("{} {unit}", bytes / size);
+        }
+    }
+    format!("{bytes} B")
 }
 
 impl fmt::Display for ExecutionState {
@@ -324,6 +352,22 @@ mod tests {
                 "Pending(StartingFailed): 'No more retries: x'",
             ),
             (ExecutionState::exited(0), "Succeeded(Ok)"),
+            (
+                ExecutionState::out_of_memory(Some(8 << 20)),
+                "Failed(ExecFailed): 'Exit code: '137', out of memory (limit 8 MiB)'",
+            ),
+            (
+                ExecutionState::out_of_memory(Some(1536 << 20)),
+                "Failed(ExecFailed): 'Exit code: '137', out of memory (limit 1536 MiB)'",
+            ),
+            (
+                ExecutionState::out_of_memory(Some(100)),
+                "Failed(ExecFailed): 'Exit code: '137', out of memory (limit 100 B)'",
+            ),
+            (
+                ExecutionState::out_of_memory(None),
+                "Failed(ExecFailed): 'Exit code: '137', out of memory'",
+            ),
             (
                 ExecutionState::exited(-1),
                 "Failed(ExecFailed): 'Exit code: '-1''",

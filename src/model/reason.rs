@@ -47,6 +47,8 @@ named_enum! {
         NotInMode = "NOT_IN_MODE",
         /// Cannot be staged, so its update ends.
         CannotBeStaged = "CANNOT_BE_STAGED",
+        /// The kernel has killed it for want of memory.
+        OutOfMemory = "OUT_OF_MEMORY",
     }
 }
 
@@ -115,6 +117,8 @@ pub const PREPARED_PREFIX: &str = "prepared: ";
 pub const PREPARE_PREFIX: &str = "prepare: ";
 /// Begins the part that names a workload which is awaited.
 const WAITS_PREFIX: &str = "waits for '";
+/// Begins the text of a workload that was killed for want of memory.
+pub(crate) const OUT_OF_MEMORY: &str = "Exit code: '137', out of memory";
 /// Follows the name of an awaited workload that is blocked itself.
 const MAY_NOT_RUN: &str = "', which may not run";
 
@@ -147,6 +151,7 @@ impl ExecutionState {
                 Reason::Alive
             }
             Phase::FailedExecFailed if info.starts_with(NO_MORE_RESTARTS) => Reason::NoMoreRestarts,
+            Phase::FailedExecFailed if info.starts_with(OUT_OF_MEMORY) => Reason::OutOfMemory,
             Phase::PendingStartingFailed if info.starts_with(CANNOT_BE_STAGED) => {
                 Reason::CannotBeStaged
             }
@@ -245,6 +250,7 @@ mod tests {
             "NO_MORE_RESTARTS",
             "NOT_IN_MODE",
             "CANNOT_BE_STAGED",
+            "OUT_OF_MEMORY",
         ];
         assert_eq!(Reason::TEXTS, texts);
         for (number, reason) in (0..).zip(Reason::ALL) {

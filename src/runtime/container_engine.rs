@@ -15,6 +15,7 @@ use super::engine_cli::EngineCli;
 use super::images::{ImageRemoval, ImageStore};
 use super::log_reader::{LogCall, log_arguments};
 use super::masking::Arguments;
+use super::out_of_memory::{self, OutOfMemory};
 use super::{
     Cancel, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
 };
@@ -24,6 +25,7 @@ use ankaios_model::names::{InstanceName, Name};
 use ankaios_model::runtime_config::ContainerConfig;
 use ankaios_model::shown_text::without_passwords;
 use ankaios_model::workload::Workload;
+use std::path::Path;
 use std::time::Duration;
 
 /// Stop timeout of a container that names none itself (podman's default).
@@ -49,6 +51,8 @@ pub struct Engine {
     pub(crate) remove: &'static [&'static str],
     /// Prints how long a container may take to stop.
     pub(crate) stop_timeout: &'static [&'static str],
+    /// Prints what the engine has of a container, as JSON.
+    pub(crate) details: &'static [&'static str],
     /// Fails when an image is missing.
     pub(crate) image_exists: &'static [&'static str],
     /// The containers that match a filter, ended ones too.
@@ -319,6 +323,13 @@ impl RuntimeConnector for ContainerConnector {
 
     /// The engine refuses to remove a container that was started again meanwhile, which has to be
     /// stopped then.
+    // [impl->swdd~agent-reports-kills-out-of-memory~1]
+    fn out_of_memory(&mut self, id: &ContainerId) -> Result<Option<OutOfMemory>, RuntimeError> {
+        let call = [self.engine.details, &[&*id.0]].concat();
+        let text = self.cli.query(&call)?;
+        Ok(out_of_memory::in_inspected(&text, Path::new("/")))
+    }
+
     fn delete_ended(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         self.remove(id).or_else(|error| match error {
             RuntimeError::Failed(_) => self.stop_and_remove(id),

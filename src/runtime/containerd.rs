@@ -26,6 +26,7 @@ pub const ENGINE: Engine = Engine {
     read_meaning: meaning_of_nerdctl,
     stop: &["stop"],
     remove: &["rm", "--volumes"],
+    details: &["inspect", "--format={{json .}}"],
     image_exists: &["image", "inspect"],
     stop_timeout: &[
         "inspect",

@@ -19,6 +19,7 @@ pub mod images;
 pub mod limits;
 pub mod log_reader;
 mod masking;
+mod out_of_memory;
 pub mod podman;
 pub mod podman_kube;
 pub mod probes;
@@ -33,6 +34,7 @@ pub use ankaios_platform::child::Cancel;
 use call_error::{CallError, ErrorMeaning};
 use images::{ImageRemoval, ImageStore};
 use log_reader::LogCall;
+pub use out_of_memory::OutOfMemory;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -307,6 +309,14 @@ pub trait RuntimeConnector: Send {
         id: &ContainerId,
         with_processes: bool,
     ) -> Result<ProbeTarget, RuntimeError>;
+
+    /// Whether the kernel killed the workload behind `id`, which has ended, for want of memory.
+    ///
+    /// # Errors
+    /// `Failed` or `TimedOut` when the engine could not be called.
+    fn out_of_memory(&mut self, _id: &ContainerId) -> Result<Option<OutOfMemory>, RuntimeError> {
+        Ok(None)
+    }
 
     /// As [`Self::delete`] for a container that was seen to have ended or was never started, which
     /// needs fewer calls of the engine.

@@ -11,6 +11,9 @@ use super::images;
 // [impl->swdd~podman-name-returns-podman~1]
 pub const RUNTIME_NAME: &str = "podman";
 
+/// Prints what podman has of a container, as JSON.
+pub(crate) const DETAILS: [&str; 3] = ["container", "inspect", "--format={{json .}}"];
+
 // [impl->swdd~podman-implements-runtime-connector~1]
 // [impl->swdd~podman-uses-podman-cli~1]
 pub const ENGINE: Engine = Engine {
@@ -20,6 +23,7 @@ pub const ENGINE: Engine = Engine {
     stop: &["stop", "--ignore"],
     remove: &["rm", "--ignore", "--volumes"],
     image_exists: &["image", "exists"],
+    details: &DETAILS,
     stop_timeout: &["container", "inspect", "--format={{.Config.StopTimeout}}"],
     listing: |cli, filter| cli.containers(&["--filter", filter]),
     listed: EngineContainer::of_agent,

@@ -23,6 +23,8 @@ use super::engine_cli::EngineCli;
 use super::images::{self, ImageRemoval, ImageStore};
 use super::log_reader::{LogCall, log_arguments};
 use super::masking::Arguments;
+use super::out_of_memory::{self, OutOfMemory};
+use super::podman::DETAILS;
 use super::{
     Cancel, ContainerId, ListedContainer, ListedPods, MainProcess, NewContainer, ProbeTarget,
     RuntimeConnector, RuntimeError,
@@ -644,6 +646,25 @@ impl RuntimeConnector for PodmanKubeConnector {
             container: chosen.and_then(|one| one.id()).map(|id| id.0.to_string()),
             processes: ours.iter().filter_map(|one| one.process()).collect(),
         })
+    }
+
+    // [impl->swdd~agent-reports-kills-out-of-memory~1]
+    fn out_of_memory(&mut self, id: &ContainerId) -> Result<Option<OutOfMemory>, RuntimeError> {
+        let Some(pods) = self.pods_of(&instance_of(id)?)? else {
+            return Ok(None);
+        };
+        let mut killed = Vec::new();
+        for container in self.containers_of(&pods)? {
+            if container.execution_state() == ExecutionState::killed() {
+                killed.extend(container.id());
+            }
+        }
+        if killed.is_empty() {
+            return Ok(None);
+        }
+        let call = [&DETAILS[..], &texts_of(&killed)].concat();
+        let text = self.cli.query(&call)?;
+        Ok(out_of_memory::in_inspected(&text, Path::new("/")))
     }
 
     fn find(

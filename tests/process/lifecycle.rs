@@ -30,6 +30,31 @@ fn created_workload_goes_through_the_documented_states() {
     assert_eq!(infos, ["Triggered at runtime.", ""]);
 }
 
+// [itest->swdd~agent-reports-kills-out-of-memory~1]
+#[test]
+fn kill_for_want_of_memory_is_shown_with_its_limit() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let details = r#"{"State":{"OOMKilled":true},"HostConfig":{"Memory":8388608}}"#;
+    cluster
+        .engine
+        .script(&json!([{ "command": "container inspect", "stdout": details }]));
+    cluster.run(&[workload("w1", "run"), workload("w2", "run")]);
+    cluster.engine.finish("w2", 1);
+    cluster.wait_for_row("w2", "has failed", |row| row.info == "Exit code: '1'");
+    assert_eq!(count(&cluster, "container", "inspect"), 0);
+    cluster.engine.finish("w1", 137);
+    cluster.wait_for_row("w1", "was killed", |row| {
+        row.info == "Exit code: '137', out of memory (limit 8 MiB)"
+    });
+    assert_eq!(count(&cluster, "container", "inspect"), 1);
+    let state = cluster.ank(&["get", "state", "-o", "json", "workloadStates"]);
+    assert!(
+        state.stdout.contains("\"OUT_OF_MEMORY\""),
+        "{}",
+        state.stdout
+    );
+}
+
 // [itest->swdd~agent-workload-control-loop-executes-update~2]
 #[test]
 fn update_replaces_the_container() {

@@ -17,6 +17,35 @@ use std::path::Path;
 /// What no event shows is to be seen soon.
 const SOON: &str = "listing_interval = 2";
 
+/// Takes twice as much memory again and again.
+const GREEDY: &str = "x=0123456789; while :; do x=$x$x; done";
+
+// [stest->swdd~agent-reports-kills-out-of-memory~1]
+#[test]
+fn workload_that_exceeds_its_memory_limit_says_so() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
+    let limit = "[\"--memory=8m\", \"--stop-timeout\"";
+    cluster.apply(&shell("greedy", GREEDY).replace("[\"--stop-timeout\"", limit));
+    let row = cluster.wait_for_row("greedy", "has failed", |row| {
+        row.state == "Failed(ExecFailed)"
+    });
+    // Not every kernel lets podman know.
+    let format = "--format={{.State.OOMKilled}}";
+    let id = podman.run(&["ps", "--all", "--quiet", "--no-trunc"]);
+    let is_known = podman.run(&["container", "inspect", format, id.trim()]);
+    let state = cluster.ank(&["get", "state", "-o", "json", "workloadStates"]);
+    let has_reason = state.stdout.contains("\"OUT_OF_MEMORY\"");
+    if is_known.trim() == "true" || has_reason {
+        assert_eq!(row.info, "Exit code: '137', out of memory (limit 8 MiB)");
+        assert!(has_reason, "{}", state.stdout);
+    } else {
+        assert_eq!(row.info, "Exit code: '137'");
+    }
+    // Podman's monitor may leave a file of this name in the folder of the agent.
+    let _ = fs::remove_file("oom");
+}
+
 #[test]
 fn a_container_without_a_log_is_an_error_of_ank_logs() {
     let podman = Podman::new();

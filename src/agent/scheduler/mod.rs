@@ -313,6 +313,7 @@ impl<C: Clock> Scheduler<C> {
                 instance: instance.clone(),
                 runtime: workload.runtime.clone(),
                 state,
+                out_of_memory: self.runtime.out_of_memory(&instance.workload),
             }
         };
         let workloads = self.runtime.wanted().map(of_one).collect();

@@ -665,6 +665,46 @@ fn the_load_is_reported_with_each_hello_and_every_two_seconds_after_it() {
     assert_eq!(loads(&rig), [50], "of the time without a connection");
 }
 
+// [utest->swdd~agent-reports-kills-out-of-memory~1]
+#[test]
+fn kill_for_want_of_memory_is_reported_and_counted() {
+    let mut rig = Rig::new();
+    rig.add(&[workload("web", |_| {}), workload("other", |_| {})]);
+    rig.sent();
+    rig.engine.take_calls();
+    rig.engine
+        .kill_out_of_memory(&rig.container_of("web"), Some(8 << 20));
+    rig.agent.run();
+    let text = "Failed(ExecFailed): 'Exit code: '137', out of memory (limit 8 MiB)'";
+    assert_eq!(rig.sent(), [format!("web {text}")]);
+    assert_eq!(rig.engine.take_calls(), ["inspect web"]);
+    rig.ends("other", 1);
+    assert_eq!(
+        rig.engine.take_calls(),
+        [""; 0],
+        "no other end needs a call"
+    );
+    let counts: Vec<_> = ["web", "other", "unknown"]
+        .map(|name| rig.agent.manager.runtime.out_of_memory(&name.into()))
+        .into();
+    assert_eq!(counts, [1, 0, 0]);
+}
+
+// [utest->swdd~agent-reports-kills-out-of-memory~1]
+#[test]
+fn kill_of_unknown_cause_is_asked_for_once_and_shown() {
+    for fault in [None, Some(Fault::Fails)] {
+        let mut rig = Rig::new();
+        rig.add(&[workload("web", |_| {})]);
+        rig.sent();
+        rig.engine.take_calls();
+        rig.engine.inject(Call::Inspect, fault);
+        rig.ends("web", 137);
+        assert_eq!(rig.sent(), ["web Failed(ExecFailed): 'Exit code: '137''"]);
+        assert_eq!(rig.engine.take_calls(), ["inspect web"]);
+    }
+}
+
 #[test]
 fn the_overview_has_each_workload_that_is_to_run_with_its_newest_instance() {
     let mut rig = Rig::silent(FakeEngine::new());

@@ -1073,6 +1073,15 @@ impl<C: Clock> Workloads<C> {
         }
     }
 
+    /// How often the workload was killed for want of memory.
+    pub(crate) fn out_of_memory(&self, name: &Name) -> u64 {
+        let record = self.records.get(name);
+        match record.and_then(|record| record.control_loop.as_ref()) {
+            Some(control_loop) => control_loop.status.out_of_memory,
+            None => 0,
+        }
+    }
+
     /// Whether this instance is wanted, staged or there.
     pub(crate) fn keeps(&self, instance: &InstanceName) -> bool {
         let Some(record) = self.records.get(&instance.workload) else {

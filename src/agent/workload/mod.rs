@@ -122,6 +122,8 @@ pub struct WorkloadControlLoop<C: Clock> {
     container: Option<ContainerId>,
     /// The main process that its last start had, where that is known.
     process: Option<MainProcess>,
+    /// The state after its last kill, once the engine was asked for the cause.
+    killed: Option<ExecutionState>,
     /// Containers that go.
     removal: Removal,
     /// What is prepared of the next instance, or of the one that is about to be started.
@@ -216,6 +218,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             control: None,
             container: None,
             process: None,
+            killed: None,
             removal: Removal::default(),
             next: None,
             calls: 0,

@@ -15,12 +15,13 @@ use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::workload::RestartPolicy;
 use ankaios_platform::clock::Clock;
 use ankaios_runtime::{ContainerId, MainProcess};
-use log::{debug, info};
+use log::{debug, info, warn};
 
 impl<C: Clock> WorkloadControlLoop<C> {
     /// `process`: known to run. `end`: how it ended in an earlier life of the agent.
     pub(super) fn watch(&mut self, id: ContainerId, process: Option<MainProcess>, end: KnownEnd) {
         self.container = Some(id.clone());
+        self.killed = None;
         self.started += 1;
         self.note_start(StartProgress::Started(self.started));
         let Some(source) = self.context.engines.get(&self.runtime) else {
@@ -72,6 +73,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             );
             return;
         }
+        let state = self.with_cause(state);
         self.note_only_created(state.phase);
         let ended = self.needs_restart(state.phase);
         let runs = state.phase == Phase::Running;
@@ -89,6 +91,38 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if runs && matches!(self.stage, Stage::RestartAt(..)) {
             self.stage = Stage::Idle; // It was started again by others.
         }
+    }
+
+    /// The state with the cause of the end, if the workload was killed: its engine is called once
+    /// for each such end.
+    // [impl->swdd~agent-reports-kills-out-of-memory~1]
+    fn with_cause(&mut self, state: ExecutionState) -> ExecutionState {
+        if state != ExecutionState::killed() {
+            return state;
+        }
+        if let Some(known) = &self.killed {
+            return known.clone();
+        }
+        let (Some(mut connector), Some(id)) = (self.connector(), &self.container) else {
+            return state;
+        };
+        let state = match connector.out_of_memory(id) {
+            Ok(Some(found)) => {
+                let name = &self.instance.workload;
+                let found = ExecutionState::out_of_memory(found.limit);
+                warn!("Workload '{name}' was killed: {found}");
+                self.status.out_of_memory += 1;
+                found
+            }
+            Ok(None) => state,
+            Err(error) => {
+                let name = &self.instance.workload;
+                info!("The engine does not say why workload '{name}' was killed: '{error}'");
+                state
+            }
+        };
+        self.killed = Some(state.clone());
+        state
     }
 
     // ---------------------------------------------------------- kept ends

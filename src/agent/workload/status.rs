@@ -21,6 +21,8 @@ pub struct Status {
     pub(crate) start: Option<Start>,
     /// How far the next instance is prepared.
     pub(crate) prepared: Option<PreparationReport>,
+    /// Kills for want of memory until now.
+    pub(crate) out_of_memory: u64,
     /// There is nothing, and there is nothing to do.
     pub(crate) is_idle: bool,
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::container_engine::ContainerConnector;
 use crate::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container, run_call};
-use crate::{NewContainer, RuntimeConnector as _, RuntimeError};
+use crate::{NewContainer, OutOfMemory, RuntimeConnector as _, RuntimeError};
 use ankaios_model::messages::LogsRequest;
 
 fn connector(script: &ScriptedEngine) -> ContainerConnector {
@@ -36,6 +36,19 @@ fn inspected(id: &str, name: &str, state: &str) -> String {
 
 fn running(id: &str, name: &str) -> String {
     inspected(id, name, r#""Status":"running","Pid":7"#)
+}
+
+// [utest->swdd~agent-reports-kills-out-of-memory~1]
+#[test]
+fn kill_for_want_of_memory_needs_one_inspect() {
+    let script = ScriptedEngine::answering(&[]);
+    let text = r#"echo '{"State":{"OOMKilled":true},"HostConfig":{"Memory":8388608}}'"#;
+    script.on("inspect", text);
+    let limit = Some(8 << 20);
+    let found = connector(&script).out_of_memory(&id(ID));
+    assert_eq!(found, Ok(Some(OutOfMemory { limit })));
+    let calls = [format!("inspect --format={{{{json .}}}} {ID}")];
+    assert_eq!(script.calls(), calls);
 }
 
 #[test]

@@ -90,6 +90,17 @@ fn the_runtime_podman_uses_the_program_podman() {
     assert_eq!(RUNTIME_NAME, "podman");
 }
 
+// [utest->swdd~agent-reports-kills-out-of-memory~1]
+#[test]
+fn kill_for_want_of_memory_needs_one_inspect() {
+    let text = r#"echo '{"State":{"OOMKilled":true},"HostConfig":{"Memory":0}}'"#;
+    let mut engine = Engine::answering(&[text]);
+    let found = engine.connector.out_of_memory(&id(ID));
+    assert_eq!(found, Ok(Some(crate::OutOfMemory { limit: None })));
+    let calls = [format!("container inspect --format={{{{json .}}}} {ID}")];
+    assert_eq!(engine.calls(), calls);
+}
+
 // [utest->swdd~podman-create-workload-runs-workload~1]
 // [utest->swdd~functions-required-by-runtime-connector~1]
 // [utest->swdd~podman-create-workload-returns-workload-id~1]

@@ -277,6 +277,36 @@ fn volumes_that_cannot_be_made_do_not_hinder_the_workload() {
     assert_eq!(lister.list(), Ok(vec![]));
 }
 
+// [utest->swdd~agent-reports-kills-out-of-memory~1]
+#[test]
+fn kill_for_want_of_memory_is_that_of_a_killed_container() {
+    let script = ScriptedEngine::answering(&[]);
+    let mut kube = connector(&script);
+    let instance = new().instance;
+    kube.cli.records().keep(&instance, PODS, r#"["p1"]"#);
+    let container =
+        |id, code| format!(r#"{{"Id":"{id}","Pod":"p1","State":"exited","ExitCode":{code}}}"#);
+    let listed = |codes: [i64; 2]| {
+        let [a, b] = [container("a", codes[0]), container("b", codes[1])];
+        script.on("ps", &format!("echo '{a}'; echo '{b}'"));
+    };
+    let id = id(&instance.to_string());
+    script.on(
+        "container",
+        r#"echo '{"State":{"OOMKilled":true},"HostConfig":{"Memory":8388608}}'"#,
+    );
+    listed([0, 1]);
+    assert_eq!(kube.out_of_memory(&id), Ok(None));
+    assert_eq!(calls(&script).len(), 1, "nothing was killed");
+    listed([0, 137]);
+    let limit = Some(8 << 20);
+    assert_eq!(kube.out_of_memory(&id), Ok(Some(OutOfMemory { limit })));
+    assert_eq!(
+        calls(&script).last().unwrap(),
+        "container inspect --format={{json .}} b"
+    );
+}
+
 #[test]
 fn a_failed_play_removes_the_pods_that_it_made_and_no_others() {
     let script = ScriptedEngine::answering(&[

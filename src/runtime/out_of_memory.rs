@@ -1,0 +1,213 @@
+//! Whether the kernel has killed a container for want of memory: as its engine says, else as its
+//! control group has counted.
+//!
+//! Thread: the caller's, after an end with the code of a kill. Owns: nothing.
+
+use super::ContainerId;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Folders of control groups that hold those of containers, with what precedes and follows the id:
+/// of podman and nerdctl, with systemd and without.
+const PARENTS: [(&str, &str, &str); 5] = [
+    ("machine.slice", "libpod-", ".scope"),
+    ("libpod_parent", "libpod-", ""),
+    ("system.slice", "nerdctl-", ".scope"),
+    ("default", "", ""),
+    ("", "", ""),
+];
+/// Where control groups are mounted: version 2, the memory controller of version 1.
+const MOUNTS: [&str; 2] = ["sys/fs/cgroup", "sys/fs/cgroup/memory"];
+/// Files with the entry `oom_kill`: of version 2, of version 1.
+const EVENTS: [&str; 2] = ["memory.events", "memory.oom_control"];
+/// Files with the limit: of version 2, of version 1.
+const LIMITS: [&str; 2] = ["memory.max", "memory.limit_in_bytes"];
+/// Version 1 has no word for "no limit": it is the largest number of whole pages.
+const NO_LIMIT: u64 = 1 << 62;
+
+/// A kill for want of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// The limit of the container, in bytes, where it has one.
+    pub limit: Option<u64>,
+}
+
+/// Reads what an engine prints of one or more containers, one JSON value each. `top` is normally
+/// `/`. Returns the first that was killed for want of memory.
+pub(crate) fn in_inspected(text: &str, top: &Path) -> Option<OutOfMemory> {
+    let containers = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    containers
+        .map_while(Result::ok)
+        .find_map(|container| of_container(&container, top))
+}
+
+fn of_container(container: &Value, top: &Path) -> Option<OutOfMemory> {
+    let state = &container["State"];
+    let group = match state["CgroupPath"].as_str() {
+        Some(path) if !path.is_empty() => folder_of_path(path, top),
+        _ => None,
+    };
+    let id = ContainerId::printed(container["Id"].as_str().unwrap_or_default());
+    let group = group.or_else(|| folder_of_id(&id?, top));
+    let is_counted = match &group {
+        Some(folder) => kills(folder) > 0,
+        None => false,
+    };
+    if state["OOMKilled"] != true && !is_counted {
+        return None;
+    }
+    let of_engine = container["HostConfig"]["Memory"].as_u64();
+    let limit = of_engine
+        .filter(|bytes| *bytes > 0)
+        .or_else(|| limit(&group?));
+    Some(OutOfMemory { limit })
+}
+
+fn folder_of_path(path: &str, top: &Path) -> Option<PathBuf> {
+    let relative = path.trim_start_matches('/');
+    let mut folders = MOUNTS.iter().map(|mount| top.join(mount).join(relative));
+    folders.find(|folder| has_events(folder))
+}
+
+fn folder_of_id(id: &ContainerId, top: &Path) -> Option<PathBuf> {
+    for (parent, before, after) in PARENTS {
+        let path = format!("{parent}/{before}{}{after}", id.0);
+        let folder = folder_of_path(&path, top);
+        if folder.is_some() {
+            return folder;
+        }
+    }
+    None
+}
+
+fn has_events(folder: &Path) -> bool {
+    EVENTS.iter().any(|file| folder.join(file).exists())
+}
+
+/// How many processes of the control group were killed for want of memory.
+fn kills(folder: &Path) -> u64 {
+    for file in EVENTS {
+        let Ok(text) = fs::read_to_string(folder.join(file)) else {
+            continue;
+        };
+        for line in text.lines() {
+            if let Some(count) = line.strip_prefix("oom_kill ") {
+                return count.trim().parse().unwrap_or(0);
+            }
+        }
+    }
+    0
+}
+
+fn limit(folder: &Path) -> Option<u64> {
+    for file in LIMITS {
+        let Ok(text) = fs::read_to_string(folder.join(file)) else {
+            continue;
+        };
+        let bytes: u64 = text.trim().parse().ok()?; // Version 2 has `max` for none.
+        return (bytes < NO_LIMIT).then_some(bytes);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    const MIB: u64 = 1024 * 1024;
+
+    fn id() -> String {
+        "a".repeat(64)
+    }
+
+    /// A tree with these files, each with its text.
+    fn tree(files: &[(String, &str)]) -> TempDir {
+        let top = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = top.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        top
+    }
+
+    fn killed(text: &str, top: &TempDir) -> Option<Option<u64>> {
+        in_inspected(text, top.path()).map(|found| found.limit)
+    }
+
+    // [utest->swdd~agent-reports-kills-out-of-memory~1]
+    #[test]
+    fn kill_is_what_the_engine_says() {
+        let top = tree(&[]);
+        for (text, expected) in [
+            (
+                r#"{"State":{"OOMKilled":true},"HostConfig":{"Memory":8388608}}"#,
+                Some(Some(8 * MIB)),
+            ),
+            (
+                r#"{"State":{"OOMKilled":true},"HostConfig":{"Memory":0}}"#,
+                Some(None),
+            ),
+            (r#"{"State":{"OOMKilled":true}}"#, Some(None)),
+            (
+                r#"{"State":{"OOMKilled":false},"HostConfig":{"Memory":8388608}}"#,
+                None,
+            ),
+            (r#"{"State":{}} {"State":{"OOMKilled":true}}"#, Some(None)),
+            (r#"{"State":{"OOMKilled":"true"}}"#, None),
+            ("nonsense", None),
+            ("", None),
+        ] {
+            assert_eq!(killed(text, &top), expected, "{text}");
+        }
+    }
+
+    // [utest->swdd~agent-reports-kills-out-of-memory~1]
+    #[test]
+    fn kill_that_no_engine_says_is_that_of_the_group() {
+        let silent = format!(r#"{{"Id":"{}","State":{{"Status":"exited"}}}}"#, id());
+        let named = r#"{"State":{"OOMKilled":false,"CgroupPath":"/some/where"}}"#;
+        for (text, folder, events, limit, expected) in [
+            (
+                &*silent,
+                format!("sys/fs/cgroup/system.slice/nerdctl-{}.scope", id()),
+                ("memory.events", "low 0\noom 1\noom_kill 1\n"),
+                ("memory.max", "8388608\n"),
+                Some(Some(8 * MIB)),
+            ),
+            (
+                &*silent,
+                format!("sys/fs/cgroup/memory/default/{}", id()),
+                ("memory.oom_control", "under_oom 0\noom_kill 2\n"),
+                ("memory.limit_in_bytes", "9223372036854771712\n"),
+                Some(None),
+            ),
+            (
+                named,
+                "sys/fs/cgroup/some/where".to_owned(),
+                ("memory.events", "oom_kill 1\n"),
+                ("memory.max", "max\n"),
+                Some(None),
+            ),
+            (
+                named,
+                "sys/fs/cgroup/memory/some/where".to_owned(),
+                ("memory.oom_control", "oom_kill_disable 0\noom_kill 0\n"),
+                ("memory.limit_in_bytes", "8388608\n"),
+                None,
+            ),
+            (
+                named,
+                "sys/fs/cgroup/elsewhere".to_owned(),
+                ("memory.events", "oom_kill 1\n"),
+                ("memory.max", "max\n"),
+                None,
+            ),
+        ] {
+            let files = [events, limit].map(|(file, text)| (format!("{folder}/{file}"), text));
+            assert_eq!(killed(text, &tree(&files)), expected, "{folder}");
+        }
+    }
+}
