@@ -12,6 +12,7 @@ use ankaios_lite::platform::service_manager::ServiceManager;
 use ankaios_lite::platform::settings::SettingsError;
 use ankaios_lite::platform::watchdog::WatchedThreads;
 use ankaios_lite::wire::address::Security;
+use ankaios_lite::wire::expiry;
 use crossbeam_channel::bounded;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::error::Error;
@@ -19,6 +20,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 /// The program; its exit code. Public for the multi-call file.
 pub(crate) fn main() -> ExitCode {
@@ -71,6 +73,13 @@ fn start_and_wait(settings: settings::AgentSettings) -> Result<(), Box<dyn Error
         settings.url,
         settings.folder.display()
     );
+    let expires = expiry::own(&settings.security);
+    let owner = format!("agent '{}'", settings.name);
+    if let Some(text) =
+        expires.and_then(|expires| expiry::warning(&owner, expires, SystemTime::now()))
+    {
+        log::warn!("Certificates: {text}.");
+    }
     // What ends the agent first counts; what else ends then is a consequence.
     let (failure, failed) = bounded(1);
     let lost = {

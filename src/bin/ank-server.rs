@@ -25,6 +25,7 @@ use ankaios_lite::server::mutating_hooks::MutatingHooks;
 use ankaios_lite::server::settings::{self, ServerSettings};
 use ankaios_lite::server::state_store::{self, Found, StateStore};
 use ankaios_lite::wire::address::{ListenAddress, Security};
+use ankaios_lite::wire::expiry;
 use ankaios_lite::wire::limits::SERVER_INBOX;
 use ankaios_lite::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
 use crossbeam_channel::bounded;
@@ -161,6 +162,7 @@ fn serve(
         commander_names: settings.commander_names,
     };
     let tls = protection_for_log(&options);
+    server.set_own_certificate(expiry::own(&options.security));
     let manager = ServiceManager::from_environment();
     // The end of a thread without which nothing goes on ends the server as a signal does.
     let (lost, lost_thread) = bounded(1);

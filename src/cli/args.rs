@@ -265,6 +265,13 @@ pub(crate) enum Verb {
                       ank top -o json web db             for scripts"
     )]
     Top(TopArguments),
+    /// Show the versions of ank, of the server and of connected agents
+    #[command(after_help = "Examples:\n  ank version\n  ank version -o json    for scripts")]
+    Version {
+        /// Format of the output
+        #[arg(short, long, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT")]
+        output: Format,
+    },
     /// Print the script that completes command lines in a shell
     #[command(
         arg_required_else_help = true,

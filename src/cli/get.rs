@@ -11,6 +11,7 @@ use super::output::{
 use super::rows::{self, Reasons, Row, text};
 use super::session::ServerLink;
 use super::top::duration;
+use super::version;
 use ankaios_model::execution_state::Phase;
 use ankaios_model::field_path::{WILDCARD, parts};
 use ankaios_model::fields::table::{COMPLETE_STATE, PARTS_ON_REQUEST, selects_nothing};
@@ -19,6 +20,7 @@ use ankaios_model::nearest::meant;
 use ankaios_model::node::Node;
 use ankaios_model::version::API_VERSION;
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 /// The part of the state that manifests describe.
 const DESIRED_STATE: &str = "desiredState";
@@ -337,18 +339,23 @@ pub(crate) fn agents(
     link: &mut dyn ServerLink,
     output: &mut Output,
 ) -> Result<()> {
-    let state = link.complete_state(&["agents", "workloadStates", WARNING])?;
+    let masks = ["agents", "workloadStates", WARNING, version::PART];
+    let state = link.complete_state(&masks)?;
     output.warn_of_storage(&state);
+    version::warn_of_certificates(&state, SystemTime::now(), output);
     let known = state.entries("agents").map(|(name, _)| name);
     check_listed("agent", &arguments.names, known)?;
     let mut rows = Vec::new();
     for (name, agent) in state.entries("agents") {
         if arguments.accepts(name) {
             let workloads = state.at(&["workloadStates", name]);
-            rows.push(agent_fields(name, agent, workloads));
+            let mut fields = agent_fields(name, agent, workloads);
+            fields.extend(program_fields(name, &state));
+            rows.push(fields);
         }
     }
-    let blank = agent_fields("", &Node::empty(), None);
+    let mut blank = agent_fields("", &Node::empty(), None);
+    blank.extend(program_fields("", &Node::empty()));
     let view = View::new(arguments.output, &blank, rows);
     view.print("agents", TooWide::Drop, None, output)?;
     // The list has the connected agents, as that of Eclipse Ankaios.
@@ -363,6 +370,16 @@ pub(crate) fn agents(
         }
     }
     Ok(())
+}
+
+/// The version of the program of an agent, and since when it is connected.
+fn program_fields(name: &str, state: &Node) -> Vec<Column> {
+    let version = text(state, &[version::PART, "agents", name, "version"]);
+    let connected_at = version::connected_at(state, name);
+    vec![
+        Column::text("VERSION", "version", version).wide(),
+        Column::text("CONNECTED SINCE", "connectedSince", &connected_at).wide(),
+    ]
 }
 
 fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Column> {

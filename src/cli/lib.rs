@@ -27,6 +27,7 @@ pub mod settings;
 mod tests;
 mod top;
 mod update;
+mod version;
 mod wait;
 
 use args::{
@@ -230,6 +231,9 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
         Verb::Graph(arguments) => graph::print(arguments, link, output)?,
         Verb::Blame(arguments) => blame::print(arguments, link, output)?,
         Verb::Top(arguments) => return top::show(arguments, SystemTime::now, link, output),
+        Verb::Version { output: format } => {
+            version::print(*format, SystemTime::now(), link, output)?;
+        }
         Verb::Validate(_) | Verb::Completion { .. } => {} // They need no server.
     }
     Ok(ExitCode::Success)

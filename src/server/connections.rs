@@ -17,10 +17,13 @@ impl ServerLoop {
         id: PeerId,
         hello: PeerHello,
         source: Name,
+        certificate_expires: Option<u64>,
         outbox: Outbox,
     ) {
         let (service, prefix) = match hello {
-            PeerHello::Agent(hello) => return self.agent_opened(id, hello, outbox),
+            PeerHello::Agent(hello) => {
+                return self.agent_opened(id, hello, certificate_expires, outbox);
+            }
             PeerHello::Cli => (Service::Cli, "cli-conn"),
             PeerHello::Commander => (Service::Command, "commander-conn"),
         };
@@ -34,7 +37,13 @@ impl ServerLoop {
 
     /// Sends the states of the others first and the agent's workloads after them: these may depend
     /// on the others.
-    fn agent_opened(&mut self, id: PeerId, hello: AgentHello, outbox: Outbox) {
+    fn agent_opened(
+        &mut self,
+        id: PeerId,
+        hello: AgentHello,
+        certificate_expires: Option<u64>,
+        outbox: Outbox,
+    ) {
         let name = Name::from(hello.agent.clone());
         let _source = log_source(name.clone());
         let begin = self.now();
@@ -65,7 +74,12 @@ impl ServerLoop {
         let capabilities = hello.capabilities;
         let mut states = self.updates.workloads().reported_states();
         states.retain(|state| state.instance.agent != name);
-        let changes = self.sessions.open_agent(id, hello, &states, outbox);
+        let changes = self
+            .sessions
+            .open_agent(id, hello, certificate_expires, &states, outbox);
+        if certificate_expires.is_some() {
+            self.expiry.look_at(begin);
+        }
         log::info!("Agent '{name}' connected.");
         self.updates.agent_connected(&name);
         let mut effects = Effects::default();

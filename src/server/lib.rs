@@ -14,6 +14,7 @@
 mod admission;
 mod connections;
 mod effects;
+mod expiry;
 pub mod history;
 #[cfg(debug_assertions)]
 pub mod inspection;
@@ -44,6 +45,7 @@ use ankaios_platform::watchdog::Heartbeat;
 use ankaios_wire::peer::PeerEvent;
 use crossbeam_channel::{Receiver, RecvError, Sender, bounded, never, select_biased};
 use effects::{Effect, Effects};
+use expiry::Expiry;
 use history::Change;
 use metrics::NumbersRequest;
 use mutating_hooks::{HookOutcome, MutatingHooks};
@@ -120,6 +122,7 @@ pub struct ServerLoop {
     sessions: Sessions,
     admission: Admission,
     storage: Storage,
+    expiry: Expiry,
     status: StatusBoard,
     metrics: Option<Receiver<NumbersRequest>>,
     time: Time,
@@ -306,6 +309,7 @@ impl ServerLoop {
             .due()
             .into_iter()
             .chain(self.subscriptions.usage_until())
+            .chain(self.expiry.due())
             .min()
     }
 
@@ -317,6 +321,7 @@ impl ServerLoop {
         self.handle(event);
         self.settle();
         self.store_history();
+        self.look_at_certificates();
     }
 
     /// Gives the changes of the event to the store, if there is one.
@@ -333,8 +338,9 @@ impl ServerLoop {
                 peer,
                 hello,
                 source,
+                certificate_expires,
                 outbox,
-            }) => self.peer_opened(peer, hello, source.into(), outbox),
+            }) => self.peer_opened(peer, hello, source.into(), certificate_expires, outbox),
             ServerEvent::Peer(PeerEvent::Message {
                 peer,
                 message,

@@ -18,6 +18,10 @@ const INFO: Family = Family::gauge(
     "The version of the server; the value is always 1.",
 );
 const AGENTS: Family = Family::gauge("ankaios_server_agents", "Connected agents.");
+const CERTIFICATE: Family = Family::gauge(
+    "ankaios_server_certificate_expires_seconds",
+    "When a certificate expires, in seconds since 1970; of the server the agent is empty.",
+);
 const WORKLOADS: Family = Family::gauge(
     "ankaios_server_workloads",
     "Workload instances by agent and state; those that are not scheduled have an empty agent.",
@@ -59,6 +63,14 @@ impl ServerLoop {
         let mut text = MetricsText::default();
         text.add(&INFO, &[("version", VERSION)], 1);
         text.add(&AGENTS, &[], self.sessions.agents().len());
+        if let Some(expires) = self.expiry.own {
+            text.add(&CERTIFICATE, &[("agent", "")], expires);
+        }
+        for (name, agent) in self.sessions.agents() {
+            if let Some(expires) = agent.certificate_expires {
+                text.add(&CERTIFICATE, &[("agent", name)], expires);
+            }
+        }
         let counts = self.updates.counts();
         for (result, count) in [("accepted", counts.accepted), ("refused", counts.refused)] {
             text.add(&UPDATES, &[("result", result)], count);

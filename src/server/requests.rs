@@ -19,12 +19,13 @@ use ankaios_model::mask_tree::{MaskTree, Wanted};
 use ankaios_model::messages::{LogsRequest, ReadState, Request, RequestContent, ResponseContent};
 use ankaios_model::names::{Name, excerpt};
 use ankaios_model::node::Node;
+use ankaios_model::version::SHOWN_VERSION;
 use ankaios_platform::logging::log_source;
 use ankaios_wire::limits::REQUEST_ID_MAX;
 use ankaios_wire::peer::{MessagePermits, PeerId};
 use ankaios_wire::semaphore::Permit;
 use std::collections::{BTreeSet, HashSet};
-use std::time::Instant;
+use std::time::{Instant, UNIX_EPOCH};
 
 /// Longest `since` or `until` of a log request, in bytes; RFC 3339 needs about 35.
 const LOG_TIME_MAX: usize = 64;
@@ -492,6 +493,32 @@ impl ServerLoop {
         self.older_update_done(key);
     }
 
+    /// The versions and certificates of the server and of connected agents.
+    // [impl->swdd~server-reports-programs~1]
+    fn programs(&self) -> Node {
+        let mut agents = Vec::new();
+        for (name, agent) in self.sessions.agents() {
+            let since_1970 = agent.connected_at.duration_since(UNIX_EPOCH);
+            let connected_at = since_1970.unwrap_or_default().as_secs();
+            let mut fields = vec![
+                ("version", Node::text(agent.version.as_str())),
+                ("connectedAt", Node::Number(connected_at)),
+            ];
+            if let Some(expires) = agent.certificate_expires {
+                fields.push(("certificateExpires", Node::Number(expires)));
+            }
+            agents.push((name.to_string(), Node::map(fields)));
+        }
+        let mut programs = vec![
+            ("version", Node::text(SHOWN_VERSION.as_str())),
+            ("agents", Node::map(agents)),
+        ];
+        if let Some(expires) = self.expiry.own {
+            programs.push(("certificateExpires", Node::Number(expires)));
+        }
+        Node::map(programs)
+    }
+
     fn read_updates(&self, wanted: &Wanted<'_>) -> Node {
         let context = ReadContext {
             api_version: &self.updates.workloads().desired.api_version,
@@ -532,6 +559,7 @@ impl ServerLoop {
                 "modes" => self.updates.workloads().modes_node(&wanted),
                 "timings" => self.updates.timings().read(self.now(), &wanted),
                 "history" => wanted.take(self.updates.history().node()),
+                "programs" => wanted.take(self.programs()),
                 "updates" => Some(self.read_updates(&wanted)),
                 "warning" => self
                     .storage
@@ -580,6 +608,8 @@ workloads:
             (&["timings"], true, &[]),
             (&["history"], false, &["history"]),
             (&["history"], true, &[]),
+            (&["programs"], false, &["programs"]),
+            (&["programs"], true, &[]),
             (&[], true, &usual),
         ] {
             let response = cluster.request(client, read(masks, subscribe));

@@ -115,6 +115,7 @@ impl Cluster {
             peer,
             hello,
             source,
+            certificate_expires: None,
             outbox,
         }));
         peer

@@ -506,6 +506,7 @@ impl Cluster {
                     peer,
                     hello,
                     source: String::new(),
+                    certificate_expires: None,
                     outbox,
                 });
             }
@@ -757,6 +758,7 @@ impl Cluster {
             peer,
             hello: PeerHello::Commander,
             source: String::new(),
+            certificate_expires: None,
             outbox,
         });
         let request = Request {
@@ -828,6 +830,7 @@ impl Cluster {
             peer,
             hello: PeerHello::Commander,
             source: String::new(),
+            certificate_expires: None,
             outbox,
         });
         self.tell_server(PeerEvent::Message {

@@ -42,6 +42,7 @@ impl Cluster {
             peer,
             hello,
             source,
+            certificate_expires: None,
             outbox,
         }));
         peer

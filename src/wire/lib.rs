@@ -9,6 +9,7 @@ pub mod address;
 pub mod client;
 mod convert;
 pub mod delimited;
+pub mod expiry;
 mod foreign;
 mod frame_gate;
 mod grpc;

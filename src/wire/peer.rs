@@ -37,6 +37,8 @@ pub enum PeerEvent {
         hello: PeerHello,
         /// Accounts for its log lines and its time of the server thread, see [`PeerOrigin::holder`].
         source: String,
+        /// When its certificate expires, in seconds since 1970; `None` without TLS.
+        certificate_expires: Option<u64>,
         /// For messages to it.
         outbox: Outbox,
     },
@@ -98,6 +100,14 @@ impl PeerOrigin {
             }
             Self::Plain(address) | Self::Tls(address, _) => address.ip().to_string(),
             Self::Socket(_, uid) => format!("uid {uid}"),
+        }
+    }
+
+    /// When the certificate of the peer expires, in seconds since 1970.
+    pub(crate) fn certificate_expires(&self) -> Option<u64> {
+        match self {
+            Self::Tls(_, certificate) if certificate.count > 0 => Some(certificate.expires),
+            _ => None,
         }
     }
 }

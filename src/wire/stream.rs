@@ -86,6 +86,7 @@ impl Streams {
         let PeerConnection { origin, in_flight } = &client.connection;
         let from = origin.to_string();
         let source = origin.holder();
+        let certificate_expires = origin.certificate_expires();
         let _source = log_source(source.as_str());
         let hello = match self.receive_hello(service, client, &mut requests) {
             Ok(hello) => hello,
@@ -119,6 +120,7 @@ impl Streams {
             peer,
             hello,
             source,
+            certificate_expires,
             outbox,
         };
         if self.inbox.send(opened).is_err() {

@@ -61,6 +61,8 @@ pub(crate) struct PeerCertificate {
     pub(crate) count: usize,
     /// DNS names of the first one.
     pub(crate) dns_names: Vec<String>,
+    /// When the first one expires, in seconds since 1970.
+    pub(crate) expires: u64,
 }
 
 /// The error for a certificate and a key that cannot be used together.
@@ -264,7 +266,21 @@ fn names(presented: &[CertificateDer<'_>]) -> Result<PeerCertificate, String> {
     Ok(PeerCertificate {
         count: presented.len(),
         dns_names: dns_names.collect(),
+        expires: end_of(&parsed),
     })
+}
+
+/// When a certificate expires, in seconds since 1970.
+fn end_of(certificate: &x509_parser::certificate::X509Certificate<'_>) -> u64 {
+    let end = certificate.validity().not_after.timestamp();
+    u64::try_from(end).unwrap_or_default()
+}
+
+/// When the certificate in these texts expires; `None` when it cannot be read.
+pub(crate) fn expiry(pem: &PemTexts) -> Option<u64> {
+    let certificates = certificates(&pem.certificate, "certificate").ok()?;
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificates.first()?).ok()?;
+    Some(end_of(&parsed))
 }
 
 // ---------------------------------------------------------------- handshake

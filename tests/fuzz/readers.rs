@@ -354,6 +354,7 @@ fn open_peer(server: &mut ServerLoop, peer: PeerId, hello: PeerHello) -> OutboxR
         peer,
         hello,
         source: String::new(),
+        certificate_expires: None,
         outbox,
     }));
     reader

@@ -286,6 +286,7 @@ impl Cluster {
             peer,
             hello,
             source: String::new(),
+            certificate_expires: None,
             outbox,
         }));
         (peer, reader)

@@ -578,3 +578,62 @@ fn certificates_that_do_not_work_are_named_with_the_way_out() {
     let output = get_agents_with(&cluster, &folder, "marked", "bundle.pem");
     assert_eq!(output.code, 0, "{}", output.stderr);
 }
+
+/// The certificates of these tests are valid for two days only, so all are warned of.
+// [stest->swdd~programs-warn-of-expiring-certificates~1]
+// [stest->swdd~server-reports-programs~1]
+// [stest->swdd~cli-shows-versions~1]
+#[test]
+fn certificates_that_expire_soon_are_warned_of_everywhere() {
+    let (mut cluster, _) = secure_cluster(&["-algorithm", "ED25519"]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for("both programs warn in their logs", || {
+        let server = cluster.server.as_ref()?.stderr();
+        let agent = cluster.agents["agent_A"].stderr();
+        let is_warned = server.contains("the certificate of the server expires on ")
+            && server.contains("the certificate of agent 'agent_A' expires on ")
+            && agent.contains("the certificate of agent 'agent_A' expires on ");
+        is_warned.then_some(())
+    });
+    for words in [&["get", "agents", "-o", "wide"][..], &["version"]] {
+        let output = cluster.ank(words);
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        for owner in ["the server", "agent 'agent_A'"] {
+            let text = format!("warn: the certificate of {owner} expires on 20");
+            assert!(output.stderr.contains(&text), "{}", output.stderr);
+        }
+        assert!(output.stdout.contains("1.1.0"), "{}", output.stdout);
+    }
+}
+
+#[test]
+fn server_with_an_expired_certificate_says_so_when_it_starts() {
+    let mut cluster = Cluster::prepare();
+    let folder = certificates(&cluster, &["-algorithm", "ED25519"]);
+    // A day that is over; `-days` takes no negative number.
+    let sign = [
+        "x509",
+        "-req",
+        "-in",
+        "ank-server.csr",
+        "-CA",
+        "ca.pem",
+        "-CAkey",
+        "ca-key.pem",
+        "-CAcreateserial",
+        "-days",
+        "0",
+        "-extfile",
+        "extensions",
+        "-out",
+        "ank-server.pem",
+    ];
+    openssl(&folder, &sign);
+    cluster.certificates = Some(folder);
+    cluster.start_server(&[]);
+    cluster.wait_for("the server warns", || {
+        let log = cluster.server.as_ref()?.stderr();
+        log.contains("the certificate of the server has expired on ")
+            .then_some(())
+    });
+}

@@ -538,6 +538,7 @@ fn help_keeps_the_lines_that_tools_read() {
             "graph",
             "blame",
             "top",
+            "version",
             "completion",
             "help"
         ]

@@ -20,8 +20,9 @@ pub const COMPLETE_STATE: Object = Object::new(&[
 
 /// Parts of the state that a server sends only if a mask of the read begins with their name. They
 /// cannot be set.
-pub const PARTS_ON_REQUEST: &[&str] =
-    &["history", "modes", "timings", "updates", "usage", "warning"];
+pub const PARTS_ON_REQUEST: &[&str] = &[
+    "history", "modes", "programs", "timings", "updates", "usage", "warning",
+];
 
 /// A manifest; `desiredState` and `effectiveState` look the same.
 pub const STATE: Object = Object::named(

@@ -26,6 +26,7 @@ use ankaios_model::names::{InstanceName, Name, excerpt};
 use ankaios_wire::outbox::Outbox;
 use ankaios_wire::peer::{PeerId, Service};
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 /// The program at the other end of a stream.
 #[derive(Debug, Clone)]
@@ -61,6 +62,12 @@ pub struct ConnectedAgent {
     peer: PeerId,
     /// Its tags and load.
     pub(crate) attributes: AgentAttributes,
+    /// Version of its program, as its hello names it.
+    pub(crate) version: String,
+    /// When it connected, on the clock of this node.
+    pub(crate) connected_at: SystemTime,
+    /// When its certificate expires, in seconds since 1970; `None` without TLS.
+    pub(crate) certificate_expires: Option<u64>,
     /// What its program does beyond what every agent does.
     pub(crate) capabilities: AgentCapabilities,
 }
@@ -117,6 +124,7 @@ impl Sessions {
         &mut self,
         id: PeerId,
         hello: AgentHello,
+        certificate_expires: Option<u64>,
         states: &[WorkloadState],
         outbox: Outbox,
     ) -> ChangedPaths {
@@ -139,6 +147,9 @@ impl Sessions {
         let agent = ConnectedAgent {
             peer: id,
             attributes,
+            version: hello.version,
+            connected_at: SystemTime::now(),
+            certificate_expires,
             capabilities: hello.capabilities,
         };
         self.agents.insert(name, agent);

@@ -19,7 +19,7 @@ fn hello(agent: &str) -> AgentHello {
 
 fn open_agent(sessions: &mut Sessions, id: u64, name: &str) -> OutboxReader {
     let (outbox, reader) = outbox();
-    sessions.open_agent(PeerId(id), hello(name), &[], outbox);
+    sessions.open_agent(PeerId(id), hello(name), None, &[], outbox);
     reader
 }
 

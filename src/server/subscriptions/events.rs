@@ -813,7 +813,7 @@ mod tests {
             tags: BTreeMap::new(),
             capabilities: AgentCapabilities::default(),
         };
-        sessions.open_agent(PeerId(1), hello, &[], outbox);
+        sessions.open_agent(PeerId(1), hello, None, &[], outbox);
         let _client = open_client(&mut sessions, 2, Service::Command);
         let mut subscriptions = subscribed(&[1, 2]);
         assert_eq!(published(&mut subscriptions, &sessions), [""; 0]);

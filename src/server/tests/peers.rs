@@ -597,6 +597,7 @@ fn an_older_connection_that_is_announced_late_does_not_replace_the_newer_one() {
         peer: PeerId(newer.0 - 1),
         hello,
         source: String::new(),
+        certificate_expires: None,
         outbox,
     };
     cluster.server.on_event(ServerEvent::Peer(opened));

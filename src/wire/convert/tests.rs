@@ -351,6 +351,7 @@ fn messages_from_the_server_arrive_unchanged() {
         ("timings", timings()),
         ("warning", Node::text("of the start")),
         ("history", history()),
+        ("programs", programs()),
     ]);
     let response = |content| {
         FromServer::Response(Response {
@@ -416,6 +417,20 @@ fn modes() -> Node {
     let known = Node::List(["drive", "park"].map(Node::text).into());
     let texts = ["configItem", "current", "onFailure", "cause"].map(|key| (key, Node::text(key)));
     Node::map(texts.into_iter().chain([("known", known)]))
+}
+
+/// Versions and certificates of a server and an agent.
+fn programs() -> Node {
+    let program = |time| {
+        Node::map([
+            ("version", Node::text("1.1.0")),
+            ("certificateExpires", Node::Number(7)),
+            time,
+        ])
+    };
+    let agent = program(("connectedAt", Node::Number(9)));
+    let agents = Node::map([("A", agent), ("B", Node::empty())]);
+    program(("agents", agents))
 }
 
 /// A change with all that it can have, and one with the time only.

@@ -111,6 +111,7 @@ const COMPLETE_STATE: &[WireField] = &[
         "history",
         Only(&List(&WireKind::Message(STATE_CHANGE))),
     ),
+    field(1006, "programs", WireKind::Message(PROGRAMS)),
 ];
 /// The number of the first part that is sent only to who requests it by name.
 const FIRST_ON_REQUEST: u32 = 1000;
@@ -178,6 +179,16 @@ const WORKLOAD_USAGE: &[WireField] = &[
     field(6, "uptimeMs", Number),
     field(7, "restarts", Number),
     field(8, "missing", Text),
+];
+const PROGRAMS: &[WireField] = &[
+    field(1, "version", Text),
+    field(2, "certificateExpires", Number),
+    field(3, "agents", Map(&WireKind::Message(AGENT_PROGRAM))),
+];
+const AGENT_PROGRAM: &[WireField] = &[
+    field(1, "version", Text),
+    field(2, "certificateExpires", Number),
+    field(3, "connectedAt", Number),
 ];
 const STATE_CHANGE: &[WireField] = &[
     field(1, "at", Number),

@@ -364,6 +364,7 @@ fn streams_are_counted_by_certificate_address_or_user() {
     let tls = |name: &str, port| {
         let certificate = PeerCertificate {
             count: 1,
+            expires: 0,
             dns_names: vec![name.to_owned()],
         };
         PeerOrigin::Tls(address(port), certificate).holder()
