@@ -151,7 +151,7 @@ impl Agent {
                 .values()
                 .map(|engine| engine.watch.clone())
                 .collect();
-            let sampler = UsageSampler::new(Path::new("/"), checkers);
+            let sampler = UsageSampler::new(Path::new("/"), checkers, None);
             threads.push(metrics::start(
                 metrics,
                 settings.name.clone(),

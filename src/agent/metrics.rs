@@ -212,7 +212,7 @@ mod tests {
             pids: Some(3),
             uptime_ms: Some(1),
             restarts: Some(2),
-            missing: None,
+            ..WorkloadUsage::default()
         };
         let missing = WorkloadUsage {
             missing: Some(NO_CGROUP.to_owned()),

@@ -22,18 +22,25 @@ const TOP_INTERVAL_FIRST: Duration = Duration::from_secs(1);
 
 /// What is shown of a workload or a node: the heading of each value, which is also the key to sort
 /// by, and its cell.
-const COLUMNS: [Measure; 6] = [
+const COLUMNS: [Measure; 8] = [
     ("CPU", |percent| format!("{percent:.1}%")),
     ("MEMORY", size),
     ("PEAK", size),
     ("PIDS", |count| count.to_string()),
     ("RESTARTS", |count| count.to_string()),
     ("UPTIME", duration),
+    ("IMAGES", size),
+    ("REMOVABLE", size),
 ];
+/// The columns among them of `-o wide` only.
+const WIDE: [&str; 2] = ["IMAGES", "REMOVABLE"];
+/// Those of which a sum says nothing: peaks were at different times, and workloads share images.
+const WITHOUT_SUM: [&str; 4] = ["PEAK", "UPTIME", "IMAGES", "REMOVABLE"];
 type Measure = (&'static str, fn(f64) -> String);
 /// The values of [`COLUMNS`], `None` where they are unknown: percent of one core; bytes without the
-/// page cache that can be taken back at once; bytes with it; two counts; milliseconds.
-type Values = [Option<f64>; 6];
+/// page cache that can be taken back at once; bytes with it; two counts; milliseconds; bytes of images,
+/// and of those that can be removed.
+type Values = [Option<f64>; 8];
 
 /// Reads samples and shows the last one, and the shares since the one before; with `--watch` until
 /// the connection ends. `now` is the time of each document. A name that does not exist is an error
@@ -211,10 +218,8 @@ fn view(arguments: &TopArguments, before: &Node, state: &Node) -> View {
                 .filter_map(|values| values[at])
                 .reduce(|one, other| one + other)
         };
-        // Of a sum these are unknown: peaks were at different times.
-        let sums = std::array::from_fn(|at| {
-            sum(at).filter(|_| !["PEAK", "UPTIME"].contains(&COLUMNS[at].0))
-        });
+        let sums =
+            std::array::from_fn(|at| sum(at).filter(|_| !WITHOUT_SUM.contains(&COLUMNS[at].0)));
         for (name, values) in [
             ("(workloads)", sums),
             ("(node)", of_node(before, state, agent)),
@@ -238,12 +243,17 @@ fn fields(
 ) -> Vec<Column> {
     let mut fields = instance_fields(instance, state);
     fields.extend(COLUMNS.iter().zip(values).map(|((heading, shown), value)| {
-        Column::new(
+        let column = Column::new(
             heading,
             "",
             value.map_or_else(|| "-".to_owned(), shown),
             Value::Null,
-        )
+        );
+        if WIDE.contains(heading) {
+            column.wide()
+        } else {
+            column
+        }
     }));
     fields.extend(
         known(usage)
@@ -306,10 +316,12 @@ fn of_workload(before: &WorkloadUsage, now: &WorkloadUsage, elapsed: Option<u64>
         now.pids,
         now.restarts,
         now.uptime_ms,
+        now.image_bytes,
+        now.image_removable_bytes,
     ];
-    let [memory, peak, pids, restarts, uptime] =
+    let [memory, peak, pids, restarts, uptime, images, removable] =
         others.map(|number| number.map(|number| number as f64));
-    [cpu, memory, peak, pids, restarts, uptime]
+    [cpu, memory, peak, pids, restarts, uptime, images, removable]
 }
 
 /// One sample of a workload for people, without its CPU, which takes two: `memory 41.2MiB, 3 pids`.
@@ -336,7 +348,7 @@ fn of_node(before: &Node, state: &Node, agent: &str) -> Values {
     };
     let memory = now.memory_total_bytes.zip(now.memory_available_bytes);
     let memory = memory.map(|(total, available)| total.saturating_sub(available) as f64);
-    [cpu(), memory, None, None, None, None]
+    [cpu(), memory, None, None, None, None, None, None]
 }
 
 /// Bytes with one digit: `41.2MiB`.

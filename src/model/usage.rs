@@ -40,6 +40,12 @@ pub struct WorkloadUsage {
     /// Restarts by the present agent process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restarts: Option<u64>,
+    /// Bytes of the images that the agent keeps for the workload, where it cleans up images.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_bytes: Option<u64>,
+    /// Bytes of those among them that can be removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_removable_bytes: Option<u64>,
     /// Why there are no values, for example [`NO_CGROUP`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,

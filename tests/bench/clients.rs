@@ -345,7 +345,7 @@ fn usage_of(own: &BTreeSet<InstanceName>) -> AgentUsage {
         pids: VALUE,
         uptime_ms: VALUE,
         restarts: VALUE,
-        missing: None,
+        ..WorkloadUsage::default()
     };
     let of = |name: &InstanceName| {
         (

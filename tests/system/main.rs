@@ -15,6 +15,7 @@ mod changes_of_mode;
 mod control;
 mod examples;
 mod guarded_updates;
+mod images;
 mod kill;
 mod lifecycle;
 mod podman;

@@ -34,6 +34,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::podman::{empty_store, environment, run_in};
+use crate::support::small_disk::SmallDisk;
 use crate::support::{Cluster, leave_out, listing, scratch, wait_until};
 
 /// Kind of folder that holds a store.
@@ -63,6 +64,8 @@ pub fn shell(name: &str, command: &str) -> String {
 }
 
 pub struct Podman {
+    /// The small disk below `folder`, if it has one. It ends first.
+    disk: Option<SmallDisk>,
     folder: TempDir,
     network: Option<Network>,
 }
@@ -125,6 +128,17 @@ impl Podman {
         let folder = scratch::folder(KIND);
         write_configuration(folder.path(), "netns = \"none\"");
         Self::with_store(folder, None)
+    }
+
+    /// As [`Self::new`], on a disk of `kib` KiB. `None` where mounting is not allowed; the test is
+    /// left out.
+    pub fn on_small_disk(kib: usize) -> Option<Self> {
+        let folder = scratch::folder(KIND);
+        write_configuration(folder.path(), "netns = \"none\"");
+        let disk = SmallDisk::mount(&folder.path().join("store"), kib)?;
+        let mut podman = Self::with_store(folder, None);
+        podman.disk = Some(disk);
+        Some(podman)
     }
 
     /// A store whose containers have podman's default network unless they say otherwise. `None`
@@ -190,7 +204,11 @@ impl Podman {
             failures.len() < 2,
             "podman cannot make an image in a store of its own: {failures:#?}"
         );
-        Self { folder, network }
+        Self {
+            disk: None,
+            folder,
+            network,
+        }
     }
 
     /// The file that images are made of.

@@ -16,9 +16,11 @@ mod ledger;
 pub(crate) mod needs;
 
 use crate::events::SchedulerEvent;
+use crate::limits::USAGE_PROCESSES_MAX;
 use crate::workload::Engines;
+use ankaios_model::limits::USAGE_WAIT_MAX;
 use ankaios_model::names::{InstanceName, Name};
-use ankaios_platform::clock::{Clock, patience};
+use ankaios_platform::clock::{Clock, SystemClock, patience};
 use ankaios_platform::limits::{METRICS_WAIT_MAX, STACK_LARGE};
 use ankaios_platform::threads::{self, Thread};
 use ankaios_runtime::images::{IMAGE_REMOVAL_MAX, ImageRemoval, ImageStore, names_of};
@@ -38,6 +40,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const QUIET_TIME: Duration = Duration::from_secs(10 * 60);
 /// Pause before a removal that has failed is tried again; what is in use is looked at again as well.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// Longest wait of a sample of the usage for the bytes of images. A sample without them is better
+/// than none.
+const REPORT_MAX: Duration = Duration::from_millis(300);
+const _: () =
+    assert!(USAGE_PROCESSES_MAX.as_millis() + REPORT_MAX.as_millis() < USAGE_WAIT_MAX.as_millis());
 /// How much longer than a removal may take a start waits for it: a call of an engine that is ended
 /// needs some seconds. So a disk that hangs prevents no start.
 const CONSENT_GRACE: Duration = Duration::from_secs(10);
@@ -167,12 +174,14 @@ impl ImageUses {
         let _ = self.inbox.try_send(ImageEvent::Changed);
     }
 
-    /// The bytes of the images of all workloads; `None` when they are not there in time.
+    /// The bytes of the images of all workloads; `None` when they are not known within
+    /// [`REPORT_MAX`].
     pub(crate) fn report(&self) -> Option<ImageReport> {
+        let until = SystemClock.now() + REPORT_MAX;
         let (reply, report) = bounded(1);
         let event = ImageEvent::Report(reply);
-        self.inbox.send_timeout(event, METRICS_WAIT_MAX).ok()?;
-        report.recv_timeout(METRICS_WAIT_MAX).ok()
+        self.inbox.send_deadline(event, until).ok()?;
+        report.recv_deadline(until).ok()
     }
 }
 
@@ -494,13 +503,17 @@ impl<C: Clock> ImageKeeper<C> {
 
     /// Begins to search images to remove:
     /// - not while an engine call is under way, whose end prolongs the quiet time;
-    /// - later, while what is desired is not known, or an update is open;
+    /// - later, while a listing is under way, what is desired is not known, or an update is open;
     /// - a day later, when the knowledge of other agents cannot be read or ours cannot be written.
     fn begin_pass(&mut self) {
-        if self.is_damaged || self.uses > 0 || self.call.is_some() {
+        if self.is_damaged || self.uses > 0 {
             return;
         }
         let now = self.clock.now();
+        if self.call.is_some() {
+            self.due = Some(now + quiet_time());
+            return;
+        }
         let needs = (self.read_needs)().unwrap_or_default();
         if !needs.is_settled || needs.is_update_open {
             self.due = Some(now + quiet_time());

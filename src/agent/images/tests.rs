@@ -134,7 +134,10 @@ impl Rig {
     /// Lets each call end and each event be handled.
     fn run(&mut self) {
         for _ in 0..1000 {
-            let call = self.calls.try_recv().ok().filter(|_| !self.hold_calls);
+            let mut call = None;
+            if !self.hold_calls {
+                call = self.calls.try_recv().ok();
+            }
             let has_called = call.is_some();
             if let Some(call) = call {
                 call();
@@ -568,6 +571,23 @@ fn failed_removal_is_logged_and_tried_a_day_later() {
     assert!(rig.removals().is_empty());
     rig.pass(Duration::from_millis(1));
     assert_eq!(rig.removals(), ["rmi nav-1"]);
+}
+
+#[test]
+fn search_that_is_due_during_a_listing_follows_later() {
+    let mut rig = Rig::with(CleanupMode::Replaced, 0);
+    rig.switch("nav", "nav:1");
+    rig.load("nav:2");
+    let added = version("nav", "nav:2");
+    rig.desire(&added);
+    rig.begin(&added);
+    rig.hold_calls = true;
+    rig.end(&added, UseOutcome::Started);
+    rig.node.clock.advance(QUIET_TIME);
+    rig.keeper.tick();
+    rig.hold_calls = false;
+    rig.pass(QUIET_TIME);
+    assert_eq!(rig.images(), ["nav-2"]);
 }
 
 #[test]

@@ -83,10 +83,12 @@ impl<C: Clock> Scheduler<C> {
             .values()
             .map(|engine| engine.watch.clone())
             .collect();
+        let images = runtime.context.calls.images.clone();
+        let sampler = UsageSampler::new(Path::new("/"), checkers, images);
         Self {
             load_due: runtime.context.clock.now(),
             logs: LogStreams::new(uplink.clone(), inbox.clone()),
-            usage: UsageRequests::new(uplink.clone(), UsageSampler::new(Path::new("/"), checkers)),
+            usage: UsageRequests::new(uplink.clone(), sampler),
             inbox,
             runtime,
             uplink,

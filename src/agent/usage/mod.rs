@@ -10,6 +10,7 @@
 
 pub(crate) mod cgroups;
 
+use super::images::{ImageReport, ImageUses};
 use super::resources::{self, TICKS_PER_SECOND};
 use super::state_checker::{WatchCommand, WatchedInstance};
 use super::uplink_outbox::UplinkOutbox;
@@ -60,7 +61,7 @@ impl UsageRequests {
             self.sampler.clone(),
         );
         let thread = threads::spawn("usage", STACK_SMALL, move || {
-            let usage = sampler.sample().usage;
+            let usage = sampler.sample_with_images();
             if let Some(number) = newest.lock().take() {
                 // Without a server nobody waits.
                 let _ = outbox.put_message(ToServer::UsageResponse { number, usage }, None);
@@ -80,6 +81,8 @@ pub(crate) struct UsageSampler {
     top: PathBuf,
     /// The inboxes of the state checkers.
     checkers: Vec<Sender<WatchCommand>>,
+    /// Where the bytes of images are known; `None` when images are not cleaned up.
+    images: Option<ImageUses>,
     /// Longest wait for them.
     wait_max: Duration,
     /// Read with the first sample.
@@ -98,13 +101,27 @@ pub(crate) struct Sample {
 
 impl UsageSampler {
     /// Reads the files below `top`, normally `/`, of the processes that these state checkers watch.
-    pub(crate) fn new(top: &Path, checkers: Vec<Sender<WatchCommand>>) -> Self {
+    pub(crate) fn new(
+        top: &Path,
+        checkers: Vec<Sender<WatchCommand>>,
+        images: Option<ImageUses>,
+    ) -> Self {
         Self {
             top: top.to_owned(),
             checkers,
+            images,
             wait_max: USAGE_PROCESSES_MAX,
             hierarchies: OnceLock::new(),
         }
+    }
+
+    /// Takes a sample with the bytes of images, from what is known: no engine is called.
+    // [impl->swdd~agent-shows-bytes-of-images~1]
+    pub(crate) fn sample_with_images(&self) -> AgentUsage {
+        let mut usage = self.sample().usage;
+        let images = self.images.as_ref().and_then(ImageUses::report);
+        add_images(&mut usage, &images.unwrap_or_default());
+        usage
     }
 
     /// Takes a sample; waits at most [`USAGE_PROCESSES_MAX`] for the state checkers. Instances of
@@ -176,6 +193,19 @@ impl UsageSampler {
                 .extend(started_ms.map(|started| (instance.clone(), started)));
         }
         sample
+    }
+}
+
+/// Adds the bytes of images to each instance of a workload.
+fn add_images(usage: &mut AgentUsage, images: &ImageReport) {
+    for (workload, bytes) in &images.workloads {
+        let Some(instances) = usage.workloads.get_mut(workload) else {
+            continue; // It has no container.
+        };
+        for instance in instances.values_mut() {
+            instance.image_bytes = Some(bytes.all);
+            instance.image_removable_bytes = Some(bytes.removable);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What samples say of instances with one container, several, or none.
 
 use super::*;
+use crate::images::ImageBytes;
 use crate::uplink_outbox::uplink_outbox;
 use ankaios_model::usage::NodeUsage;
 use ankaios_runtime::{ContainerId, MainProcess};
@@ -30,7 +31,7 @@ fn one_container_tells_all_and_several_are_added_up() {
         pids: Some(1),
         uptime_ms: Some(10_000),
         restarts: Some(2),
-        missing: None,
+        ..WorkloadUsage::default()
     };
     assert_eq!((one, started), (expected.clone(), Some(90_000)));
     let (pod, started) = usage_of(
@@ -141,7 +142,7 @@ fn a_sample_has_each_watched_instance_and_the_node() {
         };
         reply.send(vec![running, ended]).unwrap();
     });
-    let mut sampler = UsageSampler::new(top.path(), vec![silent, checker]);
+    let mut sampler = UsageSampler::new(top.path(), vec![silent, checker], None);
     sampler.wait_max = Duration::from_secs(60);
     let sample = sampler.sample();
     assert!(threads::join_all(reply, Duration::from_secs(180)).is_empty());
@@ -176,7 +177,7 @@ fn one_thread_takes_samples_and_a_newer_request_replaces_the_one_it_responds_to(
     uplink.connected();
     let top = tempfile::tempdir().unwrap();
     let (checker, commands) = bounded(1);
-    let mut sampler = UsageSampler::new(top.path(), vec![checker]);
+    let mut sampler = UsageSampler::new(top.path(), vec![checker], None);
     sampler.wait_max = Duration::from_secs(60);
     let requests = UsageRequests::new(outbox.clone(), sampler);
     let ample = Duration::from_secs(180);
@@ -199,4 +200,31 @@ fn one_thread_takes_samples_and_a_newer_request_replaces_the_one_it_responds_to(
     requests.request(3);
     assert_eq!(next(), 3);
     assert_eq!(uplink.next(), None, "one response for each thread");
+}
+
+// [utest->swdd~agent-shows-bytes-of-images~1]
+#[test]
+fn bytes_of_images_are_those_of_the_workload() {
+    let of = |usage| BTreeMap::from([("id".to_owned(), usage)]);
+    let mut usage = AgentUsage {
+        workloads: [
+            ("web".to_owned(), of(WorkloadUsage::default())),
+            ("other".to_owned(), of(WorkloadUsage::default())),
+        ]
+        .into(),
+        ..AgentUsage::default()
+    };
+    let bytes = ImageBytes {
+        all: 3,
+        removable: 1,
+    };
+    let images = ImageReport {
+        workloads: [("web".to_owned(), bytes), ("gone".to_owned(), bytes)].into(),
+    };
+    add_images(&mut usage, &images);
+    let web = &usage.workloads["web"]["id"];
+    assert_eq!(web.image_bytes, Some(3));
+    assert_eq!(web.image_removable_bytes, Some(1));
+    assert_eq!(usage.workloads["other"]["id"], WorkloadUsage::default());
+    assert_eq!(usage.workloads.len(), 2);
 }

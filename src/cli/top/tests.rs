@@ -20,6 +20,8 @@ fn sample(usec: u64) -> AgentUsage {
         pids: Some(4),
         uptime_ms: Some(3_723_000),
         restarts: Some(1),
+        image_bytes: Some(120 * MIB),
+        image_removable_bytes: Some(40 * MIB),
         missing: None,
     };
     let new = WorkloadUsage {
@@ -254,6 +256,23 @@ fn a_counter_that_went_back_or_a_sample_that_is_missing_gives_no_share() {
     );
 }
 
+// [utest->swdd~agent-shows-bytes-of-images~1]
+#[test]
+fn wide_table_has_images_and_what_can_be_removed_of_them() {
+    let (out, _) = shown("-o wide", two());
+    let cells = |name: &str| {
+        let line = out.lines().find(|line| line.starts_with(name));
+        let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
+        words[words.len().saturating_sub(2)..].join(" ")
+    };
+    assert_eq!(cells("WORKLOAD NAME"), "IMAGES REMOVABLE", "{out}");
+    assert_eq!(cells("web"), "120.0MiB 40.0MiB", "{out}");
+    assert_eq!(cells("new"), "- -", "{out}");
+    assert_eq!(cells("(workloads)"), "- -", "images may be shared: {out}");
+    let (narrow, _) = shown("", two());
+    assert!(!narrow.contains("IMAGES"), "{narrow}");
+}
+
 #[test]
 fn json_has_the_values_as_they_were_sent_and_the_share() {
     let (out, err) = shown("-o json", two());
@@ -273,6 +292,7 @@ fn json_has_the_values_as_they_were_sent_and_the_share() {
         "workload": "web", "agent": "agent_A", "id": "1", "state": "Running", "subState": "Ok",
         "memoryBytes": 50 * MIB, "inactiveFileBytes": 9 * MIB, "memoryPeakBytes": 64 * MIB, "cpuUsec": 5_123_000,
         "pids": 4, "uptimeMs": 3_723_000, "restarts": 1, "cpuPercent": 12.3,
+        "imageBytes": 120 * MIB, "imageRemovableBytes": 40 * MIB,
     });
     assert_eq!(*web, expected);
     assert!(

@@ -96,6 +96,8 @@ fn usage() -> AgentUsage {
         pids: Some(5),
         uptime_ms: Some(6),
         restarts: Some(7),
+        image_bytes: Some(8),
+        image_removable_bytes: Some(0),
         missing: None,
     };
     let missing = WorkloadUsage {

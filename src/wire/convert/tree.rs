@@ -179,6 +179,8 @@ const WORKLOAD_USAGE: &[WireField] = &[
     field(6, "uptimeMs", Number),
     field(7, "restarts", Number),
     field(8, "missing", Text),
+    field(9, "imageBytes", Number),
+    field(10, "imageRemovableBytes", Number),
 ];
 const PROGRAMS: &[WireField] = &[
     field(1, "version", Text),
