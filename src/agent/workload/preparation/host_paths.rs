@@ -19,23 +19,29 @@ pub(crate) type HostPaths = BTreeMap<String, Option<PathFacts>>;
 /// The paths that the options of a container name, and those of its own folders and files. One too
 /// many does no harm: it may only cause a new create.
 pub(crate) fn named_paths(config: &ContainerConfig, new: &NewContainer) -> BTreeSet<String> {
-    let options = config.general_options.iter().chain(&config.command_options);
-    let pieces = options.flat_map(|option| option.split(['=', ',', ':']));
-    // The value may stand behind a short option in the same word, as in `-v/a:/b`.
-    let values = pieces.map(|piece| match piece.find(['.', '/']) {
-        Some(begin) if piece.starts_with('-') => &piece[begin..],
-        _ => piece,
-    });
-    let named = values
-        .filter(|value| value.starts_with('.') || value.contains('/'))
-        .map(str::to_owned);
-    let own = new
-        .control_interface
-        .iter()
-        .chain(new.files.iter().map(|(path, _)| path));
+    let mut named = BTreeSet::new();
+    for option in config.general_options.iter().chain(&config.command_options) {
+        for piece in option.split(['=', ',', ':']) {
+            let value = without_short_option(piece);
+            if value.starts_with('.') || value.contains('/') {
+                named.insert(value.to_owned());
+            }
+        }
+    }
+    let files = new.files.iter().map(|(path, _)| path);
+    for path in new.control_interface.iter().chain(files) {
+        named.insert(path.to_string_lossy().into_owned());
+    }
     named
-        .chain(own.map(|path| path.to_string_lossy().into_owned()))
-        .collect_entries()
+}
+
+/// The value that stands behind a short option in the same word, as in `-v/a:/b`; any other word
+/// as it is.
+fn without_short_option(word: &str) -> &str {
+    match word.find(['.', '/']) {
+        Some(begin) if word.starts_with('-') => &word[begin..],
+        _ => word,
+    }
 }
 
 /// Looks at these paths, for at most `limit`.
