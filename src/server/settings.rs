@@ -338,7 +338,7 @@ fn combine(
     if let Some(folder) = keys.state_dir.as_ref().filter(|folder| !folder.exists()) {
         let folder = folder.display();
         warnings.push(format!(
-            "The state_dir '{folder}' does not exist and is made; there is no state of an earlier server."
+            "The state_dir '{folder}' does not exist and is created; there is no state of an earlier server."
         ));
     }
     Ok(ServerSettings {

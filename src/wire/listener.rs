@@ -105,6 +105,11 @@ impl SocketFile {
     fn bind(path: &Path, mode: u32) -> io::Result<Self> {
         let folder = path.parent().unwrap_or(Path::new("/"));
         match fs::DirBuilder::new().mode(0o755).create(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let parent = folder.parent().unwrap_or(folder).display();
+                let hint = format!("{error}: the folder '{parent}' does not exist; create it");
+                return Err(io::Error::new(error.kind(), hint));
+            }
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }

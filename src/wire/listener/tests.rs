@@ -132,3 +132,18 @@ fn a_folder_that_cannot_be_had_is_an_error() {
     drop(held);
     assert!(bind(&folder.path().join("ank.sock"), 0o660).is_ok());
 }
+
+#[test]
+fn socket_in_a_folder_without_parent_names_the_missing_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    let path = missing.join("made/ank.sock");
+    let address = ListenAddress::Socket(path);
+    let error = Listener::bind(&address, 0o660).err().unwrap();
+    let expected = format!(
+        "the folder '{}' does not exist; create it",
+        missing.display()
+    );
+    assert!(error.to_string().ends_with(&expected), "{error}");
+    assert_eq!(error.kind(), io::ErrorKind::NotFound);
+}
