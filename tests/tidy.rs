@@ -51,6 +51,55 @@ const EXEMPT_FILES: [&str; 3] = [
     "src/platform/threads.rs",
 ];
 
+/// Files that search words with blanks in a text, and whose words. Elsewhere texts are for people:
+/// programs decide by values, so that a better word changes no decision.
+const WORD_READERS: [(&str, &str); 10] = [
+    (
+        "src/runtime/call_error.rs",
+        "what engines write when a call fails",
+    ),
+    (
+        "src/model/refusal.rs",
+        "refusals of servers that send no reason",
+    ),
+    (
+        "src/model/guarded_update.rs",
+        "reasons of servers that send no cause",
+    ),
+    (
+        "src/model/reason.rs",
+        "states of programs that send no reason",
+    ),
+    ("src/agent/resources.rs", "files of the kernel"),
+    ("src/runtime/out_of_memory.rs", "files of the kernel"),
+    (
+        "src/wire/grpc.rs",
+        "the user agent of a call, which has a number",
+    ),
+    ("src/wire/key_kinds.rs", "the format PEM"),
+    (
+        "src/platform/settings.rs",
+        "texts with keys, which no error may quote",
+    ),
+    (
+        "src/cli/rows.rs",
+        "shown texts that would say the same twice",
+    ),
+];
+
+/// Calls that search a text.
+const SEARCHES: [&str; 9] = [
+    ".contains(\"",
+    ".starts_with(\"",
+    ".ends_with(\"",
+    ".strip_prefix(\"",
+    ".strip_suffix(\"",
+    ".find(\"",
+    ".rfind(\"",
+    ".split_once(\"",
+    ".rsplit_once(\"",
+];
+
 /// Crates of async runtimes, and what would bring one.
 const ASYNC_CRATES: [&str; 6] = [
     "tokio",
@@ -193,6 +242,7 @@ fn sources_keep_the_rules() {
                 leftovers(source),
                 unsafe_code(source),
                 exempt(source),
+                decisions_by_words(source),
             ]
         })
         .flatten()
@@ -323,6 +373,27 @@ fn unsafe_code(source: &Source) -> Vec<String> {
         )];
     }
     vec![]
+}
+
+/// No shipped code searches a text for words with a blank, except in the files that are listed.
+fn decisions_by_words(source: &Source) -> Vec<String> {
+    let is_shipped = !source.is_test() && !["simulation", "fakes"].contains(&source.room());
+    let is_listed = WORD_READERS.iter().any(|(path, _)| *path == source.path);
+    if !is_shipped || is_listed {
+        return vec![];
+    }
+    let shipped = source.text.split("#[cfg(test)]\nmod tests").next();
+    lines_with(shipped.unwrap_or_default(), searches_words)
+        .map(|line| source.violation(line, "decides by a value, not by words of a text"))
+        .collect()
+}
+
+fn searches_words(line: &str) -> bool {
+    SEARCHES.iter().any(|search| {
+        let literals = line.split(search).skip(1);
+        let mut words = literals.filter_map(|rest| rest.split('"').next());
+        words.any(|words| words.contains(' ') && words.contains(char::is_alphabetic))
+    })
 }
 
 /// What clippy.toml forbids is allowed only where it is listed. Tests may do it.
@@ -643,7 +714,7 @@ fn every_rule_finds_what_it_forbids() {
     let fine = "//! Does one thing.\n//!\n//! Thread: none, plain values.\n";
     let unsafe_line = "let x = unsafe { y };\n";
     #[rustfmt::skip]
-    let rows: [(&str, &str, String, Rule, usize); 19] = [
+    let rows: [(&str, &str, String, Rule, usize); 23] = [
         ("no header", "src/a.rs", "use std::fs;\n".into(), header, 1),
         ("header without thread", "src/a.rs", "//! Does one thing.\n".into(), header, 1),
         ("full header", "src/a.rs", fine.into(), header, 0),
@@ -656,6 +727,10 @@ fn every_rule_finds_what_it_forbids() {
         ("word in a string", "src/a.rs", "let c = '\"'; let quote = '\\''; let s = \"unsafe\"; fn f<'a>(a: &'a str) {}\n".into(), unsafe_code, 0),
         ("unsafe after a lifetime", "src/a.rs", format!("fn f<'a>(a: &'a str) {{}} {unsafe_line}"), unsafe_code, 1),
         ("exemption", "src/a.rs", "#[allow(clippy::disallowed_methods)]\n".into(), exempt, 1),
+        ("words of a text", "src/a.rs", "if text.contains(\"no such pod\") || text.starts_with(\"x: \") {}\n".into(), decisions_by_words, 1),
+        ("marks of a format", "src/a.rs", "let a = text.contains(\"://\") || text.split_once(\": \");\n".into(), decisions_by_words, 0),
+        ("words in a test", "src/a.rs", "#[cfg(test)]\nmod tests {\n    text.contains(\"a b\");\n}\n".into(), decisions_by_words, 0),
+        ("words of an engine", "src/runtime/call_error.rs", "text.contains(\"no such pod\")\n".into(), decisions_by_words, 0),
         ("unplain words", "src/a.rs", "/// Nobody waits\n// for ever.\nlet nobody = 1;\n".into(), unplain_words, 2),
         ("parts of words", "src/a.rs", "/// An anewer, it is untold.\n".into(), unplain_words, 0),
         ("clause", "src/a.rs", "/// What is wanted.\nlet a = 1;\n//! Sent to whoever\n//! who waits.\n".into(), clauses, 1),

@@ -88,6 +88,12 @@ pub(crate) type Result<T, E = CliError> = std::result::Result<T, E>;
 /// What a server puts before the reason of a refusal, which it quotes then.
 const REFUSAL_PREFIXES: [&str; 2] = ["Update rejected: ", "Resulting State is invalid, reason: "];
 
+/// The reason in a refusal without the frame of the server; `None` without that frame.
+pub(crate) fn reason_of_refusal(text: &str) -> Option<&str> {
+    let reason = text.strip_prefix(REFUSAL_PREFIXES[0])?;
+    reason.strip_prefix('\'')?.strip_suffix('\'')
+}
+
 /// The text of a refusal without the quotes around its parts: they would be nested.
 fn unquoted(text: &str) -> String {
     let mut shown = String::new();
@@ -219,16 +225,16 @@ impl CliError {
                 format_args!("Ankaios version mismatch: {text}"),
                 &format!("this is ank {VERSION}; use an ank with the server's major version"),
             ),
-            StreamEnd::Closed | StreamEnd::Lost(_) if understood => Self::Ended(
-                end,
-                "start the server again if it was stopped, or see its log",
-            ),
+            StreamEnd::Closed | StreamEnd::Lost(_) | StreamEnd::RefusedByTls(_) if understood => {
+                Self::Ended(
+                    end,
+                    "start the server again if it was stopped, or see its log",
+                )
+            }
             StreamEnd::Refused { .. } => {
                 Self::Ended(end, "correct what the server names, or see its log")
             }
-            StreamEnd::Lost(ref text) if text.starts_with("the server refused the connection") => {
-                Self::Ended(end, "check the certificates of both sides")
-            }
+            StreamEnd::RefusedByTls(_) => Self::Ended(end, "check the certificates of both sides"),
             _ => Self::Ended(
                 end,
                 "check whether an Ankaios server answers there, whether it expects TLS, and its log",
@@ -278,7 +284,13 @@ impl CliError {
     /// Whether another attempt may succeed: the connection was lost, or there is none at the
     /// moment.
     pub(crate) fn is_transient(&self) -> bool {
-        let lost = matches!(self, Self::Ended(StreamEnd::Closed | StreamEnd::Lost(_), _));
+        let lost = matches!(
+            self,
+            Self::Ended(
+                StreamEnd::Closed | StreamEnd::Lost(_) | StreamEnd::RefusedByTls(_),
+                _
+            )
+        );
         lost || matches!(self, Self::Unreachable { .. } | Self::TimedOut(_))
     }
 
@@ -416,7 +428,7 @@ mod tests {
             code: "UNAUTHENTICATED".into(),
             message: "Only certificates".into(),
         };
-        let certificate = StreamEnd::Lost(
+        let certificate = StreamEnd::RefusedByTls(
             "the server refused the connection: our certificate has expired".into(),
         );
         for (end, expected) in [

@@ -23,6 +23,7 @@ use ankaios_platform::limits::{STACK_LARGE, STACK_SMALL, STOP_DEADLINE};
 use ankaios_platform::threads::{self, Thread};
 use ankaios_wire::client::{
     self, ClientOptions, ClientReceiver, ClientSender, ConnectError, Hangup, Service, StreamEnd,
+    TlsCause, TlsError,
 };
 use ankaios_wire::limits::CONNECT_MAX;
 use ankaios_wire::limits::GOODBYE_MAX;
@@ -631,12 +632,13 @@ fn unreachable_server(url: &str, error: &ConnectError, limit: Duration) -> CliEr
     }
 }
 
-fn tls_hint(source: impl std::fmt::Display) -> String {
-    let source = source.to_string();
-    if source.contains("does not speak TLS") {
-        return format!("{source}; use -k/--insecure if it runs without TLS on purpose");
+fn tls_hint(error: &TlsError) -> String {
+    match error.cause {
+        TlsCause::NoTls => format!("{error}; use -k/--insecure if it runs without TLS on purpose"),
+        TlsCause::Other | TlsCause::RefusedByPeer => {
+            format!("{error}; check the certificates of both sides")
+        }
     }
-    format!("{source}; check the certificates of both sides")
 }
 
 #[cfg(test)]
@@ -813,11 +815,14 @@ mod tests {
 
     #[test]
     fn a_server_that_speaks_no_tls_is_reached_with_insecure() {
-        let hint = tls_hint("the server does not speak TLS");
+        let hint = |cause| {
+            let text = "the server does not speak TLS".to_owned();
+            tls_hint(&TlsError { text, cause })
+        };
         assert_eq!(
-            hint,
+            hint(TlsCause::NoTls),
             "the server does not speak TLS; use -k/--insecure if it runs without TLS on purpose"
         );
-        assert!(!tls_hint("certificate expired").contains("insecure"));
+        assert!(!hint(TlsCause::Other).contains("insecure"));
     }
 }

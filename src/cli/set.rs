@@ -13,7 +13,7 @@ use ankaios_model::fields::reader::{self, MANIFEST_WARNINGS_MAX, Reading, Rules}
 use ankaios_model::fields::table::COMPLETE_STATE;
 use ankaios_model::manifest::ManifestError;
 use ankaios_model::node::Node;
-use ankaios_model::yaml::{self, Origin, YamlError};
+use ankaios_model::yaml::{self, Origin, YamlError, YamlFault};
 use std::io::{self, ErrorKind};
 
 /// Reads the file of `ank set state`, the last of `masks_and_file`, and makes the update of it.
@@ -137,13 +137,13 @@ pub(crate) fn hint_of_unreadable(text: &str, error: &YamlError, general: &str) -
     let Some(at) = error.location else {
         return general.to_owned();
     };
-    if error.is_second_document {
+    if error.fault == YamlFault::SecondDocument {
         return format!(
             "{general}; put what begins in line {} into a file of its own",
             at.line
         );
     }
-    if error.message.contains("duplicate entry") {
+    if error.fault == YamlFault::DuplicateKey {
         return format!(
             "remove one of the two keys; the second is in line {}",
             at.line

@@ -7,7 +7,7 @@
 //! and how it ended. Without a terminal a frame is written only when a state changed.
 
 use super::args::{Format, ListArguments, RunArguments};
-use super::error::{CliError, ExitCode, Result, counted, shown};
+use super::error::{CliError, ExitCode, Result, counted, reason_of_refusal, shown};
 use super::get::check_listed;
 use super::modes;
 use super::output::{
@@ -20,7 +20,7 @@ use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::complete_state::{Rendering, workload_node};
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::field_path::parts;
-use ankaios_model::guarded_update::{AGENT_PREFIX, CANNOT_BE_STAGED, UpdatePhase};
+use ankaios_model::guarded_update::{AGENT_PREFIX, UpdateCause, UpdatePhase};
 use ankaios_model::limits::{MESSAGE_MAX, NAME_MAX};
 use ankaios_model::messages::{RequestContent, UpdateState};
 use ankaios_model::names::{InstanceName, Name, is_name};
@@ -510,8 +510,7 @@ pub(crate) fn restart(
 /// The server's refusal of a restart or rollback; what to do stands after its last `; `, if
 /// anywhere.
 fn refused(error: ErrorResponse, hint: &str) -> CliError {
-    let reason = error.text.strip_prefix("Update rejected: '");
-    let Some(reason) = reason.and_then(|reason| reason.strip_suffix('\'')) else {
+    let Some(reason) = reason_of_refusal(&error.text) else {
         return CliError::Refused(error);
     };
     let (reason, remedy) = reason.rsplit_once("; ").unwrap_or((reason, hint));
@@ -1273,6 +1272,14 @@ pub(crate) fn phase(update: &Node) -> Option<UpdatePhase> {
     UpdatePhase::parse(text(update, &["phase"]))
 }
 
+/// Why a guarded update was rolled back. A server without causes has only the reason.
+fn cause(update: &Node) -> UpdateCause {
+    match UpdateCause::parse(text(update, &["cause"])) {
+        Some(cause) => cause,
+        None => UpdateCause::from_reason(text(update, &["reason"])),
+    }
+}
+
 /// The guarded updates of a complete state with their numbers, oldest first.
 pub(crate) fn updates(state: &Node) -> Vec<(u64, &Node)> {
     let mut updates: Vec<(u64, &Node)> = state
@@ -1383,7 +1390,7 @@ impl Guarded {
     /// Reads how far it is, or the one that replaced it.
     fn read(&mut self, link: &mut dyn ServerLink) -> Result<()> {
         loop {
-            let fields = ["phase", "reason", "waitsFor", "replacedBy"];
+            let fields = ["phase", "reason", "cause", "waitsFor", "replacedBy"];
             let masks = fields.map(|field| format!("updates.{}.{field}", self.id));
             let mut state = link.complete_state(&masks.each_ref().map(String::as_str))?;
             let update = state
@@ -1572,7 +1579,6 @@ impl Context<'_> {
         is_rollback: bool,
     ) -> Result<ExitCode> {
         let id = update.id;
-        let reason = text(&update.update, &["reason"]);
         if let Some(why) = self.restored(id, earlier, give_up)? {
             let text =
                 format!("update {id} failed and was rolled back, but not all is as before: {why}");
@@ -1580,15 +1586,18 @@ impl Context<'_> {
             self.output.error(one_line(&text), &hint);
             return Ok(ExitCode::NotRestored);
         }
-        let hint = if reason.contains(CANNOT_BE_STAGED) {
-            "nothing was stopped; correct it and send it again"
-        } else if reason.contains("' to stop") && is_rollback {
+        let hint = match cause(&update.update) {
+            UpdateCause::CannotBeStaged => "nothing was stopped; correct it and send it again",
             // The same rollback would be refused.
-            "apply the earlier manifest with '--restart-dependents', which restarts what needs it, too"
-        } else if reason.contains("' to stop") {
-            "'ank apply --restart-dependents' restarts what needs it, too"
-        } else {
-            "correct it and send it again; 'ank apply --force' tries the same again"
+            UpdateCause::AwaitsDependents if is_rollback => {
+                "apply the earlier manifest with '--restart-dependents', which restarts what needs it, too"
+            }
+            UpdateCause::AwaitsDependents => {
+                "'ank apply --restart-dependents' restarts what needs it, too"
+            }
+            UpdateCause::Unhealthy => {
+                "correct it and send it again; 'ank apply --force' tries the same again"
+            }
         };
         let text = format!("update {id} failed and was rolled back{because}");
         self.output.error(text, hint);

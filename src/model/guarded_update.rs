@@ -42,6 +42,44 @@ impl UpdatePhase {
     }
 }
 
+named_enum! {
+    /// Why an update was rolled back, as far as programs decide by it.
+    #[derive(Default)]
+    UpdateCause {
+        /// An instance has failed, or was not healthy in time.
+        #[default]
+        Unhealthy = "UNHEALTHY",
+        /// An instance could not be staged, so nothing was stopped.
+        CannotBeStaged = "CANNOT_BE_STAGED",
+        /// An instance was late because dependents kept the earlier one from stopping.
+        AwaitsDependents = "AWAITS_DEPENDENTS",
+    }
+}
+
+impl UpdateCause {
+    /// The cause that a server without causes means by the reason of an update. Nothing else decides
+    /// by words of it.
+    pub fn from_reason(reason: &str) -> Self {
+        let Some((_, why)) = reason.split_once(": ") else {
+            return Self::Unhealthy;
+        };
+        if why.starts_with(CANNOT_BE_STAGED) {
+            return Self::CannotBeStaged;
+        }
+        let details = why.split_once(": ").map_or("", |(_, details)| details);
+        if why.starts_with(LATE) && details.starts_with("waits for '") && why.ends_with("' to stop")
+        {
+            return Self::AwaitsDependents;
+        }
+        Self::Unhealthy
+    }
+}
+
+// Words that the reasons of updates contain. Clients without causes decide by them, so they stay as
+// they are; ours read them in `UpdateCause::from_reason` only.
+
+/// Begins the reason, behind the workload, of an instance that missed its deadline.
+pub const LATE: &str = "not healthy within";
 /// Begins the reason, behind the workload, of an update that was never applied.
 pub const CANNOT_BE_STAGED: &str = "cannot be staged: ";
 /// Begins the reason of a refusal: the same update was rolled back before.
@@ -55,4 +93,35 @@ pub const AGENT_PREFIX: &str = "agent ";
 pub fn definition_hash(definition: &Node) -> String {
     // A tree has nothing that JSON could not hold.
     hash_id(&serde_json::to_string(definition).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [utest->swdd~server-says-why-updates-failed~1]
+    #[test]
+    fn reason_of_an_older_server_has_the_cause_that_it_meant() {
+        for (reason, cause) in [
+            (
+                "web: cannot be staged: no such image",
+                UpdateCause::CannotBeStaged,
+            ),
+            (
+                "db: not healthy within 5 s: waits for 'web', 'api' to stop",
+                UpdateCause::AwaitsDependents,
+            ),
+            (
+                "db: not healthy within 5 s: Pending(WaitingToStart): 'x'",
+                UpdateCause::Unhealthy,
+            ),
+            (
+                "db: Failed(ExecFailed): 'cannot be staged: waits for 'web' to stop",
+                UpdateCause::Unhealthy,
+            ),
+            ("", UpdateCause::Unhealthy),
+        ] {
+            assert_eq!(UpdateCause::from_reason(reason), cause, "{reason}");
+        }
+    }
 }

@@ -5,15 +5,12 @@
 //! Thread: none, a plain value of `server` and of `main` of `ank`. Time is passed in.
 
 use super::execution_state::{ExecutionState, Phase};
-use super::guarded_update::AGENT_PREFIX;
+use super::guarded_update::{AGENT_PREFIX, CANNOT_BE_STAGED, LATE};
 use super::lifecycle::{OnFailure, Terms};
 use super::names::{InstanceName, Name};
 use super::reason::Reason;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
-
-/// Begins the reason of an instance that missed its deadline.
-pub const LATE: &str = "not healthy within";
 
 /// An instance at the beginning of its health window.
 #[derive(Debug, Clone)]
@@ -37,13 +34,43 @@ pub struct Member {
     pub is_present: bool,
 }
 
+/// Why an instance has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureCause {
+    /// Its state is a failure, or agent or server were lost too often.
+    State,
+    /// It was not healthy within this time.
+    Late(Duration),
+    /// It could not be staged.
+    NotStaged,
+}
+
 /// The failure of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub workload: Name,
-    /// The reason for people.
-    pub why: String,
+    pub cause: FailureCause,
+    /// Details of the cause for people: the state of the instance, for example.
+    pub details: String,
     pub on_failure: OnFailure,
+}
+
+impl Failure {
+    /// The cause for people, with these details.
+    pub fn text_with(&self, details: &str) -> String {
+        match self.cause {
+            FailureCause::State => details.to_owned(),
+            FailureCause::Late(deadline) => {
+                format!("{LATE} {} s: {details}", deadline.as_secs_f64())
+            }
+            FailureCause::NotStaged => format!("{CANNOT_BE_STAGED}{details}"),
+        }
+    }
+
+    /// The cause for people.
+    pub fn text(&self) -> String {
+        self.text_with(&self.details)
+    }
 }
 
 /// The status of an instance in its health window.
@@ -177,13 +204,14 @@ impl MemberStatus {
     }
 
     /// Marks it as failed. Returns `None` if it already was.
-    fn fail(&mut self, why: String) -> Option<Failure> {
+    fn fail(&mut self, cause: FailureCause, details: String) -> Option<Failure> {
         if std::mem::replace(&mut self.has_failed, true) {
             return None;
         }
         Some(Failure {
             workload: self.member.instance.workload.clone(),
-            why,
+            cause,
+            details,
             on_failure: self.member.on_failure,
         })
     }
@@ -326,7 +354,7 @@ impl HealthWindow {
         } else if status.counts {
             status.take(state, now);
             if status.is_failure() {
-                failure = status.fail(status.state.to_string());
+                failure = status.fail(FailureCause::State, status.state.to_string());
             }
         }
         self.refresh(&instance.workload, now);
@@ -371,7 +399,7 @@ impl HealthWindow {
         self.change(
             now,
             |status| !matches!(status.standing, Standing::Healthy | Standing::MayNotRun),
-            |status| failures.extend(status.fail(why.to_owned())),
+            |status| failures.extend(status.fail(FailureCause::State, why.to_owned())),
         );
         failures
     }
@@ -398,9 +426,8 @@ impl HealthWindow {
             |_| true,
             |status| {
                 if status.alarm().is_some_and(|at| at <= now) && !status.is_healthy(now) {
-                    let seconds = status.member.terms.deadline.as_secs_f64();
-                    let why = format!("{LATE} {seconds} s: {}", status.state);
-                    failures.extend(status.fail(why));
+                    let cause = FailureCause::Late(status.member.terms.deadline);
+                    failures.extend(status.fail(cause, status.state.to_string()));
                 }
             },
         );

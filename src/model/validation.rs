@@ -69,6 +69,18 @@ pub enum ValidationError {
     WorkloadPatternWildcards(String),
 }
 
+impl ValidationError {
+    /// Whether the text names the workload that it is about.
+    pub fn names_workload(&self) -> bool {
+        matches!(
+            self,
+            Self::WorkloadNameEmpty(_)
+                | Self::WorkloadNameCharacters(_)
+                | Self::WorkloadNameLength(..)
+        )
+    }
+}
+
 use ValidationError as Error;
 
 /// Returns the first character of `path` that the option of a mount, a list with commas, cannot

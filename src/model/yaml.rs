@@ -225,8 +225,18 @@ pub struct YamlError {
     pub message: String,
     /// The place; `None` if the text as a whole is refused.
     pub location: Option<Location>,
-    /// Whether a second document begins there although only one is expected.
-    pub is_second_document: bool,
+    pub fault: YamlFault,
+}
+
+/// The fault of a text, as far as programs decide by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum YamlFault {
+    /// Only the message has it.
+    Other,
+    /// A second document begins there although only one is expected.
+    SecondDocument,
+    /// The key is there for the second time.
+    DuplicateKey,
 }
 
 impl YamlError {
@@ -234,7 +244,7 @@ impl YamlError {
         Self {
             message,
             location,
-            is_second_document: false,
+            fault: YamlFault::Other,
         }
     }
 
@@ -248,7 +258,7 @@ impl YamlError {
         Self {
             message,
             location: Some(at),
-            is_second_document: true,
+            fault: YamlFault::SecondDocument,
         }
     }
 }
@@ -697,7 +707,9 @@ impl Reader {
             return Ok(());
         };
         let text = key.scalar().unwrap_or_default();
-        Err(self.wrong(&format!("duplicate entry with key \"{text}\""), key.at))
+        let mut error = self.wrong(&format!("duplicate entry with key \"{text}\""), key.at);
+        error.fault = YamlFault::DuplicateKey;
+        Err(error)
     }
 
     fn scalar(

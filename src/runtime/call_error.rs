@@ -152,6 +152,11 @@ fn meaning_for_container(text: &str) -> ErrorMeaning {
     ErrorMeaning::Failure
 }
 
+/// Returns whether a line looks like the error with which podman or nerdctl ends.
+pub(crate) fn may_be_of_engine(line: &str) -> bool {
+    line.starts_with("Error: ") || (line.starts_with("time=\"") && line.contains(" level=fatal "))
+}
+
 /// The line of an error output that has the cause: the last one that begins with `Error:`, because
 /// podman may write a hint behind it; or else the last line.
 fn error_line(text: &str) -> &str {

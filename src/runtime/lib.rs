@@ -26,7 +26,7 @@ pub mod probes;
 #[cfg(test)]
 mod scripted_engine;
 
-use ankaios_model::execution_state::ExecutionState;
+use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::messages::LogsRequest;
 use ankaios_model::names::{InstanceName, has_name_characters};
 use ankaios_model::workload::Workload;
@@ -100,6 +100,28 @@ pub struct ListedContainer {
     pub in_pod: bool,
     /// What its pods consist of, where the workload is pods; `None` where it is one container.
     pub pods: Option<ListedPods>,
+}
+
+/// How far a container is that was never started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NeverStarted {
+    Created,
+    /// All of its start but the start itself is done.
+    Initialised,
+}
+
+impl ListedContainer {
+    /// How far it is when it was never started: its state has the word of the engine for that.
+    pub fn never_started(&self) -> Option<NeverStarted> {
+        if self.state.phase != Phase::PendingStarting {
+            return None;
+        }
+        match &*self.state.additional_info.to_ascii_lowercase() {
+            "created" | "configured" => Some(NeverStarted::Created),
+            "initialized" => Some(NeverStarted::Initialised),
+            _ => None,
+        }
+    }
 }
 
 /// The containers of all pods of a workload.

@@ -7,7 +7,7 @@
 //! Thread: `log:<number>:<name>`, see agent/log_stream.rs.
 //! Owns: the engine's process, an incomplete line, and a delayed line.
 
-use super::call_error::reason;
+use super::call_error::{may_be_of_engine, reason};
 use super::engine_children::{CALL_VARIABLE, ChildRecord, EngineChildren, READER};
 use ankaios_model::limits::LOG_MESSAGE_MAX;
 use ankaios_model::messages::LogsRequest;
@@ -196,11 +196,6 @@ impl LogReader {
             }
         }
     }
-}
-
-/// Returns whether a line looks like the error with which podman or nerdctl ends.
-fn may_be_of_engine(line: &str) -> bool {
-    line.starts_with("Error: ") || (line.starts_with("time=\"") && line.contains(" level=fatal "))
 }
 
 /// Splits bytes into lines, at line feeds only. Only the beginning of a long line is kept.

@@ -12,6 +12,7 @@ use super::state_store::{Stored, StoredUpdates};
 use crate::updates::AcceptedUpdate;
 use crate::updates::CheckedUpdate;
 use crate::updates::UpdateError;
+use ankaios_model::health_window::Failure;
 use ankaios_model::names::Name;
 use ankaios_platform::logging::log_source;
 
@@ -109,13 +110,13 @@ impl ServerLoop {
                     self.switch_or_stage(opened);
                 }
             }
-            RolloutStep::Undo(workload, why) => self.undo(number, &workload, &why),
+            RolloutStep::Undo(failure) => self.undo(number, &failure),
             RolloutStep::End(phase) => self.rollouts.end_window(number, phase, self.now()),
         }
     }
 
-    fn undo(&mut self, number: u64, workload: &Name, why: &str) {
-        match self.rollouts.undo(number, workload, why, &self.updates) {
+    fn undo(&mut self, number: u64, failure: &Failure) {
+        match self.rollouts.undo(number, failure, &self.updates) {
             Undo::RolledBack { commit, states } => {
                 let mut effects = Effects::default();
                 effects.push(Effect::BroadcastToClis(states));

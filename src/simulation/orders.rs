@@ -19,6 +19,9 @@ use ankaios_runtime::ListedContainer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+/// The largest exit code of a process.
+const EXIT_CODE_LAST: i64 = 255;
+
 /// What a delete waits for: workloads, and what each must have reached.
 type Conditions = BTreeMap<String, DeleteCondition>;
 
@@ -532,8 +535,8 @@ impl Orders {
         &self,
         WorkloadState { instance, state }: &WorkloadState,
     ) -> Option<String> {
-        let knows =
-            state.phase == Phase::Succeeded || state.additional_info.starts_with("Exit code");
+        let shows = |code| state.additional_info == ExecutionState::exited(code).additional_info;
+        let knows = state.phase == Phase::Succeeded || (1..=EXIT_CODE_LAST).any(shows);
         let removes = |order: &Order| {
             order.added.instance == *instance
                 && removes_itself(&order.added.workload.runtime_config)

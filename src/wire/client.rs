@@ -9,7 +9,8 @@ use super::convert::messages::{read_from_server, write_to_server};
 pub use super::grpc::Service;
 use super::grpc::{self, Keepalive, Received, wait_at_most};
 use super::pump::{self, GrpcConnection, Pump, PumpError};
-use super::tls::{ClientTls, TlsError, TlsLink};
+use super::tls::{ClientTls, TlsLink};
+pub use super::tls::{TlsCause, TlsError};
 use crate::limits::GOODBYE_MAX;
 use ankaios_model::messages::{FromServer, ToServer};
 use ankaios_platform::clock::{Clock, SystemClock};
@@ -123,6 +124,9 @@ pub enum StreamEnd {
     /// The connection broke.
     #[error("the connection was lost: {0}")]
     Lost(String),
+    /// The server refused the connection by an alert of TLS: our certificate, mostly.
+    #[error("the connection was lost: {0}")]
+    RefusedByTls(String),
     /// Something answered that does not speak the protocol. Holds what gRPC says of it.
     #[error("no Ankaios server answers there: {0}")]
     Foreign(String),
@@ -149,7 +153,7 @@ pub struct ClientReceiver {
 }
 
 /// Why a connection broke, for the ends of the stream, which see only what gRPC reports.
-type Reason = Arc<OnceLock<String>>;
+type Reason = Arc<OnceLock<TlsError>>;
 
 /// Ends a stream from any thread: wakes a blocked sender and receiver.
 #[derive(Debug)]
@@ -247,23 +251,28 @@ fn secure(
     let failed = |error| options.no_connection(error);
     let link = tls
         .begin(stream)
-        .map_err(|error| options.no_tls(TlsError(error.to_string())))?;
+        .map_err(|error| options.no_tls(error.to_string().into()))?;
     let (plain, endpoint) = pump::pair().map_err(failed)?;
     let opened = GrpcConnection {
         grpc: plain,
         gate: None,
     };
     let ended = reason.clone();
-    let on_end = move |error: &PumpError| drop(ended.set(error.to_string()));
+    let on_end = move |error: &PumpError| {
+        let _ = ended.set(match error {
+            PumpError::Broken(error) => error.clone(),
+            PumpError::Refused(text) => text.clone().into(),
+        });
+    };
     let mut pump = Pump::new().map_err(failed)?;
     let open = Box::new(|_: &TlsLink| Ok(opened));
     pump.add(link, open, true, Box::new(on_end), SystemClock.now());
     while pump.is_handshaking() {
         pump.wait(None, || SystemClock.now()).map_err(failed)?;
     }
-    if let Some(text) = reason.get() {
+    if let Some(error) = reason.get() {
         pump.run(None); // The alert names the reason to the server.
-        return Err(options.no_tls(TlsError(text.clone())));
+        return Err(options.no_tls(error.clone()));
     }
     threads::spawn("tls:server", STACK_LARGE, move || pump.run(None)).map_err(failed)?;
     Ok(endpoint.into())
@@ -400,7 +409,10 @@ impl ClientReceiver {
             return StreamEnd::Foreign(text);
         }
         match (stream_end(error), self.tls_end.get()) {
-            (StreamEnd::Lost(_), Some(reason)) => StreamEnd::Lost(reason.clone()),
+            (StreamEnd::Lost(_), Some(error)) if error.cause == TlsCause::RefusedByPeer => {
+                StreamEnd::RefusedByTls(error.text.clone())
+            }
+            (StreamEnd::Lost(_), Some(error)) => StreamEnd::Lost(error.text.clone()),
             (end, _) => end,
         }
     }

@@ -42,6 +42,9 @@ const UNUSABLE_KINDS: [(&[u8], &str); 10] = [
     (b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x0a", "RSA-PSS"),
 ];
 
+/// The end of the first line of a private key.
+const PRIVATE_KEY: &str = "PRIVATE KEY-----";
+
 /// Wrong contents of PEM texts, by their first lines.
 const PEM_CONTENTS: [(&str, &str); 9] = [
     (
@@ -67,10 +70,7 @@ const PEM_CONTENTS: [(&str, &str); 9] = [
         "-----BEGIN CERTIFICATE-----",
         "it holds a certificate and no key",
     ),
-    (
-        "PRIVATE KEY-----",
-        "it holds a private key and no certificate",
-    ),
+    (PRIVATE_KEY, "it holds a private key and no certificate"),
 ];
 
 /// Why a key in DER, or the public key of a certificate, cannot be used; `None` when its kind works
@@ -178,14 +178,21 @@ pub(crate) fn is_encrypted(pem: &str) -> bool {
 
 /// Describes the wrong content of a PEM text; `None` if it is unknown.
 pub(crate) fn other_content(pem: &str) -> Option<&'static str> {
+    pem_content(pem).map(|(_, content)| *content)
+}
+
+/// As [`other_content`] where a private key is expected: a damaged one is not something else.
+pub(crate) fn other_content_than_key(pem: &str) -> Option<&'static str> {
+    let (line, content) = pem_content(pem)?;
+    (*line != PRIVATE_KEY).then_some(*content)
+}
+
+fn pem_content(pem: &str) -> Option<&'static (&'static str, &'static str)> {
     let begin = pem
         .lines()
         .find(|line| line.starts_with("-----BEGIN "))?
         .trim_end();
-    PEM_CONTENTS
-        .iter()
-        .find(|(line, _)| begin.ends_with(line))
-        .map(|(_, content)| *content)
+    PEM_CONTENTS.iter().find(|(line, _)| begin.ends_with(line))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 //! direction. Each side is read only when its earlier bytes were taken. An idle connection holds no
 //! memory, and gRPC's connection begins with the first byte or the end of the handshake.
 
-use super::tls::{TlsLink, would_block};
+use super::tls::{TlsError, TlsLink, would_block};
 use crate::limits::{HANDSHAKE_MAX, HELLO_MAX};
 use ankaios_platform::clock::{Clock, SystemClock};
 use ankaios_platform::limits::STACK_LARGE;
@@ -66,13 +66,13 @@ pub(crate) trait Gate: Send {
 pub(crate) enum PumpError {
     /// We end it.
     Refused(String),
-    /// Its socket failed.
-    Broken(String),
+    /// Its socket, or TLS on it, failed.
+    Broken(TlsError),
 }
 
-impl From<String> for PumpError {
-    fn from(reason: String) -> Self {
-        Self::Broken(reason)
+impl From<TlsError> for PumpError {
+    fn from(error: TlsError) -> Self {
+        Self::Broken(error)
     }
 }
 
@@ -123,7 +123,7 @@ struct Handshake {
     key: u64,
     connection: Connection,
     /// Set by that thread.
-    result: Result<(), String>,
+    result: Result<(), TlsError>,
 }
 
 /// The events that the kernel reports of one end.
@@ -407,7 +407,7 @@ impl Pump {
                 result,
             } = handshake;
             if let Err(why) = result {
-                self.refuse(key, connection, why, now);
+                self.refuse(key, connection, why.text, now);
                 continue;
             }
             let is_done = !connection.link.is_handshaking();

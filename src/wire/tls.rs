@@ -8,7 +8,7 @@
 use super::address::PemTexts;
 use super::key_kinds::{
     RSA_BITS_AUTHORITY, RSA_BITS_OWN, WORKING_AUTHORITIES, WORKING_KEYS, is_encrypted,
-    other_content, unusable_kind,
+    other_content, other_content_than_key, unusable_kind,
 };
 use crate::limits::HELLO_MAX;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,17 +33,38 @@ const ALPN: &[u8] = b"h2";
 /// Certificates or key that cannot be used, or why the other side was refused. Never contains any
 /// text of a certificate or key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct TlsError(pub String);
+#[error("{text}")]
+pub struct TlsError {
+    pub text: String,
+    pub cause: TlsCause,
+}
+
+/// Why a connection ended, as far as programs decide by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TlsCause {
+    /// Only the text has it.
+    Other,
+    /// The other side does not speak TLS, as far as that can be seen.
+    NoTls,
+    /// The other side refused the connection by an alert: our certificate, mostly.
+    RefusedByPeer,
+}
+
+impl From<String> for TlsError {
+    fn from(text: String) -> Self {
+        Self {
+            text,
+            cause: TlsCause::Other,
+        }
+    }
+}
 
 fn unusable(what: &str, reason: impl std::fmt::Display) -> TlsError {
-    TlsError(format!("the {what} cannot be used: {reason}"))
+    format!("the {what} cannot be used: {reason}").into()
 }
 
 fn mismatch(reason: impl std::fmt::Display) -> TlsError {
-    TlsError(format!(
-        "certificate, key and CA do not belong together: {reason}"
-    ))
+    format!("certificate, key and CA do not belong together: {reason}").into()
 }
 
 /// Settings of the server's side, shared by all connections.
@@ -234,8 +255,7 @@ fn key(pem: &str) -> Result<PrivateKeyDer<'static>, TlsError> {
     }
     // The reason of the library could quote the text.
     PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|_| {
-        // One that is damaged is none that stands in place of a key.
-        let held = other_content(pem).filter(|held| !held.contains("private key"));
+        let held = other_content_than_key(pem);
         unusable(
             "private key",
             held.unwrap_or("it holds no PKCS#8, PKCS#1 or SEC1 key in PEM form"),
@@ -317,11 +337,11 @@ impl TlsLink {
 
     /// Shakes hands as far as that goes without waiting. After an error the alert for the other
     /// side is left to be written.
-    pub(crate) fn handshake(&mut self) -> Result<(), String> {
+    pub(crate) fn handshake(&mut self) -> Result<(), TlsError> {
         self.flush()?;
         while self.is_handshaking() {
             match self.receive()? {
-                Some(0) => return Err(self.why_closed().to_owned()),
+                Some(0) => return Err(self.why_closed()),
                 Some(_) => self.flush()?,
                 None => return Ok(()),
             }
@@ -330,12 +350,20 @@ impl TlsLink {
     }
 
     /// A peer without TLS may answer by closing alone.
-    fn why_closed(&self) -> &'static str {
-        match self.session.as_deref() {
-            Some(Connection::Client(_)) => {
-                "the server closed the connection during the TLS handshake, perhaps it does not speak TLS"
-            }
-            _ => "the client closed the connection during the TLS handshake",
+    fn why_closed(&self) -> TlsError {
+        let (text, cause) = match self.session.as_deref() {
+            Some(Connection::Client(_)) => (
+                "the server closed the connection during the TLS handshake, perhaps it does not speak TLS",
+                TlsCause::NoTls,
+            ),
+            _ => (
+                "the client closed the connection during the TLS handshake",
+                TlsCause::Other,
+            ),
+        };
+        TlsError {
+            text: text.to_owned(),
+            cause,
         }
     }
 
@@ -362,14 +390,14 @@ impl TlsLink {
 
     /// Gives the session what the socket has. Returns how much that is, `None` when there is
     /// nothing now.
-    fn receive(&mut self) -> Result<Option<usize>, String> {
+    fn receive(&mut self) -> Result<Option<usize>, TlsError> {
         let Some(session) = &mut self.session else {
             return Ok(None);
         };
         let received = now_or_later(session.read_tls(&mut self.socket))?;
         session
             .process_new_packets()
-            .map_err(|error| reason(&error, matches!(**session, Connection::Client(_))))?;
+            .map_err(|error| refused(&error, matches!(**session, Connection::Client(_))))?;
         Ok(received)
     }
 
@@ -379,7 +407,7 @@ impl TlsLink {
         &mut self,
         buffer: &mut [u8],
         is_ready: bool,
-    ) -> Result<Option<usize>, String> {
+    ) -> Result<Option<usize>, TlsError> {
         if is_ready {
             self.receive()?;
         }
@@ -403,7 +431,7 @@ impl TlsLink {
     }
 
     /// Sends bytes, as far as the socket takes them. Only when nothing is left to be written.
-    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), TlsError> {
         match &mut self.session {
             Some(session) => session
                 .writer()
@@ -415,7 +443,7 @@ impl TlsLink {
     }
 
     /// Writes the rest, as far as the socket takes it.
-    pub(crate) fn flush(&mut self) -> Result<(), String> {
+    pub(crate) fn flush(&mut self) -> Result<(), TlsError> {
         while self.wants_write() {
             let written = match &mut self.session {
                 Some(session) => session.write_tls(&mut self.socket),
@@ -450,7 +478,7 @@ impl TlsLink {
 
     /// Why nothing can be written any more. An alert that came before the connection broke is the
     /// better reason.
-    fn why_broken(&mut self, error: &io::Error) -> String {
+    fn why_broken(&mut self, error: &io::Error) -> TlsError {
         loop {
             match self.receive() {
                 Ok(Some(1..)) => {}
@@ -469,7 +497,7 @@ pub(crate) fn would_block(error: &io::Error) -> bool {
     )
 }
 
-fn now_or_later(result: io::Result<usize>) -> Result<Option<usize>, String> {
+fn now_or_later(result: io::Result<usize>) -> Result<Option<usize>, TlsError> {
     match result {
         Ok(count) => Ok(Some(count)),
         Err(error) if would_block(&error) => Ok(None),
@@ -477,8 +505,23 @@ fn now_or_later(result: io::Result<usize>) -> Result<Option<usize>, String> {
     }
 }
 
-fn broken(error: &io::Error) -> String {
-    format!("the connection broke: {error}")
+fn broken(error: &io::Error) -> TlsError {
+    format!("the connection broke: {error}").into()
+}
+
+/// Why the other side is refused, or refuses us.
+fn refused(error: &rustls::Error, is_client: bool) -> TlsError {
+    let cause = match error {
+        rustls::Error::InvalidMessage(_) | rustls::Error::InappropriateMessage { .. } => {
+            TlsCause::NoTls
+        }
+        rustls::Error::AlertReceived(_) => TlsCause::RefusedByPeer,
+        _ => TlsCause::Other,
+    };
+    TlsError {
+        text: reason(error, is_client),
+        cause,
+    }
 }
 
 /// What a user can act on, in one line.

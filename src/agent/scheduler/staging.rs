@@ -11,14 +11,13 @@ use super::workloads::{Existing, Record, Waits, Workloads};
 use crate::settings::unsupported_runtime;
 use crate::workload::mailbox::{FoundContainer, Preparation, Purpose};
 use crate::workload::preparation::record::Record as PreparedRecord;
-use ankaios_model::execution_state::Phase;
 use ankaios_model::messages::{AddedWorkload, PreparedInstance};
 use ankaios_model::names::Name;
 use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_platform::clock::Clock;
 use ankaios_platform::logging::log_source;
 use ankaios_runtime::probes::short_info;
-use ankaios_runtime::{ListedContainer, RuntimeConnector};
+use ankaios_runtime::{ListedContainer, NeverStarted, RuntimeConnector};
 use log::warn;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -35,9 +34,6 @@ pub(crate) const COPIED_FILES: [&str; 4] = [
 /// How long the current instance still runs after the new one could not be staged, so that the
 /// server can roll the update back.
 const UNDONE_WITHIN: Duration = Duration::from_secs(60);
-
-/// States of engines in which a container was created and never started.
-const UNSTARTED_STATES: [&str; 3] = ["created", "configured", "initialized"];
 
 /// An instance that is staged.
 pub(super) struct Staged {
@@ -75,14 +71,6 @@ pub(super) fn is_prepared(connector: &dyn RuntimeConnector, container: &ListedCo
         .as_deref()
         .and_then(PreparedRecord::read)
         .is_some_and(|record| record.may_be_of(&container.id))
-}
-
-/// Whether a container was created and never started, as its engine says.
-fn was_never_started(container: &ListedContainer) -> bool {
-    let text = &container.state.additional_info;
-    let mut states = UNSTARTED_STATES.iter();
-    container.state.phase == Phase::PendingStarting
-        && states.any(|state| state.eq_ignore_ascii_case(text))
 }
 
 impl<C: Clock> Workloads<C> {
@@ -431,9 +419,7 @@ impl<C: Clock> Workloads<C> {
     ) -> Option<Purpose> {
         let record = self.records.get(name)?;
         let connector = self.context.connector(runtime)?;
-        if !was_never_started(container) {
-            return None;
-        }
+        let never_started = container.never_started()?;
         let instance = &container.instance;
         // Nothing is created of an instance that runs in another form.
         let is_staged = |staged: &&AddedWorkload| {
@@ -451,15 +437,20 @@ impl<C: Clock> Workloads<C> {
             return Some(Purpose::RemoveUnused);
         };
         let calls = &self.context.calls;
-        let is_initialised = container
-            .state
-            .additional_info
-            .eq_ignore_ascii_case("initialized");
-        match record.container(added, &calls.folder, &*connector, &calls.boot) {
-            Some(kept) if (kept.level == PrepareLevel::Init) == is_initialised => {
-                Some(Purpose::Start(added.clone(), kept))
+        let kept = record.container(added, &calls.folder, &*connector, &calls.boot);
+        let Some(kept) = kept else {
+            return Some(Purpose::RemoveUnused);
+        };
+        let expected = match kept.level {
+            PrepareLevel::Init => NeverStarted::Initialised,
+            PrepareLevel::None | PrepareLevel::Image | PrepareLevel::Create => {
+                NeverStarted::Created
             }
-            _ => Some(Purpose::RemoveUnused),
+        };
+        if never_started == expected {
+            Some(Purpose::Start(added.clone(), kept))
+        } else {
+            Some(Purpose::RemoveUnused)
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::settings::AbsentAgents;
 use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::field_path::parts;
-use ankaios_model::health_window::{Failure, HealthWindow, LATE, Member};
+use ankaios_model::health_window::{Failure, FailureCause, HealthWindow, Member};
 use ankaios_model::lifecycle::{self, OnFailure, Terms};
 use ankaios_model::limits::UPDATE_LOSSES;
 use ankaios_model::names::{InstanceName, Name};
@@ -271,20 +271,17 @@ impl ClientTrial {
     }
 
     fn take(&mut self, failures: impl IntoIterator<Item = Failure>, wait: &WaitState) {
-        for Failure {
-            workload,
-            why,
-            on_failure,
-        } in failures
-        {
-            let why = match (why.split_once(": "), self.trial.instance(&workload)) {
+        for failure in failures {
+            let workload = &failure.workload;
+            let why = match (failure.cause, self.trial.instance(workload)) {
                 // What an instance waits for follows from the states of others.
-                (Some((head, _)), Some(instance)) if head.starts_with(LATE) => {
-                    format!("{workload}: {head}: {}", wait.described(instance))
+                (FailureCause::Late(_), Some(instance)) => {
+                    failure.text_with(&wait.described(instance))
                 }
-                _ => format!("{workload}: {why}"),
+                _ => failure.text(),
             };
-            match on_failure {
+            let why = format!("{workload}: {why}");
+            match failure.on_failure {
                 OnFailure::Rollback => _ = self.failure.get_or_insert(why),
                 OnFailure::Keep => self.kept.push(why),
             }

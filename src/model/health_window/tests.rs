@@ -109,7 +109,7 @@ impl Rig {
     fn failed(&mut self) -> Vec<String> {
         self.failures
             .drain(..)
-            .map(|failure| format!("{}: {}", failure.workload, failure.why))
+            .map(|failure| format!("{}: {}", failure.workload, failure.text()))
             .collect()
     }
 }
@@ -243,13 +243,13 @@ fn instance_not_healthy_within_the_deadline_has_failed() {
     }
     assert!(
         rig.failures.len() == 2
-            && rig.failures[1].why == "not healthy within 120 s: Pending(Initial)",
+            && rig.failures[1].text() == "not healthy within 120 s: Pending(Initial)",
         "{:?}",
         rig.failures
     );
     assert!(
         rig.failures[0]
-            .why
+            .text()
             .starts_with("not healthy within 120 s: "),
         "{:?}",
         rig.failures

@@ -18,7 +18,7 @@ use crate::updates::Revision;
 use crate::updates::UpdateError;
 use crate::updates::Updates;
 use ankaios_model::collect::CollectEntries as _;
-use ankaios_model::guarded_update::{AGENT_PREFIX, REMEMBERED, UpdatePhase};
+use ankaios_model::guarded_update::{AGENT_PREFIX, REMEMBERED, UpdateCause, UpdatePhase};
 use ankaios_model::health_window::{self, Failure, HealthWindow};
 use ankaios_model::lifecycle::{self, OnFailure};
 use ankaios_model::mask_tree::Wanted;
@@ -37,9 +37,10 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 /// What of a stored update is read beside what it waits for and what was before.
-const SHOWN: [&str; 8] = [
+const SHOWN: [&str; 9] = [
     "phase",
     "reason",
+    "cause",
     "accepted",
     "ended",
     "losses",
@@ -69,6 +70,9 @@ pub(crate) struct UpdateRecord {
     /// Why it ended like that; of an open one, why it will be kept although it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    /// When it was rolled back, the reason for programs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cause: Option<UpdateCause>,
     /// RFC 3339.
     #[serde(default)]
     accepted: String,

@@ -4,7 +4,7 @@
 //! Thread: `server`; part of [`Rollouts`].
 
 use super::change_set::{ChangeSet, config_hash, desired_hash};
-use super::health_window::{Failure, LATE};
+use super::health_window::{Failure, FailureCause};
 use super::{AgentStaging, OpenUpdate, Rollouts, UpdateRecord};
 use crate::effects::Effects;
 use crate::sessions::{Requester, Rights};
@@ -15,7 +15,7 @@ use crate::updates::{Updates, removed};
 use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::complete_state::DesiredState;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
-use ankaios_model::guarded_update::UpdatePhase;
+use ankaios_model::guarded_update::{UpdateCause, UpdatePhase};
 use ankaios_model::lifecycle::OnFailure;
 use ankaios_model::limits::{CONDITION_INFO_MAX, UPDATE_LOSSES};
 use ankaios_model::messages::AgentCapabilities;
@@ -27,7 +27,7 @@ use std::time::Instant;
 /// What is to be done with an open update.
 pub(crate) enum RolloutStep {
     Switch,
-    Undo(Name, String),
+    Undo(Failure),
     End(UpdatePhase),
 }
 
@@ -43,19 +43,14 @@ impl OpenUpdate {
         let missed = self.window.tick(now);
         self.failures.extend(missed);
         let is_looked_at = has_news && self.is_staging();
-        if is_looked_at && let Some((workload, why)) = self.cannot_be_staged() {
-            return Some(RolloutStep::Undo(workload, why));
+        if is_looked_at && let Some(failure) = self.cannot_be_staged() {
+            return Some(RolloutStep::Undo(failure));
         }
-        for Failure {
-            workload,
-            why,
-            on_failure,
-        } in std::mem::take(&mut self.failures)
-        {
-            if on_failure == OnFailure::Rollback {
-                return Some(RolloutStep::Undo(workload, why));
+        for failure in std::mem::take(&mut self.failures) {
+            if failure.on_failure == OnFailure::Rollback {
+                return Some(RolloutStep::Undo(failure));
             }
-            let why = cut_reason(&workload, &why);
+            let why = cut_reason(&failure.workload, &failure.text());
             let UpdateRecord {
                 number,
                 source,
@@ -284,18 +279,21 @@ impl Rollouts {
     /// was accepted once, and a refusal must not leave the cluster with what has failed. What is
     /// put back is not evaluated, so that an undo always ends.
     // [impl->swdd~server-undoes-failed-updates~1]
-    pub(crate) fn undo(
-        &mut self,
-        number: u64,
-        workload: &Name,
-        why: &str,
-        updates: &Updates,
-    ) -> Undo {
+    pub(crate) fn undo(&mut self, number: u64, failure: &Failure, updates: &Updates) -> Undo {
         let Some(open) = self.open.get(&number) else {
             return Undo::Kept;
         };
         let change = rollback_change(&open.record.change_set, updates);
-        let why = cut_reason(workload, &with_dependents(workload, why, updates));
+        // [impl->swdd~server-says-why-updates-failed~1]
+        let (cause, why) = match failure.cause {
+            FailureCause::State => (UpdateCause::Unhealthy, failure.text()),
+            FailureCause::NotStaged => (UpdateCause::CannotBeStaged, failure.text()),
+            FailureCause::Late(_) => match held_by_dependents(&failure.workload, updates) {
+                Some(held) => (UpdateCause::AwaitsDependents, failure.text_with(&held)),
+                None => (UpdateCause::Unhealthy, failure.text()),
+            },
+        };
+        let why = cut_reason(&failure.workload, &why);
         if let Err(error) = check_rollback(&change, updates) {
             return self.cannot_undo(number, &format!("{why}; cannot be rolled back: {error}"));
         }
@@ -312,6 +310,7 @@ impl Rollouts {
             record.remembered = Some(change_set.fingerprint());
         }
         let restarted = record.restarted();
+        record.cause = Some(cause);
         self.end(record, UpdatePhase::Undone, Some(why.clone()));
         let states = undone_states(&change_set, &why, updates);
         let mut revisions = BTreeMap::new();
@@ -424,14 +423,8 @@ impl UpdateRecord {
     }
 }
 
-/// A workload that is late because others keep its old instance from stopping names those.
-fn with_dependents(workload: &Name, why: &str, updates: &Updates) -> String {
-    let Some((late, _)) = why.split_once(": ") else {
-        return why.to_owned();
-    };
-    if !late.starts_with(LATE) {
-        return why.to_owned();
-    }
+/// Names the dependents that keep the earlier instance of a workload from stopping, if any do.
+fn held_by_dependents(workload: &Name, updates: &Updates) -> Option<String> {
     let placed = updates.workloads().placed().get(workload);
     let agent = placed.map(|added| added.instance.agent.clone());
     let states = &updates.workloads().states;
@@ -444,9 +437,9 @@ fn with_dependents(workload: &Name, why: &str, updates: &Updates) -> String {
         }
     }
     if others.is_empty() {
-        return why.to_owned();
+        return None;
     }
-    format!("{late}: waits for {} to stop", others.join(", "))
+    Some(format!("waits for {} to stop", others.join(", ")))
 }
 
 /// What leads back to the desired state before `change_set`.

@@ -11,6 +11,7 @@ use crate::limits::UPDATE_AGENT_AWAY;
 use crate::updates::Updates;
 use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::guarded_update::{CANNOT_BE_STAGED, UpdatePhase};
+use ankaios_model::health_window::{Failure, FailureCause};
 use ankaios_model::lifecycle::{self, OnFailure};
 use ankaios_model::limits::{BACKOFF_FIRST, BACKOFF_MAX, CREATE_AGE_INTERVAL};
 use ankaios_model::messages::{AddedWorkload, FromServer, PreparedInstance};
@@ -166,14 +167,20 @@ impl OpenUpdate {
     }
 
     /// One that cannot be staged, and why, where that ends the update.
-    pub(crate) fn cannot_be_staged(&self) -> Option<(Name, String)> {
-        let failed = |(name, _, stage): (&Name, _, &InstanceStaging)| {
-            let why = stage
-                .refusal()
-                .filter(|_| stage.on_failure == OnFailure::Rollback)?;
-            Some((name.clone(), format!("{CANNOT_BE_STAGED}{why}")))
-        };
-        self.staged().find_map(failed)
+    pub(crate) fn cannot_be_staged(&self) -> Option<Failure> {
+        for (name, _, stage) in self.staged() {
+            if let Some(why) = stage.refusal()
+                && stage.on_failure == OnFailure::Rollback
+            {
+                return Some(Failure {
+                    workload: name.clone(),
+                    cause: FailureCause::NotStaged,
+                    details: why.to_owned(),
+                    on_failure: stage.on_failure,
+                });
+            }
+        }
+        None
     }
 
     /// It cannot be undone any more: what cannot be staged does not end it, and every condition is

@@ -17,8 +17,8 @@ use ankaios_model::lifecycle::{self, LifecycleError};
 use ankaios_model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use ankaios_model::names::{Name, excerpt};
 use ankaios_model::validation::{
-    check_api_version, check_config_keys, check_config_references, check_mount_points,
-    check_workload,
+    ValidationError, check_api_version, check_config_keys, check_config_references,
+    check_mount_points, check_workload,
 };
 use ankaios_model::workload::Workload;
 use ankaios_wire::limits::AGENT_TAGS_BYTES;
@@ -127,14 +127,16 @@ fn check_lifecycle(
 }
 
 /// The text of `error`, with the name of the workload it is about.
-fn named(error: &dyn Error, workload: &str) -> String {
-    let text = error.to_string();
-    let is_named = text.starts_with(&format!("Unsupported workload name '{workload}'"));
-    if is_named {
-        text
+fn named(error: &ValidationError, workload: &str) -> String {
+    if error.names_workload() {
+        error.to_string()
     } else {
-        format!("{text} (workload '{workload}')")
+        with_workload(error, workload)
     }
+}
+
+fn with_workload(error: &dyn Error, workload: &str) -> String {
+    format!("{error} (workload '{workload}')")
 }
 
 impl Workloads {
@@ -406,7 +408,7 @@ impl Workloads {
                         source.fail(
                             failed,
                             name,
-                            UpdateError::invalid(named(&error, name)),
+                            UpdateError::invalid(with_workload(&error, name)),
                             does_too_much,
                         )?;
                     }

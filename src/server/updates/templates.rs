@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Bytes that are rendered in one step; a list takes some 10 ns for each.
 const OUTPUT_BYTES: usize = 192;
@@ -71,8 +71,8 @@ const TOO_MANY_STEPS: &str = "the templates of this update or start take too man
 /// Renders workloads.
 pub(crate) struct Templates {
     engine: Handlebars<'static>,
-    /// Steps that are left. Shared with the helper that counts them.
-    steps_left: Arc<AtomicUsize>,
+    /// Shared with the helper that counts them.
+    steps: Arc<Steps>,
     /// Bytes that templates may still render.
     output_left: Cell<usize>,
 }
@@ -85,7 +85,10 @@ impl Default for Templates {
         engine
             .register_partial(INDENT.0, INDENT.1)
             .expect("the one partial is a valid template");
-        let steps_left = Arc::new(AtomicUsize::new(TEMPLATE_STEPS_MAX));
+        let steps_left = Arc::new(Steps {
+            left: AtomicUsize::new(TEMPLATE_STEPS_MAX),
+            are_used_up: AtomicBool::new(false),
+        });
         let counter = steps_left.clone();
         let count = move |helper: &Helper<'_>,
                           _: &Handlebars<'_>,
@@ -97,26 +100,44 @@ impl Default for Templates {
                 .param(0)
                 .and_then(|steps| steps.value().as_u64())
                 .unwrap_or(1);
-            take_steps(&counter, usize::try_from(steps).unwrap_or(usize::MAX))
+            counter.take(usize::try_from(steps).unwrap_or(usize::MAX))
         };
         engine.register_helper(COUNT_STEPS, Box::new(count));
         Self {
             engine,
-            steps_left,
+            steps: steps_left,
             output_left: Cell::new(RENDERED_UPDATE_MAX),
         }
     }
 }
 
-/// Takes `steps` from those that are left.
-fn take_steps(left: &AtomicUsize, steps: usize) -> HelperResult {
-    let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-        left.checked_sub(steps)
-    });
-    taken.map(drop).map_err(|_| {
-        left.store(0, Ordering::Relaxed); // How [`Templates::at`] recognises this error.
-        EngineError::from(RenderErrorReason::Other(TOO_MANY_STEPS.to_owned()))
-    })
+/// The steps of an update.
+struct Steps {
+    left: AtomicUsize,
+    /// Whether a field needed more than were left. The engine shows that in words of its own only.
+    are_used_up: AtomicBool,
+}
+
+impl Steps {
+    fn set(&self, steps: usize) {
+        self.left.store(steps, Ordering::Relaxed);
+        self.are_used_up.store(false, Ordering::Relaxed);
+    }
+
+    /// Takes `steps` from those that are left.
+    fn take(&self, steps: usize) -> HelperResult {
+        let taken = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(steps)
+            });
+        if taken.is_ok() {
+            return Ok(());
+        }
+        self.left.store(0, Ordering::Relaxed);
+        self.are_used_up.store(true, Ordering::Relaxed);
+        Err(RenderErrorReason::Other(TOO_MANY_STEPS.to_owned()).into())
+    }
 }
 
 /// The steps for a start. Each workload may take its share first, and the rest is for those that
@@ -140,7 +161,7 @@ impl Templates {
     /// Another update begins: its templates may do so many steps and render so many bytes
     /// altogether.
     pub(crate) fn begin(&self, steps: usize, bytes: usize) {
-        self.steps_left.store(steps, Ordering::Relaxed);
+        self.steps.set(steps);
         self.output_left.set(bytes);
     }
 
@@ -163,7 +184,7 @@ impl Templates {
         };
         self.begin(steps, RENDERED_UPDATE_MAX);
         let rendered = self.render(workload, config);
-        budget.steps_left -= steps - self.steps_left.load(Ordering::Relaxed);
+        budget.steps_left -= steps - self.steps.left.load(Ordering::Relaxed);
         rendered
     }
 
@@ -226,11 +247,11 @@ impl Templates {
             .iter()
             .try_fold(0, |size, (_, item)| add_size(size, item));
         let size = sizes.ok_or(RenderError::ConfigsTooLarge)?;
-        take_steps(&self.steps_left, size / TEMPLATE_STEP_BYTES).map_err(|_| {
-            RenderError::TooManySteps {
+        self.steps
+            .take(size / TEMPLATE_STEP_BYTES)
+            .map_err(|_| RenderError::TooManySteps {
                 field: "configs".to_owned(),
-            }
-        })?;
+            })?;
         let values: serde_json::Map<String, Value> = items
             .iter()
             .map(|(alias, item)| ((*alias).clone(), json(item)))
@@ -244,8 +265,7 @@ impl Templates {
     /// The error for a field that cannot be rendered.
     fn at(&self, field: &str, reason: String) -> RenderError {
         let field = field.to_owned();
-        // The engine has put its own words around the reason.
-        if self.steps_left.load(Ordering::Relaxed) == 0 && reason.contains(TOO_MANY_STEPS) {
+        if self.steps.are_used_up.load(Ordering::Relaxed) {
             return RenderError::TooManySteps { field };
         }
         RenderError::Field { field, reason }
@@ -258,15 +278,17 @@ impl Templates {
             ));
         }
         let text = |error: EngineError| render_error(&error);
-        take_steps(&self.steps_left, cost::of_compiling(template)).map_err(text)?;
+        self.steps
+            .take(cost::of_compiling(template))
+            .map_err(text)?;
         let mut compiled = Template::compile(template).map_err(|error| syntax_error(&error))?;
         let steps = Pricing::new(values.size).prepare(&mut compiled)?;
-        take_steps(&self.steps_left, steps).map_err(text)?;
+        self.steps.take(steps).map_err(text)?;
         let mut output = Bounded {
             bytes: Vec::new(),
             written: 0,
             left: &self.output_left,
-            steps: &self.steps_left,
+            steps: &self.steps,
         };
         let mut context = RenderContext::new(None);
         compiled
@@ -354,7 +376,7 @@ struct Bounded<'l> {
     /// What was written and has not cost a step yet.
     written: usize,
     left: &'l Cell<usize>,
-    steps: &'l AtomicUsize,
+    steps: &'l Steps,
 }
 
 impl io::Write for Bounded<'_> {
@@ -372,7 +394,8 @@ impl io::Write for Bounded<'_> {
         self.left.set(left);
         self.written += bytes.len() + 1; // Empty lines are written one by one.
         if self.written >= OUTPUT_BYTES {
-            take_steps(self.steps, self.written / OUTPUT_BYTES)
+            self.steps
+                .take(self.written / OUTPUT_BYTES)
                 .map_err(|_| io::Error::other(TOO_MANY_STEPS))?;
             self.written %= OUTPUT_BYTES;
         }

@@ -280,6 +280,7 @@ fn guarded_update() -> Node {
         "ended",
         "replacedBy",
         "keptIn",
+        "cause",
     ]);
     update.as_map_mut().unwrap().extend([
         ("losses".into(), Node::Number(2)),

@@ -241,6 +241,7 @@ const UPDATE: &[WireField] = &[
     field(9, "configs", Map(&WireKind::Message(UPDATED_CONFIG))),
     field(10, "replacedBy", Text),
     field(11, "keptIn", Text),
+    field(12, "cause", Text),
 ];
 const UPDATED_WORKLOAD: &[WireField] = &[
     field(1, "old", Text),

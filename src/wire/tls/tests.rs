@@ -431,9 +431,10 @@ fn an_end_without_a_word_may_be_a_server_without_tls() {
     let client = ClientTls::new(&Authority::new().agent("agent_A")).unwrap();
     let error = handshake(&mut client.begin(stream).unwrap()).unwrap_err();
     assert_eq!(
-        error,
+        error.text,
         "the server closed the connection during the TLS handshake, perhaps it does not speak TLS"
     );
+    assert_eq!(error.cause, TlsCause::NoTls);
 }
 
 #[test]
@@ -607,7 +608,7 @@ fn wait_until(link: &TlsLink, deadline: Instant, wanted: PollFlags) -> bool {
 }
 
 /// Shakes hands until that is done.
-fn handshake(link: &mut TlsLink) -> Result<(), String> {
+fn handshake(link: &mut TlsLink) -> Result<(), TlsError> {
     let deadline = SystemClock.now() + LIMIT;
     link.handshake()?;
     while link.is_handshaking() || link.wants_write() {
@@ -799,9 +800,10 @@ fn a_reason_that_came_before_a_reset_is_read() {
         .unwrap();
     let error = client.flush().unwrap_err();
     assert_eq!(
-        error,
+        error.text,
         "the server refused the connection: our certificate was not signed by its CA (UnknownCA)"
     );
+    assert_eq!(error.cause, TlsCause::RefusedByPeer);
 }
 
 #[test]

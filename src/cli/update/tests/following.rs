@@ -104,6 +104,33 @@ fn run(steps: impl IntoIterator<Item = Step>) -> Played<ExitCode> {
     )
 }
 
+// [utest->swdd~server-says-why-updates-failed~1]
+#[test]
+fn cause_of_a_rollback_chooses_the_hint_not_its_words() {
+    let late = "db: not healthy within 5 s: waits for 'web' to stop";
+    for (cause, reason, hint) in [
+        (
+            "UNHEALTHY",
+            late,
+            "'ank apply --force' tries the same again",
+        ),
+        ("CANNOT_BE_STAGED", late, "nothing was stopped"),
+        (
+            "AWAITS_DEPENDENTS",
+            "db: x",
+            "'ank apply --restart-dependents'",
+        ),
+        // Of a newer server, and of one without causes.
+        ("DREAMING", late, "'ank apply --restart-dependents'"),
+        ("", late, "'ank apply --restart-dependents'"),
+    ] {
+        let fields = [("phase", "UNDONE"), ("cause", cause), ("reason", reason)];
+        let end = read("4", update(&fields));
+        let ran = run([end].into_iter().chain(brought_back(Phase::Running)));
+        assert!(ran.err.contains(hint), "{cause}: {}", ran.err);
+    }
+}
+
 #[test]
 fn each_end_of_an_update_has_its_text_and_exit_code() {
     let reason = "web: Pending(StartingFailed): No more retries: no image";
@@ -181,8 +208,8 @@ fn each_end_of_an_update_has_its_text_and_exit_code() {
             .chain(back));
         assert_eq!((ran.result.unwrap(), ran.err), (code, err), "{phase}");
         assert!(ran.server.is_done());
-        let fields =
-            ["phase", "reason", "waitsFor", "replacedBy"].map(|field| format!("updates.4.{field}"));
+        let fields = ["phase", "reason", "cause", "waitsFor", "replacedBy"]
+            .map(|field| format!("updates.4.{field}"));
         assert_eq!(ran.server.reads[2], fields);
         assert_eq!(
             ran.out.ends_with("\nUpdate 4 is good.\n"),

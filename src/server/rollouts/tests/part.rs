@@ -11,6 +11,8 @@ use crate::updates::DesiredChange;
 use crate::updates::Updates;
 use crate::updates::{CheckedUpdate, UpdateSource};
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::health_window::{Failure, FailureCause};
+use ankaios_model::lifecycle::OnFailure;
 use ankaios_model::messages::{AgentCapabilities, FromServer, PreparedInstance};
 use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_model::workload::Workload;
@@ -170,9 +172,13 @@ fn undo_returns_what_was_in_force_before_the_update() {
         .rollouts
         .switch_or_stage(opened, &parts.updates, parts.now);
     parts.commit(switch.commit);
-    let undo = parts
-        .rollouts
-        .undo(number, &"web".into(), "it failed", &parts.updates);
+    let failure = Failure {
+        workload: "web".into(),
+        cause: FailureCause::State,
+        details: "it failed".to_owned(),
+        on_failure: OnFailure::Rollback,
+    };
+    let undo = parts.rollouts.undo(number, &failure, &parts.updates);
     let Undo::RolledBack { commit, .. } = undo else {
         panic!("it is not rolled back")
     };

@@ -137,6 +137,7 @@ fn what_cannot_be_staged_is_undone_without_any_stop_and_is_not_remembered() {
     rig.cluster.take_all();
     rig.prepared(failed(&db_instance("2"), 20, true));
     assert_eq!(rig.read(1, "reason"), "db: cannot be staged: no such image");
+    assert_eq!(rig.read(1, "cause"), "CANNOT_BE_STAGED");
     assert_eq!(
         (rig.phases(), rig.desired()),
         (

@@ -34,6 +34,7 @@ fn a_bad_update_is_put_back_with_its_dependents_and_the_same_is_refused_until_it
         (rig.phases(), rig.read(1, "reason")),
         (vec!["1 UNDONE".to_owned()], why.to_owned())
     );
+    assert_eq!(rig.read(1, "cause"), "UNHEALTHY");
     assert_eq!(
         (rig.writes(), rig.cluster.server.due()),
         (1, None),
@@ -110,6 +111,7 @@ fn one_that_is_never_healthy_is_put_back_at_the_deadline_and_names_what_it_waits
         rig.read(1, "reason"),
         "db: not healthy within 120 s: waits for 'web' to stop"
     );
+    assert_eq!(rig.read(1, "cause"), "AWAITS_DEPENDENTS");
     assert_eq!(rig.desired(), ["db 1", "web 1"]);
 }
 
