@@ -18,8 +18,7 @@
 //! nothing: what it refuses is returned.
 
 use super::sessions::{RequestKey, Requester, TokenBuckets};
-use crate::updates::CheckedUpdate;
-use crate::updates::UpdateError;
+use crate::updates::{CheckedUpdate, UpdateError};
 use ankaios_model::messages::RequestContent;
 use ankaios_model::names::Name;
 use ankaios_wire::limits::SERVER_INBOX_OF_STREAM;

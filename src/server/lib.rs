@@ -6,6 +6,10 @@
 //! inbox. Gives: messages through outboxes, which never block; a peer that does not take them is
 //! closed and resynchronises later.
 //!
+//! This file has the loop, which routes events to parts and carries out their effects. Its methods
+//! for peers are in `connections.rs`, for requests in `requests.rs`, for guarded updates in
+//! `rollout_steps.rs`; nothing else sees its fields, except the numbers in `metrics.rs`.
+//!
 //! The loop only waits, [`ServerLoop::on_event`] decides. A test or simulation calls it without any
 //! thread.
 
@@ -61,7 +65,7 @@ use storage::Storage;
 use subscriptions::{ChangedPaths, CpuTime, Subscriptions};
 use updates::{AcceptedUpdate, CheckedUpdate, UpdateError, UpdateSource, Updates};
 
-/// What the server reacts to.
+/// An event of the server.
 #[derive(Debug)]
 pub enum ServerEvent {
     /// Something happened on a connection.
@@ -86,7 +90,7 @@ impl Wake for LoopWaker {
     }
 }
 
-/// What wakes the loop, beside what is due.
+/// The channels that wake the loop; an alarm does as well.
 struct Inputs<'l> {
     stop: &'l Receiver<()>,
     outcomes: Receiver<HookOutcome>,
@@ -103,7 +107,7 @@ fn of_hooks(outcome: Result<HookOutcome, RecvError>) -> Option<ServerEvent> {
     outcome.ok().map(ServerEvent::Hooks)
 }
 
-/// The present time; stands still until there is a clock.
+/// The present time; does not advance without a clock.
 struct Time(Box<dyn Fn() -> Instant + Send>);
 
 impl Default for Time {
@@ -134,23 +138,23 @@ impl ServerLoop {
         Self::default()
     }
 
-    /// From now on `hooks` may change or refuse updates of workloads. To be called before the first
+    /// Sets the hooks that may change or refuse updates of workloads. Call it before the first
     /// update.
     pub fn set_hooks(&mut self, hooks: MutatingHooks) {
         self.updates.set_hooks(hooks);
     }
 
-    /// From now on a config item decides which workloads run. To be called before the first update.
+    /// Lets a config item decide which workloads run. Call it before the first update.
     pub fn set_modes(&mut self, settings: ModeSettings) {
         self.updates.set_modes(settings);
     }
 
-    /// From now on each accepted desired state is given to `store`. To be called after the start.
+    /// Sets the store of each accepted desired state. Call it after the start.
     pub fn set_store(&mut self, store: StateStore) {
         self.storage.set_store(store);
     }
 
-    /// Clients that read the part `warning` receive this until something else is desired.
+    /// Sets the part `warning` of the state until something else is desired.
     pub fn set_warning(&mut self, text: String) {
         self.storage.set_start_warning(text);
     }
@@ -163,7 +167,7 @@ impl ServerLoop {
         history.server_started();
     }
 
-    /// From now on this follows from a failed update of workloads that do not say it.
+    /// Sets the default `onFailure` of guarded updates.
     pub fn set_update_on_failure(&mut self, on_failure: OnFailure) {
         self.rollouts.set_on_failure(on_failure);
     }
@@ -202,7 +206,7 @@ impl ServerLoop {
         result
     }
 
-    /// From now on reports the numbers of agents and workloads to the service manager.
+    /// Sets the service manager that gets the numbers of agents and workloads.
     pub fn set_status(&mut self, board: StatusBoard) {
         self.status = board;
         self.report_status();
@@ -222,7 +226,7 @@ impl ServerLoop {
             .workloads(|| counted(self.updates.workloads().effective.len(), "workload"));
     }
 
-    /// From now on the time that requests take is measured with `clock`.
+    /// Sets the clock by which the time of requests is measured.
     pub fn set_clock(&mut self, clock: impl Clock) {
         self.time = Time(Box::new(move || clock.now()));
     }

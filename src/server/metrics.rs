@@ -51,8 +51,7 @@ pub fn requested(requests: &Sender<NumbersRequest>) -> Option<String> {
 }
 
 impl ServerLoop {
-    /// From now on computes the numbers of the metrics for whoever sends to the other end of
-    /// `requests`.
+    /// Sets the channel by which the thread `metrics` requests the numbers.
     pub fn set_metrics(&mut self, requests: Receiver<NumbersRequest>) {
         self.metrics = Some(requests);
     }

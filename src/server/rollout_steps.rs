@@ -1,4 +1,4 @@
-//! What the loop does for guarded updates: decisions of [`Rollouts`] become commits of
+//! Guarded updates in the loop: decisions of [`Rollouts`] become commits of
 //! [`Updates`](crate::updates::Updates), messages and writes of the state.
 //!
 //! Thread: `server`; part of [`ServerLoop`].
@@ -9,9 +9,7 @@ use super::rollouts::accept::{Decision, OpenedUpdate};
 use super::rollouts::outcome::{DueStep, RolloutStep, Undo};
 use super::sessions::Requester;
 use super::state_store::{Stored, StoredUpdates};
-use crate::updates::AcceptedUpdate;
-use crate::updates::CheckedUpdate;
-use crate::updates::UpdateError;
+use crate::updates::{AcceptedUpdate, CheckedUpdate, UpdateError};
 use ankaios_model::health_window::Failure;
 use ankaios_model::names::Name;
 use ankaios_platform::logging::log_source;

@@ -143,9 +143,10 @@ impl<C: Clock> Poller<C> {
         true
     }
 
-    /// One large message is read at a time. The next one is that of the workload which has waited
-    /// longest, and has no earlier request under way, since it could not be passed on. A workload's
-    /// next one is behind those of others.
+    /// One large message is read at a time, so that memory does not grow with the number of
+    /// workloads, each of which may write one of `max_control_message_size`. The next one is that
+    /// of the workload which has waited longest, and has no earlier request under way, since it
+    /// could not be passed on. A workload's next one is behind those of others.
     fn give_turn(&mut self, now: Instant) {
         for link in &mut self.links {
             let (bytes, number) = link.session.in_hand();

@@ -9,11 +9,10 @@ use super::{OpenUpdate, Rollouts, UpdateRecord, block_of};
 use crate::limits::{STATE_OF_WORKLOADS_MAX, UPDATES_OPEN, UPDATES_OPEN_OF_WORKLOADS};
 use crate::sessions::{Requester, Rights};
 use crate::state_store::UPDATE_NUMBER_MAX;
-use crate::updates::CheckedUpdate;
-use crate::updates::Modes;
-use crate::updates::{AcceptedUpdate, Updates};
-use crate::updates::{DesiredChange, UpdateError};
-use crate::updates::{EffectiveDiff, Revision};
+use crate::updates::{
+    AcceptedUpdate, CheckedUpdate, DesiredChange, EffectiveDiff, Modes, Revision, UpdateError,
+    Updates,
+};
 use ankaios_model::complete_state::workload_bytes;
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::guarded_update::UpdatePhase;

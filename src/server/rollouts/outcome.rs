@@ -8,10 +8,9 @@ use super::health_window::{Failure, FailureCause};
 use super::{AgentStaging, OpenUpdate, Rollouts, UpdateRecord};
 use crate::effects::Effects;
 use crate::sessions::{Requester, Rights};
-use crate::updates::RenderError;
-use crate::updates::{CheckedUpdate, Failed};
-use crate::updates::{DesiredChange, UpdateError};
-use crate::updates::{Updates, removed};
+use crate::updates::{
+    CheckedUpdate, DesiredChange, Failed, RenderError, UpdateError, Updates, removed,
+};
 use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::complete_state::DesiredState;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};

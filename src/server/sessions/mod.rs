@@ -17,8 +17,7 @@ pub(crate) use requester::{RequestKey, Requester, TokenBuckets};
 pub(crate) use rights::{Denied, Rights};
 
 use crate::subscriptions::{ChangedPaths, LogAvailability};
-use crate::updates::Tags;
-use crate::updates::Workloads;
+use crate::updates::{Tags, Workloads};
 use ankaios_model::complete_state::AgentAttributes;
 use ankaios_model::execution_state::WorkloadState;
 use ankaios_model::messages::{AddedWorkload, AgentCapabilities, AgentHello, AgentLoad};

@@ -182,8 +182,8 @@ impl CpuGuard<'_> {
 }
 
 /// The paths of one event as texts.
-fn fields(altered: &[(Change, Path)]) -> AlteredFields {
-    let texts = |wanted: Change| {
+fn fields(altered: &[(PathChange, Path)]) -> AlteredFields {
+    let texts = |wanted: PathChange| {
         altered
             .iter()
             .filter(|(change, _)| *change == wanted)
@@ -191,9 +191,9 @@ fn fields(altered: &[(Change, Path)]) -> AlteredFields {
             .collect()
     };
     AlteredFields {
-        added: texts(Change::Added),
-        updated: texts(Change::Updated),
-        removed: texts(Change::Removed),
+        added: texts(PathChange::Added),
+        updated: texts(PathChange::Updated),
+        removed: texts(PathChange::Removed),
     }
 }
 
@@ -205,11 +205,12 @@ pub(crate) struct ChangedPaths {
     /// Parts of all paths below. When there are too many, no event has them.
     parts: usize,
     /// What became of which node, with everything below it.
-    all: Vec<(Change, Path, Node)>,
+    all: Vec<(PathChange, Path, Node)>,
 }
 
+/// The kind of a change of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Change {
+enum PathChange {
     /// The highest new node.
     Added,
     /// The highest node that is gone.
@@ -237,18 +238,18 @@ impl ChangedPaths {
         let (change, node) = match (old, new) {
             _ if self.are_too_many() => return,
             (None, None) => return,
-            (None, Some(new)) => (Change::Added, new.clone()),
-            (Some(old), None) => (Change::Removed, old.clone()),
+            (None, Some(new)) => (PathChange::Added, new.clone()),
+            (Some(old), None) => (PathChange::Removed, old.clone()),
             (Some(Node::Map(old)), Some(Node::Map(new))) => return self.each_entry(path, old, new),
             (Some(old), Some(new)) if old == new => return,
             // An empty list means the same as none.
             (Some(Node::List(old)), Some(new @ Node::List(_))) if old.is_empty() => {
-                (Change::Added, new.clone())
+                (PathChange::Added, new.clone())
             }
             (Some(old @ Node::List(_)), Some(Node::List(new))) if new.is_empty() => {
-                (Change::Removed, old.clone())
+                (PathChange::Removed, old.clone())
             }
-            (Some(_), Some(_)) => (Change::Updated, Node::empty()),
+            (Some(_), Some(_)) => (PathChange::Updated, Node::empty()),
         };
         self.parts += path.len();
         self.all.push((change, path.clone(), node));
@@ -389,7 +390,7 @@ impl ChangedPaths {
         &self,
         masks: Option<&MaskTree>,
         guard: &mut CpuGuard<'_>,
-    ) -> Option<Vec<(Change, Path)>> {
+    ) -> Option<Vec<(PathChange, Path)>> {
         let mut altered = Vec::new();
         for (change, path, tree) in &self.all {
             let mut found = Vec::new();
@@ -653,7 +654,7 @@ impl Publication<'_> {
 /// Encodes the event with these paths and their present values.
 fn encode(
     peer: PeerId,
-    altered: &[(Change, Path)],
+    altered: &[(PathChange, Path)],
     view: StateView<'_>,
     sessions: &Sessions,
 ) -> Delivery {
