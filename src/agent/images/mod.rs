@@ -38,6 +38,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// How long nothing may have changed before images are removed: an update that fails has been rolled
 /// back by then, and a boot is over.
 const QUIET_TIME: Duration = Duration::from_secs(10 * 60);
+/// Pause before a search that met an engine call under way. Most calls take less.
+const BUSY_PAUSE: Duration = Duration::from_secs(60);
 /// Pause before a removal that has failed is tried again; what is in use is looked at again as well.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Longest wait of a sample of the usage for the bytes of images. A sample without them is better
@@ -246,6 +248,11 @@ fn quiet_time() -> Duration {
     QUIET_TIME
 }
 
+/// How long to wait for the end of engine calls under way.
+fn busy_pause() -> Duration {
+    quiet_time().min(BUSY_PAUSE)
+}
+
 /// The receiving end, until its thread is started.
 pub(crate) struct ImageInbox {
     uses: ImageUses,
@@ -438,6 +445,14 @@ impl<C: Clock> ImageKeeper<C> {
         self.due = Some(self.clock.now() + quiet_time());
     }
 
+    /// Ends the search that is under way. A start of a known version changes no needs, so a workload
+    /// that is restarted again and again does not prevent the next search.
+    fn interrupt(&mut self) {
+        if self.pass.take().is_some() {
+            self.due = Some(self.clock.now() + busy_pause());
+        }
+    }
+
     // -------------------------------------------------------------------- uses
 
     fn use_begins(
@@ -448,9 +463,10 @@ impl<C: Clock> ImageKeeper<C> {
         consent: Sender<()>,
     ) {
         self.uses += 1;
-        self.changed();
-        if !names.is_empty() {
-            self.is_unsaved |= self.ledger.note_use(instance, runtime, names);
+        self.interrupt();
+        if !names.is_empty() && self.ledger.note_use(instance, runtime, names) {
+            self.is_unsaved = true;
+            self.changed();
         }
         self.save();
         if self.call == Some(CallKind::Removal) {
@@ -460,9 +476,9 @@ impl<C: Clock> ImageKeeper<C> {
 
     fn use_ended(&mut self, instance: &InstanceName, runtime: &Name, outcome: UseOutcome) {
         self.uses = self.uses.saturating_sub(1);
-        self.changed();
-        if outcome == UseOutcome::Started {
-            self.is_unsaved |= self.ledger.note_start(instance, runtime);
+        if outcome == UseOutcome::Started && self.ledger.note_start(instance, runtime) {
+            self.is_unsaved = true;
+            self.changed();
             self.save();
         }
         let kind = StoreKind::of_runtime(runtime);
@@ -502,16 +518,16 @@ impl<C: Clock> ImageKeeper<C> {
     // -------------------------------------------------------------------- pass
 
     /// Begins to search images to remove:
-    /// - not while an engine call is under way, whose end prolongs the quiet time;
-    /// - later, while a listing is under way, what is desired is not known, or an update is open;
+    /// - a moment later, while an engine call is under way;
+    /// - later, while what is desired is not known, or an update is open;
     /// - a day later, when the knowledge of other agents cannot be read or ours cannot be written.
     fn begin_pass(&mut self) {
-        if self.is_damaged || self.uses > 0 {
+        if self.is_damaged {
             return;
         }
         let now = self.clock.now();
-        if self.call.is_some() {
-            self.due = Some(now + quiet_time());
+        if self.uses > 0 || self.call.is_some() {
+            self.due = Some(now + busy_pause());
             return;
         }
         let needs = (self.read_needs)().unwrap_or_default();

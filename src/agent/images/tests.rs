@@ -639,6 +639,19 @@ fn start_waits_for_the_removal_under_way_and_no_other_begins() {
 }
 
 #[test]
+fn restarts_without_end_do_not_prevent_removals() {
+    let mut rig = Rig::with(CleanupMode::Replaced, 0);
+    rig.switch("nav", "nav:1");
+    rig.switch("nav", "nav:2");
+    let crashes = rig.switch("web", "web:1");
+    for _ in 0..20 {
+        rig.pass(QUIET_TIME / 10);
+        rig.use_it(&crashes, UseOutcome::Started);
+    }
+    assert_eq!(rig.images(), ["nav-2", "web-1"]);
+}
+
+#[test]
 fn change_during_a_listing_ends_the_search() {
     let mut rig = Rig::with(CleanupMode::Replaced, 0);
     rig.switch("nav", "nav:1");
