@@ -26,6 +26,7 @@ const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
@@ -60,12 +61,15 @@ const STREAM_INTERVAL: Duration = Duration::from_millis(50);
 /// that measure the bandwidth send one after the other, and wait at most 10 ms for each.
 const COSTLY_FRAME: Duration = Duration::from_millis(10);
 /// Cost of any other frame without headers or a message: a connection has 1,000 of them per second.
-/// Clients send WINDOW_UPDATE most often, one or two for each 16 KiB or more that they have
-/// received.
 const CONTROL_FRAME: Duration = Duration::from_millis(1);
 /// Cost of each KiB of these frames, which have a few bytes normally. gRPC has larger buffers for a
 /// connection that sends much at once.
 const CONTROL_KIB: Duration = Duration::from_millis(10);
+/// Bytes that were sent to a client for each WINDOW_UPDATE without a cost. Clients of gRPC send one
+/// or two for each message, and the shortest message has 14 bytes with its frame.
+const WINDOW_UPDATE_BYTES: usize = 7;
+/// Most of these bytes that a connection has for later: 10,000 frames.
+const WINDOW_CREDIT_MAX: usize = 10_000 * WINDOW_UPDATE_BYTES;
 /// Costs that a connection may run up before its control frames wait, so that no client waits when
 /// it connects, nor in a burst of responses.
 const CONTROL_BURST: Duration = Duration::from_secs(1);
@@ -270,6 +274,8 @@ pub(crate) struct FrameGate {
     control_paid: Instant,
     /// The client has taken all bytes that were sent to it.
     peer_reads: bool,
+    /// Bytes that were sent, for which WINDOW_UPDATE frames may come.
+    window_credit: usize,
 }
 
 impl FrameGate {
@@ -293,6 +299,7 @@ impl FrameGate {
             next_stream: now,
             control_paid: now,
             peer_reads: true,
+            window_credit: 0,
         }
     }
 
@@ -420,6 +427,10 @@ impl FrameGate {
                 COSTLY_FRAME
             }
             GOAWAY => COSTLY_FRAME,
+            WINDOW_UPDATE if self.window_credit >= WINDOW_UPDATE_BYTES => {
+                self.window_credit -= WINDOW_UPDATE_BYTES;
+                return true;
+            }
             _ => CONTROL_FRAME,
         };
         if self.control_paid > now + CONTROL_BURST {
@@ -582,6 +593,11 @@ impl Gate for FrameGate {
         self.check(now)
             .and_then(|()| self.admit(bytes, now))
             .map_err(|refused| refused.to_string())
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        let credit = self.window_credit.saturating_add(bytes);
+        self.window_credit = credit.min(WINDOW_CREDIT_MAX);
     }
 
     fn check_again_at(&self, now: Instant) -> Option<Instant> {

@@ -53,6 +53,9 @@ pub(crate) trait Gate: Send {
     /// Why the connection must end.
     fn admit(&mut self, bytes: &[u8], peer_reads: bool, now: Instant) -> Result<usize, String>;
 
+    /// Counts bytes of gRPC that were sent to the peer.
+    fn sent(&mut self, bytes: usize);
+
     /// When to call [`Self::admit`] again although nothing comes.
     fn check_again_at(&self, now: Instant) -> Option<Instant>;
 
@@ -572,7 +575,12 @@ impl Connection {
             return Ok(());
         };
         match grpc.read(buffer) {
-            Ok(count @ 1..) => self.link.send(&buffer[..count])?,
+            Ok(count @ 1..) => {
+                if let Some(gate) = &mut self.gate {
+                    gate.sent(count);
+                }
+                self.link.send(&buffer[..count])?;
+            }
             Err(error) if would_block(&error) => {}
             Ok(_) | Err(_) => {
                 self.link.close();

@@ -299,7 +299,6 @@ fn count_passed(peer: &mut Peer, frame: &[u8]) -> usize {
 
 #[test]
 fn control_frames_beyond_a_burst_wait_for_their_time() {
-    const WINDOW_UPDATE: u8 = 8;
     const UNKNOWN: u8 = 0x77;
     let burst = |cost: Duration| 1 + CONTROL_BURST.div_duration_f64(cost) as usize;
     for (kind, flags, length, cost) in [
@@ -326,6 +325,23 @@ fn control_frames_beyond_a_burst_wait_for_their_time() {
         let passed = bytes.len();
         assert_eq!(peer.send(&rest), Ok(passed), "one more: {row}");
     }
+}
+
+/// gRPC sends one for each message that it reads: more than a thousand per second are normal.
+#[test]
+fn window_updates_for_sent_bytes_do_not_wait() {
+    let mut peer = Peer::greeted(&capacity());
+    let updates = frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]).repeat(2);
+    for number in 0..10_000 {
+        Gate::sent(&mut peer.gate, FRAME_HEADER + MESSAGE_PREFIX);
+        assert!(peer.passes(&updates), "message {number}");
+    }
+    // Without a response they are control frames as others.
+    let passed = count_passed(&mut peer, &updates);
+    assert!(passed < 1000, "{passed}");
+    // Bytes that were sent long ago are not kept for a flood.
+    Gate::sent(&mut peer.gate, 1 << 30);
+    assert_eq!(peer.gate.window_credit, WINDOW_CREDIT_MAX);
 }
 
 /// gRPC keeps each response until its client takes it.

@@ -23,6 +23,8 @@ impl Gate for Door {
         Ok(if self.is_closed() { 0 } else { bytes.len() })
     }
 
+    fn sent(&mut self, _: usize) {}
+
     fn check_again_at(&self, now: Instant) -> Option<Instant> {
         self.is_closed().then_some(now + Duration::from_millis(5))
     }
