@@ -69,9 +69,17 @@ fn manifest(version: u32) -> String {
     )
 }
 
+/// The names of all images. podman fails when one that it lists is removed meanwhile.
 fn images(podman: &Podman) -> BTreeSet<String> {
-    let text = podman.run(&["images", "--all", "--format={{.Repository}}:{{.Tag}}"]);
-    text.lines().map(str::to_owned).collect()
+    let mut text = None;
+    wait_until("podman lists its images", || {
+        text = podman.try_run(&["images", "--all", "--format={{.Repository}}:{{.Tag}}"]);
+        text.is_some()
+    });
+    text.iter()
+        .flat_map(|text| text.lines())
+        .map(str::to_owned)
+        .collect()
 }
 
 fn start(podman: &Podman) -> Cluster {

@@ -242,11 +242,16 @@ impl Podman {
         ran.unwrap_or_else(|error| panic!("podman {arguments:?}: {error}"))
     }
 
+    /// Runs podman on this store and returns its stdout; `None` when podman fails.
+    pub fn try_run(&self, arguments: &[&str]) -> Option<String> {
+        run_in(&self.wrapper(), self.folder.path(), arguments).ok()
+    }
+
     /// Pauses a container. The kernel freezes it only when all its processes are ready for it, and
     /// runc stops trying after a moment: on a busy machine that moment can be too short.
     pub fn pause(&self, id: &str) {
         wait_until(&format!("'{id}' is paused"), || {
-            run_in(&self.wrapper(), self.folder.path(), &["pause", id]).is_ok()
+            self.try_run(&["pause", id]).is_some()
         });
     }
 
