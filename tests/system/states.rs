@@ -25,7 +25,8 @@ const GREEDY: &str = "x=0123456789; while :; do x=$x$x; done";
 fn workload_that_exceeds_its_memory_limit_says_so() {
     let podman = Podman::new();
     let cluster = Cluster::start_on(&podman, &["agent_A"], "");
-    let limit = "[\"--memory=8m\", \"--stop-timeout\"";
+    // runc itself needs up to 14 MB in the control group while it starts the container.
+    let limit = "[\"--memory=64m\", \"--stop-timeout\"";
     cluster.apply(&shell("greedy", GREEDY).replace("[\"--stop-timeout\"", limit));
     let row = cluster.wait_for_row("greedy", "has failed", |row| {
         row.state == "Failed(ExecFailed)"
@@ -37,7 +38,7 @@ fn workload_that_exceeds_its_memory_limit_says_so() {
     let state = cluster.ank(&["get", "state", "-o", "json", "workloadStates"]);
     let has_reason = state.stdout.contains("\"OUT_OF_MEMORY\"");
     if is_known.trim() == "true" || has_reason {
-        assert_eq!(row.info, "Exit code: '137', out of memory (limit 8 MiB)");
+        assert_eq!(row.info, "Exit code: '137', out of memory (limit 64 MiB)");
         assert!(has_reason, "{}", state.stdout);
     } else {
         assert_eq!(row.info, "Exit code: '137'");
