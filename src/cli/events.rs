@@ -11,8 +11,8 @@ use super::session::{Context, Incoming, ServerLink};
 use ankaios_model::field_path::{WILDCARD, parts};
 use ankaios_model::messages::AlteredFields;
 use ankaios_model::node::Node;
-use ankaios_platform::logging::utc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use ankaios_platform::logging::utc_of;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 impl Until {
     /// Whether a field of `state`, which may hold only changes, has the value.
@@ -64,7 +64,7 @@ pub(crate) fn time_of_change(change: &Node) -> String {
         .get("at")
         .and_then(Node::as_number)
         .unwrap_or_default();
-    utc(UNIX_EPOCH + Duration::from_millis(at))
+    utc_of(at / 1000)
 }
 
 /// Prints the last changes of states that the server keeps.
@@ -485,6 +485,13 @@ TIME                   AGENT   WORKLOAD NAME   STATE                ADDITIONAL I
         assert_eq!(found[1]["info"], "Exit code: '1'");
         let of_agent = printed_past(0, &["A"], None, history()).unwrap();
         assert_eq!(of_agent.lines().count(), 5, "{of_agent}");
+    }
+
+    #[test]
+    fn change_in_the_far_future_is_shown() {
+        let far = vec![change(u64::MAX, "A", "", "AgentConnected", "")];
+        let text = printed_past(0, &[], None, Node::map([(HISTORY, Node::List(far))])).unwrap();
+        assert!(text.contains("AgentConnected"), "{text}");
     }
 
     #[test]

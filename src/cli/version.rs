@@ -10,9 +10,9 @@ use super::rows::text;
 use super::session::ServerLink;
 use ankaios_model::node::Node;
 use ankaios_model::version::SHOWN_VERSION;
-use ankaios_platform::logging::utc;
+use ankaios_platform::logging::utc_of;
 use ankaios_wire::expiry::warning;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 /// The part of the state with versions and certificates; other servers have none.
 pub(crate) const PART: &str = "programs";
@@ -103,13 +103,14 @@ pub(crate) fn connected_at(state: &Node, agent: &str) -> String {
     let Some(at) = at.and_then(Node::as_number) else {
         return String::new();
     };
-    utc(UNIX_EPOCH + Duration::from_secs(at))
+    utc_of(at)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::tests::{Step, play};
+    use std::time::{Duration, UNIX_EPOCH};
 
     const DAY: u64 = 24 * 3600;
 
@@ -162,6 +163,15 @@ mod tests {
             print(Format::Table, now(), server, output)
         });
         assert_eq!(played.err, "");
+        let far = state(u64::MAX);
+        let played = play(None, [Step::State(far)], |server, output| {
+            print(Format::Table, now(), server, output)
+        });
+        assert_eq!(played.err, "");
+        let agent = Node::map([("connectedAt", Node::Number(u64::MAX))]);
+        let part = Node::map([("agents", Node::map([("A", agent)]))]);
+        let far = Node::map([(PART, part)]);
+        assert_eq!(connected_at(&far, "A"), u64::MAX.to_string());
     }
 
     #[test]

@@ -364,9 +364,19 @@ fn line(now: SystemTime, level: Level, module: &str, text: &dyn Display, colours
 
 /// `YYYY-MM-DDThh:mm:ssZ`; a clock before 1970 shows as 1970.
 pub fn utc(now: SystemTime) -> String {
-    let seconds = OffsetDateTime::from(now.max(UNIX_EPOCH)).truncate_to_second();
-    // Only years of more than four digits have no such form.
-    seconds.format(&Rfc3339).unwrap_or_default()
+    let since_1970 = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    utc_of(since_1970.as_secs())
+}
+
+/// [`utc`] of a time in seconds since 1970. Years of more than four digits have no such form; a
+/// peer may send any number, which is shown as it is then.
+pub fn utc_of(seconds: u64) -> String {
+    let number = i64::try_from(seconds).unwrap_or(i64::MAX);
+    let text = match OffsetDateTime::from_unix_timestamp(number) {
+        Ok(time) => time.format(&Rfc3339).ok(),
+        Err(_) => None,
+    };
+    text.unwrap_or_else(|| seconds.to_string())
 }
 
 /// Longest text of a log line, in bytes; the rest is cut. Text of an engine has half of it.

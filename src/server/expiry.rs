@@ -5,7 +5,7 @@
 //! looks.
 
 use super::ServerLoop;
-use ankaios_wire::expiry::{warned_from, warning};
+use ankaios_wire::expiry::{until_warning, warning};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Interval of looks while a certificate is warned of, and the longest one otherwise: the clock of
@@ -34,13 +34,11 @@ impl Expiry {
 
 /// The time until the next look at certificates that expire then; `None` without one.
 fn pause(expires: impl Iterator<Item = u64>, now: SystemTime) -> Option<Duration> {
-    let first = expires.map(warned_from).min()?;
-    let until = first.duration_since(now).unwrap_or_default();
-    Some(if until.is_zero() {
-        LOOK_INTERVAL
-    } else {
-        until.min(LOOK_INTERVAL)
-    })
+    let until = expires.map(|one| until_warning(one, now)).min()?;
+    if until.is_zero() {
+        return Some(LOOK_INTERVAL);
+    }
+    Some(until.min(LOOK_INTERVAL))
 }
 
 impl ServerLoop {

@@ -4,7 +4,7 @@
 
 use super::address::Security;
 use super::tls;
-use ankaios_platform::logging::utc;
+use ankaios_platform::logging::utc_of;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Warnings begin this long before a certificate expires: an OTA update or a visit to a workshop
@@ -19,22 +19,26 @@ pub fn own(security: &Security) -> Option<u64> {
     }
 }
 
-/// When a certificate that expires at `expires`, in seconds since 1970, begins to be warned of.
-pub fn warned_from(expires: u64) -> SystemTime {
-    let time = UNIX_EPOCH + Duration::from_secs(expires);
-    time.checked_sub(WARN_BEFORE).unwrap_or(UNIX_EPOCH)
+/// The time from `now` until a certificate that expires at `expires`, in seconds since 1970, begins to
+/// be warned of; zero when it is.
+pub fn until_warning(expires: u64, now: SystemTime) -> Duration {
+    let from = Duration::from_secs(expires).saturating_sub(WARN_BEFORE);
+    from.saturating_sub(since_1970(now))
+}
+
+fn since_1970(now: SystemTime) -> Duration {
+    now.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// The warning about the certificate of `owner` at the time `now`; `None` while it is valid for
 /// longer than [`WARN_BEFORE`].
 // [impl->swdd~programs-warn-of-expiring-certificates~1]
 pub fn warning(owner: &str, expires: u64, now: SystemTime) -> Option<String> {
-    if now < warned_from(expires) {
+    if !until_warning(expires, now).is_zero() {
         return None;
     }
-    let end = UNIX_EPOCH + Duration::from_secs(expires);
-    let date = utc(end);
-    let Ok(left) = end.duration_since(now) else {
+    let date = utc_of(expires);
+    let Some(left) = Duration::from_secs(expires).checked_sub(since_1970(now)) else {
         return Some(format!(
             "the certificate of {owner} has expired on {date}, or the clock of this machine is wrong; connections are \
              refused until it is replaced"
