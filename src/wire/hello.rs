@@ -5,7 +5,7 @@
 use super::grpc::Service;
 use super::peer::{PeerHello, PeerOrigin};
 use super::tls::PeerCertificate;
-use crate::limits::AGENT_TAGS_BYTES;
+use crate::limits::{AGENT_TAGS_BYTES, AGENT_VERSION_BYTES};
 use ankaios_model::complete_state::tags_bytes;
 use ankaios_model::messages::{AgentHello, ToServer};
 use ankaios_model::names::{NOT_OF_COMMANDER, excerpt, is_name, is_of_commander};
@@ -75,9 +75,15 @@ fn check_certificate(certificate: &PeerCertificate) -> Result<(), RpcStatus> {
     Ok(())
 }
 
-/// Checks the name of an agent, whether its certificate has that name, and the size of its tags.
+/// Checks the name of an agent, whether its certificate has that name, and the sizes of its version
+/// and tags, which are stored.
 fn check_agent(hello: &AgentHello, certificate: Option<&PeerCertificate>) -> Result<(), RpcStatus> {
-    let AgentHello { agent, tags, .. } = hello;
+    let AgentHello {
+        agent,
+        version,
+        tags,
+        ..
+    } = hello;
     if !is_name(agent) || is_of_commander(agent) {
         let rule = if is_of_commander(agent) {
             NOT_OF_COMMANDER
@@ -93,6 +99,13 @@ fn check_agent(hello: &AgentHello, certificate: Option<&PeerCertificate>) -> Res
         let text =
             format!("Agent name '{agent}' does not match SAN {dns_names:?} in agent certificates!");
         return Err(refusal(RpcStatusCode::UNAUTHENTICATED, &text));
+    }
+    if version.len() > AGENT_VERSION_BYTES {
+        let text = format!(
+            "The version of agent '{agent}' has {} bytes, at most {AGENT_VERSION_BYTES} are allowed.",
+            version.len()
+        );
+        return Err(refusal(RpcStatusCode::INVALID_ARGUMENT, &text));
     }
     let bytes = tags_bytes(tags);
     if bytes > AGENT_TAGS_BYTES {

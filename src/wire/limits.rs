@@ -66,6 +66,9 @@ pub(crate) const PEER_EVENTS_BYTES: usize = 1024 * 1024;
 /// Tags of an agent, in bytes of their keys and values and 64 each. They are stored while it is
 /// connected, and are a part of responses with those of all agents.
 pub const AGENT_TAGS_BYTES: usize = 16 * 1024;
+/// Longest version of an agent, in bytes. It is stored while the agent is connected, and a part of
+/// responses with those of all agents.
+pub(crate) const AGENT_VERSION_BYTES: usize = 256;
 
 // --------------------------------------------------------------- connections
 

@@ -301,6 +301,16 @@ fn a_wrong_hello_is_refused_with_the_documented_status() {
         let text = format!("The tags of agent 'A' take {bytes} bytes, at most 16384 are allowed.");
         assert_eq!(receiver.receive(), Err(refused("INVALID_ARGUMENT", &text)));
     }
+    let hello = ToServer::AgentHello(AgentHello {
+        agent: "A".to_owned(),
+        version: format!("{VERSION}+{}", "x".repeat(256)),
+        tags: BTreeMap::new(),
+        capabilities: Default::default(),
+    });
+    let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, hello);
+    let bytes = VERSION.len() + 257;
+    let text = format!("The version of agent 'A' has {bytes} bytes, at most 256 are allowed.");
+    assert_eq!(receiver.receive(), Err(refused("INVALID_ARGUMENT", &text)));
     assert!(events.try_recv().is_err());
 }
 
