@@ -16,7 +16,7 @@ use ankaios_model::workload::Workload;
 use ankaios_platform::clock::patience;
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Longest removal of one image. Slow flash needs some seconds for a gigabyte.
@@ -77,18 +77,23 @@ pub enum ImageRemoval {
 impl LocalImage {
     /// The name of the image that a manifest calls `used`; `None` if it has no such name.
     pub fn name_for(&self, used: &str) -> Option<&str> {
-        let exact = self.names.iter().find(|name| is_same_name(name, used));
-        let local = || self.names.iter().find(|name| is_short_of(name, used));
-        exact.or_else(local).map(String::as_str)
+        if let Some(exact) = self.names.iter().find(|name| is_same_name(name, used)) {
+            return Some(exact);
+        }
+        let mut names = self.names.iter();
+        names
+            .find(|name| is_short_of(name, used))
+            .map(String::as_str)
+    }
+
+    fn has_name(&self, used: &str) -> bool {
+        self.names.iter().any(|name| is_same_name(name, used))
     }
 
     /// Whether a manifest that has the image `used` means this one.
     pub fn is_called(&self, used: &str) -> bool {
-        if let Some(digest) = used.split_once('@').map(|(_, digest)| digest) {
-            return self
-                .digests
-                .iter()
-                .any(|one| one == used || one.ends_with(digest) && is_digest_short_of(one, used));
+        if used.contains('@') {
+            return self.digests.iter().any(|one| is_same_digest(one, used));
         }
         let id = used.strip_prefix("sha256:").unwrap_or(used);
         self.id == id || self.name_for(used).is_some()
@@ -98,13 +103,18 @@ impl LocalImage {
 impl ImageStore {
     /// The image that a manifest calls `used`. `None` if there is none, or if two could be meant.
     pub fn find(&self, used: &str) -> Option<&LocalImage> {
-        let exact = |image: &&LocalImage| image.names.iter().any(|name| is_same_name(name, used));
-        let mut called = self.images.iter().filter(|image| image.is_called(used));
-        let first = called.next()?;
-        if called.all(|other| other.id == first.id) {
-            return Some(first);
+        let mut found: Option<&LocalImage> = None;
+        for image in &self.images {
+            if !image.is_called(used) {
+                continue;
+            }
+            match found {
+                None => found = Some(image),
+                Some(first) if first.id == image.id => {}
+                Some(_) => return self.images.iter().find(|one| one.has_name(used)),
+            }
         }
-        self.images.iter().find(exact)
+        found
     }
 
     /// The image with this id.
@@ -137,10 +147,10 @@ pub fn names_of(workload: &Workload) -> BTreeSet<String> {
     match &workload.config().engine {
         Ok(EngineConfig::Container(config)) if config.general_options.is_empty() => {
             let mut options = config.command_options.iter();
-            let has_folder = options.any(|option| option.starts_with("--rootfs"));
-            let mut names = BTreeSet::new();
-            names.extend(used_name(&config.image).filter(|_| !has_folder));
-            names
+            if options.any(|option| option.starts_with("--rootfs")) {
+                return BTreeSet::new(); // Its image is a folder.
+            }
+            used_name(&config.image).into_iter().collect()
         }
         Ok(EngineConfig::Kube(config)) if config.general_options.is_empty() => {
             let names = super::podman_kube::all_images(&config.manifest);
@@ -187,16 +197,28 @@ fn is_short_of(name: &str, used: &str) -> bool {
     }
 }
 
-fn is_digest_short_of(name: &str, used: &str) -> bool {
-    // `nav:1.4@sha256:...` has a tag that digests in a store lack.
-    let repository = |text: &str| {
-        let name = text.split('@').next().unwrap_or_default();
-        let last = name.rfind('/').map_or(0, |place| place + 1);
-        let end = name[last..].find(':').map_or(name.len(), |tag| last + tag);
-        name[..end].to_owned()
+/// Whether `used`, a name with a digest, means this name with a digest of a store. It may lack the
+/// registry, and have a tag, which names of a store lack then: `nav:1.4@sha256:...`.
+fn is_same_digest(name: &str, used: &str) -> bool {
+    let (Some((name, digest)), Some((used, used_digest))) =
+        (name.split_once('@'), used.split_once('@'))
+    else {
+        return false;
     };
-    let (name, used) = (repository(name), repository(used));
-    name == used || name.ends_with(&format!("/{used}"))
+    let used = without_tag(used);
+    let is_same_repository = match name.strip_suffix(used) {
+        Some(registry) => registry.is_empty() || registry.ends_with('/'),
+        None => false,
+    };
+    digest == used_digest && is_same_repository
+}
+
+/// The name without its tag. The port of a registry is no tag.
+fn without_tag(name: &str) -> &str {
+    match name.rsplit_once(':') {
+        Some((repository, tag)) if !tag.contains('/') => repository,
+        _ => name,
+    }
 }
 
 // ----------------------------------------------------------------- the engines
@@ -277,7 +299,7 @@ pub(crate) fn podman_store(cli: &EngineCli) -> Result<ImageStore, RuntimeError> 
 /// Lists the store of containerd. nerdctl prints names of images of containers, and no ids.
 pub(crate) fn nerdctl_store(cli: &EngineCli) -> Result<ImageStore, RuntimeError> {
     let call = ["images", "--all", "--no-trunc"];
-    let mut images: Vec<LocalImage> = Vec::new();
+    let mut images: BTreeMap<String, LocalImage> = BTreeMap::new();
     for printed in listed::<PrintedName>(cli, &call, "--format={{json .}}")? {
         let id = printed.id.trim_start_matches("sha256:").to_owned();
         if !is_id(&id) {
@@ -287,23 +309,19 @@ pub(crate) fn nerdctl_store(cli: &EngineCli) -> Result<ImageStore, RuntimeError>
         let name = is_named.then(|| canonical(&printed.repository, &printed.tag));
         let has_digest = is_part(&printed.repository) && is_part(&printed.digest);
         let digest = has_digest.then(|| format!("{}@{}", printed.repository, printed.digest));
-        let known = images.iter().position(|known| known.id == id);
-        let index = known.unwrap_or_else(|| {
-            images.push(LocalImage {
-                id,
-                bytes: bytes_of(&printed.size),
-                ..LocalImage::default()
-            });
-            images.len() - 1
+        let image = images.entry(id.clone()).or_insert_with(|| LocalImage {
+            id,
+            bytes: bytes_of(&printed.size),
+            ..LocalImage::default()
         });
-        images[index].names.extend(name);
-        images[index].digests.extend(digest);
+        image.names.extend(name);
+        image.digests.extend(digest);
     }
     let call = ["ps", "--all", "--no-trunc"];
     let containers =
         listed::<PrintedContainer>(cli, &call, r#"--format={"Name":{{json .Image}}}"#)?;
     Ok(ImageStore {
-        images,
+        images: images.into_values().collect(),
         containers: containers.into_iter().map(ContainerImage::from).collect(),
     })
 }

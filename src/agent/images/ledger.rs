@@ -12,6 +12,7 @@ use ankaios_platform::private_folder::PrivateFolder;
 use ankaios_runtime::images::{ImageRemoval, ImageStore, LocalImage, is_of_file, names_of};
 use ankaios_runtime::podman_kube;
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -23,9 +24,9 @@ pub(crate) const FILE: &str = "known-images.json";
 const HEADER: &str = "ankaios-lite known images 1 sha256:";
 /// Days on which the agent ran for which the last version of a deleted workload is kept.
 pub(super) const DELETED_DAYS: u32 = 30;
-/// Versions of one workload that are remembered; the images of older ones stay. A workload with
-/// rights could let the file grow without end otherwise.
-const VERSIONS_MAX: usize = 256;
+/// Versions of all workloads that are remembered, some 200 bytes of the file each; the images of
+/// forgotten ones stay. A workload with rights could let the file grow without end otherwise.
+pub(super) const VERSIONS_MAX: usize = 2048;
 
 /// All that is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -187,15 +188,34 @@ impl Ledger {
             ran: 0,
             is_needed: true,
         });
-        if workload.versions.len() > VERSIONS_MAX {
-            let oldest = workload.versions.remove(0);
-            log::warn!(
-                "Workload '{}' has had more than {VERSIONS_MAX} versions whose images are there: those of '{}' stay.",
-                instance.workload,
-                oldest.id
-            );
-        }
+        self.forget_above_bound();
         true
+    }
+
+    /// Forgets the oldest version of the workload with the most when there are more than
+    /// [`VERSIONS_MAX`], so that a workload that changes often displaces no version of others.
+    fn forget_above_bound(&mut self) {
+        let count: usize = self.workloads.values().map(|one| one.versions.len()).sum();
+        if count <= VERSIONS_MAX {
+            return;
+        }
+        let order = |workload: &KnownWorkload| {
+            let oldest = workload.versions.first().map(|version| version.used);
+            (workload.versions.len(), Reverse(oldest))
+        };
+        let Some((name, workload)) = self
+            .workloads
+            .iter_mut()
+            .max_by_key(|(_, workload)| order(workload))
+        else {
+            return;
+        };
+        let forgotten = workload.versions.remove(0);
+        log::warn!(
+            "More than {VERSIONS_MAX} versions of workloads have images here: those of '{name}' with the id '{}' stay.",
+            forgotten.id
+        );
+        self.workloads.retain(|_, one| !one.versions.is_empty());
     }
 
     /// Notes that an instance was started. Returns whether that is new: the version that ran last
@@ -448,7 +468,7 @@ impl KnownWorkload {
         let mut order: Vec<usize> = (0..self.versions.len()).collect();
         order.sort_by_key(|index| {
             let version = &self.versions[*index];
-            std::cmp::Reverse((version.ran, version.used))
+            Reverse((version.ran, version.used))
         });
         let mut others = order
             .iter()

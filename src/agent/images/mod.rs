@@ -17,7 +17,7 @@ pub(crate) mod needs;
 
 use crate::events::SchedulerEvent;
 use crate::limits::USAGE_PROCESSES_MAX;
-use crate::workload::Engines;
+use crate::workload::{Connector, Engines};
 use ankaios_model::limits::USAGE_WAIT_MAX;
 use ankaios_model::names::{InstanceName, Name};
 use ankaios_platform::clock::{Clock, SystemClock, patience};
@@ -25,7 +25,7 @@ use ankaios_platform::limits::{METRICS_WAIT_MAX, STACK_LARGE};
 use ankaios_platform::threads::{self, Thread};
 use ankaios_runtime::images::{IMAGE_REMOVAL_MAX, ImageRemoval, ImageStore, names_of};
 use ankaios_runtime::{NewContainer, RuntimeError};
-use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
+use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded, never, select_biased};
 pub(crate) use ledger::LedgerFolder;
 use ledger::{Decision, Ledger, StoreKind, UnneededImage, decide};
 use log::{debug, error, info, warn};
@@ -47,10 +47,11 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const REPORT_MAX: Duration = Duration::from_millis(300);
 const _: () =
     assert!(USAGE_PROCESSES_MAX.as_millis() + REPORT_MAX.as_millis() < USAGE_WAIT_MAX.as_millis());
-/// How much longer than a removal may take a start waits for it: a call of an engine that is ended
-/// needs some seconds. So a disk that hangs prevents no start.
+/// How much longer than the limit of a removal a start waits for the thread `images`: a call of an
+/// engine that is ended needs some seconds. So a disk that hangs prevents no start.
 const CONSENT_GRACE: Duration = Duration::from_secs(10);
-/// Events waiting for the thread `images`; all senders but the scheduler wait when it is full.
+/// Events waiting for the thread `images`. When it is full, all senders but the scheduler wait, each
+/// for a limited time.
 const INBOX: usize = 64;
 /// How much `image-call` lets others go first: calls inherit it. No lower class, in which a call that
 /// holds the lock of the store might never go on.
@@ -134,11 +135,15 @@ pub(crate) struct ImageBytes {
 #[derive(Debug, Clone)]
 pub struct ImageUses {
     inbox: Sender<ImageEvent>,
+    /// Longest wait of an engine call for the thread.
+    wait_max: Duration,
 }
 
 /// An engine call under way that uses images.
 pub(crate) struct ImageUse {
-    inbox: Sender<ImageEvent>,
+    uses: ImageUses,
+    /// The thread knows of it.
+    is_known: bool,
     instance: InstanceName,
     runtime: Name,
     pub(crate) outcome: UseOutcome,
@@ -146,7 +151,8 @@ pub(crate) struct ImageUse {
 
 impl ImageUses {
     /// An engine is about to be called for this instance. Waits until its images are known on the
-    /// disk, and no removal is under way.
+    /// disk, and no removal is under way; not longer than `wait_max`. An image that is not known by
+    /// then stays in the store.
     // [impl->swdd~agent-removes-no-image-beside-a-start~1]
     pub(crate) fn begin(&self, new: &NewContainer) -> ImageUse {
         let (consent, wait) = bounded::<()>(0);
@@ -157,13 +163,15 @@ impl ImageUses {
             names: names_of(&new.workload),
             consent,
         };
-        let limit = patience(IMAGE_REMOVAL_MAX) + CONSENT_GRACE;
-        if self.inbox.send_timeout(event, limit).is_ok() {
+        let until = SystemClock.now() + self.wait_max;
+        let is_known = self.inbox.send_deadline(event, until).is_ok();
+        if is_known {
             // Nothing is ever sent: the other end is dropped.
-            let _ = wait.recv_timeout(limit);
+            let _ = wait.recv_deadline(until);
         }
         ImageUse {
-            inbox: self.inbox.clone(),
+            uses: self.clone(),
+            is_known,
             instance: new.instance.clone(),
             runtime,
             outcome: UseOutcome::Failed,
@@ -189,11 +197,21 @@ impl ImageUses {
 
 impl Drop for ImageUse {
     fn drop(&mut self) {
-        let _ = self.inbox.send(ImageEvent::UseEnded {
+        if !self.is_known {
+            return;
+        }
+        let event = ImageEvent::UseEnded {
             instance: self.instance.clone(),
             runtime: self.runtime.clone(),
             outcome: self.outcome,
-        }); // Gone only when the agent ends.
+        };
+        let ImageUses { inbox, wait_max } = &self.uses;
+        if let Err(SendTimeoutError::Timeout(_)) = inbox.send_timeout(event, *wait_max) {
+            warn!(
+                "No image is removed any more until the agent is started again: the folder of the known images does not \
+                 answer, and the end of a start was not noted."
+            );
+        }
     }
 }
 
@@ -262,7 +280,8 @@ pub(crate) struct ImageInbox {
 impl ImageInbox {
     pub(crate) fn new() -> Self {
         let (inbox, events) = bounded(INBOX);
-        let uses = ImageUses { inbox };
+        let wait_max = patience(IMAGE_REMOVAL_MAX) + CONSENT_GRACE;
+        let uses = ImageUses { inbox, wait_max };
         Self { uses, events }
     }
 
@@ -324,7 +343,7 @@ pub(crate) struct ImageKeeper<C: Clock> {
     day_ends: Instant,
     /// Images whose removal failed, or that are in use, until then.
     postponed: BTreeMap<UnneededImage, Instant>,
-    /// What was logged as removable, which is not repeated.
+    /// The images that the last search has logged as removable, which is not repeated.
     logged: BTreeSet<UnneededImage>,
     /// The last error of a listing, which is not repeated.
     list_error: String,
@@ -344,6 +363,8 @@ struct Pass {
     stores: Vec<StoreKind>,
     /// An unneeded image stays for now, since a container has it for example.
     has_kept: bool,
+    /// Images that were only logged.
+    removable: BTreeSet<UnneededImage>,
 }
 
 impl<C: Clock> ImageKeeper<C> {
@@ -561,6 +582,7 @@ impl<C: Clock> ImageKeeper<C> {
             others,
             stores,
             has_kept: false,
+            removable: BTreeSet::new(),
         });
         self.continue_pass();
     }
@@ -589,18 +611,25 @@ impl<C: Clock> ImageKeeper<C> {
             due = Some(due.map_or(self.day_ends, |at| at.min(self.day_ends)));
         }
         self.due = due;
+        self.logged = pass.removable;
         self.look_at_unseen();
     }
 
+    /// A connector to an engine with this store; `None` when none is enabled any more.
+    fn connector(&self, kind: StoreKind) -> Option<Connector> {
+        for runtime in kind.runtimes() {
+            if let Some(source) = self.engines.get(*runtime) {
+                return Some((source.connect)());
+            }
+        }
+        None
+    }
+
     fn survey(&mut self, kind: StoreKind) {
-        let runtimes = kind.runtimes().iter();
-        let source = runtimes
-            .filter_map(|runtime| self.engines.get(*runtime))
-            .next();
-        let Some(source) = source else {
-            return self.leave_store(); // It is not enabled any more.
+        let Some(mut connector) = self.connector(kind) else {
+            return self.leave_store();
         };
-        let (mut connector, inbox) = ((source.connect)(), self.inbox.clone());
+        let inbox = self.inbox.clone();
         self.begin_call(
             CallKind::Survey,
             Box::new(move || {
@@ -673,7 +702,7 @@ impl<C: Clock> ImageKeeper<C> {
         // What is known must be on the disk before anything is removed.
         self.save();
         if self.settings.mode == CleanupMode::Report {
-            self.log_removable(&removals);
+            self.log_removable(removals);
             return self.leave_store();
         }
         match removals.into_iter().next() {
@@ -683,32 +712,29 @@ impl<C: Clock> ImageKeeper<C> {
     }
 
     // [impl->swdd~agent-reports-removable-images~1]
-    fn log_removable(&mut self, removals: &[Removal]) {
-        let mut removable = BTreeSet::new();
-        for removal in removals {
-            removable.insert(removal.image.clone());
-            if !self.logged.contains(&removal.image) {
-                let UnneededImage { workload, name, .. } = &removal.image;
+    fn log_removable(&mut self, removals: Vec<Removal>) {
+        let Some(pass) = &mut self.pass else {
+            return;
+        };
+        for Removal { image, bytes, .. } in removals {
+            if !self.logged.contains(&image) {
+                let UnneededImage { workload, name, .. } = &image;
                 info!(
                     "Image '{name}' of workload '{workload}' could be removed ({}).",
-                    mebibytes(removal.bytes)
+                    mebibytes(bytes)
                 );
             }
+            pass.removable.insert(image);
         }
-        self.logged.extend(removable);
     }
 
     /// Removes one image. The decision was made from a listing a moment ago, and engines refuse what
     /// has changed since.
     fn remove(&mut self, kind: StoreKind, removal: Removal) {
-        let runtimes = kind.runtimes().iter();
-        let source = runtimes
-            .filter_map(|runtime| self.engines.get(*runtime))
-            .next();
-        let Some(source) = source else {
+        let Some(mut connector) = self.connector(kind) else {
             return self.leave_store();
         };
-        let (mut connector, inbox) = ((source.connect)(), self.inbox.clone());
+        let inbox = self.inbox.clone();
         self.begin_call(
             CallKind::Removal,
             Box::new(move || {

@@ -1,10 +1,11 @@
 //! Which images are removed and when, with a manual clock and an engine in memory. A test runs each
 //! call of the engine.
 
-use super::ledger::{DELETED_DAYS, FILE};
+use super::ledger::{DELETED_DAYS, FILE, VERSIONS_MAX};
 use super::needs::NeededInstances;
 use super::*;
-use crate::workload::{Connector, EngineSource};
+use crate::workload::EngineSource;
+use crate::workload::preparation::record::new_container;
 use ankaios_fakes::fake_connector::{Call, FakeEngine, Fault};
 use ankaios_fakes::log_lines::lines_of;
 use ankaios_fakes::manual_clock::ManualClock;
@@ -847,4 +848,47 @@ fn kill_at_any_moment_loses_no_needed_and_leaves_no_other() {
         rig.pass(QUIET_TIME);
         assert_eq!(rig.images(), ["nav-4", "nav-5"], "killed at step {kill_at}");
     }
+}
+
+#[test]
+fn busy_workload_displaces_no_version_of_others() {
+    let mut ledger = Ledger::default();
+    let note = |ledger: &mut Ledger, added: &AddedWorkload| {
+        let names = names_of(&added.workload);
+        ledger.note_use(&added.instance, "podman", names);
+    };
+    note(&mut ledger, &version("nav", "nav:1"));
+    for number in 0..VERSIONS_MAX + 10 {
+        note(&mut ledger, &version("busy", &format!("busy:{number}")));
+    }
+    let count = |name: &str| ledger.workloads[name].versions.len();
+    assert_eq!((count("nav"), count("busy")), (1, VERSIONS_MAX - 1));
+    // With one version each the oldest goes.
+    let mut ledger = Ledger::default();
+    for number in 0..VERSIONS_MAX + 1 {
+        note(&mut ledger, &version(&format!("w{number}"), "nav:1"));
+    }
+    assert_eq!(ledger.workloads.len(), VERSIONS_MAX);
+    assert!(!ledger.workloads.contains_key("w0"));
+}
+
+#[test]
+fn call_goes_on_when_the_thread_takes_no_events() {
+    let (inbox, events) = bounded(1);
+    let uses = ImageUses {
+        inbox,
+        wait_max: Duration::from_millis(1),
+    };
+    let added = version("nav", "nav:1");
+    let new = new_container(Path::new("/run"), &added).unwrap();
+    let known = uses.begin(&new);
+    assert!(events.is_full());
+    // Its end is not taken, and neither is anything of the next call.
+    drop(known);
+    drop(uses.begin(&new));
+    assert!(matches!(
+        events.try_recv(),
+        Ok(ImageEvent::UseBegins { .. })
+    ));
+    assert!(events.is_empty());
 }
