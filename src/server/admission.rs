@@ -309,12 +309,9 @@ impl Admission {
 
     /// The update that the hooks have, and the pending ones.
     pub(crate) fn updates(&self) -> impl Iterator<Item = &RequestKey> {
-        let first = self.with_hooks.iter().map(|first| &first.key);
-        let pending = self
-            .pending
-            .iter()
-            .filter(|pending| pending.content.is_update());
-        first.chain(pending.map(|pending| &pending.key))
+        let with_hooks = self.with_hooks.iter().map(|request| &request.key);
+        let updates = self.pending.iter().filter(|one| one.content.is_update());
+        with_hooks.chain(updates.map(|one| &one.key))
     }
 
     /// Adds a pending request. Returns the requests that there is no capacity for: this one, or

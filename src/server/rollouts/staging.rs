@@ -41,10 +41,13 @@ impl InstanceStaging {
     /// Whether its agent has done all it can, and nothing holds the update back. What cannot be
     /// staged takes the way without it.
     fn is_ready(&self) -> bool {
-        let is_done = |report: &PreparedInstance| {
-            (report.level.is_some() || report.is_final) && report.unmet.is_none()
-        };
-        self.report.as_ref().is_some_and(is_done)
+        match &self.report {
+            Some(report) => {
+                let is_done = report.level.is_some() || report.is_final;
+                is_done && report.unmet.is_none()
+            }
+            None => false,
+        }
     }
 
     fn info(&self, age: Duration) -> String {

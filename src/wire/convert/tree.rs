@@ -355,7 +355,7 @@ const EXECUTION_STATE: WireKind = Own(Codec {
     read: read_execution_state,
 });
 
-/// WireField and number of each phase, in their order.
+/// The field and number of each phase, in their order.
 const PHASES: [(u32, u64); Phase::ALL.len()] = [
     (2, 0),
     (3, 0),
@@ -375,22 +375,29 @@ const PHASES: [(u32, u64); Phase::ALL.len()] = [
     (9, 0),
 ];
 
-/// Those of the reason and of the level of preparation.
+/// Fields of the reason and of the level of preparation.
 const REASON: u32 = 1000;
 const PREPARED: u32 = 1001;
 
 fn write_execution_state(writer: &mut MessageWriter, number: u32, node: &Node) {
-    let text = |key: &str| node.get(key).and_then(Node::as_text);
-    let phase = text("state")
-        .zip(text("subState"))
-        .and_then(|(state, sub)| Phase::parse(state, sub));
-    let parts = StateParts {
-        info: text("additionalInfo"),
-        phase,
-        reason: text("reason").and_then(|text| number_of(Reason::TEXTS, text)),
-        prepared: text("prepared").and_then(|text| number_of(PrepareLevel::TEXTS, text)),
+    let mut parts = StateParts {
+        info: text_at(node, "additionalInfo"),
+        ..StateParts::default()
     };
+    if let (Some(state), Some(sub)) = (text_at(node, "state"), text_at(node, "subState")) {
+        parts.phase = Phase::parse(state, sub);
+    }
+    if let Some(reason) = text_at(node, "reason") {
+        parts.reason = number_of(Reason::TEXTS, reason);
+    }
+    if let Some(level) = text_at(node, "prepared") {
+        parts.prepared = number_of(PrepareLevel::TEXTS, level);
+    }
     writer.bytes(number, &parts.write());
+}
+
+fn text_at<'n>(node: &'n Node, key: &str) -> Option<&'n str> {
+    node.get(key).and_then(Node::as_text)
 }
 
 /// The tree of an execution state. Where unknown values are shown, a phase of a newer program becomes
