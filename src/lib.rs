@@ -25,6 +25,7 @@
 //!   rollouts/                        the part with updates that are staged, evaluated and rolled back as a whole
 //!   rollout_steps.rs                         commits what that part returns
 //!   connections.rs                           peers connect, report and disconnect
+//!   history.rs, expiry.rs                    the last changes of states; certificates that expire soon
 //! agent/          plans in, containers running, states out
 //!   scheduler/    messages in, states out; workloads.rs has one record per workload: what is wanted, what it
 //!                 waits for, what it has
@@ -32,6 +33,7 @@
 //!                 of it
 //!   state_checker.rs                         what becomes of them
 //!   control_interface/                       workloads that talk to the cluster
+//!   images/                                  images that no workload needs any more
 //! runtime/        the narrow waist to the container engines
 //!   probes/                                  checks of workloads
 //! cli/            `ank`: prepares a command, connects, runs it; update.rs sends all changes
@@ -69,6 +71,7 @@
 //! uplink, rx:server, tls:server    the connection of an agent
 //! log:number:name      one stream of log lines
 //! notify, metrics, usage      systemd; the metrics file; CPU and memory on request
+//! images, image-call   which images are needed; one listing or removal of images
 //! settle, removal, reaper     memory that is given back; folders and killed children that are left
 //! cli:connect, cli:rx, cli:tx, cli:signals, cli:ask    the connection of `ank`; signals; an answer
 //! ```
