@@ -27,7 +27,7 @@ if [ ! -x "$tools/bin/cargo-fuzz" ]; then
 fi
 
 ANKAIOS_FUZZ_SEEDS=$target/fuzz/seeds scripts/cargo.sh test --locked --quiet --test fuzz_bounded \
-    what_the_targets_begin_with
+    corpus_of_each_target_is_written_where_cargo_fuzz_looks
 export CARGO_TARGET_DIR=$target/fuzz PATH=$tools/bin:$PATH
 # No sanitizer: what is fuzzed has no unsafe code, and without it twice as many inputs are tried.
 RUSTUP_TOOLCHAIN=nightly scripts/cargo.sh fuzz build --fuzz-dir tests/fuzz --sanitizer none
