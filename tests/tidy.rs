@@ -183,7 +183,7 @@ const UNPLAIN_LEFT: [Unplain; 11] = [
     Unplain::left("fakes", 0, 0, 0),
     Unplain::left("model", 0, 0, 0),
     Unplain::left("platform", 0, 0, 0),
-    Unplain::left("runtime", 13, 28, 0),
+    Unplain::left("runtime", 0, 0, 0),
     Unplain::left("server", 118, 151, 173),
     Unplain::left("simulation", 61, 104, 0),
     Unplain::left("tests", 78, 114, 0),

@@ -381,7 +381,7 @@ impl LogStream {
             let mut lines = Vec::new();
             let mut failures = Vec::new();
             readers.retain_mut(|reader| match reader.read(&mut lines) {
-                Reading::GoesOn => true,
+                Reading::Continues => true,
                 Reading::Ended => false,
                 Reading::Failed(why) => {
                     failures.push(why);

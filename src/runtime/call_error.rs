@@ -1,4 +1,4 @@
-//! Why a call of an engine's program failed, and what that means.
+//! The cause of a failed call of an engine's program, and its meaning.
 //!
 //! The words of an engine are searched here only, once for each call, in what the engine wrote. The
 //! call itself has options and names of users, which may be any words, and is never searched.
@@ -12,7 +12,7 @@ use std::fmt::{self, Display, Formatter};
 /// Digits of a container id.
 pub(crate) const ID_DIGITS: usize = 64;
 
-/// What a failed call means for what follows.
+/// The meaning of a failed call, which decides the next step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ErrorMeaning {
     /// The call failed; nothing else is known.
@@ -36,13 +36,13 @@ pub enum ErrorMeaning {
     NameInUse(ContainerId),
 }
 
-/// Reads what an engine wrote when its call failed.
+/// Reads the error output of a failed call.
 pub(crate) type ReadMeaning = fn(&str) -> ErrorMeaning;
 
 /// A failed call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CallError {
-    /// What the engine wrote, at most 4 KiB, or our own words for what happened.
+    /// The error output of the engine, at most 4 KiB, or our own description.
     pub text: String,
     /// The command as users see it; `None` when no program was involved.
     pub call: Option<String>,
@@ -113,9 +113,10 @@ pub(crate) fn meaning_of_podman(text: &str) -> ErrorMeaning {
 /// Returns what nerdctl means by its error output.
 pub(crate) fn meaning_of_nerdctl(text: &str) -> ErrorMeaning {
     let line = error_line(text);
-    let message = line
-        .split_once("msg=\"")
-        .map_or(line, |(_, message)| message);
+    let message = match line.split_once("msg=\"") {
+        Some((_, message)) => message,
+        None => line,
+    };
     match unknown_option(message) {
         Some(unknown) => unknown,
         None => meaning_for_container(text),
@@ -160,23 +161,28 @@ pub(crate) fn may_be_of_engine(line: &str) -> bool {
 /// The line of an error output that has the cause: the last one that begins with `Error:`, because
 /// podman may write a hint behind it; or else the last line.
 fn error_line(text: &str) -> &str {
-    let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let error = lines().rfind(|line| line.starts_with("Error:"));
-    error.or_else(|| lines().next_back()).unwrap_or_default()
+    let mut last = "";
+    for line in text.lines().rev().map(str::trim) {
+        if line.starts_with("Error:") {
+            return line;
+        }
+        if last.is_empty() {
+            last = line;
+        }
+    }
+    last
 }
 
-/// The cause in the text of an error, without what the engine wrote before, at most
-/// [`ENGINE_REASON_MAX`] bytes. Want of space is named whatever the engine says last: it is what has
-/// to be mended.
+/// The line with the cause in the text of an error, at most [`ENGINE_REASON_MAX`] bytes. Want of
+/// space is always added: it explains any other cause.
 pub(crate) fn reason(text: &str) -> String {
     let mut reason = error_line(text).to_owned();
     if reason.len() > ENGINE_REASON_MAX {
-        // The middle is left out: what caused all the rest may stand at the very end.
+        // The middle is left out: the cause may be at the very end.
         let half = ENGINE_REASON_MAX / 2 - 2;
-        reason.replace_range(
-            reason.floor_char_boundary(half)..reason.ceil_char_boundary(reason.len() - half),
-            "...",
-        );
+        let begin = reason.floor_char_boundary(half);
+        let end = reason.ceil_char_boundary(reason.len() - half);
+        reason.replace_range(begin..end, "...");
     }
     match want_of_space(text) {
         Some(want) if want_of_space(&reason).is_none() => format!("{want}: {reason}"),
@@ -187,9 +193,8 @@ pub(crate) fn reason(text: &str) -> String {
 /// The words for a full disk or a used up quota in a text of an engine.
 fn want_of_space(text: &str) -> Option<&'static str> {
     let text = text.to_ascii_lowercase();
-    ["no space left on device", "disk quota exceeded"]
-        .into_iter()
-        .find(|words| text.contains(words))
+    let causes = ["no space left on device", "disk quota exceeded"];
+    causes.into_iter().find(|cause| text.contains(cause))
 }
 
 #[cfg(test)]

@@ -122,8 +122,8 @@ impl<'a> EngineCall<'a> {
         }
     }
 
-    /// Takes what the program wrote even when it ends with an error; only a call that wrote nothing
-    /// fails then. For queries for several things of which some may be gone.
+    /// Accepts the output of a program that ends with an error, unless it is empty. For queries
+    /// about several objects of which some may be gone.
     pub(crate) fn partial(self) -> Self {
         Self {
             partial: true,
@@ -131,12 +131,9 @@ impl<'a> EngineCall<'a> {
         }
     }
 
-    /// Environment variables that only this call gets.
-    pub(crate) fn variables(
-        mut self,
-        variables: impl IntoIterator<Item = (&'static str, String)>,
-    ) -> Self {
-        self.call.variables.extend(variables);
+    /// Adds an environment variable that only this call gets.
+    pub(crate) fn variable(mut self, name: &'static str, value: String) -> Self {
+        self.call.variables.push((name, value));
         self
     }
 
@@ -162,11 +159,9 @@ impl<'a> EngineCall<'a> {
         let program = call.program.display().to_string();
         log::debug!("Executing {quoted}");
         let record = record_in.and_then(|children| children.announce(&program, ""));
-        call.variables.extend(
-            record
-                .iter()
-                .map(|record| (CALL_VARIABLE, record.token.clone())),
-        );
+        if let Some(record) = &record {
+            call.variables.push((CALL_VARIABLE, record.token.clone()));
+        }
         let mut end = match call.run(cancel, more_time) {
             Ok(end) => end,
             Err(error) => return Err(not_started(&error, &program, quoted)),
@@ -181,11 +176,11 @@ impl<'a> EngineCall<'a> {
 
 /// A command as users see it.
 pub(crate) fn quoted(program: &str, arguments: &[impl AsRef<str>]) -> String {
-    let arguments: String = arguments
-        .iter()
-        .map(|argument| format!(" \"{}\"", argument.as_ref()))
-        .collect();
-    format!("'{program}{arguments}'")
+    let mut command = program.to_owned();
+    for argument in arguments {
+        command.push_str(&format!(" \"{}\"", argument.as_ref()));
+    }
+    format!("'{command}'")
 }
 
 fn not_started(error: &io::Error, program: &str, call: String) -> RuntimeError {
@@ -224,7 +219,7 @@ fn timed_out(limit: Duration, error_output: &str, call: String) -> RuntimeError 
     let text = if output.is_empty() {
         format!("No answer within {limit:?}")
     } else {
-        format!("No answer within {limit:?}. It said: '{output}'")
+        format!("No answer within {limit:?}. It wrote: '{output}'")
     };
     RuntimeError::TimedOut(CallError::in_call(text, call))
 }

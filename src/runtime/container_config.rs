@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Folder of the control interface in a container.
-const CONTROL_INTERFACE: &str = "/run/ankaios/control_interface";
+pub(crate) const CONTROL_INTERFACE: &str = "/run/ankaios/control_interface";
 /// Label with the full name of the instance.
 pub(crate) const LABEL_NAME: &str = "name";
 /// Label with the name of the agent.
@@ -74,12 +74,13 @@ impl EngineArguments for ContainerConfig {
         new: &NewContainer,
     ) -> Result<Arguments, RuntimeError> {
         // [impl->swdd~podman-create-workload-sets-optionally-container-name~1]
-        let arguments = self.call(verb).plain(&["--name", &new.instance.short()]);
-        let pid_file = new.pid_file.as_ref().and_then(|path| path.to_str());
-        let pid_file = pid_file.map(|path| format!("--pidfile={path}"));
-        let arguments = arguments
-            .plain(pid_file.as_slice())
-            .options(&self.command_options);
+        let mut arguments = self.call(verb).plain(&["--name", &new.instance.short()]);
+        if let Some(path) = &new.pid_file
+            && let Some(path) = path.to_str()
+        {
+            arguments = arguments.plain(&[format!("--pidfile={path}")]);
+        }
+        arguments = arguments.options(&self.command_options);
         let mut own = Vec::new();
         // [impl->swdd~podman-create-workload-mounts-fifo-files~1]
         if let Some(folder) = &new.control_interface {
@@ -101,14 +102,14 @@ impl EngineArguments for ContainerConfig {
     }
 
     fn call(&self, verb: &[&str]) -> Arguments {
-        let earlier = Arguments::default()
+        let of_create = Arguments::default()
             .options(&self.command_options)
             .address(&self.image);
-        let earlier = Arguments {
-            hidden: earlier.hidden,
+        let only_hidden = Arguments {
+            hidden: of_create.hidden,
             ..Arguments::default()
         };
-        earlier.options(&self.general_options).plain(verb)
+        only_hidden.options(&self.general_options).plain(verb)
     }
 
     fn pull_arguments(&self) -> Arguments {
@@ -140,23 +141,24 @@ pub(crate) fn pull_options(options: &[impl AsRef<str>]) -> Vec<String> {
 
 /// The option that mounts a host path. It is a list with commas, so it cannot contain every path.
 fn bind_mount(source: &Path, target: &str, more: &str) -> Result<String, RuntimeError> {
-    let unfit = |path: &str, why: String| {
-        let text = format!(
-            "Cannot mount '{}': {why} Change the mount point or the run folder.",
-            path.escape_debug()
-        );
-        Err(RuntimeError::Unsupported(text))
-    };
     let Some(source) = source.to_str() else {
-        return unfit(&source.to_string_lossy(), "It is not UTF-8.".to_owned());
+        let path = source.to_string_lossy();
+        return Err(cannot_mount(&path, "It is not UTF-8."));
     };
     for path in [source, target] {
         if let Some(character) = unfit_for_mount(path) {
-            return unfit(path, mount_rule(character));
+            return Err(cannot_mount(path, &mount_rule(character)));
         }
     }
     Ok(format!(
         "--mount=type=bind,source={source},destination={target}{more}"
+    ))
+}
+
+fn cannot_mount(path: &str, why: &str) -> RuntimeError {
+    RuntimeError::Unsupported(format!(
+        "Cannot mount '{}': {why} Change the mount point or the run folder.",
+        path.escape_debug()
     ))
 }
 

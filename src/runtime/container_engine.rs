@@ -1,5 +1,4 @@
-//! One container per workload, through podman or nerdctl. The engines differ in what [`Engine`]
-//! says.
+//! One container per workload, through podman or nerdctl. [`Engine`] has the differences.
 //!
 //! Thread: the caller's, see [`super`].
 //! Owns: nothing that outlives a call; the engines keep the containers. Gives: ids, listings,
@@ -37,13 +36,12 @@ const REMOVAL_MAX: Duration = Duration::from_secs(30);
 /// Environment variable with the path of the socket that a workload notifies.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
-/// What is different in an engine. Calls are without the id or name that they are about.
+/// The differences of an engine. Its calls lack the last argument, an id or a name.
 #[derive(Debug)]
 pub struct Engine {
     /// Name of the runtime in manifests.
     pub(crate) runtime: &'static str,
     pub(crate) program: &'static str,
-    /// Reads its errors.
     pub(crate) read_meaning: ReadMeaning,
     pub(crate) stop: &'static [&'static str],
     /// With the anonymous volumes of the container: nothing else can ever use them, and each start
@@ -51,13 +49,13 @@ pub struct Engine {
     pub(crate) remove: &'static [&'static str],
     /// Prints how long a container may take to stop.
     pub(crate) stop_timeout: &'static [&'static str],
-    /// Prints what the engine has of a container, as JSON.
+    /// Prints all data of a container, as JSON.
     pub(crate) details: &'static [&'static str],
     /// Fails when an image is missing.
     pub(crate) image_exists: &'static [&'static str],
     /// The containers that match a filter, ended ones too.
     pub(crate) listing: fn(&EngineCli, &str) -> Result<Vec<EngineContainer>, RuntimeError>,
-    /// The entry as a container of an agent; `None` when it is not its, or cannot be read.
+    /// The entry as a container of an agent; `None` if it belongs to another one, or is invalid.
     pub(crate) listed: fn(&EngineContainer, &str) -> Option<ListedContainer>,
     /// Lists the images of the store, and those of all containers.
     pub(crate) image_store: fn(&EngineCli) -> Result<ImageStore, RuntimeError>,
@@ -93,69 +91,77 @@ impl ContainerConnector {
         instance: &InstanceName,
         wanted: Option<&Workload>,
     ) -> Result<Vec<ContainerId>, RuntimeError> {
-        let in_pods = wanted.is_some_and(|workload| workload.config().joins_pod());
+        let joins_pod = match wanted {
+            Some(workload) => workload.config().joins_pod(),
+            None => false,
+        };
         let containers = (self.engine.listing)(&self.cli, &filter_by_name(instance))?;
-        let named = containers
-            .iter()
-            .filter(|container| container.is_of(instance));
-        // A container of a pod may have the labels of its image.
-        let ours = named.filter_map(|container| {
-            let id = container.id()?;
-            (in_pods || container.pod().is_none() || self.cli.records().has(instance, &id))
-                .then_some(id)
-        });
-        Ok(ours.collect())
+        let mut found = Vec::new();
+        for container in containers {
+            let Some(id) = container.id() else {
+                continue;
+            };
+            if !container.is_of(instance) {
+                continue;
+            }
+            // A container of a pod may have the labels of its image.
+            let is_proven = joins_pod || container.pod().is_none();
+            if is_proven || self.cli.records().has(instance, &id) {
+                found.push(id);
+            }
+        }
+        Ok(found)
     }
 
     /// Stops a container, also a paused one: it does not notice a stop, and podman 4 refuses it, so
     /// it is continued first.
     fn stop_within(&self, id: &ContainerId) -> Result<(), RuntimeError> {
-        // The container may take its own stop timeout, which only the engine has: it comes from the
-        // workload's options or from the engine's configuration, maybe of an earlier agent. Nearly
-        // all stops end within the default, so the engine is queried only when one does not.
-        let stop = || {
-            let call = self.change(self.engine.stop, id).limit(self.stop_limit);
-            let more_time = || more_than_default(&self.cli, self.engine.stop_timeout, &[&id.0]);
-            gone_is_fine(call.run_extended(None, more_time).map(drop))
-        };
-        match stop() {
+        match self.stop_running(id) {
             Err(error) if *error.meaning() == ErrorMeaning::Paused => {
-                log::info!("container '{}' is paused and continued to be stopped", id.0);
+                log::info!("continuing the paused container '{}' to stop it", id.0);
                 self.change(&["unpause"], id).limit(LISTING_MAX).run(None)?;
-                stop()
+                self.stop_running(id)
             }
             result => result,
         }
+    }
+
+    /// Stops a container within its own stop timeout. Only the engine has that: it comes from the
+    /// workload's options or from the engine's configuration, maybe of an earlier agent. Nearly all
+    /// stops end within the default, so the engine is queried only for the others.
+    fn stop_running(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let call = self.change(self.engine.stop, id).limit(self.stop_limit);
+        let stopped = call.run_extended(None, || {
+            more_than_default(&self.cli, self.engine.stop_timeout, &[&id.0])
+        });
+        accept_gone(stopped)
     }
 
     /// Removes a container that does not run, and its anonymous volumes. Already gone counts as
     /// done.
     // [impl->swdd~agent-removes-anonymous-volumes~1]
     fn remove(&self, id: &ContainerId) -> Result<(), RuntimeError> {
-        gone_is_fine(
-            self.change(self.engine.remove, id)
-                .limit(REMOVAL_MAX)
-                .run(None)
-                .map(drop),
-        )
+        let call = self.change(self.engine.remove, id);
+        accept_gone(call.limit(REMOVAL_MAX).run(None))
     }
 
     // [impl->swdd~podman-delete-workload-stops-and-removes-workload~1]
-    /// Also what was never started, which an engine may not be able to stop, and what a removal
-    /// left that was killed: podman does not stop it, and removes it.
+    /// Stops and removes a container. Some can be removed although the engine cannot stop them: one
+    /// that was never started, or the rest of one whose removal was killed.
     fn stop_and_remove(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         match self.stop_within(id) {
+            Ok(()) => self.remove(id),
             Err(error @ RuntimeError::Failed(_)) => self.remove(id).map_err(|_| error),
-            stopped => stopped.and_then(|()| self.remove(id)),
+            Err(error) => Err(error),
         }
     }
 
     fn change(&self, call: &[&str], id: &ContainerId) -> EngineCall<'_> {
-        self.cli
-            .change(Arguments::default().plain(call).plain(&[&*id.0]))
+        let arguments = Arguments::default().plain(call).plain(&[&*id.0]);
+        self.cli.change(arguments)
     }
 
-    /// Makes a container, or changes one, as `arguments` say.
+    /// Makes or changes a container by a call with these `arguments`.
     fn make(
         &self,
         arguments: impl Fn(&ContainerConfig, &NewContainer) -> Result<Arguments, RuntimeError>,
@@ -164,19 +170,17 @@ impl ContainerConnector {
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
         let config = config_of(&new.workload, self.engine.runtime)?;
-        let socket = new
-            .notify_socket
-            .as_ref()
-            .map(|path| (NOTIFY_SOCKET, path.to_string_lossy().into_owned()));
-        let call = self
-            .cli
-            .change(arguments(&config, new)?)
-            .limit(limit)
-            .variables(socket);
-        let result = call
-            .run(cancel)
-            .and_then(|output| self.created_id(output, new));
-        let Err(error) = result else { return result };
+        let mut call = self.cli.change(arguments(&config, new)?).limit(limit);
+        if let Some(path) = &new.notify_socket {
+            call = call.variable(NOTIFY_SOCKET, path.to_string_lossy().into_owned());
+        }
+        let error = match call.run(cancel) {
+            Ok(output) => match self.created_id(output, new) {
+                Ok(id) => return Ok(id),
+                Err(error) => error,
+            },
+            Err(error) => error,
+        };
         match error.meaning() {
             ErrorMeaning::NoPidFileOption if new.pid_file.is_some() => {
                 self.make(arguments, &without_pid_file(new), limit, cancel)
@@ -189,21 +193,21 @@ impl ContainerConnector {
         }
     }
 
-    /// A create that was killed, for want of memory for example, leaves what only podman's storage
-    /// has. No listing shows it, and its name is taken: the next try has it again.
+    /// Removes the rest of a create that was killed, for want of memory for example. Only podman's
+    /// storage has it: no listing shows it, and each further create fails because its name is in
+    /// use.
     fn remove_remains(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         match self.cli.query(&["container", "exists", &id.0]) {
             // It does not exist; an error has another status.
             Err(RuntimeError::Failed(CallError { code: Some(1), .. })) => {
-                let removed = self.change(&["rm"], id).limit(REMOVAL_MAX).run(None);
-                gone_is_fine(removed.map(drop))
+                accept_gone(self.change(&["rm"], id).limit(REMOVAL_MAX).run(None))
             }
             _ => Ok(()),
         }
     }
 
-    /// The id that a successful `run` or `start` printed. Where something else was printed it is
-    /// looked up.
+    /// The id that a successful `run` or `start` printed. If it printed something else, the
+    /// container is listed.
     // [impl->swdd~podman-create-workload-returns-workload-id~1]
     fn created_id(
         &self,
@@ -211,30 +215,31 @@ impl ContainerConnector {
         new: &NewContainer,
     ) -> Result<ContainerId, RuntimeError> {
         let text = output.into_text();
-        let id = text.as_ref().map(|text| text.trim()).unwrap_or_default();
-        if id.len() == ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return Ok(ContainerId(id.into()));
+        if let Ok(text) = &text
+            && is_full_id(text.trim())
+        {
+            return Ok(ContainerId(text.trim().into()));
         }
-        // A failed call must not read as if nothing had been created: the container may well exist.
-        let found =
-            self.find_one(&new.instance, Some(&new.workload))
-                .map_err(|error| match error {
-                    RuntimeError::NotInstalled(reason) | RuntimeError::NotStarted(reason) => {
-                        RuntimeError::Failed(reason)
-                    }
-                    other => other,
-                })?;
-        match found.as_slice() {
-            [id] => Ok(id.clone()),
-            found => {
-                text?;
-                let count = found.len();
-                let text =
-                    format!("Unexpected number of workloads: {count} containers after a create");
-                Err(RuntimeError::Failed(text.into()))
+        let found = match self.find_one(&new.instance, Some(&new.workload)) {
+            Ok(found) => found,
+            // Not as if nothing had been created: the container may well exist.
+            Err(RuntimeError::NotInstalled(reason) | RuntimeError::NotStarted(reason)) => {
+                return Err(RuntimeError::Failed(reason));
             }
+            Err(error) => return Err(error),
+        };
+        if let [id] = found.as_slice() {
+            return Ok(id.clone());
         }
+        text?;
+        let count = found.len();
+        let text = format!("Unexpected number of workloads: {count} containers after a create");
+        Err(RuntimeError::Failed(text.into()))
     }
+}
+
+fn is_full_id(text: &str) -> bool {
+    text.len() == ID_DIGITS && text.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
 impl RuntimeConnector for ContainerConnector {
@@ -258,9 +263,9 @@ impl RuntimeConnector for ContainerConnector {
     }
 
     fn create_arguments(&self, new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
-        config_of(&new.workload, self.engine.runtime)?
-            .create_arguments(&without_pid_file(new))
-            .map(|arguments| arguments.given)
+        let config = config_of(&new.workload, self.engine.runtime)?;
+        let arguments = config.create_arguments(&without_pid_file(new))?;
+        Ok(arguments.given)
     }
 
     fn create_only(
@@ -279,8 +284,13 @@ impl RuntimeConnector for ContainerConnector {
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<(), RuntimeError> {
-        let call = |config: &ContainerConfig, _: &NewContainer| Ok(config.call(&["init", &id.0]));
-        self.make(call, new, limit, cancel).map(drop)
+        self.make(
+            |config, _| Ok(config.call(&["init", &id.0])),
+            new,
+            limit,
+            cancel,
+        )?;
+        Ok(())
     }
 
     fn start(
@@ -290,8 +300,12 @@ impl RuntimeConnector for ContainerConnector {
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
-        let call = |config: &ContainerConfig, _: &NewContainer| Ok(config.call(&["start", &id.0]));
-        self.make(call, new, limit, cancel)
+        self.make(
+            |config, _| Ok(config.call(&["start", &id.0])),
+            new,
+            limit,
+            cancel,
+        )
     }
 
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
@@ -307,22 +321,22 @@ impl RuntimeConnector for ContainerConnector {
         id: &ContainerId,
         with_processes: bool,
     ) -> Result<ProbeTarget, RuntimeError> {
-        let listed = if with_processes {
-            self.list()?
-        } else {
-            Vec::new()
-        };
-        let found = listed.into_iter().find(|found| found.id == *id);
-        let processes = found.map(|found| found.processes).unwrap_or_default();
-        Ok(ProbeTarget {
+        let mut target = ProbeTarget {
             program: self.cli.program,
             container: Some(id.0.to_string()),
-            processes,
-        })
+            processes: Vec::new(),
+        };
+        if !with_processes {
+            return Ok(target);
+        }
+        for listed in self.list()? {
+            if listed.id == *id {
+                target.processes = listed.processes;
+            }
+        }
+        Ok(target)
     }
 
-    /// The engine refuses to remove a container that was started again meanwhile, which has to be
-    /// stopped then.
     // [impl->swdd~agent-reports-kills-out-of-memory~1]
     fn out_of_memory(&mut self, id: &ContainerId) -> Result<Option<OutOfMemory>, RuntimeError> {
         let call = [self.engine.details, &[&*id.0]].concat();
@@ -330,11 +344,13 @@ impl RuntimeConnector for ContainerConnector {
         Ok(out_of_memory::in_inspected(&text, Path::new("/")))
     }
 
+    /// Removes the container. The engine refuses that if it was started again meanwhile; then it is
+    /// stopped as well.
     fn delete_ended(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
-        self.remove(id).or_else(|error| match error {
-            RuntimeError::Failed(_) => self.stop_and_remove(id),
-            other => Err(other),
-        })
+        match self.remove(id) {
+            Err(RuntimeError::Failed(_)) => self.stop_and_remove(id),
+            result => result,
+        }
     }
 
     fn find(
@@ -382,13 +398,13 @@ impl RuntimeConnector for ContainerConnector {
     // [impl->swdd~podman-state-getter-uses-podmancli~1]
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
         let entries = (self.engine.listing)(&self.cli, &filter_by_agent(&self.agent))?;
-        let listed: Vec<_> = entries
-            .iter()
-            .filter_map(|entry| (self.engine.listed)(entry, &self.agent))
-            .collect();
+        let mut listed = Vec::new();
+        for entry in &entries {
+            listed.extend((self.engine.listed)(entry, &self.agent));
+        }
+        // Warn when the number changes, not once per listing.
         let left_out = entries.len() - listed.len();
         if left_out != self.left_out {
-            // When the number changes, not once per listing.
             log::warn!(
                 "'{left_out}' containers with the label of agent '{}' have no valid name label",
                 self.agent
@@ -403,12 +419,12 @@ impl RuntimeConnector for ContainerConnector {
         instance: &InstanceName,
         wanted: &LogsRequest,
     ) -> Result<Vec<LogCall>, RuntimeError> {
-        let found = self.find(instance, None)?;
-        let call = |id: &ContainerId| {
-            self.cli
-                .log_call(log_arguments(wanted, &id.0), String::new())
-        };
-        Ok(found.iter().map(call).collect())
+        let mut calls = Vec::new();
+        for id in self.find(instance, None)? {
+            let arguments = log_arguments(wanted, &id.0);
+            calls.push(self.cli.log_call(arguments, String::new()));
+        }
+        Ok(calls)
     }
 
     fn image_store(&mut self) -> Result<ImageStore, RuntimeError> {
@@ -420,16 +436,21 @@ impl RuntimeConnector for ContainerConnector {
     }
 }
 
-/// How much more than [`CONTAINER_STOP_DEFAULT`] one of these containers may take to stop, if so.
-/// `call` prints the time that each has.
+/// The time above [`CONTAINER_STOP_DEFAULT`] that one of these containers may need to stop; `None`
+/// if none may need more. `call` prints the stop timeout of each, in seconds.
 pub(super) fn more_than_default(cli: &EngineCli, call: &[&str], ids: &[&str]) -> Option<Duration> {
     let printed = cli.query(&[call, ids].concat()).ok()?;
-    let seconds = printed
-        .lines()
-        .filter_map(|line| line.trim().parse().ok())
-        .max()?;
-    let extra = Duration::from_secs(seconds).checked_sub(CONTAINER_STOP_DEFAULT)?;
-    (!extra.is_zero()).then_some(extra)
+    let mut longest = CONTAINER_STOP_DEFAULT;
+    for line in printed.lines() {
+        if let Ok(seconds) = line.trim().parse() {
+            longest = longest.max(Duration::from_secs(seconds));
+        }
+    }
+    let extra = longest - CONTAINER_STOP_DEFAULT;
+    if extra.is_zero() {
+        return None;
+    }
+    Some(extra)
 }
 
 fn without_pid_file(new: &NewContainer) -> NewContainer {
@@ -439,18 +460,16 @@ fn without_pid_file(new: &NewContainer) -> NewContainer {
     }
 }
 
-fn gone_is_fine(result: Result<(), RuntimeError>) -> Result<(), RuntimeError> {
-    result.or_else(|error| {
-        if error.means_gone() {
-            Ok(())
-        } else {
-            Err(error)
-        }
-    })
+/// Accepts a call that failed because its container does not exist.
+fn accept_gone(result: Result<EngineOutput, RuntimeError>) -> Result<(), RuntimeError> {
+    match result {
+        Err(error) if !error.means_gone() => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Pulls the image of `config` if it is missing, with those of its options that choose the image.
-/// `exists` is the call that fails when it is, without its name; `limit` bounds each call.
+/// The call `exists`, to which the name is added, fails if it is; `limit` bounds each call.
 pub(crate) fn pull_missing(
     cli: &EngineCli,
     config: &ContainerConfig,
@@ -459,17 +478,17 @@ pub(crate) fn pull_missing(
     cancel: Cancel<'_>,
 ) -> Result<(), RuntimeError> {
     let call = cli.call(config.call(exists).address(&config.image));
-    let short = limit.map_or(LISTING_MAX, |limit| limit.min(LISTING_MAX));
+    let short = limit.unwrap_or(LISTING_MAX).min(LISTING_MAX);
     match call.limit(short).run(cancel) {
-        Err(RuntimeError::Failed(_)) if config.option("--pull") == Some("never") => {
-            let text = format!("{}: image not known", without_passwords(&config.image));
-            Err(RuntimeError::Failed(text.into()))
-        }
-        Err(RuntimeError::Failed(_)) => cli
-            .change(config.pull_arguments())
-            .limit(limit)
-            .run(cancel)
-            .map(drop),
-        result => result.map(drop),
+        Ok(_) => return Ok(()),
+        Err(RuntimeError::Failed(_)) => {} // It is missing.
+        Err(error) => return Err(error),
     }
+    if config.option("--pull") == Some("never") {
+        let text = format!("{}: image not known", without_passwords(&config.image));
+        return Err(RuntimeError::Failed(text.into()));
+    }
+    let pull = cli.change(config.pull_arguments());
+    pull.limit(limit).run(cancel)?;
+    Ok(())
 }

@@ -39,16 +39,15 @@ pub(crate) fn podman_format() -> String {
         "AutoRemove",
         "IsInfra",
     ];
-    let fields: String = fields
-        .iter()
-        .map(|name| format!(r#""{name}":{{{{json .ListContainer.{name}}}}},"#))
-        .collect();
+    let mut format = r#"{"Id":{{json .ListContainer.ID}},"#.to_owned();
+    for name in fields {
+        format.push_str(&format!(r#""{name}":{{{{json .ListContainer.{name}}}}},"#));
+    }
     let name = shortened(".Names");
     let pod_name = shortened(".ListContainer.PodName");
     let labels = labels_format(".ListContainer.Labels");
-    format!(
-        r#"{{"Id":{{{{json .ListContainer.ID}}}},{fields}"Name":{name},"PodName":{pod_name},{labels}}}"#
-    )
+    format.push_str(&format!(r#""Name":{name},"PodName":{pod_name},{labels}}}"#));
+    format
 }
 
 /// The part of a template that prints the labels by which workloads are found; `labels` is the map
@@ -155,7 +154,7 @@ impl EngineContainer {
             "created" | "configured" | "initialized" => with_state(Phase::PendingStarting),
             "running" => ExecutionState::plain(Phase::Running),
             "stopped" if *self.field("Exited") != Value::Bool(true) => with_state(Phase::Stopping),
-            // It removes itself, so only chance decides whether the exit code is seen.
+            // It removes itself, so the exit code is seen only by chance.
             "exited" | "stopped" if *self.field("AutoRemove") == Value::Bool(true) => {
                 ExecutionState::plain(Phase::FailedLost)
             }

@@ -141,8 +141,8 @@ pub enum Noted {
 /// Removes from `candidates`, which all carry the name of the workload, those that are not its
 /// containers, with a warning.
 ///
-/// A container in a pod must be noted, or the workload must have the option `--pod`. If one is noted
-/// to run, all others must be noted as well.
+/// If a container is noted to run, only noted ones are. Otherwise a container in a pod must be
+/// noted, or the workload must have the option `--pod`.
 pub fn leave_strangers<T>(
     candidates: &mut Vec<T>,
     listed: impl Fn(&T) -> &ListedContainer,
@@ -152,21 +152,34 @@ pub fn leave_strangers<T>(
     if candidates.len() < 2 && !candidates.iter().any(|one| listed(one).in_pod) {
         return; // The usual case, in which no file is read.
     }
-    let noted: Vec<Noted> = candidates.iter().map(noted).collect();
-    let any_noted = noted.contains(&Noted::Runs);
-    let mut noted = noted.into_iter();
-    let may_be_in_pod = !any_noted && wanted.is_some_and(|workload| workload.config().joins_pod());
-    candidates.retain(|one| {
-        let ListedContainer { id, instance, in_pod, .. } = listed(one);
-        let is_noted = noted.next().is_some_and(|noted| noted != Noted::No);
-        let ours = is_noted || (!any_noted && (!in_pod || may_be_in_pod));
-        if !ours {
-            let _source = log_source(instance.workload.clone());
-            let why = if any_noted { "another one was made for it" } else { "it belongs to a pod" };
-            log::warn!("Container '{}' has the labels of workload '{instance}', but {why}. It is left alone.", id.0);
+    let notes: Vec<Noted> = candidates.iter().map(noted).collect();
+    let is_one_running = notes.contains(&Noted::Runs);
+    let joins_pod = match wanted {
+        Some(workload) => workload.config().joins_pod(),
+        None => false,
+    };
+    let mut kept = Vec::new();
+    for (candidate, note) in candidates.drain(..).zip(notes) {
+        let container = listed(&candidate);
+        let has_labels_of_image = container.in_pod && !joins_pod;
+        if note == Noted::No && is_one_running {
+            warn_of_stranger(container, "another one was made for it");
+        } else if note == Noted::No && has_labels_of_image {
+            warn_of_stranger(container, "it belongs to a pod");
+        } else {
+            kept.push(candidate);
         }
-        ours
-    });
+    }
+    *candidates = kept;
+}
+
+fn warn_of_stranger(container: &ListedContainer, why: &str) {
+    let instance = &container.instance;
+    let _source = log_source(instance.workload.clone());
+    log::warn!(
+        "Container '{}' has the labels of workload '{instance}', but {why}. It is left alone.",
+        container.id.0
+    );
 }
 
 #[cfg(test)]

@@ -48,32 +48,32 @@ fn listing(cli: &EngineCli, filter: &str) -> Result<Vec<EngineContainer>, Runtim
         filter,
         "--format={{json .ID}}",
     ];
+    // First list the ids.
     let text = cli.call(arguments).run(None)?.into_text()?;
-    let ids: Result<BTreeSet<String>, _> = serde_json::Deserializer::from_str(&text)
-        .into_iter()
-        .collect();
-    let ids =
-        ids.map_err(|error| cli.nonsense(&format!("The ids cannot be read: {error}"), &arguments))?;
-    let ids: Vec<&str> = ids
-        .iter()
-        .map(String::as_str)
-        .filter(|id| ContainerId::printed(id).is_some())
-        .collect();
+    let mut ids: BTreeSet<String> = BTreeSet::new();
+    for id in serde_json::Deserializer::from_str(&text).into_iter() {
+        match id {
+            Ok(id) => ids.insert(id),
+            Err(error) => {
+                let why = format!("The ids cannot be read: {error}");
+                return Err(cli.nonsense(&why, &arguments));
+            }
+        };
+    }
+    ids.retain(|id| ContainerId::printed(id).is_some());
     if ids.is_empty() {
         return Ok(Vec::new());
     }
+    // Then inspect all of them.
     let format = format!("--format={}", format());
     let shown = ["inspect", "--format=...", "..."];
-    let given = [&["inspect", &format], &ids[..]].concat();
+    let mut given = vec!["inspect", &format];
+    given.extend(ids.iter().map(String::as_str));
     let call = cli.call(Arguments::shown_as(&given, &shown)).partial();
-    let result = cli.read_listing(call, &shown);
-    result.or_else(|error| {
-        if error.means_gone() {
-            Ok(Vec::new())
-        } else {
-            Err(error)
-        }
-    })
+    match cli.read_listing(call, &shown) {
+        Err(error) if error.means_gone() => Ok(Vec::new()),
+        result => result,
+    }
 }
 
 /// The Go template by which nerdctl inspects one container.
@@ -86,69 +86,74 @@ fn format() -> String {
     )
 }
 
-/// The container when it is one of `agent`.
+/// The container if it belongs to `agent`.
 pub fn listed(container: &EngineContainer, agent: &str) -> Option<ListedContainer> {
-    let (id, instance) = (container.id()?, container.instance_of(agent)?);
-    let of_state = &container.field("State");
-    let pid = of_state["Pid"]
-        .as_u64()
-        .and_then(|pid| u32::try_from(pid).ok())
-        .filter(|pid| *pid > 0);
-    let processes = pid
-        .map(|pid| MainProcess {
-            container: id.clone(),
-            pid,
-        })
-        .into_iter()
-        .collect();
     let state = execution_state(container);
-    let finished = of_state["FinishedAt"]
-        .as_str()
-        .filter(|_| state.phase.has_ended());
-    let ended_at = finished.and_then(seconds_since_1970);
+    let mut ended_at = None;
+    if state.phase.has_ended() {
+        ended_at = ended_at_second(container);
+    }
     Some(ListedContainer {
-        id,
-        instance,
+        id: container.id()?,
+        instance: container.instance_of(agent)?,
         state,
-        processes,
+        processes: process(container).into_iter().collect(),
         ended_at,
         in_pod: false,
         pods: None,
     })
 }
 
-/// What nerdctl's state of the container means for its workload.
+/// The main process while it runs; without one nerdctl prints pid 0.
+fn process(container: &EngineContainer) -> Option<MainProcess> {
+    let pid = container.field("State")["Pid"].as_u64()?;
+    let pid = u32::try_from(pid).ok()?;
+    if pid == 0 {
+        return None;
+    }
+    Some(MainProcess {
+        container: container.id()?,
+        pid,
+    })
+}
+
+fn ended_at_second(container: &EngineContainer) -> Option<u64> {
+    seconds_since_1970(container.field("State")["FinishedAt"].as_str()?)
+}
+
+/// The state of the workload that follows from nerdctl's state of the container.
 fn execution_state(container: &EngineContainer) -> ExecutionState {
     let state = container.field("State");
     let status = state["Status"].as_str().unwrap_or_default();
-    let with_status = |phase| ExecutionState::with_info(phase, status);
-    match (
-        status.to_ascii_lowercase().as_str(),
-        state["ExitCode"].as_i64(),
-    ) {
-        ("created" | "restarting", _) => with_status(Phase::PendingStarting),
-        ("running", _) => ExecutionState::plain(Phase::Running),
-        // It removes itself, so whether anybody sees the exit code is up to chance.
-        ("exited" | "dead", _) if *container.field("AutoRemove") == "true" => {
+    let exit_code = state["ExitCode"].as_i64();
+    let unknown = ExecutionState::with_info(Phase::FailedUnknown, status);
+    match status.to_ascii_lowercase().as_str() {
+        "created" | "restarting" => ExecutionState::with_info(Phase::PendingStarting, status),
+        "running" => ExecutionState::plain(Phase::Running),
+        // It removes itself, so the exit code is seen only by chance.
+        "exited" | "dead" if *container.field("AutoRemove") == "true" => {
             ExecutionState::plain(Phase::FailedLost)
         }
-        ("exited", Some(code)) => ExecutionState::exited(code),
-        ("dead", Some(code)) => {
-            ExecutionState::with_info(Phase::FailedExecFailed, format!("Exit code: '{code}'"))
-        }
-        ("removing", _) => with_status(Phase::Stopping),
-        _ => with_status(Phase::FailedUnknown),
+        "exited" => match exit_code {
+            Some(code) => ExecutionState::exited(code),
+            None => unknown,
+        },
+        "dead" => match exit_code {
+            Some(code) => {
+                ExecutionState::with_info(Phase::FailedExecFailed, format!("Exit code: '{code}'"))
+            }
+            None => unknown,
+        },
+        "removing" => ExecutionState::with_info(Phase::Stopping, status),
+        _ => unknown,
     }
 }
 
 /// Reads a time like `2026-01-31T23:59:59.123+02:00` to the second; `None` for anything else and
 /// for times before 1970, such as the year 1 that stands for never.
 fn seconds_since_1970(text: &str) -> Option<u64> {
-    OffsetDateTime::parse(text, &Rfc3339)
-        .ok()?
-        .unix_timestamp()
-        .try_into()
-        .ok()
+    let time = OffsetDateTime::parse(text, &Rfc3339).ok()?;
+    u64::try_from(time.unix_timestamp()).ok()
 }
 
 #[cfg(test)]

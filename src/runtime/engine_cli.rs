@@ -55,7 +55,7 @@ impl EngineCli {
         EngineCall::new(self.program, arguments).reading(self.read_meaning)
     }
 
-    /// A call that prints a log, to be started by who reads it. `prefix` stands before each line.
+    /// A call that prints a log; its reader starts it. `prefix` is put before each line.
     pub(crate) fn log_call(&self, arguments: Vec<String>, prefix: String) -> LogCall {
         LogCall {
             program: self.program.to_owned(),
@@ -65,11 +65,10 @@ impl EngineCli {
         }
     }
 
-    /// What a call that changes nothing printed, within [`LISTING_MAX`].
+    /// Makes a call that changes nothing, within [`LISTING_MAX`], and returns its output.
     pub(crate) fn query(&self, arguments: &[&str]) -> Result<String, RuntimeError> {
-        self.call(Arguments::default().plain(arguments))
-            .run(None)?
-            .into_text()
+        let call = self.call(Arguments::default().plain(arguments));
+        call.run(None)?.into_text()
     }
 
     /// The error for output that cannot be understood.

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 /// Longest removal of one image. Slow flash needs some seconds for a gigabyte.
 pub const IMAGE_REMOVAL_MAX: Duration = Duration::from_secs(30);
-/// Names of files and folders from which an engine loads an image at each start. What the image is
-/// called in the store only shows with its container.
+/// Prefixes of names from which an engine loads an image at each start. The name of that image in
+/// the store only shows with its container.
 const FILE_TRANSPORTS: [&str; 6] = [
     "docker-archive:",
     "oci-archive:",
@@ -42,7 +42,7 @@ pub struct LocalImage {
     pub digests: Vec<String>,
     /// Size in bytes, layers that it shares with others included.
     pub bytes: Option<u64>,
-    /// It is in an additional store, from which nothing can be removed.
+    /// Whether it is in an additional store, from which nothing can be removed.
     pub is_read_only: bool,
 }
 
@@ -61,16 +61,16 @@ pub struct ContainerImage {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImageStore {
     pub images: Vec<LocalImage>,
-    /// Those of all containers, of other programs as well.
+    /// The images of all containers, also of other programs.
     pub containers: Vec<ContainerImage>,
 }
 
-/// How one image is removed.
+/// The removal of one image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImageRemoval {
-    /// This name is taken from the image, which others have under another name.
+    /// Removes one of several names of the image, and keeps the image.
     Name { id: String, name: String },
-    /// The image with this only name, or without one.
+    /// Removes the image with its only name, if it has one.
     Image { id: String, name: Option<String> },
 }
 
@@ -90,7 +90,7 @@ impl LocalImage {
         self.names.iter().any(|name| is_same_name(name, used))
     }
 
-    /// Whether a manifest that has the image `used` means this one.
+    /// Returns whether a manifest with the image `used` means this one.
     pub fn is_called(&self, used: &str) -> bool {
         if used.contains('@') {
             return self.digests.iter().any(|one| is_same_digest(one, used));
@@ -122,7 +122,7 @@ impl ImageStore {
         self.images.iter().find(|image| image.id == id)
     }
 
-    /// Whether a container has this image.
+    /// Returns whether a container has this image.
     pub fn is_in_use(&self, image: &LocalImage) -> bool {
         self.containers.iter().any(|container| match &container.id {
             Some(id) => *id == image.id,
@@ -141,8 +141,8 @@ impl ImageStore {
     }
 }
 
-/// The names of the images that a workload uses, as its manifest has them. None of a workload whose
-/// general options may choose another store.
+/// The names of the images that a workload uses, as its manifest has them. Empty if its general
+/// options may choose another store.
 pub fn names_of(workload: &Workload) -> BTreeSet<String> {
     match &workload.config().engine {
         Ok(EngineConfig::Container(config)) if config.general_options.is_empty() => {
@@ -160,19 +160,20 @@ pub fn names_of(workload: &Workload) -> BTreeSet<String> {
     }
 }
 
-/// Whether the image is loaded from a file, so that only its container shows its id.
+/// Returns whether the image is loaded from a file, so that only its container shows its id.
 pub fn is_of_file(name: &str) -> bool {
-    FILE_TRANSPORTS
-        .iter()
-        .any(|transport| name.starts_with(transport))
+    let mut transports = FILE_TRANSPORTS.iter();
+    transports.any(|transport| name.starts_with(transport))
 }
 
 /// The name without the transport that engines assume anyway. `None` for a path or an option.
 fn used_name(name: &str) -> Option<String> {
     let name = name.trim();
     let name = name.strip_prefix("docker://").unwrap_or(name);
-    let is_name = !name.is_empty() && !name.starts_with('-') && !name.starts_with('/');
-    is_name.then(|| name.to_owned())
+    if name.is_empty() || name.starts_with('-') || name.starts_with('/') {
+        return None;
+    }
+    Some(name.to_owned())
 }
 
 /// The name with the tag that engines assume.
@@ -189,7 +190,7 @@ fn is_same_name(name: &str, used: &str) -> bool {
     name == with_tag(used)
 }
 
-/// Whether `used` is the name without registry.
+/// Returns whether `used` is the name without registry.
 fn is_short_of(name: &str, used: &str) -> bool {
     match name.strip_suffix(&with_tag(used)) {
         Some(registry) => registry.ends_with('/'),
@@ -197,20 +198,22 @@ fn is_short_of(name: &str, used: &str) -> bool {
     }
 }
 
-/// Whether `used`, a name with a digest, means this name with a digest of a store. It may lack the
-/// registry, and have a tag, which names of a store lack then: `nav:1.4@sha256:...`.
+/// Returns whether `used`, a name with a digest, means this name with a digest of a store. It may
+/// lack the registry, and have a tag, which names of a store lack then: `nav:1.4@sha256:...`.
 fn is_same_digest(name: &str, used: &str) -> bool {
-    let (Some((name, digest)), Some((used, used_digest))) =
-        (name.split_once('@'), used.split_once('@'))
-    else {
+    let Some((name, digest)) = name.split_once('@') else {
         return false;
     };
-    let used = without_tag(used);
-    let is_same_repository = match name.strip_suffix(used) {
+    let Some((used, used_digest)) = used.split_once('@') else {
+        return false;
+    };
+    if digest != used_digest {
+        return false;
+    }
+    match name.strip_suffix(without_tag(used)) {
         Some(registry) => registry.is_empty() || registry.ends_with('/'),
         None => false,
-    };
-    digest == used_digest && is_same_repository
+    }
 }
 
 /// The name without its tag. The port of a registry is no tag.
@@ -272,16 +275,18 @@ pub(crate) fn podman_store(cli: &EngineCli) -> Result<ImageStore, RuntimeError> 
     let call = ["images", "--all", "--no-trunc"];
     let mut images: Vec<LocalImage> = Vec::new();
     for printed in listed::<PrintedImage>(cli, &call, format)? {
-        // One with several names is printed once for each of them.
-        if is_id(&printed.id) && images.iter().all(|known| known.id != printed.id) {
-            images.push(LocalImage {
-                id: printed.id,
-                names: texts(printed.names),
-                digests: texts(printed.digests),
-                bytes: printed.bytes,
-                is_read_only: printed.read_only.unwrap_or(false),
-            });
+        // An image with several names is printed once for each of them.
+        let is_known = images.iter().any(|known| known.id == printed.id);
+        if is_known || !is_id(&printed.id) {
+            continue;
         }
+        images.push(LocalImage {
+            id: printed.id,
+            names: texts(printed.names),
+            digests: texts(printed.digests),
+            bytes: printed.bytes,
+            is_read_only: printed.read_only.unwrap_or(false),
+        });
     }
     let labels = labels_format(".ListContainer.Labels");
     let format = format!(
@@ -305,17 +310,23 @@ pub(crate) fn nerdctl_store(cli: &EngineCli) -> Result<ImageStore, RuntimeError>
         if !is_id(&id) {
             continue;
         }
-        let is_named = is_part(&printed.repository) && is_part(&printed.tag);
-        let name = is_named.then(|| canonical(&printed.repository, &printed.tag));
-        let has_digest = is_part(&printed.repository) && is_part(&printed.digest);
-        let digest = has_digest.then(|| format!("{}@{}", printed.repository, printed.digest));
         let image = images.entry(id.clone()).or_insert_with(|| LocalImage {
             id,
             bytes: bytes_of(&printed.size),
             ..LocalImage::default()
         });
-        image.names.extend(name);
-        image.digests.extend(digest);
+        if !is_part(&printed.repository) {
+            continue;
+        }
+        if is_part(&printed.tag) {
+            image
+                .names
+                .push(canonical(&printed.repository, &printed.tag));
+        }
+        if is_part(&printed.digest) {
+            let digest = format!("{}@{}", printed.repository, printed.digest);
+            image.digests.push(digest);
+        }
     }
     let call = ["ps", "--all", "--no-trunc"];
     let containers =
@@ -338,7 +349,7 @@ pub(crate) fn remove_from_podman(
         ImageRemoval::Name { id, name } => Arguments::from(["untag", id, name]),
         ImageRemoval::Image { id, .. } => Arguments::from(["rmi", "--no-prune", id]),
     };
-    gone_is_fine(cli.change(call).limit(patience(IMAGE_REMOVAL_MAX)))
+    remove(cli.change(call))
 }
 
 /// Removes a name of an image of containerd, and the image with its last one.
@@ -351,19 +362,20 @@ pub(crate) fn remove_from_nerdctl(
         ImageRemoval::Name { name, .. } => name,
         ImageRemoval::Image { id, name } => name.as_ref().unwrap_or(id),
     };
-    let call = Arguments::from(["rmi", image]);
-    gone_is_fine(cli.change(call).limit(patience(IMAGE_REMOVAL_MAX)))
+    remove(cli.change(Arguments::from(["rmi", image])))
 }
 
-fn gone_is_fine(call: EngineCall<'_>) -> Result<(), RuntimeError> {
-    match call.run(None) {
+/// Makes the call. An image that is already gone counts as removed.
+fn remove(call: EngineCall<'_>) -> Result<(), RuntimeError> {
+    match call.limit(patience(IMAGE_REMOVAL_MAX)).run(None) {
+        Ok(_) => Ok(()),
         Err(error) if *error.meaning() == ErrorMeaning::NoSuchImage => Ok(()),
-        result => result.map(drop),
+        Err(error) => Err(error),
     }
 }
 
-/// Makes a call that prints one object for each entry. One that cannot be read makes it fail: what
-/// is not known must not be taken for unused.
+/// Makes a call that prints one object for each entry. It fails if one cannot be read, so that no
+/// image in use is taken for an unused one.
 fn listed<T: for<'a> Deserialize<'a>>(
     cli: &EngineCli,
     call: &[&str],
@@ -373,10 +385,17 @@ fn listed<T: for<'a> Deserialize<'a>>(
     let shown = [call, &["--format=..."]].concat();
     let call = cli.call(Arguments::shown_as(&given, &shown));
     let text = call.limit(LISTING_MAX).run(None)?.into_text()?;
-    let entries: Result<Vec<T>, _> = serde_json::Deserializer::from_str(&text)
-        .into_iter()
-        .collect();
-    entries.map_err(|error| cli.nonsense(&format!("The list cannot be read: {error}"), &shown))
+    let mut entries = Vec::new();
+    for entry in serde_json::Deserializer::from_str(&text).into_iter() {
+        match entry {
+            Ok(entry) => entries.push(entry),
+            Err(error) => {
+                let why = format!("The list cannot be read: {error}");
+                return Err(cli.nonsense(&why, &shown));
+            }
+        }
+    }
+    Ok(entries)
 }
 
 impl From<PrintedContainer> for ContainerImage {
@@ -390,7 +409,7 @@ impl From<PrintedContainer> for ContainerImage {
     }
 }
 
-/// Whether a text is an id, and no option of a call.
+/// Returns whether a text is an id, and no option of a call.
 fn is_id(text: &str) -> bool {
     ContainerId::printed(text).is_some()
 }
@@ -406,16 +425,16 @@ fn is_part(text: &str) -> bool {
     !text.is_empty() && !text.starts_with('-') && text != "<none>"
 }
 
-/// nerdctl leaves out the registry that it assumes.
+/// The full name of an image. nerdctl leaves out the registry that it assumes.
 fn canonical(repository: &str, tag: &str) -> String {
-    let first = repository.split('/').next().unwrap_or_default();
-    let has_registry =
-        repository.contains('/') && (first.contains(['.', ':']) || first == "localhost");
-    match (has_registry, repository.contains('/')) {
-        (true, _) => format!("{repository}:{tag}"),
-        (false, true) => format!("docker.io/{repository}:{tag}"),
-        (false, false) => format!("docker.io/library/{repository}:{tag}"),
+    let Some((first, _)) = repository.split_once('/') else {
+        return format!("docker.io/library/{repository}:{tag}");
+    };
+    let is_registry = first.contains(['.', ':']) || first == "localhost";
+    if is_registry {
+        return format!("{repository}:{tag}");
     }
+    format!("docker.io/{repository}:{tag}")
 }
 
 /// The bytes of a text such as `7.6 MiB`.

@@ -44,33 +44,34 @@ use std::time::Duration;
 pub struct ContainerId(pub Arc<str>);
 
 impl ContainerId {
-    /// An id that an engine printed; `None` for what could be taken for something else than an id
-    /// when it is an argument of a call.
+    /// An id that an engine printed; `None` if the text could be something else as an argument of a
+    /// call.
     pub(crate) fn printed(text: &str) -> Option<Self> {
-        let begins = text.starts_with(|first: char| first.is_ascii_alphanumeric());
-        (begins && has_name_characters(text)).then(|| Self(text.into()))
+        let first = text.chars().next()?;
+        if !first.is_ascii_alphanumeric() || !has_name_characters(text) {
+            return None;
+        }
+        Some(Self(text.into()))
     }
 }
 
-/// What a create needs besides the workload.
+/// A container that will be created.
 #[derive(Debug, Clone)]
 pub struct NewContainer {
-    /// The instance to create.
     pub instance: InstanceName,
-    /// What to run.
     pub workload: Arc<Workload>,
-    /// Host folder with the FIFOs, when the workload has a control interface.
+    /// Host folder with the FIFOs, if the workload has a control interface.
     pub control_interface: Option<PathBuf>,
     /// Host path and mount point of each file.
     pub files: Vec<(PathBuf, String)>,
-    /// Where the workload notifies, when it does.
+    /// The socket that the workload notifies, if it does.
     pub notify_socket: Option<PathBuf>,
-    /// Where the engine writes the pid of the main process, when it can; its folder is there, and
-    /// has nothing else.
+    /// The file to which the engine writes the pid of the main process, if it can. Its folder
+    /// exists, and has no other files.
     pub pid_file: Option<PathBuf>,
 }
 
-/// Where probes of a workload are sent.
+/// The place to which probes of a workload are sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProbeTarget {
     /// The engine's program.
@@ -84,34 +85,33 @@ pub struct ProbeTarget {
 /// One container of this agent in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedContainer {
-    /// Its id.
     pub id: ContainerId,
-    /// Whose it is, from its label.
+    /// The instance in its label.
     pub instance: InstanceName,
-    /// Its state, as workloads see it.
+    /// Its state, as that of a workload.
     pub state: ExecutionState,
     /// Its main processes while they run: one of a container, one of each container of a pod.
     pub processes: Vec<MainProcess>,
-    /// When it ended, in seconds since 1970; `None` while it runs or when the engine does not print
-    /// it. Only to tell one end from another: clocks may be set.
+    /// The time of its end, in seconds since 1970; `None` while it runs or if the engine does not
+    /// print it. It only tells one end from another: clocks may be set.
     pub ended_at: Option<u64>,
-    /// Whether it belongs to a pod of the engine. Labels of those prove nothing, see
+    /// Whether it belongs to a pod of the engine. The labels of such a container prove nothing, see
     /// [`container_records`].
     pub in_pod: bool,
-    /// What its pods consist of, where the workload is pods; `None` where it is one container.
+    /// The containers of its pods if the workload consists of pods; `None` if it is one container.
     pub pods: Option<ListedPods>,
 }
 
-/// How far a container is that was never started.
+/// The progress of a container that was never started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NeverStarted {
     Created,
-    /// All of its start but the start itself is done.
+    /// All steps of its start except the last are done.
     Initialised,
 }
 
 impl ListedContainer {
-    /// How far it is when it was never started: its state has the word of the engine for that.
+    /// The progress of a container that was never started, from the engine's word for its state.
     pub fn never_started(&self) -> Option<NeverStarted> {
         if self.state.phase != Phase::PendingStarting {
             return None;
@@ -129,21 +129,19 @@ impl ListedContainer {
 pub struct ListedPods {
     /// Each container that the engine lists.
     pub containers: Vec<ContainerId>,
-    /// The container whose failure is the state of the workload, when that is a failure.
+    /// The container whose failure is the state of the workload, if that is a failure.
     pub failed: Option<ContainerId>,
 }
 
 /// The main process of a container as the engine lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MainProcess {
-    /// Which container.
     pub container: ContainerId,
-    /// Its pid. It means something only when engine and agent share a pid namespace, see
-    /// [`exit_watch`].
+    /// It means something only if engine and agent share a pid namespace, see [`exit_watch`].
     pub pid: u32,
 }
 
-/// Why an engine call did not work.
+/// The failure of an engine call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RuntimeError {
     /// The workload can never run here: wrong configuration, unsupported feature. Not retried.
@@ -158,10 +156,10 @@ pub enum RuntimeError {
     /// The engine failed.
     #[error("{0}")]
     Failed(CallError),
-    /// It did not end in time; what was wanted may still happen.
+    /// The call did not end in time. Its effect may still happen.
     #[error("{0}")]
     TimedOut(CallError),
-    /// The caller cancelled it.
+    /// The caller cancelled the call.
     #[error("cancelled")]
     Cancelled,
 }
@@ -192,7 +190,7 @@ impl RuntimeError {
         }
     }
 
-    /// Whether nothing happened: the engine's program was not, or could not be, started.
+    /// Returns whether nothing happened: the engine's program was not, or could not be, started.
     pub fn means_not_started(&self) -> bool {
         matches!(
             self,
@@ -200,13 +198,13 @@ impl RuntimeError {
         )
     }
 
-    /// Whether the call failed because its container does not exist.
+    /// Returns whether the call failed because its container does not exist.
     pub fn means_gone(&self) -> bool {
         *self.meaning() == ErrorMeaning::NoSuchContainer
     }
 
-    /// Whether the same call fails each time: it can never work, or has an option that the engine
-    /// does not know.
+    /// Returns whether the same call fails each time: it can never work, or has an option that the
+    /// engine does not know.
     pub fn is_final(&self) -> bool {
         match self.meaning() {
             ErrorMeaning::NoPidFileOption | ErrorMeaning::UnknownOption => true,
@@ -219,9 +217,9 @@ impl RuntimeError {
 // [impl->swdd~functions-required-by-runtime-connector~1]
 // [impl->swdd~agent-general-runtime-state-getter-interface~1]
 pub trait RuntimeConnector: Send {
-    /// Creates and starts a container. `limit` bounds the call (`create_timeout`), `None` does not:
-    /// it may pull an image. A call that has failed may have left a container, which the caller
-    /// removes; so with all that make or start one.
+    /// Creates and starts a container. It may pull an image, so only the caller can know a `limit`
+    /// (`create_timeout`). A call that fails may leave a container, which the caller removes; this
+    /// applies to all calls that make or start one.
     ///
     /// # Errors
     /// `Unsupported` for a configuration that can never work, `Cancelled` by `cancel`, others may
@@ -233,11 +231,11 @@ pub trait RuntimeConnector: Send {
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError>;
 
-    /// Gets the images of the workload that are missing, as [`Self::create`] would. `limit` bounds
-    /// each call.
+    /// Pulls the missing images of the workload, as [`Self::create`] would. `limit` bounds each
+    /// call.
     ///
     /// # Errors
-    /// As [`Self::create`]; `Failed` when an image is missing and may not be pulled.
+    /// As [`Self::create`]; `Failed` if an image is missing and its options forbid a pull.
     fn prepare_image(
         &mut self,
         workload: &Workload,
@@ -273,7 +271,7 @@ pub trait RuntimeConnector: Send {
         )))
     }
 
-    /// Does all of a start of the created container `id` of `new` but the start itself.
+    /// Does all steps of a start of the created container `id` of `new` except the last.
     ///
     /// # Errors
     /// As [`Self::create_only`].
@@ -289,7 +287,8 @@ pub trait RuntimeConnector: Send {
         ))
     }
 
-    /// Whether what has ended can be started again. What cannot is deleted and created anew.
+    /// Returns whether an ended container can be started again. Otherwise it is deleted and created
+    /// again.
     fn can_start_again(&self) -> bool {
         true
     }
@@ -322,7 +321,7 @@ pub trait RuntimeConnector: Send {
     /// As [`Self::delete`].
     fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError>;
 
-    /// Where probes of the workload behind `id` are sent; its processes only when they are wanted.
+    /// The target for probes of the workload behind `id`, with its processes or without.
     ///
     /// # Errors
     /// `Failed` or `TimedOut` when the engine could not be called.
@@ -332,7 +331,7 @@ pub trait RuntimeConnector: Send {
         with_processes: bool,
     ) -> Result<ProbeTarget, RuntimeError>;
 
-    /// Whether the kernel killed the workload behind `id`, which has ended, for want of memory.
+    /// The kill of the ended workload behind `id` for want of memory; `None` if it ended otherwise.
     ///
     /// # Errors
     /// `Failed` or `TimedOut` when the engine could not be called.
@@ -340,17 +339,17 @@ pub trait RuntimeConnector: Send {
         Ok(None)
     }
 
-    /// As [`Self::delete`] for a container that was seen to have ended or was never started, which
-    /// needs fewer calls of the engine.
+    /// As [`Self::delete`] for a container that has ended or was never started, which needs fewer
+    /// calls of the engine.
     ///
     /// # Errors
-    /// See there.
+    /// As [`Self::delete`].
     fn delete_ended(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         self.delete(id)
     }
 
-    /// The containers labelled with exactly this instance, normally none or one. Those in pods only
-    /// when they were noted, or when it is `wanted` so.
+    /// The containers labelled with exactly this instance, normally none or one. A container in a
+    /// pod must be noted, or the `wanted` workload must have the option `--pod`.
     ///
     /// # Errors
     /// `Failed` or `TimedOut` when the engine could not be called.
@@ -360,37 +359,37 @@ pub trait RuntimeConnector: Send {
         wanted: Option<&Workload>,
     ) -> Result<Vec<ContainerId>, RuntimeError>;
 
-    /// Notes for this and later agents that the container runs the instance, so that it is not
-    /// prepared any more.
+    /// Notes for this and later agents that the container runs the instance, so that it is no
+    /// longer a prepared one.
     fn note(&mut self, _instance: &InstanceName, _id: &ContainerId) {}
 
-    /// Whether that was noted last.
+    /// Returns whether the last note of the instance names this container.
     fn is_noted(&self, _instance: &InstanceName, _id: &ContainerId) -> bool {
         false
     }
 
-    /// Whether `id` is known to have run the instance since the node booted.
+    /// Returns whether `id` is known to have run the instance since the node booted.
     fn ran_in_this_boot(&self, _instance: &InstanceName, _id: &ContainerId) -> bool {
         false
     }
 
-    /// Keeps what is known of the prepared container of the instance for this and later agents.
+    /// Keeps a record of the prepared container of the instance for this and later agents.
     fn note_prepared(&mut self, _instance: &InstanceName, _record: &str) {}
 
-    /// What was kept last.
+    /// The last record of the prepared container of the instance.
     fn prepared_record(&self, _instance: &InstanceName) -> Option<String> {
         None
     }
 
-    /// Keeps how the container of the instance ended, for later agents.
+    /// Keeps a record of the end of the instance's container, for later agents.
     fn note_end(&mut self, _instance: &InstanceName, _record: &str) {}
 
-    /// What was kept of its end last.
+    /// The last record of the end of the instance's container.
     fn end_record(&self, _instance: &InstanceName) -> Option<String> {
         None
     }
 
-    /// Removes what is kept of its end: it is started again, or goes.
+    /// Removes the record of the end: the container will be started again, or deleted.
     fn forget_end(&mut self, _instance: &InstanceName) {}
 
     /// All containers of this agent, ended ones too. Entries that cannot be read are left out with
@@ -400,8 +399,7 @@ pub trait RuntimeConnector: Send {
     /// `Failed` or `TimedOut` when the engine could not be called; its output makes no sense.
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError>;
 
-    /// The calls that print what the containers of this instance wrote; none when it has no
-    /// container.
+    /// The calls that print the logs of this instance's containers; none if it has no container.
     ///
     /// # Errors
     /// `Failed` or `TimedOut` when the engine could not be called.
@@ -414,7 +412,7 @@ pub trait RuntimeConnector: Send {
     /// The images of the engine's store, and those that containers use.
     ///
     /// # Errors
-    /// `Failed` or `TimedOut` when the engine could not be called, or printed what cannot be read.
+    /// `Failed` or `TimedOut` when the engine could not be called; its output makes no sense.
     fn image_store(&mut self) -> Result<ImageStore, RuntimeError> {
         Ok(ImageStore::default())
     }

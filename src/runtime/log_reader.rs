@@ -56,16 +56,14 @@ pub(crate) fn log_arguments(wanted: &LogsRequest, id: &str) -> Vec<String> {
     if wanted.timestamps {
         arguments.push("--timestamps".to_owned());
     }
-    let tail = wanted.tail.map(|tail| tail.to_string());
-    for (option, value) in [
-        ("--since", &wanted.since),
-        ("--until", &wanted.until),
-        ("--tail", &tail),
-    ] {
-        if let Some(value) = value {
-            arguments.push(option.to_owned());
-            arguments.push(value.clone());
-        }
+    if let Some(since) = &wanted.since {
+        arguments.extend(["--since".to_owned(), since.clone()]);
+    }
+    if let Some(until) = &wanted.until {
+        arguments.extend(["--until".to_owned(), until.clone()]);
+    }
+    if let Some(tail) = wanted.tail {
+        arguments.extend(["--tail".to_owned(), tail.to_string()]);
     }
     arguments.push(id.to_owned());
     arguments
@@ -93,8 +91,8 @@ struct HeldLine {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reading {
     /// More lines may come.
-    GoesOn,
-    /// No more lines will come.
+    Continues,
+    /// There are no further lines.
     Ended,
     /// The call has failed, for this reason.
     Failed(String),
@@ -123,8 +121,12 @@ impl LogCall {
 impl LogReader {
     /// Longest wait for the descriptors of the child; `None` waits forever.
     pub fn wait_max(&self) -> Option<Duration> {
-        let held = self.held.as_ref().map(|held| SystemClock.until(held.until));
-        held.into_iter().chain(self.child.wait_max()).min()
+        let of_child = self.child.wait_max();
+        let Some(held) = &self.held else {
+            return of_child;
+        };
+        let of_held = SystemClock.until(held.until);
+        Some(of_held.min(of_child.unwrap_or(of_held)))
     }
 
     /// Reads once and adds the complete lines to `lines`. Waits only for the end of a call whose
@@ -139,13 +141,13 @@ impl LogReader {
                 {
                     self.release(lines);
                 }
-                Reading::GoesOn
+                Reading::Continues
             }
             ChildOutput::Bytes(count) => {
                 let is_endless = self.lines.take(&buffer[..count], &mut new);
                 self.pass_on(new, lines);
                 if !is_endless {
-                    return Reading::GoesOn;
+                    return Reading::Continues;
                 }
                 self.release(lines);
                 Reading::Ended
@@ -237,10 +239,11 @@ impl Lines {
     fn end_line(&mut self, lines: &mut Vec<String>) {
         let bytes = std::mem::take(&mut self.partial);
         self.skipped = 0;
-        lines.push(
-            String::from_utf8(bytes)
-                .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into()),
-        );
+        let line = match String::from_utf8(bytes) {
+            Ok(line) => line,
+            Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+        };
+        lines.push(line);
     }
 }
 

@@ -32,7 +32,7 @@ pub struct Arguments {
     pub(crate) hidden: Vec<String>,
 }
 
-/// Arguments of ours, which may be shown.
+/// Our own arguments, which may be shown.
 impl<T: AsRef<str>, const N: usize> From<[T; N]> for Arguments {
     fn from(texts: [T; N]) -> Self {
         Self::default().plain(&texts)
@@ -49,7 +49,7 @@ impl Arguments {
         }
     }
 
-    /// Appends arguments of ours.
+    /// Appends our own arguments.
     pub(crate) fn plain(mut self, texts: &[impl AsRef<str>]) -> Self {
         self.given.extend(strings(texts));
         self.shown.extend(strings(texts));
@@ -58,10 +58,11 @@ impl Arguments {
 
     /// Appends options of a user.
     pub(crate) fn options(mut self, options: &[impl AsRef<str>]) -> Self {
-        let mut value_of_secret = false;
-        for option in options.iter().map(AsRef::as_ref) {
-            let name_end = name_length(option, value_of_secret);
-            value_of_secret = SECRET_OPTIONS.contains(&option);
+        let mut is_value_of_secret = false;
+        for option in options {
+            let option = option.as_ref();
+            let name_end = name_length(option, is_value_of_secret);
+            is_value_of_secret = SECRET_OPTIONS.contains(&option);
             let Some(end) = name_end else {
                 self = self.address(option);
                 continue;
@@ -95,8 +96,10 @@ impl Arguments {
 
     /// Appends the command of a container, which may hold any secret.
     pub(crate) fn command(mut self, texts: &[impl AsRef<str>]) -> Self {
-        self.given.extend(strings(texts));
-        self.shown.extend(texts.iter().map(|_| MASK.to_owned()));
+        for text in texts {
+            self.given.push(text.as_ref().to_owned());
+            self.shown.push(MASK.to_owned());
+        }
         self
     }
 

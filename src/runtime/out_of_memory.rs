@@ -1,5 +1,4 @@
-//! Whether the kernel has killed a container for want of memory: as its engine says, else as its
-//! control group has counted.
+//! Kills for want of memory: from the engine, or else from the counter of the control group.
 //!
 //! Thread: the caller's, after an end with the code of a kill. Owns: nothing.
 
@@ -8,22 +7,22 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders of control groups that hold those of containers, with what precedes and follows the id:
-/// of podman and nerdctl, with systemd and without.
-const PARENTS: [(&str, &str, &str); 5] = [
-    ("machine.slice", "libpod-", ".scope"),
-    ("libpod_parent", "libpod-", ""),
-    ("system.slice", "nerdctl-", ".scope"),
-    ("default", "", ""),
-    ("", "", ""),
+/// Paths of the control groups of containers, without the id that replaces `ID`: of podman and
+/// nerdctl, with systemd and without.
+const GROUPS: [&str; 5] = [
+    "machine.slice/libpod-ID.scope",
+    "libpod_parent/libpod-ID",
+    "system.slice/nerdctl-ID.scope",
+    "default/ID",
+    "ID",
 ];
-/// Where control groups are mounted: version 2, the memory controller of version 1.
+/// Mount points of control groups: version 2, the memory controller of version 1.
 const MOUNTS: [&str; 2] = ["sys/fs/cgroup", "sys/fs/cgroup/memory"];
-/// Files with the entry `oom_kill`: of version 2, of version 1.
+/// Files with the entry `oom_kill`: version 2, version 1.
 const EVENTS: [&str; 2] = ["memory.events", "memory.oom_control"];
-/// Files with the limit: of version 2, of version 1.
+/// Files with the limit: version 2, version 1.
 const LIMITS: [&str; 2] = ["memory.max", "memory.limit_in_bytes"];
-/// Version 1 has no word for "no limit": it is the largest number of whole pages.
+/// Larger numbers mean that there is no limit: version 1 has the largest number of whole pages.
 const NO_LIMIT: u64 = 1 << 62;
 
 /// A kill for want of memory.
@@ -36,10 +35,12 @@ pub struct OutOfMemory {
 /// Reads what an engine prints of one or more containers, one JSON value each. `top` is normally
 /// `/`. Returns the first that was killed for want of memory.
 pub(crate) fn in_inspected(text: &str, top: &Path) -> Option<OutOfMemory> {
-    let containers = serde_json::Deserializer::from_str(text).into_iter::<Value>();
-    containers
-        .map_while(Result::ok)
-        .find_map(|container| of_container(&container, top))
+    for container in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
+        if let Some(kill) = of_container(&container.ok()?, top) {
+            return Some(kill);
+        }
+    }
+    None
 }
 
 fn of_container(container: &Value, top: &Path) -> Option<OutOfMemory> {
@@ -57,23 +58,27 @@ fn of_container(container: &Value, top: &Path) -> Option<OutOfMemory> {
     if state["OOMKilled"] != true && !is_counted {
         return None;
     }
-    let of_engine = container["HostConfig"]["Memory"].as_u64();
-    let limit = of_engine
-        .filter(|bytes| *bytes > 0)
-        .or_else(|| limit(&group?));
+    let limit = match container["HostConfig"]["Memory"].as_u64() {
+        None | Some(0) => group.and_then(|folder| limit(&folder)),
+        of_engine => of_engine,
+    };
     Some(OutOfMemory { limit })
 }
 
 fn folder_of_path(path: &str, top: &Path) -> Option<PathBuf> {
     let relative = path.trim_start_matches('/');
-    let mut folders = MOUNTS.iter().map(|mount| top.join(mount).join(relative));
-    folders.find(|folder| has_events(folder))
+    for mount in MOUNTS {
+        let folder = top.join(mount).join(relative);
+        if has_events(&folder) {
+            return Some(folder);
+        }
+    }
+    None
 }
 
 fn folder_of_id(id: &ContainerId, top: &Path) -> Option<PathBuf> {
-    for (parent, before, after) in PARENTS {
-        let path = format!("{parent}/{before}{}{after}", id.0);
-        let folder = folder_of_path(&path, top);
+    for group in GROUPS {
+        let folder = folder_of_path(&group.replace("ID", &id.0), top);
         if folder.is_some() {
             return folder;
         }
@@ -85,7 +90,7 @@ fn has_events(folder: &Path) -> bool {
     EVENTS.iter().any(|file| folder.join(file).exists())
 }
 
-/// How many processes of the control group were killed for want of memory.
+/// Number of processes of the control group that were killed for want of memory.
 fn kills(folder: &Path) -> u64 {
     for file in EVENTS {
         let Ok(text) = fs::read_to_string(folder.join(file)) else {
@@ -106,7 +111,10 @@ fn limit(folder: &Path) -> Option<u64> {
             continue;
         };
         let bytes: u64 = text.trim().parse().ok()?; // Version 2 has `max` for none.
-        return (bytes < NO_LIMIT).then_some(bytes);
+        if bytes >= NO_LIMIT {
+            return None;
+        }
+        return Some(bytes);
     }
     None
 }

@@ -11,7 +11,7 @@ use super::images;
 // [impl->swdd~podman-name-returns-podman~1]
 pub const RUNTIME_NAME: &str = "podman";
 
-/// Prints what podman has of a container, as JSON.
+/// Prints all data of a container, as JSON.
 pub(crate) const DETAILS: [&str; 3] = ["container", "inspect", "--format={{json .}}"];
 
 // [impl->swdd~podman-implements-runtime-connector~1]

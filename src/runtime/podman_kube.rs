@@ -6,7 +6,7 @@
 //! a boot and which other implementations read.
 //!
 //! Nothing that may have pods is forgotten: both stay until its pods are known to be gone, also
-//! when a play failed and what it left could not be listed or removed.
+//! when a play failed and its pods could not be listed or removed.
 //!
 //! Thread: the caller's: `call:<name>` for create, `wl:<name>` for delete, `list:podman-kube` for
 //! listings. Pods of one manifest that may take different times to stop have a thread `stop:<name>`
@@ -15,6 +15,7 @@
 
 use super::call_error::{ErrorMeaning, meaning_of_podman};
 use super::command::EngineOutput;
+use super::container_config::CONTROL_INTERFACE;
 use super::container_engine::{CONTAINER_STOP_DEFAULT, more_than_default, pull_missing};
 use super::container_list::EngineContainer;
 use super::container_records::ENDED;
@@ -49,7 +50,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Least number of containers that podman stops at the same time: three for each core.
+/// Containers that podman stops at the same time on a node with one core: three for each core.
 const STOPPED_AT_ONCE: u32 = 3;
 /// Longest wait for the removal of all pods of a manifest, one after the other. Pods that still run
 /// are killed.
@@ -104,37 +105,31 @@ impl PodmanKubeConnector {
         }
     }
 
-    // ---------------------------------------------------------- what is kept
+    // ------------------------------------------------- data of an instance
 
-    /// Keeps `data`. Only other connectors and later agents need it, so a failure is no failure of
-    /// the workload.
+    /// Keeps `data` of the instance under the name `part`. Only other connectors and later agents
+    /// need it, so a failure is no failure of the workload.
     // [impl->swdd~podman-kube-create-continues-if-cannot-create-volume~1]
     fn keep(
         &self,
-        what: &str,
+        part: &str,
         instance: &InstanceName,
         data: &str,
         cancel: Cancel<'_>,
     ) -> Result<(), RuntimeError> {
-        self.cli.records().keep(instance, what, data);
-        let volume = format!("{instance}.{what}");
-        let removal = self
-            .cli
-            .change(["volume", "rm", &volume])
-            .limit(LISTING_MAX);
-        // The data may contain secrets of the workload.
+        self.cli.records().keep(instance, part, data);
+        let volume = format!("{instance}.{part}");
+        // First remove an older volume. There may be none.
+        let removed = self.remove_volume(&volume, cancel);
+        if removed == Err(RuntimeError::Cancelled) {
+            return removed;
+        }
+        // Then create the new one. The data may contain secrets of the workload.
         let label = format!("--label=data={}", BASE64_STANDARD_NO_PAD.encode(data));
         let create = Arguments::from(["volume", "create"])
             .options(&[label])
             .plain(&[&volume]);
-        let create = self.cli.change(create).limit(LISTING_MAX);
-        if removal
-            .run(cancel)
-            .is_err_and(|error| error == RuntimeError::Cancelled)
-        {
-            return Err(RuntimeError::Cancelled);
-        }
-        match create.run(cancel) {
+        match self.cli.change(create).limit(LISTING_MAX).run(cancel) {
             Err(RuntimeError::Cancelled) => return Err(RuntimeError::Cancelled),
             Err(error) => log::warn!("Could not create volume '{volume}': '{error}'"),
             Ok(_) => {}
@@ -143,36 +138,37 @@ impl PodmanKubeConnector {
     }
 
     /// The kept data; `None` if there is none.
-    fn kept(&self, what: &str, instance: &InstanceName) -> Result<Option<String>, RuntimeError> {
-        if let Some(text) = self.cli.records().kept(instance, what) {
+    fn kept(&self, part: &str, instance: &InstanceName) -> Result<Option<String>, RuntimeError> {
+        if let Some(text) = self.cli.records().kept(instance, part) {
             return Ok(Some(text));
         }
-        let volume = format!("{instance}.{what}");
+        let volume = format!("{instance}.{part}");
         let arguments = ["volume", "inspect", &volume];
         let text = match self.cli.query(&arguments) {
             Err(error) if *error.meaning() == ErrorMeaning::NoSuchVolume => return Ok(None),
             answer => answer?,
         };
-        let data = volume_data(&text).ok_or_else(|| {
-            self.cli
-                .nonsense(&format!("Volume '{volume}' holds no data"), &arguments)
-        })?;
-        self.cli.records().keep(instance, what, &data);
+        let Some(data) = volume_data(&text) else {
+            let why = format!("Volume '{volume}' holds no data");
+            return Err(self.cli.nonsense(&why, &arguments));
+        };
+        self.cli.records().keep(instance, part, &data);
         Ok(Some(data))
+    }
+
+    fn remove_volume(&self, volume: &str, cancel: Cancel<'_>) -> Result<(), RuntimeError> {
+        let call = self.cli.change(["volume", "rm", volume]);
+        call.limit(LISTING_MAX).run(cancel)?;
+        Ok(())
     }
 
     // [impl->swdd~podman-kube-delete-removes-volumes~1]
     fn forget(&self, instance: &InstanceName) {
         // The configuration goes last: until then a crashed agent finds the workload again.
-        for what in [PODS, CONFIG] {
-            self.cli.records().forget(instance, what);
-            let volume = format!("{instance}.{what}");
-            match self
-                .cli
-                .change(["volume", "rm", &volume])
-                .limit(LISTING_MAX)
-                .run(None)
-            {
+        for part in [PODS, CONFIG] {
+            self.cli.records().forget(instance, part);
+            let volume = format!("{instance}.{part}");
+            match self.remove_volume(&volume, None) {
                 Err(error) if *error.meaning() == ErrorMeaning::NoSuchVolume => {}
                 Err(error) => log::warn!("Could not remove volume '{volume}': '{error}'"),
                 Ok(_) => {}
@@ -189,15 +185,16 @@ impl PodmanKubeConnector {
         let filter = format!("name=\\.{}\\.{CONFIG}$", self.agent);
         let arguments = ["volume", "ls", "--filter", &filter, "--format={{.Name}}"];
         for line in self.cli.query(&arguments)?.lines() {
-            let name = line
-                .trim()
-                .strip_suffix(CONFIG)
-                .and_then(|name| name.strip_suffix('.'));
-            let name = name.ok_or_else(|| {
-                self.cli
-                    .nonsense("The list of volumes cannot be read", &arguments)
-            })?;
-            instances.extend(InstanceName::parse(name).filter(|name| name.agent == self.agent));
+            let name = line.trim().strip_suffix(CONFIG);
+            let Some(name) = name.and_then(|name| name.strip_suffix('.')) else {
+                let why = "The list of volumes cannot be read";
+                return Err(self.cli.nonsense(why, &arguments));
+            };
+            if let Some(instance) = InstanceName::parse(name)
+                && instance.agent == self.agent
+            {
+                instances.insert(instance);
+            }
         }
         Ok(instances)
     }
@@ -205,12 +202,12 @@ impl PodmanKubeConnector {
     /// The pods of the instance.
     // [impl->swdd~podman-kube-get-workload-id-uses-volumes~1]
     fn pods_of(&self, instance: &InstanceName) -> Pods {
-        // Once more at once, as for listings: a short failure must not look like a workload that is
-        // lost.
-        let Some(text) = self
-            .kept(PODS, instance)
-            .or_else(|_| self.kept(PODS, instance))?
-        else {
+        let mut kept = self.kept(PODS, instance);
+        if kept.is_err() {
+            // Try once more, as for listings: a short failure must not look like a lost workload.
+            kept = self.kept(PODS, instance);
+        }
+        let Some(text) = kept? else {
             return Ok(None);
         };
         match serde_json::from_str::<Vec<String>>(&text) {
@@ -280,7 +277,7 @@ impl PodmanKubeConnector {
         call.input(manifest.as_bytes()).limit(limit).run(cancel)
     }
 
-    /// Returns the ids of the pods. Where something else was printed they are listed.
+    /// Makes the pods and returns their ids. If podman prints something else, they are listed.
     // [impl->swdd~podman-kube-create-workload-apply-manifest~1]
     fn play(
         &self,
@@ -289,50 +286,52 @@ impl PodmanKubeConnector {
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<Vec<String>, RuntimeError> {
-        let (general, options) = (&config.general_options, &config.play_options);
+        // First play the manifest.
         let output = self.run_kube(
-            general,
+            &config.general_options,
             &["play", "--quiet"],
-            options,
+            &config.play_options,
             &play.manifest,
             limit,
             cancel,
         )?;
+        // Then read the ids that podman printed.
         let text = output.into_text();
-        let printed = text
-            .as_ref()
-            .map(|text| parse_pods(text))
-            .unwrap_or_default();
+        let printed = match &text {
+            Ok(text) => parse_pods(text),
+            Err(_) => Vec::new(),
+        };
         if !printed.is_empty() || pod_documents(&play.manifest).is_empty() {
             return Ok(printed);
         }
+        // Finally, without ids, list the pods.
         let pods = self.pods_since(play, cancel)?;
         if pods.is_empty() {
             text?;
-            return Err(self
-                .cli
-                .nonsense("It made no pod that can be found", &["kube", "play"]));
+            let why = "It made no pod that can be found";
+            return Err(self.cli.nonsense(why, &["kube", "play"]));
         }
         Ok(pods)
     }
 
-    /// Removes the pods that a failed play has made, and then what is kept of it. What cannot be
-    /// listed or removed now is tried again with the next create or delete.
+    /// Removes the pods that a failed play has made, and then its data. If they cannot be listed or
+    /// removed now, the next create or delete tries again.
     fn remove_left_over(&self, workload: &Name, cancel: Cancel<'_>) -> Result<(), RuntimeError> {
         let Some(mut failed) = self.failed_plays.lock().remove(workload) else {
             return Ok(());
         };
-        let removed = self.remove_made(&mut failed, cancel);
-        match removed {
-            Ok(()) => self.forget(&failed.instance),
-            Err(_) => _ = self.failed_plays.lock().insert(workload.clone(), failed),
+        if let Err(error) = self.remove_made(&mut failed, cancel) {
+            self.failed_plays.lock().insert(workload.clone(), failed);
+            return Err(error);
         }
-        removed
+        self.forget(&failed.instance);
+        Ok(())
     }
 
-    /// Removes the pods that the failed play has made. What runs is stopped in order first: it may
-    /// have written something. All else never ran for the workload, so nothing is waited for:
-    /// podman would wait ten seconds for what does not heed the signal, whatever the manifest says.
+    /// Removes the pods that the failed play has made. Running containers are stopped in order
+    /// first: they may have written something. The others never ran for the workload, so they are
+    /// removed without a wait: podman would wait ten seconds for a container that ignores the
+    /// signal, whatever time the manifest sets.
     fn remove_made(&self, failed: &mut Play, cancel: Cancel<'_>) -> Result<(), RuntimeError> {
         if failed.made.is_none() {
             failed.made = Some(self.pods_since(failed, cancel)?);
@@ -343,17 +342,14 @@ impl PodmanKubeConnector {
         }
         self.stop_in_order(&failed.instance, &failed.manifest, Some(made))?;
         let call = Arguments::from(["pod", "rm", "--force", "--ignore", "--time=0"]).plain(made);
-        self.cli
-            .change(call)
-            .limit(POD_DOWN_MAX)
-            .run(cancel)
-            .map(drop)
+        self.cli.change(call).limit(POD_DOWN_MAX).run(cancel)?;
+        Ok(())
     }
 
-    /// Stops what runs in the pods of the instance with its stop signal, as long as each pod may
-    /// take for that: `kube down` of podman 4.3 kills it at once. The container that holds a pod
-    /// together goes on, and with it the network. Of a play that was cut short no ids of `pods`
-    /// were noted: they are found by their names, as `kube down` finds them.
+    /// Stops the containers in the pods of the instance with their stop signals, within the time
+    /// that each pod has: `kube down` of podman 4.3 kills them at once. The container that holds a
+    /// pod together continues, and with it the network. After an interrupted play no ids of `pods`
+    /// are noted: they are found by their names, as `kube down` finds them.
     // [impl->swdd~podman-kube-delete-stops-in-order~1]
     fn stop_in_order(
         &self,
@@ -361,6 +357,7 @@ impl PodmanKubeConnector {
         manifest: &str,
         pods: Option<&[String]>,
     ) -> Result<(), RuntimeError> {
+        // First group the running containers by their time to stop.
         let documents = pod_documents(manifest);
         let mut running: BTreeMap<Option<u32>, Vec<ContainerId>> = BTreeMap::new();
         let mut paused = Vec::new();
@@ -383,11 +380,13 @@ impl PodmanKubeConnector {
             let seconds = document.and_then(|document| document.stop_seconds);
             running.entry(seconds).or_default().push(process.container);
         }
+        // Then continue paused ones: they do not notice a stop, and podman 4 refuses both to stop
+        // and to remove them.
         if !paused.is_empty() {
-            // It does not notice a stop, and podman 4 refuses both to stop and to remove it.
             let call = Arguments::from(["unpause"]).plain(&texts_of(&paused));
             self.cli.change(call).limit(LISTING_MAX).run(None)?;
         }
+        // Finally stop all groups.
         self.stop_groups(instance, running)
     }
 
@@ -401,24 +400,25 @@ impl PodmanKubeConnector {
         let Some((first_seconds, first)) = groups.pop_first() else {
             return Ok(());
         };
-        let (result, results) = bounded(groups.len());
+        // First start a thread for each further group.
+        let (send_result, results) = bounded(groups.len());
         for (seconds, group) in groups {
             let connector = self.clone();
-            let result = result.clone();
+            let send_result = send_result.clone();
             let source = instance.workload.clone();
-            let stop = move || {
+            let thread = format!("stop:{}", instance.workload);
+            let started = threads::spawn(thread, STACK_WORKLOAD, move || {
                 let _source = log_source(source);
-                // The receiver may have met an error.
-                let _ = result.send(connector.stop_group(seconds, &group));
-            };
-            threads::spawn(format!("stop:{}", instance.workload), STACK_WORKLOAD, stop).map_err(
-                |error| {
-                    let text = format!("Error: no thread stops its pods: {error}");
-                    RuntimeError::NotStarted(text.into())
-                },
-            )?;
+                // After an error the results have no receiver.
+                let _ = send_result.send(connector.stop_group(seconds, &group));
+            });
+            if let Err(error) = started {
+                let text = format!("Error: no thread stops its pods: {error}");
+                return Err(RuntimeError::NotStarted(text.into()));
+            }
         }
-        drop(result);
+        drop(send_result);
+        // Then stop the first group here, and wait for all others.
         let mut outcome = self.stop_group(first_seconds, &first);
         for other in results {
             outcome = outcome.and(other);
@@ -426,73 +426,76 @@ impl PodmanKubeConnector {
         outcome
     }
 
-    /// Stops these containers within `seconds`, without them as long as the engine lets them take.
+    /// Stops these containers within `seconds`; without `seconds`, within the time that each has at
+    /// the engine.
     fn stop_group(
         &self,
         seconds: Option<u32>,
         containers: &[ContainerId],
     ) -> Result<(), RuntimeError> {
         let ids = texts_of(containers);
-        let time = seconds.map(|seconds| format!("--time={seconds}"));
-        let call = Arguments::from(["stop", "--ignore"])
-            .plain(time.as_slice())
-            .plain(&ids);
-        let one = seconds.map_or(CONTAINER_STOP_DEFAULT, |seconds| {
-            Duration::from_secs(seconds.into())
-        });
-        let turns = u32::try_from(ids.len())
-            .unwrap_or(u32::MAX)
-            .div_ceil(STOPPED_AT_ONCE);
-        let more_time = || {
+        let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+        let turns = count.div_ceil(STOPPED_AT_ONCE);
+        let mut arguments = Arguments::from(["stop", "--ignore"]);
+        let mut one_stop = CONTAINER_STOP_DEFAULT;
+        if let Some(seconds) = seconds {
+            arguments = arguments.plain(&[format!("--time={seconds}")]);
+            one_stop = Duration::from_secs(seconds.into());
+        }
+        let limit = one_stop.saturating_mul(turns).saturating_add(STOP_GRACE);
+        let call = self.cli.change(arguments.plain(&ids)).limit(limit);
+        call.run_extended(None, || {
             if seconds.is_some() {
                 return None;
             }
             let inspect = ["container", "inspect", "--format={{.Config.StopTimeout}}"];
-            Some(more_than_default(&self.cli, &inspect, &ids)?.saturating_mul(turns))
-        };
-        let limit = one.saturating_mul(turns).saturating_add(STOP_GRACE);
-        self.cli
-            .change(call)
-            .limit(limit)
-            .run_extended(None, more_time)
-            .map(drop)
+            let more = more_than_default(&self.cli, &inspect, &ids)?;
+            Some(more.saturating_mul(turns))
+        })?;
+        Ok(())
     }
 
     /// Takes all pods of the manifest down. Podman refuses as soon as one of them is missing and
     /// leaves the others, so each is tried alone then.
     // [impl->swdd~podman-kube-delete-workload-downs-manifest-file~1]
     fn down(&self, config: &KubeConfig) -> Result<(), RuntimeError> {
-        let down = |manifest: &str| {
-            let result = self.run_kube(
-                &[],
-                &["down"],
-                &config.down_options,
-                manifest,
-                Some(POD_DOWN_MAX),
-                None,
-            );
-            match result {
-                Err(error) if *error.meaning() == ErrorMeaning::NoSuchPod => Ok(false),
-                result => result.map(|_| true),
-            }
-        };
-        if down(&config.manifest)? {
-            return Ok(());
+        let all = self.take_down(&config.manifest, config);
+        if !is_missing_pod(&all) {
+            return all;
         }
         let documents = pod_documents(&config.manifest);
-        // One alone was just found to be missing.
-        documents
-            .iter()
-            .filter(|_| documents.len() > 1)
-            .try_for_each(|document| down(&document.text).map(drop))
+        if documents.len() == 1 {
+            return Ok(()); // Its pod is the missing one.
+        }
+        for document in documents {
+            let one = self.take_down(&document.text, config);
+            if !is_missing_pod(&one) {
+                one?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_down(&self, manifest: &str, config: &KubeConfig) -> Result<(), RuntimeError> {
+        let options = &config.down_options;
+        self.run_kube(&[], &["down"], options, manifest, Some(POD_DOWN_MAX), None)?;
+        Ok(())
     }
 
     /// The configuration of the play for the instance; `None` if there was none.
     fn recall(&self, instance: &InstanceName) -> Result<Option<KubeConfig>, RuntimeError> {
-        let text = self.kept(CONFIG, instance)?;
-        text.map(|text| KubeConfig::read(&text))
-            .transpose()
-            .map_err(RuntimeError::Unsupported)
+        let Some(text) = self.kept(CONFIG, instance)? else {
+            return Ok(None);
+        };
+        let config = KubeConfig::read(&text).map_err(RuntimeError::Unsupported)?;
+        Ok(Some(config))
+    }
+}
+
+fn is_missing_pod(result: &Result<(), RuntimeError>) -> bool {
+    match result {
+        Ok(()) => false,
+        Err(error) => *error.meaning() == ErrorMeaning::NoSuchPod,
     }
 }
 
@@ -510,40 +513,45 @@ impl RuntimeConnector for PodmanKubeConnector {
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
-        let (config, manifest) = prepare(new)?;
+        let config = checked_config(new)?;
+        let manifest = manifest_to_play(new, &config)?;
+        // First remove the pods of an earlier play that failed.
         self.remove_left_over(&new.instance.workload, cancel)?;
         let instance = &new.instance;
-        let play = Play {
+        let mut play = Play {
             instance: instance.clone(),
             manifest,
             before: self.existing_pods(cancel)?,
             made: None,
         };
+        // Then keep the configuration, and play.
         // [impl->swdd~podman-kube-create-workload-creates-config-volume~1]
         let kept = self.keep(CONFIG, instance, &new.workload.runtime_config, cancel);
         let is_kept = kept.is_ok();
-        match kept.and_then(|()| self.play(&config, &play, limit, cancel)) {
+        let played = match kept {
+            Ok(()) => self.play(&config, &play, limit, cancel),
+            Err(error) => Err(error),
+        };
+        match played {
             Ok(pods) => {
-                // The pods run, so a command that comes now finds them as those of any other
-                // workload.
+                // Finally keep the ids of the pods. They run, so a command that comes now finds
+                // them as those of any other workload. After a failure it has warned.
                 // [impl->swdd~podman-kube-create-workload-creates-pods-volume~1]
-                // It warned.
                 let _ = self.keep(PODS, instance, &serde_json::json!(pods).to_string(), None);
                 // [impl->swdd~podman-kube-create-workload-returns-workload-id~1]
                 Ok(ContainerId(instance.to_string().into()))
             }
             Err(error) => {
-                // Cleans up as well as possible now. That is not cancelled, because a delete that
+                // Or clean up, as well as possible now. That is not cancelled, because a delete that
                 // comes now would only have to do the same; the next create of another workload
                 // need not wait for it.
                 let has_begun = is_kept && !error.means_not_started();
-                let failed = Play {
-                    made: (!has_begun).then(Vec::new),
-                    ..play
-                };
-                self.failed_plays
-                    .lock()
-                    .insert(instance.workload.clone(), failed);
+                if !has_begun {
+                    play.made = Some(Vec::new());
+                }
+                let mut failed_plays = self.failed_plays.lock();
+                failed_plays.insert(instance.workload.clone(), play);
+                drop(failed_plays);
                 if let Err(error) = self.remove_left_over(&instance.workload, None) {
                     log::warn!("Failed container cleanup after failed create. Error: '{error}'");
                 }
@@ -552,7 +560,7 @@ impl RuntimeConnector for PodmanKubeConnector {
         }
     }
 
-    /// A play knows no steps that could be done before it.
+    /// Pulls the missing images. A play has no other steps that could be done before it.
     fn prepare_image(
         &mut self,
         workload: &Workload,
@@ -594,33 +602,33 @@ impl RuntimeConnector for PodmanKubeConnector {
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         let instance = instance_of(id)?;
         self.remove_left_over(&instance.workload, None)?;
-        if let Some(config) = self.recall(&instance)? {
-            let pods = self.pods_of(&instance).ok().flatten();
-            self.stop_in_order(&instance, &config.manifest, pods.as_deref())?;
-            self.down(&config)?;
-            self.forget(&instance);
-        }
+        let Some(config) = self.recall(&instance)? else {
+            return Ok(());
+        };
+        let pods = self.pods_of(&instance).ok().flatten();
+        self.stop_in_order(&instance, &config.manifest, pods.as_deref())?;
+        self.down(&config)?;
+        self.forget(&instance);
         Ok(())
     }
 
-    /// Stops the pods and leaves them, with their logs. When they are not known, taking them down
-    /// is all that can be done.
+    /// Stops the pods and leaves them, with their logs. Pods that are not known can only be taken
+    /// down.
     fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         let instance = instance_of(id)?;
-        match self.pods_of(&instance) {
-            Ok(Some(pods)) if !pods.is_empty() => {
-                let config = self.recall(&instance)?;
-                let manifest = config.as_ref().map_or("", |config| &config.manifest);
-                self.stop_in_order(&instance, manifest, Some(&pods))?;
-                let arguments = Arguments::from(["pod", "stop", "--ignore"]).plain(&pods);
-                self.cli
-                    .change(arguments)
-                    .limit(POD_DOWN_MAX)
-                    .run(None)
-                    .map(drop)
-            }
-            _ => self.delete(id),
+        let pods = self.pods_of(&instance).ok().flatten().unwrap_or_default();
+        if pods.is_empty() {
+            return self.delete(id);
         }
+        let config = self.recall(&instance)?;
+        let manifest = match &config {
+            Some(config) => &config.manifest,
+            None => "",
+        };
+        self.stop_in_order(&instance, manifest, Some(&pods))?;
+        let arguments = Arguments::from(["pod", "stop", "--ignore"]).plain(&pods);
+        self.cli.change(arguments).limit(POD_DOWN_MAX).run(None)?;
+        Ok(())
     }
 
     /// Commands run in the first container of the manifest; all containers of a pod share its
@@ -709,15 +717,17 @@ impl RuntimeConnector for PodmanKubeConnector {
         if instances.is_empty() {
             return Ok(Vec::new());
         }
-        let mut with_pods = Vec::new();
+        // First read the ids of the pods, so that the later listing has the containers of all.
+        let mut known_pods = BTreeMap::new();
         for instance in instances {
-            with_pods.push((self.pods_of(&instance), instance));
+            let pods = self.pods_of(&instance);
+            known_pods.insert(instance, pods);
         }
         // [impl->swdd~podman-kube-state-getter-uses-container-states~1]
         // [impl->swdd~podman-kube-state-getter-reset-cache~1]
         let containers = self.cli.containers(&[])?;
         let mut workloads = Vec::new();
-        for (pods, instance) in with_pods {
+        for (instance, pods) in known_pods {
             if let Err(error) = &pods {
                 log::warn!("The pods of workload '{instance}' are not known: '{error}'");
             }
@@ -761,11 +771,11 @@ impl RuntimeConnector for PodmanKubeConnector {
 
 /// Checks the workload and returns the manifest to play.
 pub fn played_manifest(new: &NewContainer) -> Result<String, RuntimeError> {
-    prepare(new).map(|(_, manifest)| manifest)
+    manifest_to_play(new, &*checked_config(new)?)
 }
 
-/// Checks the workload; returns its configuration and the manifest to play.
-fn prepare(new: &NewContainer) -> Result<(Arc<KubeConfig>, String), RuntimeError> {
+/// Checks the workload and returns its configuration.
+fn checked_config(new: &NewContainer) -> Result<Arc<KubeConfig>, RuntimeError> {
     if *new.workload.runtime != *RUNTIME_NAME {
         let other = &new.workload.runtime;
         return Err(RuntimeError::Unsupported(format!(
@@ -785,17 +795,17 @@ fn prepare(new: &NewContainer) -> Result<(Arc<KubeConfig>, String), RuntimeError
         );
         return Err(RuntimeError::Unsupported(text));
     }
-    let config = config_of(&new.workload)?;
-    let manifest = match &new.control_interface {
-        None => config.manifest.clone(),
-        Some(folder) => with_control_interface(
-            &config.manifest,
-            config.control_interface_target.as_deref(),
-            folder,
-        )
-        .map_err(|text| RuntimeError::Unsupported(without_passwords(&text)))?,
+    config_of(&new.workload)
+}
+
+/// The manifest of `config`, with the control interface of `new` if it has one.
+fn manifest_to_play(new: &NewContainer, config: &KubeConfig) -> Result<String, RuntimeError> {
+    let Some(folder) = &new.control_interface else {
+        return Ok(config.manifest.clone());
     };
-    Ok((config, manifest))
+    let target = config.control_interface_target.as_deref();
+    with_control_interface(&config.manifest, target, folder)
+        .map_err(|text| RuntimeError::Unsupported(without_passwords(&text)))
 }
 
 fn config_of(workload: &Workload) -> Result<Arc<KubeConfig>, RuntimeError> {
@@ -848,7 +858,10 @@ pub fn listed(
     pods: &Pods,
     containers: &[EngineContainer],
 ) -> ListedContainer {
-    let ids: &[String] = if let Ok(Some(ids)) = pods { ids } else { &[] };
+    let mut ids: &[String] = &[];
+    if let Ok(Some(known)) = pods {
+        ids = known;
+    }
     let mut ours: Vec<&EngineContainer> = containers.iter().collect();
     ours.retain(|container| is_in(container, ids));
     let state = match pods {
@@ -859,7 +872,7 @@ pub fn listed(
         }
     };
     let processes: Vec<MainProcess> = ours.iter().filter_map(|one| one.process()).collect();
-    // A workload has not ended while any of its containers runs.
+    // A workload runs while any of its containers does.
     let mut ended_at = None;
     if processes.is_empty() && state.phase.has_ended() {
         ended_at = ours.iter().filter_map(|one| one.ended_at()).max();
@@ -887,10 +900,12 @@ fn failed_container(
     if state.phase != Phase::FailedExecFailed {
         return None;
     }
-    let mut containers = containers.iter();
-    containers
-        .find(|container| pod_container_state(container) == *state)?
-        .id()
+    for container in containers {
+        if pod_container_state(container) == *state {
+            return container.id();
+        }
+    }
+    None
 }
 
 fn texts_of(ids: &[ContainerId]) -> Vec<&str> {
@@ -1000,18 +1015,18 @@ pub fn pod_documents(manifest: &str) -> Vec<PodDocument> {
 }
 
 fn pod_document(document: &mut Value) -> Option<PodDocument> {
-    let name = document.get("metadata")?.get("name")?.as_str()?.to_owned();
-    let is_pod = document.get("kind")?.as_str() == Some("Pod");
-    let text = serde_yaml::to_string(document).ok()?;
-    let seconds =
-        pod_spec(document).and_then(|spec| spec.get("terminationGracePeriodSeconds")?.as_u64());
-    let stop_seconds = seconds.map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX));
     Some(PodDocument {
-        text,
-        name,
-        is_pod,
-        stop_seconds,
+        text: serde_yaml::to_string(document).ok()?,
+        name: document.get("metadata")?.get("name")?.as_str()?.to_owned(),
+        is_pod: document.get("kind")?.as_str() == Some("Pod"),
+        stop_seconds: stop_seconds(document),
     })
+}
+
+fn stop_seconds(document: &mut Value) -> Option<u32> {
+    let seconds = pod_spec(document)?.get("terminationGracePeriodSeconds")?;
+    let seconds = seconds.as_u64()?;
+    Some(u32::try_from(seconds).unwrap_or(u32::MAX))
 }
 
 /// The images that a play of `manifest` pulls if they are missing: not those that it always or
@@ -1057,8 +1072,8 @@ fn pulled_image(container: &Value) -> Option<&str> {
         return None;
     }
     let image = container.get("image")?.as_str()?;
-    // An engine would read the latter as an option.
-    if image.is_empty() || image.starts_with('-') {
+    let is_option = image.starts_with('-'); // To the engine.
+    if image.is_empty() || is_option {
         return None;
     }
     Some(image)
@@ -1066,11 +1081,13 @@ fn pulled_image(container: &Value) -> Option<&str> {
 
 /// The end of the name that podman gives to the first container of a manifest.
 pub fn first_container(manifest: &str) -> Option<String> {
-    of_pods(manifest).iter_mut().find_map(|document| {
-        let containers = pod_spec(document)?.get("containers")?;
-        let name = containers.get(0)?.get("name")?.as_str()?;
-        Some(format!("-{name}"))
-    })
+    of_pods(manifest).iter_mut().find_map(name_of_first)
+}
+
+fn name_of_first(document: &mut Value) -> Option<String> {
+    let containers = pod_spec(document)?.get("containers")?;
+    let name = containers.get(0)?.get("name")?.as_str()?;
+    Some(format!("-{name}"))
 }
 
 /// The documents of the kinds that become pods; empty if the manifest cannot be read.
@@ -1090,32 +1107,41 @@ pub(crate) fn with_control_interface(
     target: Option<&str>,
     host_folder: &Path,
 ) -> Result<String, String> {
+    // First find the container.
     let target = target.ok_or("Control interface target not specified in runtime config.")?;
-    let (pod, container) =
-        target.split_once('/').filter(|(_, container)| !container.contains('/')).ok_or_else(|| {
-            format!(
-                "Invalid control interface target format: '{target}'. Expected format: '<pod_name>/<container_name>'"
-            )
-        })?;
+    let Some((pod, container)) = target.split_once('/') else {
+        return Err(invalid_target(target));
+    };
+    if container.contains('/') {
+        return Err(invalid_target(target));
+    }
     let mut documents =
         parse(manifest).map_err(|error| format!("Failed to parse YAML manifest: {error}"))?;
     let document = find_pod(&mut documents, pod)?;
     let spec = pod_spec(document).ok_or("Manifest missing spec.containers")?;
     let containers = spec.get_mut("containers").and_then(Value::as_sequence_mut);
-    add_mount(
-        containers.ok_or("Manifest missing spec.containers")?,
-        container,
-    )?;
+    let containers = containers.ok_or("Manifest missing spec.containers")?;
+    // Then add the mount to it, and the volume to its pod.
+    add_mount(containers, container)?;
     let host_path = mapping([
         ("path", host_folder.display().to_string().into()),
         ("type", "Directory".into()),
     ]);
     let volume = mapping([("name", VOLUME.into()), ("hostPath", host_path)]);
     append(spec, "volumes", volume).ok_or("Manifest missing spec.volumes")?;
-    let texts: Result<Vec<String>, _> = documents.iter().map(serde_yaml::to_string).collect();
-    texts
-        .map(|texts| texts.join("---\n"))
-        .map_err(|error| format!("Failed to parse YAML manifest: {error}"))
+    // Finally write all documents.
+    let mut texts = Vec::new();
+    for document in documents {
+        let text = serde_yaml::to_string(&document);
+        texts.push(text.map_err(|error| format!("Failed to parse YAML manifest: {error}"))?);
+    }
+    Ok(texts.join("---\n"))
+}
+
+fn invalid_target(target: &str) -> String {
+    format!(
+        "Invalid control interface target format: '{target}'. Expected format: '<pod_name>/<container_name>'"
+    )
 }
 
 /// The documents without empty ones, which a `---` at the end makes.
@@ -1176,10 +1202,9 @@ fn add_mount(containers: &mut [Value], name: &str) -> Result<(), String> {
     for container in containers {
         let found = container.get("name").and_then(Value::as_str);
         if found.ok_or("Container missing name field")? == name {
-            // Where a container finds its control interface.
             let mount = mapping([
                 ("name", VOLUME.into()),
-                ("mountPath", "/run/ankaios/control_interface".into()),
+                ("mountPath", CONTROL_INTERFACE.into()),
             ]);
             return append(container, "volumeMounts", mount)
                 .ok_or_else(|| format!("The volumeMounts of container '{name}' are not a list"));

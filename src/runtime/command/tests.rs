@@ -173,7 +173,7 @@ fn a_call_that_takes_too_long_is_ended_with_its_helpers() {
     };
     assert_eq!(
         error.text,
-        "No answer within 100ms. It said: 'Trying to pull; Copying'"
+        "No answer within 100ms. It wrote: 'Trying to pull; Copying'"
     );
     assert!(error.call.unwrap().starts_with("'sh "));
     let pids = fs::read_to_string(pids).unwrap();
@@ -230,7 +230,7 @@ fn a_grandchild_that_writes_for_ever_does_not_hold_the_call() {
         .into_text()
         .unwrap();
     let pid = output.lines().nth(1).unwrap().parse().unwrap();
-    // Nobody reads its pipe any more, so it may have ended by itself.
+    // Its pipe has no reader any more, so it may have ended by itself.
     let _ = rustix::process::kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
     assert!(is_gone(output.lines().next().unwrap()));
 }

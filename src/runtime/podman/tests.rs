@@ -1,4 +1,4 @@
-//! The connector against a scripted engine: which calls it makes, and what it makes of the answers.
+//! The connector against a scripted engine: its calls, and its reading of the answers.
 
 use super::*;
 use crate::ContainerId;

@@ -1,4 +1,4 @@
-//! The connector against a scripted podman: which calls it makes, and what it makes of the answers.
+//! The connector against a scripted podman: its calls, and its reading of the answers.
 
 mod manifest;
 mod states;
@@ -244,7 +244,7 @@ fn volumes_that_cannot_be_made_do_not_hinder_the_workload() {
     let mut lister = connector(&script);
     let mut kube = connector(&script);
     let web = create(&mut kube).unwrap();
-    // The listing finds no volume either, and knows the pod all the same.
+    // The listing finds no volume either, and knows the pod anyway.
     script.on("volume", "");
     script.on(
         "ps",
@@ -393,7 +393,7 @@ fn pods_that_a_failed_play_left_are_removed_before_the_next() {
 
 #[test]
 fn pods_of_a_failed_play_are_removed_after_a_failed_listing() {
-    // The play fails, and so does the listing of what it left.
+    // The play fails, and so does the listing of its pods.
     let script = ScriptedEngine::answering(&["echo 'old web'", "", "", "exit 125", "exit 125"]);
     let mut kube = connector(&script);
     assert!(create(&mut kube).is_err());
@@ -401,7 +401,7 @@ fn pods_of_a_failed_play_are_removed_after_a_failed_listing() {
     assert_eq!(calls(&script).len(), 5, "the volumes stay");
     let web = id(&instance.to_string());
     assert_eq!(kube.find(&instance, None), Ok(vec![web.clone()]));
-    // As long as nobody can tell what is left, neither a create nor a delete may go on.
+    // While the listing fails, neither a create nor a delete succeeds.
     script.on("6", "exit 125");
     assert!(create(&mut kube).is_err());
     script.on("7", "exit 125");
@@ -806,7 +806,7 @@ fn pods_are_read_from_all_sections_of_the_output() {
     }
 }
 
-/// What `alive` found to be broken was removed, and what it had written with it.
+/// A workload that failed its check `alive` was removed, and its logs with it.
 #[test]
 fn a_stop_leaves_the_pods_with_their_logs() {
     let instance = new().instance;

@@ -21,38 +21,34 @@ use ankaios_model::names::InstanceName;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// What a probe is for.
+/// The question that a probe answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
-    /// Whether dependents may start.
+    /// May dependents start?
     Ready,
-    /// Whether it still works.
+    /// Does the workload still work?
     Alive,
-    /// Whether it is still there after its container was removed.
+    /// Has it ended, after its container was removed?
     Gone,
 }
 
-/// A probe to repeat until it is not wanted any more.
+/// A probe that is repeated until its order is removed.
 pub struct ProbeOrder {
     /// Identifies the order; never used twice.
     pub key: u64,
     /// The instance to probe.
     pub instance: InstanceName,
-    /// What the probe is for.
     pub purpose: Purpose,
-    /// How to probe.
     pub check: Check,
-    /// How it is repeated.
     pub pace: Pace,
-    /// Successes in a row that count.
+    /// Number of successes in a row that are a verdict.
     pub successes: u32,
-    /// Failures in a row that count; `None` never.
+    /// Number of failures in a row that are a verdict; `None` if no number is.
     pub failures: Option<u32>,
-    /// Where to probe.
     pub target: ProbeTarget,
-    /// The socket that the workload notifies, when it does.
+    /// The socket that the workload notifies, if it does.
     pub notify: Option<Arc<OwnedFd>>,
-    /// Whether time counts from the first notification only.
+    /// Whether the time limit begins only with the first notification.
     pub unarmed: bool,
     /// Receives the results.
     pub reply: ProbeReply,
@@ -65,9 +61,9 @@ pub enum Outcome {
     Holds,
     /// The probe failed.
     Fails {
-        /// Why, in a few words.
+        /// The cause, in a few words.
         reason: String,
-        /// Whether there was an answer all the same.
+        /// Whether there was an answer, although not the expected one.
         answered: bool,
     },
 }
@@ -82,26 +78,25 @@ impl Outcome {
     }
 }
 
-/// What the probes of one order amount to.
+/// A result that is reported, with those before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeReport {
     /// The key of the order.
     pub key: u64,
     /// The last result.
     pub outcome: Outcome,
-    /// How often in a row the result was like that.
+    /// Number of results in a row that were successes, or failures, as the last one.
     pub in_a_row: u32,
-    /// How often it was probed.
+    /// Number of probes so far.
     pub attempts: u32,
-    /// Whether the threshold was reached just now.
+    /// Whether the last result reached the threshold.
     pub is_verdict: bool,
 }
 
-/// Receives what the probes of an order amount to; runs on the thread of the probes and must not
-/// block.
+/// Receives the reports of one order; runs on the thread of the probes and must not block.
 pub type ProbeReply = Box<dyn Fn(ProbeReport) + Send>;
 
-/// Where control loops order probes. Ordering may wait for room, which is made in microseconds.
+/// Takes the orders of control loops. Ordering may wait for room, which is made in microseconds.
 pub trait Probes: Send + Sync {
     /// Starts to repeat a probe.
     fn watch(&self, order: ProbeOrder);
@@ -110,7 +105,7 @@ pub trait Probes: Send + Sync {
     fn unwatch(&self, key: u64);
 }
 
-/// Cuts a text about a probe or a condition to what a state may show of it.
+/// Cuts a text about a probe or a condition to the length that a state may show of it.
 pub fn short_info(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(CONDITION_INFO_MAX));
     text

@@ -3,7 +3,7 @@
 //!
 //! One thread does all the work; another one is started for each that is blocked, up to a bound.
 //!
-//! Thread: `scheduler`, `probes` and all looks at the paths of prepared containers have one
+//! Thread: `scheduler`, `probes` and all listings of the paths of prepared containers have one
 //! [`PathProbes`] each; `paths` probes for it and ends with it.
 //! Owns: the probes without a result. Takes: probes of its owner. Gives: results, and wakes the
 //! owner.
@@ -38,17 +38,34 @@ pub struct PathFacts {
 /// One probe of a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathProbe {
-    /// What is there.
+    /// Reads which entry is there.
     Look(String),
-    /// Whether the socket there accepts a connection.
+    /// Connects to the socket there.
     Connects(String),
 }
 
-/// Whether it holds, or why not; of a look, what is there.
+/// The facts that a look has read, nothing for a connection, or the reason of the failure.
 pub(crate) type PathResult = Result<Option<PathFacts>, Errno>;
 
 /// A probe with its result.
-pub(crate) type Probed = (PathProbe, PathResult);
+pub(crate) struct ProbedPath {
+    pub(crate) probe: PathProbe,
+    pub(crate) result: PathResult,
+}
+
+/// Both ends of a queue.
+struct Queue<T> {
+    sender: Sender<T>,
+    receiver: Receiver<T>,
+}
+
+impl<T> Queue<T> {
+    /// A queue with room for all open probes, so that sending never waits for room.
+    fn new() -> Self {
+        let (sender, receiver) = bounded(PATH_PROBES_MAX);
+        Self { sender, receiver }
+    }
+}
 
 /// How to probe; may block.
 pub(crate) type ProbePath = Arc<dyn Fn(&PathProbe) -> PathResult + Send + Sync>;
@@ -58,11 +75,19 @@ pub struct PathProbes {
     probe_path: ProbePath,
     wake: Arc<dyn Fn() + Send + Sync>,
     // Most agents never probe a path, and the queues take all their memory at once.
-    probes: LazyCell<(Sender<PathProbe>, Receiver<PathProbe>)>,
-    results: LazyCell<(Sender<Probed>, Receiver<Probed>)>,
-    /// Started and without a result; whether the owner has abandoned it.
-    open: BTreeMap<PathProbe, bool>,
+    probes: LazyCell<Queue<PathProbe>>,
+    results: LazyCell<Queue<ProbedPath>>,
+    /// The started probes without a result.
+    open: BTreeMap<PathProbe, OpenProbe>,
     threads: usize,
+}
+
+/// A started probe without a result.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OpenProbe {
+    Awaited,
+    /// The owner does not wait any more. The thread of the probe may be blocked.
+    Abandoned,
 }
 
 impl PathProbes {
@@ -71,9 +96,8 @@ impl PathProbes {
         Self {
             probe_path,
             wake,
-            // There is room for all that may be open, so nothing ever waits for room.
-            probes: LazyCell::new(|| bounded(PATH_PROBES_MAX)),
-            results: LazyCell::new(|| bounded(PATH_PROBES_MAX)),
+            probes: LazyCell::new(Queue::new),
+            results: LazyCell::new(Queue::new),
             open: BTreeMap::new(),
             threads: 0,
         }
@@ -94,83 +118,97 @@ impl PathProbes {
                 Err(error) if self.threads == 0 => {
                     return Err(format!("no thread to probe with: {error}"));
                 }
-                Err(_) => {} // Those that there are may go on some time.
+                Err(_) => {} // The threads that run may become free again.
             }
         }
-        let _ = self.probes.0.try_send(probe.clone()); // There is room.
-        self.open.insert(probe.clone(), false);
+        let _ = self.probes.sender.try_send(probe.clone()); // There is room.
+        self.open.insert(probe.clone(), OpenProbe::Awaited);
         Ok(())
     }
 
-    /// The owner does not wait for this result any more; it may come all the same.
+    /// Gives up the wait for this result. It may come anyway.
     pub fn abandon(&mut self, probe: &PathProbe) {
-        if let Some(abandoned) = self.open.get_mut(probe) {
-            *abandoned = true;
+        if let Some(open) = self.open.get_mut(probe) {
+            *open = OpenProbe::Abandoned;
         }
     }
 
-    /// The results that have come.
-    pub(crate) fn take_results(&mut self) -> Vec<Probed> {
+    /// Takes the results that have arrived.
+    pub(crate) fn take_results(&mut self) -> Vec<ProbedPath> {
+        let mut results = Vec::new();
         if self.open.is_empty() {
-            return Vec::new();
+            return results;
         }
-        let results: Vec<_> = self.results.1.try_iter().collect();
-        results
-            .iter()
-            .for_each(|(probe, _)| _ = self.open.remove(probe));
+        for probed in self.results.receiver.try_iter() {
+            self.open.remove(&probed.probe);
+            results.push(probed);
+        }
         results
     }
 
-    /// What is at these paths, as far as that is known within `limit`; `None` for nothing. A path
-    /// without a result by then is not waited for before it has answered.
+    /// The entries at these paths that are known within `limit`; `None` for a path without one. The
+    /// next call waits for a path without a result only after it has answered.
     pub fn look(
         &mut self,
         paths: impl Iterator<Item = String>,
         limit: Duration,
     ) -> BTreeMap<String, Option<PathFacts>> {
-        self.take_results(); // Late ones, which may be old.
+        // First drop late results, which may be old.
+        self.take_results();
+        // Then start all probes. A path whose probe cannot be started is not known.
         for path in paths {
-            let _ = self.start(&PathProbe::Look(path)); // Then it is not known.
+            let _ = self.start(&PathProbe::Look(path));
         }
-        let (mut known, timeout) = (BTreeMap::new(), after(patience(limit)));
         // With all threads blocked, no result can come.
-        while self.open.values().any(|abandoned| !abandoned) && self.blocked() < PATH_THREADS {
+        let mut known = BTreeMap::new();
+        let timeout = after(patience(limit));
+        while self.awaits_results() && self.blocked() < PATH_THREADS {
             select_biased! {
-                recv(self.results.1) -> result => {
-                    let Ok((probe, result)) = result else { break };
-                    if self.open.remove(&probe) == Some(false) && let PathProbe::Look(path) = probe {
+                recv(self.results.receiver) -> probed => {
+                    let Ok(ProbedPath { probe, result }) = probed else { break };
+                    let was_open = self.open.remove(&probe);
+                    if was_open == Some(OpenProbe::Awaited) && let PathProbe::Look(path) = probe {
                         known.insert(path, result.ok().flatten());
                     }
                 }
                 recv(timeout) -> _ => break,
             }
         }
-        self.open
-            .values_mut()
-            .for_each(|abandoned| *abandoned = true);
+        // Finally give up all others.
+        for open in self.open.values_mut() {
+            *open = OpenProbe::Abandoned;
+        }
         known
     }
 
-    /// How many threads are blocked by paths that do not answer, at most.
+    fn awaits_results(&self) -> bool {
+        self.open.values().any(|open| *open == OpenProbe::Awaited)
+    }
+
+    /// The largest number of threads that paths may block because they do not answer.
     fn blocked(&self) -> usize {
-        self.open
-            .values()
-            .filter(|abandoned| **abandoned)
-            .count()
-            .min(PATH_THREADS)
+        let mut abandoned = 0;
+        for open in self.open.values() {
+            if *open == OpenProbe::Abandoned {
+                abandoned += 1;
+            }
+        }
+        abandoned.min(PATH_THREADS)
     }
 
     fn start_thread(&self) -> std::io::Result<()> {
-        let (probes, results) = (self.probes.1.clone(), self.results.0.clone());
-        let (probe_path, wake) = (self.probe_path.clone(), self.wake.clone());
-        let body = move || {
+        let probes = self.probes.receiver.clone();
+        let results = self.results.sender.clone();
+        let probe_path = self.probe_path.clone();
+        let wake = self.wake.clone();
+        threads::spawn("paths", STACK_SMALL, move || {
             for probe in probes {
                 let result = probe_path(&probe);
-                let _ = results.try_send((probe, result)); // There is room.
+                let _ = results.try_send(ProbedPath { probe, result }); // There is room.
                 wake();
             }
-        };
-        threads::spawn("paths", STACK_SMALL, body).map(drop)
+        })?;
+        Ok(())
     }
 }
 
@@ -181,28 +219,31 @@ pub fn node() -> ProbePath {
             Ok(found) => Ok(Some(facts(&found))),
             Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)),
         },
-        PathProbe::Connects(path) => SocketAddrUnix::new(path.as_str()).and_then(|address| {
+        PathProbe::Connects(path) => {
+            let address = SocketAddrUnix::new(path.as_str())?;
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            connect(
-                socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?,
-                &address,
-            )
-            .map(|()| None)
-        }),
+            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            connect(&socket, &address)?;
+            Ok(None)
+        }
     })
 }
 
 fn facts(found: &fs::Metadata) -> PathFacts {
     let kind = found.file_type();
-    let is_device = kind.is_block_device() || kind.is_char_device();
-    PathFacts {
+    let mut facts = PathFacts {
         device: found.dev(),
         inode: found.ino(),
-        number: if is_device { found.rdev() } else { 0 },
-        content: kind
-            .is_file()
-            .then(|| (found.size(), found.mtime(), found.mtime_nsec())),
+        number: 0,
+        content: None,
+    };
+    if kind.is_block_device() || kind.is_char_device() {
+        facts.number = found.rdev();
     }
+    if kind.is_file() {
+        facts.content = Some((found.size(), found.mtime(), found.mtime_nsec()));
+    }
+    facts
 }
 
 #[cfg(test)]

@@ -25,6 +25,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Orders that wait for the thread. Above that, control loops wait, which takes microseconds.
+const ORDERS_MAX: usize = 64;
+/// Digits of an instance's hash in the name of its notify socket: the path of a socket is short.
+const SOCKET_NAME_DIGITS: usize = 16;
+/// Longest notification that is read, in bytes: the same as in systemd.
+const NOTIFICATION_MAX: usize = 4096;
+/// Notifications of one workload that are read in a row while others wait.
+const NOTIFICATIONS_IN_A_ROW: usize = 16;
+
 /// Passes orders to the thread that probes.
 pub struct Prober {
     commands: Sender<Command>,
@@ -41,20 +50,20 @@ enum Command {
 impl Prober {
     /// Starts the thread, which ends when this is dropped.
     pub fn start<C: Clock>(clock: C) -> io::Result<Self> {
-        // Orders waiting for the thread that checks; control loops wait when it is full, which
-        // takes microseconds.
-        let (commands, orders) = bounded(64);
+        let (commands, orders) = bounded(ORDERS_MAX);
         let wake = EventFd::new()?;
-        let (woken, for_results) = (wake.clone(), wake.clone());
-        let io = SocketIo::new(Arc::new(move || for_results.set()), paths::node());
+        let woken = wake.clone();
+        let for_results = wake.clone();
         threads::spawn("probes", STACK_LARGE, move || {
-            Loop {
+            let wake_for_result = Arc::new(move || for_results.set());
+            let io = SocketIo::new(wake_for_result, paths::node());
+            let probes = Loop {
                 table: ProbeTable::new(io),
                 clock,
                 orders,
                 woken,
-            }
-            .run()
+            };
+            probes.run();
         })?;
         Ok(Self { commands, wake })
     }
@@ -81,13 +90,12 @@ impl Drop for Prober {
     }
 }
 
-/// Where the notify socket of an instance is. Its path must be short, so it is not in the folder of
-/// the instance.
+/// The path of the notify socket of an instance. It must be short, so it is not in the folder of the
+/// instance.
 pub fn notify_socket_path(agent_folder: &Path, instance: &InstanceName) -> PathBuf {
-    let digits = InstanceName::new("", &instance.to_string(), "").id;
-    agent_folder
-        .join("notify")
-        .join(&digits[..digits.len().min(16)])
+    let hash = InstanceName::new("", &instance.to_string(), "").id;
+    let name = &hash[..hash.len().min(SOCKET_NAME_DIGITS)];
+    agent_folder.join("notify").join(name)
 }
 
 /// Makes a notify socket at `path`; an older one there is removed.
@@ -143,23 +151,15 @@ impl<C: Clock> Loop<C> {
                     Command::End => return,
                 }
             }
-            for (key, outcome) in self.table.io.take_ended() {
-                self.table.ended(key, outcome, self.clock.now());
+            for probe in self.table.io.take_ended() {
+                self.table.ended(probe.key, probe.outcome, self.clock.now());
             }
             self.table.turn(self.clock.now());
         }
     }
 
     fn wait(&self) -> io::Result<Vec<Source>> {
-        let now = self.clock.now();
-        let due = self
-            .table
-            .due()
-            .into_iter()
-            .chain(self.table.io.due())
-            .min();
-        let timeout = due.map(|at| at.saturating_duration_since(now));
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        // First list all descriptors.
         let mut sources = vec![Source::Woken];
         let mut polled = vec![PollFd::new(&self.woken, PollFlags::IN)];
         for (key, socket, flags) in self.table.io.descriptors() {
@@ -172,31 +172,43 @@ impl<C: Clock> Loop<C> {
                 polled.push(PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN));
             }
         }
-        poll(&mut polled, timeout.as_ref())?;
-        let ready = sources
-            .iter()
-            .zip(&polled)
-            .filter(|(_, polled)| !polled.revents().is_empty());
-        Ok(ready.map(|(source, _)| *source).collect())
+        // Then wait until one of them is ready, or the table has something to do.
+        poll(&mut polled, self.timeout().as_ref())?;
+        // Finally return those that are ready.
+        let mut ready = Vec::new();
+        for (source, polled) in sources.iter().zip(&polled) {
+            if !polled.revents().is_empty() {
+                ready.push(*source);
+            }
+        }
+        Ok(ready)
+    }
+
+    /// Time until a probe or a command is due; `None` if none is.
+    fn timeout(&self) -> Option<Timespec> {
+        let due = [self.table.due(), self.table.io.due()];
+        let first = due.into_iter().flatten().min()?;
+        let left = first.saturating_duration_since(self.clock.now());
+        Timespec::try_from(left).ok()
     }
 
     fn read_notifications(&mut self, key: u64) {
-        let socket = self
-            .table
-            .orders()
-            .find(|order| order.key == key)
-            .and_then(|order| order.notify.clone());
-        let Some(socket) = socket else { return };
-        // Longest notification read, in bytes; what systemd takes.
-        let mut message = [0_u8; 4096];
-        // Notifications of one workload read in a row while others wait.
-        for _ in 0..16 {
+        let Some(socket) = self.notify_socket(key) else {
+            return;
+        };
+        let mut message = [0_u8; NOTIFICATION_MAX];
+        for _ in 0..NOTIFICATIONS_IN_A_ROW {
             let Ok((length, _)) = recv(&socket, &mut message[..], RecvFlags::empty()) else {
                 return;
             };
-            self.table
-                .notified(key, &message[..length], self.clock.now());
+            let now = self.clock.now();
+            self.table.notified(key, &message[..length], now);
         }
+    }
+
+    fn notify_socket(&self, key: u64) -> Option<Arc<OwnedFd>> {
+        let order = self.table.orders().find(|order| order.key == key)?;
+        order.notify.clone()
     }
 }
 

@@ -2,20 +2,19 @@
 //! their own.
 //!
 //! A container with a network of its own is probed inside of it: the thread enters its network
-//! namespace while it makes the socket, which from then on belongs there.
+//! namespace while it makes the socket, which stays in that namespace.
 //!
 //! Thread: `probes`, which never waits for a workload nor for a path; `exec:<workload>` waits for
 //! one command and ends.
 //! Owns: the sockets that wait for an answer. Gives: results of commands to `probes`.
 
-use super::paths::{PathProbe, PathProbes, PathResult, ProbePath};
+use super::paths::{PathProbe, PathProbes, ProbePath};
 use super::{Outcome, ProbeOrder, Purpose};
 use crate::command::EngineCall;
 use crate::exit_watch::belongs_to;
 use crate::limits::{EXEC_PARALLEL, EXEC_RUNNING_MAX, EXEC_SLOT_MAX, STACK_WORKLOAD};
 use crate::masking::Arguments;
 use crate::{ProbeTarget, RuntimeError};
-use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::lifecycle::Check;
 use ankaios_platform::clock::{Clock, SystemClock};
 use ankaios_platform::threads;
@@ -36,13 +35,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes read of a response to an HTTP request: only its first line counts.
+/// Bytes of an HTTP answer in which its first line must end; only that line is evaluated.
 const HTTP_ANSWER_MAX: usize = 512;
+/// Bytes of the rest of an HTTP answer that are read, so that the connection ends in order.
+const HTTP_REST_MAX: usize = 64 * 1024;
 
 /// Wakes the thread of the probes.
 pub(crate) type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// The probes under way.
+/// The probes that wait for a result.
 pub(crate) struct SocketIo {
     waiting: BTreeMap<u64, Waiting>,
     networks: Networks,
@@ -53,13 +54,18 @@ pub(crate) struct SocketIo {
 /// A connection that is being made, or a request that waits for its answer.
 struct Waiting {
     socket: OwnedFd,
-    /// What to send once it is connected, and the status that counts.
-    request: Option<(String, Option<u16>)>,
+    /// Sent once the socket is connected; `None` if the connection alone is the probe.
+    request: Option<HttpRequest>,
     sent: bool,
     answer: Vec<u8>,
-    /// Bytes of the answer that are still read although its beginning has decided. `None` before
-    /// that.
+    /// Bytes of the answer that are still read after its first line. `None` before that.
     rest: Option<usize>,
+}
+
+struct HttpRequest {
+    text: String,
+    /// The only status that is a success; `None` for any from 200 to 399.
+    expected_status: Option<u16>,
 }
 
 impl super::table::ProbeIo for SocketIo {
@@ -67,9 +73,10 @@ impl super::table::ProbeIo for SocketIo {
         match &order.check {
             Check::Notify => None,
             Check::File(path) => self.paths.begin(order.key, PathProbe::Look(path.clone())),
-            Check::Unix(path) => self
-                .paths
-                .begin(order.key, PathProbe::Connects(path.clone())),
+            Check::Unix(path) => {
+                let probe = PathProbe::Connects(path.clone());
+                self.paths.begin(order.key, probe)
+            }
             Check::Exec(command) => {
                 self.commands.begin(order, command);
                 None
@@ -81,19 +88,15 @@ impl super::table::ProbeIo for SocketIo {
                 path,
                 status,
             } => {
-                let shown = if host.is_ipv6() {
-                    format!("[{host}]")
-                } else {
-                    host.to_string()
-                };
-                let request = format!(
-                    "GET {path} HTTP/1.1\r\nHost: {shown}:{port}\r\nUser-Agent: ank-agent\r\nConnection: close\r\n\r\n"
+                let address = SocketAddr::new(*host, *port);
+                let text = format!(
+                    "GET {path} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: ank-agent\r\nConnection: close\r\n\r\n"
                 );
-                self.connect(
-                    order,
-                    SocketAddr::new(*host, *port),
-                    Some((request, *status)),
-                )
+                let request = HttpRequest {
+                    text,
+                    expected_status: *status,
+                };
+                self.connect(order, address, Some(request))
             }
         }
     }
@@ -123,40 +126,39 @@ impl SocketIo {
         }
     }
 
-    /// The sockets that wait, and for what.
+    /// The sockets that wait: key, descriptor, and the events that each waits for.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>, PollFlags)> {
         self.waiting.iter().map(|(key, waiting)| {
-            let flags = if waiting.sent {
+            let events = if waiting.sent {
                 PollFlags::IN
             } else {
                 PollFlags::OUT
             };
-            (*key, waiting.socket.as_fd(), flags)
+            (*key, waiting.socket.as_fd(), events)
         })
     }
 
-    /// A socket is ready. Returns the outcome once it is known.
+    /// Continues the probe of a socket that is ready. Returns the outcome once it is known.
     pub(crate) fn ready(&mut self, key: u64) -> Option<Outcome> {
         let waiting = self.waiting.get_mut(&key)?;
-        let outcome = if waiting.rest.is_none() {
-            Some(waiting.go_on()?)
-        } else {
-            None
-        };
-        if waiting.has_ended() {
+        let mut outcome = None;
+        if waiting.rest.is_none() {
+            outcome = Some(waiting.proceed()?);
+        }
+        if waiting.read_rest() {
             self.waiting.remove(&key);
         }
         outcome
     }
 
-    /// The results of commands and paths.
-    pub(crate) fn take_ended(&mut self) -> Vec<(u64, Outcome)> {
+    /// Takes the results of commands and paths.
+    pub(crate) fn take_ended(&mut self) -> Vec<EndedProbe> {
         let mut ended = self.commands.take_ended();
         ended.extend(self.paths.take_ended());
         ended
     }
 
-    /// When [`Self::take_ended`] may have something to do although nothing has ended.
+    /// The time at which [`Self::take_ended`] may start a command although none has ended.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.commands.due(SystemClock.now())
     }
@@ -165,21 +167,9 @@ impl SocketIo {
         &mut self,
         order: &ProbeOrder,
         address: SocketAddr,
-        request: Option<(String, Option<u16>)>,
+        request: Option<HttpRequest>,
     ) -> Option<Outcome> {
-        let family = if address.is_ipv6() {
-            AddressFamily::INET6
-        } else {
-            AddressFamily::INET
-        };
-        // Once it has ended there is no network but the node's.
-        let own_network = order.purpose != Purpose::Gone;
-        let socket = if own_network && address.ip().is_loopback() {
-            self.networks.socket(order.key, &order.target, family)
-        } else {
-            stream_socket(family).map_err(text)
-        };
-        let socket = match socket {
+        let socket = match self.new_socket(order, address) {
             Ok(socket) => socket,
             Err(reason) => return Some(Outcome::fails(reason)),
         };
@@ -191,7 +181,7 @@ impl SocketIo {
             rest: None,
         };
         let outcome = match connect(&waiting.socket, &address) {
-            Ok(()) => waiting.go_on(),
+            Ok(()) => waiting.proceed(),
             Err(Errno::INPROGRESS) => None,
             Err(errno) => Some(failure(errno)),
         };
@@ -200,10 +190,25 @@ impl SocketIo {
         }
         outcome
     }
+
+    /// Makes the socket, in the network of the container for a loopback address. A workload that has
+    /// ended has no network but the node's.
+    fn new_socket(&mut self, order: &ProbeOrder, address: SocketAddr) -> Result<OwnedFd, String> {
+        let family = if address.is_ipv6() {
+            AddressFamily::INET6
+        } else {
+            AddressFamily::INET
+        };
+        if order.purpose != Purpose::Gone && address.ip().is_loopback() {
+            return self.networks.socket(order.key, &order.target, family);
+        }
+        stream_socket(family).map_err(text)
+    }
 }
 
 impl Waiting {
-    fn go_on(&mut self) -> Option<Outcome> {
+    /// Sends the request, or reads the answer. Returns the outcome once it is known.
+    fn proceed(&mut self) -> Option<Outcome> {
         if self.sent {
             return self.read();
         }
@@ -211,11 +216,11 @@ impl Waiting {
             Ok(Ok(())) => {}
             Ok(Err(errno)) | Err(errno) => return Some(failure(errno)),
         }
-        let Some((request, _)) = &self.request else {
+        let Some(request) = &self.request else {
             return Some(Outcome::Holds);
         };
         // A fresh connection takes a whole request at once.
-        match send(&self.socket, request.as_bytes(), SendFlags::NOSIGNAL) {
+        match send(&self.socket, request.text.as_bytes(), SendFlags::NOSIGNAL) {
             Ok(_) => {
                 self.sent = true;
                 None
@@ -242,21 +247,19 @@ impl Waiting {
         if line_end.is_none() && self.answer.len() < HTTP_ANSWER_MAX {
             return None;
         }
-        // Bytes that are read of the rest of the response, so that the connection ends in order.
-        self.rest = Some(64 * 1024);
+        self.rest = Some(HTTP_REST_MAX);
         let _ = shutdown(&self.socket, Shutdown::Write);
-        let expected = self.request.as_ref().and_then(|(_, status)| *status);
-        Some(judge(
-            &self.answer[..line_end.unwrap_or_default()],
-            expected,
-        ))
+        let request = self.request.as_ref();
+        let expected = request.and_then(|request| request.expected_status);
+        let first_line = &self.answer[..line_end.unwrap_or_default()];
+        Some(judge(first_line, expected))
     }
 
     /// Reads the rest of an answer and returns whether that was all. Closing a socket with unread
     /// bytes would reset the connection, which many servers log.
-    fn has_ended(&mut self) -> bool {
+    fn read_rest(&mut self) -> bool {
         let mut chunk = [0_u8; 4096];
-        while let Some(rest) = self.rest.filter(|rest| *rest > 0) {
+        while let Some(rest @ 1..) = self.rest {
             match rustix::io::read(&self.socket, &mut chunk[..]) {
                 Ok(count @ 1..) => self.rest = Some(rest.saturating_sub(count)),
                 Err(Errno::AGAIN | Errno::INTR) => return false,
@@ -267,33 +270,36 @@ impl Waiting {
     }
 }
 
-/// The outcome of the first line of an HTTP answer; without an `expected` status all from 200 to
-/// 399 hold.
+/// The outcome of the first line of an HTTP answer. Without an `expected` status all from 200 to
+/// 399 are a success.
 pub fn judge(line: &[u8], expected: Option<u16>) -> Outcome {
     let line = String::from_utf8_lossy(line);
-    let mut words = line.split_ascii_whitespace();
-    let is_http = words
-        .next()
-        .is_some_and(|version| version.starts_with("HTTP/"));
-    let status = words
-        .next()
-        .and_then(|status| status.parse::<u16>().ok())
-        .filter(|_| is_http);
-    match status {
-        None => Outcome::Fails {
+    let Some(status) = http_status(&line) else {
+        return Outcome::Fails {
             reason: "the answer is not HTTP".to_owned(),
             answered: true,
-        },
-        Some(status)
-            if expected.map_or((200..400).contains(&status), |expected| expected == status) =>
-        {
-            Outcome::Holds
-        }
-        Some(status) => Outcome::Fails {
-            reason: format!("status {status}"),
-            answered: true,
-        },
+        };
+    };
+    let is_success = match expected {
+        Some(expected) => status == expected,
+        None => (200..400).contains(&status),
+    };
+    if is_success {
+        return Outcome::Holds;
     }
+    Outcome::Fails {
+        reason: format!("status {status}"),
+        answered: true,
+    }
+}
+
+/// The status in the first line of an answer; `None` if that is not HTTP.
+fn http_status(line: &str) -> Option<u16> {
+    let mut words = line.split_ascii_whitespace();
+    if !words.next()?.starts_with("HTTP/") {
+        return None;
+    }
+    words.next()?.parse().ok()
 }
 
 fn stream_socket(family: AddressFamily) -> Result<OwnedFd, Errno> {
@@ -344,19 +350,23 @@ impl Paths {
         }
     }
 
-    fn take_ended(&mut self) -> Vec<Ended> {
-        let results: BTreeMap<PathProbe, PathResult> =
-            self.probes.take_results().into_iter().collect_entries();
+    fn take_ended(&mut self) -> Vec<EndedProbe> {
+        let mut results = BTreeMap::new();
+        for probed in self.probes.take_results() {
+            results.insert(probed.probe, probed.result);
+        }
         let mut ended = Vec::new();
-        self.waiting.retain(|key, probe| {
+        for (key, probe) in &self.waiting {
             let outcome = match results.get(probe) {
                 Some(Ok(_)) => Outcome::Holds,
                 Some(Err(errno)) => failure(*errno),
-                None => return true,
+                None => continue,
             };
-            ended.push((*key, outcome));
-            false
-        });
+            ended.push(EndedProbe { key: *key, outcome });
+        }
+        for one in &ended {
+            self.waiting.remove(&one.key);
+        }
         ended
     }
 }
@@ -366,16 +376,21 @@ impl Paths {
 /// Network namespaces that sockets are made in.
 #[derive(Default)]
 struct Networks {
-    /// By order; `None` is the node's own.
-    of: BTreeMap<u64, Option<File>>,
+    by_order: BTreeMap<u64, Network>,
+    /// The namespace of the node, once it is open.
     own: Option<File>,
     /// The thread is in the namespace of a container, since it could not return.
     is_away: bool,
 }
 
+enum Network {
+    OfNode,
+    OfContainer(File),
+}
+
 impl Networks {
     fn forget(&mut self, key: u64) {
-        self.of.remove(&key);
+        self.by_order.remove(&key);
     }
 
     /// Makes a socket in the network of the container.
@@ -386,15 +401,18 @@ impl Networks {
         family: AddressFamily,
     ) -> Result<OwnedFd, String> {
         self.restore_netns()?;
-        if !self.of.contains_key(&key) {
+        if !self.by_order.contains_key(&key) {
             let found = self.find(target)?;
-            self.of.insert(key, found);
+            self.by_order.insert(key, found);
         }
-        let Some(Some(network)) = self.of.get(&key) else {
+        let Some(Network::OfContainer(network)) = self.by_order.get(&key) else {
             return stream_socket(family).map_err(text);
         };
-        move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
-            .map_err(|errno| format!("its network cannot be entered: {}; use exec", text(errno)))?;
+        let entered = move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network));
+        if let Err(errno) = entered {
+            let why = text(errno);
+            return Err(format!("its network cannot be entered: {why}; use exec"));
+        }
         self.is_away = true;
         let socket = stream_socket(family).map_err(text);
         self.restore_netns()?;
@@ -417,21 +435,21 @@ impl Networks {
         Ok(())
     }
 
-    /// The namespace of the container's process; `None` if it is the node's own.
-    fn find(&mut self, target: &ProbeTarget) -> Result<Option<File>, String> {
+    /// The network of the container's process.
+    fn find(&mut self, target: &ProbeTarget) -> Result<Network, String> {
         let own = match self.own.take() {
             Some(own) => own,
             None => File::open("/proc/thread-self/ns/net").map_err(|error| error.to_string())?,
         };
         let own = self.own.insert(own);
-        let mut networks = target.processes.iter().filter_map(network_of);
-        let network = networks.next().ok_or("its process is not found")?;
+        let network = target.processes.iter().find_map(network_of);
+        let network = network.ok_or("its process is not found")?;
         let found = fstat(&network).map_err(text)?;
         let node = fstat(own).map_err(text)?;
-        if (found.st_dev, found.st_ino) == (node.st_dev, node.st_ino) {
-            return Ok(None);
+        if found.st_dev == node.st_dev && found.st_ino == node.st_ino {
+            return Ok(Network::OfNode);
         }
-        Ok(Some(network))
+        Ok(Network::OfContainer(network))
     }
 }
 
@@ -449,18 +467,27 @@ fn network_of(process: &crate::MainProcess) -> Option<File> {
 // ---------------------------------------------------------------------- commands
 
 struct Commands {
-    /// By workload, of which one command runs at a time; since when.
+    /// The start of the running command of each workload; there is at most one.
     running: BTreeMap<String, Instant>,
     queue: VecDeque<Command>,
-    results: (Sender<EndedOf>, Receiver<EndedOf>),
+    ended: Receiver<EndedCommand>,
+    /// Given to each thread of a command.
+    send_ended: Sender<EndedCommand>,
     wake: Wake,
 }
 
-/// Key and outcome of a probe that has ended.
-type Ended = (u64, Outcome);
+/// A probe that has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct EndedProbe {
+    pub(crate) key: u64,
+    pub(crate) outcome: Outcome,
+}
 
-/// The same with the workload.
-type EndedOf = (String, Ended);
+/// A command that has ended.
+struct EndedCommand {
+    workload: String,
+    probe: EndedProbe,
+}
 
 struct Command {
     key: u64,
@@ -472,10 +499,13 @@ struct Command {
 
 impl Commands {
     fn new(wake: Wake) -> Self {
+        // There is room for the result of each command that runs.
+        let (send_ended, ended) = bounded(EXEC_RUNNING_MAX);
         Self {
             running: BTreeMap::new(),
             queue: VecDeque::new(),
-            results: bounded(EXEC_RUNNING_MAX),
+            ended,
+            send_ended,
             wake,
         }
     }
@@ -491,20 +521,30 @@ impl Commands {
         self.start_waiting();
     }
 
-    /// When the next hanging command gives its slot back, if others wait.
+    /// The time at which the next hanging command gives its slot back, if others wait.
     fn due(&self, now: Instant) -> Option<Instant> {
         if self.queue.is_empty() {
             return None;
         }
-        let ends = self.running.values().map(|since| *since + EXEC_SLOT_MAX);
-        ends.filter(|end| *end > now).min()
+        self.slot_ends(now).into_iter().min()
+    }
+
+    /// The times at which the running commands that still hold a slot give it back.
+    fn slot_ends(&self, now: Instant) -> Vec<Instant> {
+        let mut ends = Vec::new();
+        for since in self.running.values() {
+            let end = *since + EXEC_SLOT_MAX;
+            if end > now {
+                ends.push(end);
+            }
+        }
+        ends
     }
 
     /// Takes the first command that can start: no other of its workload runs, and a slot is free.
     fn take_next(&mut self, now: Instant) -> Option<Command> {
-        let holds_slot = |since: &&Instant| now.saturating_duration_since(**since) < EXEC_SLOT_MAX;
-        let slots = self.running.values().filter(holds_slot).count();
-        if slots >= EXEC_PARALLEL || self.running.len() >= EXEC_RUNNING_MAX {
+        let held_slots = self.slot_ends(now).len();
+        if held_slots >= EXEC_PARALLEL || self.running.len() >= EXEC_RUNNING_MAX {
             return None;
         }
         let mut waiting = self.queue.iter();
@@ -518,28 +558,29 @@ impl Commands {
             let workload = command.workload.clone();
             let key = command.key;
             self.running.insert(workload.clone(), now);
-            let results = self.results.0.clone();
+            let send_ended = self.send_ended.clone();
             let wake = self.wake.clone();
             let name = format!("exec:{workload}");
-            let body = move || {
-                // There is room for the result of each that runs.
-                let _ = results.send((command.workload.clone(), (key, command.run())));
+            let started = threads::spawn(name, STACK_WORKLOAD, move || {
+                let outcome = command.run();
+                let _ = send_ended.send(command.ended(outcome));
                 wake();
-            };
-            if let Err(error) = threads::spawn(name, STACK_WORKLOAD, body) {
+            });
+            if let Err(error) = started {
                 // It occupies its slot until its result is taken, as any other.
                 let outcome = Outcome::fails(format!("no thread: {error}"));
-                let _ = self.results.0.try_send((workload, (key, outcome)));
+                let probe = EndedProbe { key, outcome };
+                let _ = self.send_ended.try_send(EndedCommand { workload, probe });
                 (self.wake)();
             }
         }
     }
 
-    fn take_ended(&mut self) -> Vec<Ended> {
+    fn take_ended(&mut self) -> Vec<EndedProbe> {
         let mut ended = Vec::new();
-        for (workload, result) in self.results.1.try_iter() {
-            self.running.remove(&workload);
-            ended.push(result);
+        for command in self.ended.try_iter() {
+            self.running.remove(&command.workload);
+            ended.push(command.probe);
         }
         self.start_waiting();
         ended
@@ -548,17 +589,15 @@ impl Commands {
 
 impl Command {
     /// Runs it inside of the container and waits for its end.
-    fn run(self) -> Outcome {
+    fn run(&self) -> Outcome {
         let Some(container) = &self.target.container else {
             return Outcome::fails("its container is not known");
         };
         let arguments = Arguments::default()
             .plain(&["exec", container])
             .command(&self.command);
-        match EngineCall::new(self.target.program, arguments)
-            .limit(self.limit)
-            .run(None)
-        {
+        let call = EngineCall::new(self.target.program, arguments).limit(self.limit);
+        match call.run(None) {
             Ok(_) => Outcome::Holds,
             Err(RuntimeError::TimedOut(_)) => {
                 Outcome::fails(format!("no answer within {} ms", self.limit.as_millis()))
@@ -566,9 +605,19 @@ impl Command {
             Err(error) => Outcome::fails(last_line(error.text())),
         }
     }
+
+    fn ended(self, outcome: Outcome) -> EndedCommand {
+        EndedCommand {
+            workload: self.workload,
+            probe: EndedProbe {
+                key: self.key,
+                outcome,
+            },
+        }
+    }
 }
 
-/// The last line that a command printed.
+/// The last line that a command printed, up to [`COMMAND_REASON_MAX`] bytes.
 pub fn last_line(printed: &str) -> String {
     let mut lines = printed.lines().map(str::trim);
     let last = lines.rfind(|line| !line.is_empty()).unwrap_or("failed");

@@ -1,36 +1,46 @@
-//! When to probe each workload, and what the results amount to: thresholds, time limits, which of
-//! them to report.
+//! When each workload is probed, and which results are reported: thresholds and time limits.
 //!
 //! Thread: `probes`, which owns it; tests and simulations step it. Time is passed in; probing is
 //! behind [`ProbeIo`].
 
 use super::{Outcome, ProbeOrder, ProbeReport, Purpose};
-
 use ankaios_model::lifecycle::Check;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Probes.
+/// Probes that are due within this time are made together, so that many of them wake the processor
+/// once. With a short period it is [`TOGETHER_SHARE`] of that.
+const TOGETHER: Duration = Duration::from_millis(20);
+/// The part of a period by which a probe may be early: one fifth.
+const TOGETHER_SHARE: u32 = 5;
+/// Shortest time between two probes of one workload by a command: each is a process, and one of the
+/// engine's.
+const COMMAND_SPACING: Duration = Duration::from_secs(1);
+/// Shortest time between two reports of different results: each goes to the whole cluster.
+const REPORT_SPACING: Duration = Duration::from_secs(1);
+/// Time between two reports of the same failure, with the number of attempts.
+const REPEATED_REPORT: Duration = Duration::from_secs(5);
+
+/// Makes the probes for a table.
 pub trait ProbeIo {
-    /// Starts a probe. Returns the result if it is known at once, `None` when it comes later.
+    /// Starts a probe. Returns the result if it is known at once; otherwise it comes later.
     fn begin(&mut self, order: &ProbeOrder) -> Option<Outcome>;
 
-    /// The result is not wanted any more.
+    /// Ends the wait for the result.
     fn abandon(&mut self, key: u64);
 }
 
 /// All probes of an agent.
 pub struct ProbeTable<I> {
-    /// Probes for it.
     pub(crate) io: I,
     entries: BTreeMap<u64, Entry>,
 }
 
 struct Entry {
     order: ProbeOrder,
-    /// When to probe next; `None` while a result is awaited, or when the workload notifies.
+    /// Time of the next probe; `None` while a result is awaited, or if the workload notifies.
     next: Option<Instant>,
-    /// When the result comes too late.
+    /// Time after which the result is too late.
     overdue: Option<Instant>,
     began: Instant,
     attempts: u32,
@@ -39,8 +49,13 @@ struct Entry {
     holds: Option<bool>,
     /// The last result that reached its threshold.
     verdict: Option<bool>,
-    /// The last report and its time.
-    reported: Option<(Outcome, Instant)>,
+    reported: Option<LastReport>,
+}
+
+/// The last report of an order.
+struct LastReport {
+    outcome: Outcome,
+    at: Instant,
 }
 
 impl<I: ProbeIo> ProbeTable<I> {
@@ -54,11 +69,16 @@ impl<I: ProbeIo> ProbeTable<I> {
 
     /// Adds an order.
     pub fn watch(&mut self, order: ProbeOrder, now: Instant) {
-        let notified = order.check == Check::Notify;
+        let mut next = None;
+        let mut overdue = None;
+        if order.check != Check::Notify {
+            next = Some(now + order.pace.initial_delay);
+        } else if order.purpose == Purpose::Alive && !order.unarmed {
+            overdue = Some(now + order.pace.timeout);
+        }
         let entry = Entry {
-            next: (!notified).then(|| now + order.pace.initial_delay),
-            overdue: (notified && order.purpose == Purpose::Alive && !order.unarmed)
-                .then(|| now + order.pace.timeout),
+            next,
+            overdue,
             began: now,
             attempts: 0,
             in_a_row: 0,
@@ -77,152 +97,163 @@ impl<I: ProbeIo> ProbeTable<I> {
         }
     }
 
-    /// The orders.
     pub fn orders(&self) -> impl Iterator<Item = &ProbeOrder> {
         self.entries.values().map(|entry| &entry.order)
     }
 
-    /// When [`Self::turn`] has something to do.
+    /// The time at which [`Self::turn`] has something to do.
     pub fn due(&self) -> Option<Instant> {
-        self.entries
-            .values()
-            .flat_map(|entry| [entry.next, entry.overdue])
-            .flatten()
-            .min()
+        let entries = self.entries.values();
+        let times = entries.flat_map(|entry| [entry.next, entry.overdue]);
+        times.flatten().min()
     }
 
     /// Starts due probes and ends those above their timeout.
     // [impl->swdd~agent-lifecycle-probes~1]
     pub fn turn(&mut self, now: Instant) {
-        let io = &mut self.io;
         for entry in self.entries.values_mut() {
-            if entry.overdue.is_some_and(|at| at <= now) {
+            if let Some(overdue) = entry.overdue
+                && overdue <= now
+            {
                 let timeout = entry.order.pace.timeout.as_millis();
                 let reason = if entry.order.check == Check::Notify {
                     format!("no WATCHDOG=1 for {timeout} ms")
                 } else {
-                    io.abandon(entry.order.key);
+                    self.io.abandon(entry.order.key);
                     format!("no answer within {timeout} ms")
                 };
                 entry.ended(Outcome::fails(reason), now);
             }
-            // Checks that are due within this time are made together, so that many of them wake the
-            // processor once.
-            if entry.next.is_some_and(|at| {
-                at <= now + Duration::from_millis(20).min(entry.order.pace.period / 5)
-            }) {
+            let early = TOGETHER.min(entry.order.pace.period / TOGETHER_SHARE);
+            if let Some(next) = entry.next
+                && next <= now + early
+            {
                 entry.begin(now);
-                if let Some(outcome) = io.begin(&entry.order) {
+                if let Some(outcome) = self.io.begin(&entry.order) {
                     entry.ended(outcome, now);
                 }
             }
         }
     }
 
-    /// A result came.
+    /// Takes the result of a probe.
     pub(crate) fn ended(&mut self, key: u64, outcome: Outcome, now: Instant) {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.ended(outcome, now);
         }
     }
 
-    /// A workload sent a message to its notify socket.
+    /// Takes a message that a workload sent to its notify socket.
     pub fn notified(&mut self, key: u64, message: &[u8], now: Instant) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
-        let has = |line: &str| has_line(message, line);
         match entry.order.purpose {
-            Purpose::Ready if has("READY=1") => entry.ended(Outcome::Holds, now),
-            Purpose::Alive if has("WATCHDOG=trigger") => {
-                entry.ended(Outcome::fails("WATCHDOG=trigger"), now)
+            Purpose::Ready if has_line(message, "READY=1") => entry.ended(Outcome::Holds, now),
+            Purpose::Alive if has_line(message, "WATCHDOG=trigger") => {
+                entry.ended(Outcome::fails("WATCHDOG=trigger"), now);
             }
-            Purpose::Alive if has("WATCHDOG=1") => entry.ended(Outcome::Holds, now),
+            Purpose::Alive if has_line(message, "WATCHDOG=1") => entry.ended(Outcome::Holds, now),
             _ => {}
         }
     }
 }
 
-/// Whether a notification has this line.
+/// Returns whether a notification has this line.
 pub fn has_line(message: &[u8], line: &str) -> bool {
-    message
-        .split(|byte| *byte == b'\n')
-        .any(|other| other == line.as_bytes())
+    let mut lines = message.split(|byte| *byte == b'\n');
+    lines.any(|other| other == line.as_bytes())
 }
 
 impl Entry {
     fn begin(&mut self, now: Instant) {
-        (self.next, self.began) = (None, now);
-        // The time of a command is limited where it runs.
-        let limited = !matches!(self.order.check, Check::Exec(_));
-        self.overdue = limited.then(|| now + self.order.pace.timeout);
+        self.next = None;
+        self.began = now;
+        self.overdue = match self.order.check {
+            Check::Exec(_) => None, // The time of a command is limited where it runs.
+            _ => Some(now + self.order.pace.timeout),
+        };
     }
 
+    /// Takes a result: first plans the next probe, then counts, then reports.
     fn ended(&mut self, outcome: Outcome, now: Instant) {
-        let polled = self.order.check != Check::Notify;
-        self.overdue = (!polled && self.order.purpose == Purpose::Alive)
-            .then(|| now + self.order.pace.timeout);
-        self.next = polled.then(|| self.next_at(now));
-        let outcome = match outcome {
-            // What is gone does not answer at all.
-            Outcome::Fails { answered: true, .. } if self.order.purpose == Purpose::Gone => {
-                Outcome::Holds
-            }
-            outcome => outcome,
-        };
-        let holds = outcome == Outcome::Holds;
-        self.attempts = self.attempts.saturating_add(1);
-        self.in_a_row = if self.holds == Some(holds) {
-            self.in_a_row.saturating_add(1)
-        } else {
-            1
-        };
-        self.holds = Some(holds);
-        let enough = if holds {
-            Some(self.order.successes)
-        } else {
-            self.order.failures
-        };
-        let is_verdict =
-            enough.is_some_and(|enough| self.in_a_row >= enough) && self.verdict != Some(holds);
-        if is_verdict {
-            self.verdict = Some(holds);
+        self.plan_next(now);
+        let mut outcome = outcome;
+        if self.order.purpose == Purpose::Gone
+            && let Outcome::Fails { answered: true, .. } = outcome
+        {
+            outcome = Outcome::Holds; // A workload that has ended gives no answer at all.
         }
+        let is_verdict = self.count(outcome == Outcome::Holds);
         if is_verdict || self.is_worth_reporting(&outcome, now) {
-            self.reported = Some((outcome.clone(), now));
-            let (in_a_row, attempts) = (self.in_a_row, self.attempts);
+            self.reported = Some(LastReport {
+                outcome: outcome.clone(),
+                at: now,
+            });
             (self.order.reply)(ProbeReport {
                 key: self.order.key,
                 outcome,
-                in_a_row,
-                attempts,
+                in_a_row: self.in_a_row,
+                attempts: self.attempts,
                 is_verdict,
             });
         }
     }
 
-    fn next_at(&self, now: Instant) -> Instant {
-        // Checks of one workload by a command are at least this far apart: each is a process, and
-        // one of the engine's.
-        let spacing = if matches!(self.order.check, Check::Exec(_)) {
-            Duration::from_secs(1)
-        } else {
-            Duration::ZERO
-        };
-        (now + self.order.pace.period).max(self.began + spacing)
+    fn plan_next(&mut self, now: Instant) {
+        self.next = None;
+        self.overdue = None;
+        if self.order.check != Check::Notify {
+            self.next = Some(self.next_at(now));
+        } else if self.order.purpose == Purpose::Alive {
+            self.overdue = Some(now + self.order.pace.timeout);
+        }
     }
 
-    /// Whether the result is new, or a failure that lasts. Lasting success is not reported.
+    fn next_at(&self, now: Instant) -> Instant {
+        let next = now + self.order.pace.period;
+        match self.order.check {
+            Check::Exec(_) => next.max(self.began + COMMAND_SPACING),
+            _ => next.max(self.began),
+        }
+    }
+
+    /// Counts a result. Returns whether it is a new verdict: the threshold is reached, and the last
+    /// verdict was another one.
+    fn count(&mut self, holds: bool) -> bool {
+        self.attempts = self.attempts.saturating_add(1);
+        if self.holds == Some(holds) {
+            self.in_a_row = self.in_a_row.saturating_add(1);
+        } else {
+            self.in_a_row = 1;
+            self.holds = Some(holds);
+        }
+        let threshold = if holds {
+            Some(self.order.successes)
+        } else {
+            self.order.failures
+        };
+        let Some(threshold) = threshold else {
+            return false;
+        };
+        if self.in_a_row < threshold || self.verdict == Some(holds) {
+            return false;
+        }
+        self.verdict = Some(holds);
+        true
+    }
+
+    /// Returns whether the result is new, or a failure that lasts. Lasting success is not reported.
     fn is_worth_reporting(&self, outcome: &Outcome, now: Instant) -> bool {
         let repeats = *outcome != Outcome::Holds || self.order.purpose == Purpose::Gone;
-        let Some((reported, at)) = &self.reported else {
+        let Some(last) = &self.reported else {
             return repeats;
         };
-        let age = now.saturating_duration_since(*at);
-        // A new result at once, but each report goes to the whole cluster; the same failure again
-        // with the number of attempts.
-        (reported != outcome && age >= Duration::from_secs(1))
-            || (repeats && age >= Duration::from_secs(5))
+        let age = now.saturating_duration_since(last.at);
+        if last.outcome != *outcome && age >= REPORT_SPACING {
+            return true;
+        }
+        repeats && age >= REPEATED_REPORT
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is read of and written into manifests of Kubernetes.
+//! Manifests of Kubernetes: the parts that are read, and the ones that are added.
 
 use super::*;
 

@@ -156,7 +156,7 @@ fn a_notification_arrives_and_the_socket_can_be_made_again() {
     let mut rig = Rig::new();
     for _ in 0..2 {
         let socket = notify_socket(&path).unwrap();
-        // What was said before somebody listens is not lost.
+        // A message that is sent before the socket is watched is not lost.
         UnixDatagram::unbound()
             .unwrap()
             .send_to(b"MAINPID=1\nREADY=1", &path)

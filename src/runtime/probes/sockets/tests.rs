@@ -1,4 +1,5 @@
-//! What answers of HTTP servers and words of commands mean. Real sockets are in `prober/tests.rs`.
+//! The meaning of answers of HTTP servers and of lines of commands. Real sockets are in
+//! `prober/tests.rs`.
 
 use super::super::table::ProbeIo as _;
 use super::*;
@@ -22,12 +23,12 @@ fn order(key: u64, check: Check) -> ProbeOrder {
     }
 }
 
-/// A network mount whose server is gone: looking at its file kept the only thread, and nobody was
-/// checked any more.
+/// A network mount whose server is gone: the probe of a file there blocked the only thread, and all
+/// probes ended.
 #[test]
 fn a_path_that_does_not_answer_keeps_no_other_check_waiting() {
     let (release, released) = bounded::<()>(0);
-    let look = move |question: &PathProbe| match question {
+    let look = move |probe: &PathProbe| match probe {
         PathProbe::Look(path) if path == "/hangs" => {
             let _ = released.recv_timeout(PATIENCE);
             Ok(None)
@@ -46,11 +47,18 @@ fn a_path_that_does_not_answer_keeps_no_other_check_waiting() {
     ] {
         assert_eq!(io.begin(&order(2, check)), None);
         woken.recv_timeout(PATIENCE).expect("an answer comes");
-        assert_eq!(io.take_ended(), [(2, Outcome::Holds)]);
+        assert_eq!(io.take_ended(), [holds(2)]);
     }
     drop(release);
     woken.recv_timeout(PATIENCE).unwrap();
-    assert_eq!(io.take_ended(), [(1, Outcome::Holds)]);
+    assert_eq!(io.take_ended(), [holds(1)]);
+}
+
+fn holds(key: u64) -> EndedProbe {
+    EndedProbe {
+        key,
+        outcome: Outcome::Holds,
+    }
 }
 
 /// Commands run on this machine in place of a container.
@@ -96,7 +104,7 @@ impl Execs {
         assert_eq!(self.io.begin(&order), None);
     }
 
-    /// A command that ends when the test says so, or has ended.
+    /// Starts a command that ends after [`Self::release`], or with the test.
     fn hang(&mut self, key: u64, workload: &str) {
         let folder = self.folder.path().display();
         self.begin(
@@ -110,8 +118,8 @@ impl Execs {
         std::fs::write(self.folder.path().join("end"), "").unwrap();
     }
 
-    /// What ends next; waits as the thread does.
-    fn next(&mut self) -> Vec<Ended> {
+    /// The probes that end next; waits as the thread does.
+    fn next(&mut self) -> Vec<EndedProbe> {
         let give_up = SystemClock.now() + PATIENCE;
         loop {
             let ended = self.io.take_ended();
@@ -133,12 +141,12 @@ fn hanging_command_of_one_workload_delays_no_other_workload() {
         execs.hang(key, "hostile");
     }
     execs.begin(100, "good", "true");
-    assert_eq!(execs.next(), [(100, Outcome::Holds)]);
+    assert_eq!(execs.next(), [holds(100)]);
     assert!(SystemClock.now() < began + PATIENCE);
     execs.release();
     let mut keys: Vec<u64> = (0..2 * EXEC_PARALLEL)
         .flat_map(|_| execs.next())
-        .map(|(key, _)| key)
+        .map(|probe| probe.key)
         .collect();
     keys.sort_unstable();
     assert_eq!(keys, (0..2 * EXEC_PARALLEL as u64).collect::<Vec<u64>>());
@@ -152,7 +160,7 @@ fn hanging_commands_free_their_slots_and_stay_bounded() {
     }
     execs.begin(100, "good", "true");
     let began = SystemClock.now();
-    assert_eq!(execs.next(), [(100, Outcome::Holds)]);
+    assert_eq!(execs.next(), [holds(100)]);
     assert!(SystemClock.now() < began + PATIENCE);
     for key in EXEC_PARALLEL as u64..100 {
         execs.hang(key, &format!("hangs{key}"));
@@ -206,7 +214,7 @@ fn server_is_not_reset_while_it_sends_after_its_status() {
             status: None,
         },
     );
-    // What is in the network of a container is asked there; here that is this machine.
+    // A probe of a running workload would be made in the network of its container.
     let order = ProbeOrder {
         purpose: Purpose::Gone,
         ..order
@@ -223,7 +231,7 @@ fn server_is_not_reset_while_it_sends_after_its_status() {
             .unwrap();
         }
         if let Some(known) = io.ready(1) {
-            assert_eq!(outcome.replace(known), None, "it is told once");
+            assert_eq!(outcome.replace(known), None, "it is returned once");
             let _ = told.send_timeout((), PATIENCE);
         }
     }

@@ -1,4 +1,4 @@
-//! When checks are made and what is told of them, with a clock that is moved.
+//! When probes are made and which results are reported, with a manual clock.
 
 use super::*;
 use crate::probes::probe_order::probe_order;
@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, bounded};
 
 #[derive(Default)]
 struct Io {
-    /// What is said at once; `None` says nothing.
+    /// The result of a probe at once; `None` if it comes later.
     answer: Option<Outcome>,
     begun: u32,
     abandoned: u32,
@@ -173,7 +173,7 @@ fn watchdog_fails_if_late_and_waits_for_the_first_message() {
         assert_eq!(rig.verdicts(), [true]);
         rig.pass(100);
         assert_eq!(rig.verdicts(), [false]);
-        assert_eq!(rig.table.io.begun, 0, "nobody is asked");
+        assert_eq!(rig.table.io.begun, 0, "no probe is made");
     }
 }
 
