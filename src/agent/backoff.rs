@@ -22,13 +22,19 @@ pub(crate) fn retry_delay(attempt: u32, random: &mut fastrand::Rng) -> Duration 
     Duration::from_millis(random.u64(0..=whole_ms(backoff_max(attempt))))
 }
 
+/// A delay of half to all of the bound.
+fn delay_up_to(bound: Duration, random: &mut fastrand::Rng) -> Duration {
+    let bound_ms = whole_ms(bound);
+    Duration::from_millis(random.u64(bound_ms / 2..=bound_ms))
+}
+
 fn whole_ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How a workload ended, as far as restarts care.
+/// How a workload ended: success and failure have different restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum EndKind {
     /// With exit code 0.
     Well,
     /// With another exit code.
@@ -48,8 +54,8 @@ pub(crate) struct RestartBackoff {
 }
 
 impl RestartBackoff {
-    /// Nothing has started yet. Without `enabled` every restart is immediate, but the workload's
-    /// own rules delay its restarts even then.
+    /// A value for a workload that has not started yet. Without `enabled` every restart is immediate
+    /// unless the workload has rules of its own.
     pub(crate) fn new(enabled: bool, rules: Option<Restart>) -> Self {
         Self {
             enabled,
@@ -60,80 +66,89 @@ impl RestartBackoff {
         }
     }
 
-    /// The engine is about to start the workload.
+    /// Notes that the engine is about to start the workload.
     pub(crate) fn starting(&mut self, now: Instant) {
         self.last_start = Some(now);
         self.running_since = None;
     }
 
-    /// The workload runs, or still does.
+    /// Notes that the workload runs.
     pub(crate) fn running(&mut self, now: Instant) {
         self.running_since.get_or_insert(now);
     }
 
-    /// Starts and restarts without success in a row.
+    /// Starts and restarts that failed in a row.
     pub(crate) fn unsuccessful(&self) -> u32 {
         self.failures
     }
 
-    /// The workload ended now, or did not become ready: when to start it again; `None` when it was
-    /// tried often enough.
+    /// Returns when to start the workload again, which ended now or did not become ready; `None` when
+    /// it has failed too often.
     ///
     /// After a failure the first restart is immediate, the next ones wait for half to all of a
     /// bound that doubles; two starts are at least [`RESTART_SPACING`] apart. The workload's own
-    /// rules delay the first restart, too.
+    /// rules delay the first restart as well.
     pub(crate) fn next(
         &mut self,
-        ended: Ended,
+        ended: EndKind,
         now: Instant,
         random: &mut fastrand::Rng,
     ) -> Option<Instant> {
-        // A run that was long enough makes up for earlier failures.
-        let enough = self.rules.map_or(RESTART_RESET, |rules| rules.window);
-        if self
-            .running_since
-            .take()
-            .is_some_and(|since| now.saturating_duration_since(since) >= enough)
-        {
-            self.failures = 0;
+        self.forget_failures_after_long_run(now);
+        if !self.enabled && self.rules.is_none() {
+            return Some(now);
         }
-        let spaced = self
-            .last_start
-            .map_or(now, |start| now.max(start + RESTART_SPACING));
-        let bound = match (self.rules, ended) {
-            (None, _) if !self.enabled => return Some(now),
-            (_, Ended::Well) => return Some(spaced),
-            (Some(rules), Ended::Badly)
-                if rules.max_restarts.is_some_and(|most| self.failures >= most) =>
-            {
-                return None;
-            }
-            (Some(rules), Ended::Badly) => {
-                let factor = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
-                rules.backoff.saturating_mul(factor).min(rules.backoff_max)
-            }
-            (None, Ended::Badly) if self.failures == 0 => Duration::ZERO,
-            (None, Ended::Badly) => backoff_max(self.failures),
+        let spaced = match self.last_start {
+            Some(start) => now.max(start + RESTART_SPACING),
+            None => now,
         };
+        if ended == EndKind::Well {
+            return Some(spaced);
+        }
+        let Some(rules) = self.rules else {
+            let bound = if self.failures == 0 {
+                Duration::ZERO
+            } else {
+                backoff_max(self.failures)
+            };
+            self.failures = self.failures.saturating_add(1);
+            return Some(spaced.max(now + delay_up_to(bound, random)));
+        };
+        if let Some(most) = rules.max_restarts
+            && self.failures >= most
+        {
+            return None;
+        }
+        let factor = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
+        let bound = rules.backoff.saturating_mul(factor).min(rules.backoff_max);
         self.failures = self.failures.saturating_add(1);
-        let at = now + Duration::from_millis(random.u64(whole_ms(bound) / 2..=whole_ms(bound)));
-        Some(if self.rules.is_some() {
-            at
-        } else {
-            at.max(spaced)
-        })
+        Some(now + delay_up_to(bound, random))
     }
 
-    /// The workload was started and did not become ready: when to start it again, as
-    /// [`Self::next`]. Where nothing delays restarts it is delayed like a create that failed, which
-    /// it is shown as.
+    /// A run that was long enough makes up for earlier failures.
+    fn forget_failures_after_long_run(&mut self, now: Instant) {
+        let Some(since) = self.running_since.take() else {
+            return;
+        };
+        let enough = match self.rules {
+            Some(rules) => rules.window,
+            None => RESTART_RESET,
+        };
+        if now.saturating_duration_since(since) >= enough {
+            self.failures = 0;
+        }
+    }
+
+    /// Returns when to start the workload again, which was started and did not become ready; as
+    /// [`Self::next`]. Where nothing delays restarts it is delayed like a create that failed, since
+    /// it is shown as one.
     pub(crate) fn next_start(
         &mut self,
         now: Instant,
         random: &mut fastrand::Rng,
     ) -> Option<Instant> {
         if self.enabled || self.rules.is_some() {
-            return self.next(Ended::Badly, now, random);
+            return self.next(EndKind::Badly, now, random);
         }
         self.failures = self.failures.saturating_add(1);
         Some(now + retry_delay(self.failures, random))
@@ -200,7 +215,7 @@ mod tests {
         backoff.running(start);
         let ended = start + Duration::from_secs(5);
         assert_eq!(
-            backoff.next(Ended::Badly, ended, &mut random).unwrap(),
+            backoff.next(EndKind::Badly, ended, &mut random).unwrap(),
             ended
         );
         for (restart, bound_ms) in [
@@ -212,7 +227,7 @@ mod tests {
             (30, 300_000),
         ] {
             backoff.failures = restart;
-            let delay = backoff.next(Ended::Badly, ended, &mut random).unwrap() - ended;
+            let delay = backoff.next(EndKind::Badly, ended, &mut random).unwrap() - ended;
             let bound = Duration::from_millis(bound_ms);
             assert!(
                 delay <= bound && delay >= bound / 2,
@@ -235,7 +250,7 @@ mod tests {
             backoff.running(clock.now());
             let ended = clock.now() + ran;
             assert_eq!(
-                backoff.next(Ended::Badly, ended, &mut random).unwrap() == ended,
+                backoff.next(EndKind::Badly, ended, &mut random).unwrap() == ended,
                 immediate,
                 "{ran:?}"
             );
@@ -247,7 +262,7 @@ mod tests {
         let clock = ManualClock::new();
         let mut random = fastrand::Rng::with_seed(1);
         let start = clock.now();
-        for ended in [Ended::Well, Ended::Badly] {
+        for ended in [EndKind::Well, EndKind::Badly] {
             let mut backoff = RestartBackoff::new(true, None);
             backoff.starting(start);
             let now = start + Duration::from_millis(10);
@@ -280,7 +295,7 @@ mod tests {
         assert!(now - start > Duration::from_secs(60), "{:?}", now - start);
         backoff.running(now);
         backoff
-            .next(Ended::Badly, now + RESTART_RESET, &mut random)
+            .next(EndKind::Badly, now + RESTART_RESET, &mut random)
             .unwrap();
         assert_eq!(backoff.unsuccessful(), 0);
     }
@@ -301,7 +316,7 @@ mod tests {
         for enabled in [true, false] {
             let mut backoff = RestartBackoff::new(enabled, Some(rules(None)));
             for bound_ms in [200, 400, 800, 1_600, 3_200, 5_000, 5_000] {
-                let delay = backoff.next(Ended::Badly, now, &mut random).unwrap() - now;
+                let delay = backoff.next(EndKind::Badly, now, &mut random).unwrap() - now;
                 let bound = Duration::from_millis(bound_ms);
                 assert!(
                     delay <= bound && delay >= bound / 2,
@@ -310,7 +325,7 @@ mod tests {
             }
             backoff.failures = u32::MAX;
             assert!(
-                backoff.next(Ended::Badly, now, &mut random).unwrap()
+                backoff.next(EndKind::Badly, now, &mut random).unwrap()
                     <= now + Duration::from_secs(5)
             );
         }
@@ -326,12 +341,12 @@ mod tests {
                 backoff.failures = most;
                 backoff.running(now);
                 let ended = now + Duration::from_secs(ran_s);
-                let next = backoff.next(Ended::Badly, ended, &mut random);
+                let next = backoff.next(EndKind::Badly, ended, &mut random);
                 assert_eq!(next.is_some(), begins_anew && most > 0, "{most} {ran_s}");
             }
             backoff.failures = most;
             assert!(
-                backoff.next(Ended::Well, now, &mut random).is_some(),
+                backoff.next(EndKind::Well, now, &mut random).is_some(),
                 "success is not counted"
             );
         }

@@ -7,7 +7,7 @@
 use super::control_interface::pipes;
 use super::images::{ImageUses, UseOutcome};
 use super::workload::preparation::host_paths::{look, named_paths};
-use super::workload::preparation::record::{PreparedContainer, Record};
+use super::workload::preparation::record::{PreparedContainer, PreparedRecord};
 use super::workload_files::write_files;
 use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_model::runtime_config::EngineConfig;
@@ -32,27 +32,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest wait for the paths of the node before a container is created or initialised to wait.
-/// Nobody waits for that, but it keeps a core from others.
+/// No start waits for that, but it keeps a core from others.
 const PREPARING_PATHS_WAIT: Duration = Duration::from_secs(1);
 
 /// Starts calls. Tests and simulations run them when they want.
-pub(crate) type StartCall = Arc<dyn Fn(Box<EngineCall>) -> io::Result<()> + Send + Sync>;
+pub(crate) type StartCall = Arc<dyn Fn(Box<ContainerCall>) -> io::Result<()> + Send + Sync>;
 
 /// Each call on a thread of its own.
 pub(crate) fn on_threads() -> StartCall {
     Arc::new(|call| {
         let name = format!("call:{}", call.new.instance.workload);
-        threads::spawn(name, STACK_WORKLOAD, move || call.run()).map(drop)
+        threads::spawn(name, STACK_WORKLOAD, move || call.run())?;
+        Ok(())
     })
 }
 
-/// What a call does.
+/// The step of a start that a call makes.
 pub(crate) enum CallStep {
-    /// Gets the image.
+    /// Pulls the image.
     Image,
     /// Creates the container and does not start it.
     Create,
-    /// Does all of the start of this one but the start itself.
+    /// Initialises this one: does all of its start but the start of its process.
     Init(PreparedContainer),
     /// Creates and starts a container.
     Run,
@@ -63,13 +64,13 @@ pub(crate) enum CallStep {
 }
 
 impl CallStep {
-    /// Whether nothing of the start was done before.
+    /// Whether it is the first step of a start that makes files.
     fn begins(&self) -> bool {
         matches!(self, Self::Create | Self::Run | Self::StartAgain(_))
     }
 }
 
-/// What a call has reached.
+/// The result of a call that succeeded.
 #[derive(Debug)]
 pub(crate) enum CallDone {
     /// The image is there.
@@ -80,10 +81,10 @@ pub(crate) enum CallDone {
     Started(ContainerId, Option<MainProcess>),
 }
 
-/// How a call ended. `NotStarted`: the engine was not called.
+/// The result of a call. `NotStarted`: the engine was not called.
 pub(crate) type CallResult = Result<CallDone, RuntimeError>;
 
-/// What preparations of an agent have in common.
+/// The values that all calls of an agent share.
 #[derive(Debug, Clone)]
 pub struct CallContext {
     /// The agent's folder below the run folder, absolute.
@@ -100,77 +101,77 @@ pub struct CallContext {
 }
 
 /// One call.
-pub struct EngineCall {
+pub struct ContainerCall {
     pub(crate) step: CallStep,
-    /// What it is about.
+    /// The container that it creates or starts.
     pub new: NewContainer,
     pub(crate) connector: Box<dyn RuntimeConnector>,
     pub(crate) context: CallContext,
-    /// Readable when the call is not wanted any more; `None` when no descriptor could be had.
+    /// Readable when the call is cancelled; `None` when the system had no descriptor.
     pub cancel: Option<EventFd>,
     pub(crate) reply: Box<dyn FnOnce(CallResult) + Send>,
 }
 
-impl EngineCall {
+impl ContainerCall {
     /// Makes the call.
     pub fn run(mut self) {
         let _source = log_source(self.new.instance.workload.clone());
         let stop = self.cancel.take();
         let cancel = stop.as_ref().map(AsFd::as_fd);
-        let mut image_use = self
-            .context
-            .images
-            .as_ref()
-            .map(|images| images.begin(&self.new));
-        self.ready_pid_file();
-        let (limit, new) = (self.context.create_timeout, self.new.clone());
-        let started = |id: ContainerId| {
-            let process = new
-                .pid_file
-                .as_deref()
-                .and_then(|path| main_process(path, &id));
-            CallDone::Started(id, process)
+        let image_use = match &self.context.images {
+            Some(images) => Some(images.begin(&self.new)),
+            None => None,
         };
-        let written = if self.step.begins() {
-            write(&self.context, &new)
-        } else {
-            Ok(())
-        };
-        let result = written.and_then(|()| match &self.step {
-            CallStep::Image => self
-                .connector
-                .prepare_image(&new.workload, limit, cancel)
-                .map(|()| CallDone::Image),
-            CallStep::Create => self.create(&new, cancel).map(CallDone::Prepared),
-            CallStep::Init(container) => {
-                let container = container.clone();
-                self.init(container, &new, cancel).map(CallDone::Prepared)
-            }
-            CallStep::Run => self.connector.create(&new, limit, cancel).map(started),
-            CallStep::Start(id) | CallStep::StartAgain(id) => {
-                self.connector.start(id, &new, limit, cancel).map(started)
-            }
-        });
-        if let Some(image_use) = &mut image_use {
+        self.make_pid_folder();
+        let new = self.new.clone();
+        let result = self.call(&new, cancel);
+        // First, so that the next call of the workload begins after this one has ended.
+        if let Some(mut image_use) = image_use {
             image_use.outcome = match &result {
                 Ok(CallDone::Started(..)) => UseOutcome::Started,
                 Ok(CallDone::Image | CallDone::Prepared(_)) => UseOutcome::Prepared,
                 Err(_) => UseOutcome::Failed,
             };
         }
-        drop(image_use); // First: the next call of the workload must not begin before this one ends.
         (self.reply)(result);
     }
 
+    /// Writes the files of the container if none are there yet, and calls the engine.
+    fn call(&mut self, new: &NewContainer, cancel: Cancel<'_>) -> CallResult {
+        if self.step.begins() {
+            write_container_files(&self.context, new)?;
+        }
+        let limit = self.context.create_timeout;
+        match &self.step {
+            CallStep::Image => {
+                self.connector.prepare_image(&new.workload, limit, cancel)?;
+                Ok(CallDone::Image)
+            }
+            CallStep::Create => Ok(CallDone::Prepared(self.create(new, cancel)?)),
+            CallStep::Init(container) => {
+                let container = container.clone();
+                Ok(CallDone::Prepared(self.init(container, new, cancel)?))
+            }
+            CallStep::Run => {
+                let id = self.connector.create(new, limit, cancel)?;
+                Ok(started(new, id))
+            }
+            CallStep::Start(id) | CallStep::StartAgain(id) => {
+                let id = self.connector.start(id, new, limit, cancel)?;
+                Ok(started(new, id))
+            }
+        }
+    }
+
     /// Makes the folder of the file with the pid. Each start begins with an empty one: the file is
-    /// about this start, or is not there. A start goes without it where it cannot be written, since
-    /// it only saves a listing.
-    fn ready_pid_file(&mut self) {
+    /// that of this start, or is not there. Where it cannot be written the container starts without,
+    /// since it only saves a listing.
+    fn make_pid_folder(&mut self) {
         let Some(path) = &self.new.pid_file else {
             return;
         };
         let Some(folder) = path.parent() else { return };
-        // An `init` has written it.
+        // An earlier `init` has written it.
         let made = if self.step.begins() {
             empty_folder(folder)
         } else {
@@ -201,12 +202,13 @@ impl EngineCall {
             // It copies them when it creates the container.
             paths.extend(self.context.copied.iter().cloned());
         }
-        // Looked at before the create, which may read them: what changes meanwhile is noticed then,
-        // too.
+        // Before the create, which may read them: so a change during the create is noticed as well.
         let paths = look(&paths, PREPARING_PATHS_WAIT)
             .map_err(|cause| RuntimeError::NotStarted(cause.into()))?;
-        self.connector
-            .note_prepared(&new.instance, &Record::of_create(&self.context.boot).text());
+        self.connector.note_prepared(
+            &new.instance,
+            &PreparedRecord::of_create(&self.context.boot).text(),
+        );
         let id = self
             .connector
             .create_only(new, self.context.create_timeout, cancel)?;
@@ -236,7 +238,8 @@ impl EngineCall {
         Ok(container)
     }
 
-    /// Makes what the container mounts. The control interface is served from the start on.
+    /// Makes the pipes and the socket that the container mounts. The control interface is served
+    /// from the start on.
     fn make_folders(&self, new: &NewContainer) -> Result<(), RuntimeError> {
         if let Some(folder) = &new.control_interface {
             pipes::create(folder, false).map_err(|error| {
@@ -245,7 +248,7 @@ impl EngineCall {
             })?;
         }
         if let Some(path) = &new.notify_socket {
-            // Nobody writes to it before the start.
+            // It is dropped: before the start no program writes to it.
             notify_socket(path).map_err(|error| {
                 let path = path.display();
                 let text = format!("the notify socket '{path}' cannot be made: {error}");
@@ -261,13 +264,13 @@ impl EngineCall {
         container: &PreparedContainer,
     ) -> Result<(), RuntimeError> {
         let arguments = self.connector.create_arguments(new)?;
-        let record = Record::new(container, &new.workload, &arguments, &self.context.boot);
+        let record = PreparedRecord::new(container, &new.workload, &arguments, &self.context.boot);
         self.connector.note_prepared(&new.instance, &record.text());
         Ok(())
     }
 }
 
-/// Makes `folder` anew, with room for a small file. What a start that failed has left there is
+/// Makes `folder` again, empty and with space for a small file. Files of a start that failed must be
 /// gone: runc for example writes beside the pid file first, and refuses each later start while that
 /// file is there.
 fn empty_folder(folder: &Path) -> io::Result<()> {
@@ -284,12 +287,19 @@ fn empty_folder(folder: &Path) -> io::Result<()> {
     written
 }
 
+/// A container that was started, with its main process if the engine has written its pid.
+fn started(new: &NewContainer, id: ContainerId) -> CallDone {
+    let process = match &new.pid_file {
+        Some(path) => main_process(path, &id),
+        None => None,
+    };
+    CallDone::Started(id, process)
+}
+
 /// Writes the files that the container mounts.
-fn write(context: &CallContext, new: &NewContainer) -> Result<(), RuntimeError> {
-    let (folder, files) = (
-        context.folder.join(new.instance.folder()).join("files"),
-        &new.workload.files,
-    );
+fn write_container_files(context: &CallContext, new: &NewContainer) -> Result<(), RuntimeError> {
+    let folder = context.folder.join(new.instance.folder()).join("files");
+    let files = &new.workload.files;
     write_files(&folder, files).map_err(|error| {
         error!(
             "Failed to create workload files for workload '{}': '{error}'",

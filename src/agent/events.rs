@@ -1,4 +1,4 @@
-//! What the scheduler reacts to.
+//! The events of the scheduler.
 //!
 //! Thread: plain values; sent by `rx:server`, `uplink`, `wl:*`, `watch:*`, `metrics` and `images`,
 //! received by `scheduler`.
@@ -13,6 +13,7 @@ use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_model::reason::Reason;
 use ankaios_runtime::probes::short_info;
 use crossbeam_channel::Sender;
+use std::sync::Arc;
 
 /// An event for the scheduler.
 #[derive(Debug)]
@@ -25,8 +26,8 @@ pub enum SchedulerEvent {
     Status {
         /// Name of the workload.
         workload: Name,
-        /// What there is of it.
-        status: Status,
+        /// All that there is of it; the control loop keeps it as well, to compare the next one.
+        status: Arc<Status>,
     },
     /// The containers of an engine.
     Listed {
@@ -35,34 +36,36 @@ pub enum SchedulerEvent {
         /// The containers, or why the engine could not list them.
         result: ListResult,
     },
-    /// A requested log has nothing to be read from: the engine has no container of the instance.
+    /// A requested log cannot be read: the engine has no container of the instance.
     NoLog {
         /// The full id of the request.
         request_id: String,
-        /// Whose log is requested.
+        /// The instance whose log is requested.
         instance: InstanceName,
     },
-    /// The overview for the metrics is wanted there.
+    /// A request of `metrics` for the overview.
     Overview(Sender<Overview>),
-    /// Which images workloads need is wanted there.
+    /// A request of `images` for the images that workloads need.
     ImageNeeds(Sender<ImageNeeds>),
 }
 
-/// How far something is prepared.
+/// How far an instance is prepared.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PreparationReport {
     pub(crate) added: AddedWorkload,
-    /// As far as it may be.
+    /// The level that is reached, when it is the highest allowed one.
     pub(crate) done: Option<PrepareLevel>,
-    /// Why the last try failed, and how many did.
-    pub(crate) failure: Option<(String, u32)>,
-    /// There is no further try.
+    /// Tries that failed since the last one that succeeded.
+    pub(crate) failures: u32,
+    /// Why the last of them failed.
+    pub(crate) failure: String,
+    /// No further try follows.
     pub(crate) is_final: bool,
-    /// What is shown of it while it waits.
+    /// The note beside its phase while it waits.
     pub(crate) note: Note,
 }
 
-/// What is shown of an instance beside its phase.
+/// The part of a shown state beside its phase.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Note {
     pub(crate) reason: Reason,
@@ -88,24 +91,24 @@ impl Note {
     }
 }
 
-/// What the scheduler knows for the metrics.
+/// The state of the agent for the metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overview {
     /// Whether the server has sent its hello on the present connection.
     pub(crate) connected: bool,
-    /// The workloads that are to run.
+    /// The desired workloads.
     pub(crate) workloads: Vec<WorkloadOverview>,
 }
 
-/// One workload that is to run.
+/// One desired workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WorkloadOverview {
-    /// The instance that is to run.
+    /// The desired instance.
     pub(crate) instance: InstanceName,
-    /// The runtime that is to run it, as in its manifest.
+    /// The runtime in its manifest.
     pub(crate) runtime: Name,
     /// The name of its state; `None` when it has none yet.
     pub(crate) state: Option<&'static str>,
-    /// How often it was killed for want of memory.
+    /// How often it was killed because memory ran out.
     pub(crate) out_of_memory: u64,
 }

@@ -4,7 +4,7 @@
 //! Thread: the one of the test.
 
 use crate::control_interface::ControlHub;
-use crate::engine_call::{CallContext, EngineCall};
+use crate::engine_call::{CallContext, ContainerCall};
 use crate::events::SchedulerEvent;
 use crate::limits::{SCHEDULER_INBOX, WATCH_INBOX};
 use crate::resources::LoadSampler;
@@ -15,7 +15,9 @@ use crate::state_checker::{GoneReply, KnownEnd, ListReply, StateReply, WatchComm
 use crate::uplink_outbox::{UplinkReader, uplink_outbox};
 use crate::workload::inspection::{AfterTargets, after_each_target};
 use crate::workload::start_slots::StartSlots;
-use crate::workload::{Connector, EngineSource, Engines, LoopContext, Step, WorkloadControlLoop};
+use crate::workload::{
+    Connector, EngineSource, Engines, LoopContext, LoopStep, WorkloadControlLoop,
+};
 use ankaios_fakes::fake_connector::FakeEngine;
 use ankaios_fakes::fake_probes::{FakeProbes, ProbeAnswers};
 use ankaios_fakes::manual_clock::ManualClock;
@@ -62,8 +64,8 @@ impl Loops {
             .extend(self.started.try_iter().map(|control_loop| *control_loop));
         self.running.retain_mut(|control_loop| {
             let step = control_loop.step();
-            worked |= step != Step::Idle;
-            step != Step::Ended
+            worked |= step != LoopStep::Idle;
+            step != LoopStep::Ended
         });
         worked
     }
@@ -71,7 +73,7 @@ impl Loops {
 
 #[derive(Default)]
 struct Calls {
-    waiting: VecDeque<Box<EngineCall>>,
+    waiting: VecDeque<Box<ContainerCall>>,
     refuse: bool,
 }
 

@@ -5,8 +5,8 @@
 //! own, and whoever steps the simulation decides which one goes on. Dropping a [`Task`] unwinds its
 //! stack: the process was killed.
 
-use ankaios_agent::engine_call::EngineCall;
-use ankaios_agent::workload::{Step, WorkloadControlLoop};
+use ankaios_agent::engine_call::ContainerCall;
+use ankaios_agent::workload::{LoopStep, WorkloadControlLoop};
 use ankaios_fakes::manual_clock::ManualClock;
 use ankaios_platform::sync::EventFd;
 use corosensei::stack::DefaultStack;
@@ -73,11 +73,11 @@ impl Task {
             RUNNING.set(Some(NonNull::from(yielder)));
             loop {
                 let wait = match control_loop.step() {
-                    Step::Worked => Pause::Worked,
-                    Step::Idle => Pause::Idle {
+                    LoopStep::Worked => Pause::Worked,
+                    LoopStep::Idle => Pause::Idle {
                         due: control_loop.due(),
                     },
-                    Step::Ended => return,
+                    LoopStep::Ended => return,
                 };
                 pause(wait);
             }
@@ -93,7 +93,7 @@ impl Task {
     }
 
     /// An engine call that has not begun.
-    pub(crate) fn call(call: Box<EngineCall>) -> Self {
+    pub(crate) fn call(call: Box<ContainerCall>) -> Self {
         let (workload, cancel) = (call.new.instance.workload.to_string(), call.cancel.clone());
         let stack = DefaultStack::new(STACK).expect("there is memory for a stack");
         let coroutine = Coroutine::with_stack(stack, move |yielder, ()| {

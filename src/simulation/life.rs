@@ -7,7 +7,7 @@ use super::coroutine::Task;
 use super::engine::{Action, Answer, Caller, SimEngine, WatchGuard};
 use super::sim_connector::SimConnector;
 use ankaios_agent::control_interface::ControlHub;
-use ankaios_agent::engine_call::{CallContext, EngineCall};
+use ankaios_agent::engine_call::{CallContext, ContainerCall};
 use ankaios_agent::events::SchedulerEvent;
 use ankaios_agent::limits::{REPAIR_INTERVAL, SCHEDULER_INBOX, WATCH_INBOX};
 use ankaios_agent::resources::LoadSampler;
@@ -51,7 +51,7 @@ pub(crate) struct Tasks {
     /// Control loops that the scheduler has started since, with their workloads.
     loops: Receiver<(String, Box<WorkloadControlLoop<ManualClock>>)>,
     /// Calls that control loops have started since.
-    calls: Receiver<Box<EngineCall>>,
+    calls: Receiver<Box<ContainerCall>>,
 }
 
 impl Tasks {

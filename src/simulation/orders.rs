@@ -68,8 +68,8 @@ pub(crate) struct Orders {
     found: Vec<(InstanceName, Name)>,
     has_hello: bool,
     /// The newest status of each control loop, as it was sent, and as the scheduler has it.
-    sent: BTreeMap<Name, Status>,
-    statuses: BTreeMap<Name, Status>,
+    sent: BTreeMap<Name, Arc<Status>>,
+    statuses: BTreeMap<Name, Arc<Status>>,
     /// What listings have shown as running, until the agent acts on them. They may be older than
     /// its end, which the agent cannot know.
     listed: BTreeSet<(InstanceName, Name)>,

@@ -9,7 +9,7 @@ use super::workloads::{Existing, KeptContainer, Waits, Workloads};
 use crate::end_record;
 use crate::events::Note;
 use crate::state_checker::KnownEnd;
-use crate::workload::mailbox::{FoundContainer, Purpose, Run};
+use crate::workload::mailbox::{FoundContainer, FoundPurpose, Run};
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::lifecycle::Check;
 use ankaios_model::messages::AddedWorkload;
@@ -22,6 +22,7 @@ use ankaios_runtime::ListedContainer;
 use ankaios_runtime::container_records::{Noted, leave_strangers};
 use log::info;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 impl<C: Clock> Workloads<C> {
     /// These are all workloads that are wanted. Within one life of the agent an unchanged one is
@@ -161,7 +162,7 @@ impl<C: Clock> Workloads<C> {
             adopt.push(self.take_over(good_for.as_ref(), is_active, best));
         }
         for existing in &candidates {
-            adopt.push(found_container(existing, Purpose::Remove));
+            adopt.push(found_container(existing, FoundPurpose::Remove));
         }
         self.hand_over(name, adopt);
     }
@@ -182,10 +183,10 @@ impl<C: Clock> Workloads<C> {
             for found in &adopt {
                 // As the control loop will report it.
                 let state = match &found.purpose {
-                    Purpose::Adopt(_, state) => state.clone(),
+                    FoundPurpose::Adopt(_, state) => state.clone(),
                     _ => ExecutionState::plain(Phase::PendingInitial),
                 };
-                let instances = &mut control_loop.status.instances;
+                let instances = &mut Arc::make_mut(&mut control_loop.status).instances;
                 instances.entry(found.instance.clone()).or_insert(state);
             }
         }
@@ -281,7 +282,7 @@ impl<C: Clock> Workloads<C> {
             // Others may wait for it or depend on it already.
             let state = adopted_state(&added.workload, container.state.clone());
             self.start_loop(container.instance.clone()).target.run = Run::Instance(added.clone());
-            return found_container(&existing, Purpose::Adopt(added.clone(), state));
+            return found_container(&existing, FoundPurpose::Adopt(added.clone(), state));
         }
         let can_start_again = || {
             let connector = self.context.connector(runtime);
@@ -293,15 +294,15 @@ impl<C: Clock> Workloads<C> {
         let purpose = match (&start_again_for, wanted) {
             (Some(added), _) => {
                 info!("Re-starting workload '{name}'");
-                Purpose::StartAgain(added.clone())
+                FoundPurpose::StartAgain(added.clone())
             }
             (None, Some(_)) => {
                 info!("Replacing existing workload '{name}'.");
-                Purpose::Replace
+                FoundPurpose::Replace
             }
             (None, None) => {
                 info!("Deleting existing workload '{name}', which is not needed.");
-                Purpose::Replace
+                FoundPurpose::Replace
             }
         };
         let found = found_container(&existing, purpose);
@@ -336,11 +337,11 @@ impl<C: Clock> Workloads<C> {
             runtime: kept.runtime.clone(),
             instance: kept.container.instance.clone(),
             id: kept.container.id.clone(),
-            purpose: Purpose::Adopt(added.clone(), state.clone()),
+            purpose: FoundPurpose::Adopt(added.clone(), state.clone()),
         };
         let record = self.records.get_mut(name)?;
         let control_loop = record.control_loop.as_mut()?;
-        let instances = &mut control_loop.status.instances;
+        let instances = &mut Arc::make_mut(&mut control_loop.status).instances;
         instances.insert(found.instance.clone(), state);
         record.adopt.push(found);
         Some(Run::Instance(added))

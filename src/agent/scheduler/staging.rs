@@ -9,8 +9,8 @@
 use super::conditions::Gate;
 use super::workloads::{Existing, Record, Waits, Workloads};
 use crate::settings::unsupported_runtime;
-use crate::workload::mailbox::{FoundContainer, Preparation, Purpose};
-use crate::workload::preparation::record::Record as PreparedRecord;
+use crate::workload::mailbox::{FoundContainer, FoundPurpose, Preparation};
+use crate::workload::preparation::record::PreparedRecord;
 use ankaios_model::messages::{AddedWorkload, PreparedInstance};
 use ankaios_model::names::Name;
 use ankaios_model::prepare_level::PrepareLevel;
@@ -149,42 +149,52 @@ impl<C: Clock> Workloads<C> {
         news
     }
 
-    /// How far an instance that is staged is.
+    /// How far a staged instance is.
     fn progress(&self, record: &Record<C>, added: &AddedWorkload) -> PreparedInstance {
-        let (target, stage) = (self.staged_level(record, added), stage_of(added));
-        let control_loop = record.control_loop.as_ref();
-        let report = control_loop.and_then(|control_loop| control_loop.report(added));
-        // What runs or waits as it is needs nothing as long as it does.
-        let is_there = record.carries_out(added) || target == Some(PrepareLevel::None);
-        let level = match report
-            .and_then(|report| report.done)
-            .filter(|_| target.is_some())
-        {
-            _ if is_there => Some(stage.min(target.unwrap_or(stage))),
-            done => done,
+        let mut progress = PreparedInstance {
+            instance: added.instance.clone(),
+            level: None,
+            reason: None,
+            tries: 0,
+            is_final: false,
+            unmet: None,
         };
-        let report = report.filter(|_| level.is_none());
-        let mut failure = report.and_then(|report| report.failure.clone());
-        let mut is_final = report.is_some_and(|report| report.is_final);
-        if !self.context.engines.contains_key(&added.workload.runtime) {
-            let reason = short_info(unsupported_runtime(&added.workload.runtime));
-            (failure, is_final) = (Some((reason, 0)), true);
+        // First: the level. An instance that runs, or waits as it is, needs nothing else.
+        let target = self.staged_level(record, added);
+        let stage = stage_of(added);
+        let report = match &record.control_loop {
+            Some(control_loop) => control_loop.report(added),
+            None => None,
+        };
+        if record.carries_out(added) || target == Some(PrepareLevel::None) {
+            progress.level = Some(stage.min(target.unwrap_or(stage)));
+        } else if let Some(report) = report
+            && target.is_some()
+        {
+            progress.level = report.done;
         }
-        let unmet = record
-            .staged_conditions()
-            .and_then(Gate::staged_unmet)
-            .filter(|_| level.is_some() || is_final);
-        let unmet = unmet.map(|unmet| short_info(unmet.to_owned()));
-        let (reason, tries) = failure.unzip();
-        let (tries, instance) = (tries.unwrap_or(0), added.instance.clone());
-        PreparedInstance {
-            instance,
-            level,
-            reason,
-            tries,
-            is_final,
-            unmet,
+        // Then: why it is not reached.
+        if let Some(report) = report
+            && progress.level.is_none()
+        {
+            progress.is_final = report.is_final;
+            progress.tries = report.failures;
+            if report.failures > 0 {
+                progress.reason = Some(report.failure.clone());
+            }
         }
+        let runtime = &added.workload.runtime;
+        if !self.context.engines.contains_key(runtime) {
+            progress.reason = Some(short_info(unsupported_runtime(runtime)));
+            progress.tries = 0;
+            progress.is_final = true;
+        }
+        // Finally: the conditions that prevent the switch.
+        if progress.level.is_some() || progress.is_final {
+            let unmet = record.staged_conditions().and_then(Gate::staged_unmet);
+            progress.unmet = unmet.map(|unmet| short_info(unmet.to_owned()));
+        }
+        progress
     }
 
     /// How far to prepare a staged instance; `None` while that is not known.
@@ -264,10 +274,7 @@ impl<C: Clock> Workloads<C> {
             return;
         }
         let until = self.context.clock.now() + UNDONE_WITHIN;
-        let reason = match &report.failure {
-            Some((reason, _)) => reason.clone(),
-            None => String::new(),
-        };
+        let reason = report.failure.clone();
         record.staging = Some(StagingBeforeStop::Failed { reason, until });
         self.evaluate_until(until);
     }
@@ -416,7 +423,7 @@ impl<C: Clock> Workloads<C> {
         name: &Name,
         wanted: Option<&AddedWorkload>,
         (runtime, container): &Existing,
-    ) -> Option<Purpose> {
+    ) -> Option<FoundPurpose> {
         let record = self.records.get(name)?;
         let connector = self.context.connector(runtime)?;
         let never_started = container.never_started()?;
@@ -434,12 +441,12 @@ impl<C: Clock> Workloads<C> {
         let record = text.as_deref().and_then(PreparedRecord::read);
         let Some(record) = record.filter(|record| is_wanted && record.may_be_of(&container.id))
         else {
-            return Some(Purpose::RemoveUnused);
+            return Some(FoundPurpose::RemoveUnused);
         };
         let calls = &self.context.calls;
         let kept = record.container(added, &calls.folder, &*connector, &calls.boot);
         let Some(kept) = kept else {
-            return Some(Purpose::RemoveUnused);
+            return Some(FoundPurpose::RemoveUnused);
         };
         let expected = match kept.level {
             PrepareLevel::Init => NeverStarted::Initialised,
@@ -448,15 +455,18 @@ impl<C: Clock> Workloads<C> {
             }
         };
         if never_started == expected {
-            Some(Purpose::Start(added.clone(), kept))
+            Some(FoundPurpose::Start(added.clone(), kept))
         } else {
-            Some(Purpose::RemoveUnused)
+            Some(FoundPurpose::RemoveUnused)
         }
     }
 }
 
 /// A container that was listed, with what becomes of it.
-pub(super) fn found_container((runtime, container): &Existing, purpose: Purpose) -> FoundContainer {
+pub(super) fn found_container(
+    (runtime, container): &Existing,
+    purpose: FoundPurpose,
+) -> FoundContainer {
     FoundContainer {
         runtime: runtime.clone(),
         instance: container.instance.clone(),

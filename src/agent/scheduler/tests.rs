@@ -7,7 +7,6 @@ use crate::log_stream::LogAvailability;
 use crate::stepped_agent::{
     AgentOptions, AgentRig as Rig, SteppedAgent, deleted_after, wanted_with,
 };
-use crate::workload::status::Status;
 use ankaios_fakes::fake_connector::{Call, FakeEngine, Fault};
 use ankaios_fakes::log_lines::{lines_of, suppressed};
 use ankaios_fakes::manual_clock::ManualClock;
@@ -397,7 +396,7 @@ fn messages_for_what_is_not_there_change_nothing() {
     rig.agent.receive(FromServer::WorkloadStates(vec![]));
     rig.agent.manager.on_event(SchedulerEvent::Status {
         workload: "nobody".into(),
-        status: Status::default(),
+        status: Arc::default(),
     });
     rig.agent.run();
     assert!(rig.sent().is_empty());

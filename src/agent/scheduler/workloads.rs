@@ -31,6 +31,7 @@ use ankaios_runtime::limits::STACK_WORKLOAD;
 use log::{error, info, warn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often preconditions are evaluated.
@@ -114,7 +115,7 @@ pub(super) struct ControlLoop<C: Clock> {
     /// Instances of earlier targets that the loop has taken, and may have begun to start: no status
     /// has said so yet.
     may_have_begun: Vec<InstanceName>,
-    pub(super) status: Status,
+    pub(super) status: Arc<Status>,
     /// The container that it was started with, while that has to stay as it is.
     pub(super) kept: Option<KeptContainer>,
     /// The loop has no thread.
@@ -889,7 +890,7 @@ impl<C: Clock> Workloads<C> {
 
     /// Takes the newest status of a control loop. An instance that is not in it any more has ended.
     // [impl->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
-    pub(crate) fn take_status(&mut self, name: &Name, mut status: Status) {
+    pub(crate) fn take_status(&mut self, name: &Name, status: Arc<Status>) {
         let Some(record) = self.records.get_mut(name) else {
             return;
         };
@@ -901,7 +902,7 @@ impl<C: Clock> Workloads<C> {
             self.store.forget_own(&instance);
             self.changes.push(removed(&instance));
         }
-        status.keep_stopping(&control_loop.status);
+        let status = status.with_stops_of(&control_loop.status);
         let is_done = status.is_idle && status.target >= control_loop.target.number;
         if status.target >= control_loop.target.number {
             control_loop.may_have_begun.clear();
@@ -1278,7 +1279,7 @@ impl<C: Clock> Workloads<C> {
             target: Target::default(),
             next_since: 0,
             may_have_begun: Vec::new(),
-            status: Status::default(),
+            status: Arc::default(),
             kept: None,
             unstarted,
         })

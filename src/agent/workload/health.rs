@@ -1,4 +1,5 @@
-//! What the `lifecycle:` block of a workload changes while it starts, runs and ends.
+//! The `lifecycle:` block of a workload: its checks, deadlines and restarts while it starts, runs
+//! and ends.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Owns: whether the workload is ready, its deadlines, its notify socket. Takes:
@@ -6,12 +7,12 @@
 //! Gives: [`ProbeOrder`] to `probes`, states to the scheduler (may block there).
 
 use super::status::StartProgress;
-use super::{AfterDelete, Stage, WorkloadControlLoop};
-use crate::backoff::{Ended, RestartBackoff};
+use super::{AfterDelete, LoopStage, WorkloadControlLoop};
+use crate::backoff::{EndKind, RestartBackoff};
 use crate::events::Note;
 use crate::state_checker::KnownEnd;
 use ankaios_model::execution_state::{ExecutionState, Phase};
-use ankaios_model::lifecycle::{AliveAction, Check, Lifecycle, OnDeadline, Pace, Ready};
+use ankaios_model::lifecycle::{AliveAction, Check, Lifecycle, OnDeadline, Pace};
 use ankaios_model::reason::{ALIVE_PREFIX, GONE_PREFIX, NO_MORE_RESTARTS, READY_PREFIX, Reason};
 use ankaios_platform::clock::Clock;
 use ankaios_runtime::probes::prober::{notify_socket, notify_socket_path};
@@ -28,33 +29,33 @@ use std::time::{Duration, Instant};
 /// Pause before the engine is asked again for the address of a workload.
 const MISSING_TARGET_RETRY: Duration = Duration::from_secs(1);
 
-/// Identifies the next probe of this process.
+/// The key of the next probe of this process.
 static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
 
-/// One instance from its start to its end: created, starting, ready (which stays), ended.
+/// The lifecycle of one instance: created, starting, ready (which stays), ended.
 #[derive(Default)]
 pub(super) struct InstanceLifecycle {
     spec: Arc<Lifecycle>,
-    /// Why the block cannot be followed.
+    /// The error in the block; with one the workload is not started.
     pub(super) invalid: Option<String>,
-    /// This control loop has started the container; it is not one that runs again, or ran when the
-    /// agent started.
+    /// This control loop has started the container. Otherwise it ran already when the agent
+    /// started, or others have started it again.
     just_started: bool,
     /// An earlier agent started the container, so no deadline ends it.
     pub(super) adopted: bool,
     started: Option<Instant>,
     is_ready: bool,
-    /// When `ready` or `gone` should hold.
+    /// Until when `ready` or `gone` should hold.
     pub(super) deadline: Option<Instant>,
     /// The phase that the state checker observed last.
     observed: Option<Phase>,
-    /// What is shown beside the phase of the container.
+    /// The note beside the phase of the container.
     note: Note,
     /// The last result of the `ready` condition, without how often it was checked.
     ready_result: String,
     probe: Option<Probe>,
     notify: Option<NotifySocket>,
-    /// There was a container that its `gone` condition is about.
+    /// There was a container, so the `gone` condition has to hold before another one starts.
     must_be_gone: bool,
 }
 
@@ -62,8 +63,18 @@ pub(super) struct InstanceLifecycle {
 struct Probe {
     key: u64,
     purpose: Purpose,
-    /// The engine did not know where to probe.
-    incomplete: bool,
+    /// The engine did not know the container or its processes, which the check needs.
+    is_incomplete: bool,
+}
+
+/// The terms of a check in the `lifecycle:` block.
+struct CheckTerms {
+    check: Check,
+    pace: Pace,
+    /// Successes in a row that are a verdict.
+    successes: u32,
+    /// Failures in a row that are a verdict; `None` for no number.
+    failures: Option<u32>,
 }
 
 struct NotifySocket {
@@ -78,7 +89,7 @@ impl Drop for NotifySocket {
 }
 
 impl InstanceLifecycle {
-    /// Whether the removed container has to be probed before what follows.
+    /// Whether the `gone` condition has to hold before the next step after a removal.
     pub(super) fn has_gone_condition(&self) -> bool {
         self.must_be_gone && self.spec.gone.is_some()
     }
@@ -88,46 +99,89 @@ impl InstanceLifecycle {
         self.observed.is_some_and(Phase::has_ended)
     }
 
-    /// A stopping state as others have to see it: they wait for the end when there is a `gone`
-    /// condition.
+    /// Returns a stopping state as others must see it: with a `gone` condition they wait for that.
     pub(super) fn stopping(&self, state: ExecutionState) -> ExecutionState {
-        let Some(gone) = self
-            .spec
-            .gone
-            .as_ref()
-            .filter(|_| self.has_gone_condition())
-        else {
+        let Some(gone) = &self.spec.gone else {
             return state;
         };
+        if !self.has_gone_condition() {
+            return state;
+        }
         let info = match &*state.additional_info {
             "" => format!("{GONE_PREFIX}{} must not be there any more", gone.check),
             info => format!("{GONE_PREFIX}not removed yet: {info}"),
         };
         Note::new(Reason::Gone, info).state(state.phase)
     }
+
+    /// The terms of the check with this purpose; `None` when there is none.
+    fn terms(&self, purpose: Purpose) -> Option<CheckTerms> {
+        let terms = match purpose {
+            Purpose::Ready => {
+                let ready = self.spec.ready.as_ref()?;
+                CheckTerms {
+                    check: ready.check.clone(),
+                    pace: ready.pace,
+                    successes: ready.success_threshold,
+                    failures: None,
+                }
+            }
+            Purpose::Alive => {
+                let alive = self.spec.alive.as_ref()?;
+                CheckTerms {
+                    check: alive.check.clone(),
+                    pace: alive.pace,
+                    successes: 1,
+                    failures: Some(alive.failure_threshold),
+                }
+            }
+            Purpose::Gone => {
+                let gone = self.spec.gone.as_ref()?;
+                CheckTerms {
+                    check: gone.check.clone(),
+                    pace: gone.pace,
+                    successes: 1,
+                    failures: Some(1),
+                }
+            }
+        };
+        Some(terms)
+    }
+
+    /// Whether liveness is probed over the notify socket.
+    fn is_alive_by_notify(&self) -> bool {
+        match &self.spec.alive {
+            Some(alive) => alive.check == Check::Notify,
+            None => false,
+        }
+    }
+
+    fn is_probing(&self, purpose: Purpose) -> bool {
+        match &self.probe {
+            Some(probe) => probe.purpose == purpose,
+            None => false,
+        }
+    }
 }
 
 impl<C: Clock> WorkloadControlLoop<C> {
-    /// Reads the block of what is to run from now on. Nothing of an earlier instance counts.
-    pub(super) fn take_lifecycle(&mut self) {
+    /// Reads the block of the current instance. Nothing of an earlier instance applies.
+    pub(super) fn load_lifecycle(&mut self) {
         self.stop_probe();
-        let config = self.wanted.as_ref().map(|workload| workload.config());
-        let (spec, invalid) = match config.as_ref().map(|config| &config.lifecycle) {
-            Some(Ok(spec)) => (spec.clone().unwrap_or_default(), None),
-            Some(Err(error)) => (Arc::default(), Some(error.to_string())),
-            None => (Arc::default(), None),
-        };
-        self.restarts = RestartBackoff::new(self.context.restart_backoff, spec.restart);
-        self.lifecycle = InstanceLifecycle {
-            spec,
-            invalid,
-            ..InstanceLifecycle::default()
-        };
+        let mut lifecycle = InstanceLifecycle::default();
+        if let Some(definition) = &self.definition {
+            match &definition.config().lifecycle {
+                Ok(spec) => lifecycle.spec = spec.clone().unwrap_or_default(),
+                Err(error) => lifecycle.invalid = Some(error.to_string()),
+            }
+        }
+        self.restarts = RestartBackoff::new(self.context.restart_backoff, lifecycle.spec.restart);
+        self.lifecycle = lifecycle;
     }
 
     // ------------------------------------------------------------------ start
 
-    /// Makes the socket that the workload notifies, if it does.
+    /// Makes the notify socket, if a check needs one.
     pub(super) fn open_notify_socket(&mut self) -> Result<(), RuntimeError> {
         self.lifecycle.notify = None;
         if !self.lifecycle.spec.wants_notify() {
@@ -147,38 +201,42 @@ impl<C: Clock> WorkloadControlLoop<C> {
                     "lifecycle.ready.notify: the socket '{}' cannot be made: {error}",
                     path.display()
                 );
-                let is_too_long = error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error());
-                Err(if is_too_long {
-                    RuntimeError::Unsupported(format!("{cause}; a shorter run folder may help"))
-                } else {
-                    RuntimeError::NotStarted(cause.into())
-                })
+                if error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error()) {
+                    let text = format!("{cause}; a shorter run folder may help");
+                    return Err(RuntimeError::Unsupported(text));
+                }
+                Err(RuntimeError::NotStarted(cause.into()))
             }
         }
     }
 
-    /// The container runs, as far as is known.
-    pub(super) fn lifecycle_started(&mut self, just_started: bool) {
+    /// Begins the lifecycle of a container that runs, as far as is known.
+    pub(super) fn begin_lifecycle(&mut self, just_started: bool) {
         let now = self.now();
         let lifecycle = &mut self.lifecycle;
         lifecycle.just_started = just_started;
         lifecycle.adopted &= !just_started;
-        (lifecycle.started, lifecycle.observed, lifecycle.is_ready) = (Some(now), None, false);
+        lifecycle.started = Some(now);
+        lifecycle.observed = None;
+        lifecycle.is_ready = false;
         lifecycle.note = Note::default();
         lifecycle.ready_result.clear();
         lifecycle.must_be_gone = true;
-        // One that runs already does not notify again.
-        let waits = |ready: &Ready| just_started || ready.check != Check::Notify;
-        let Some(ready) = lifecycle.spec.ready.clone().filter(waits) else {
-            lifecycle.is_ready = true;
-            return self.restarts.running(now);
+        // One that ran already does not notify again.
+        let ready = match &lifecycle.spec.ready {
+            Some(ready) if just_started || ready.check != Check::Notify => ready.clone(),
+            _ => {
+                lifecycle.is_ready = true;
+                self.restarts.running(now);
+                return;
+            }
         };
-        // No deadline ends a container of an earlier agent. One of ours that runs again has all its
-        // time.
-        lifecycle.deadline = ready
-            .deadline
-            .filter(|_| !lifecycle.adopted)
-            .map(|deadline| now + deadline);
+        // A container of an earlier agent has no deadline. One that others have started again has
+        // the whole time.
+        lifecycle.deadline = match ready.deadline {
+            Some(deadline) if !lifecycle.adopted => Some(now + deadline),
+            _ => None,
+        };
         let initial_delay = if just_started {
             ready.pace.initial_delay
         } else {
@@ -189,78 +247,39 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Orders a probe; it replaces the one before.
     fn start_probe(&mut self, purpose: Purpose, initial_delay: Duration) {
-        let spec = &self.lifecycle.spec;
-        let ordered = match purpose {
-            Purpose::Ready => spec
-                .ready
-                .as_ref()
-                .map(|one| (&one.check, one.pace, one.success_threshold, None)),
-            Purpose::Alive => spec
-                .alive
-                .as_ref()
-                .map(|one| (&one.check, one.pace, 1, Some(one.failure_threshold))),
-            Purpose::Gone => spec
-                .gone
-                .as_ref()
-                .map(|one| (&one.check, one.pace, 1, Some(1))),
-        };
-        let Some((check, pace, successes, failures)) = ordered else {
+        let Some(terms) = self.lifecycle.terms(purpose) else {
             return;
         };
-        let (check, pace) = (
-            check.clone(),
-            Pace {
-                initial_delay,
-                ..pace
-            },
-        );
         self.stop_probe();
-        let in_container = matches!(check, Check::Exec(_));
-        let in_network =
-            matches!(check, Check::Tcp { .. } | Check::Http { .. }) && purpose != Purpose::Gone;
-        let mut target = ProbeTarget::default();
-        let mut incomplete = false;
-        let process = self
-            .process
-            .clone()
-            .filter(|_| in_network && self.lifecycle.just_started);
-        if let Some(process) = process {
-            target.processes.push(process); // No call of the engine is needed.
-        } else if (in_container || in_network)
-            && let (Some(mut connector), Some(id)) = (self.connector(), &self.container)
-        {
-            match connector.probe_target(id, in_network) {
-                Ok(found) => target = found,
-                Err(error) => {
-                    warn!(
-                        "The container of workload '{}' cannot be found for probes, trying again: '{error}'",
-                        self.instance.workload
-                    );
-                }
-            }
-            incomplete = (in_container && target.container.is_none())
-                || (in_network && target.processes.is_empty());
-        }
-        let notify = self
-            .lifecycle
-            .notify
-            .as_ref()
-            .filter(|_| check == Check::Notify)
-            .map(|notify| notify.socket.clone());
+        // First: where to probe.
+        let in_container = matches!(terms.check, Check::Exec(_));
+        let in_network = purpose != Purpose::Gone
+            && matches!(terms.check, Check::Tcp { .. } | Check::Http { .. });
+        let target = self.probe_target(in_container, in_network);
+        let is_incomplete = (in_container && target.container.is_none())
+            || (in_network && target.processes.is_empty());
+        let notify = match &self.lifecycle.notify {
+            Some(notify) if terms.check == Check::Notify => Some(notify.socket.clone()),
+            _ => None,
+        };
+        // Then: the order.
         let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
         self.lifecycle.probe = Some(Probe {
             key,
             purpose,
-            incomplete,
+            is_incomplete,
         });
         self.context.probes.watch(ProbeOrder {
             key,
             instance: self.instance.clone(),
             purpose,
-            check,
-            pace,
-            successes,
-            failures,
+            check: terms.check,
+            pace: Pace {
+                initial_delay,
+                ..terms.pace
+            },
+            successes: terms.successes,
+            failures: terms.failures,
             target,
             notify,
             unarmed: !self.lifecycle.just_started,
@@ -268,52 +287,76 @@ impl<C: Clock> WorkloadControlLoop<C> {
         });
     }
 
-    fn stop_probe(&mut self) {
-        if let Some(Probe { key, .. }) = self.lifecycle.probe.take() {
-            self.context.probes.unwatch(key);
+    /// Returns the container or the processes that a check needs, as far as they are known. The
+    /// engine is called unless the process of a container that was just started is enough.
+    fn probe_target(&self, in_container: bool, in_network: bool) -> ProbeTarget {
+        let mut target = ProbeTarget::default();
+        if !in_container && !in_network {
+            return target;
+        }
+        if let Some(process) = &self.process
+            && in_network
+            && self.lifecycle.just_started
+        {
+            target.processes.push(process.clone());
+            return target;
+        }
+        let (Some(mut connector), Some(id)) = (self.connector(), &self.container) else {
+            return target;
+        };
+        match connector.probe_target(id, in_network) {
+            Ok(found) => found,
+            Err(error) => {
+                warn!(
+                    "The container of workload '{}' cannot be found for probes, trying again: '{error}'",
+                    self.instance.workload
+                );
+                target
+            }
         }
     }
 
-    /// The container ends or is removed: neither readiness nor its absence means anything any more.
-    pub(super) fn lifecycle_ended(&mut self) {
+    fn stop_probe(&mut self) {
+        if let Some(probe) = self.lifecycle.probe.take() {
+            self.context.probes.unwatch(probe.key);
+        }
+    }
+
+    /// Ends the lifecycle: the container ends or is removed, so readiness and deadlines mean nothing
+    /// any more.
+    pub(super) fn end_lifecycle(&mut self) {
         self.stop_probe();
-        (
-            self.lifecycle.notify,
-            self.lifecycle.deadline,
-            self.lifecycle.is_ready,
-        ) = (None, None, false);
-        self.lifecycle.started = None;
-        self.lifecycle.note = Note::default();
-        self.lifecycle.ready_result.clear();
+        let lifecycle = &mut self.lifecycle;
+        lifecycle.notify = None;
+        lifecycle.deadline = None;
+        lifecycle.is_ready = false;
+        lifecycle.started = None;
+        lifecycle.note = Note::default();
+        lifecycle.ready_result.clear();
     }
 
     // ----------------------------------------------------------------- states
 
-    /// The state to show for that of the container: one that runs and is not ready is still
-    /// starting.
-    pub(super) fn lifecycle_view(&mut self, state: ExecutionState) -> ExecutionState {
+    /// Begins, continues or ends the lifecycle with an observed state of the container. Returns the
+    /// state to show: a container that runs and is not ready is still starting.
+    pub(super) fn apply_to_lifecycle(&mut self, state: ExecutionState) -> ExecutionState {
         self.lifecycle.observed = Some(state.phase);
         match state.phase {
             Phase::Running => {
                 if self.lifecycle.started.is_none() {
                     // It was started by others, or its engine listed it wrongly as ended.
-                    self.lifecycle_started(false);
+                    self.begin_lifecycle(false);
                     self.lifecycle.observed = Some(Phase::Running);
                 }
-                self.check_alive();
+                self.start_alive_probe();
                 self.running_view()
             }
             Phase::Succeeded | Phase::FailedExecFailed | Phase::FailedLost => {
-                self.lifecycle_ended();
+                self.end_lifecycle();
                 state
             }
             _ => {
-                if self
-                    .lifecycle
-                    .probe
-                    .as_ref()
-                    .is_some_and(|probe| probe.purpose == Purpose::Alive)
-                {
+                if self.lifecycle.is_probing(Purpose::Alive) {
                     self.stop_probe(); // Paused or unknown: a result would mean nothing.
                 }
                 state
@@ -321,6 +364,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
+    /// The state to show of a container that runs.
     fn running_view(&self) -> ExecutionState {
         let phase = if self.lifecycle.is_ready {
             Phase::Running
@@ -347,68 +391,49 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Starts the liveness probe once the workload is ready.
-    fn check_alive(&mut self) {
+    /// Starts the liveness probe, if the workload is ready and has one.
+    fn start_alive_probe(&mut self) {
         if !self.lifecycle.is_ready || self.lifecycle.probe.is_some() {
             return;
         }
         let Some(alive) = self.lifecycle.spec.alive.clone() else {
             return;
         };
-        if alive.check == Check::Notify
-            && self.lifecycle.notify.is_none()
-            && self.open_notify_socket().is_err()
-        {
-            return; // After a restart of the agent only; without the socket nothing arrives.
+        if alive.check == Check::Notify && self.lifecycle.notify.is_none() {
+            // After a restart of the agent only.
+            if self.open_notify_socket().is_err() {
+                return; // Without the socket nothing arrives.
+            }
         }
         self.start_probe(Purpose::Alive, alive.pace.period);
     }
 
     // ----------------------------------------------------------------- results
 
+    /// Takes the result of a probe. A verdict makes the workload ready, failed or gone; any other
+    /// result is only shown.
     pub(super) fn on_probed(&mut self, report: &ProbeReport) {
         let Some(Probe {
             key,
             purpose,
-            incomplete,
+            is_incomplete,
         }) = self.lifecycle.probe
         else {
             return;
         };
         if key != report.key {
-            return; // Of a probe that is not wanted any more.
+            return; // Of an earlier probe.
         }
         let holds = report.outcome == Outcome::Holds;
         match purpose {
             Purpose::Ready if holds && report.is_verdict => return self.on_ready(report),
             Purpose::Alive if !holds && report.is_verdict => return self.on_not_alive(report),
             Purpose::Gone if !holds => return self.on_gone(),
-            Purpose::Ready => {
-                let note = self.take_ready_result(report);
-                self.show_note(note);
-            }
-            Purpose::Alive => {
-                let note = if holds {
-                    Note::default()
-                } else {
-                    self.alive_note(report)
-                };
-                let shows_failure = self.lifecycle.note.reason == Reason::Alive;
-                if note != self.lifecycle.note && (!holds || shows_failure) {
-                    self.show_note(note);
-                }
-            }
-            Purpose::Gone => {
-                let overdue = self.lifecycle.deadline.is_none() && self.gone_deadline().is_some();
-                let phase = if overdue {
-                    Phase::StoppingDeleteFailed
-                } else {
-                    Phase::StoppingRequestedAtRuntime
-                };
-                self.report_not_gone(phase, report.attempts);
-            }
+            Purpose::Ready => self.show_ready_result(report),
+            Purpose::Alive => self.show_alive_result(report),
+            Purpose::Gone => self.show_still_there(report.attempts),
         }
-        if incomplete && !holds {
+        if is_incomplete && !holds {
             // The engine may know now where to probe.
             self.start_probe(purpose, MISSING_TARGET_RETRY);
         }
@@ -417,61 +442,75 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-lifecycle-ready~1]
     fn on_ready(&mut self, report: &ProbeReport) {
         self.stop_probe();
-        (self.lifecycle.is_ready, self.lifecycle.deadline) = (true, None);
+        self.lifecycle.is_ready = true;
+        self.lifecycle.deadline = None;
         self.restarts.running(self.now());
         info!("Workload '{}' is ready.", self.instance.workload);
-        let watched = self
-            .lifecycle
-            .spec
-            .alive
-            .as_ref()
-            .is_some_and(|alive| alive.check == Check::Notify);
-        if !watched {
+        if !self.lifecycle.is_alive_by_notify() {
             self.lifecycle.notify = None; // No probe would read it.
         }
-        let check = self
-            .lifecycle
-            .spec
-            .ready
-            .as_ref()
-            .map(|ready| ready.check.to_string())
-            .unwrap_or_default();
-        let attempt = if check == "notify" {
-            String::new()
-        } else {
-            format!(", attempt {}", report.attempts)
-        };
-        let text = format!("{READY_PREFIX}{check} answered{attempt}");
-        self.show_note(Note::new(Reason::Ready, text));
+        if let Some(ready) = &self.lifecycle.spec.ready {
+            let mut text = format!("{READY_PREFIX}{} answered", ready.check);
+            if ready.check != Check::Notify {
+                text += &format!(", attempt {}", report.attempts);
+            }
+            self.show_note(Note::new(Reason::Ready, text));
+        }
         if self.lifecycle.observed == Some(Phase::Running) {
-            self.check_alive();
+            self.start_alive_probe();
         }
     }
 
-    /// Keeps a result that does not make the workload ready, and returns what is shown of it.
-    fn take_ready_result(&mut self, report: &ProbeReport) -> Note {
+    /// Shows a result that does not make the workload ready. It is kept for the text at the deadline.
+    fn show_ready_result(&mut self, report: &ProbeReport) {
         let Some(ready) = &self.lifecycle.spec.ready else {
-            return Note::default();
+            return self.show_note(Note::default());
         };
-        let began = self.lifecycle.started.unwrap_or_else(|| self.now());
-        let waited = self.now().saturating_duration_since(began).as_secs();
+        let result = match &report.outcome {
+            Outcome::Holds => {
+                let times = ready.success_threshold;
+                format!("answered {} of {times} times", report.in_a_row)
+            }
+            Outcome::Fails { reason, .. } => reason.clone(),
+        };
+        let result = format!("{READY_PREFIX}{} {result}", ready.check);
+        let now = self.now();
+        let began = self.lifecycle.started.unwrap_or(now);
+        let waited = now.saturating_duration_since(began).as_secs();
         let limit = match ready.deadline {
             Some(deadline) if !self.lifecycle.adopted => {
                 format!("{waited} of {} s", deadline.as_secs_f32())
             }
             _ => format!("{waited} s"),
         };
-        let result = match &report.outcome {
-            Outcome::Holds => format!(
-                "answered {} of {} times",
-                report.in_a_row, ready.success_threshold
-            ),
-            Outcome::Fails { reason, .. } => reason.clone(),
-        };
-        let result = format!("{READY_PREFIX}{} {result}", ready.check);
         let text = format!("{result}, attempt {}, {limit}", report.attempts);
         self.lifecycle.ready_result = result;
-        Note::new(Reason::Ready, text)
+        self.show_note(Note::new(Reason::Ready, text));
+    }
+
+    /// Shows a failure that is no verdict yet, and takes it back when the next probe succeeds.
+    fn show_alive_result(&mut self, report: &ProbeReport) {
+        if report.outcome == Outcome::Holds {
+            if self.lifecycle.note.reason == Reason::Alive {
+                self.show_note(Note::default());
+            }
+            return;
+        }
+        let note = self.alive_note(report);
+        if note != self.lifecycle.note {
+            self.show_note(note);
+        }
+    }
+
+    /// Shows that the `gone` condition does not hold yet.
+    fn show_still_there(&mut self, attempts: u32) {
+        let is_overdue = self.lifecycle.deadline.is_none() && self.gone_deadline().is_some();
+        let phase = if is_overdue {
+            Phase::StoppingDeleteFailed
+        } else {
+            Phase::StoppingRequestedAtRuntime
+        };
+        self.report_not_gone(phase, attempts);
     }
 
     fn alive_note(&self, report: &ProbeReport) -> Note {
@@ -496,12 +535,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
             "Workload '{}' does not work any more: '{}'",
             self.instance.workload, note.text
         );
-        if self
-            .lifecycle
-            .spec
-            .alive
-            .as_ref()
-            .is_some_and(|alive| alive.action == AliveAction::Report)
+        if let Some(alive) = &self.lifecycle.spec.alive
+            && alive.action == AliveAction::Report
         {
             return self.show_note(note);
         }
@@ -512,7 +547,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             // The state checker reports how it ended. If it runs after all, it is probed again.
             return self.watch(id, None, KnownEnd::default());
         }
-        self.unwatch(); // How it ends now does not count.
+        self.unwatch(); // The end that follows is ours.
         let stopped = match (self.connector(), &self.container) {
             (Some(mut connector), Some(id)) => connector.stop(id),
             _ => Ok(()),
@@ -524,84 +559,86 @@ impl<C: Clock> WorkloadControlLoop<C> {
                     "Could not stop workload '{}': '{error}'",
                     self.instance.workload
                 );
-                self.delete_unshown(AfterDelete::Failed(note.text))
+                self.delete_unshown(AfterDelete::Failed(note.text));
             }
         }
     }
 
-    /// Whether the container has ended and its state checker has not reported it yet: the end
-    /// counts, not the probe.
+    /// Whether the container has ended and its state checker has not reported it yet: that end is
+    /// the failure then, not the probe.
     fn has_ended_unnoticed(&self) -> bool {
-        let (Some(mut connector), Some(id), true) =
-            (self.connector(), self.container.as_ref(), self.watching)
-        else {
+        if !self.is_watched {
+            return false;
+        }
+        let (Some(mut connector), Some(id)) = (self.connector(), &self.container) else {
             return false;
         };
         let Ok(listed) = connector.list() else {
             return false;
-        }; // The result of the probe counts then.
-        let found = listed.into_iter().find(|found| found.id == *id);
-        found.is_some_and(|found| found.state.phase.has_ended())
+        };
+        for found in listed {
+            if found.id == *id {
+                return found.state.phase.has_ended();
+            }
+        }
+        false
     }
 
-    /// The workload failed and has ended: its restart policy decides.
+    /// Reports that the workload failed and has ended, and restarts it as its policy says.
     pub(super) fn on_failed(&mut self, state: ExecutionState) {
         let phase = state.phase;
-        self.report_ended(state, self.needs_restart(phase))
+        self.report_ended(state, self.restart_kind(phase));
     }
 
     /// Reports the end of a workload and starts it again if its policy and its limit of restarts
     /// allow.
     // [impl->swdd~agent-lifecycle-restarts~1]
-    pub(super) fn report_ended(&mut self, mut state: ExecutionState, restart: Option<Ended>) {
-        let now = self.now();
-        let at = restart
-            .and_then(|ended| Some((ended, self.restarts.next(ended, now, &mut self.random)?)));
-        if at.is_none() {
+    pub(super) fn report_ended(&mut self, state: ExecutionState, restart: Option<EndKind>) {
+        let Some(ended) = restart else {
             self.note_end(&state);
-        }
-        if restart.is_some() && at.is_none() {
-            let last = if state.additional_info.is_empty() {
-                "it failed"
-            } else {
-                &state.additional_info
-            };
-            state.additional_info = short_info(format!("{NO_MORE_RESTARTS}{last}")).into();
-            state.reason = Reason::NoMoreRestarts;
-            warn!(
-                "No more restarts of workload '{}': '{}'",
-                self.instance.workload, state.additional_info
-            );
-        }
+            return self.report(state);
+        };
+        let now = self.now();
+        let Some(at) = self.restarts.next(ended, now, &mut self.random) else {
+            return self.report_last_end(state);
+        };
         self.report(state);
-        match at {
-            Some((ended, at)) if at <= now => self.restart(ended),
-            Some((ended, at)) => self.stage = Stage::RestartAt(at, ended),
-            None => {}
+        if at <= now {
+            self.restart(ended);
+        } else {
+            self.stage = LoopStage::RestartAt(at, ended);
         }
+    }
+
+    /// Reports an end after which the limit of restarts is reached.
+    fn report_last_end(&mut self, mut state: ExecutionState) {
+        self.note_end(&state);
+        let last = match &*state.additional_info {
+            "" => "it failed",
+            info => info,
+        };
+        state.additional_info = short_info(format!("{NO_MORE_RESTARTS}{last}")).into();
+        state.reason = Reason::NoMoreRestarts;
+        warn!(
+            "No more restarts of workload '{}': '{}'",
+            self.instance.workload, state.additional_info
+        );
+        self.report(state);
     }
 
     // --------------------------------------------------------------- deadlines
 
     pub(super) fn on_lifecycle_due(&mut self) {
         self.lifecycle.deadline = None;
-        match self.lifecycle.probe {
-            Some(Probe {
-                purpose: Purpose::Gone,
-                ..
-            }) => {
-                let limit = self.gone_deadline().unwrap_or_default().as_secs_f32();
-                warn!(
-                    "Workload '{}' is not gone {limit} s after it was removed",
-                    self.instance.workload
-                );
-                self.report_not_gone(Phase::StoppingDeleteFailed, 0);
-            }
-            Some(Probe {
-                purpose: Purpose::Ready,
-                ..
-            }) => self.on_ready_deadline(),
-            _ => {}
+        if self.lifecycle.is_probing(Purpose::Gone) {
+            let limit = self.gone_deadline().unwrap_or_default().as_secs_f32();
+            warn!(
+                "Workload '{}' is not gone {limit} s after it was removed",
+                self.instance.workload
+            );
+            self.report_not_gone(Phase::StoppingDeleteFailed, 0);
+        } else if self.lifecycle.is_probing(Purpose::Ready) {
+            self.on_ready_deadline();
         }
     }
 
@@ -612,7 +649,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let limit = ready.deadline.unwrap_or_default().as_secs_f32();
         if ready.on_deadline == OnDeadline::Wait {
             warn!(
-                "Workload '{}' is not ready after {limit} s, waiting on",
+                "Workload '{}' is not ready after {limit} s, still waiting",
                 self.instance.workload
             );
             return;
@@ -622,10 +659,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
             last = format!("{READY_PREFIX}{}", ready.check);
         }
         let cause = short_info(format!("{last}, not ready within {limit} s"));
-        self.delete_unshown(AfterDelete::NotReady(cause))
+        self.delete_unshown(AfterDelete::NotReady(cause));
     }
 
-    /// The container that did not become ready is removed.
+    /// Starts the workload again later, since its container that did not become ready is removed.
     pub(super) fn retry_not_ready(&mut self, cause: &str) {
         let now = self.now();
         self.note_start(StartProgress::Failed);
@@ -645,7 +682,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.instance.workload
         );
         self.report(ExecutionState::retry_starting(retry, cause));
-        self.stage = Stage::RetryAt(at);
+        self.stage = LoopStage::RetryAt(at);
     }
 
     // -------------------------------------------------------------------- gone
@@ -660,15 +697,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return;
         };
         self.lifecycle.deadline = gone.deadline.map(|deadline| self.now() + deadline);
-        self.stage = Stage::Gone(after);
+        self.stage = LoopStage::AwaitingGone(after);
         self.start_probe(Purpose::Gone, gone.pace.initial_delay);
     }
 
     fn on_gone(&mut self) {
         self.stop_probe();
-        (self.lifecycle.must_be_gone, self.lifecycle.deadline) = (false, None);
-        match std::mem::replace(&mut self.stage, Stage::Idle) {
-            Stage::Gone(after) => self.deleted(after),
+        self.lifecycle.must_be_gone = false;
+        self.lifecycle.deadline = None;
+        match std::mem::replace(&mut self.stage, LoopStage::Idle) {
+            LoopStage::AwaitingGone(after) => self.on_deleted(after),
             other => self.stage = other,
         }
     }
@@ -677,18 +715,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let Some(gone) = &self.lifecycle.spec.gone else {
             return;
         };
-        let limit = gone
-            .deadline
-            .map_or_else(String::new, |limit| format!("{} s", limit.as_secs_f32()));
-        let info = match phase {
-            Phase::StoppingDeleteFailed => {
-                format!("{GONE_PREFIX}{} is still there after {limit}", gone.check)
+        let mut info = format!("{GONE_PREFIX}{} is still there", gone.check);
+        match (phase, gone.deadline) {
+            (Phase::StoppingDeleteFailed, Some(limit)) => {
+                info += &format!(" after {} s", limit.as_secs_f32());
             }
-            _ => format!(
-                "{GONE_PREFIX}{} is still there, attempt {attempts}",
-                gone.check
-            ),
-        };
+            (Phase::StoppingDeleteFailed, None) => {}
+            _ => info += &format!(", attempt {attempts}"),
+        }
         self.report(Note::new(Reason::Gone, info).state(phase));
     }
 }

@@ -1,5 +1,5 @@
-//! The mailbox of one control loop: the newest target of the scheduler, and what state checkers,
-//! probes and engine calls report. So a control loop waits for nothing else.
+//! The mailbox of one control loop: the newest target of the scheduler, and the reports of state
+//! checkers, probes and engine calls. So a control loop waits for nothing else.
 //!
 //! Thread: [`MailboxHandle`] belongs to `scheduler`, [`Mailbox`] to `wl:<name>`. A newer target
 //! replaces an older one, a newer state or result an older one, so the mailbox is bounded and no
@@ -28,7 +28,7 @@ pub(crate) struct Target {
     pub(crate) run: Run,
     /// A removal that has failed is retried at once.
     pub(crate) is_retry: bool,
-    /// What to prepare beside what runs.
+    /// The instance to prepare beside the current one.
     pub(crate) next: Option<Preparation>,
     /// Containers of an earlier agent that the control loop has not taken yet. These are added to:
     /// a newer target must not lose one.
@@ -41,8 +41,8 @@ pub(crate) enum Run {
     /// None: everything is removed, except the prepared container.
     #[default]
     Nothing,
-    /// The container of an earlier agent that was handed over stays as it is: what replaces it, or
-    /// starts it again, has to wait.
+    /// The container of an earlier agent that was handed over stays as it is: its replacement or
+    /// restart has to wait.
     Found,
     /// This one. Every other container of the workload is removed, except the prepared one.
     Instance(AddedWorkload),
@@ -58,11 +58,11 @@ impl Run {
     }
 }
 
-/// What to prepare beside what runs.
+/// An instance to prepare beside the current one.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Preparation {
     pub(crate) added: AddedWorkload,
-    /// How far, if its options and what runs allow it.
+    /// How far, if its options and the current instance allow it.
     pub(crate) level: PrepareLevel,
     /// For an update: when more tries than these have failed, there is no further one. `None` for
     /// a start that waits, which is tried until it begins.
@@ -75,12 +75,12 @@ pub(crate) struct FoundContainer {
     pub(crate) runtime: Name,
     pub(crate) instance: InstanceName,
     pub(crate) id: ContainerId,
-    pub(crate) purpose: Purpose,
+    pub(crate) purpose: FoundPurpose,
 }
 
-/// What becomes of a container that was found.
+/// The use of a container that was found.
 #[derive(Debug, Clone)]
-pub(crate) enum Purpose {
+pub(crate) enum FoundPurpose {
     /// It is adopted when this must run, and shown in this state until it was observed.
     Adopt(AddedWorkload, ExecutionState),
     /// It has ended, and is started again when this must run.
@@ -95,13 +95,13 @@ pub(crate) enum Purpose {
     RemoveUnused,
 }
 
-/// What a control loop takes from its mailbox.
+/// An event of a control loop, from its mailbox.
 pub(crate) enum LoopEvent {
     /// There is a newer target, which stays in the mailbox until [`Mailbox::take_target`].
     Target,
     /// The engine call with this number has ended.
     Called(u64, CallResult),
-    /// This prepared container was removed or started by somebody else.
+    /// Others have removed or started this prepared container.
     PreparedGone(ContainerId),
     /// The state checker observed this state of the container that is watched.
     Observed(ExecutionState),
@@ -111,26 +111,21 @@ pub(crate) enum LoopEvent {
 
 /// Sets the target of one control loop. The control loop ends when this is dropped.
 pub(crate) struct MailboxHandle {
-    shared: Arc<Shared>,
+    contents: Arc<Mutex<Contents>>,
 }
 
-/// What one control loop receives.
+/// The mailbox of one control loop, as the loop itself uses it.
 pub(crate) struct Mailbox {
-    shared: Arc<Shared>,
+    contents: Arc<Mutex<Contents>>,
     woken: Receiver<()>,
 }
 
-struct Shared {
-    slot: Mutex<Slot>,
-    wake: Sender<()>,
-}
-
-#[derive(Default)]
-struct Slot {
+/// The contents of a mailbox.
+struct Contents {
     target: Target,
     /// The control loop has not taken the target yet.
     is_new: bool,
-    /// What else has happened, in order.
+    /// All other events, in order.
     events: VecDeque<LoopEvent>,
     /// Counts watches, so that a late state of an earlier one is recognised.
     watch: u64,
@@ -138,9 +133,10 @@ struct Slot {
     start: Option<CancellableStart>,
     /// The handle is gone.
     is_abandoned: bool,
+    wake: Sender<()>,
 }
 
-/// A start under way, which ends early when something else must run.
+/// A start under way, which ends early when another instance must run.
 struct CancellableStart {
     added: AddedWorkload,
     cancel: EventFd,
@@ -149,41 +145,43 @@ struct CancellableStart {
 /// Makes a mailbox without a target.
 pub(crate) fn mailbox() -> (MailboxHandle, Mailbox) {
     let (wake, woken) = bounded(1);
-    let shared = Arc::new(Shared {
-        slot: Mutex::default(),
+    let contents = Arc::new(Mutex::new(Contents {
+        target: Target::default(),
+        is_new: false,
+        events: VecDeque::new(),
+        watch: 0,
+        start: None,
+        is_abandoned: false,
         wake,
-    });
+    }));
     let handle = MailboxHandle {
-        shared: shared.clone(),
+        contents: contents.clone(),
     };
-    (handle, Mailbox { shared, woken })
+    (handle, Mailbox { contents, woken })
 }
 
-impl Shared {
+impl Contents {
     fn wake(&self) {
         let _ = self.wake.try_send(()); // Full: the loop is being woken already.
     }
 
-    fn put(&self, event: LoopEvent) {
-        self.slot.lock().events.push_back(event);
+    fn put(&mut self, event: LoopEvent) {
+        self.events.push_back(event);
         self.wake();
     }
 
-    fn observed(&self, watch: u64, state: ExecutionState) {
-        let mut slot = self.slot.lock();
-        if slot.watch != watch {
-            return; // Of an earlier watch.
+    /// Puts a state of the container, unless it is from an earlier watch.
+    fn put_observed(&mut self, watch: u64, state: ExecutionState) {
+        if self.watch == watch {
+            self.forget_observed();
+            self.put(LoopEvent::Observed(state));
         }
-        slot.forget_observed();
-        slot.events.push_back(LoopEvent::Observed(state));
-        drop(slot);
-        self.wake();
     }
 
-    fn probed(&self, report: ProbeReport) {
-        let mut slot = self.slot.lock();
-        for event in &slot.events {
-            // A verdict is reported once, so a lesser result of the same order must not replace it.
+    /// Puts the result of a probe in the place of an older one. A verdict is reported once, so a
+    /// later result of the same probe does not replace it unless it is one as well.
+    fn put_probed(&mut self, report: ProbeReport) {
+        for event in &self.events {
             if let LoopEvent::Probed(waiting) = event
                 && waiting.key == report.key
                 && waiting.is_verdict
@@ -192,16 +190,17 @@ impl Shared {
                 return;
             }
         }
-        slot.events
+        self.events
             .retain(|event| !matches!(event, LoopEvent::Probed(_)));
-        slot.events.push_back(LoopEvent::Probed(report));
-        drop(slot);
-        self.wake();
+        self.put(LoopEvent::Probed(report));
     }
-}
 
-impl Slot {
-    /// Ends the start under way if something else must run.
+    fn forget_observed(&mut self) {
+        self.events
+            .retain(|event| !matches!(event, LoopEvent::Observed(_)));
+    }
+
+    /// Cancels the start under way if another instance must run.
     fn cancel_pointless_start(&self) {
         if let Some(start) = &self.start
             && self.target.run.added() != Some(&start.added)
@@ -209,27 +208,22 @@ impl Slot {
             start.cancel.set();
         }
     }
-
-    fn forget_observed(&mut self) {
-        self.events
-            .retain(|event| !matches!(event, LoopEvent::Observed(_)));
-    }
 }
 
 impl MailboxHandle {
-    /// Sets the target, in place of an older one; never waits. Returns whether the control loop has
+    /// Sets the target, in place of an older one; never waits. Returns whether the control loop had
     /// taken the older one.
     pub(crate) fn put(&self, target: Target) -> bool {
-        let mut slot = self.shared.slot.lock();
-        let was_taken = !slot.is_new;
-        let mut adopt = std::mem::take(&mut slot.target.adopt);
-        slot.target = target;
-        adopt.append(&mut slot.target.adopt);
-        slot.target.adopt = adopt;
-        slot.is_new = true;
-        slot.cancel_pointless_start();
-        drop(slot);
-        self.shared.wake();
+        let mut contents = self.contents.lock();
+        let was_taken = !contents.is_new;
+        let mut adopt = std::mem::take(&mut contents.target.adopt);
+        contents.target = target;
+        adopt.append(&mut contents.target.adopt);
+        contents.target.adopt = adopt;
+        contents.is_new = true;
+        contents.cancel_pointless_start();
+        contents.wake();
+        drop(contents);
         #[cfg(debug_assertions)]
         super::inspection::target_was_sent();
         was_taken
@@ -238,77 +232,81 @@ impl MailboxHandle {
 
 impl Drop for MailboxHandle {
     fn drop(&mut self) {
-        self.shared.slot.lock().is_abandoned = true;
-        self.shared.wake();
+        let mut contents = self.contents.lock();
+        contents.is_abandoned = true;
+        contents.wake();
     }
 }
 
 impl Mailbox {
     /// Takes the next event. Targets come first: a delete must not lose to a retry.
     pub(crate) fn next(&self) -> Option<LoopEvent> {
-        let mut slot = self.shared.slot.lock();
-        if slot.is_new {
+        let mut contents = self.contents.lock();
+        if contents.is_new {
             return Some(LoopEvent::Target);
         }
-        slot.events.pop_front()
+        contents.events.pop_front()
     }
 
-    /// Takes the newest target, if there is one that was not taken.
+    /// Takes the newest target, if it was not taken yet.
     pub(crate) fn take_target(&self) -> Option<Target> {
-        let mut slot = self.shared.slot.lock();
-        if !std::mem::take(&mut slot.is_new) {
+        let mut contents = self.contents.lock();
+        if !contents.is_new {
             return None;
         }
-        let adopt = std::mem::take(&mut slot.target.adopt);
+        contents.is_new = false;
+        let adopt = std::mem::take(&mut contents.target.adopt);
         Some(Target {
             adopt,
-            ..slot.target.clone()
+            ..contents.target.clone()
         })
     }
 
     /// Whether there is a target that was not taken.
     pub(crate) fn has_target(&self) -> bool {
-        self.shared.slot.lock().is_new
+        self.contents.lock().is_new
     }
 
-    /// Begins a watch, and returns what takes its states. Those of an earlier watch are dropped.
+    /// Begins a watch, and returns the function that takes its states. Those of an earlier watch
+    /// are dropped.
     // [impl->swdd~workload-control-loop-checks-workload-state-validity~1]
     pub(crate) fn begin_watch(&self) -> StateReply {
         let watch = self.end_watch();
-        let shared = self.shared.clone();
-        Box::new(move |state| shared.observed(watch, state))
+        let contents = self.contents.clone();
+        Box::new(move |state| contents.lock().put_observed(watch, state))
     }
 
     /// Drops observed states. Returns the number of the next watch.
     pub(crate) fn end_watch(&self) -> u64 {
-        let mut slot = self.shared.slot.lock();
-        slot.watch += 1;
-        slot.forget_observed();
-        slot.watch
+        let mut contents = self.contents.lock();
+        contents.watch += 1;
+        contents.forget_observed();
+        contents.watch
     }
 
-    /// Returns what reports that this prepared container was removed or started by somebody else.
+    /// Returns the function that reports that others have removed or started this prepared
+    /// container.
     pub(crate) fn gone_reply(&self, id: ContainerId) -> GoneReply {
-        let shared = self.shared.clone();
-        Box::new(move || shared.put(LoopEvent::PreparedGone(id)))
+        let contents = self.contents.clone();
+        Box::new(move || contents.lock().put(LoopEvent::PreparedGone(id)))
     }
 
-    /// Returns what takes the results of probes.
+    /// Returns the function that takes the results of probes.
     pub(crate) fn probe_reply(&self) -> ProbeReply {
-        let shared = self.shared.clone();
-        Box::new(move |report| shared.probed(report))
+        let contents = self.contents.clone();
+        Box::new(move |report| contents.lock().put_probed(report))
     }
 
-    /// Returns what takes the end of an engine call.
+    /// Returns the function that takes the end of an engine call.
     pub(crate) fn call_reply(&self, number: u64) -> Box<dyn FnOnce(CallResult) + Send> {
-        let shared = self.shared.clone();
-        Box::new(move |result| shared.put(LoopEvent::Called(number, result)))
+        let contents = self.contents.clone();
+        Box::new(move |result| contents.lock().put(LoopEvent::Called(number, result)))
     }
 
-    /// Returns what wakes the control loop.
+    /// Returns the function that wakes the control loop.
     pub(crate) fn waker(&self) -> Box<dyn Fn() + Send> {
-        let shared = self.shared.clone();
-        Box::new(move || shared.wake())
+        let contents = self.contents.clone();
+        Box::new(move || contents.lock().wake())
     }
 
     /// Becomes ready when there may be an event.
@@ -323,20 +321,20 @@ impl Mailbox {
 
     /// Whether the handle is gone.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.shared.slot.lock().is_abandoned
+        self.contents.lock().is_abandoned
     }
 
-    /// Sets what cancels the start of this instance as soon as something else must run, which may
-    /// be so already.
+    /// Sets the descriptor that cancels the start of this instance. It becomes readable as soon as
+    /// another one must run, which may be so already.
     pub(crate) fn begin_start(&self, added: AddedWorkload, cancel: EventFd) {
-        let mut slot = self.shared.slot.lock();
-        slot.start = Some(CancellableStart { added, cancel });
-        slot.cancel_pointless_start();
+        let mut contents = self.contents.lock();
+        contents.start = Some(CancellableStart { added, cancel });
+        contents.cancel_pointless_start();
     }
 
-    /// No start is under way any more.
+    /// Notes that no start is under way any more.
     pub(crate) fn end_start(&self) {
-        self.shared.slot.lock().start = None;
+        self.contents.lock().start = None;
     }
 }
 
@@ -402,7 +400,7 @@ mod tests {
                 runtime: "podman".into(),
                 instance: instance("a"),
                 id: ContainerId(number.to_string().as_str().into()),
-                purpose: Purpose::Remove,
+                purpose: FoundPurpose::Remove,
             };
             handle.put(Target {
                 number,

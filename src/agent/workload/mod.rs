@@ -1,20 +1,20 @@
 //! Runs one workload: create, retry, restart, resume, update, delete.
 //!
-//! Thread: `wl:<name>`, one per workload; reports when nothing of the workload is left and nothing
-//! has to be done, and ends when the handle of its mailbox is dropped.
-//! Owns: all containers of the workload, attempts, the time of the next attempt, the
-//! workload's folders below the run folder, its control interface.
+//! Thread: `wl:<name>`, one per workload. It reports when nothing of the workload is left and there
+//! is nothing to do, and ends when the handle of its mailbox is dropped.
+//! Owns: all containers of the workload, attempts, the time of the next attempt, the workload's
+//! folders below the run folder, its control interface.
 //! Takes: the newest target of the scheduler, states of the state checker, a free start slot.
-//! Gives: its status to the scheduler (may block there), what to watch to the state checker (may
+//! Gives: its status to the scheduler (may block there), watch orders to the state checker (may
 //! block there).
 //!
-//! Beside these two senders, the loop blocks in stops, removals and searches of containers, in
-//! removals of folders (at most [`REMOVAL_MAX`]) and nowhere else: what may take minutes (pull,
-//! create, init, start) is a call on a thread of its own, which it waits for together with its
-//! other events. [`WorkloadControlLoop::step`] handles one event without waiting for one, which is
-//! all that a simulation needs.
+//! The loop blocks in these two senders, in stops, removals and searches of containers, and in
+//! removals of folders (at most [`REMOVAL_MAX`]). Longer engine calls (pull, create, init, start)
+//! run on a thread of their own, and their ends are events of the loop.
+//! [`WorkloadControlLoop::step`] handles one event without waiting, which is all that a simulation
+//! needs.
 
-use crate::backoff::{Ended, RestartBackoff};
+use crate::backoff::{EndKind, RestartBackoff};
 use crate::control_interface::pipes::PipeError;
 use crate::control_interface::{self, ControlHub, ControlInterface};
 use crate::engine_call::{CallContext, StartCall};
@@ -22,6 +22,7 @@ use crate::events::SchedulerEvent;
 use crate::folder_removal::remove_folder;
 use crate::limits::REMOVAL_MAX;
 use crate::state_checker::WatchCommand;
+use ankaios_model::access_rules::ControlInterfaceAccess;
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::{InstanceName, Name};
@@ -35,10 +36,10 @@ use ankaios_runtime::{ContainerId, MainProcess, RuntimeConnector};
 use crossbeam_channel::{Select, Sender, never};
 use health::InstanceLifecycle;
 use log::{info, warn};
-use mailbox::{FoundContainer, LoopEvent, Mailbox, Purpose, Run, Target};
+use mailbox::{FoundContainer, FoundPurpose, LoopEvent, Mailbox, Run, Target};
 use preparation::Prepared;
-use removal::Removal;
-use start::Calling;
+use removal::Removals;
+use start::StartUnderWay;
 use start_slots::{SlotRequest, StartSlots};
 use status::{Start, StartProgress, Status};
 use std::collections::BTreeMap;
@@ -91,9 +92,10 @@ pub struct LoopContext<C> {
 }
 
 impl<C> LoopContext<C> {
-    /// What makes the calls of the engine that has the containers of this runtime.
+    /// Returns a new connector of this runtime.
     pub(crate) fn connector(&self, runtime: &Name) -> Option<Connector> {
-        self.engines.get(runtime).map(|source| (source.connect)())
+        let source = self.engines.get(runtime)?;
+        Some((source.connect)())
     }
 }
 
@@ -104,88 +106,92 @@ pub struct WorkloadControlLoop<C: Clock> {
     mailbox: Mailbox,
     /// The newest target that was taken.
     target: Target,
-    /// What there is, and as it was reported last.
+    /// All that there is of the workload.
     status: Status,
-    reported: Status,
+    /// The status that was sent last.
+    reported: Arc<Status>,
     /// The current instance: the old one until a new one is started.
     instance: InstanceName,
     /// Nothing is left of the current instance, and its end was reported.
     is_empty: bool,
     /// The runtime of the current instance.
     runtime: Name,
-    /// What the container that was found is good for, until it was adopted, started again or
-    /// replaced.
-    found: Option<Purpose>,
+    /// The use of the container that was found, until it was adopted, started again or replaced.
+    found: Option<FoundPurpose>,
     /// The definition of the current instance; `None` for a container that was found.
-    wanted: Option<Arc<Workload>>,
+    definition: Option<Arc<Workload>>,
     control: Option<ControlInterface>,
     container: Option<ContainerId>,
     /// The main process that its last start had, where that is known.
     process: Option<MainProcess>,
     /// The state after its last kill, once the engine was asked for the cause.
-    killed: Option<ExecutionState>,
-    /// Containers that go.
-    removal: Removal,
-    /// What is prepared of the next instance, or of the one that is about to be started.
+    kill_state: Option<ExecutionState>,
+    /// Containers that will be removed.
+    removals: Removals,
+    /// The preparation of the next instance, or of the one that is about to be started.
     next: Option<Prepared>,
     /// Engine calls until now.
     calls: u64,
-    watching: bool,
+    is_watched: bool,
     /// Successful starts of this loop until now.
-    started: u64,
+    starts: u64,
     /// How often the current instance was started or adopted.
-    starts: u32,
+    instance_starts: u32,
     failed_creates: u32,
     /// Additional info of the start that is under way.
-    shown: String,
+    start_info: String,
     restarts: RestartBackoff,
     lifecycle: InstanceLifecycle,
-    stage: Stage,
+    stage: LoopStage,
 }
 
-/// What the loop waits for besides targets.
-enum Stage {
+/// The event that the loop waits for besides targets.
+enum LoopStage {
+    /// None: the current instance runs, has ended for good, or cannot run.
     Idle,
-    /// Nothing is started before all that is too many is removed.
-    BehindRemoval,
+    /// The start waits until other containers of the workload are removed.
+    AwaitingCleanup,
     WaitingForSlot(SlotRequest),
     /// A call of the start is under way.
-    Calling(Calling),
+    Starting(StartUnderWay),
     RetryAt(Instant),
-    RestartAt(Instant, Ended),
-    /// A container that was taken over is only created. It is replaced then if it still does not
-    /// run.
-    CreatedUntil(Instant),
+    RestartAt(Instant, EndKind),
+    /// An adopted container is only created. It is replaced at this time if it still does not run.
+    OnlyCreatedUntil(Instant),
     DeleteRetryAt(Instant, AfterDelete),
-    /// The container is removed, and probed until it does not answer any more.
-    Gone(AfterDelete),
+    /// The container is removed, and probed until its `gone` condition holds.
+    AwaitingGone(AfterDelete),
 }
 
-impl Stage {
-    /// Whether nothing but the start is waited for.
-    fn leads_to_start(&self) -> bool {
+impl LoopStage {
+    /// Whether a start is under way, or follows without a further event from outside.
+    fn is_starting(&self) -> bool {
         matches!(
             self,
-            Self::BehindRemoval | Self::WaitingForSlot(_) | Self::Calling(_) | Self::Gone(_)
+            Self::AwaitingCleanup
+                | Self::WaitingForSlot(_)
+                | Self::Starting(_)
+                | Self::AwaitingGone(_)
         )
     }
 }
 
-/// What follows when the old container is gone.
+/// What follows when the container is removed.
 enum AfterDelete {
-    /// What the target says by then.
+    /// Follow the newest target.
     Target,
-    /// It has ended by itself.
+    /// Start the instance again: its container has ended.
     Restart,
-    /// It did not become ready for this reason: start again later.
+    /// Start the instance again later: it did not become ready for this reason.
     NotReady(String),
-    /// It does not work any more for this reason, and could not be stopped first.
+    /// Report the failure, and restart as the policy says: its `alive` condition failed for this
+    /// reason, and the container could not be stopped first.
     Failed(String),
 }
 
-/// What a step of the loop did.
+/// The result of one step of the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum LoopStep {
     /// It handled an event.
     Worked,
     /// There was nothing to do.
@@ -195,7 +201,7 @@ pub enum Step {
 }
 
 impl<C: Clock> WorkloadControlLoop<C> {
-    /// Has nothing of the workload yet. `instance` is the first that it will have something of.
+    /// A loop without containers. `instance` is the first that it will have a container of.
     pub(crate) fn new(
         instance: InstanceName,
         context: LoopContext<C>,
@@ -209,95 +215,105 @@ impl<C: Clock> WorkloadControlLoop<C> {
             mailbox,
             target: Target::default(),
             status: Status::default(),
-            reported: Status::default(),
+            reported: Arc::default(),
             instance,
             is_empty: true,
             runtime: Name::default(),
             found: None,
-            wanted: None,
+            definition: None,
             control: None,
             container: None,
             process: None,
-            killed: None,
-            removal: Removal::default(),
+            kill_state: None,
+            removals: Removals::default(),
             next: None,
             calls: 0,
-            watching: false,
-            started: 0,
+            is_watched: false,
             starts: 0,
+            instance_starts: 0,
             failed_creates: 0,
-            shown: String::new(),
+            start_info: String::new(),
             restarts,
             lifecycle: InstanceLifecycle::default(),
-            stage: Stage::Idle,
+            stage: LoopStage::Idle,
         }
     }
 
-    /// Handles events until the workload is deleted or the agent ends.
-    pub fn run(mut self) {
+    /// Handles events until the workload is deleted or the agent ends. It stays in its box: on the
+    /// stack of each thread it would be a second copy.
+    #[allow(clippy::boxed_local)] // See above.
+    pub fn run(mut self: Box<Self>) {
         let stack = OwnStack::of_this_thread();
         loop {
             match self.step() {
-                Step::Worked => {}
-                Step::Ended => return,
-                Step::Idle => {
-                    stack.iter().for_each(OwnStack::give_back_unused);
+                LoopStep::Worked => {}
+                LoopStep::Ended => return,
+                LoopStep::Idle => {
+                    if let Some(stack) = &stack {
+                        stack.give_back_unused();
+                    }
                     self.wait();
                 }
             }
         }
     }
 
-    /// Handles one event if there is one, else does what there is to do for the next start.
-    pub fn step(&mut self) -> Step {
+    /// Handles one event if there is one, else brings the next start one step nearer.
+    pub fn step(&mut self) -> LoopStep {
         let _source = log_source(self.instance.workload.clone());
-        let is_due = |due: Option<Instant>| due.is_some_and(|at| at <= self.now());
         self.mailbox.take_wake_up();
         if self.mailbox.is_abandoned() {
-            return Step::Ended;
+            return LoopStep::Ended;
         }
         if let Some(event) = self.mailbox.next() {
             self.on_event(event);
-        } else if is_due(self.stage_due()) {
+        } else if self.is_due(self.stage_due()) {
             self.on_timer();
-        } else if is_due(self.removal_due()) {
+        } else if self.is_due(self.removals_due()) {
             self.remove_due();
-        } else if is_due(self.lifecycle.deadline) {
+        } else if self.is_due(self.lifecycle.deadline) {
             self.on_lifecycle_due();
         } else if !self.prepare() {
-            return Step::Idle;
+            return LoopStep::Idle;
         }
         self.status.is_idle = self.is_idle();
         self.publish();
-        Step::Worked
+        LoopStep::Worked
     }
 
-    /// When the loop wants to act by itself.
+    /// When the loop has something to do without an event.
     pub fn due(&self) -> Option<Instant> {
-        let others = self
-            .removal_due()
-            .into_iter()
-            .chain(self.preparation_due())
-            .chain(self.lifecycle.deadline);
-        self.stage_due().into_iter().chain(others).min()
+        let dues = [
+            self.stage_due(),
+            self.removals_due(),
+            self.preparation_due(),
+            self.lifecycle.deadline,
+        ];
+        dues.into_iter().flatten().min()
+    }
+
+    fn is_due(&self, at: Option<Instant>) -> bool {
+        at.is_some_and(|at| at <= self.now())
     }
 
     fn stage_due(&self) -> Option<Instant> {
         match &self.stage {
-            Stage::Idle | Stage::BehindRemoval | Stage::Gone(_) => None,
-            Stage::WaitingForSlot(request) => request.is_given().then(|| self.now()),
-            Stage::Calling(calling) => Some(calling.due),
-            Stage::RetryAt(at)
-            | Stage::RestartAt(at, _)
-            | Stage::CreatedUntil(at)
-            | Stage::DeleteRetryAt(at, _) => Some(*at),
+            LoopStage::Idle | LoopStage::AwaitingCleanup | LoopStage::AwaitingGone(_) => None,
+            LoopStage::WaitingForSlot(request) if request.is_granted() => Some(self.now()),
+            LoopStage::WaitingForSlot(_) => None,
+            LoopStage::Starting(start) => Some(start.due),
+            LoopStage::RetryAt(at)
+            | LoopStage::RestartAt(at, _)
+            | LoopStage::OnlyCreatedUntil(at)
+            | LoopStage::DeleteRetryAt(at, _) => Some(*at),
         }
     }
 
     fn wait(&self) {
-        let alarm = self
-            .due()
-            .map_or_else(never, |at| self.context.clock.alarm(at));
+        let alarm = match self.due() {
+            Some(at) => self.context.clock.alarm(at),
+            None => never(),
+        };
         let mut select = Select::new();
         select.recv(self.mailbox.woken());
         select.recv(&alarm);
@@ -307,8 +323,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn on_event(&mut self, event: LoopEvent) {
         match event {
             LoopEvent::Target => {
-                let is_order = self.read_target();
-                self.follow_target(is_order);
+                let is_new_run = self.read_target();
+                self.follow_target(is_new_run);
             }
             LoopEvent::Called(number, result) => self.on_called(number, result),
             LoopEvent::PreparedGone(id) => self.on_prepared_gone(&id),
@@ -318,15 +334,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn on_timer(&mut self) {
-        match std::mem::replace(&mut self.stage, Stage::Idle) {
+        match std::mem::replace(&mut self.stage, LoopStage::Idle) {
             // [impl->swdd~agent-workload-control-loop-executes-retry~1]
-            Stage::RetryAt(_) => self.begin_start(),
-            Stage::RestartAt(_, ended) => self.restart(ended),
-            Stage::CreatedUntil(_) => self.replace_only_created(),
-            Stage::DeleteRetryAt(_, after) => self.try_delete(after),
-            Stage::WaitingForSlot(slot) => self.start(Some(slot)),
-            Stage::Calling(calling) => self.on_call_age(calling),
-            stage @ (Stage::Idle | Stage::BehindRemoval | Stage::Gone(_)) => {
+            LoopStage::RetryAt(_) => self.begin_start(),
+            LoopStage::RestartAt(_, ended) => self.restart(ended),
+            LoopStage::OnlyCreatedUntil(_) => self.replace_only_created(),
+            LoopStage::DeleteRetryAt(_, after) => self.try_delete(after),
+            LoopStage::WaitingForSlot(slot) => self.start(Some(slot)),
+            LoopStage::Starting(start) => self.on_call_age(start),
+            stage @ (LoopStage::Idle | LoopStage::AwaitingCleanup | LoopStage::AwaitingGone(_)) => {
                 self.stage = stage;
             }
         }
@@ -334,13 +350,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     // ------------------------------------------------------------------ target
 
-    /// Takes the newest target, and the containers that come with it. Returns whether it orders
-    /// anything about what must run.
+    /// Takes the newest target, and the containers that come with it. Returns whether another
+    /// instance must run now, or a failed removal must be retried.
     fn read_target(&mut self) -> bool {
         let Some(mut target) = self.mailbox.take_target() else {
             return false;
         };
-        let is_order = target.is_retry || target.run != self.target.run;
+        let is_new_run = target.is_retry || target.run != self.target.run;
         let found = std::mem::take(&mut target.adopt);
         if target.next != self.target.next {
             self.status.prepared = None;
@@ -348,7 +364,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.status.target = target.number;
         self.target = target;
         self.take_found(found);
-        is_order
+        is_new_run
     }
 
     /// Takes over containers that an earlier agent has left.
@@ -356,11 +372,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let mut orphaned = Vec::new();
         for container in found {
             match container.purpose {
-                Purpose::Adopt(..) | Purpose::StartAgain(_) | Purpose::Replace => {
+                FoundPurpose::Adopt(..) | FoundPurpose::StartAgain(_) | FoundPurpose::Replace => {
                     self.take_occupant(container);
                 }
-                Purpose::Start(added, prepared) => self.take_prepared(added, prepared),
-                Purpose::Remove | Purpose::RemoveUnused => orphaned.push(container),
+                FoundPurpose::Start(added, prepared) => self.take_prepared(added, prepared),
+                FoundPurpose::Remove | FoundPurpose::RemoveUnused => orphaned.push(container),
             }
         }
         self.remove_orphaned(orphaned);
@@ -370,7 +386,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// target; a later purpose of the same one replaces the first.
     fn take_occupant(&mut self, found: FoundContainer) {
         let state = match &found.purpose {
-            Purpose::Adopt(_, state) => state.clone(),
+            FoundPurpose::Adopt(_, state) => state.clone(),
             _ => ExecutionState::plain(Phase::PendingInitial),
         };
         self.status.instances.insert(found.instance.clone(), state);
@@ -381,13 +397,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.is_empty = false;
     }
 
-    /// Compares what there is with the target, and does what leads there:
+    /// Compares the target with the containers of the workload, and does the next step towards it:
     /// - nothing, when the current instance is the one that must run, or has to stay as it is;
     /// - it starts the instance, when there is nothing of the workload;
-    /// - it adopts the container that was found, or starts it again, when it is good for that;
-    /// - otherwise it removes the current instance first. An order retries a failed removal at once.
-    fn follow_target(&mut self, is_order: bool) {
-        if matches!(self.stage, Stage::Calling(_)) && !self.starts_next() {
+    /// - it adopts the container that was found, or starts it again, when it was found for that;
+    /// - otherwise it removes the current instance first. A new run retries a failed removal at
+    ///   once.
+    fn follow_target(&mut self, is_new_run: bool) {
+        if matches!(self.stage, LoopStage::Starting(_)) && !self.is_starting_next() {
             return; // A call that has become pointless is cancelled; its end leads here.
         }
         if self.target.run == Run::Found || self.runs_target() {
@@ -402,17 +419,17 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         match (self.found.take(), next) {
             // [impl->swdd~agent-workload-control-loop-executes-resume~1]
-            (Some(Purpose::Adopt(good_for, _)), Some(added)) if good_for == added => {
-                self.take(added);
+            (Some(FoundPurpose::Adopt(found_for, _)), Some(added)) if found_for == added => {
+                self.set_current(added);
                 self.adopt();
             }
-            (Some(Purpose::StartAgain(good_for)), Some(added)) if good_for == added => {
+            (Some(FoundPurpose::StartAgain(found_for)), Some(added)) if found_for == added => {
                 self.create(added);
             }
             // It is being removed for the target already.
-            _ if matches!(self.stage, Stage::Gone(AfterDelete::Target)) => {}
-            _ if matches!(self.stage, Stage::DeleteRetryAt(_, AfterDelete::Target))
-                && !is_order => {}
+            _ if matches!(self.stage, LoopStage::AwaitingGone(AfterDelete::Target)) => {}
+            _ if matches!(self.stage, LoopStage::DeleteRetryAt(_, AfterDelete::Target))
+                && !is_new_run => {}
             // [impl->swdd~agent-workload-control-loop-executes-update~2]
             // [impl->swdd~agent-workload-control-loop-executes-update-delete-only~1]
             // [impl->swdd~agent-workload-control-loop-executes-delete~2]
@@ -425,9 +442,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let Some(added) = self.target.run.added() else {
             return false;
         };
-        !self.is_empty
-            && self.instance == added.instance
-            && self.wanted.as_ref() == Some(&added.workload)
+        self.is_current(&added.instance) && self.definition.as_ref() == Some(&added.workload)
     }
 
     /// Whether this is the instance that the loop will start next.
@@ -435,10 +450,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.target.run.added() == Some(added) && !self.runs_target()
     }
 
-    /// Starts what is wanted; nothing of the workload is there.
+    /// Starts this instance; there is no other container of the workload.
     // [impl->swdd~agent-workload-control-loop-executes-create~3]
     fn create(&mut self, added: AddedWorkload) {
-        self.take(added);
+        self.set_current(added);
         self.report(ExecutionState::starting_triggered());
         self.begin_start();
     }
@@ -449,112 +464,124 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return;
         };
         let _ = self.open_control_interface(true); // What fails is logged.
-        self.starts = self.starts.saturating_add(1);
+        self.instance_starts = self.instance_starts.saturating_add(1);
         let end = self.known_end(&id);
         self.watch(id, None, end);
         self.lifecycle.adopted = true;
-        self.lifecycle_started(false);
+        self.begin_lifecycle(false);
     }
 
-    /// This becomes the current instance. Nothing of an earlier one applies any more.
+    /// Makes this the current instance. Nothing of an earlier one applies any more.
     // [impl->swdd~agent-workload-control-loop-reset-retry-attempts-on-update~1]
-    fn take(&mut self, added: AddedWorkload) {
+    fn set_current(&mut self, added: AddedWorkload) {
         self.status.start = None;
         self.found = None;
-        self.next
-            .iter_mut()
-            .for_each(|next| next.is_started = next.added == added);
+        if let Some(next) = &mut self.next {
+            next.is_started = next.added == added;
+        }
         self.runtime = added.workload.runtime.clone();
-        (self.instance, self.wanted) = (added.instance, Some(added.workload));
-        (self.starts, self.failed_creates, self.removal.failures) = (0, 0, 0);
-        (self.stage, self.is_empty) = (Stage::Idle, false);
-        self.reclaim_old();
-        self.take_lifecycle();
+        self.instance = added.instance;
+        self.definition = Some(added.workload);
+        self.instance_starts = 0;
+        self.failed_creates = 0;
+        self.removals.failures = 0;
+        self.stage = LoopStage::Idle;
+        self.is_empty = false;
+        self.reclaim_stopped();
+        self.load_lifecycle();
     }
 
     // ------------------------------------------------------ control interface
 
-    /// Gives the workload its control interface if it wants one and has none yet. It goes on
-    /// without one when that is not possible.
+    /// Gives the workload its control interface if its rules allow one and it has none yet. Where
+    /// that is not possible, it runs without one.
     ///
     /// # Errors
-    /// Errors that may pass, or that go away when a file of others is removed, unless the container
+    /// Errors that may pass, or that a removal of a file of others would solve, unless the container
     /// runs and has it mounted.
     fn open_control_interface(&mut self, is_mounted: bool) -> Result<(), PipeError> {
         if !is_mounted {
             self.end_missing_control_interface();
         }
-        let Some(workload) = self.wanted.clone().filter(|_| self.control.is_none()) else {
+        if self.control.is_some() || self.engine().is_none() {
+            return Ok(());
+        }
+        let Some(workload) = self.definition.clone() else {
             return Ok(());
         };
-        let (access, folder) = (
-            &workload.control_interface_access,
-            self.control_folder(&self.instance),
-        );
-        if !control_interface::is_wanted(access) || self.source().is_none() {
+        let access = &workload.control_interface_access;
+        if !control_interface::is_wanted(access) {
             return Ok(());
         }
         let name = &self.instance.workload;
-        let open = || {
-            self.context
-                .control
-                .open(name, folder.clone(), access, is_mounted)
-        };
-        let mut opened = open();
-        if let Err(foreign) = opened.as_ref()
-            && foreign.is_foreign()
-            && !is_mounted
-        {
-            // No container has it any more, so it can be made anew.
-            warn!("The control interface of workload '{name}' is made anew: {foreign}");
-            self.remove_folder(&folder);
-            opened = open();
-        }
-        match opened {
-            Err(error) if !is_mounted && (error.may_pass() || error.is_foreign()) => {
-                return Err(error);
+        match self.open_pipes(access, is_mounted) {
+            Ok(control) => {
+                info!("Successfully created control interface for workload '{name}'.");
+                self.control = Some(control);
+                Ok(())
             }
+            Err(error) if !is_mounted && (error.may_pass() || error.is_foreign()) => Err(error),
             Err(error) => {
                 warn!(
                     "Could not create control interface when creating workload '{name}': '{error}'"
                 );
-            }
-            Ok(control) => {
-                info!("Successfully created control interface for workload '{name}'.");
-                self.control = Some(control);
+                Ok(())
             }
         }
-        Ok(())
     }
 
-    /// What cleans old files up, as systemd does in `/tmp`, may have removed what the next
-    /// container mounts.
+    /// Opens the pipes of the current instance. A file of others in their place is removed first,
+    /// unless a container may have it mounted.
+    fn open_pipes(
+        &self,
+        access: &ControlInterfaceAccess,
+        is_mounted: bool,
+    ) -> Result<ControlInterface, PipeError> {
+        let hub = &self.context.control;
+        let name = &self.instance.workload;
+        let folder = self.control_folder(&self.instance);
+        match hub.open(name, folder.clone(), access, is_mounted) {
+            Err(error) if error.is_foreign() && !is_mounted => {
+                warn!("The control interface of workload '{name}' is made again: {error}");
+                self.remove_folder(&folder);
+                hub.open(name, folder, access, is_mounted)
+            }
+            opened => opened,
+        }
+    }
+
+    /// Ends a control interface without files. A cleaner of old files, such as systemd in `/tmp`,
+    /// may have removed those that the next container mounts.
     // [impl->swdd~agent-makes-removed-files-anew~1]
     fn end_missing_control_interface(&mut self) {
         if let Some(control) = self.control.take_if(|control| !control.is_in_its_folder()) {
             let name = &self.instance.workload;
             warn!(
-                "The control interface of workload '{name}' was removed from the run folder; it is made anew."
+                "The control interface of workload '{name}' was removed from the run folder; it is made again."
             );
             control.end();
         }
     }
 
-    /// A control interface ends before its container, unless the next one may go on with it.
-    fn end_control_interface_unless(&mut self, is_kept: bool) {
-        if !is_kept && let Some(control) = self.control.take() {
+    /// Ends the control interface before its container ends, unless the container that `next`
+    /// starts can continue with it.
+    fn end_control_interface_unless_kept_for(&mut self, next: Option<&AddedWorkload>) {
+        if let Some(next) = next
+            && self.keeps_control_interface(next)
+        {
+            return;
+        }
+        if let Some(control) = self.control.take() {
             control.end();
         }
     }
 
     fn keeps_control_interface(&self, next: &AddedWorkload) -> bool {
-        let (folder, access) = (
-            self.control_folder(&next.instance),
-            &next.workload.control_interface_access,
-        );
-        self.control
-            .as_ref()
-            .is_some_and(|control| control.serves(&folder, access))
+        let Some(control) = &self.control else {
+            return false;
+        };
+        let folder = self.control_folder(&next.instance);
+        control.serves(&folder, &next.workload.control_interface_access)
     }
 
     fn restart_control_interface(&self) {
@@ -573,16 +600,21 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.context.clock.now()
     }
 
-    /// What is to run, with its instance.
-    fn added(&self) -> Option<AddedWorkload> {
+    /// The current instance with its definition.
+    fn current(&self) -> Option<AddedWorkload> {
         Some(AddedWorkload {
             instance: self.instance.clone(),
-            workload: self.wanted.clone()?,
+            workload: self.definition.clone()?,
         })
     }
 
-    /// The engine of what runs.
-    fn source(&self) -> Option<&EngineSource> {
+    /// Whether this is the current instance, and there is something of it.
+    fn is_current(&self, instance: &InstanceName) -> bool {
+        !self.is_empty && self.instance == *instance
+    }
+
+    /// The engine of the current instance.
+    fn engine(&self) -> Option<&EngineSource> {
         self.context.engines.get(&self.runtime)
     }
 
@@ -607,7 +639,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Reports a state of the current instance.
     fn report(&mut self, state: ExecutionState) {
         if state.phase == Phase::PendingStarting {
-            self.shown = state.additional_info.to_string();
+            self.start_info = state.additional_info.to_string();
         }
         let instance = self.instance.clone();
         self.report_of(instance, state);
@@ -636,20 +668,20 @@ impl<C: Clock> WorkloadControlLoop<C> {
             let state = ExecutionState::plain(Phase::PendingInitial);
             self.status.instances.entry(instance).or_insert(state);
         }
-        if self.status == self.reported {
+        if self.status == *self.reported {
             return;
         }
-        self.reported = self.status.clone();
+        self.reported = Arc::new(self.status.clone());
         let event = SchedulerEvent::Status {
             workload: self.instance.workload.clone(),
-            status: self.status.clone(),
+            status: self.reported.clone(),
         };
         let _ = self.context.reports.send(event); // Gone only when the agent ends.
     }
 
     /// Whether there is nothing, and nothing has to be done.
     fn is_idle(&self) -> bool {
-        let has_something = !self.is_empty || !self.removal.is_empty() || self.next.is_some();
+        let has_something = !self.is_empty || !self.removals.is_empty() || self.next.is_some();
         let has_to_do = self.target.run != Run::Nothing || self.target.next.is_some();
         !has_something && !has_to_do && !self.mailbox.has_target()
     }

@@ -1,24 +1,24 @@
-//! What is prepared beside what runs: the image is got, the container created and initialised, so
-//! that its start is short.
+//! The preparation of the next instance beside the current one: its image is pulled, its container
+//! created and initialised, so that its start is short.
 //!
-//! Each step is an engine call that the loop waits for together with its other events, so what runs
-//! is never kept waiting. What is prepared costs nothing until it is started or not wanted any
-//! more. Whatever goes wrong, a plain create follows.
+//! Each step is an engine call that the loop waits for together with its other events, so the
+//! current instance never waits. A prepared container costs nothing until it is started or
+//! discarded. When a preparation fails, the start creates the container.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
-//! Takes: what must be prepared, slots for it. Gives: [`PreparationReport`]s in the status.
+//! Takes: the instance to prepare, slots. Gives: [`PreparationReport`]s in the status.
 
 use super::WorkloadControlLoop;
 use crate::backoff::retry_delay;
-use crate::engine_call::{CallDone, CallResult, CallStep, EngineCall};
+use crate::engine_call::{CallDone, CallResult, CallStep, ContainerCall};
 use crate::events::{Note, PreparationReport};
 use crate::limits::START_SLOT_MAX;
 use crate::settings::unsupported_runtime;
 use crate::state_checker::WatchCommand;
 use crate::workload::mailbox::Preparation;
-use crate::workload::preparation::levels::Old;
+use crate::workload::preparation::levels::Present;
 use crate::workload::preparation::record::{PreparedContainer, new_container};
-use crate::workload::start_slots::{SlotRequest, Use};
+use crate::workload::start_slots::{SlotRequest, SlotUse};
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_model::reason::{PREPARE_PREFIX, PREPARED_PREFIX, Reason};
@@ -41,11 +41,11 @@ pub(super) struct Call {
     makes_container: bool,
 }
 
-/// What is, or is being, prepared.
+/// An instance that is, or is being, prepared.
 #[derive(Default)]
 pub(super) struct Prepared {
     pub(super) added: AddedWorkload,
-    /// What is reached.
+    /// The level that is reached.
     level: PrepareLevel,
     pub(super) container: Option<PreparedContainer>,
     pub(super) call: Option<Call>,
@@ -55,11 +55,11 @@ pub(super) struct Prepared {
     retry_at: Option<Instant>,
     /// Only an update helps.
     has_given_up: bool,
-    /// What is shown of it while it waits.
+    /// The note beside its phase while it waits.
     note: Note,
     cpu: Option<SlotRequest>,
     initialised: Option<SlotRequest>,
-    /// It is what is to run, and takes part in the start of that.
+    /// It is the current instance by now, and takes part in its start.
     pub(super) is_started: bool,
 }
 
@@ -73,19 +73,34 @@ impl Prepared {
 
     /// Whether a container is there, or is being made.
     pub(super) fn has_container(&self) -> bool {
-        self.container.is_some() || self.call.as_ref().is_some_and(|call| call.makes_container)
+        let is_being_made = match &self.call {
+            Some(call) => call.makes_container,
+            None => false,
+        };
+        self.container.is_some() || is_being_made
+    }
+
+    /// Whether the call with this number is under way for it.
+    pub(super) fn awaits(&self, number: u64) -> bool {
+        match &self.call {
+            Some(call) => call.number == number,
+            None => false,
+        }
     }
 
     /// Whether this container is prepared and waits.
     fn waits_in(&self, id: &ContainerId) -> bool {
-        let container = self.container.as_ref();
-        container.is_some_and(|container| container.id == *id)
-            && self.call.is_none()
-            && !self.is_started
+        match &self.container {
+            Some(container) => container.id == *id && self.call.is_none() && !self.is_started,
+            None => false,
+        }
     }
 
-    fn reached(&mut self, level: PrepareLevel, container: Option<PreparedContainer>) {
-        (self.level, self.container, self.failures) = (level, container, 0);
+    fn set_reached(&mut self, level: PrepareLevel, container: Option<PreparedContainer>) {
+        self.level = level;
+        self.container = container;
+        self.failures = 0;
+        self.reason.clear();
         self.note = Note {
             prepared: level,
             text: format!("{PREPARED_PREFIX}{level}"),
@@ -93,7 +108,7 @@ impl Prepared {
         };
     }
 
-    fn failed(
+    fn set_failed(
         &mut self,
         error: &RuntimeError,
         retry_limit: Option<u32>,
@@ -105,8 +120,11 @@ impl Prepared {
         self.reason = error.reason();
         let text = format!("{PREPARE_PREFIX}{}", self.reason);
         self.note = Note::new(Reason::PreparationFailed, text);
-        let is_final = error.is_final();
-        self.has_given_up = is_final || retry_limit.is_some_and(|limit| self.failures > limit);
+        let is_last = match retry_limit {
+            Some(limit) => self.failures > limit,
+            None => false,
+        };
+        self.has_given_up = error.is_final() || is_last;
         if !self.has_given_up {
             let delay = retry_delay(self.failures, random);
             self.note.text += &format!(", retry in {} s", delay.as_millis().div_ceil(1_000));
@@ -118,52 +136,53 @@ impl Prepared {
 impl<C: Clock> WorkloadControlLoop<C> {
     /// Takes over a container that an earlier agent has prepared.
     pub(super) fn take_prepared(&mut self, added: AddedWorkload, container: PreparedContainer) {
+        let id = container.id.clone();
         let mut found = Prepared::new(added);
-        found.reached(container.level, Some(container));
-        if self.starts_next() {
+        found.set_reached(container.level, Some(container));
+        if self.is_starting_next() {
             self.discard(found);
             return;
         }
         if let Some(earlier) = self.next.take() {
             self.discard(earlier);
         }
-        self.watch_prepared(&found.added, found.container.as_ref());
+        self.watch_prepared(&found.added, Some(&id));
         self.next = Some(found);
     }
 
-    /// When [`Self::prepare`] has something to do by itself.
+    /// When [`Self::prepare`] has something to do without an event.
     pub(super) fn preparation_due(&self) -> Option<Instant> {
-        self.prepared_now()?;
+        self.instance_to_prepare()?;
         let next = self.next.as_ref()?;
-        let call = next.call.as_ref().filter(|_| next.cpu.is_some());
-        next.retry_at
-            .into_iter()
-            .chain(call.map(|call| call.since + START_SLOT_MAX))
-            .min()
+        let slot_due = match &next.call {
+            Some(call) if next.cpu.is_some() => Some(call.since + START_SLOT_MAX),
+            _ => None,
+        };
+        [next.retry_at, slot_due].into_iter().flatten().min()
     }
 
-    /// Brings the preparation one step nearer to what the target says. Returns whether anything
-    /// was done.
+    /// Brings the preparation one step nearer to the target. Returns whether anything was done.
     pub(super) fn prepare(&mut self) -> bool {
         let now = self.now();
         if self.discard_stale_preparation() {
             return true;
         }
         let level = self.allowed_level();
-        let Some(wanted) = self.prepared_now().cloned() else {
+        let Some(desired) = self.instance_to_prepare().cloned() else {
             return false;
         };
         let mut next = match self.next.take() {
             Some(next) => next,
-            None => Prepared::new(wanted.added.clone()),
+            None => Prepared::new(desired.added.clone()),
         };
-        let step = self.next_step(&mut next, level, now);
+        let step = self.choose_step(&mut next, level, now);
         let mut has_worked = step.is_some();
         if let Some(step) = step {
-            let new = new_container(&self.context.calls.folder, &wanted.added);
-            match new.and_then(|new| self.call(step, new)) {
+            match self.call_preparation(step, &next.added) {
                 Ok(call) => next.call = Some(call),
-                Err(error) => next.failed(&error, wanted.retry_limit, now, &mut self.random),
+                Err(error) => {
+                    next.set_failed(&error, desired.retry_limit, now, &mut self.random);
+                }
             }
         }
         if next.call.is_none() {
@@ -173,39 +192,54 @@ impl<C: Clock> WorkloadControlLoop<C> {
         has_worked
     }
 
-    /// What must be prepared, unless its start comes first, or that of another instance.
-    fn prepared_now(&self) -> Option<&Preparation> {
-        let wanted = self.target.next.as_ref()?;
-        if self.starts_next() || self.starts_prepared() || self.is_about_to_start(&wanted.added) {
+    fn call_preparation(
+        &mut self,
+        step: CallStep,
+        added: &AddedWorkload,
+    ) -> Result<Call, RuntimeError> {
+        let new = new_container(&self.context.calls.folder, added)?;
+        self.call(step, new)
+    }
+
+    /// The instance to prepare; `None` while its own start comes first, or that of another one.
+    fn instance_to_prepare(&self) -> Option<&Preparation> {
+        let desired = self.target.next.as_ref()?;
+        if self.is_starting_next()
+            || self.starts_prepared()
+            || self.is_about_to_start(&desired.added)
+        {
             return None;
         }
         match &self.next {
-            Some(next) if next.added != wanted.added => None,
-            _ => Some(wanted),
+            Some(next) if next.added != desired.added => None,
+            _ => Some(desired),
         }
     }
 
-    /// Whether what is prepared takes part in a start.
-    pub(super) fn starts_next(&self) -> bool {
-        self.next.as_ref().is_some_and(|next| next.is_started)
+    /// Whether the preparation takes part in a start.
+    pub(super) fn is_starting_next(&self) -> bool {
+        match &self.next {
+            Some(next) => next.is_started,
+            None => false,
+        }
     }
 
-    /// How far the next instance may be prepared, beside what there is.
+    /// How far the next instance may be prepared, beside the containers that there are.
     fn allowed_level(&self) -> PrepareLevel {
         let Some(Preparation { added, level, .. }) = &self.target.next else {
             return PrepareLevel::None;
         };
-        let old = if self.is_ours(&added.instance) || self.removal.has(&added.instance) {
-            Old::Same
+        let present = if self.is_current(&added.instance) || self.removals.has(&added.instance) {
+            Present::SameInstance
         } else if self.is_empty {
-            Old::Nothing
+            Present::Nothing
         } else {
-            Old::Instance
+            Present::OtherInstance
         };
-        levels::allowed(&added.workload, *level, old)
+        levels::allowed(&added.workload, *level, present)
     }
 
-    /// Discards what is prepared unless it is still needed. Returns whether it was discarded.
+    /// Discards the preparation unless it is still needed. Returns whether it was discarded.
     pub(super) fn discard_stale_preparation(&mut self) -> bool {
         let Some(next) = self.next.take() else {
             return false;
@@ -218,22 +252,26 @@ impl<C: Clock> WorkloadControlLoop<C> {
         true
     }
 
-    /// Whether this is being started, is about to be, or is prepared no further than it must be.
+    /// Whether this preparation takes part in a start, or soon will, or is desired and has not gone
+    /// further than is allowed now.
     fn is_still_needed(&self, next: &Prepared) -> bool {
         if next.is_started || self.is_about_to_start(&next.added) {
             return true;
         }
-        let Some(wanted) = &self.target.next else {
+        let Some(desired) = &self.target.next else {
             return false;
         };
         let mut level = next.level;
         if next.has_container() {
             level = level.max(PrepareLevel::Create);
         }
-        wanted.added == next.added && level <= self.allowed_level()
+        desired.added == next.added && level <= self.allowed_level()
     }
 
-    fn next_step(
+    /// Returns the next step of the preparation; `None` when a call is under way, the level is
+    /// reached, or the step waits for a retry, a removal or a slot. Takes and returns the slots of
+    /// the preparation.
+    fn choose_step(
         &self,
         next: &mut Prepared,
         level: PrepareLevel,
@@ -245,39 +283,53 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
             return None;
         }
-        if level < PrepareLevel::Init {
+        // First: an initialised container needs a slot for as long as it waits.
+        let mut may_init = false;
+        if level == PrepareLevel::Init {
+            may_init = self
+                .slot(&mut next.initialised, SlotUse::Initialised)
+                .is_granted();
+        } else {
             next.initialised = None;
         }
-        let may_init =
-            level == PrepareLevel::Init && self.has_slot(&mut next.initialised, Use::Initialised);
+        // Then: the step that is missing.
         let step = match &next.container {
             _ if next.level >= level => None,
-            Some(container) => may_init.then(|| CallStep::Init(container.clone())),
+            Some(container) if may_init => Some(CallStep::Init(container.clone())),
+            Some(_) => None,
             None if level == PrepareLevel::Image => Some(CallStep::Image),
             None => Some(CallStep::Create),
         };
+        // Finally: it may have to wait.
         next.retry_at.take_if(|at| *at <= now);
         let waits = next.has_given_up || next.retry_at.is_some();
-        let Some(step) = step.filter(|_| !waits && !self.removal.has_unused()) else {
+        if step.is_none() || waits || self.removals.block_preparation() {
             next.cpu = None;
             return None;
-        };
-        self.has_slot(&mut next.cpu, Use::Prepare).then_some(step)
+        }
+        if !self.slot(&mut next.cpu, SlotUse::Prepare).is_granted() {
+            return None;
+        }
+        step
     }
 
-    /// Returns whether the slot is granted; requests it first if that was not done.
-    fn has_slot(&self, request: &mut Option<SlotRequest>, of: Use) -> bool {
-        request
-            .get_or_insert_with(|| self.context.slots.request(of, self.mailbox.waker()))
-            .is_given()
+    /// Returns the request for a slot, which is made if there is none.
+    fn slot<'r>(&self, request: &'r mut Option<SlotRequest>, of: SlotUse) -> &'r SlotRequest {
+        request.get_or_insert_with(|| self.context.slots.request(of, self.mailbox.waker()))
     }
 
     /// Notes in the status how far the preparation is. Returns whether that is new.
     fn report_preparation(&mut self, next: &Prepared, level: PrepareLevel) -> bool {
+        let done = if next.level >= level {
+            Some(level)
+        } else {
+            None
+        };
         let report = PreparationReport {
             added: next.added.clone(),
-            done: (next.level >= level).then_some(level),
-            failure: (next.failures > 0).then(|| (next.reason.clone(), next.failures)),
+            done,
+            failures: next.failures,
+            failure: next.reason.clone(),
             is_final: next.has_given_up,
             note: next.note.clone(),
         };
@@ -288,62 +340,60 @@ impl<C: Clock> WorkloadControlLoop<C> {
         true
     }
 
-    /// A call for `prepared`, which is the next one or is being started, has ended.
-    pub(super) fn on_prepared(&mut self, prepared: &mut Prepared, result: CallResult) {
-        let Some(call) = prepared.call.take() else {
+    /// A call for the preparation has ended.
+    pub(super) fn on_prepared(&mut self, mut next: Prepared, result: CallResult) {
+        self.take_call_result(&mut next, result);
+        let instance = next.added.instance.clone();
+        self.next = Some(next);
+        self.forget_if_gone(&instance);
+    }
+
+    fn take_call_result(&mut self, next: &mut Prepared, result: CallResult) {
+        let Some(call) = next.call.take() else {
             return;
         };
         let error = match result {
-            Ok(CallDone::Image) => return prepared.reached(PrepareLevel::Image, None),
+            Ok(CallDone::Image) => return next.set_reached(PrepareLevel::Image, None),
             Ok(CallDone::Prepared(container)) => {
-                self.watch_prepared(&prepared.added, Some(&container));
-                return prepared.reached(container.level, Some(container));
+                self.watch_prepared(&next.added, Some(&container.id));
+                return next.set_reached(container.level, Some(container));
             }
             Ok(CallDone::Started(..)) => return,
             Err(error) => error,
         };
         if call.makes_container {
-            let container = prepared.container.take().map(|container| container.id);
+            let container = next.container.take().map(|container| container.id);
             if container.is_some() || !error.means_not_started() {
-                self.remove_unused(&prepared.added, container, None, None);
+                self.remove_unused(&next.added, container, None, None);
             }
         }
         if error != RuntimeError::Cancelled {
-            let name = &prepared.added.instance.workload;
+            let name = &next.added.instance.workload;
             info!("The preparation of workload '{name}' failed. Error: '{error}'");
         }
-        let retry_limit = self
-            .target
-            .next
-            .as_ref()
-            .and_then(|wanted| wanted.retry_limit);
-        prepared.failed(&error, retry_limit, self.now(), &mut self.random);
+        let retry_limit = match &self.target.next {
+            Some(desired) => desired.retry_limit,
+            None => None,
+        };
+        next.set_failed(&error, retry_limit, self.now(), &mut self.random);
     }
 
-    /// Lets the state checker report when others remove or start this container.
-    fn watch_prepared(
-        &self,
-        AddedWorkload { instance, workload }: &AddedWorkload,
-        container: Option<&PreparedContainer>,
-    ) {
-        let Some(engine) = self.context.engines.get(&workload.runtime) else {
+    /// Lets the state checker report when others remove or start the container of this preparation;
+    /// with `None` no more.
+    fn watch_prepared(&self, added: &AddedWorkload, id: Option<&ContainerId>) {
+        let Some(engine) = self.context.engines.get(&added.workload.runtime) else {
             return;
         };
-        let container = container.map(|container| {
-            (
-                container.id.clone(),
-                self.mailbox.gone_reply(container.id.clone()),
-            )
-        });
+        let container = id.map(|id| (id.clone(), self.mailbox.gone_reply(id.clone())));
         let command = WatchCommand::WatchPrepared {
-            instance: instance.clone(),
+            instance: added.instance.clone(),
             container,
         };
         let _ = engine.watch.send(command); // Gone only when the agent ends.
     }
 
-    /// Somebody else has removed or started this container. It is prepared anew; its start would do
-    /// so otherwise.
+    /// Others have removed or started this container. It is prepared again; otherwise its start
+    /// would have to create it.
     pub(super) fn on_prepared_gone(&mut self, id: &ContainerId) {
         let Some(gone) = self.next.take_if(|next| next.waits_in(id)) else {
             return;
@@ -358,57 +408,47 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.discard(gone);
     }
 
-    /// What was prepared is not wanted any more.
+    /// Discards a preparation: its call is cancelled, its container removed.
     pub(super) fn discard(&mut self, prepared: Prepared) {
         if prepared.container.is_some() {
             self.watch_prepared(&prepared.added, None);
         }
-        let Prepared {
-            added,
-            container,
-            call,
-            initialised,
-            ..
-        } = prepared;
-        call.iter()
-            .filter_map(|call| call.cancel.as_ref())
-            .for_each(EventFd::set);
-        let call = call
-            .filter(|call| call.makes_container)
-            .map(|call| call.number);
+        let mut call = None;
+        if let Some(under_way) = prepared.call {
+            if let Some(cancel) = &under_way.cancel {
+                cancel.set();
+            }
+            if under_way.makes_container {
+                call = Some(under_way.number);
+            }
+        }
+        let container = prepared.container.map(|container| container.id);
         if container.is_some() || call.is_some() {
-            self.remove_unused(
-                &added,
-                container.map(|container| container.id),
-                call,
-                initialised,
-            );
+            self.remove_unused(&prepared.added, container, call, prepared.initialised);
         } else {
-            self.released(&added.instance);
+            self.forget_if_gone(&prepared.added.instance);
         }
     }
 
     /// Starts an engine call.
     pub(super) fn call(&mut self, step: CallStep, new: NewContainer) -> Result<Call, RuntimeError> {
-        let Some(connector) = self.context.connector(&new.workload.runtime) else {
-            return Err(RuntimeError::Unsupported(unsupported_runtime(
-                &new.workload.runtime,
-            )));
+        let runtime = &new.workload.runtime;
+        let Some(connector) = self.context.connector(runtime) else {
+            return Err(RuntimeError::Unsupported(unsupported_runtime(runtime)));
         };
         self.calls += 1;
+        let number = self.calls;
         let makes_container = !matches!(step, CallStep::Image);
-        let (number, cancel) = (self.calls, EventFd::new().ok());
-        let (reply, context) = (self.mailbox.call_reply(number), self.context.calls.clone());
-        let call = EngineCall {
+        let cancel = EventFd::new().ok();
+        let call = ContainerCall {
             step,
             new,
             connector,
-            context,
+            context: self.context.calls.clone(),
             cancel: cancel.clone(),
-            reply,
+            reply: self.mailbox.call_reply(number),
         };
-        let started = (self.context.start_call)(Box::new(call));
-        started.map_err(|error| {
+        (self.context.start_call)(Box::new(call)).map_err(|error| {
             let text = format!("no thread can be started: {error}");
             RuntimeError::NotStarted(text.into())
         })?;

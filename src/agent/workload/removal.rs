@@ -1,16 +1,16 @@
-//! All containers of the workload: how the one that runs ends, alone or as the first half of an
-//! update or a restart, and when the others go.
+//! All removals of containers of the workload: that of the current instance, alone or as the first
+//! half of an update or a restart, and those of all others.
 //!
-//! One list has what goes, with one time of the next try. Before anything is started, all that may
-//! run is gone or stopped.
+//! One list has the others, with one time of the next try. Before anything is started, all of them
+//! that may run are removed or stopped.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Gives: states to the scheduler (may block there).
 
-use super::{AfterDelete, Stage, WorkloadControlLoop};
+use super::{AfterDelete, LoopStage, WorkloadControlLoop};
 use crate::backoff::retry_delay;
 use crate::engine_call::{CallDone, CallResult};
-use crate::workload::mailbox::{FoundContainer, Purpose};
+use crate::workload::mailbox::{FoundContainer, FoundPurpose};
 use crate::workload::start_slots::SlotRequest;
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::messages::AddedWorkload;
@@ -19,152 +19,203 @@ use ankaios_model::reason::Reason;
 use ankaios_model::workload::Workload;
 use ankaios_platform::clock::Clock;
 use ankaios_runtime::probes::prober::notify_socket_path;
-use ankaios_runtime::{ContainerId, RuntimeError};
+use ankaios_runtime::{ContainerId, RuntimeConnector, RuntimeError};
 use log::{debug, warn};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Why a container goes, and when.
+/// Why a container is removed, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    /// It may run. It goes before anything of the workload is started.
-    Surplus,
-    /// It was prepared and never started. It goes before anything of the workload is started.
+pub(super) enum RemovalKind {
+    /// It may run: it is orphaned, or a start that failed has left it. It is removed before anything
+    /// of the workload is started.
+    MayRun,
+    /// It was prepared and never started. It is removed before anything of the workload is started.
     Unused,
-    /// It was stopped, so that nothing but the stop and the start lie between it and the new one.
-    /// It goes after the start, whatever came of that.
-    Old,
+    /// It was stopped for its successor. It is removed after the start of that, even if the start
+    /// failed: so only the stop and the start lie between the two.
+    Stopped,
 }
 
-/// What to look for in the engine besides.
+/// Whether the engine is searched for containers of the instance, whose ids are not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Search {
-    Nothing,
-    /// What a call has left that failed.
-    Instance,
-    /// What a call was to do that was ended may still happen, so it is searched as late as
-    /// possible.
-    InstanceLate,
+    No,
+    /// A call that failed may have left one.
+    Now,
+    /// A cancelled call may still create one, so the search is as late as possible.
+    Late,
 }
 
-/// A container that goes.
-struct Owned {
+/// A container that will be removed.
+struct ContainerRemoval {
     runtime: Name,
     instance: InstanceName,
-    role: Role,
-    /// What it was made from, where that is known.
+    kind: RemovalKind,
+    /// Its definition, where that is known.
     workload: Option<Arc<Workload>>,
     id: Option<ContainerId>,
     search: Search,
     /// The call that may be making it has not ended.
     call: Option<u64>,
-    /// It counts as initialised until it is gone.
+    /// Its slot among the initialised containers, until it is removed.
     _initialised: Option<SlotRequest>,
 }
 
+/// The containers that will be removed.
 #[derive(Default)]
-pub(super) struct Removal {
-    list: Vec<Owned>,
+pub(super) struct Removals {
+    list: Vec<ContainerRemoval>,
     due: Option<Instant>,
-    /// Of removals and searches, in a row.
+    /// Failed removals and searches in a row.
     pub(super) failures: u32,
 }
 
-impl Removal {
+impl Removals {
     pub(super) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Whether there is something of the instance.
+    /// Whether there is a container of the instance.
     pub(super) fn has(&self, instance: &InstanceName) -> bool {
-        self.list.iter().any(|owned| owned.instance == *instance)
+        self.list
+            .iter()
+            .any(|container| container.instance == *instance)
+    }
+
+    /// Whether there is a container of the instance that was not stopped.
+    fn has_unstopped(&self, instance: &InstanceName) -> bool {
+        self.list.iter().any(|container| {
+            container.instance == *instance && container.kind != RemovalKind::Stopped
+        })
     }
 
     /// Whether a start has to wait.
-    pub(super) fn blocks_start(&self) -> bool {
-        self.list.iter().any(|owned| owned.role != Role::Old)
+    pub(super) fn block_start(&self) -> bool {
+        self.list
+            .iter()
+            .any(|container| container.kind != RemovalKind::Stopped)
     }
 
     /// Whether a preparation has to wait: only one container of a workload is prepared at a time.
-    pub(super) fn has_unused(&self) -> bool {
-        self.list.iter().any(|owned| owned.role == Role::Unused)
+    pub(super) fn block_preparation(&self) -> bool {
+        self.list
+            .iter()
+            .any(|container| container.kind == RemovalKind::Unused)
     }
 }
 
-impl Owned {
-    fn new(runtime: &Name, instance: &InstanceName, role: Role, id: Option<ContainerId>) -> Self {
-        let (runtime, instance, search) = (runtime.clone(), instance.clone(), Search::Nothing);
+impl ContainerRemoval {
+    /// The removal of a container with this id.
+    fn of_container(
+        runtime: Name,
+        instance: InstanceName,
+        kind: RemovalKind,
+        id: ContainerId,
+    ) -> Self {
         Self {
             runtime,
             instance,
-            role,
+            kind,
             workload: None,
-            id,
+            id: Some(id),
+            search: Search::No,
+            call: None,
+            _initialised: None,
+        }
+    }
+
+    /// The removal of the containers that a search finds.
+    fn of_search(added: &AddedWorkload, kind: RemovalKind, search: Search) -> Self {
+        Self {
+            runtime: added.workload.runtime.clone(),
+            instance: added.instance.clone(),
+            kind,
+            workload: Some(added.workload.clone()),
+            id: None,
             search,
             call: None,
             _initialised: None,
         }
     }
 
-    fn searched(
-        AddedWorkload { instance, workload }: &AddedWorkload,
-        role: Role,
-        search: Search,
-    ) -> Self {
-        Self {
-            workload: Some(workload.clone()),
-            search,
-            ..Self::new(&workload.runtime, instance, role, None)
+    /// Removes the container, and those that a search finds, except `current`.
+    fn remove(
+        &mut self,
+        connector: &mut dyn RuntimeConnector,
+        current: Option<&ContainerId>,
+    ) -> Result<(), RuntimeError> {
+        if let Some(id) = &self.id {
+            self.remove_one(connector, id)?;
+            self.id = None;
+        }
+        if self.search == Search::No {
+            return Ok(());
+        }
+        for id in connector.find(&self.instance, self.workload.as_deref())? {
+            if current != Some(&id) {
+                self.remove_one(connector, &id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_one(
+        &self,
+        connector: &mut dyn RuntimeConnector,
+        id: &ContainerId,
+    ) -> Result<(), RuntimeError> {
+        match self.kind {
+            RemovalKind::MayRun => connector.delete(id),
+            RemovalKind::Unused | RemovalKind::Stopped => connector.delete_ended(id),
         }
     }
 }
 
 impl<C: Clock> WorkloadControlLoop<C> {
-    // -------------------------------------------------------------- what goes
+    // --------------------------------------------------------- other containers
 
-    fn remove_soon(&mut self, owned: impl IntoIterator<Item = Owned>) {
-        self.removal.list.extend(owned);
-        (self.removal.failures, self.removal.due) = (0, Some(self.now()));
+    fn remove_soon(&mut self, container: ContainerRemoval) {
+        self.removals.list.push(container);
+        self.removals.failures = 0;
+        self.removals.due = Some(self.now());
     }
 
     /// Takes orphaned containers. They are removed as soon as the loop does nothing else.
     pub(super) fn remove_orphaned(&mut self, found: Vec<FoundContainer>) {
-        let runtime = self
-            .wanted
-            .as_ref()
-            .map(|workload| workload.runtime.clone());
-        let mut orphaned = Vec::new();
-        for FoundContainer {
-            runtime: of,
-            instance,
-            id,
-            purpose,
-        } in found
-        {
-            // An old listing may show the container that is ours by now.
-            if Some(&of) == runtime.as_ref() && self.container.as_ref() == Some(&id) {
-                continue;
+        for orphaned in found {
+            if self.is_own(&orphaned) {
+                continue; // Listed before it became that of the current instance.
             }
-            let role = match purpose {
-                Purpose::RemoveUnused => Role::Unused,
-                _ => Role::Surplus,
+            let kind = match orphaned.purpose {
+                FoundPurpose::RemoveUnused => RemovalKind::Unused,
+                _ => RemovalKind::MayRun,
             };
             let state = ExecutionState::plain(Phase::StoppingRequestedAtRuntime);
-            self.report_removal(&instance, role, state);
-            orphaned.push(Owned::new(&of, &instance, role, Some(id)));
-        }
-        if orphaned.is_empty() {
-            return;
-        }
-        self.remove_soon(orphaned);
-        if matches!(self.stage, Stage::WaitingForSlot(_)) && self.removal.blocks_start() {
-            self.stage = Stage::BehindRemoval; // Others may start meanwhile.
+            self.report_removal(&orphaned.instance, kind, state);
+            self.remove_soon(ContainerRemoval::of_container(
+                orphaned.runtime,
+                orphaned.instance,
+                kind,
+                orphaned.id,
+            ));
+            if matches!(self.stage, LoopStage::WaitingForSlot(_)) {
+                self.stage = LoopStage::AwaitingCleanup; // Others may start meanwhile.
+            }
         }
     }
 
-    /// What was prepared and is not wanted: this container, or what `call` is making, or what one
-    /// has left that failed.
+    /// Whether this is the container of the current instance.
+    fn is_own(&self, found: &FoundContainer) -> bool {
+        let Some(definition) = &self.definition else {
+            return false;
+        };
+        definition.runtime == found.runtime && self.container.as_ref() == Some(&found.id)
+    }
+
+    /// Removes a preparation that is not needed: this container, or the one that `call` is making,
+    /// or else one that a failed call has left.
     pub(super) fn remove_unused(
         &mut self,
         added: &AddedWorkload,
@@ -173,177 +224,184 @@ impl<C: Clock> WorkloadControlLoop<C> {
         initialised: Option<SlotRequest>,
     ) {
         let search = if id.is_none() && call.is_none() {
-            Search::Instance
+            Search::Now
         } else {
-            Search::Nothing
+            Search::No
         };
-        let owned = Owned::searched(added, Role::Unused, search);
-        self.remove_soon([Owned {
+        self.remove_soon(ContainerRemoval {
             id,
             call,
             _initialised: initialised,
-            ..owned
-        }]);
+            ..ContainerRemoval::of_search(added, RemovalKind::Unused, search)
+        });
     }
 
-    /// A container of what is to run that goes.
-    pub(super) fn remove_own(&mut self, role: Role) {
-        if let Some(id) = self.container.take() {
-            let runtime = self
-                .wanted
-                .as_ref()
-                .map(|workload| workload.runtime.clone())
-                .unwrap_or_default();
-            self.remove_soon([Owned::new(&runtime, &self.instance, role, Some(id))]);
-        }
-    }
-
-    /// A call of the start has failed or was ended, and may have left a container.
-    // [impl->swdd~podman-create-workload-deletes-failed-container~1]
-    pub(super) fn may_be_left(&mut self, search: Search) {
-        let added = self.added();
-        self.remove_soon(
-            added
-                .iter()
-                .map(|added| Owned::searched(added, Role::Surplus, search)),
-        );
-    }
-
-    /// A container of the instance that comes back must be gone before another one is created.
-    pub(super) fn reclaim_old(&mut self) {
-        let is_it = |owned: &&mut Owned| owned.role == Role::Old && owned.instance == self.instance;
-        for owned in self.removal.list.iter_mut().filter(is_it) {
-            owned.role = Role::Surplus;
-            self.removal.due = Some(self.context.clock.now());
-        }
-    }
-
-    /// A call that was not wanted any more has ended.
-    pub(super) fn on_unwanted_call_ended(&mut self, number: u64, result: CallResult) {
-        let Some(owned) = self
-            .removal
-            .list
-            .iter_mut()
-            .find(|owned| owned.call == Some(number))
-        else {
+    /// Removes the container of the current instance later. It has none from now on.
+    pub(super) fn remove_own(&mut self, kind: RemovalKind) {
+        let Some(id) = self.container.take() else {
             return;
         };
-        owned.call = None;
-        match result {
-            Ok(CallDone::Prepared(container)) => owned.id = Some(container.id),
-            Ok(_) => {}
-            Err(error) if error.means_not_started() => {}
-            Err(_) => owned.search = Search::Instance,
-        }
-        self.removal.due = Some(self.now());
-    }
-
-    pub(super) fn removal_due(&self) -> Option<Instant> {
-        self.removal
-            .due
-            .filter(|_| self.removal.list.iter().any(|owned| self.may_remove(owned)))
-    }
-
-    fn may_remove(&self, owned: &Owned) -> bool {
-        let calls = matches!(self.stage, Stage::Calling(_));
-        // Nothing is started any more when what is wanted can never run.
-        let is_late = || {
-            matches!(self.stage, Stage::BehindRemoval | Stage::Idle)
-                || !self.is_ours(&owned.instance)
+        let runtime = match &self.definition {
+            Some(definition) => definition.runtime.clone(),
+            None => Name::default(),
         };
-        owned.call.is_none()
-            && match owned.role {
-                Role::Unused => true,
-                Role::Surplus => !calls && (owned.search != Search::InstanceLate || is_late()),
-                Role::Old => !calls && !self.stage.leads_to_start(),
-            }
+        let instance = self.instance.clone();
+        self.remove_soon(ContainerRemoval::of_container(runtime, instance, kind, id));
     }
 
-    /// Tries to remove all that may go now, and again later what could not be removed. A start that
-    /// waits for it goes on.
-    pub(super) fn remove_due(&mut self) {
-        self.removal.due = None;
-        let (mut gone, mut failed) = (BTreeSet::new(), None);
-        for mut owned in std::mem::take(&mut self.removal.list) {
-            if !self.may_remove(&owned) {
-                self.removal.list.push(owned);
+    /// Removes the container that a failed or cancelled call of the start may have left.
+    // [impl->swdd~podman-create-workload-deletes-failed-container~1]
+    pub(super) fn remove_leaked(&mut self, search: Search) {
+        if let Some(current) = self.current() {
+            let leaked = ContainerRemoval::of_search(&current, RemovalKind::MayRun, search);
+            self.remove_soon(leaked);
+        }
+    }
+
+    /// Lets the start wait for the removal of stopped containers of the current instance, which has
+    /// come back.
+    pub(super) fn reclaim_stopped(&mut self) {
+        for container in &mut self.removals.list {
+            if container.kind == RemovalKind::Stopped && container.instance == self.instance {
+                container.kind = RemovalKind::MayRun;
+                self.removals.due = Some(self.context.clock.now());
+            }
+        }
+    }
+
+    /// A call has ended whose result is not needed any more: its container is removed.
+    pub(super) fn on_unneeded_call_ended(&mut self, number: u64, result: CallResult) {
+        let now = self.now();
+        for container in &mut self.removals.list {
+            if container.call != Some(number) {
                 continue;
             }
-            let Err(error) = self.remove_one(&mut owned) else {
-                gone.insert(owned.instance);
+            container.call = None;
+            match result {
+                Ok(CallDone::Prepared(prepared)) => container.id = Some(prepared.id),
+                Ok(_) => {}
+                Err(error) if error.means_not_started() => {}
+                Err(_) => container.search = Search::Now,
+            }
+            self.removals.due = Some(now);
+            return;
+        }
+    }
+
+    pub(super) fn removals_due(&self) -> Option<Instant> {
+        if self.can_remove_any() {
+            self.removals.due
+        } else {
+            None
+        }
+    }
+
+    fn can_remove_any(&self) -> bool {
+        self.removals
+            .list
+            .iter()
+            .any(|container| self.can_remove(container))
+    }
+
+    /// Whether the container can be removed now: no call is making it, and
+    /// - it was prepared and is not needed, or
+    /// - it may run, and no start is under way (a late search waits longer), or
+    /// - it was stopped, and no start is under way or waits.
+    fn can_remove(&self, container: &ContainerRemoval) -> bool {
+        if container.call.is_some() {
+            return false;
+        }
+        let is_call_under_way = matches!(self.stage, LoopStage::Starting(_));
+        match container.kind {
+            RemovalKind::Unused => true,
+            RemovalKind::MayRun if is_call_under_way => false,
+            RemovalKind::MayRun => {
+                container.search != Search::Late || self.is_late_enough(&container.instance)
+            }
+            RemovalKind::Stopped => !is_call_under_way && !self.stage.is_starting(),
+        }
+    }
+
+    /// Whether the late search for containers of the instance is due: the next start waits for it,
+    /// or none follows.
+    fn is_late_enough(&self, instance: &InstanceName) -> bool {
+        matches!(self.stage, LoopStage::AwaitingCleanup | LoopStage::Idle)
+            || !self.is_current(instance)
+    }
+
+    /// Removes all containers that can be removed now, and begins the start that waits for this. A
+    /// removal that fails is tried again later.
+    pub(super) fn remove_due(&mut self) {
+        self.removals.due = None;
+        // First: remove, and keep those that must wait or could not be removed.
+        let mut gone = BTreeSet::new();
+        let mut failed = None;
+        for mut container in std::mem::take(&mut self.removals.list) {
+            if !self.can_remove(&container) {
+                self.removals.list.push(container);
                 continue;
-            };
-            let Owned {
-                instance,
-                role,
-                runtime,
-                ..
-            } = &owned;
-            let which = match role {
-                Role::Surplus => "a container that is too many",
-                Role::Unused => "a prepared container",
-                Role::Old => "the stopped container",
+            }
+            match self.try_remove(&mut container) {
+                Ok(()) => _ = gone.insert(container.instance),
+                Err(error) => {
+                    if container.kind != RemovalKind::Stopped {
+                        failed = Some((container.runtime.clone(), error));
+                    }
+                    self.removals.list.push(container);
+                }
+            }
+        }
+        // Then: report the ends of instances.
+        for instance in &gone {
+            self.forget_if_gone(instance);
+        }
+        // Finally: the next try, and the start that waits.
+        if self.can_remove_any() {
+            self.removals.due = Some(self.after_failure());
+        } else if !self.removals.is_empty() {
+            self.removals.due = Some(self.now()); // As soon as they can be removed.
+        }
+        if !matches!(self.stage, LoopStage::AwaitingCleanup) {
+            return;
+        }
+        if let Some((runtime, error)) = failed {
+            self.report_cleanup_failed(&runtime, &error);
+        } else if !self.removals.block_start() {
+            self.begin_start();
+        }
+    }
+
+    /// Removes a container. A failure is reported.
+    fn try_remove(&mut self, container: &mut ContainerRemoval) -> Result<(), RuntimeError> {
+        let Some(mut connector) = self.context.connector(&container.runtime) else {
+            return Ok(());
+        };
+        let removed = container.remove(&mut *connector, self.container.as_ref());
+        if let Err(error) = &removed {
+            let which = match container.kind {
+                RemovalKind::MayRun => "an orphaned container",
+                RemovalKind::Unused => "a prepared container",
+                RemovalKind::Stopped => "the stopped container",
             };
             warn!(
                 "Could not remove {which} of workload '{}', trying again: '{error}'",
-                instance.workload
+                container.instance.workload
             );
-            if *role != Role::Old {
-                let state = ExecutionState::with_info(Phase::StoppingDeleteFailed, error.reason());
-                self.report_removal(instance, *role, state);
-                failed = Some((runtime.clone(), error));
-            }
-            self.removal.list.push(owned);
+            let state = ExecutionState::with_info(Phase::StoppingDeleteFailed, error.reason());
+            self.report_removal(&container.instance, container.kind, state);
         }
-        gone.iter().for_each(|instance| self.released(instance));
-        if self.removal.list.iter().any(|owned| self.may_remove(owned)) {
-            self.removal.due = Some(self.after_failure());
-        } else if !self.removal.is_empty() {
-            self.removal.due = Some(self.now()); // As soon as they may.
-        }
-        if let Stage::BehindRemoval = self.stage {
-            match failed {
-                Some((runtime, error)) => self.report_waits_for(&runtime, &error),
-                None if !self.removal.blocks_start() => self.begin_start(),
-                None => {}
-            }
-        }
+        removed
     }
 
-    /// When to try again what has failed once more.
+    /// When to try again after one more failure.
     fn after_failure(&mut self) -> Instant {
-        self.removal.failures = self.removal.failures.saturating_add(1);
-        self.now() + retry_delay(self.removal.failures, &mut self.random)
+        self.removals.failures = self.removals.failures.saturating_add(1);
+        self.now() + retry_delay(self.removals.failures, &mut self.random)
     }
 
-    fn remove_one(&self, owned: &mut Owned) -> Result<(), RuntimeError> {
-        let Some(source) = self.context.engines.get(&owned.runtime) else {
-            return Ok(());
-        };
-        let mut connector = (source.connect)();
-        let role = owned.role;
-        let mut remove = |id: &ContainerId| match role {
-            Role::Surplus => connector.delete(id),
-            Role::Unused | Role::Old => connector.delete_ended(id),
-        };
-        if let Some(id) = &owned.id {
-            remove(id)?;
-            owned.id = None;
-        }
-        if owned.search == Search::Nothing {
-            return Ok(());
-        }
-        let found = (source.connect)().find(&owned.instance, owned.workload.as_deref())?;
-        found
-            .iter()
-            .filter(|id| self.container.as_ref() != Some(id))
-            .try_for_each(remove)
-    }
-
-    /// Something of the instance is gone. With the last of it go its folders, and its end is
-    /// reported.
-    pub(super) fn released(&mut self, instance: &InstanceName) {
-        if self.is_ours(instance) || self.removal.has(instance) {
+    /// Removes the folders of an instance and reports its end, unless there is something else of it.
+    pub(super) fn forget_if_gone(&mut self, instance: &InstanceName) {
+        if self.is_current(instance) || self.removals.has(instance) {
             return;
         }
         let is_next = match &self.next {
@@ -358,23 +416,28 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.report_end(instance);
     }
 
-    /// Reports how a removal goes. The current instance has states of its own. What was prepared
-    /// has none; of that only why it cannot be removed is of interest.
-    fn report_removal(&mut self, instance: &InstanceName, role: Role, mut state: ExecutionState) {
-        if self.is_ours(instance) {
+    /// Reports the state of a removal. The current instance has states of its own, and a stopped
+    /// container is none of its instance any more. A prepared one has no state; only the reason why
+    /// it cannot be removed is shown.
+    fn report_removal(
+        &mut self,
+        instance: &InstanceName,
+        kind: RemovalKind,
+        mut state: ExecutionState,
+    ) {
+        if self.is_current(instance) {
             return;
         }
-        if role == Role::Unused {
-            state.phase = Phase::PendingInitial;
+        match kind {
+            RemovalKind::Stopped => return,
+            RemovalKind::Unused => state.phase = Phase::PendingInitial,
+            RemovalKind::MayRun => {}
         }
         self.report_of(instance.clone(), state);
     }
 
-    pub(super) fn is_ours(&self, instance: &InstanceName) -> bool {
-        !self.is_empty && self.instance == *instance
-    }
-
-    fn report_waits_for(&mut self, runtime: &Name, error: &RuntimeError) {
+    /// Reports that the start waits for an engine, which could not remove a container.
+    fn report_cleanup_failed(&mut self, runtime: &Name, error: &RuntimeError) {
         let name = &self.instance.workload;
         debug!(
             "Workload '{name}' waits for '{runtime}', which may have a container of it: '{error}'"
@@ -383,41 +446,34 @@ impl<C: Clock> WorkloadControlLoop<C> {
             "Waiting for '{runtime}', which may have a container of it: {}",
             error.reason()
         );
-        if !self.has_given_up() && self.shown != info {
+        if !self.has_given_up() && self.start_info != info {
             self.report(ExecutionState::with_info(Phase::PendingStarting, info));
         }
     }
 
-    // ------------------------------------------------------------ what runs ends
+    // -------------------------------------------- container of the current instance
 
-    /// Removes what is there, then does `after`. Ends all waiting, above all for a retry.
+    /// Removes the current instance, then does `after`. Ends all waiting, above all for a retry.
     // [impl->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]
     pub(super) fn delete(&mut self, after: AfterDelete) {
-        self.stage = Stage::Idle;
-        self.next
-            .take_if(|next| next.is_started)
-            .into_iter()
-            .for_each(|next| self.discard(next));
-        let is_kept = match after {
-            AfterDelete::Target => match self.target.run.added() {
-                Some(next) => self.keeps_control_interface(next),
-                None => false,
-            },
-            _ => true,
-        };
-        self.end_control_interface_unless(is_kept);
-        let stopping = self
-            .lifecycle
-            .stopping(ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
-        self.report(stopping);
+        self.stage = LoopStage::Idle;
+        if let Some(next) = self.next.take_if(|next| next.is_started) {
+            self.discard(next);
+        }
+        if matches!(after, AfterDelete::Target) {
+            let next = self.target.run.added().cloned();
+            self.end_control_interface_unless_kept_for(next.as_ref());
+        }
+        let state = ExecutionState::plain(Phase::StoppingRequestedAtRuntime);
+        self.report(self.lifecycle.stopping(state));
         self.delete_unshown(after);
     }
 
-    /// Removes the container without reporting that it stops: that is done, or it is a part of a
+    /// Removes the container without reporting that it stops: that was done, or it is a part of a
     /// start or restart.
     pub(super) fn delete_unshown(&mut self, after: AfterDelete) {
-        self.lifecycle_ended();
-        self.removal.failures = 0;
+        self.end_lifecycle();
+        self.removals.failures = 0;
         self.try_delete(after);
     }
 
@@ -431,64 +487,61 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if self.lifecycle.has_gone_condition() {
             return self.wait_until_gone(after);
         }
-        self.deleted(after);
+        self.on_deleted(after);
     }
 
-    /// Nothing is left of the container.
-    pub(super) fn deleted(&mut self, after: AfterDelete) {
+    /// The container is removed, and its `gone` condition holds.
+    pub(super) fn on_deleted(&mut self, after: AfterDelete) {
         if let Some(control) = &self.control {
-            // It is kept for another container, which has asked nothing yet.
+            // It is kept for another container, which has no open requests.
             control.container_gone();
         }
-        if matches!(after, AfterDelete::Target) {
-            return self.removed();
-        }
-        self.remove_files();
         match after {
-            AfterDelete::Target => {}
+            AfterDelete::Target => self.on_instance_removed(),
             AfterDelete::Restart => {
+                self.remove_files();
                 self.report_end(&self.instance.clone());
                 self.restart_control_interface();
                 self.report(ExecutionState::starting_triggered());
                 self.begin_start();
             }
-            // What follows from these is reported with the state that follows.
-            AfterDelete::NotReady(cause) => self.retry_not_ready(&cause),
+            AfterDelete::NotReady(cause) => {
+                self.remove_files();
+                self.retry_not_ready(&cause);
+            }
             AfterDelete::Failed(cause) => {
+                self.remove_files();
                 let state = ExecutionState::with_info(Phase::FailedExecFailed, cause);
-                self.on_failed(state.because(Reason::Alive))
+                self.on_failed(state.because(Reason::Alive));
             }
         }
     }
 
-    /// The current instance is gone, and what the newest target says comes in its place.
-    fn removed(&mut self) {
+    /// The current instance is removed: the one that the newest target names comes in its place.
+    fn on_instance_removed(&mut self) {
         self.read_target();
         let next = self.target.run.added().cloned();
-        self.end_control_interface_unless(
-            next.as_ref()
-                .is_some_and(|next| self.keeps_control_interface(next)),
-        );
-        let comes_back = next
-            .as_ref()
-            .is_some_and(|added| added.instance == self.instance);
-        let is_left = |owned: &Owned| owned.instance == self.instance && owned.role != Role::Old;
-        let is_left = !comes_back && self.removal.list.iter().any(is_left);
+        self.end_control_interface_unless_kept_for(next.as_ref());
+        let comes_back = match &next {
+            Some(added) => added.instance == self.instance,
+            None => false,
+        };
+        // An engine that is still making a container of it may write into its folder.
+        let has_leftover = !comes_back && self.removals.has_unstopped(&self.instance);
         if comes_back {
             self.remove_files();
-        } else if !is_left {
-            // An engine that is still making a container may write into it.
+        } else if !has_leftover {
             self.remove_folder(&self.folder(&self.instance));
         }
         self.is_empty = true;
-        if is_left {
+        if has_leftover {
             self.remove_due(); // Its end is reported with that of the last container.
         } else {
             self.report_end(&self.instance.clone());
         }
         match next {
             Some(added) => self.create(added),
-            None => self.wanted = None,
+            None => self.definition = None,
         }
     }
 
@@ -499,17 +552,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Removes the container. It is only stopped when that of the new instance is there already;
-    /// from then on it is none of the instance any more.
+    /// Removes the container. It is only stopped when that of the next instance is there already;
+    /// it is none of the current instance then.
     // [impl->swdd~agent-workload-control-loop-delete-broken-allowed~1]
     // [impl->swdd~agent-workload-control-loop-update-broken-allowed~1]
     // [impl->swdd~agent-switches-to-prepared~1]
     fn end_container(&mut self, after: &AfterDelete) -> Result<(), RuntimeError> {
-        let next = self
-            .next
-            .as_ref()
-            .filter(|next| self.starts > 0 && next.has_container());
-        let has_successor = next.is_some_and(|next| self.is_about_to_start(&next.added));
+        let has_successor = self.has_successor();
         let (Some(mut connector), Some(id)) = (self.connector(), &self.container) else {
             debug!("Workload '{}' already gone.", self.instance.workload);
             return Ok(());
@@ -518,10 +567,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
             AfterDelete::Restart => connector.delete_ended(id),
             AfterDelete::Target if has_successor => {
                 connector.stop(id)?;
-                self.remove_own(Role::Old);
+                self.remove_own(RemovalKind::Stopped);
                 Ok(())
             }
-            // One call less; if it runs again all the same, it is stopped.
+            // One call less; if it runs again after all, it is stopped.
             AfterDelete::Target if self.lifecycle.has_ended() => connector.delete_ended(id),
             AfterDelete::Target | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => {
                 connector.delete(id)
@@ -529,22 +578,33 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Keeps the container's id and what was to follow, and tries again later: a container that is
-    /// left alone would run for ever unnoticed.
+    /// Whether the instance that is about to be started has a container, and the current one was
+    /// started by this agent or adopted.
+    fn has_successor(&self) -> bool {
+        match &self.next {
+            Some(next) => {
+                self.instance_starts > 0
+                    && next.has_container()
+                    && self.is_about_to_start(&next.added)
+            }
+            None => false,
+        }
+    }
+
+    /// Keeps the container's id and the following step, and tries again later: without them the
+    /// container would run unnoticed.
     // [impl->swdd~agent-workload-control-loop-delete-failed-allows-retry~1]
     // [impl->swdd~agent-workload-control-loop-update-delete-failed-allows-retry~1]
     fn on_delete_failed(&mut self, after: AfterDelete, error: &RuntimeError) {
-        let replaced = !matches!(after, AfterDelete::Target) || self.target.run.added().is_some();
-        let verb = if replaced { "update" } else { "stop" };
+        let is_replaced =
+            !matches!(after, AfterDelete::Target) || self.target.run.added().is_some();
+        let verb = if is_replaced { "update" } else { "stop" };
         warn!(
             "Could not {verb} workload '{}': '{error}'",
             self.instance.workload
         );
-        let state = self.lifecycle.stopping(ExecutionState::with_info(
-            Phase::StoppingDeleteFailed,
-            error.reason(),
-        ));
-        self.report(state);
-        self.stage = Stage::DeleteRetryAt(self.after_failure(), after);
+        let state = ExecutionState::with_info(Phase::StoppingDeleteFailed, error.reason());
+        self.report(self.lifecycle.stopping(state));
+        self.stage = LoopStage::DeleteRetryAt(self.after_failure(), after);
     }
 }

@@ -1,13 +1,13 @@
-//! What follows from the states of the container: it is watched, reported, and restarted as its
-//! policy says.
+//! The observed states of the container: it is watched, its states are reported, and it is
+//! restarted as its policy says.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
-//! Takes: what the state checker saw. Gives: what to watch to the state checker, states to the
-//! scheduler (may block at both).
+//! Takes: observed states of the state checker. Gives: watch orders to the state checker, states to
+//! the scheduler (may block at both).
 
 use super::status::StartProgress;
-use super::{AfterDelete, Stage, WorkloadControlLoop};
-use crate::backoff::Ended;
+use super::{AfterDelete, LoopStage, WorkloadControlLoop};
+use crate::backoff::EndKind;
 use crate::end_record;
 use crate::limits::CREATED_MAX;
 use crate::state_checker::{KnownEnd, WatchCommand};
@@ -18,97 +18,109 @@ use ankaios_runtime::{ContainerId, MainProcess};
 use log::{debug, info, warn};
 
 impl<C: Clock> WorkloadControlLoop<C> {
-    /// `process`: known to run. `end`: how it ended in an earlier life of the agent.
+    /// Lets the state checker watch the container. `process` is known to run; `end` is its end that
+    /// an earlier agent has kept.
     pub(super) fn watch(&mut self, id: ContainerId, process: Option<MainProcess>, end: KnownEnd) {
         self.container = Some(id.clone());
-        self.killed = None;
-        self.started += 1;
-        self.note_start(StartProgress::Started(self.started));
-        let Some(source) = self.context.engines.get(&self.runtime) else {
+        self.kill_state = None;
+        self.starts += 1;
+        self.note_start(StartProgress::Started(self.starts));
+        let Some(engine) = self.context.engines.get(&self.runtime) else {
             return;
         };
-        (source.connect)().note(&self.instance, &id);
-        (self.watching, self.process) = (true, process.clone());
-        let (instance, reply) = (self.instance.clone(), self.mailbox.begin_watch());
-        let restarts = self.starts.saturating_sub(1);
-        let engine_restarts = self.engine_restarts();
+        (engine.connect)().note(&self.instance, &id);
+        self.is_watched = true;
+        self.process = process.clone();
         let command = WatchCommand::Watch {
-            instance,
+            instance: self.instance.clone(),
             id,
             process,
-            restarts,
-            engine_restarts,
+            restarts: self.instance_starts.saturating_sub(1),
+            engine_restarts: self.engine_restarts(),
             end,
-            reply,
+            reply: self.mailbox.begin_watch(),
         };
-        let _ = source.watch.send(command); // Gone only when the agent ends.
+        let _ = engine.watch.send(command); // Gone only when the agent ends.
     }
 
     /// Whether the engine starts the container again by itself when it has ended.
     fn engine_restarts(&self) -> bool {
-        let wanted = self.wanted.as_ref();
-        wanted.is_some_and(|workload| workload.config().engine_restarts().is_some())
+        match &self.definition {
+            Some(workload) => workload.config().engine_restarts().is_some(),
+            None => false,
+        }
     }
 
     pub(super) fn unwatch(&mut self) {
-        self.lifecycle_ended();
+        self.end_lifecycle();
         self.status.start = None;
-        if std::mem::take(&mut self.watching)
-            && let Some(source) = self.source()
-        {
+        if !self.is_watched {
+            return;
+        }
+        self.is_watched = false;
+        if let Some(engine) = self.engine() {
             self.mailbox.end_watch();
             let command = WatchCommand::Unwatch {
                 instance: self.instance.clone(),
             };
-            let _ = source.watch.send(command); // Gone only when the agent ends.
+            let _ = engine.watch.send(command); // Gone only when the agent ends.
         }
     }
 
     // [impl->swdd~workload-control-loop-receives-workload-states~1]
     pub(super) fn on_observed(&mut self, state: ExecutionState) {
-        if matches!(self.stage, Stage::DeleteRetryAt(..) | Stage::Gone(_)) {
+        if matches!(
+            self.stage,
+            LoopStage::DeleteRetryAt(..) | LoopStage::AwaitingGone(_)
+        ) {
             debug!(
                 "Ignoring state '{state}' of workload '{}', which is past.",
                 self.instance.workload
             );
             return;
         }
-        let state = self.with_cause(state);
+        let state = self.find_kill_cause(state);
         self.note_only_created(state.phase);
-        let ended = self.needs_restart(state.phase);
+        let restart = self.restart_kind(state.phase);
         let runs = state.phase == Phase::Running;
-        let state = self.lifecycle_view(state);
-        let is_repeated = matches!((&self.stage, ended), (Stage::RestartAt(_, waiting), Some(ended)) if *waiting == ended);
-        if ended.is_some() && !is_repeated {
+        let state = self.apply_to_lifecycle(state);
+        if let Some(ended) = restart
+            && !self.awaits_restart_after(ended)
+        {
             // [impl->swdd~workload-control-loop-handles-workload-restarts~2]
-            return self.report_ended(state, ended);
+            return self.report_ended(state, restart);
         }
-        if ended.is_none() && state.phase.has_ended() {
+        if restart.is_none() && state.phase.has_ended() {
             self.note_end(&state);
         }
         // [impl->swdd~workload-control-loop-sends-workload-states~2]
         self.report(state);
-        if runs && matches!(self.stage, Stage::RestartAt(..)) {
-            self.stage = Stage::Idle; // It was started again by others.
+        if runs && matches!(self.stage, LoopStage::RestartAt(..)) {
+            self.stage = LoopStage::Idle; // It was started again by others.
         }
     }
 
-    /// The state with the cause of the end, if the workload was killed: its engine is called once
-    /// for each such end.
+    /// Whether the restart after an end of this kind is waited for already: the state is repeated.
+    fn awaits_restart_after(&self, ended: EndKind) -> bool {
+        matches!(self.stage, LoopStage::RestartAt(_, earlier) if earlier == ended)
+    }
+
+    /// Returns the state with the cause of the end, if the workload was killed. The engine is called
+    /// once for each such end.
     // [impl->swdd~agent-reports-kills-out-of-memory~1]
-    fn with_cause(&mut self, state: ExecutionState) -> ExecutionState {
+    fn find_kill_cause(&mut self, state: ExecutionState) -> ExecutionState {
         if state != ExecutionState::killed() {
             return state;
         }
-        if let Some(known) = &self.killed {
+        if let Some(known) = &self.kill_state {
             return known.clone();
         }
         let (Some(mut connector), Some(id)) = (self.connector(), &self.container) else {
             return state;
         };
+        let name = &self.instance.workload;
         let state = match connector.out_of_memory(id) {
             Ok(Some(found)) => {
-                let name = &self.instance.workload;
                 let found = ExecutionState::out_of_memory(found.limit);
                 warn!("Workload '{name}' was killed: {found}");
                 self.status.out_of_memory += 1;
@@ -116,12 +128,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
             Ok(None) => state,
             Err(error) => {
-                let name = &self.instance.workload;
                 info!("The engine does not say why workload '{name}' was killed: '{error}'");
                 state
             }
         };
-        self.killed = Some(state.clone());
+        self.kill_state = Some(state.clone());
         state
     }
 
@@ -141,7 +152,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// How this container ended in an earlier life of the agent.
+    /// The end of this container that an earlier agent has kept.
     pub(super) fn known_end(&self, id: &ContainerId) -> KnownEnd {
         let Some(connector) = self.connector() else {
             return KnownEnd::default();
@@ -154,27 +165,27 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// The workload is about to be started or removed, so its last end does not count any more.
+    /// Forgets the kept end: the workload is about to be started or removed.
     pub(super) fn forget_end(&self) {
         if let Some(mut connector) = self.connector() {
             connector.forget_end(&self.instance);
         }
     }
 
-    /// A container that was running when it was taken over and is only created now was listed
-    /// wrongly and never started; it is replaced. One that its engine restarts by itself is in this
-    /// state, too, but not for long.
+    /// Notes that the adopted container is only created, if it is. It was listed wrongly as running
+    /// and never started, so it is replaced after some time: one that its engine restarts by itself
+    /// is in this state as well, for a moment.
     fn note_only_created(&mut self, phase: Phase) {
         match phase {
             Phase::PendingStarting
-                if self.lifecycle.adopted && matches!(self.stage, Stage::Idle) =>
+                if self.lifecycle.adopted && matches!(self.stage, LoopStage::Idle) =>
             {
-                self.stage = Stage::CreatedUntil(self.now() + CREATED_MAX);
+                self.stage = LoopStage::OnlyCreatedUntil(self.now() + CREATED_MAX);
             }
             Phase::Running | Phase::Succeeded | Phase::FailedExecFailed | Phase::FailedLost
-                if matches!(self.stage, Stage::CreatedUntil(_)) =>
+                if matches!(self.stage, LoopStage::OnlyCreatedUntil(_)) =>
             {
-                self.stage = Stage::Idle;
+                self.stage = LoopStage::Idle;
             }
             _ => {}
         }
@@ -188,35 +199,37 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.delete(AfterDelete::Restart);
     }
 
-    /// How the workload ended if its policy wants it to run again.
+    /// Returns how the workload ended, if its policy restarts it.
     // [impl->swdd~agent-supports-restart-policies~1]
     // [impl->swdd~workload-control-loop-restarts-workload-with-enabled-restart-policy~2]
-    pub(super) fn needs_restart(&self, phase: Phase) -> Option<Ended> {
-        let policy = self.wanted.as_ref()?.restart_policy;
+    pub(super) fn restart_kind(&self, phase: Phase) -> Option<EndKind> {
+        let policy = self.definition.as_ref()?.restart_policy;
         match (policy, phase) {
             (RestartPolicy::Always | RestartPolicy::OnFailure, Phase::FailedExecFailed) => {
-                Some(Ended::Badly)
+                Some(EndKind::Badly)
             }
-            (RestartPolicy::Always, Phase::Succeeded) => Some(Ended::Well),
+            (RestartPolicy::Always, Phase::Succeeded) => Some(EndKind::Well),
             _ => None,
         }
     }
 
     pub(super) fn can_start_again(&self) -> bool {
-        self.connector()
-            .is_some_and(|connector| connector.can_start_again())
+        match self.connector() {
+            Some(connector) => connector.can_start_again(),
+            None => false,
+        }
     }
 
-    pub(super) fn restart(&mut self, ended: Ended) {
+    pub(super) fn restart(&mut self, ended: EndKind) {
         match ended {
-            Ended::Well if self.can_start_again() => {
+            EndKind::Well if self.can_start_again() => {
                 self.unwatch();
                 self.restart_control_interface();
                 self.report(ExecutionState::starting_triggered());
                 self.begin_start();
             }
             // [impl->swdd~workload-control-loop-restarts-workloads-using-update~1]
-            Ended::Badly | Ended::Well => self.delete(AfterDelete::Restart),
+            EndKind::Badly | EndKind::Well => self.delete(AfterDelete::Restart),
         }
     }
 }

@@ -1,13 +1,13 @@
-//! A start: the slot, what the container mounts, the engine's calls, and what follows when one
+//! A start: the slot, the mounts of the container, the engine's calls, and the retry of one that
 //! failed.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Takes: a free start slot, ends of calls. Gives: states to the scheduler (may block there).
 
-use super::preparation::{Call, Prepared};
-use super::removal::{Role, Search};
+use super::preparation::Call;
+use super::removal::{RemovalKind, Search};
 use super::status::StartProgress;
-use super::{Stage, WorkloadControlLoop};
+use super::{LoopStage, WorkloadControlLoop};
 use crate::backoff::retry_delay;
 use crate::engine_call::{CallDone, CallResult, CallStep};
 use crate::limits::{REVIVAL_INTERVAL, START_SLOT_MAX};
@@ -15,7 +15,7 @@ use crate::settings::unsupported_runtime;
 use crate::state_checker::KnownEnd;
 use crate::workload::preparation::host_paths;
 use crate::workload::preparation::record::{PreparedContainer, new_container};
-use crate::workload::start_slots::{SlotRequest, Use};
+use crate::workload::start_slots::{SlotRequest, SlotUse};
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::limits::CREATE_AGE_INTERVAL;
 use ankaios_model::shown_text::with_sentence;
@@ -26,223 +26,253 @@ use ankaios_runtime::{ContainerId, MainProcess, NewContainer, RuntimeError};
 use log::{debug, error, info, warn};
 use std::time::{Duration, Instant};
 
+/// Longest look at the host paths of a prepared container before its start. A disk needs less; a
+/// container whose paths take longer is created again.
+const START_PATHS_WAIT: Duration = Duration::from_millis(50);
+
 /// The call of a start that is under way.
-pub(super) struct Calling {
+pub(super) struct StartUnderWay {
+    /// The number of the call.
     number: u64,
     /// A prepared container is started.
     is_prepared: bool,
-    /// Until the start has taken so long that others need it.
+    /// The start slot, until the start has taken so long that others need it.
     slot: Option<SlotRequest>,
     since: Instant,
     /// When to report next for how long it has been running.
     pub(super) due: Instant,
 }
 
+impl StartUnderWay {
+    fn new(number: u64, is_prepared: bool, slot: Option<SlotRequest>, now: Instant) -> Self {
+        Self {
+            number,
+            is_prepared,
+            slot,
+            since: now,
+            due: now + CREATE_AGE_INTERVAL.min(START_SLOT_MAX),
+        }
+    }
+}
+
 impl<C: Clock> WorkloadControlLoop<C> {
+    /// Begins the start of the current instance:
+    /// - never, when its runtime is unknown or its `lifecycle:` block is invalid;
+    /// - not now, when a newer target wants something else, which is followed instead;
+    /// - not now, when other containers of the workload must be removed first;
+    /// - otherwise as soon as a start slot is free.
     pub(super) fn begin_start(&mut self) {
-        if self.source().is_none() {
+        if self.engine().is_none() {
             // [impl->swdd~agent-skips-unknown-runtime~1]
-            let runtime = self
-                .wanted
-                .as_ref()
-                .map_or("", |workload| &workload.runtime);
-            self.fail_for_good(&unsupported_runtime(runtime));
-            return;
+            let cause = unsupported_runtime(&self.runtime);
+            return self.fail_for_good(&cause);
         }
         if let Some(cause) = self.lifecycle.invalid.clone() {
             return self.fail_for_good(&cause);
         }
         self.read_target(); // It may have come just now, with containers that go first.
         if !self.runs_target() {
-            self.stage = Stage::Idle;
+            self.stage = LoopStage::Idle;
             return self.follow_target(false);
         }
         self.discard_stale_preparation();
-        if self.removal.blocks_start() {
-            self.stage = Stage::BehindRemoval;
+        if self.removals.block_start() {
+            self.stage = LoopStage::AwaitingCleanup;
             return;
         }
-        let request = self.context.slots.request(Use::Start, self.mailbox.waker());
-        if request.is_given() {
-            self.start(Some(request));
+        let waker = self.mailbox.waker();
+        let slot = self.context.slots.request(SlotUse::Start, waker);
+        if slot.is_granted() {
+            self.start(Some(slot));
         } else {
-            self.stage = Stage::WaitingForSlot(request);
+            self.stage = LoopStage::WaitingForSlot(slot);
         }
     }
 
-    /// Starts what is wanted; without a slot when a part of the start took so long that it was
-    /// given back.
+    /// Starts the current instance. There is no slot when a part of the start took so long that it
+    /// was given back.
     // [impl->swdd~agent-workload-control-loop-executes-create~3]
     pub(super) fn start(&mut self, slot: Option<SlotRequest>) {
-        if self.removal.blocks_start() {
-            return self.begin_start(); // What has to go first came meanwhile.
+        if self.removals.block_start() {
+            return self.begin_start(); // Containers that go first were found meanwhile.
         }
-        self.stage = Stage::Idle;
-        let given = self.next.as_ref().filter(|next| next.is_started);
-        if let Some(call) = given.and_then(|given| given.call.as_ref()) {
-            // What was being prepared is a part of the start.
-            let (number, cancel) = (call.number, call.cancel.clone());
-            return self.await_call(Calling::new(number, false, slot, self.now()), cancel);
-        }
-        let given = self
-            .next
-            .take_if(|next| next.is_started)
-            .and_then(|given| given.container);
-        // A disk needs less; what takes longer is created anew.
-        let is_same = |given: &PreparedContainer| {
-            host_paths::compare(&given.paths, Duration::from_millis(50))
-        };
-        let checked = given
-            .as_ref()
-            .map_or(Ok(()), is_same)
-            .map_err(|cause| RuntimeError::NotStarted(cause.into()));
-        let is_prepared = given.is_some();
-        let step = match given {
-            Some(given) => {
-                self.container = Some(given.id.clone());
-                CallStep::Start(given.id)
-            }
-            None => self
-                .container
-                .clone()
-                .map_or(CallStep::Run, CallStep::StartAgain),
-        };
+        self.stage = LoopStage::Idle;
         let now = self.now();
+        // First: a preparation under way becomes a part of the start.
+        if let Some(next) = &self.next
+            && next.is_started
+            && let Some(call) = &next.call
+        {
+            let cancel = call.cancel.clone();
+            let start = StartUnderWay::new(call.number, false, slot, now);
+            return self.await_call(start, cancel);
+        }
+        // Then: the prepared container becomes that of the current instance.
+        let prepared = match self.next.take_if(|next| next.is_started) {
+            Some(next) => next.container,
+            None => None,
+        };
+        let is_prepared = prepared.is_some();
+        if let Some(prepared) = &prepared {
+            self.container = Some(prepared.id.clone());
+        }
+        // Finally: the engine is called.
         self.forget_end();
-        let call = checked
-            .and_then(|()| self.make_ready(is_prepared))
-            .and_then(|new| {
-                self.restarts.starting(now);
-                self.call(step, new)
-            });
-        match call {
-            Ok(Call { number, cancel, .. }) => {
-                self.await_call(Calling::new(number, is_prepared, slot, now), cancel)
+        match self.call_start(prepared) {
+            Ok(call) => {
+                let start = StartUnderWay::new(call.number, is_prepared, slot, now);
+                self.await_call(start, call.cancel);
             }
             Err(error) => self.on_start_ended(is_prepared, Err(error)),
         }
     }
 
-    /// Opens what the container has mounted, and returns what to start: without a control interface
-    /// where none could be opened.
-    fn make_ready(&mut self, is_prepared: bool) -> Result<NewContainer, RuntimeError> {
-        self.open_control_interface(false).map_err(|error| {
+    /// Calls the engine to start the prepared container, else the one that has ended, else a new
+    /// one.
+    fn call_start(&mut self, prepared: Option<PreparedContainer>) -> Result<Call, RuntimeError> {
+        if let Some(prepared) = &prepared {
+            host_paths::compare(&prepared.paths, START_PATHS_WAIT)
+                .map_err(|cause| RuntimeError::NotStarted(cause.into()))?;
+        }
+        let new = self.open_mounts(prepared.is_some())?;
+        self.restarts.starting(self.now());
+        let step = match (prepared, &self.container) {
+            (Some(prepared), _) => CallStep::Start(prepared.id),
+            (None, Some(id)) => CallStep::StartAgain(id.clone()),
+            (None, None) => CallStep::Run,
+        };
+        self.call(step, new)
+    }
+
+    /// Opens the control interface and the notify socket that the container mounts. Returns what to
+    /// start: without a control interface where none could be opened.
+    fn open_mounts(&mut self, is_prepared: bool) -> Result<NewContainer, RuntimeError> {
+        if let Err(error) = self.open_control_interface(false) {
             let text = format!("Failed to create control interface: '{error}'");
-            RuntimeError::NotStarted(text.into())
-        })?;
+            return Err(RuntimeError::NotStarted(text.into()));
+        }
         self.open_notify_socket()?;
-        let new = new_container(
-            &self.context.calls.folder,
-            &self.added().ok_or(RuntimeError::Cancelled)?,
-        )?;
-        if is_prepared && new.control_interface.is_some() && self.control.is_none() {
-            return Err(RuntimeError::NotStarted(
-                "it would have no control interface".into(),
-            ));
+        let Some(current) = self.current() else {
+            return Err(RuntimeError::Cancelled);
+        };
+        let mut new = new_container(&self.context.calls.folder, &current)?;
+        if self.control.is_none() && new.control_interface.is_some() {
+            if is_prepared {
+                let text = "it would have no control interface";
+                return Err(RuntimeError::NotStarted(text.into()));
+            }
+            new.control_interface = None;
         }
-        let control_interface = new.control_interface.filter(|_| self.control.is_some());
-        Ok(NewContainer {
-            control_interface,
-            ..new
-        })
+        Ok(new)
     }
 
-    /// Whether a container that is prepared is being started, and only waits yet as far as anybody
-    /// knows.
+    /// Whether a prepared container is being started. Until that has ended it is shown as prepared.
     pub(super) fn starts_prepared(&self) -> bool {
-        matches!(&self.stage, Stage::Calling(calling) if calling.is_prepared)
+        matches!(&self.stage, LoopStage::Starting(start) if start.is_prepared)
     }
 
-    /// Waits for the call, which ends as soon as something else must run.
-    fn await_call(&mut self, calling: Calling, cancel: Option<EventFd>) {
-        self.stage = Stage::Calling(calling);
-        if let (Some(added), Some(cancel)) = (self.added(), cancel) {
-            self.mailbox.begin_start(added, cancel);
+    /// Waits for the call, which is cancelled as soon as another instance must run.
+    fn await_call(&mut self, start: StartUnderWay, cancel: Option<EventFd>) {
+        self.stage = LoopStage::Starting(start);
+        if let (Some(current), Some(cancel)) = (self.current(), cancel) {
+            self.mailbox.begin_start(current, cancel);
         }
     }
 
-    /// A call of the start has been running for some time.
-    pub(super) fn on_call_age(&mut self, mut calling: Calling) {
-        let age = self.now().saturating_duration_since(calling.since);
+    /// Reports for how long the call of the start has been running, and gives its slot back when
+    /// that is too long.
+    pub(super) fn on_call_age(&mut self, mut start: StartUnderWay) {
+        let age = self.now().saturating_duration_since(start.since);
         if age >= START_SLOT_MAX {
-            calling.slot = None;
+            start.slot = None;
         }
-        while calling.due <= calling.since + age {
-            calling.due += CREATE_AGE_INTERVAL;
+        while start.due <= start.since + age {
+            start.due += CREATE_AGE_INTERVAL;
         }
         if !self.has_given_up() {
             let age = format!("The create has been running for {} s.", age.as_secs());
-            let info = with_sentence(&self.shown, &age, ADDITIONAL_INFO_MAX);
+            let info = with_sentence(&self.start_info, &age, ADDITIONAL_INFO_MAX);
             let state = ExecutionState::with_info(Phase::PendingStarting, info);
             self.report_of(self.instance.clone(), state);
         }
-        self.stage = Stage::Calling(calling);
+        self.stage = LoopStage::Starting(start);
     }
 
+    /// An engine call has ended: that of the preparation, that of the start, or one whose result is
+    /// not needed any more. A preparation that became a part of the start is the first two.
     pub(super) fn on_called(&mut self, number: u64, result: CallResult) {
-        let started = match std::mem::replace(&mut self.stage, Stage::Idle) {
-            Stage::Calling(calling) if calling.number == number => {
+        let start = self.take_ended_start(number);
+        if let Some(next) = self.next.take_if(|next| next.awaits(number)) {
+            self.on_prepared(next, result);
+            if let Some(start) = start {
+                self.start(start.slot);
+            }
+        } else if let Some(start) = start {
+            self.on_start_called(start, result);
+        } else {
+            self.on_unneeded_call_ended(number, result);
+        }
+    }
+
+    /// Takes the start that waits for this call. None is under way then.
+    fn take_ended_start(&mut self, number: u64) -> Option<StartUnderWay> {
+        match std::mem::replace(&mut self.stage, LoopStage::Idle) {
+            LoopStage::Starting(start) if start.number == number => {
                 self.mailbox.end_start();
-                Some(calling)
+                Some(start)
             }
             stage => {
                 self.stage = stage;
                 None
             }
-        };
-        let is_it = |prepared: &mut Prepared| {
-            prepared
-                .call
-                .as_ref()
-                .is_some_and(|call| call.number == number)
-        };
-        if let Some(mut next) = self.next.take_if(is_it) {
-            self.on_prepared(&mut next, result);
-            let instance = next.added.instance.clone();
-            self.next = Some(next);
-            self.released(&instance);
-            if let Some(calling) = started {
-                self.start(calling.slot);
-            }
-        } else if let Some(calling) = started {
-            let is_cancelled = matches!(result, Err(RuntimeError::Cancelled));
-            self.on_start_ended(calling.is_prepared, result);
-            drop(calling); // Its slot is for others, whatever takes its time now.
-            let is_order = self.read_target();
-            if is_cancelled && self.runs_target() {
-                self.begin_start(); // It must run after all.
-            } else {
-                self.follow_target(is_order);
-            }
-        } else {
-            self.on_unwanted_call_ended(number, result);
         }
     }
 
+    /// The call of the start has ended. Targets that came meanwhile are followed.
+    fn on_start_called(&mut self, start: StartUnderWay, result: CallResult) {
+        let is_cancelled = matches!(result, Err(RuntimeError::Cancelled));
+        self.on_start_ended(start.is_prepared, result);
+        drop(start); // Its slot is for others, however long the next step takes.
+        let is_new_run = self.read_target();
+        if is_cancelled && self.runs_target() {
+            self.begin_start(); // The newest target wants it again.
+        } else {
+            self.follow_target(is_new_run);
+        }
+    }
+
+    /// The start has succeeded or failed. A failure leads to:
+    /// - nothing, when the start was cancelled: the target that cancelled it is followed next;
+    /// - a new container, when a prepared one could not be started, or others have removed the one
+    ///   to be started again;
+    /// - the end of all tries, when the engine can never start it;
+    /// - a retry later otherwise. After a call that did something, its container is removed first.
     fn on_start_ended(&mut self, is_prepared: bool, result: CallResult) {
         let error = match result {
             Ok(CallDone::Started(id, process)) => return self.on_started(id, process),
             Ok(_) => return,
             Err(error) => error,
         };
+        let name = &self.instance.workload;
         match &error {
-            // The target that cancelled it comes next; whatever was created until now must go then.
-            RuntimeError::Cancelled => self.may_be_left(Search::InstanceLate),
-            // Preparing never prevents a start: the prepared container is removed and another one
-            // is created.
+            RuntimeError::Cancelled => self.remove_leaked(Search::Late),
             _ if is_prepared => {
-                let (name, reason) = (&self.instance.workload, error.reason());
+                let reason = error.reason();
                 info!(
-                    "Workload '{name}' is not started as it was prepared, its container is created anew: '{reason}'"
+                    "Workload '{name}' is not started as it was prepared, its container is created again: '{reason}'"
                 );
                 let may_run = matches!(error, RuntimeError::TimedOut(_) | RuntimeError::Failed(_));
-                self.remove_own(if may_run { Role::Surplus } else { Role::Unused });
+                let kind = if may_run {
+                    RemovalKind::MayRun
+                } else {
+                    RemovalKind::Unused
+                };
+                self.remove_own(kind);
                 self.begin_start();
             }
             _ if self.container.is_some() && error.means_gone() => {
-                let name = &self.instance.workload;
                 info!(
-                    "The container of workload '{name}' was removed by others; it is created anew."
+                    "The container of workload '{name}' was removed by others; it is created again."
                 );
                 self.container = None;
                 self.begin_start();
@@ -262,11 +292,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
             RuntimeError::TimedOut(_) | RuntimeError::Failed(_) => {
                 match self.container {
-                    Some(_) => self.remove_own(Role::Surplus),
-                    None => self.may_be_left(Search::Instance),
+                    Some(_) => self.remove_own(RemovalKind::MayRun),
+                    None => self.remove_leaked(Search::Now),
                 }
                 if matches!(error, RuntimeError::TimedOut(_)) {
-                    self.may_be_left(Search::InstanceLate);
+                    self.remove_leaked(Search::Late);
                 }
                 self.on_create_failed(&error.to_string(), &error.reason());
             }
@@ -279,12 +309,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
             "Successfully created workload '{}'.",
             self.instance.workload
         );
-        self.starts = self.starts.saturating_add(1);
+        self.instance_starts = self.instance_starts.saturating_add(1);
         self.watch(id, process, KnownEnd::default());
-        self.lifecycle_started(true);
+        self.begin_lifecycle(true);
     }
 
-    /// The log gets the whole `cause`, the state the `reason` in it.
+    /// Retries the create later, at a longer interval after the last retry. The log gets the whole
+    /// `cause`, the state the `reason` in it.
     // [impl->swdd~agent-workload-control-loop-retries-workload-creation-on-create-failure~1]
     // [impl->swdd~agent-workload-control-loop-update-create-failed-allows-retry~1]
     pub(super) fn on_create_failed(&mut self, cause: &str, reason: &str) {
@@ -296,7 +327,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 "Workload '{}' still cannot be created: '{cause}'",
                 self.instance.workload
             );
-            self.stage = Stage::RetryAt(now + REVIVAL_INTERVAL);
+            self.stage = LoopStage::RetryAt(now + REVIVAL_INTERVAL);
             return;
         }
         self.failed_creates = self.failed_creates.saturating_add(1);
@@ -309,7 +340,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             );
             // [impl->swdd~agent-workload-control-loop-retry-limit-set-execution-state~2]
             self.report(ExecutionState::no_more_retries(reason));
-            self.stage = Stage::RetryAt(now + REVIVAL_INTERVAL);
+            self.stage = LoopStage::RetryAt(now + REVIVAL_INTERVAL);
             return;
         }
         info!(
@@ -317,39 +348,28 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.instance.workload
         );
         self.report(ExecutionState::retry_starting(retry, reason));
-        self.stage = Stage::RetryAt(now + retry_delay(retry, &mut self.random));
+        self.stage = LoopStage::RetryAt(now + retry_delay(retry, &mut self.random));
     }
 
-    /// Whether the retry limit was reached. It is tried on from time to time, and failures are not
+    /// Whether the retry limit was reached. Further tries are rare, and their failures are not
     /// reported again.
     pub(super) fn has_given_up(&self) -> bool {
-        self.context
-            .retry_limit
-            .is_some_and(|limit| self.failed_creates > limit)
+        match self.context.retry_limit {
+            Some(limit) => self.failed_creates > limit,
+            None => false,
+        }
     }
 
-    /// The workload can never run as it is; only an update helps.
+    /// Reports that the workload can never run as it is; only an update helps.
     fn fail_for_good(&mut self, cause: &str) {
         error!("Failed to create workload with error: '{cause}'");
         self.note_start(StartProgress::Failed);
-        if self.source().is_some() {
+        if self.engine().is_some() {
             self.remove_folder(&self.files_folder());
         }
         self.report(ExecutionState::with_info(
             Phase::PendingStartingFailed,
             cause,
         ));
-    }
-}
-
-impl Calling {
-    fn new(number: u64, is_prepared: bool, slot: Option<SlotRequest>, now: Instant) -> Self {
-        Self {
-            number,
-            is_prepared,
-            slot,
-            since: now,
-            due: now + CREATE_AGE_INTERVAL.min(START_SLOT_MAX),
-        }
     }
 }

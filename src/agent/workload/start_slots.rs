@@ -1,6 +1,6 @@
-//! Bounds what happens at the same time, so that a boot does not thrash a small machine: starts,
-//! preparations of starts (only on cores that starts leave free), and containers that are
-//! initialised and wait.
+//! Bounds how many starts, preparations and waiting initialised containers there are at the same
+//! time, so that a boot does not overload a small machine. Preparations use only cores that starts
+//! leave free.
 //!
 //! Thread: shared by all `wl:<name>`. A slot that comes back goes to the control loop that has
 //! waited longest and wakes no other one: with a thousand workloads that would be a million
@@ -10,96 +10,132 @@ use ankaios_platform::sync::Mutex;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// What a slot is for.
+/// The use of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum SlotUse {
     /// A start under way.
     Start,
     /// A preparation under way: none begins while a start waits, or starts and preparations occupy
     /// all cores.
     Prepare,
-    /// A container that is initialised, or is going to be, until it is started or removed.
+    /// A container that is initialised, or is being initialised, until it is started or removed.
     Initialised,
 }
 
-/// Wakes a control loop; does not wait.
-type WakeLoop = Box<dyn Fn() + Send>;
+/// In the order in which free slots are granted.
+const USES: [SlotUse; 3] = [SlotUse::Start, SlotUse::Prepare, SlotUse::Initialised];
 
-const USES: [Use; 3] = [Use::Start, Use::Prepare, Use::Initialised];
-
-/// The free slots of all uses.
+/// The slots of all uses.
 #[derive(Clone)]
 pub struct StartSlots {
-    shared: Arc<Mutex<Shared>>,
+    queues: Arc<Mutex<SlotQueues>>,
 }
 
-struct Shared {
-    /// By use: most starts, cores, most initialised containers.
-    limits: [usize; 3],
-    /// The numbers of the requests that have a slot.
-    taken: [BTreeSet<u64>; 3],
-    /// Those that wait for one, with what wakes them. Empty where a slot is free.
-    waiting: [VecDeque<(u64, WakeLoop)>; 3],
+struct SlotQueues {
+    starts: SlotQueue,
+    preparations: SlotQueue,
+    initialised: SlotQueue,
+    /// Requests until now.
     requests: u64,
+}
+
+/// The slots of one use, and the requests for them.
+struct SlotQueue {
+    limit: usize,
+    /// The numbers of the requests that have a slot.
+    granted: BTreeSet<u64>,
+    /// Those that wait for one. Empty where a slot is free.
+    waiting: VecDeque<WaitingRequest>,
+}
+
+struct WaitingRequest {
+    number: u64,
+    /// Wakes the control loop; does not wait.
+    wake: Box<dyn Fn() + Send>,
 }
 
 /// A place in the queue for a slot, and then the slot; given up when dropped.
 pub(crate) struct SlotRequest {
-    shared: Arc<Mutex<Shared>>,
-    of: Use,
+    queues: Arc<Mutex<SlotQueues>>,
+    of: SlotUse,
     number: u64,
 }
 
 impl StartSlots {
     /// At most `starts` at the same time; at least one, or nothing would ever start.
     pub fn new(starts: usize, cores: usize, initialised_max: usize) -> Self {
-        let limits = [starts.max(1), cores, initialised_max];
-        let shared = Shared {
-            limits,
-            taken: Default::default(),
-            waiting: Default::default(),
+        let queues = SlotQueues {
+            starts: SlotQueue::new(starts.max(1)),
+            preparations: SlotQueue::new(cores),
+            initialised: SlotQueue::new(initialised_max),
             requests: 0,
         };
         Self {
-            shared: Arc::new(Mutex::new(shared)),
+            queues: Arc::new(Mutex::new(queues)),
         }
     }
 
-    /// Requests a slot; `wake` is called when it is given.
-    pub(crate) fn request(&self, of: Use, wake: WakeLoop) -> SlotRequest {
-        let mut shared = self.shared.lock();
-        shared.requests += 1;
-        let number = shared.requests;
-        shared.waiting[of as usize].push_back((number, wake));
-        shared.serve();
+    /// Requests a slot; `wake` is called when it is granted.
+    pub(crate) fn request(&self, of: SlotUse, wake: Box<dyn Fn() + Send>) -> SlotRequest {
+        let mut queues = self.queues.lock();
+        queues.requests += 1;
+        let number = queues.requests;
+        let waiting = WaitingRequest { number, wake };
+        queues.queue_mut(of).waiting.push_back(waiting);
+        queues.grant_free_slots();
         SlotRequest {
-            shared: self.shared.clone(),
+            queues: self.queues.clone(),
             of,
             number,
         }
     }
 }
 
-impl Shared {
-    fn is_free(&self, of: Use) -> bool {
-        let [starts, preparations, _] = self.taken.each_ref().map(BTreeSet::len);
-        let limit = self.limits[of as usize];
+impl SlotQueue {
+    fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            granted: BTreeSet::new(),
+            waiting: VecDeque::new(),
+        }
+    }
+}
+
+impl SlotQueues {
+    fn queue(&self, of: SlotUse) -> &SlotQueue {
         match of {
-            Use::Prepare => {
-                self.waiting[Use::Start as usize].is_empty() && starts + preparations < limit
-            }
-            Use::Start | Use::Initialised => self.taken[of as usize].len() < limit,
+            SlotUse::Start => &self.starts,
+            SlotUse::Prepare => &self.preparations,
+            SlotUse::Initialised => &self.initialised,
         }
     }
 
-    /// Gives what is free to who waits for it.
-    fn serve(&mut self) {
+    fn queue_mut(&mut self, of: SlotUse) -> &mut SlotQueue {
+        match of {
+            SlotUse::Start => &mut self.starts,
+            SlotUse::Prepare => &mut self.preparations,
+            SlotUse::Initialised => &mut self.initialised,
+        }
+    }
+
+    fn has_free_slot(&self, of: SlotUse) -> bool {
+        let queue = self.queue(of);
+        let used = match of {
+            SlotUse::Prepare if !self.starts.waiting.is_empty() => return false,
+            SlotUse::Prepare => self.starts.granted.len() + queue.granted.len(),
+            SlotUse::Start | SlotUse::Initialised => queue.granted.len(),
+        };
+        used < queue.limit
+    }
+
+    /// Grants the free slots to the requests that have waited longest.
+    fn grant_free_slots(&mut self) {
         for of in USES {
-            while self.is_free(of)
-                && let Some((number, wake)) = self.waiting[of as usize].pop_front()
+            while self.has_free_slot(of)
+                && let Some(request) = self.queue_mut(of).waiting.pop_front()
             {
-                self.taken[of as usize].insert(number);
-                wake();
+                self.queue_mut(of).granted.insert(request.number);
+                (request.wake)();
             }
         }
     }
@@ -107,17 +143,21 @@ impl Shared {
 
 impl SlotRequest {
     /// Whether it has the slot.
-    pub(crate) fn is_given(&self) -> bool {
-        self.shared.lock().taken[self.of as usize].contains(&self.number)
+    pub(crate) fn is_granted(&self) -> bool {
+        let queues = self.queues.lock();
+        queues.queue(self.of).granted.contains(&self.number)
     }
 }
 
 impl Drop for SlotRequest {
     fn drop(&mut self) {
-        let (mut shared, of) = (self.shared.lock(), self.of as usize);
-        shared.taken[of].remove(&self.number);
-        shared.waiting[of].retain(|(number, _)| *number != self.number);
-        shared.serve();
+        let mut queues = self.queues.lock();
+        let queue = queues.queue_mut(self.of);
+        queue.granted.remove(&self.number);
+        queue
+            .waiting
+            .retain(|waiting| waiting.number != self.number);
+        queues.grant_free_slots();
     }
 }
 
@@ -128,20 +168,20 @@ mod tests {
     impl StartSlots {
         /// How many starts are free.
         pub(crate) fn free(&self) -> usize {
-            let shared = self.shared.lock();
-            shared.limits[Use::Start as usize] - shared.taken[Use::Start as usize].len()
+            let queues = self.queues.lock();
+            queues.starts.limit - queues.starts.granted.len()
         }
     }
 
     impl StartSlots {
         /// A slot if one is free now.
-        pub(crate) fn try_take(&self, of: Use) -> Option<SlotRequest> {
-            Some(self.request(of, Box::new(|| ()))).filter(SlotRequest::is_given)
+        pub(crate) fn try_take(&self, of: SlotUse) -> Option<SlotRequest> {
+            Some(self.request(of, Box::new(|| ()))).filter(SlotRequest::is_granted)
         }
     }
 
     fn request(slots: &StartSlots) -> SlotRequest {
-        slots.request(Use::Start, Box::new(|| ()))
+        slots.request(SlotUse::Start, Box::new(|| ()))
     }
 
     #[test]
@@ -149,13 +189,13 @@ mod tests {
         for count in [1, 4] {
             let slots = StartSlots::new(count, 8, 8);
             let mut taken: Vec<SlotRequest> =
-                std::iter::from_fn(|| slots.try_take(Use::Start)).collect();
+                std::iter::from_fn(|| slots.try_take(SlotUse::Start)).collect();
             assert_eq!((taken.len(), slots.free()), (count, 0));
             taken.pop();
             assert_eq!(slots.free(), 1);
-            assert!(slots.try_take(Use::Start).is_some());
+            assert!(slots.try_take(SlotUse::Start).is_some());
         }
-        assert!(StartSlots::new(0, 8, 8).try_take(Use::Start).is_some());
+        assert!(StartSlots::new(0, 8, 8).try_take(SlotUse::Start).is_some());
     }
 
     #[test]
@@ -165,15 +205,19 @@ mod tests {
         let woken = Arc::new(Mutex::new(Vec::new()));
         let wait = |index: usize| {
             let woken = woken.clone();
-            slots.request(Use::Start, Box::new(move || woken.lock().push(index)))
+            slots.request(SlotUse::Start, Box::new(move || woken.lock().push(index)))
         };
         let mut waiting: Vec<SlotRequest> = (0..5).map(wait).collect();
-        let with_slot =
-            |waiting: &[SlotRequest]| waiting.iter().filter(|request| request.is_given()).count();
+        let with_slot = |waiting: &[SlotRequest]| {
+            waiting
+                .iter()
+                .filter(|request| request.is_granted())
+                .count()
+        };
         assert_eq!(with_slot(&waiting), 0);
         taken.pop();
         assert_eq!((with_slot(&waiting), woken.lock().clone()), (1, vec![0]));
-        assert!(slots.try_take(Use::Start).is_none(), "nobody overtakes");
+        assert!(slots.try_take(SlotUse::Start).is_none(), "nobody overtakes");
         taken.pop();
         assert_eq!(
             (with_slot(&waiting), slots.free(), woken.lock().clone()),
@@ -189,50 +233,60 @@ mod tests {
     #[test]
     fn preparations_use_what_starts_leave_of_the_cores() {
         let slots = StartSlots::new(2, 2, 1);
-        let prepare = || slots.request(Use::Prepare, Box::new(|| ()));
+        let prepare = || slots.request(SlotUse::Prepare, Box::new(|| ()));
         let first = prepare();
-        let start = slots.try_take(Use::Start).unwrap();
+        let start = slots.try_take(SlotUse::Start).unwrap();
         let [second, third] = [prepare(), prepare()];
-        assert!(!second.is_given(), "both cores are taken");
+        assert!(!second.is_granted(), "both cores are taken");
         drop(first);
         assert_eq!(
-            (second.is_given(), third.is_given()),
+            (second.is_granted(), third.is_granted()),
             (true, false),
             "who waits longest is next"
         );
-        let other = slots.try_take(Use::Start).unwrap();
+        let other = slots.try_take(SlotUse::Start).unwrap();
         let waiting = request(&slots);
         drop(second);
-        assert!(!third.is_given() && !waiting.is_given());
+        assert!(!third.is_granted() && !waiting.is_granted());
         drop(start);
-        assert!(!third.is_given() && waiting.is_given(), "starts come first");
+        assert!(
+            !third.is_granted() && waiting.is_granted(),
+            "starts come first"
+        );
         drop((other, waiting));
-        assert!(third.is_given());
-        assert!(StartSlots::new(2, 0, 1).try_take(Use::Prepare).is_none());
+        assert!(third.is_granted());
+        assert!(
+            StartSlots::new(2, 0, 1)
+                .try_take(SlotUse::Prepare)
+                .is_none()
+        );
     }
 
     #[test]
     fn a_preparation_begins_when_a_start_is_not_waited_for_any_more() {
         let slots = StartSlots::new(1, 8, 8);
-        let held = slots.try_take(Use::Start).unwrap();
+        let held = slots.try_take(SlotUse::Start).unwrap();
         let start = request(&slots);
-        let preparation = slots.request(Use::Prepare, Box::new(|| ()));
-        assert!(!preparation.is_given());
+        let preparation = slots.request(SlotUse::Prepare, Box::new(|| ()));
+        assert!(!preparation.is_granted());
         drop(start);
-        assert!(preparation.is_given());
+        assert!(preparation.is_granted());
         drop(held);
     }
 
     #[test]
     fn a_slot_for_who_does_not_wait_any_more_goes_to_the_next_one() {
         let slots = StartSlots::new(1, 8, 8);
-        let taken = slots.try_take(Use::Start).unwrap();
+        let taken = slots.try_take(SlotUse::Start).unwrap();
         let [first, second, third] = [request(&slots), request(&slots), request(&slots)];
         drop(second);
         drop(taken);
         drop(first); // It has got the slot by now.
-        assert!(third.is_given());
+        assert!(third.is_granted());
         drop(third);
-        assert_eq!((slots.free(), slots.shared.lock().waiting[0].len()), (1, 0));
+        assert_eq!(
+            (slots.free(), slots.queues.lock().starts.waiting.len()),
+            (1, 0)
+        );
     }
 }

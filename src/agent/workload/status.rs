@@ -1,4 +1,4 @@
-//! What a control loop reports to the scheduler: one value, of which the newest applies.
+//! The report of a control loop to the scheduler: one value, of which the newest applies.
 //!
 //! Thread: plain values; made by `wl:<name>`, compared by `scheduler`. They are sent in order, so
 //! that others see an instance stop before they see it again.
@@ -7,8 +7,9 @@ use crate::events::PreparationReport;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::names::InstanceName;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// What there is of one workload.
+/// All that there is of one workload.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Status {
     /// The number of the newest target that the control loop has taken.
@@ -21,9 +22,9 @@ pub struct Status {
     pub(crate) start: Option<Start>,
     /// How far the next instance is prepared.
     pub(crate) prepared: Option<PreparationReport>,
-    /// Kills for want of memory until now.
+    /// Kills until now because memory ran out.
     pub(crate) out_of_memory: u64,
-    /// There is nothing, and there is nothing to do.
+    /// There is nothing of the workload, and nothing to do.
     pub(crate) is_idle: bool,
 }
 
@@ -49,8 +50,10 @@ pub(crate) enum StartProgress {
 impl Status {
     /// The state of an instance that this agent has started, adopted or is removing.
     pub(crate) fn state_of(&self, instance: &InstanceName) -> Option<&ExecutionState> {
-        let state = self.instances.get(instance)?;
-        (state.phase != Phase::PendingInitial).then_some(state)
+        match self.instances.get(instance) {
+            Some(state) if state.phase != Phase::PendingInitial => Some(state),
+            _ => None,
+        }
     }
 
     /// How far the start of this instance is.
@@ -61,14 +64,22 @@ impl Status {
         }
     }
 
-    /// While a stop is under way, the state of the container changes nothing.
+    /// Returns this status as others must see it after the earlier one: while a stop is under way,
+    /// the state of the container changes nothing.
     // [impl->swdd~agent-manager-hysteresis_on-workload-states-of-its-workloads~1]
-    pub(crate) fn keep_stopping(&mut self, earlier: &Self) {
-        for (instance, state) in &mut self.instances {
-            if let Some(earlier) = earlier.instances.get(instance) {
-                *state = earlier.transition(state.clone());
+    pub(crate) fn with_stops_of(self: Arc<Self>, earlier: &Self) -> Arc<Self> {
+        let mut shown = self.clone();
+        for (instance, state) in &self.instances {
+            let Some(earlier) = earlier.instances.get(instance) else {
+                continue;
+            };
+            let kept = earlier.transition(state.clone());
+            if kept != *state {
+                let shown = Arc::make_mut(&mut shown);
+                shown.instances.insert(instance.clone(), kept);
             }
         }
+        shown
     }
 
     /// Instances that had a state, and have none any more.
@@ -125,7 +136,7 @@ mod tests {
     #[test]
     fn a_requested_stop_hides_the_state_of_the_container() {
         let stop = Phase::StoppingRequestedAtRuntime;
-        let mut shown = status(&[("a", Phase::Running)]);
+        let mut shown = Arc::new(status(&[("a", Phase::Running)]));
         for (incoming, expected) in [
             (stop, stop),
             (Phase::Running, stop),
@@ -133,10 +144,9 @@ mod tests {
             (Phase::StoppingDeleteFailed, Phase::StoppingDeleteFailed),
             (Phase::Running, Phase::Running),
         ] {
-            let mut next = status(&[("a", incoming)]);
-            next.keep_stopping(&shown);
-            shown = next;
-            assert_eq!(shown, status(&[("a", expected)]), "{incoming}");
+            let next = Arc::new(status(&[("a", incoming)]));
+            shown = next.with_stops_of(&shown);
+            assert_eq!(*shown, status(&[("a", expected)]), "{incoming}");
         }
     }
 

@@ -3,14 +3,14 @@
 use super::*;
 use crate::backoff::backoff_max;
 use crate::control_interface::ControlHub;
-use crate::engine_call::EngineCall;
+use crate::engine_call::ContainerCall;
 use crate::limits::{
     CREATED_MAX, RESTART_RESET, RESTART_SPACING, REVIVAL_INTERVAL, START_SLOT_MAX, WATCH_INBOX,
 };
 use crate::state_checker::{StateReply, WatchCommand};
 use crate::uplink_outbox::uplink_outbox;
-use crate::workload::mailbox::{FoundContainer, MailboxHandle, Purpose, Run, Target, mailbox};
-use crate::workload::start_slots::Use;
+use crate::workload::mailbox::{FoundContainer, FoundPurpose, MailboxHandle, Run, Target, mailbox};
+use crate::workload::start_slots::SlotUse;
 use crate::workload::status::Status;
 use ankaios_fakes::fake_connector::{Call, FAILURE, FakeEngine, Fault};
 use ankaios_fakes::fake_probes::FakeProbes;
@@ -32,20 +32,20 @@ struct Rig {
     /// The newest target.
     target: Target,
     /// The newest status that [`Self::states`] has seen.
-    status: Status,
+    status: Arc<Status>,
     clock: ManualClock,
     engine: FakeEngine,
     /// The engine of another runtime, `other`, and what its state checker was told.
     other: FakeEngine,
     _other_watched: Receiver<WatchCommand>,
     /// Engine calls that were started and have not begun.
-    calls: Receiver<Box<EngineCall>>,
+    calls: Receiver<Box<ContainerCall>>,
     hold_calls: bool,
     events: Receiver<SchedulerEvent>,
     watched: Receiver<WatchCommand>,
     slots: StartSlots,
     folder: tempfile::TempDir,
-    steps: Step,
+    steps: LoopStep,
     /// What it was told besides.
     watch_commands: Vec<&'static str>,
     /// Takes the states of the newest watch.
@@ -102,12 +102,12 @@ impl Rig {
         let (handle, mailbox) = mailbox();
         let random = fastrand::Rng::with_seed(42);
         let control_loop = WorkloadControlLoop::new(instance("a"), context, random, mailbox);
-        let (steps, watch_commands) = (Step::Idle, Vec::new());
+        let (steps, watch_commands) = (LoopStep::Idle, Vec::new());
         Self {
             control_loop,
             handle,
             target: Target::default(),
-            status: Status::default(),
+            status: Arc::default(),
             clock,
             engine,
             other,
@@ -149,7 +149,7 @@ impl Rig {
         self.handle = handle;
         self.adopt(
             Run::Found,
-            vec![found("podman", config, &id, Purpose::Replace)],
+            vec![found("podman", config, &id, FoundPurpose::Replace)],
         );
         id
     }
@@ -204,7 +204,7 @@ impl Rig {
     fn want_existing(&mut self, config: &str, change: impl FnOnce(&mut Workload)) {
         let order = self.order_with(config, change);
         let state = ExecutionState::plain(Phase::Running);
-        self.control_loop.found = Some(Purpose::Adopt(order.clone(), state));
+        self.control_loop.found = Some(FoundPurpose::Adopt(order.clone(), state));
         self.want(order);
     }
 
@@ -219,7 +219,7 @@ impl Rig {
         for _ in 0..100 {
             self.steps = self.control_loop.step();
             self.take_watch_commands();
-            if self.steps != Step::Worked && !self.make_call() {
+            if self.steps != LoopStep::Worked && !self.make_call() {
                 return;
             }
         }
@@ -466,7 +466,7 @@ fn the_age_of_a_create_does_not_hide_why_the_last_attempt_failed() {
     let mut rig = Rig::new();
     rig.hold_calls = true;
     rig.want_config("a");
-    rig.control_loop.shown = format!("Retry 3: {}", "\u{fc}".repeat(ADDITIONAL_INFO_MAX));
+    rig.control_loop.start_info = format!("Retry 3: {}", "\u{fc}".repeat(ADDITIONAL_INFO_MAX));
     rig.states();
     rig.until_due();
     let state = rig.states().remove(0);
@@ -553,7 +553,7 @@ fn a_workload_whose_engine_is_not_installed_could_be_neither_deleted_nor_moved_t
 }
 
 /// A container that was found.
-fn found(runtime: &str, config: &str, id: &ContainerId, purpose: Purpose) -> FoundContainer {
+fn found(runtime: &str, config: &str, id: &ContainerId, purpose: FoundPurpose) -> FoundContainer {
     FoundContainer {
         runtime: runtime.into(),
         instance: instance(config),
@@ -566,7 +566,7 @@ fn found(runtime: &str, config: &str, id: &ContainerId, purpose: Purpose) -> Fou
 fn orphaned(rig: &Rig, config: &str) -> Vec<FoundContainer> {
     let running = ExecutionState::plain(Phase::Running);
     let id = rig.other.add(&instance(config), running);
-    vec![found("other", config, &id, Purpose::Remove)]
+    vec![found("other", config, &id, FoundPurpose::Remove)]
 }
 
 #[test]
@@ -673,8 +673,8 @@ fn an_instance_that_is_wanted_when_the_last_of_it_goes_is_reported_as_gone() {
 fn only_so_many_creates_run_at_a_time_and_a_delete_does_not_wait_for_a_slot() {
     let mut rig = Rig::new();
     let taken = [
-        rig.slots.try_take(Use::Start),
-        rig.slots.try_take(Use::Start),
+        rig.slots.try_take(SlotUse::Start),
+        rig.slots.try_take(SlotUse::Start),
     ];
     rig.want_config("a");
     assert_eq!(rig.states(), [starting("a")]);
@@ -686,8 +686,8 @@ fn only_so_many_creates_run_at_a_time_and_a_delete_does_not_wait_for_a_slot() {
 
     let mut rig = Rig::new();
     let _taken = [
-        rig.slots.try_take(Use::Start),
-        rig.slots.try_take(Use::Start),
+        rig.slots.try_take(SlotUse::Start),
+        rig.slots.try_take(SlotUse::Start),
     ];
     rig.want_config("a");
     rig.end();
@@ -904,7 +904,7 @@ fn delete_removes_container_and_folder_and_ends_the_loop() {
     assert_eq!(rig.engine.take_calls(), ["delete web"]);
     assert!(!rig.path("a").exists());
     drop(std::mem::replace(&mut rig.handle, mailbox().0));
-    assert_eq!(rig.control_loop.step(), Step::Ended);
+    assert_eq!(rig.control_loop.step(), LoopStep::Ended);
 }
 
 // [utest->swdd~agent-workload-control-loop-delete-failed-allows-retry~1]
@@ -1712,7 +1712,7 @@ fn long_engine_messages_are_cut_between_characters() {
 fn the_thread_ends_when_the_agent_drops_its_end() {
     let rig = Rig::new();
     drop(rig.handle);
-    let control_loop = rig.control_loop;
+    let control_loop = Box::new(rig.control_loop);
     let thread = ankaios_platform::threads::spawn(
         "wl:web",
         ankaios_runtime::limits::STACK_WORKLOAD,

@@ -1,8 +1,8 @@
-//! The paths of the host that the arguments of a container name, and what would be different in it
-//! if they changed between its create and its start.
+//! The paths of the host that the arguments of a container name: when one of them changes between
+//! create and start, the container is created again.
 //!
-//! Thread: `call:<name>` looks before a create, `wl:<name>` right before the start; `paths` does it
-//! for them, since a path on a network mount may hang.
+//! Thread: `call:<name>` looks at them before a create, `wl:<name>` right before the start; `paths`
+//! does it for both, since a path on a network mount may hang.
 
 use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::runtime_config::ContainerConfig;
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Paths with what was there; `None` for nothing.
+/// Paths with the facts of their files; `None` for no file.
 pub(crate) type HostPaths = BTreeMap<String, Option<PathFacts>>;
 
 /// The paths that the options of a container name, and those of its own folders and files. One too
@@ -35,8 +35,7 @@ pub(crate) fn named_paths(config: &ContainerConfig, new: &NewContainer) -> BTree
     named
 }
 
-/// The value that stands behind a short option in the same word, as in `-v/a:/b`; any other word
-/// as it is.
+/// The value behind a short option in the same word, as in `-v/a:/b`; any other word as it is.
 fn without_short_option(word: &str) -> &str {
     match word.find(['.', '/']) {
         Some(begin) if word.starts_with('-') => &word[begin..],
@@ -55,8 +54,9 @@ pub(crate) fn look(paths: &BTreeSet<String>, limit: Duration) -> Result<HostPath
     if paths.is_empty() {
         return Ok(HostPaths::new());
     }
-    let probes = || PathProbes::new(Arc::new(|| ()), paths::node());
-    look_by(PROBES.lock().get_or_insert_with(probes), paths, limit)
+    let mut probes = PROBES.lock();
+    let probes = probes.get_or_insert_with(|| PathProbes::new(Arc::new(|| ()), paths::node()));
+    look_by(probes, paths, limit)
 }
 
 fn look_by(
@@ -65,30 +65,31 @@ fn look_by(
     limit: Duration,
 ) -> Result<HostPaths, String> {
     let found = probes.look(paths.iter().cloned(), limit);
-    match paths.iter().find(|path| !found.contains_key(*path)) {
-        Some(path) => Err(format!(
-            "the host path '{path}' does not answer within {} ms",
-            limit.as_millis()
-        )),
-        None => Ok(found),
+    for path in paths {
+        if !found.contains_key(path) {
+            return Err(format!(
+                "the host path '{path}' does not answer within {} ms",
+                limit.as_millis()
+            ));
+        }
     }
+    Ok(found)
 }
 
-/// The first path that is not what it was, or does not answer within `limit`, in words.
+/// Compares the paths with what they were.
 ///
 /// # Errors
-/// This text.
+/// The first path that has changed, or does not answer within `limit`, in words.
 pub(crate) fn compare(before: &HostPaths, limit: Duration) -> Result<(), String> {
     let now = look(&before.keys().cloned().collect_entries(), limit)?;
-    match before
-        .iter()
-        .find(|(path, facts)| now.get(*path) != Some(*facts))
-    {
-        Some((path, _)) => Err(format!(
-            "'{path}' has changed since the container was created"
-        )),
-        None => Ok(()),
+    for (path, facts) in before {
+        if now.get(path) != Some(facts) {
+            return Err(format!(
+                "'{path}' has changed since the container was created"
+            ));
+        }
     }
+    Ok(())
 }
 
 #[cfg(test)]

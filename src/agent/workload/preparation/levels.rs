@@ -1,5 +1,5 @@
-//! How far the start of a workload may be prepared: what a prepared container would hold, hinder or
-//! miss.
+//! How far the start of a workload may be prepared: a prepared container must not hold resources of
+//! others, hinder other containers, or miss the state at its start.
 //!
 //! Thread: none, plain functions; used by `wl:<name>`.
 
@@ -8,18 +8,18 @@ use ankaios_model::runtime_config::{ContainerConfig, EngineConfig};
 use ankaios_model::workload::Workload;
 use ankaios_runtime::containerd;
 
-/// What there is of a workload that waits, and goes before it starts.
+/// The containers of a workload that are removed before the prepared one starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Old {
+pub(crate) enum Present {
     Nothing,
     /// An earlier instance.
-    Instance,
+    OtherInstance,
     /// A container of the same instance.
-    Same,
+    SameInstance,
 }
 
-/// Options of a container that another one may need first: ports and addresses are held from `INIT`
-/// on.
+/// Options with resources that another container may need first: ports and addresses are held from
+/// `INIT` on.
 const HELD: [&str; 5] = [
     "--publish",
     "--publish-all",
@@ -51,7 +51,7 @@ const ONLY_IMAGE: [&str; 14] = [
     "--rmi",
     "--sig-proxy",
 ];
-/// Begins an image that stands in a file or a folder. It is read by each create.
+/// Begins of images in a file or a folder, which each create reads.
 const NO_REGISTRY: [&str; 5] = [
     "oci-archive:",
     "docker-archive:",
@@ -59,69 +59,81 @@ const NO_REGISTRY: [&str; 5] = [
     "dir:",
     "docker-daemon:",
 ];
-/// Short options of a container with a value; what stands behind one in the same word is its value.
+/// Short options of a container with a value, which may follow in the same word.
 const SHORT_WITH_VALUE: &str = "acehlmpuvw";
 
-/// How far a workload is prepared of which so much is requested, by what it says and where it
-/// stands. The bound on initialised containers is not considered.
-pub(crate) fn allowed(workload: &Workload, requested: PrepareLevel, old: Old) -> PrepareLevel {
-    let level = requested.min(most(workload, old));
-    match &workload.config().engine {
-        Ok(EngineConfig::Container(container))
-            if level == PrepareLevel::Image && !has_image(container) =>
-        {
-            PrepareLevel::None
-        }
-        _ => level,
+/// How far a workload may be prepared, when so much is requested: by its options and beside the
+/// containers that there are. The bound on initialised containers is not considered.
+pub(crate) fn allowed(
+    workload: &Workload,
+    requested: PrepareLevel,
+    present: Present,
+) -> PrepareLevel {
+    let level = requested.min(highest(workload, present));
+    if let Ok(EngineConfig::Container(container)) = &workload.config().engine
+        && level == PrepareLevel::Image
+        && !has_image(container)
+    {
+        return PrepareLevel::None;
     }
+    level
 }
 
-/// Whether there is an image that can be got once for all creates.
+/// Whether there is an image that can be pulled once for all creates.
 fn has_image(container: &ContainerConfig) -> bool {
-    !NO_REGISTRY
-        .iter()
-        .any(|kind| container.image.starts_with(kind))
-        && !Options { container }.has("--rootfs")
+    for begin in NO_REGISTRY {
+        if container.image.starts_with(begin) {
+            return false;
+        }
+    }
+    !Options { container }.has("--rootfs")
 }
 
+/// The highest level at which a prepared container does no harm.
 // [impl->swdd~agent-prepares-starts~1]
-fn most(workload: &Workload, old: Old) -> PrepareLevel {
+fn highest(workload: &Workload, present: Present) -> PrepareLevel {
     let config = workload.config();
     let Ok(EngineConfig::Container(container)) = &config.engine else {
         return PrepareLevel::Image; // A play of pods knows no steps.
     };
     let options = Options { container };
     if !matches!(container.option("--pull"), None | Some("missing" | "never")) {
-        return PrepareLevel::None; // The image as of the start is wanted.
+        return PrepareLevel::None; // The image as of the start is desired.
     }
-    let shares_with_old = old == Old::Same || old == Old::Instance && options.has("--name");
+    let shares_name = match present {
+        Present::Nothing => false,
+        Present::OtherInstance => options.has("--name"),
+        Present::SameInstance => true,
+    };
     // `podman start --all` of a boot would start it.
     let restarts_itself = container.restart_option().is_some();
     // `create` takes a range of user ids of its own, of which there are few.
-    let takes_ids = container
-        .option("--userns")
-        .is_some_and(|value| value.starts_with("auto"));
-    let only_image = shares_with_old
+    let takes_ids = match container.option("--userns") {
+        Some(value) => value.starts_with("auto"),
+        None => false,
+    };
+    let is_only_image = shares_name
         || restarts_itself
         || takes_ids
         || options.has_any(&ONLY_IMAGE)
         || options.has_value("container:")
         || options.has_short('d');
-    if only_image {
+    if is_only_image {
         return PrepareLevel::Image;
     }
-    let held = options.has_any(&HELD)
+    let holds_resources = options.has_any(&HELD)
         || options.has_part(&HELD_VALUES)
         || options.has_short('p')
         || options.has_short('P');
-    if old == Old::Instance || *workload.runtime == *containerd::RUNTIME_NAME || held {
+    let is_containerd = *workload.runtime == *containerd::RUNTIME_NAME;
+    if present == Present::OtherInstance || is_containerd || holds_resources {
         return PrepareLevel::Create;
     }
     PrepareLevel::Init
 }
 
-/// Looks for options in a list of words; values that look like options count as such, which is only
-/// too careful.
+/// Searches options in a list of words. A value that looks like an option is taken for one, which
+/// only lowers the level.
 struct Options<'a> {
     container: &'a ContainerConfig,
 }
@@ -132,42 +144,57 @@ impl Options<'_> {
     }
 
     fn has(&self, name: &str) -> bool {
-        self.words().any(|word| {
-            word.strip_prefix(name)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
-        })
+        self.words().any(|word| is_option(word, name))
     }
 
     fn has_any(&self, names: &[&str]) -> bool {
         names.iter().any(|name| self.has(name))
     }
 
-    fn has_value(&self, begins: &str) -> bool {
-        self.words().any(|word| {
-            word.starts_with(begins) || word.split('=').any(|part| part.starts_with(begins))
-        })
+    /// Whether a word, or a part of it behind `=`, begins so.
+    fn has_value(&self, begin: &str) -> bool {
+        self.words()
+            .any(|word| word.split('=').any(|part| part.starts_with(begin)))
     }
 
     /// Whether a later part of a value like `bridge:ip=10.0.0.2` begins so.
     fn has_part(&self, begins: &[&str]) -> bool {
-        let parts = self.words().flat_map(|word| word.split([':', ',']).skip(1));
-        parts
-            .into_iter()
-            .any(|part| begins.iter().any(|begin| part.starts_with(begin)))
+        for word in self.words() {
+            for part in word.split([':', ',']).skip(1) {
+                if begins.iter().any(|begin| part.starts_with(begin)) {
+                    return true;
+                }
+            }
+        }
+        false
     }
 
     /// Whether a word like `-itP` has this letter as an option.
     fn has_short(&self, letter: char) -> bool {
-        let letters = self
-            .words()
-            .filter_map(|word| word.strip_prefix('-'))
-            .filter(|rest| !rest.starts_with('-'));
-        letters.into_iter().any(|letters| {
-            let end = letters
-                .find(|one| SHORT_WITH_VALUE.contains(one))
-                .map_or(letters.len(), |end| end + 1);
-            letters[..end].contains(letter)
-        })
+        self.words()
+            .any(|word| short_options(word).contains(letter))
+    }
+}
+
+/// Whether the word is this option, with a value or without.
+fn is_option(word: &str, name: &str) -> bool {
+    match word.strip_prefix(name) {
+        Some(rest) => rest.is_empty() || rest.starts_with('='),
+        None => false,
+    }
+}
+
+/// The letters of the short options in a word like `-itP`; a value that follows is left out.
+fn short_options(word: &str) -> &str {
+    let Some(letters) = word.strip_prefix('-') else {
+        return "";
+    };
+    if letters.starts_with('-') {
+        return "";
+    }
+    match letters.find(|letter| SHORT_WITH_VALUE.contains(letter)) {
+        Some(index) => &letters[..=index],
+        None => letters,
     }
 }
 

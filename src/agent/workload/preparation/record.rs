@@ -1,4 +1,4 @@
-//! What the next agent has to know of a prepared container to start it.
+//! The record of a prepared container, with which the next agent can start it.
 //!
 //! Thread: `call:<name>` writes, `scheduler` reads when the agent starts. Owns: nothing; the
 //! connector keeps the text.
@@ -29,19 +29,19 @@ pub(crate) struct PreparedContainer {
 
 /// The record of one container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct PreparedRecord {
     /// `None` while it is being created.
     container: Option<String>,
     level: String,
-    /// The boot in which it was prepared: another one has nothing of what was initialised, and
-    /// other devices.
+    /// The boot in which it was prepared: after another one nothing is initialised, and devices may
+    /// be others.
     boot: String,
     /// Digest of the workload and of the arguments of the create.
     definition: String,
     paths: HostPaths,
 }
 
-impl Record {
+impl PreparedRecord {
     /// The record of a container that was created with `arguments` since this `boot`.
     pub(crate) fn new(
         container: &PreparedContainer,
@@ -61,12 +61,11 @@ impl Record {
     /// The record of a create that has not ended: it may have made a container, which the next
     /// agent removes.
     pub(crate) fn of_create(boot: &str) -> Self {
-        let (level, definition) = (PrepareLevel::None.as_str().to_owned(), String::new());
         Self {
             container: None,
-            level,
+            level: PrepareLevel::None.as_str().to_owned(),
             boot: boot.to_owned(),
-            definition,
+            definition: String::new(),
             paths: HostPaths::new(),
         }
     }
@@ -81,14 +80,15 @@ impl Record {
         serde_json::from_str(text).ok()
     }
 
-    /// Whether it is, or may be, about this container.
+    /// Whether it is, or may be, the record of this container.
     pub(crate) fn may_be_of(&self, id: &ContainerId) -> bool {
-        self.container
-            .as_ref()
-            .is_none_or(|container| *container == *id.0)
+        match &self.container {
+            Some(container) => **container == *id.0,
+            None => true,
+        }
     }
 
-    /// The container as it was prepared, when that is what is wanted of it now.
+    /// Returns the container as it was prepared; `None` when it would be created differently now.
     pub(crate) fn container(
         self,
         added: &AddedWorkload,
@@ -96,23 +96,24 @@ impl Record {
         connector: &dyn RuntimeConnector,
         boot: &str,
     ) -> Option<PreparedContainer> {
-        let level =
-            PrepareLevel::parse(&self.level).filter(|level| *level >= PrepareLevel::Create)?;
+        let level = PrepareLevel::parse(&self.level)?;
+        if level < PrepareLevel::Create || self.boot != boot || boot.is_empty() {
+            return None;
+        }
         let new = new_container(agent_folder, added).ok()?;
         let arguments = connector.create_arguments(&new).ok()?;
-        let fits = self.boot == boot
-            && !boot.is_empty()
-            && self.definition == definition(&added.workload, &arguments);
-        let id = ContainerId(self.container.filter(|_| fits)?.into());
+        if self.definition != definition(&added.workload, &arguments) {
+            return None;
+        }
         Some(PreparedContainer {
-            id,
+            id: ContainerId(self.container?.into()),
             level,
             paths: self.paths,
         })
     }
 }
 
-/// What an instance is created with, when its folders and files have been made.
+/// Returns the container to create for an instance. Its folders and files are made later.
 pub(crate) fn new_container(
     agent_folder: &Path,
     AddedWorkload { instance, workload }: &AddedWorkload,
@@ -122,25 +123,34 @@ pub(crate) fn new_container(
         return Err(RuntimeError::Unsupported(why.to_string()));
     }
     let folder = agent_folder.join(instance.folder());
-    let has_interface = control_interface::is_wanted(&workload.control_interface_access);
     let config = workload.config();
-    let notifies = config
-        .usable_lifecycle()
-        .is_some_and(|lifecycle| lifecycle.wants_notify());
-    Ok(NewContainer {
+    let files = file_paths(&folder.join("files"), &workload.files).map_err(|error| {
+        RuntimeError::Unsupported(format!("Failed to create workload file: '{error}'"))
+    })?;
+    let mut new = NewContainer {
         instance: instance.clone(),
         workload: workload.clone(),
-        control_interface: has_interface.then(|| folder.join(control_interface::FOLDER)),
-        files: file_paths(&folder.join("files"), &workload.files).map_err(|error| {
-            RuntimeError::Unsupported(format!("Failed to create workload file: '{error}'"))
-        })?,
-        notify_socket: notifies.then(|| notify_socket_path(agent_folder, instance)),
-        pid_file: keeps_pid(&config).then(|| folder.join("start/pid")),
-    })
+        control_interface: None,
+        files,
+        notify_socket: None,
+        pid_file: None,
+    };
+    if control_interface::is_wanted(&workload.control_interface_access) {
+        new.control_interface = Some(folder.join(control_interface::FOLDER));
+    }
+    if let Some(lifecycle) = config.usable_lifecycle()
+        && lifecycle.wants_notify()
+    {
+        new.notify_socket = Some(notify_socket_path(agent_folder, instance));
+    }
+    if keeps_pid(&config) {
+        new.pid_file = Some(folder.join("start/pid"));
+    }
+    Ok(new)
 }
 
-/// Whether the engine shall write the pid of the main process. It could not start again by itself,
-/// after a boot for example, what has its file in a folder that is gone.
+/// Whether the engine will write the pid of the main process. Where it restarts the container by
+/// itself it must not: after a boot the folder of that file is gone, and the start would fail.
 fn keeps_pid(config: &ReadConfig) -> bool {
     let Ok(EngineConfig::Container(container)) = &config.engine else {
         return false;
@@ -148,7 +158,7 @@ fn keeps_pid(config: &ReadConfig) -> bool {
     container.restart_option().is_none()
 }
 
-/// SHA-256 of all that a workload says, and of the arguments that follow from it.
+/// SHA-256 of the definition of a workload, and of the arguments that follow from it.
 fn definition(workload: &Workload, arguments: &[String]) -> String {
     let mut digest = Sha256::new();
     let _ = write!(digest, "{workload:?} {arguments:?}"); // It cannot fail.

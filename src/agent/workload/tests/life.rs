@@ -43,15 +43,15 @@ impl Walk {
             return if has_next { "waits" } else { NOTHING };
         }
         match control_loop.stage {
-            Stage::BehindRemoval => "room",
-            Stage::WaitingForSlot(_) => "slot",
-            Stage::Calling(_) => "call",
-            Stage::RetryAt(_) | Stage::RestartAt(..) => "retry",
-            Stage::DeleteRetryAt(..) | Stage::Gone(_) => "stops",
-            Stage::CreatedUntil(_) => "runs",
-            Stage::Idle if control_loop.found.is_some() => "waits",
-            Stage::Idle if control_loop.container.is_some() => "runs",
-            Stage::Idle => "failed",
+            LoopStage::AwaitingCleanup => "room",
+            LoopStage::WaitingForSlot(_) => "slot",
+            LoopStage::Starting(_) => "call",
+            LoopStage::RetryAt(_) | LoopStage::RestartAt(..) => "retry",
+            LoopStage::DeleteRetryAt(..) | LoopStage::AwaitingGone(_) => "stops",
+            LoopStage::OnlyCreatedUntil(_) => "runs",
+            LoopStage::Idle if control_loop.found.is_some() => "waits",
+            LoopStage::Idle if control_loop.container.is_some() => "runs",
+            LoopStage::Idle => "failed",
         }
     }
 
@@ -102,7 +102,7 @@ impl Walk {
             {
                 self.note(place, phase);
             }
-            if step != Step::Worked && !self.rig.make_call() {
+            if step != LoopStep::Worked && !self.rig.make_call() {
                 return;
             }
         }
@@ -154,7 +154,7 @@ impl Walk {
     }
 
     /// A container in this state, as an earlier agent has left it.
-    fn left(&self, purpose: Purpose) -> FoundContainer {
+    fn left(&self, purpose: FoundPurpose) -> FoundContainer {
         let running = ExecutionState::plain(Phase::Running);
         let id = self.rig.engine.add(&instance("a"), running);
         found("podman", "a", &id, purpose)
@@ -208,25 +208,25 @@ fn with_what_was_found(seen: &mut Seen) {
     walk(seen, |walk| {
         let order = walk.rig.order("a");
         let running = ExecutionState::plain(Phase::Running);
-        let found = walk.left(Purpose::Adopt(order.clone(), running));
+        let found = walk.left(FoundPurpose::Adopt(order.clone(), running));
         walk.adopt(Run::Instance(order), found);
     });
     walk(seen, |walk| {
         let order = walk.rig.order("a");
-        let found = walk.left(Purpose::Replace);
+        let found = walk.left(FoundPurpose::Replace);
         walk.adopt(Run::Found, found.clone());
         let running = ExecutionState::plain(Phase::Running);
-        let purpose = Purpose::Adopt(order.clone(), running);
+        let purpose = FoundPurpose::Adopt(order.clone(), running);
         walk.adopt(Run::Instance(order), FoundContainer { purpose, ..found });
     });
     walk(seen, |walk| {
         let order = walk.rig.order("a");
-        let found = walk.left(Purpose::StartAgain(order.clone()));
+        let found = walk.left(FoundPurpose::StartAgain(order.clone()));
         walk.adopt(Run::Found, found);
         walk.want(order);
     });
     walk(seen, |walk| {
-        let found = walk.left(Purpose::Replace);
+        let found = walk.left(FoundPurpose::Replace);
         walk.adopt(Run::Found, found);
         walk.want_config("b");
     });
@@ -236,7 +236,10 @@ fn while_it_starts(seen: &mut Seen) {
     // A slot is free for none at first.
     walk(seen, |walk| {
         let slots = walk.rig.slots.clone();
-        let taken = [slots.try_take(Use::Start), slots.try_take(Use::Start)];
+        let taken = [
+            slots.try_take(SlotUse::Start),
+            slots.try_take(SlotUse::Start),
+        ];
         walk.want_config("a");
         walk.rig.other.inject(Call::Delete, [Fault::Fails]);
         walk.rig
@@ -311,7 +314,10 @@ fn while_it_runs(seen: &mut Seen) {
         walk.rig.engine.inject(Call::Delete, [Fault::Fails]);
         walk.want_config("b");
         let slots = walk.rig.slots.clone();
-        let _taken = [slots.try_take(Use::Start), slots.try_take(Use::Start)];
+        let _taken = [
+            slots.try_take(SlotUse::Start),
+            slots.try_take(SlotUse::Start),
+        ];
         walk.until_due();
     });
 }

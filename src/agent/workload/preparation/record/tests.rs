@@ -34,8 +34,8 @@ fn a_record_fits_the_same_definition_in_the_same_boot_only() {
     let arguments = connector
         .create_arguments(&new_container(folder, &plain).unwrap())
         .unwrap();
-    let text = Record::new(&container(), &plain.workload, &arguments, "boot").text();
-    let read = || Record::read(&text).unwrap();
+    let text = PreparedRecord::new(&container(), &plain.workload, &arguments, "boot").text();
+    let read = || PreparedRecord::read(&text).unwrap();
     assert_eq!(
         read().container(&plain, folder, &connector, "boot"),
         Some(container())
@@ -65,7 +65,7 @@ fn a_record_fits_the_same_definition_in_the_same_boot_only() {
             "{what}"
         );
     }
-    let unknown = Record::new(&container(), &plain.workload, &arguments, "");
+    let unknown = PreparedRecord::new(&container(), &plain.workload, &arguments, "");
     assert_eq!(
         unknown.container(&plain, folder, &connector, ""),
         None,
@@ -76,11 +76,14 @@ fn a_record_fits_the_same_definition_in_the_same_boot_only() {
 #[test]
 fn a_create_under_way_may_have_made_any_container_and_fits_nothing() {
     let connector = FakeEngine::new().connector("agent_A");
-    let record = Record::read(&Record::of_create("boot").text()).unwrap();
+    let record = PreparedRecord::read(&PreparedRecord::of_create("boot").text()).unwrap();
     assert!(record.may_be_of(&container().id));
     assert_eq!(
         record.container(&added(|_| {}), Path::new("/run/a"), &connector, "boot"),
         None
     );
-    assert_eq!((Record::read(""), Record::read("{}")), (None, None));
+    assert_eq!(
+        (PreparedRecord::read(""), PreparedRecord::read("{}")),
+        (None, None)
+    );
 }
