@@ -184,6 +184,31 @@ pub(crate) enum Verb {
         #[arg(value_name = "WORKLOAD", required = true)]
         names: Vec<String>,
     },
+    /// Stop workloads until 'ank start' starts them again
+    #[command(
+        arg_required_else_help = true,
+        after_help = "The desired state stays as it is: 'ank apply', a switch of the mode and a rollback do not start a stopped \
+                      workload. Commands warn of it until it is started or deleted. It stays stopped over a restart of the \
+                      server that has 'state_dir'. What needs it running must be stopped with it.\n\n\
+                      Examples:\n  ank stop web        stop 'web' and wait\n  \
+                      ank stop db web     stop 'db', and 'web' that needs it"
+    )]
+    Stop {
+        /// Names of workloads
+        #[arg(value_name = "WORKLOAD", required = true)]
+        names: Vec<String>,
+    },
+    /// Start workloads that 'ank stop' has stopped
+    #[command(
+        arg_required_else_help = true,
+        after_help = "What has ended by itself is run again by 'ank restart'.\n\n\
+                      Example:\n  ank start db web"
+    )]
+    Start {
+        /// Names of workloads
+        #[arg(value_name = "WORKLOAD", required = true)]
+        names: Vec<String>,
+    },
     /// Roll back a guarded update
     #[command(
         after_help = "Without ID, this is the newest update that is open, or else the newest that is GOOD or KEPT. \
@@ -973,10 +998,10 @@ fn tip_for_habit(command: &str, word: &str) -> Option<String> {
         ("ank", "rm" | "remove" | "kill") => {
             "'ank delete workload NAME' stops and removes a workload"
         }
-        ("ank", "stop" | "down" | "start" | "up") => {
-            "workloads run while they are in the desired state: 'ank apply FILE' starts, 'ank apply -d FILE' or \
-             'ank delete workload NAME' stops them; modes keep some of them stopped"
+        ("ank", "down") => {
+            "'ank stop NAME' stops a workload until 'ank start NAME', 'ank apply -d FILE' deletes those of a manifest"
         }
+        ("ank", "up") => "'ank apply FILE' creates, updates and starts workloads",
         ("ank", "exec" | "attach" | "cp") => {
             "use the container engine of the node, for example 'podman exec'; 'ank get workloads -o wide' has the id"
         }

@@ -341,6 +341,8 @@ mod tests {
             ("delete config", "names", true),
             ("run workload", "runtime", true),
             ("restart", "names", true),
+            ("stop", "names", true),
+            ("start", "names", true),
             ("rollback", "id", true),
             ("diff", "agent", true),
             ("apply", "agent", true),

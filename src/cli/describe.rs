@@ -7,7 +7,7 @@ use super::blame::{self, Start, Starts};
 use super::error::{CliError, Result, meant_or};
 use super::events::{self, past_changes, time_of_change};
 use super::logs::has_container;
-use super::output::{Output, all_lines, document, object, one_line, value};
+use super::output::{Output, WARNING, all_lines, document, object, one_line, value};
 use super::rows::{self, Reasons, entries, text};
 use super::session::{Incoming, ServerLink};
 use super::top::{duration, sample_text, size};
@@ -39,11 +39,12 @@ pub(crate) fn print(
         format!("effectiveState.workloads.{name}"),
     ];
     let mut masks: Vec<&str> = rows::MASKS.to_vec();
-    masks.extend(["updates", blame::PART, events::HISTORY]);
+    masks.extend(["updates", blame::PART, events::HISTORY, WARNING]);
     if ankaios_model::names::is_name(name) {
         masks.extend(whole.iter().map(String::as_str));
     }
     let state = link.complete_state(&masks)?;
+    output.warn_of_storage(&state);
     let reasons = Reasons::new(&state);
     let has_workload = state.at(&["desiredState", "workloads", name]).is_some()
         || reasons.rows.keys().any(|known| *known.workload == **name);

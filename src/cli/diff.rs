@@ -6,7 +6,9 @@
 use super::args::Format;
 use super::error::{ExitCode, Result, counted};
 use super::modes;
-use super::output::{ColouredLine, Ordered, Output, all_lines, document, object, one_line, value};
+use super::output::{
+    ColouredLine, Ordered, Output, WARNING, all_lines, document, object, one_line, value,
+};
 use super::rows::{self, Reasons, entries, text};
 use super::session::{ServerLink, Update};
 use ankaios_model::field_path::parts;
@@ -57,8 +59,10 @@ pub(crate) fn print(
     let state = if masks.is_empty() {
         Node::empty()
     } else {
+        masks.push(WARNING);
         link.complete_state(&masks)?
     };
+    output.warn_of_storage(&state);
     let differences = Differences::of(&update, &state);
     if let Some(text) = switch {
         output.warn(format_args!(

@@ -151,7 +151,7 @@ fn hint_of_refusal(refusal: Refusal) -> &'static str {
     match refusal {
         Refusal::RolledBackBefore => "nothing was changed; 'ank apply --force' tries it again",
         Refusal::NoState => {
-            "the server is older than this ank and cannot roll back, nor restart workloads; apply manifests instead"
+            "the server is older than this ank: it can only apply manifests, not roll back, restart or stop workloads"
         }
         Refusal::NoModeItem => {
             "nothing was changed; 'ank mode --new NAME' sets the first mode, or apply the manifest with the item \
@@ -408,7 +408,10 @@ mod tests {
     #[test]
     fn refusals_of_the_server_lead_to_what_to_do() {
         for (refusal, expected) in [
-            (Refusal::NoState, "older than this ank and cannot roll back"),
+            (
+                Refusal::NoState,
+                "older than this ank: it can only apply manifests",
+            ),
             (Refusal::RolledBackBefore, "'ank apply --force'"),
             (
                 Refusal::NoModeItem,

@@ -7,7 +7,7 @@ use super::args::{Format, GraphArguments};
 use super::blame::{self, Starts, seconds};
 use super::error::{CliError, Result, meant_or};
 use super::modes::named;
-use super::output::{Column, Output, TooWide, View, object, one_line, value};
+use super::output::{Column, Output, TooWide, View, WARNING, object, one_line, value};
 use super::rows::{self, MASKS};
 use super::session::ServerLink;
 use ankaios_model::collect::CollectEntries as _;
@@ -43,8 +43,10 @@ pub(crate) fn print(
         .chain(of_mode)
         .copied()
         .chain(timing.then_some(blame::PART))
+        .chain([WARNING])
         .collect();
     let state = link.complete_state(&masks)?;
+    output.warn_of_storage(&state);
     let mut graph = Graph::of(&state);
     if let Some(mode) = mode {
         graph = graph.in_mode(mode, &state)?;

@@ -23,6 +23,7 @@ mod rows;
 mod session;
 pub mod set;
 pub mod settings;
+mod stops;
 #[cfg(test)]
 mod tests;
 mod top;
@@ -131,6 +132,8 @@ fn signals(verb: &Verb) -> &'static [c_int] {
         | Verb::Delete(_)
         | Verb::Run(_)
         | Verb::Restart { .. }
+        | Verb::Stop { .. }
+        | Verb::Start { .. }
         | Verb::Rollback { .. }
         | Verb::Wait(_) => &[SIGINT],
         _ => &[],
@@ -214,6 +217,14 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
         Verb::Restart { names } => {
             let update = update::restart(names, link, output)?;
             return context.update_and_wait(update);
+        }
+        Verb::Stop { names } => {
+            let update = stops::stop(names, link, output)?;
+            return stops::carry_out(update, context);
+        }
+        Verb::Start { names } => {
+            let update = stops::start(names, link, output)?;
+            return stops::carry_out(update, context);
         }
         Verb::Rollback { id } => return update::roll_back(*id, context),
         Verb::Mode(ModeArguments {

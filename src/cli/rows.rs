@@ -232,9 +232,8 @@ impl Reasons {
         is_known
     }
 
-    /// Whether a workload waits for one that is not relevant on its node or outside of the current
-    /// mode, directly or not: only an update, a switch of the mode or a new start of that agent can
-    /// change this.
+    /// Whether a workload waits for one that is stopped, not relevant on its node or outside of the
+    /// current mode, directly or not: only a client or a new start of that agent can change this.
     pub(crate) fn waits_for_inactive(&self, name: &str) -> bool {
         let mut open = vec![name];
         let mut seen = BTreeSet::new();
@@ -243,8 +242,12 @@ impl Reasons {
                 if self.rows_of(needed).any(|row| row.fulfils(condition)) {
                     continue;
                 }
-                let is_inactive =
-                    |row: &Row| matches!(row.reason, Reason::Inactive | Reason::NotInMode);
+                let is_inactive = |row: &Row| {
+                    matches!(
+                        row.reason,
+                        Reason::Inactive | Reason::NotInMode | Reason::Stopped
+                    )
+                };
                 if self.rows_of(needed).any(is_inactive) {
                     return true;
                 }
@@ -322,7 +325,9 @@ impl Reasons {
         if !states.is_empty() {
             let mut shown = format!("is {}", states.join(", "));
             let mut rows = self.rows_of(needed);
-            if let Some(row) = rows.find(|row| row.reason == Reason::NotInMode) {
+            let is_left_out =
+                |row: &&Row| matches!(row.reason, Reason::NotInMode | Reason::Stopped);
+            if let Some(row) = rows.find(is_left_out) {
                 shown.push_str(&format!(" ({})", row.info));
             }
             return shown;

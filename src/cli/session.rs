@@ -10,7 +10,9 @@ use super::error::{CliError, Result};
 use super::output::{Output, WARNING};
 use super::settings::{CliSettings, Waiting};
 use ankaios_model::execution_state::WorkloadState;
-use ankaios_model::messages::{AlteredFields, LogEntry, LogsRequest, ToServer, UpdateState};
+use ankaios_model::messages::{
+    AlteredFields, LogEntry, LogsRequest, StopAndStart, ToServer, UpdateState,
+};
 use ankaios_model::messages::{
     FromServer, ReadState, Request, RequestContent, Response, ResponseContent,
 };
@@ -134,8 +136,10 @@ pub(crate) struct Update {
     /// Instead of all that: what was there before this guarded update, of which the masks are the
     /// names.
     pub(crate) rollback_of: Option<u64>,
-    /// What is printed first when the server has accepted it, if it is a switch of the mode; else
-    /// empty.
+    /// Instead of all that: workloads to stop and to start.
+    pub(crate) stop_and_start: StopAndStart,
+    /// What is printed first when the server has accepted it, if it is a switch of the mode, a stop
+    /// or a start; else empty.
     pub(crate) accepted: String,
     /// Whether a server without modes must not get workloads with the tag `modes`.
     pub(crate) checks_modes: bool,
@@ -154,7 +158,10 @@ impl Accepted {
 impl Update {
     /// Whether there is nothing to send.
     pub(crate) fn is_empty(&self) -> bool {
-        self.masks.is_empty() && self.restart.is_empty() && !self.is_rollback()
+        self.masks.is_empty()
+            && self.restart.is_empty()
+            && !self.is_rollback()
+            && !self.is_stop_or_start()
     }
 
     /// Whether it only restarts workloads.
@@ -165,6 +172,16 @@ impl Update {
     /// Whether it rolls back a guarded update.
     pub(crate) fn is_rollback(&self) -> bool {
         self.rollback_of.is_some()
+    }
+
+    /// Whether it stops or starts workloads.
+    pub(crate) fn is_stop_or_start(&self) -> bool {
+        self.stop_and_start != StopAndStart::default()
+    }
+
+    /// Whether it switches the mode.
+    pub(crate) fn is_mode_switch(&self) -> bool {
+        !self.accepted.is_empty() && !self.is_stop_or_start()
     }
 
     /// Whether it is of manifests, or parts of a state, of the user.

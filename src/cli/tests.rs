@@ -7,9 +7,12 @@ use super::output::Output;
 use super::session::{Accepted, Incoming, ServerLink};
 use ankaios_model::complete_state::execution_state_node;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
-use ankaios_model::messages::{AlteredFields, LogsRequest, RequestContent, UpdateState};
+use ankaios_model::messages::{
+    AlteredFields, LogsRequest, RequestContent, StopAndStart, UpdateState,
+};
 use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
+use ankaios_model::refusal::ErrorResponse;
 use ankaios_platform::clock::{Clock, SystemClock};
 use ankaios_wire::client::StreamEnd;
 use std::cell::RefCell;
@@ -59,6 +62,8 @@ pub(crate) struct ScriptedServer {
     pub(crate) updates: Vec<(Node, Vec<String>)>,
     /// What they restart.
     pub(crate) restarts: Vec<Vec<String>>,
+    /// Requests to stop and start.
+    pub(crate) stops: Vec<StopAndStart>,
     /// Requests for logs.
     pub(crate) logs: Vec<LogsRequest>,
     /// Whether logs were cancelled.
@@ -75,6 +80,7 @@ impl ScriptedServer {
             reads: Vec::new(),
             updates: Vec::new(),
             restarts: Vec::new(),
+            stops: Vec::new(),
             logs: Vec::new(),
             cancelled: false,
         }
@@ -121,11 +127,15 @@ impl ServerLink for ScriptedServer {
             RequestContent::RollBack(update) => {
                 self.updates.push((Node::Number(update), Vec::new()))
             }
+            RequestContent::StopAndStart(names) => self.stops.push(names),
             other => panic!("{other:?}"),
         }
         match self.steps.pop_front() {
             Some(Step::Accept(accepted)) => Ok(accepted),
-            Some(Step::Refuse(text)) => Err(CliError::Refused(text.into())),
+            Some(Step::Refuse(text)) => {
+                let error = ErrorResponse::received(text.to_owned(), None);
+                Err(CliError::Refused(error))
+            }
             None => Err(lost()),
             other => panic!("an update was sent, the script has {other:?}"),
         }

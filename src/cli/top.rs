@@ -5,7 +5,7 @@
 
 use super::args::{Filter, TopArguments};
 use super::error::{CliError, ExitCode, Result};
-use super::output::{Column, LiveFrames, Output, TooWide, View, object, timestamp, value};
+use super::output::{Column, LiveFrames, Output, TooWide, View, WARNING, object, timestamp, value};
 use super::rows::{self, entries, instance_fields};
 use super::session::ServerLink;
 use ankaios_model::names::InstanceName;
@@ -65,6 +65,7 @@ pub(crate) fn show(
     };
     let interval = interval.unwrap_or(usual);
     let mut before = read(filter, link)?;
+    output.warn_of_storage(&before);
     let all_exist = filter.check_names(&before, &rows::rows(&before), output);
     let (mut frames, mut warned) = (LiveFrames::default(), BTreeSet::new());
     warn_of_missing(filter, &before, &mut warned, output); // Without it there are no shares.
@@ -117,7 +118,7 @@ fn read(filter: &Filter, link: &mut dyn ServerLink) -> Result<Node> {
         .as_ref()
         .filter(|agent| !agent.is_empty() && !agent.contains(['.', '*']));
     let usage = named.map_or_else(|| "usage".to_owned(), |agent| format!("usage.{agent}"));
-    let state = link.complete_state(&[usage.as_str(), "workloadStates", "agents"])?;
+    let state = link.complete_state(&[usage.as_str(), "workloadStates", "agents", WARNING])?;
     if state.get("usage").is_none() {
         let hint = "it is an older server, or one of Eclipse Ankaios; 'ank get agents' shows the load of the nodes";
         return Err(CliError::start(

@@ -158,6 +158,9 @@ impl Context<'_> {
         if let Some(id) = update.rollback_of {
             return Ok(RequestContent::RollBack(id));
         }
+        if update.is_stop_or_start() {
+            return Ok(RequestContent::StopAndStart(update.stop_and_start.clone()));
+        }
         let new_state = std::mem::take(&mut update.new_state);
         Ok(RequestContent::UpdateState(UpdateState {
             new_state: (!update.masks.is_empty()).then_some(Ok(new_state)),
@@ -210,7 +213,7 @@ impl Context<'_> {
 
     /// After a switch of the mode: warns when the server has switched it again.
     fn warn_of_later_switch(&mut self, update: &Update) -> Result<()> {
-        if update.accepted.is_empty() {
+        if !update.is_mode_switch() {
             return Ok(());
         }
         // A switch by a client clears the cause, so this one is newer.
@@ -434,7 +437,10 @@ fn explained(error: CliError, update: &Update) -> CliError {
         CliError::Ended(end, _) if update.is_restart() => {
             CliError::Ended(end, "an older server cannot restart workloads; see its log")
         }
-        CliError::Refused(error) if update.is_restart() => {
+        CliError::Ended(end, _) if update.is_stop_or_start() => {
+            CliError::Ended(end, "an older server cannot stop workloads; see its log")
+        }
+        CliError::Refused(error) if update.is_restart() || update.is_stop_or_start() => {
             refused(error, "'ank get workloads' shows what runs")
         }
         CliError::Refused(error) if update.is_rollback() => {

@@ -4,6 +4,7 @@
 
 use super::args::{Awaited, WaitArguments};
 use super::error::{CliError, ExitCode, Result, shown};
+use super::output::WARNING;
 use super::rows::{self, Reasons, Row};
 use super::session::{Context, ServerLink};
 use super::settings::AbsentAgents;
@@ -19,7 +20,9 @@ pub(crate) fn print(arguments: &WaitArguments, context: &mut Context<'_>) -> Res
         timeout,
         names,
     } = arguments;
-    let state = context.link.complete_state(&rows::MASKS)?;
+    let masks = [&rows::MASKS[..], &[WARNING]].concat();
+    let state = context.link.complete_state(&masks)?;
+    context.output.warn_of_storage(&state);
     // A workload that does not exist is gone, and none of the others would ever come.
     if *awaited != Awaited::Gone {
         let known = rows::entries(state.at(&["desiredState", "workloads"])).map(|(name, _)| name);

@@ -6,7 +6,7 @@
 use super::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use super::field_path::{self, WILDCARD};
 use super::mask_tree::{Branch, MaskTree};
-use super::messages::{RequestContent, UpdateState};
+use super::messages::{RequestContent, StopAndStart, UpdateState};
 use std::collections::BTreeSet;
 
 /// Limit of comparisons of one request with places in the rules. A dozen masks for each of 5,000
@@ -82,11 +82,14 @@ impl Authorizer {
                     self.write.check_masks(masks, &mut steps)?;
                 }
                 // The server also checks the dependents of these workloads.
-                for name in restart {
-                    let mask = format!("desiredState.workloads.{name}");
-                    self.write.check_mask(&mask, &mut steps)?;
+                self.check_workloads(restart, &mut steps)
+            }
+            RequestContent::StopAndStart(StopAndStart { stop, start }) => {
+                if stop.is_empty() && start.is_empty() {
+                    return Err(Denial::Nothing);
                 }
-                Ok(())
+                self.check_workloads(stop, &mut steps)?;
+                self.check_workloads(start, &mut steps)
             }
             RequestContent::Logs(logs) => {
                 for instance in &logs.instances {
@@ -100,6 +103,15 @@ impl Authorizer {
             | RequestContent::EventsCancel => Ok(()),
             RequestContent::Missing => Err(Denial::Nothing),
         }
+    }
+
+    /// A restart, stop or start of a workload needs the right to write it.
+    fn check_workloads(&self, names: &[String], steps: &mut Steps) -> Result<(), Denial> {
+        for name in names {
+            let mask = format!("desiredState.workloads.{name}");
+            self.write.check_mask(&mask, steps)?;
+        }
+        Ok(())
     }
 
     /// Authorizes the masks of a subscription; `None` means everything.

@@ -211,6 +211,8 @@ pub enum RequestContent {
     UpdateState(UpdateState),
     /// Restore the desired state from before the guarded update of this number.
     RollBack(u64),
+    /// Stop and start workloads; the desired state stays as it is.
+    StopAndStart(StopAndStart),
     /// Read the state.
     CompleteState(ReadState),
     /// Collect logs.
@@ -245,6 +247,9 @@ impl RequestContent {
                 };
                 state + texts_bytes(masks) + texts_bytes(restart)
             }
+            Self::StopAndStart(StopAndStart { stop, start }) => {
+                texts_bytes(stop) + texts_bytes(start)
+            }
             Self::CompleteState(read) => texts_bytes(&read.masks),
             Self::Logs(logs) => {
                 let mut bytes = logs.since.as_ref().map_or(0, String::len);
@@ -260,7 +265,10 @@ impl RequestContent {
 
     /// Returns whether it changes the desired state.
     pub fn is_update(&self) -> bool {
-        matches!(self, Self::UpdateState(_) | Self::RollBack(_))
+        matches!(
+            self,
+            Self::UpdateState(_) | Self::RollBack(_) | Self::StopAndStart(_)
+        )
     }
 }
 
@@ -282,6 +290,15 @@ pub struct UpdateState {
     /// Workloads to restart with all dependents that need them running; with a new state only
     /// those of them that it changes.
     pub restart: Vec<String>,
+}
+
+/// Workloads that are stopped or started although they stay desired.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StopAndStart {
+    /// Those that leave the effective state until a client starts them again.
+    pub stop: Vec<String>,
+    /// Stopped ones that come back.
+    pub start: Vec<String>,
 }
 
 /// Reading of the state.

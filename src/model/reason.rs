@@ -49,6 +49,8 @@ named_enum! {
         CannotBeStaged = "CANNOT_BE_STAGED",
         /// The kernel has killed it for want of memory.
         OutOfMemory = "OUT_OF_MEMORY",
+        /// A client has stopped it, until one starts it again.
+        Stopped = "STOPPED",
     }
 }
 
@@ -119,6 +121,8 @@ pub const PREPARE_PREFIX: &str = "prepare: ";
 const WAITS_PREFIX: &str = "waits for '";
 /// Begins the text of a workload that was killed for want of memory.
 pub(crate) const OUT_OF_MEMORY: &str = "Exit code: '137', out of memory";
+/// The text of a workload that a client has stopped, until one starts it again.
+pub const STOPPED: &str = "stopped on request";
 /// Follows the name of an awaited workload that is blocked itself.
 const MAY_NOT_RUN: &str = "', which may not run";
 
@@ -156,6 +160,7 @@ impl ExecutionState {
                 Reason::CannotBeStaged
             }
             Phase::NotScheduled if info.starts_with(NOT_IN_MODE) => Reason::NotInMode,
+            Phase::NotScheduled if *info == *STOPPED => Reason::Stopped,
             _ if phase.is_stopping() && info.starts_with(GONE_PREFIX) => Reason::Gone,
             _ => Reason::None,
         };
@@ -251,6 +256,7 @@ mod tests {
             "NOT_IN_MODE",
             "CANNOT_BE_STAGED",
             "OUT_OF_MEMORY",
+            "STOPPED",
         ];
         assert_eq!(Reason::TEXTS, texts);
         for (number, reason) in (0..).zip(Reason::ALL) {
@@ -345,6 +351,8 @@ mod tests {
             (FailedExecFailed, "alive: No more restarts: ", Reason::Alive),
             (FailedLost, "No more restarts: ", Reason::None),
             (NotScheduled, "not in mode 'park'", Reason::NotInMode),
+            (NotScheduled, STOPPED, Reason::Stopped),
+            (Running, STOPPED, Reason::None),
         ];
         for (phase, text, reason) in rows {
             let state = ExecutionState::from_text(phase, text);

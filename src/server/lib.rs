@@ -188,11 +188,21 @@ impl ServerLoop {
     /// [`UpdateError`] with the reason of the refusal.
     pub fn start_again_with(
         &mut self,
-        Stored { desired, updates }: Stored,
+        Stored {
+            desired,
+            updates,
+            stopped,
+        }: Stored,
     ) -> Result<(), UpdateError> {
+        self.updates.restore_stopped(stopped);
         self.start(desired, UpdateSource::Stored)?;
         if let Some(updates) = updates {
             self.restore_updates(updates);
+        }
+        self.updates.forget_stopped(&self.rollouts);
+        let is_stored = true; // This was, or there would be no state to start with.
+        if let Some(warning) = self.updates.stop_warning(is_stored) {
+            log::warn!("After the restart of the server, {warning}.");
         }
         Ok(())
     }
@@ -324,6 +334,7 @@ impl ServerLoop {
         self.updates.observe(self.subscriptions.are_observed());
         self.handle(event);
         self.settle();
+        self.updates.forget_stopped(&self.rollouts);
         self.store_history();
         self.look_at_certificates();
     }

@@ -14,7 +14,9 @@ use crate::limits::MASKS_PARTS_MAX;
 use crate::updates::{AcceptedUpdate, CheckedUpdate, UpdateError, UpdateSource, requested_change};
 use ankaios_model::fields::table::PARTS_ON_REQUEST;
 use ankaios_model::mask_tree::{MaskTree, Wanted};
-use ankaios_model::messages::{LogsRequest, ReadState, Request, RequestContent, ResponseContent};
+use ankaios_model::messages::{
+    LogsRequest, ReadState, Request, RequestContent, ResponseContent, StopAndStart,
+};
 use ankaios_model::names::{Name, excerpt};
 use ankaios_model::node::Node;
 use ankaios_model::version::SHOWN_VERSION;
@@ -40,8 +42,9 @@ fn too_large(id: &str, content: &RequestContent) -> Option<String> {
             id.len()
         ));
     }
-    let update = match content {
-        RequestContent::UpdateState(update) => update,
+    let texts: Vec<&String> = match content {
+        RequestContent::UpdateState(update) => update.masks.iter().chain(&update.restart).collect(),
+        RequestContent::StopAndStart(names) => names.stop.iter().chain(&names.start).collect(),
         RequestContent::Logs(logs) => {
             return [("since", &logs.since), ("until", &logs.until)]
                 .into_iter()
@@ -58,7 +61,7 @@ fn too_large(id: &str, content: &RequestContent) -> Option<String> {
         _ => return None, // A read with too many masks was not decoded.
     };
     // A mask that is there twice counts once.
-    let different: HashSet<&String> = update.masks.iter().chain(&update.restart).collect();
+    let different: HashSet<&String> = texts.into_iter().collect();
     let parts: usize = different
         .into_iter()
         .map(|mask| mask.split('.').count())
@@ -205,6 +208,7 @@ impl ServerLoop {
             RequestContent::UpdateState(_) | RequestContent::RollBack(_) => {
                 self.change_state(requester, key, content)
             }
+            RequestContent::StopAndStart(names) => self.stop_and_start(requester, key, &names),
             RequestContent::CompleteState(read) if !read.subscribe => {
                 self.complete_state(requester, key, &read)
             }
@@ -448,6 +452,30 @@ impl ServerLoop {
         self.update_done(key, result);
     }
 
+    /// Stops and starts workloads. Hooks are not asked: they see all workloads with their own agents.
+    fn stop_and_start(&mut self, requester: &Requester, key: &RequestKey, request: &StopAndStart) {
+        let _source = log_source(requester.log_source());
+        let result = match self.updates.stopped_after(request, &self.rollouts) {
+            Ok(stopped) => {
+                let (now, mut effects) = (self.now(), Effects::default());
+                let accepted = self.updates.set_stopped(stopped, now, &mut effects);
+                self.apply(effects);
+                Ok(accepted)
+            }
+            Err(error) => Err(error),
+        };
+        self.update_done(key, result);
+    }
+
+    /// What users should know of the stored state and of stopped workloads; `None` while all is well.
+    fn warning(&self) -> Option<String> {
+        let stopped = self.updates.stop_warning(self.storage.is_on());
+        match (self.storage.warning(), stopped) {
+            (Some(storage), Some(stopped)) => Some(format!("{storage}; also, {stopped}")),
+            (storage, stopped) => storage.or(stopped),
+        }
+    }
+
     /// The hooks are done: carries the update out or refuses it. If the state is another one than
     /// they were asked about, it begins anew: what it means now may be something else.
     pub(super) fn hooks_done(&mut self, outcome: HookOutcome) {
@@ -479,7 +507,7 @@ impl ServerLoop {
         self.updates.count(result.is_ok());
         match result {
             Ok(accepted) => {
-                let response = accepted.response(self.storage.warning());
+                let response = accepted.response(self.warning());
                 self.sessions.respond(key, response);
             }
             Err(error) => {
@@ -560,7 +588,6 @@ impl ServerLoop {
                 "programs" => wanted.take(self.programs()),
                 "updates" => Some(self.read_updates(&wanted)),
                 "warning" => self
-                    .storage
                     .warning()
                     .and_then(|warning| wanted.take(Node::text(warning))),
                 _ => None,

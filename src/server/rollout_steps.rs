@@ -159,6 +159,7 @@ impl ServerLoop {
         Stored {
             desired: self.updates.workloads().desired.clone(),
             updates: self.rollouts.stored(),
+            stopped: self.updates.workloads().stopped.clone(),
         }
     }
 

@@ -11,7 +11,7 @@
 
 use crate::history::HistoryFile;
 use ankaios_model::complete_state::{DesiredState, Rendering, desired_state_from_node};
-use ankaios_model::names::hash_id;
+use ankaios_model::names::{Name, hash_id};
 use ankaios_model::node::{Node, StateError};
 use ankaios_platform::checked_file;
 use ankaios_platform::clock::{Clock, SystemClock};
@@ -79,6 +79,9 @@ pub(crate) const UPDATE_NUMBER_MAX: u64 = 1 << 53;
 /// The key of guarded updates in the file; earlier servers ignore it.
 const UPDATES: &str = "updates";
 
+/// The key of stopped workloads in the file; earlier servers ignore it, and start them.
+const STOPPED: &str = "stopped";
+
 /// The guarded updates as they are stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoredUpdates {
@@ -102,6 +105,8 @@ pub struct Stored {
     pub desired: DesiredState,
     /// `None` when there was none.
     pub updates: Option<StoredUpdates>,
+    /// Workloads that a client has stopped.
+    pub stopped: BTreeSet<Name>,
 }
 
 /// A state to be written.
@@ -401,7 +406,7 @@ fn noted_older_copy(folder: &Path, state: &Stored) -> Option<String> {
 fn desired_checksum(state: &Stored) -> io::Result<String> {
     let desired = Stored {
         desired: state.desired.clone(),
-        updates: None,
+        ..Stored::default()
     };
     Ok(hash_id(&text(&desired)?))
 }
@@ -474,7 +479,19 @@ pub fn parse(text: &str) -> Result<Stored, String> {
     if let Some(updates) = &updates {
         check_numbers(updates)?;
     }
-    Ok(Stored { desired, updates })
+    let mut stopped = BTreeSet::new();
+    for name in node
+        .get(STOPPED)
+        .and_then(Node::as_list)
+        .unwrap_or_default()
+    {
+        stopped.extend(name.as_text().map(Name::from));
+    }
+    Ok(Stored {
+        desired,
+        updates,
+        stopped,
+    })
 }
 
 /// Checks all numbers of stored updates: the server calculates with them.
@@ -545,6 +562,12 @@ pub fn text(state: &Stored) -> Result<String, serde_json::Error> {
             UPDATES,
             serde_json::to_value(updates).and_then(Node::deserialize)?,
         );
+    }
+    if !state.stopped.is_empty()
+        && let Some(entries) = node.as_map_mut()
+    {
+        let names = state.stopped.iter().map(|name| Node::text(&**name));
+        entries.insert(STOPPED, Node::List(names.collect()));
     }
     let body = serde_json::to_string(&node)?;
     Ok(checked_file::text(HEADER, &body))

@@ -13,6 +13,7 @@ mod modes;
 mod peers;
 mod restarts;
 mod rights;
+mod stops;
 mod unwanted;
 mod updates;
 mod usage;
@@ -37,7 +38,7 @@ impl From<DesiredState> for Stored {
     fn from(desired: DesiredState) -> Self {
         Self {
             desired,
-            updates: None,
+            ..Self::default()
         }
     }
 }

@@ -53,6 +53,7 @@ mod service_manager;
 mod socket;
 mod staged_updates;
 mod state_output;
+mod stops;
 mod tls;
 mod updates;
 mod usage;

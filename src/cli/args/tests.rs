@@ -530,6 +530,8 @@ fn help_keeps_the_lines_that_tools_read() {
             "diff",
             "validate",
             "restart",
+            "stop",
+            "start",
             "rollback",
             "logs",
             "mode",
@@ -648,7 +650,7 @@ fn times_must_be_as_rfc_3339_has_them() {
 fn words_of_other_tools_lead_to_the_command_for_it() {
     for (words, tip) in [
         ("ank ps", "'ank get workloads' lists the workloads"),
-        ("ank stop web", "'ank delete workload NAME' stops them"),
+        ("ank down", "'ank stop NAME' stops a workload"),
         ("ank exec web sh", "use the container engine of the node"),
         (
             "ank delete web",

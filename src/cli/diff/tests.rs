@@ -101,7 +101,7 @@ Workload 'same' uses the config 'port' and is replaced if its rendered configura
         .iter()
         .map(|name| format!("desiredState.{name}"))
         .collect();
-    read.push(USERS_MASK.to_owned());
+    read.extend([USERS_MASK, WARNING].map(str::to_owned));
     assert_eq!(
         played.server.reads,
         [read, rows::MASKS.map(str::to_owned).to_vec()]
@@ -144,7 +144,7 @@ fn equal_objects_are_no_difference_whatever_else_differs() {
     );
     assert_eq!(
         played.server.reads,
-        [["desiredState.workloads.same"]],
+        [["desiredState.workloads.same", WARNING]],
         "configs are not read for workloads only"
     );
     let played = compared(&["workloads.same"], OLD_STATE, NEW_STATE, Format::Json);

@@ -145,7 +145,10 @@ gone            agent_C   AgentDisconnected   -        -         -         -    
     assert_eq!(out, format!("{HEADING}{rows}"));
     assert_eq!(err, format!("{LATE}{AWAY}"));
     let read = &top("", None, two()).server.reads;
-    assert_eq!(*read, vec![["usage", "workloadStates", "agents"]; 2]);
+    assert_eq!(
+        *read,
+        vec![["usage", "workloadStates", "agents", "warning"]; 2]
+    );
 }
 
 #[test]
@@ -201,7 +204,7 @@ fn filters_and_keys_choose_rows_and_their_order() {
     let played = top("-a agent_A", None, two());
     assert_eq!(
         played.server.reads[0],
-        ["usage.agent_A", "workloadStates", "agents"]
+        ["usage.agent_A", "workloadStates", "agents", "warning"]
     );
     assert!(
         !played.out.contains("agent_B") && played.err.is_empty(),

@@ -8,6 +8,7 @@ mod part;
 mod restarts;
 mod rollback;
 mod staging;
+mod stops;
 mod undo;
 
 use crate::ServerEvent;

@@ -4,7 +4,7 @@
 use super::*;
 use crate::settings::ModeSettings;
 use ankaios_fakes::log_lines::{lines_of, suppressed};
-use ankaios_model::messages::{AgentHello, LogEntry, LogsRequest, PreparedInstance};
+use ankaios_model::messages::{AgentHello, LogEntry, LogsRequest, PreparedInstance, StopAndStart};
 use ankaios_model::usage::AgentUsage;
 use ankaios_platform::limits::LOG_SOURCE_LINES;
 
@@ -106,6 +106,12 @@ fn kinds() -> Vec<SubscriptionKind> {
             })
         }),
         same(|number| RequestContent::RollBack(number as u64)),
+        same(|number| {
+            RequestContent::StopAndStart(StopAndStart {
+                stop: vec![format!("t{}", number % 2)],
+                start: Vec::new(),
+            })
+        }),
         same(|_| read(&["desiredState.workloads.t0"], false)),
         same(|_| read(&["desiredState.workloads.t0"], true)),
         same(|_| read(&[], false)),
@@ -126,6 +132,7 @@ fn number_of(content: &RequestContent) -> usize {
         RequestContent::EventsCancel => 4,
         RequestContent::Missing => 5,
         RequestContent::RollBack(_) => 6,
+        RequestContent::StopAndStart(_) => 7,
     }
 }
 
@@ -181,7 +188,7 @@ fn flood(
             }
         }
     }
-    assert_eq!(sent, (0..7).collect());
+    assert_eq!(sent, (0..8).collect());
 }
 
 /// Each of these sources has caused as many lines as it may, and no other line was written.

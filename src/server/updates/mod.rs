@@ -1,5 +1,5 @@
 //! The part that knows what is desired, what agents have to run and what runs: workloads with
-//! their hooks, modes, restarts and deletes.
+//! their hooks, modes, restarts, stops and deletes.
 //!
 //! [`commit`] makes a checked update the desired state, [`reports`] takes what agents report.
 //! [`desired_change`] reads an update, [`checks`] checks and renders it before that, and
@@ -18,6 +18,7 @@ mod modes;
 mod plan;
 mod reports;
 mod restarts;
+mod stops;
 mod templates;
 mod timings;
 mod workloads;

@@ -8,7 +8,7 @@
 use super::Updates;
 use super::desired_change::UpdateError;
 use super::plan::{EffectiveDiff, Revision};
-use super::workloads::{RestartGroup, Workloads};
+use super::workloads::RestartGroup;
 use crate::effects::Effects;
 use crate::rollouts::Rollouts;
 use crate::subscriptions::ChangedPaths;
@@ -57,6 +57,11 @@ impl Updates {
             Some(added) if added.instance.agent.is_empty() => {
                 format!("workload '{name}' does not run: it has no agent")
             }
+            Some(_) if self.workloads.stopped.contains(name) => {
+                format!(
+                    "workload '{name}' does not run: it is stopped; 'ank start {name}' starts it"
+                )
+            }
             Some(added) if self.workloads.seen(added).instance.agent.is_empty() => {
                 format!("workload '{name}' does not run: it is outside of the current mode")
             }
@@ -99,9 +104,7 @@ impl Updates {
             return names;
         }
         let workloads = &mut self.workloads;
-        if workloads.placed.is_none() {
-            workloads.placed = Some(workloads.effective.clone());
-        }
+        workloads.keep_placed();
         for other in std::mem::take(&mut workloads.restarts) {
             if other.names.is_disjoint(restarted) {
                 workloads.restarts.push(other);
@@ -237,10 +240,7 @@ impl Updates {
             return false;
         }
         self.switch_restarted(&over, now, effects);
-        let workloads: &mut Workloads = &mut self.workloads;
-        if workloads.restarts.is_empty() && workloads.modes.is_none() {
-            workloads.placed = None;
-        }
+        self.workloads.drop_placed();
         true
     }
 

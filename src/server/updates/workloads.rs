@@ -13,6 +13,7 @@ use ankaios_model::mask_tree::Wanted;
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::{InstanceName, Name, of_workload};
 use ankaios_model::node::Node;
+use ankaios_model::reason::{Reason, STOPPED};
 use ankaios_model::workload::{AddCondition, Workload};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -77,8 +78,10 @@ pub(crate) struct Workloads {
     pub(crate) modes: Option<Modes>,
     /// What is being restarted.
     pub(crate) restarts: Vec<RestartGroup>,
-    /// All workloads with their own agents; only kept with modes and during restarts, when some of
-    /// them are effective without.
+    /// Workloads that a client has stopped.
+    pub(crate) stopped: BTreeSet<Name>,
+    /// All workloads with their own agents; only kept with modes, during restarts and while some
+    /// are stopped, when some of them are effective without.
     pub(crate) placed: Option<BTreeMap<Name, AddedWorkload>>,
     /// What runs.
     pub(crate) states: WorkloadStates,
@@ -146,9 +149,23 @@ impl Workloads {
         self.placed.as_ref().unwrap_or(&self.effective)
     }
 
+    /// Keeps all workloads with their own agents from now on.
+    pub(super) fn keep_placed(&mut self) {
+        if self.placed.is_none() {
+            self.placed = Some(self.effective.clone());
+        }
+    }
+
+    /// Keeps them no longer, once all are effective with their own agents.
+    pub(super) fn drop_placed(&mut self) {
+        if self.modes.is_none() && self.restarts.is_empty() && self.stopped.is_empty() {
+            self.placed = None;
+        }
+    }
+
     /// Applies `difference`, which is about workloads with their own agents. Returns what that,
-    /// the present mode and the begin or end of a restart of the workloads `restarted` mean for the
-    /// effective workloads, and the workloads for [`Self::refresh_infos`].
+    /// the present mode and the begin or end of a restart or stop of the workloads `restarted` mean
+    /// for the effective workloads, and the workloads for [`Self::refresh_infos`].
     pub(crate) fn in_mode(
         &mut self,
         difference: EffectiveDiff,
@@ -191,15 +208,15 @@ impl Workloads {
             .any(|restart| restart.names.contains(&added.instance.workload))
     }
 
-    /// A workload with its own agent as it is effective in the present mode, at the latest after a
-    /// restart.
+    /// A workload with its own agent as it is effective in the present mode unless it is stopped,
+    /// at the latest after a restart.
     // [impl->swdd~server-modes-outside-is-not-scheduled~1]
     pub(crate) fn seen(&self, added: &AddedWorkload) -> AddedWorkload {
         let is_inside = self
             .modes
             .as_ref()
             .is_none_or(|modes| modes.is_inside(&added.workload));
-        if is_inside {
+        if is_inside && !self.stopped.contains(&added.instance.workload) {
             added.clone()
         } else {
             without_agent(added)
@@ -266,6 +283,9 @@ impl Workloads {
         let added = self.placed().get(&instance.workload);
         match (&self.modes, added) {
             _ if !instance.agent.is_empty() => ExecutionState::plain(Phase::PendingInitial),
+            _ if self.stopped.contains(&instance.workload) => {
+                ExecutionState::with_info(Phase::NotScheduled, STOPPED).because(Reason::Stopped)
+            }
             (Some(modes), Some(added)) if !modes.is_inside(&added.workload) => modes.outside(),
             (_, Some(added)) if self.is_restarting(added) => {
                 ExecutionState::with_info(Phase::NotScheduled, RESTARTS)

@@ -16,7 +16,7 @@ use ankaios_model::limits::{CONDITION_INFO_MAX, FOREIGN_MESSAGE_MAX};
 use ankaios_model::messages::{
     AddedWorkload, AgentHello, AgentLoad, AlteredFields, DeletedWorkload, FromServer, FromWorkload,
     LogEntry, LogsRequest, PreparedInstance, ReadState, Request, RequestContent, Response,
-    ResponseContent, ToServer, ToWorkload, UpdateState, WorkloadPlan,
+    ResponseContent, StopAndStart, ToServer, ToWorkload, UpdateState, WorkloadPlan,
 };
 use ankaios_model::names::{InstanceName, Name, excerpt};
 use ankaios_model::node::Node;
@@ -39,9 +39,11 @@ use std::sync::Arc;
 /// Number of a request in what workloads and peers of the server send, and of its id in that.
 const REQUEST: u32 = 3;
 const REQUEST_ID: u32 = 1;
-/// Those of restarts and of a rollback in an update.
+/// Those of restarts, of a rollback, of stops and of starts in an update.
 const RESTART_WORKLOADS: u32 = 1004;
 const ROLLBACK_OF: u32 = 1005;
+const STOP_WORKLOADS: u32 = 1006;
+const START_WORKLOADS: u32 = 1007;
 const ANY: RangeInclusive<u32> = 1..=u32::MAX;
 
 /// Lets the library read a message, and gives the bytes back before it becomes one of ours.
@@ -534,6 +536,11 @@ impl Wire<base::Request> for Request {
                 rollbackOf: Some(*number),
                 ..Default::default()
             }),
+            RequestContent::StopAndStart(names) => update(base::UpdateStateRequest {
+                stopWorkloads: names.stop.clone(),
+                startWorkloads: names.start.clone(),
+                ..Default::default()
+            }),
             content => content.write(),
         };
         base::Request {
@@ -669,7 +676,11 @@ fn read_request(bytes: &[u8], left: &mut Left) -> Decoded<Request> {
 /// Without masks fewer parts of the state count. A state that cannot be read is refused by the
 /// server, with its reason.
 fn read_update(bytes: &[u8], left: &mut Left) -> Decoded<RequestContent> {
-    let (mut masks, mut restart, mut state, mut rollback_of) = (Vec::new(), Vec::new(), None, None);
+    let mut masks = Vec::new();
+    let mut restart = Vec::new();
+    let mut names = StopAndStart::default();
+    let mut state = None;
+    let mut rollback_of = None;
     for field in Fields::of(bytes) {
         match field? {
             ReceivedField {
@@ -677,16 +688,17 @@ fn read_update(bytes: &[u8], left: &mut Left) -> Decoded<RequestContent> {
                 value: Value::Bytes(bytes),
             } => state = Some(bytes),
             ReceivedField {
-                number: number @ (2 | RESTART_WORKLOADS),
+                number: number @ (2 | RESTART_WORKLOADS | STOP_WORKLOADS | START_WORKLOADS),
                 value: Value::Bytes(text),
             } => {
                 left.take(PART)?;
-                (if number == 2 {
-                    &mut masks
-                } else {
-                    &mut restart
-                })
-                .push(left.text(text)?.to_owned());
+                let texts = match number {
+                    RESTART_WORKLOADS => &mut restart,
+                    STOP_WORKLOADS => &mut names.stop,
+                    START_WORKLOADS => &mut names.start,
+                    _ => &mut masks,
+                };
+                texts.push(left.text(text)?.to_owned());
             }
             ReceivedField {
                 number: ROLLBACK_OF,
@@ -698,6 +710,9 @@ fn read_update(bytes: &[u8], left: &mut Left) -> Decoded<RequestContent> {
     if let Some(number) = rollback_of {
         // Whatever else it has: its sender needs the rights for this only.
         return Ok(RequestContent::RollBack(number));
+    }
+    if names != StopAndStart::default() {
+        return Ok(RequestContent::StopAndStart(names)); // Likewise.
     }
     let parts = if masks.is_empty() {
         Parts::NewWhole

@@ -239,6 +239,10 @@ fn messages_to_the_server_arrive_unchanged() {
             ..Default::default()
         })),
         request(RequestContent::RollBack(7)),
+        request(RequestContent::StopAndStart(StopAndStart {
+            stop: vec!["a".into(), "b".into()],
+            start: vec!["c".into()],
+        })),
         request(RequestContent::CompleteState(ReadState {
             masks: vec!["m".into()],
             subscribe: true,

@@ -1,0 +1,181 @@
+//! Stopped workloads: a client has taken them out of the effective state, until a client starts
+//! them again. The desired state stays as it is, and updates of them change what will start.
+//!
+//! Thread: `server`; part of [`Updates`]. Without a stopped workload there is nothing to look at.
+
+use super::Updates;
+use super::commit::AcceptedUpdate;
+use super::desired_change::UpdateError;
+use super::plan::EffectiveDiff;
+use super::workloads::Workloads;
+use crate::effects::{Effect, Effects};
+use crate::rollouts::Rollouts;
+use crate::subscriptions::ChangedPaths;
+use ankaios_model::messages::StopAndStart;
+use ankaios_model::names::{Name, excerpt};
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+/// Names in the warning about stopped workloads; of more only the number is given.
+const NAMES_IN_WARNING: usize = 10;
+
+impl Updates {
+    /// Checks a request. Returns the workloads that are stopped after it. A name that it both starts
+    /// and stops is stopped.
+    ///
+    /// # Errors
+    /// Why one of them cannot be stopped or started.
+    // [impl->swdd~server-stops-workloads~1]
+    pub(crate) fn stopped_after(
+        &self,
+        request: &StopAndStart,
+        rollouts: &Rollouts,
+    ) -> Result<BTreeSet<Name>, UpdateError> {
+        let mut stopped = self.workloads.stopped.clone();
+        for name in &request.start {
+            stopped.remove(&self.existing(name)?);
+        }
+        for name in &request.stop {
+            stopped.insert(self.existing(name)?);
+        }
+        for name in stopped.symmetric_difference(&self.workloads.stopped) {
+            if let Some(number) = rollouts.open_update_of(name) {
+                return Err(UpdateError::Other(format!(
+                    "'{name}' is a part of update {number}, which is open; wait until that has ended, or roll it back"
+                )));
+            }
+        }
+        self.check_dependents(&stopped)?;
+        Ok(stopped)
+    }
+
+    /// The workload `name` of the desired state.
+    fn existing(&self, name: &str) -> Result<Name, UpdateError> {
+        match self.workloads.desired.workloads.get_key_value(name) {
+            Some((name, _)) => Ok(name.clone()),
+            None => Err(UpdateError::Other(format!(
+                "workload '{}' does not exist",
+                excerpt(name)
+            ))),
+        }
+    }
+
+    /// Checks that nothing keeps the workloads that will be `stopped` from ending: what needs one of
+    /// them running has to end first, so it has to be stopped as well.
+    fn check_dependents(&self, stopped: &BTreeSet<Name>) -> Result<(), UpdateError> {
+        let mut new: Vec<Name> = Vec::new();
+        for name in stopped.difference(&self.workloads.stopped) {
+            new.push(name.clone());
+        }
+        let with_dependents = self.workloads.with_dependents(new.clone());
+        let mut left = Vec::new();
+        for name in with_dependents.difference(stopped) {
+            if self.is_active(name) {
+                left.push(&**name);
+            }
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        let named: Vec<&str> = new.iter().map(|name| &**name).collect();
+        Err(UpdateError::Other(format!(
+            "'{}' must end before '{}' can; stop them together: 'ank stop {} {}'",
+            left.join("', '"),
+            named.join("', '"),
+            named.join(" "),
+            left.join(" ")
+        )))
+    }
+
+    /// Whether a workload runs or will run on its agent.
+    fn is_active(&self, name: &Name) -> bool {
+        let Some(added) = self.workloads.effective.get(name) else {
+            return false;
+        };
+        let Some(state) = self.workloads.states.get(&added.instance) else {
+            return false;
+        };
+        matches!(state.phase.state(), "Pending" | "Running")
+    }
+
+    /// Stops and starts workloads, so that exactly these are stopped.
+    pub(crate) fn set_stopped(
+        &mut self,
+        stopped: BTreeSet<Name>,
+        now: Instant,
+        effects: &mut Effects,
+    ) -> AcceptedUpdate {
+        let workloads = &mut self.workloads;
+        let mut changed = BTreeSet::new();
+        for name in workloads.stopped.symmetric_difference(&stopped) {
+            let verb = if stopped.contains(name) {
+                "Stopping"
+            } else {
+                "Starting"
+            };
+            log::info!("{verb} workload '{name}' on request.");
+            changed.insert(name.clone());
+        }
+        if changed.is_empty() {
+            return AcceptedUpdate::default();
+        }
+        workloads.keep_placed();
+        workloads.stopped = stopped;
+        effects.push(Effect::Store);
+        let (difference, changes) = (EffectiveDiff::default(), ChangedPaths::default());
+        let accepted = self.make_effective(difference, &changed, changes, now, effects);
+        self.workloads.drop_placed();
+        accepted
+    }
+
+    /// Takes over the workloads that an earlier server had stopped. Call it before the first update.
+    pub(crate) fn restore_stopped(&mut self, stopped: BTreeSet<Name>) {
+        if stopped.is_empty() {
+            return;
+        }
+        self.workloads.keep_placed();
+        self.workloads.stopped = stopped;
+    }
+
+    /// Forgets stopped workloads that do not exist any more: one that is created again runs. An open
+    /// update that has deleted one may restore it.
+    pub(crate) fn forget_stopped(&mut self, rollouts: &Rollouts) {
+        if self.workloads.stopped.is_empty() {
+            return;
+        }
+        let Workloads {
+            stopped, desired, ..
+        } = &mut self.workloads;
+        stopped.retain(|name| {
+            desired.workloads.contains_key(name) || rollouts.open_update_of(name).is_some()
+        });
+        self.workloads.drop_placed();
+    }
+
+    /// The warning that workloads are stopped, with what ends that, for users.
+    pub(crate) fn stop_warning(&self, is_stored: bool) -> Option<String> {
+        let names: Vec<&str> = self.workloads.stopped.iter().map(|name| &**name).collect();
+        let (first, rest) = names.split_at(names.len().min(NAMES_IN_WARNING));
+        let listed = first.join("', '");
+        let (what, way) = match (first, rest.len()) {
+            ([], _) => return None,
+            ([name], _) => (
+                format!("workload '{name}' is stopped"),
+                format!("ank start {name}"),
+            ),
+            (_, 0) => (
+                format!("workloads '{listed}' are stopped"),
+                format!("ank start {}", first.join(" ")),
+            ),
+            (_, more) => (
+                format!("workloads '{listed}' and {more} more are stopped"),
+                "ank start NAME".to_owned(),
+            ),
+        };
+        let mut text = format!("{what} until '{way}'");
+        if !is_stored {
+            text.push_str(" or a restart of the server, which has no 'state_dir'");
+        }
+        Some(text)
+    }
+}
