@@ -594,11 +594,18 @@ pub(super) fn of_document(
     if let Some(problem) = reading.problems.into_iter().next() {
         return Err(LifecycleError::new(problem));
     }
-    let lifecycle: Lifecycle = match reading.tree.read(KEY) {
+    let mut lifecycle: Lifecycle = match reading.tree.read(KEY) {
         Ok(lifecycle) => lifecycle,
         // The table of fields has checked everything that can fail here.
         Err(error) => return Err(LifecycleError::of_node(root, &[KEY], &error.to_string())),
     };
+    if let Some(alive) = &mut lifecycle.alive
+        && alive.check == Check::Notify
+    {
+        // The default is for probes. A notification that is missing is final: `timeoutMs` is the
+        // longest time between two.
+        alive.failure_threshold = 1;
+    }
     // Then fields that depend on each other.
     check_times(root, &lifecycle)?;
     if lifecycle.wants_notify() {

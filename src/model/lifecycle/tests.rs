@@ -166,6 +166,8 @@ fn what_is_left_out_has_the_documented_default() {
         .alive
         .unwrap();
     assert_eq!(watched.pace.timeout, seconds(3600));
+    // The first notification that is missing is the failure.
+    assert_eq!(watched.failure_threshold, 1);
     assert_eq!(
         read("ready: { file: /a, timeoutMs: 60000 }")
             .unwrap()
