@@ -251,7 +251,7 @@ fn sources_keep_the_rules() {
         match source.path.as_str() {
             "src/lib.rs" => violations.extend(map_is_true(source, &sources)),
             path if path.starts_with("tests/") => violations.extend(test_module(source, &sources)),
-            _ => {}
+            _ => violations.extend(undeclared_module(source, &sources)),
         }
     }
     report(&violations);
@@ -534,6 +534,28 @@ fn test_module(source: &Source, sources: &[Source]) -> Vec<String> {
     vec![source.violation(1, &format!("is a module of {folder}/main.rs"))]
 }
 
+/// A file below `src/` is a module of the file or folder above it: else nothing compiles it, and
+/// its tests never run.
+fn undeclared_module(source: &Source, sources: &[Source]) -> Vec<String> {
+    let module = source.path.trim_end_matches(".rs");
+    let module = module.trim_end_matches("/mod");
+    let Some((folder, name)) = module.rsplit_once('/') else {
+        return vec![];
+    };
+    // Each of these begins a crate or a program.
+    if folder == "src/bin" || name == "lib" || name == "build" {
+        return vec![];
+    }
+    let parents = ["/lib.rs", "/mod.rs", ".rs"].map(|end| format!("{folder}{end}"));
+    let declaration = format!("mod {name};");
+    for parent in sources {
+        if parents.contains(&parent.path) && parent.code.contains(&declaration) {
+            return vec![];
+        }
+    }
+    vec![source.violation(1, "is not compiled: no file has it as a module")]
+}
+
 fn async_crates(lock: &str) -> Vec<String> {
     lock.lines()
         .filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'))
@@ -791,6 +813,31 @@ fn a_test_file_must_belong_to_the_program_of_its_level() {
     let lines = [
         "tests/more.rs:1: is a module of a program such as tests/process/main.rs, not one more program",
         "tests/process/two.rs:1: is a module of tests/process/main.rs",
+    ];
+    assert_eq!(found, lines);
+}
+
+#[test]
+fn source_that_no_file_has_as_a_module_is_found() {
+    let files = [
+        ("src/bin/ank.rs", ""),
+        ("src/lib.rs", ""),
+        ("src/one/lib.rs", "mod deep;\nmod flat;\nmod lost_now;\n"),
+        ("src/one/build.rs", ""),
+        ("src/one/deep/mod.rs", "#[cfg(test)]\nmod tests;\n"),
+        ("src/one/deep/tests.rs", ""),
+        ("src/one/flat.rs", "// mod tests;\n"),
+        ("src/one/flat/tests.rs", ""),
+        ("src/one/lost.rs", ""),
+    ];
+    let sources = files.map(|(path, text)| Source::new(path, text));
+    let mut found = Vec::new();
+    for source in &sources {
+        found.extend(undeclared_module(source, &sources));
+    }
+    let lines = [
+        "src/one/flat/tests.rs:1: is not compiled: no file has it as a module",
+        "src/one/lost.rs:1: is not compiled: no file has it as a module",
     ];
     assert_eq!(found, lines);
 }

@@ -726,3 +726,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.report(Note::new(Reason::Gone, info).state(phase));
     }
 }
+
+#[cfg(test)]
+mod tests;

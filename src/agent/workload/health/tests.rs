@@ -5,7 +5,9 @@ use crate::events::SchedulerEvent;
 use crate::stepped_agent::{AgentRig as Rig, deleted_after, wanted_with};
 use ankaios_fakes::fake_connector::{Call, FakeEngine, Fault};
 use ankaios_model::execution_state::WorkloadState;
+use ankaios_model::limits::CONDITION_INFO_MAX;
 use ankaios_model::messages::{AddedWorkload, FromServer};
+use ankaios_model::names::InstanceName;
 use ankaios_model::workload::{AddCondition, RestartPolicy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -335,8 +337,7 @@ fn a_block_that_cannot_be_followed_is_a_start_that_failed_for_good() {
     rig.add(&[workload("db", "{ redy: { file: /up } }", &[])]);
     rig.pass(60_000);
     assert_eq!(rig.calls(), [] as [&str; 0]);
-    let expected =
-        "db Pending(StartingFailed): 'lifecycle.redy: unknown key, did you mean 'ready'? at line 2";
+    let expected = "db Pending(StartingFailed): 'lifecycle.redy: unknown key, did you mean 'ready'? (line 2 column 14";
     assert!(rig.sent().last().unwrap().starts_with(expected));
 }
 
@@ -933,7 +934,9 @@ fn what_waits_to_stop_for_its_precondition_goes_on_when_it_is_told_again_what_it
     );
     rig.calls();
     rig.replace(&db, &db);
-    assert_eq!((rig.sent(), rig.calls()), (vec![], vec![]));
+    // A server that has restarted does not have this state.
+    assert_eq!(rig.sent(), ["db Stopping(WaitingToStop)"]);
+    assert_eq!(rig.calls(), [] as [&str; 0]);
     rig.engine.set_stuck("web", false);
     rig.pass(60_000);
     assert_eq!(rig.containers(), names(&[]));
