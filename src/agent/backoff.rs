@@ -54,8 +54,8 @@ pub(crate) struct RestartBackoff {
 }
 
 impl RestartBackoff {
-    /// A value for a workload that has not started yet. Without `enabled` every restart is immediate
-    /// unless the workload has rules of its own.
+    /// A value for a workload that has not started yet. Without `enabled` every restart is
+    /// immediate unless the workload has rules of its own.
     pub(crate) fn new(enabled: bool, rules: Option<Restart>) -> Self {
         Self {
             enabled,
@@ -82,8 +82,8 @@ impl RestartBackoff {
         self.failures
     }
 
-    /// Returns when to start the workload again, which ended now or did not become ready; `None` when
-    /// it has failed too often.
+    /// Returns when to start the workload again, which ended now or did not become ready; `None`
+    /// when it has failed too often.
     ///
     /// After a failure the first restart is immediate, the next ones wait for half to all of a
     /// bound that doubles; two starts are at least [`RESTART_SPACING`] apart. The workload's own

@@ -118,10 +118,8 @@ impl ContainerCall {
         let _source = log_source(self.new.instance.workload.clone());
         let stop = self.cancel.take();
         let cancel = stop.as_ref().map(AsFd::as_fd);
-        let image_use = match &self.context.images {
-            Some(images) => Some(images.begin(&self.new)),
-            None => None,
-        };
+        let images = self.context.images.as_ref();
+        let image_use = images.map(|images| images.begin(&self.new));
         self.make_pid_folder();
         let new = self.new.clone();
         let result = self.call(&new, cancel);
@@ -164,8 +162,8 @@ impl ContainerCall {
     }
 
     /// Makes the folder of the file with the pid. Each start begins with an empty one: the file is
-    /// that of this start, or is not there. Where it cannot be written the container starts without,
-    /// since it only saves a listing.
+    /// that of this start, or is not there. Where it cannot be written the container starts
+    /// without, since it only saves a listing.
     fn make_pid_folder(&mut self) {
         let Some(path) = &self.new.pid_file else {
             return;
@@ -270,9 +268,9 @@ impl ContainerCall {
     }
 }
 
-/// Makes `folder` again, empty and with space for a small file. Files of a start that failed must be
-/// gone: runc for example writes beside the pid file first, and refuses each later start while that
-/// file is there.
+/// Makes `folder` again, empty and with space for a small file. Files of a start that failed must
+/// be gone: runc for example writes beside the pid file first, and refuses each later start while
+/// that file is there.
 fn empty_folder(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -1,12 +1,12 @@
 //! Removes folders that a container could write to, however deep they are nested.
 //!
 //! Nothing here recurses: a folder inside a folder that is not empty is moved up to the outermost
-//! one, and is emptied there. So depth costs neither stack nor descriptors nor long paths, and
-//! whatever is renamed or replaced meanwhile, only what is in folders that were opened without
-//! following a link is removed.
+//! one, and is emptied there. So depth costs neither stack nor descriptors nor long paths. Even
+//! when entries are renamed or replaced meanwhile, only entries of folders that were opened without
+//! following a link are removed.
 //!
-//! Thread: `wl:<name>`, which owns the folder of its workload; `removal` after a start, for what
-//! took too long before.
+//! Thread: `wl:<name>`, which owns the folder of its workload; `removal` after a start, for folders
+//! whose removal took too long before.
 
 use crate::limits::REMOVAL_MAX;
 use ankaios_platform::clock::{Clock, SystemClock};
@@ -27,14 +27,14 @@ use std::time::{Duration, Instant};
 /// unless an attacker watches.
 const NAME_TRIES: u32 = 8;
 
-/// Begins the names of folders that are only still there to be removed. No workload is called like
-/// that.
+/// The beginning of names of folders that were set aside to be removed. No workload has such a
+/// name.
 const REMOVING: &str = ".removing-";
 
-/// Removes `folder` with all that is in it, for at most `limit`; missing is fine, any other failure
-/// only worth a warning. What takes longer is set aside beside it, for [`remove_set_aside`].
+/// Removes `folder` and its entries, for at most `limit`. A missing one is fine, any other failure
+/// is logged. When it takes longer, the rest is set aside beside it, for [`remove_set_aside`].
 pub(crate) fn remove_folder(folder: &Path, clock: &impl Clock, limit: Duration) {
-    let removal = Removal {
+    let removal = FolderRemoval {
         clock,
         until: clock.now() + limit,
         limit,
@@ -44,37 +44,38 @@ pub(crate) fn remove_folder(folder: &Path, clock: &impl Clock, limit: Duration) 
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => {
             log::warn!("Failed to delete folder: '{}': '{error}'", folder.display());
-            if error.kind() == io::ErrorKind::TimedOut
-                && let Err(error) = fs::rename(folder, folder.with_file_name(new_name()))
-            {
-                log::warn!(
-                    "Could not set the folder '{}' aside: '{error}'",
-                    folder.display()
-                );
+            if error.kind() == io::ErrorKind::TimedOut {
+                set_aside(folder);
             }
         }
     }
 }
 
-/// Removes what was set aside in the agent's `folder` in an earlier life, on a thread of its own
-/// that ends with it and that is not waited for. What takes more than [`REMOVAL_MAX`] is continued
-/// with the next start.
+fn set_aside(folder: &Path) {
+    if let Err(error) = fs::rename(folder, folder.with_file_name(new_name())) {
+        let folder = folder.display();
+        log::warn!("Could not set the folder '{folder}' aside: '{error}'");
+    }
+}
+
+/// Removes the folders that an earlier agent has set aside in the agent's `folder`. The thread for
+/// that ends with the last of them and is not waited for. A removal that takes more than
+/// [`REMOVAL_MAX`] is continued with the next start.
 pub(crate) fn remove_set_aside(folder: &Path) {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let set_aside = entries.filter(|entry| {
-        entry
-            .file_name()
-            .as_encoded_bytes()
-            .starts_with(REMOVING.as_bytes())
-    });
-    let folders: Vec<PathBuf> = set_aside.map(|entry| entry.path()).collect();
+    let mut folders: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if name.as_encoded_bytes().starts_with(REMOVING.as_bytes()) {
+            folders.push(entry.path());
+        }
+    }
     if folders.is_empty() {
         return;
     }
     let body = move || {
-        folders
-            .iter()
-            .for_each(|folder| remove_folder(folder, &SystemClock, REMOVAL_MAX))
+        for folder in &folders {
+            remove_folder(folder, &SystemClock, REMOVAL_MAX);
+        }
     };
     if let Err(error) = threads::spawn("removal", STACK_SMALL, body) {
         log::warn!(
@@ -83,15 +84,15 @@ pub(crate) fn remove_set_aside(folder: &Path) {
     }
 }
 
-/// Removes what is in the agent's `folder` and not kept, as [`remove_set_aside`].
+/// Removes the entries of the agent's `folder` that `keeps` does not name, as [`remove_set_aside`].
 pub(crate) fn remove_left(folder: &Path, keeps: impl Fn(&str) -> bool) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry
-            .file_name()
-            .to_str()
-            .is_some_and(|name| !name.starts_with(REMOVING) && !keeps(name))
-        {
-            // Else it stays until the next start.
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else {
+            continue;
+        };
+        if !name.starts_with(REMOVING) && !keeps(name) {
+            // When it fails, the entry stays until the next start.
             let _ = fs::rename(entry.path(), folder.join(new_name()));
         }
     }
@@ -103,82 +104,108 @@ fn new_name() -> String {
     format!("{REMOVING}{:016x}", fastrand::u64(..))
 }
 
-/// How many entries were removed or moved, and the first failure.
-type Done = (usize, Option<Errno>);
+/// The progress of a removal of entries.
+#[derive(Default)]
+struct Progress {
+    /// Entries that were removed or moved.
+    moves: usize,
+    /// The first failure.
+    failure: Option<Errno>,
+}
 
-struct Removal<'a, C> {
+impl Progress {
+    /// The progress with one entry.
+    fn of_one(result: Result<(), Errno>) -> Self {
+        match result {
+            Ok(()) => Self {
+                moves: 1,
+                failure: None,
+            },
+            Err(errno) => Self {
+                moves: 0,
+                failure: Some(errno),
+            },
+        }
+    }
+
+    fn add(&mut self, more: Self) {
+        self.moves += more.moves;
+        self.failure = self.failure.or(more.failure);
+    }
+}
+
+/// The removal of one folder.
+struct FolderRemoval<'a, C> {
     clock: &'a C,
     until: Instant,
     limit: Duration,
 }
 
-/// What an attempt to remove one entry led to.
+/// The result of an attempt to remove one entry.
 #[derive(PartialEq, Eq)]
 enum Attempt {
     /// It is gone.
     Gone,
-    /// It is a folder with something in it.
+    /// It is a folder that is not empty.
     NotEmpty,
 }
 
-impl<C: Clock> Removal<'_, C> {
+impl<C: Clock> FolderRemoval<'_, C> {
     fn remove(&self, folder: &Path) -> io::Result<()> {
         if remove_entry(CWD, folder)? == Attempt::Gone {
             return Ok(());
         }
         let top = open_folder(CWD, folder)?;
         loop {
-            // What is moved up while a listing is read need not be in it.
-            let (moves, failure) = self.remove_entries(&top, |name| self.flatten(&top, name))?;
+            // Entries that are moved up while a listing is read may be missing in it.
+            let progress = self.remove_entries(&top, |name| self.flatten(&top, name))?;
             match remove_entry(CWD, folder)? {
                 Attempt::Gone => return Ok(()),
-                Attempt::NotEmpty if moves == 0 => {
-                    return Err(failure.unwrap_or(Errno::NOTEMPTY).into());
+                Attempt::NotEmpty if progress.moves == 0 => {
+                    return Err(progress.failure.unwrap_or(Errno::NOTEMPTY).into());
                 }
                 Attempt::NotEmpty => {}
             }
         }
     }
 
-    /// Removes what is in `folder`; `not_empty` is called for folders with something in them. When
+    /// Removes the entries of `folder`; `not_empty` is called for folders that are not empty. When
     /// nothing was removed or moved, another try would do no more.
     fn remove_entries(
         &self,
         folder: &OwnedFd,
-        not_empty: impl Fn(&CStr) -> io::Result<Done>,
-    ) -> io::Result<Done> {
-        let (mut moves, mut failure) = (0, None);
+        not_empty: impl Fn(&CStr) -> io::Result<Progress>,
+    ) -> io::Result<Progress> {
+        let mut progress = Progress::default();
         for entry in entries(folder)? {
             let entry = entry?;
-            let (more, failed) = match remove_entry(folder, entry.file_name()) {
-                Ok(Attempt::Gone) => (1, None),
+            let one = match remove_entry(folder, entry.file_name()) {
+                Ok(Attempt::Gone) => Progress::of_one(Ok(())),
                 Ok(Attempt::NotEmpty) => not_empty(entry.file_name())?,
-                Err(errno) => (0, Some(errno)),
+                Err(errno) => Progress::of_one(Err(errno)),
             };
-            moves += more;
-            failure = failure.or(failed);
+            progress.add(one);
             self.check_time()?;
         }
-        Ok((moves, failure))
+        Ok(progress)
     }
 
-    /// Removes what is in the folder `name` of `top`, moves to `top` what is not empty there, and
-    /// removes the folder.
-    fn flatten(&self, top: &OwnedFd, name: &CStr) -> io::Result<Done> {
+    /// Removes the folder `name` of `top`. Its entries are removed, or moved to `top` when they are
+    /// folders that are not empty.
+    fn flatten(&self, top: &OwnedFd, name: &CStr) -> io::Result<Progress> {
         let folder = match open_folder(top, name) {
             Ok(folder) => folder,
             // Replaced meanwhile.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok((0, None)),
-            Err(errno) => return Ok((0, Some(errno))),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(Progress::default()),
+            Err(errno) => return Ok(Progress::of_one(Err(errno))),
         };
-        let lift = |inner: &CStr| {
-            Ok(lift(&folder, inner, top).map_or_else(|errno| (0, Some(errno)), |()| (1, None)))
-        };
-        let (mut moves, failure) = self.remove_entries(&folder, lift)?;
+        let mut progress = self.remove_entries(&folder, |inner| {
+            Ok(Progress::of_one(lift(&folder, inner, top)))
+        })?;
         if remove_entry(top, name) == Ok(Attempt::Gone) {
-            moves += 1;
+            progress.moves += 1;
         }
-        Ok((moves, failure))
+        Ok(progress)
     }
 
     fn check_time(&self) -> io::Result<()> {
@@ -190,19 +217,18 @@ impl<C: Clock> Removal<'_, C> {
     }
 }
 
-/// What is in `folder`, without the two names that every folder has.
+/// The entries of `folder`, without the two that every folder has.
 fn entries(
     folder: &OwnedFd,
 ) -> rustix::io::Result<impl Iterator<Item = rustix::io::Result<rustix::fs::DirEntry>>> {
     let entries = Dir::read_from(folder)?;
-    Ok(entries.filter(|entry| {
-        entry.as_ref().map_or(true, |entry| {
-            entry.file_name() != c"." && entry.file_name() != c".."
-        })
+    Ok(entries.filter(|entry| match entry {
+        Ok(entry) => entry.file_name() != c"." && entry.file_name() != c"..",
+        Err(_) => true,
     }))
 }
 
-/// Removes a file, link or empty folder. Missing counts as gone.
+/// Removes a file, link or empty folder. A missing one is gone.
 fn remove_entry<P: rustix::path::Arg + Copy>(
     parent: impl AsFd,
     name: P,

@@ -2,11 +2,11 @@
 //!
 //! Thread: `main` starts and ends; see the files for the threads.
 //!
-//! Follow one workload: [`uplink`] receives it, [`scheduler`] keeps it until its
-//! dependencies are met and then makes it the target of its control loop; [`workload`] prepares its start meanwhile, and
-//! runs the engine; [`state_checker`] sees what becomes of it; its states go back through
-//! [`scheduler`] and [`uplink_outbox`] to the server. Its requests to the cluster, and their responses, go through
-//! [`control_interface`].
+//! Follow one workload: [`uplink`] receives it. [`scheduler`] keeps it until its dependencies are
+//! met and then makes it the target of its control loop. [`workload`] prepares its start meanwhile,
+//! and calls the engine. [`state_checker`] reports the states of its container, which go back
+//! through [`workload`], [`scheduler`] and [`uplink_outbox`] to the server. Its requests to the
+//! cluster, and their responses, go through [`control_interface`].
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
@@ -81,8 +81,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts all threads, those without which nothing goes on as `watched`. `refused` is called
-    /// when the server will never accept us, with its text.
+    /// Starts all threads; the ones that the agent cannot do without are `watched`. `refused` is
+    /// called with the text of the server when it will never accept us.
     ///
     /// # Errors
     /// When the system gives no thread, or the run folder cannot be used, because another agent
@@ -162,29 +162,29 @@ impl Agent {
             )?);
         }
         let facts = NodeFacts::new(settings.tags.clone());
-        let (name, random) = (settings.name.as_str().into(), fastrand::Rng::new());
         let start_loop = scheduler::workloads::on_threads();
-        let runtime = Workloads::new(
-            name,
+        let workloads = Workloads::new(
+            settings.name.as_str().into(),
             context,
-            random,
+            fastrand::Rng::new(),
             start_loop,
             settings.keeps_finished,
             settings.prepare,
             facts,
         );
         let load = LoadSampler::new(Path::new("/proc"));
-        let manager = Scheduler::new(
+        let scheduler = Scheduler::new(
             inbox.clone(),
-            runtime,
+            workloads,
             outbox,
             load,
             Some(Box::new(previous)),
             status.clone(),
         );
-        let (scheduler_stop, heartbeat) = (stop.clone(), watched.add("scheduler"));
+        let scheduler_stop = stop.clone();
+        let heartbeat = watched.add("scheduler");
         threads.push(threads::spawn("scheduler", STACK_LARGE, move || {
-            manager.run(&events, &scheduler_stop, &heartbeat)
+            scheduler.run(&events, &scheduler_stop, &heartbeat)
         })?);
         let uplink = Uplink {
             options: ClientOptions {
@@ -216,18 +216,18 @@ impl Agent {
         })
     }
 
-    /// Ends the threads; returns the names of those that have not ended in time. Workloads go on
-    /// running, and the next agent takes them over: engine calls are not waited for, nothing in the
-    /// run folder is removed.
+    /// Ends the threads; returns the names of those that have not ended in time. Workloads continue
+    /// to run, and the next agent adopts them: engine calls are not waited for, nothing in the run
+    /// folder is removed.
     pub fn stop(self) -> Vec<String> {
         drop(self.running);
         threads::join_all(self.threads, AGENT_STOP_DEADLINE)
     }
 }
 
-/// Makes the folder ours as long as we run. A second agent of the same name would end the engine
-/// calls of the first one as those of a predecessor, and both would make containers of the same
-/// workloads.
+/// Locks the folder while this agent runs. A second agent of the same name would end the engine
+/// calls of the first one as those of an earlier agent, and both would create containers of the
+/// same workloads.
 fn own_folder(folder: &Path, name: &str) -> io::Result<Option<File>> {
     match File::open(folder).and_then(folder_lock::lock) {
         Ok(Some(lock)) => Ok(Some(lock)),
@@ -249,8 +249,8 @@ fn own_folder(folder: &Path, name: &str) -> io::Result<Option<File>> {
     }
 }
 
-/// Starts the state checkers of the enabled runtimes. They cost nothing until a workload wants
-/// them; whether the programs are there shows when they are called.
+/// Starts the state checkers of the enabled runtimes. They cost nothing until a workload uses them.
+/// No engine is called yet, so one that is not installed is no error.
 // [impl->swdd~agent-supports-podman~2]
 // [impl->swdd~agent-supports-podman-kube-runtime~1]
 fn start_engines(
@@ -260,16 +260,17 @@ fn start_engines(
     watched: &mut WatchedThreads,
 ) -> io::Result<Engines> {
     let mut engines = Engines::new();
-    for &engine in &settings.runtimes {
-        let (agent, children) = (settings.name.clone(), children.clone());
-        let unknown_info = match engine {
+    for &runtime in &settings.runtimes {
+        let agent = settings.name.clone();
+        let children = children.clone();
+        let unknown_info = match runtime {
             podman_kube::RUNTIME_NAME => "Error getting state from pods.",
             podman::RUNTIME_NAME => "Error getting state from Podman.",
             _ => "Error getting state from Nerdctl.",
         };
         let kube = PodmanKubeConnector::new(&agent, children.clone());
         let connect = move || -> Connector {
-            match engine {
+            match runtime {
                 podman_kube::RUNTIME_NAME => Box::new(kube.clone()),
                 podman::RUNTIME_NAME => Box::new(ContainerConnector::new(
                     &podman::ENGINE,
@@ -284,24 +285,20 @@ fn start_engines(
             }
         };
         let checker = CheckerSettings {
-            engine,
+            runtime,
             unknown_info,
             repair_interval: settings.listing_interval,
         };
         let (watch, commands) = bounded(WATCH_INBOX);
+        let heartbeat = watched.add(format!("watch:{runtime}"));
         threads.push(state_checker::start(
             checker,
             connect(),
             commands,
-            watched.add(format!("watch:{engine}")),
+            heartbeat,
         )?);
-        engines.insert(
-            engine.into(),
-            EngineSource {
-                connect: Box::new(connect),
-                watch,
-            },
-        );
+        let connect = Box::new(connect);
+        engines.insert(runtime.into(), EngineSource { connect, watch });
     }
     Ok(engines)
 }

@@ -38,12 +38,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// Most lines in one message. Empty lines cost far more in memory and on the wire than in the pipe.
+const LINES_IN_MESSAGE: usize = 4096;
+
 /// The source of our log lines about requested logs; the requester is not known here.
 const LOG_REQUESTS: &str = "log requests";
 
-/// Whether the log of an instance can be read.
-pub(crate) enum LogAvailability {
-    /// From what this engine has of the instance.
+/// Where the log of an instance can be read.
+pub(crate) enum LogSource {
+    /// From the container that this engine has.
     Readable {
         engine: Box<dyn RuntimeConnector>,
         /// The number of the start that made the container; `None` when this agent has not started
@@ -52,7 +55,7 @@ pub(crate) enum LogAvailability {
     },
     /// It is being started for the first time, so its container is about to come.
     Starting,
-    /// It may be started at any time later; not yet for this reason.
+    /// It may be started at any later time; it is not yet for this reason.
     Later(String),
     /// It has no container and will have none, for this reason.
     Never(String),
@@ -73,7 +76,8 @@ struct LogOrder {
     /// The full id of the request.
     request_id: String,
     instance: InstanceName,
-    wanted: LogsRequest,
+    /// Which lines, without the instances.
+    options: LogsRequest,
 }
 
 impl LogOrder {
@@ -81,16 +85,31 @@ impl LogOrder {
         self.request_id == request_id && self.instance == *instance
     }
 
-    /// Whether it goes on waiting while the instance is started later, if at all.
-    fn waits_for_ever(&self) -> bool {
-        self.wanted.follow == Some(true)
+    /// Whether it waits for an instance that may be started at any later time.
+    fn waits_for_later_start(&self) -> bool {
+        self.options.follow == Some(true)
+    }
+
+    fn no_log(&self) -> SchedulerEvent {
+        SchedulerEvent::NoLog {
+            request_id: self.request_id.clone(),
+            instance: self.instance.clone(),
+        }
+    }
+
+    /// The message that ends the log.
+    fn stop(&self) -> ToServer {
+        ToServer::LogsStop {
+            request_id: self.request_id.clone(),
+            instance: self.instance.clone(),
+        }
     }
 }
 
 /// A running stream. It ends when this is dropped.
 struct Running {
     order: LogOrder,
-    /// As in [`LogAvailability::Readable`].
+    /// As in [`LogSource::Readable`].
     start: Option<u64>,
     /// Set when it has found no container: then [`LogStreams::found_nothing`] ends it.
     has_nothing: Arc<AtomicBool>,
@@ -105,7 +124,7 @@ impl Drop for Running {
 }
 
 impl LogStreams {
-    /// No stream yet. Lines go to `outbox`, what has no container to `scheduler`.
+    /// No stream yet. Lines go to `outbox`, events without a container to `scheduler`.
     pub(crate) fn new(outbox: UplinkOutbox, scheduler: Sender<SchedulerEvent>) -> Self {
         Self {
             outbox,
@@ -116,41 +135,36 @@ impl LogStreams {
         }
     }
 
-    /// Starts to read, or to wait for containers; a request under the same id is replaced. What
-    /// cannot be read ends at once, or the requester would wait for it for ever.
+    /// Starts to read the logs of a request, or to wait for their containers; a request with the
+    /// same id is replaced. A log that cannot be read ends at once, so that the requester does not
+    /// wait.
     pub(crate) fn start(
         &mut self,
         request_id: &str,
-        wanted: &LogsRequest,
-        availability: impl Fn(&InstanceName) -> LogAvailability,
+        request: &LogsRequest,
+        source_of: impl Fn(&InstanceName) -> LogSource,
     ) {
         self.cancel(request_id);
         self.forget_ended();
-        for instance in &wanted.instances {
-            let available = availability(instance);
-            let (request_id, instance) = (request_id.to_owned(), instance.clone());
-            // Those of the others are of no use to this one.
-            let wanted = LogsRequest {
-                instances: Vec::new(),
-                ..wanted.clone()
-            };
-            self.take(
-                LogOrder {
-                    request_id,
-                    instance,
-                    wanted,
+        for instance in &request.instances {
+            let order = LogOrder {
+                request_id: request_id.to_owned(),
+                instance: instance.clone(),
+                options: LogsRequest {
+                    instances: Vec::new(),
+                    ..request.clone()
                 },
-                available,
-            );
+            };
+            self.take(order, source_of(instance));
         }
     }
 
-    /// Starts to read what waited for a container that has come, and ends what waits for one that
+    /// Starts to read the waiting logs whose containers have come, and ends those whose containers
     /// will not come.
-    pub(crate) fn look_again(&mut self, availability: impl Fn(&InstanceName) -> LogAvailability) {
+    pub(crate) fn update_waiting(&mut self, source_of: impl Fn(&InstanceName) -> LogSource) {
         for order in std::mem::take(&mut self.waiting) {
-            let available = availability(&order.instance);
-            self.take(order, available);
+            let source = source_of(&order.instance);
+            self.take(order, source);
         }
     }
 
@@ -160,37 +174,33 @@ impl LogStreams {
         &mut self,
         request_id: &str,
         instance: &InstanceName,
-        available: LogAvailability,
+        source: LogSource,
         why: String,
     ) {
-        let Some(index) = self
-            .running
-            .iter()
-            .position(|one| one.order.is(request_id, instance))
-        else {
+        let is_it = |one: &Running| one.order.is(request_id, instance);
+        let Some(index) = self.running.iter().position(is_it) else {
             return;
         };
         let ended = self.running.remove(index);
-        match &available {
-            LogAvailability::Readable { start, .. } if *start == ended.start => {
-                self.refuse(&ended.order, &why)
+        match &source {
+            LogSource::Readable { start, .. } if *start == ended.start => {
+                self.refuse(&ended.order, &why);
             }
-            _ => self.take(ended.order.clone(), available),
+            _ => self.take(ended.order.clone(), source),
         }
     }
 
-    fn take(&mut self, order: LogOrder, available: LogAvailability) {
+    /// Reads a log, lets it wait for its container, or ends it with a reason.
+    fn take(&mut self, order: LogOrder, source: LogSource) {
         let _source = log_source(LOG_REQUESTS);
-        let why = match available {
-            LogAvailability::Never(why) => why,
-            LogAvailability::Later(why) if !order.waits_for_ever() => why,
-            LogAvailability::Starting | LogAvailability::Later(_) => {
-                match self.too_many(&order.request_id) {
-                    Some(why) => why,
-                    None => return self.waiting.push(order),
-                }
-            }
-            LogAvailability::Readable { engine, start } => match self.too_many(&order.request_id) {
+        let why = match source {
+            LogSource::Never(why) => why,
+            LogSource::Later(why) if !order.waits_for_later_start() => why,
+            LogSource::Starting | LogSource::Later(_) => match self.too_many(&order.request_id) {
+                Some(why) => why,
+                None => return self.waiting.push(order),
+            },
+            LogSource::Readable { engine, start } => match self.too_many(&order.request_id) {
                 Some(why) => why,
                 None => match self.start_one(order.clone(), engine, start) {
                     Ok(()) => return,
@@ -208,18 +218,20 @@ impl LogStreams {
 
     /// Why no further log of this request can be read or waited for, if so.
     fn too_many(&self, request_id: &str) -> Option<String> {
-        let running = self.running.iter().map(|one| &one.order);
-        let open: Vec<&LogOrder> = running.chain(&self.waiting).collect();
-        if open.len() >= LOG_STREAMS_MAX {
+        if self.running.len() + self.waiting.len() >= LOG_STREAMS_MAX {
             return Some(format!(
                 "this agent reads {LOG_STREAMS_MAX} others at the moment"
             ));
         }
         let workload = requesting_workload(request_id)?;
-        let own = open
-            .iter()
-            .filter(|one| requesting_workload(&one.request_id) == Some(workload));
-        if own.count() < LOG_STREAMS_OF_WORKLOAD {
+        let running = self.running.iter().map(|one| &one.order);
+        let mut own = 0;
+        for order in running.chain(&self.waiting) {
+            if requesting_workload(&order.request_id).as_ref() == Some(&workload) {
+                own += 1;
+            }
+        }
+        if own < LOG_STREAMS_OF_WORKLOAD {
             return None;
         }
         Some(format!(
@@ -234,7 +246,8 @@ impl LogStreams {
         start: Option<u64>,
     ) -> io::Result<()> {
         self.started += 1;
-        let (stop, room) = (EventFd::new()?, EventFd::new()?);
+        let stop = EventFd::new()?;
+        let room = EventFd::new()?;
         let has_nothing = Arc::new(AtomicBool::new(false));
         let name = format!("log:{}:{}", self.started, order.instance.workload);
         let stream = LogStream {
@@ -259,48 +272,38 @@ impl LogStreams {
     }
 
     /// Ends a log that cannot be read, with the reason.
-    fn refuse(
-        &self,
-        LogOrder {
-            request_id,
-            instance,
-            ..
-        }: &LogOrder,
-        why: &str,
-    ) {
-        let entries = vec![log_entries::no_log(instance.clone(), why)];
+    fn refuse(&self, order: &LogOrder, why: &str) {
         let reason = ToServer::LogEntries {
-            request_id: request_id.clone(),
-            entries,
+            request_id: order.request_id.clone(),
+            entries: vec![log_entries::no_log(order.instance.clone(), why)],
         };
-        let stop = ToServer::LogsStop {
-            request_id: request_id.clone(),
-            instance: instance.clone(),
-        };
-        for message in [reason, stop] {
+        for message in [reason, order.stop()] {
             // Refused only when there is no server that could read it.
             let _ = self.outbox.put_message(message, None);
         }
     }
 
-    /// Ends what a request has open; an unknown one is no error.
+    /// Ends the logs of a request; an unknown one is no error.
     pub(crate) fn cancel(&mut self, request_id: &str) {
         self.running
             .retain(|one| one.order.request_id != request_id);
         self.waiting.retain(|one| one.request_id != request_id);
     }
 
-    /// Ends everything: whoever wanted it is gone.
+    /// Ends all logs: their requesters are gone.
     pub(crate) fn cancel_all(&mut self) {
         self.running.clear();
         self.waiting.clear();
     }
 
-    /// Forgets the streams that have ended by themselves. What found no container is kept until its
-    /// event has come, or nobody would end the log.
+    /// Forgets the streams that have ended by themselves. One that found no container is kept until
+    /// its event has come, which ends the log.
     pub(crate) fn forget_ended(&mut self) {
         self.running.retain(|one| {
-            let has_ended = one.thread.as_ref().is_none_or(Thread::has_ended);
+            let has_ended = match &one.thread {
+                Some(thread) => thread.has_ended(),
+                None => true,
+            };
             !has_ended || one.has_nothing.load(Ordering::Acquire)
         });
     }
@@ -309,11 +312,10 @@ impl LogStreams {
 impl Drop for LogStreams {
     /// The agent ends: the processes of the engine end with their streams.
     fn drop(&mut self) {
-        let running: Vec<Thread> = self
-            .running
-            .iter_mut()
-            .filter_map(|stream| stream.thread.take())
-            .collect();
+        let mut running = Vec::new();
+        for stream in &mut self.running {
+            running.extend(stream.thread.take());
+        }
         self.cancel_all();
         for name in threads::join_all(running, LOG_STOP_MAX) {
             debug!("Not waiting for thread '{name}'.");
@@ -321,12 +323,21 @@ impl Drop for LogStreams {
     }
 }
 
-/// The stream, or agent, and the workload that requested a log, by the full id of the request;
-/// `None` for a commander whose id tells that.
-fn requesting_workload(request_id: &str) -> Option<(&str, &str)> {
-    let mut parts = request_id.splitn(3, '@');
-    let (stream, workload) = (parts.next()?, parts.next()?);
-    (!is_of_commander(stream) && parts.next().is_some()).then_some((stream, workload))
+/// A workload that requested a log, on this agent or another one.
+#[derive(PartialEq, Eq)]
+struct RequestingWorkload<'i> {
+    agent: &'i str,
+    workload: &'i str,
+}
+
+/// The workload that has sent the request with this full id; `None` for a client.
+fn requesting_workload(request_id: &str) -> Option<RequestingWorkload<'_>> {
+    let (agent, rest) = request_id.split_once('@')?;
+    let (workload, _) = rest.split_once('@')?;
+    if is_of_commander(agent) {
+        return None;
+    }
+    Some(RequestingWorkload { agent, workload })
 }
 
 /// One log on its way.
@@ -336,48 +347,40 @@ struct LogStream {
     scheduler: Sender<SchedulerEvent>,
     /// As in [`Running`].
     has_nothing: Arc<AtomicBool>,
-    /// Readable when the log is not wanted any more.
+    /// Readable when the log was cancelled.
     stop: EventFd,
     /// Readable when the message that waited for the server is being sent.
     room: EventFd,
     /// Whether a message waits for the server.
     sending: bool,
-    /// What comes after it.
+    /// The messages after it.
     waiting: VecDeque<ToServer>,
 }
 
-/// The log is not wanted any more.
+/// The log was cancelled.
 struct Stopped;
 
 impl LogStream {
     fn run(mut self, connector: Box<dyn RuntimeConnector>) {
         let _source = log_source(LOG_REQUESTS);
-        let _ = self.send_all(connector); // Who has stopped it knows.
+        let _ = self.send_all(connector); // Its requester has cancelled it.
     }
 
     fn send_all(&mut self, connector: Box<dyn RuntimeConnector>) -> Result<(), Stopped> {
         let Some(mut readers) = self.open(connector) else {
-            let LogOrder {
-                request_id,
-                instance,
-                ..
-            } = self.order.clone();
-            let event = SchedulerEvent::NoLog {
-                request_id,
-                instance,
-            };
             self.has_nothing.store(true, Ordering::Release);
-            let _ = self.scheduler.send(event); // Gone only when the agent ends.
+            let _ = self.scheduler.send(self.order.no_log()); // Gone only when the agent ends.
             return Ok(());
         };
         while !readers.is_empty() {
+            // First: all lines until now are sent.
             self.send()?;
             self.until_sent()?;
+            // Then: wait for more.
             let limit = readers.iter().filter_map(LogReader::wait_max).min();
-            self.wait_for(
-                readers.iter().flat_map(|reader| reader.child.descriptors()),
-                limit,
-            )?;
+            let descriptors = readers.iter().flat_map(|reader| reader.child.descriptors());
+            self.wait_for(descriptors, limit)?;
+            // Finally: read them.
             let mut lines = Vec::new();
             let mut failures = Vec::new();
             readers.retain_mut(|reader| match reader.read(&mut lines) {
@@ -393,25 +396,17 @@ impl LogStream {
                 self.queue_reason(why);
             }
         }
-        let LogOrder {
-            request_id,
-            instance,
-            ..
-        } = self.order.clone();
-        self.waiting.push_back(ToServer::LogsStop {
-            request_id,
-            instance,
-        });
+        self.waiting.push_back(self.order.stop());
         self.send()
     }
 
-    /// Starts the calls that print the log; `None` when there is no container. Why something cannot
-    /// be read is sent in place of its lines.
+    /// Starts the calls that print the log; `None` when there is no container. When a call cannot
+    /// be made, the reason is sent in place of its lines.
     fn open(&mut self, mut connector: Box<dyn RuntimeConnector>) -> Option<Vec<LogReader>> {
         let LogOrder {
-            instance, wanted, ..
+            instance, options, ..
         } = &self.order;
-        let calls = match connector.log_calls(instance, wanted) {
+        let calls = match connector.log_calls(instance, options) {
             Ok(calls) => calls,
             Err(error) => {
                 self.queue_reason(&error.to_string());
@@ -432,7 +427,7 @@ impl LogStream {
         Some(readers)
     }
 
-    /// Puts a reason in place of lines behind what waits.
+    /// Puts a reason in place of lines behind the waiting messages.
     fn queue_reason(&mut self, why: &str) {
         let instance = self.order.instance.clone();
         warn!("Did not get log fetcher for '{}': {why}", instance.workload);
@@ -440,22 +435,18 @@ impl LogStream {
     }
 
     fn queue_lines(&mut self, lines: Vec<String>) {
-        let instance = &self.order.instance;
-        self.queue(
-            lines
-                .into_iter()
-                .map(|message| LogEntry::line(instance.clone(), message))
-                .collect(),
-        );
+        let mut entries = Vec::new();
+        for line in lines {
+            entries.push(LogEntry::line(self.order.instance.clone(), line));
+        }
+        self.queue(entries);
     }
 
-    /// Puts entries behind what waits, in messages that every peer takes.
+    /// Puts entries behind the waiting messages, in messages that every peer takes.
     fn queue(&mut self, entries: Vec<LogEntry>) {
         let mut entries = entries.into_iter();
         loop {
-            // Lines read before they are sent. Empty lines cost far more in memory and on the wire
-            // than in the pipe.
-            let some: Vec<LogEntry> = entries.by_ref().take(4096).collect();
+            let some: Vec<LogEntry> = entries.by_ref().take(LINES_IN_MESSAGE).collect();
             if some.is_empty() {
                 return;
             }
@@ -469,7 +460,7 @@ impl LogStream {
         }
     }
 
-    /// Hands over what waits, one message at a time; the last one may still wait for the server
+    /// Hands the waiting messages over, one at a time; the last one may still wait for the server
     /// then.
     fn send(&mut self) -> Result<(), Stopped> {
         while let Some(message) = self.waiting.pop_front() {

@@ -1,4 +1,4 @@
-//! The metrics file of the agent: the agent itself and what its workloads use.
+//! The metrics file of the agent: the agent itself and the usage of its workloads.
 //!
 //! Thread: `metrics`, only with the key `metrics`; takes a sample each time, requests names and
 //! states from the scheduler, and may wait for both and for the disk.
@@ -85,9 +85,12 @@ pub(crate) fn start(
         let sample = sampler.sample();
         let took = SystemClock.now().saturating_duration_since(begin);
         let overview = overview(&scheduler)?;
-        let images = images.as_ref().and_then(ImageUses::report);
         let mut text = text(&agent, &overview, &sample, took, resources::boot_time());
-        add_images(&mut text, &agent, &images.unwrap_or_default());
+        if let Some(images) = &images
+            && let Some(report) = images.report()
+        {
+            add_images(&mut text, &agent, &report);
+        }
         Some(text.finish())
     })
 }
@@ -101,7 +104,7 @@ fn overview(scheduler: &Sender<SchedulerEvent>) -> Option<Overview> {
     overview.recv_timeout(METRICS_WAIT_MAX).ok()
 }
 
-/// The metrics; what is unknown has no line. `boot_time` is in seconds since 1970.
+/// The metrics; an unknown value has no line. `boot_time` is in seconds since 1970.
 fn text(
     agent: &str,
     overview: &Overview,
@@ -125,8 +128,8 @@ fn text(
         out_of_memory,
     } in &overview.workloads
     {
-        // A text of the manifest that names no runtime is no label value: everybody could add
-        // series by it.
+        // A text of the manifest that names no runtime is no label value: with each such text a new
+        // series would begin.
         let runtime = RUNTIMES
             .into_iter()
             .find(|known| *known == &**runtime)
@@ -145,10 +148,10 @@ fn text(
         let Some(usage) = ids.and_then(|ids| ids.get(&*instance.id)) else {
             continue;
         };
-        let memory = usage
-            .memory_bytes
-            .zip(usage.inactive_file_bytes)
-            .map(|(all, cache)| all.saturating_sub(cache));
+        let memory = match (usage.memory_bytes, usage.inactive_file_bytes) {
+            (Some(all), Some(cache)) => Some(all.saturating_sub(cache)),
+            _ => None,
+        };
         let levels = [
             (&MEMORY, memory),
             (&PEAK, usage.memory_peak_bytes),
@@ -156,22 +159,19 @@ fn text(
             (&RESTARTS, usage.restarts),
         ];
         for (family, level) in levels {
-            level
-                .into_iter()
-                .for_each(|level| text.add(family, &labels, level));
+            if let Some(level) = level {
+                text.add(family, &labels, level);
+            }
         }
-        let started = sample
-            .started_ms
-            .get(instance)
-            .zip(boot_time)
-            .map(|(ms, boot)| boot.saturating_add(ms / 1000));
-        started
-            .into_iter()
-            .for_each(|started| text.add(&START, &labels, started));
-        usage
-            .cpu_usec
-            .into_iter()
-            .for_each(|usec| text.add(&CPU, &labels, seconds(usec)));
+        if let Some(started_ms) = sample.started_ms.get(instance)
+            && let Some(boot_time) = boot_time
+        {
+            let started = boot_time.saturating_add(started_ms / 1000);
+            text.add(&START, &labels, started);
+        }
+        if let Some(cpu_usec) = usage.cpu_usec {
+            text.add(&CPU, &labels, seconds(cpu_usec));
+        }
     }
     text
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// Clock ticks of a second in the files below `/proc`, on all architectures that agents run on.
 pub(crate) const TICKS_PER_SECOND: u64 = 100;
-/// Room for such a file; longer ones are read as well.
+/// Usual size of such a file; longer ones are read as well.
 const FILE_BYTES: usize = 4096;
 
 /// Samples the load; CPU usage is that between two samples.
@@ -53,27 +53,36 @@ pub(crate) fn boot_time() -> Option<u64> {
     btime(&text(Path::new("/proc/stat")).ok()?)
 }
 
-/// What the node uses, from the files below `proc`, normally `/proc`. What cannot be read is
-/// unknown.
+/// The usage of the node, from the files below `proc`, normally `/proc`. A value that cannot be
+/// read is unknown.
 pub(crate) fn node_usage(proc: &Path) -> NodeUsage {
     let stat = text(&proc.join("stat")).unwrap_or_default();
     let memory = text(&proc.join("meminfo")).unwrap_or_default();
-    let is_core = |line: &&str| {
-        line.strip_prefix("cpu")
-            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-    };
-    let cores = stat.lines().filter(is_core).count();
+    let mut cores = 0;
+    for line in stat.lines() {
+        if is_line_of_core(line) {
+            cores += 1;
+        }
+    }
+    let times = cpu_times(&stat);
     NodeUsage {
-        cores: u64::try_from(cores).ok().filter(|cores| *cores > 0),
-        cpu_busy_usec: cpu_times(&stat)
-            .map(|times| times.busy.saturating_mul(1_000_000 / TICKS_PER_SECOND)),
+        cores: Some(cores).filter(|cores| *cores > 0),
+        cpu_busy_usec: times.map(|times| times.busy.saturating_mul(1_000_000 / TICKS_PER_SECOND)),
         memory_total_bytes: memory_entry(&memory, "MemTotal:"),
         memory_available_bytes: memory_entry(&memory, "MemAvailable:"),
     }
 }
 
-/// A file that tells no size: without room for it, it would be read in pieces that begin with 32
-/// bytes.
+/// Whether a line of `/proc/stat` is that of one core.
+fn is_line_of_core(line: &str) -> bool {
+    match line.strip_prefix("cpu") {
+        Some(rest) => rest.starts_with(|first: char| first.is_ascii_digit()),
+        None => false,
+    }
+}
+
+/// Reads a file that reports no size: without a buffer it would be read in pieces that begin with
+/// 32 bytes.
 fn text(path: &Path) -> io::Result<String> {
     let mut text = String::with_capacity(FILE_BYTES);
     File::open(path)?.take(u64::MAX).read_to_string(&mut text)?;
@@ -98,15 +107,18 @@ fn cpu_times(stat: &str) -> Option<CpuTimes> {
     let &[user, nice, system, idle, iowait, irq, softirq, steal, ..] = numbers.as_slice() else {
         return None;
     };
-    let sum = |parts: &[u64]| {
-        parts
-            .iter()
-            .fold(0_u64, |sum, part| sum.saturating_add(*part))
-    };
     Some(CpuTimes {
         busy: sum(&[user, nice, system, irq, softirq, steal]),
         idle: sum(&[idle, iowait]),
     })
+}
+
+fn sum(parts: &[u64]) -> u64 {
+    let mut sum = 0_u64;
+    for part in parts {
+        sum = sum.saturating_add(*part);
+    }
+    sum
 }
 
 /// Percent between two samples, rounded half up. The kernel's idle counters may go back a little.

@@ -29,6 +29,8 @@ use std::time::Duration;
 
 /// The config file when no option names one.
 pub(crate) const DEFAULT_CONFIG_FILE: &str = "/etc/ankaios/ank-agent.conf";
+/// Creates at the same time on a machine with few cores; twice the number of cores on others.
+const PARALLEL_STARTS_MIN: usize = 4;
 const DEFAULT_SERVER_URL: &str = "https://127.0.0.1:25551";
 const SCHEMES: &str = " Write it as http://<host>:<port>, https://<host>:<port> or unix:///<path>";
 
@@ -80,10 +82,10 @@ struct Arguments {
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text
-        .split_once('=')
-        .ok_or_else(|| format!("invalid KEY=value: no `=` found in `{text}`"))?;
-    Ok((key.to_owned(), value.to_owned()))
+    match text.split_once('=') {
+        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+        None => Err(format!("invalid KEY=value: no `=` found in `{text}`")),
+    }
 }
 
 /// The keys of the config file besides the PEM ones.
@@ -123,7 +125,7 @@ struct Keys {
     #[serde(default)]
     image_cleanup: Cleanup,
     #[serde(default)]
-    // Versions of a workload that stay besides the desired one. Nobody rolls back by more.
+    // Versions of a workload whose images stay beside those of the desired one. Rollbacks need one.
     image_history: Number<0, 100, 1>,
     state_dir: Option<PathBuf>,
 }
@@ -140,15 +142,14 @@ enum Cleanup {
 /// One of the levels in lower case.
 fn prepare_level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PrepareLevel, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let level = PrepareLevel::ALL
-        .iter()
-        .find(|level| level.as_str().to_lowercase() == text);
-    let unknown = || {
-        D::Error::custom(format!(
-            "unknown value '{text}', expected 'none', 'image', 'create' or 'init'"
-        ))
-    };
-    level.copied().ok_or_else(unknown)
+    for level in PrepareLevel::ALL {
+        if level.as_str().to_lowercase() == text {
+            return Ok(*level);
+        }
+    }
+    Err(D::Error::custom(format!(
+        "unknown value '{text}', expected 'none', 'image', 'create' or 'init'"
+    )))
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -205,8 +206,8 @@ pub struct AgentSettings {
     pub(crate) retry_limit: Option<u32>,
     /// Whether restarts are delayed.
     pub(crate) restart_backoff: bool,
-    /// After a restart of the agent, finished workloads run again, but for those that ended since
-    /// the node booted.
+    /// Finished workloads that ended since the node booted do not run again after a restart of the
+    /// agent.
     pub(crate) keeps_finished: bool,
     /// Creates at the same time.
     pub(crate) parallel_starts: usize,
@@ -232,7 +233,7 @@ pub struct AgentSettings {
     pub warnings: Vec<String>,
 }
 
-/// What the settings depend on besides arguments and files.
+/// The facts of the machine that settings depend on.
 #[derive(Debug, Clone)]
 pub struct Machine {
     /// `TMPDIR`, or `/tmp`.
@@ -244,10 +245,14 @@ pub struct Machine {
 impl Machine {
     /// The machine we run on.
     pub fn this() -> Self {
+        let temporary = match std::env::var_os("TMPDIR") {
+            Some(folder) => PathBuf::from(folder),
+            None => PathBuf::from("/tmp"),
+        };
+        let cores = std::thread::available_parallelism();
         Self {
-            temporary: std::env::var_os("TMPDIR")
-                .map_or_else(|| PathBuf::from("/tmp"), PathBuf::from),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            temporary,
+            cores: cores.map_or(1, usize::from),
         }
     }
 }
@@ -280,7 +285,9 @@ fn combine(
     machine: &Machine,
 ) -> Result<AgentSettings, SettingsError> {
     let mut warnings = Vec::new();
-    let (mut keys, mut pems) = (Keys::default(), Pems::default());
+    // First: the config file, and the files with certificates.
+    let mut keys = Keys::default();
+    let mut pems = Pems::default();
     if let Some(file) = file {
         file.check_version(false)?;
         keys = file.keys()?;
@@ -297,75 +304,61 @@ fn combine(
     ];
     // [impl->swdd~agent-provides-file-paths-to-communication-middleware~1]
     let pems = pems.overridden_by(paths)?;
-    // A value that cannot be used is easier to find with the place that it stands in.
-    let place = |key: &str, given: bool| {
-        file.filter(|_| !given)
-            .map_or_else(String::new, |file| in_file(file, key))
-    };
-    let name_place = place("name", options.name.is_some() || keys.name.is_none());
+    // Then: the values that have to be checked. An error names the place in the file, if any.
+    let name_place = place(file, "name", options.name.is_none() && keys.name.is_some());
     let name = checked_name(options.name.or(keys.name).unwrap_or_default(), &name_place)?;
-    let folder_place = place(
-        "run_folder",
-        options.run_folder.is_some() || keys.run_folder.is_none(),
-    );
-    let folder = run_folder(
-        options.run_folder.or(keys.run_folder),
-        &name,
-        &folder_place,
-        machine,
-    )?;
-    let runtimes = enabled_runtimes(keys.runtimes, &place("runtimes", false), &mut warnings)?;
-    let from_options = insecure_flag(matches);
-    let insecure = from_options.or(keys.insecure).unwrap_or_default();
-    // [impl->swdd~agent-fails-on-missing-file-paths-and-insecure-cli-arguments~1]
-    let url_place = place(
-        "server_url",
-        options.server_url.is_some() || keys.server_url.is_none(),
-    );
+    let is_in_file = options.run_folder.is_none() && keys.run_folder.is_some();
+    let folder_place = place(file, "run_folder", is_in_file);
+    let given_folder = options.run_folder.or(keys.run_folder);
+    let folder = run_folder(given_folder, &name, &folder_place, machine)?;
+    let runtimes_place = place(file, "runtimes", true);
+    let runtimes = enabled_runtimes(keys.runtimes, &runtimes_place, &mut warnings)?;
+    let insecure = insecure_flag(matches).or(keys.insecure).unwrap_or_default();
+    let is_in_file = options.server_url.is_none() && keys.server_url.is_some();
+    let url_place = place(file, "server_url", is_in_file);
     let url = options.server_url.or(keys.server_url);
     let url = url.as_deref().unwrap_or(DEFAULT_SERVER_URL);
-    // Before the certificates: an address without scheme says nothing about them.
-    let wrong = |error| {
-        let schemes = if url.starts_with("unix:") {
-            ""
-        } else {
-            SCHEMES
-        };
-        other(
-            "Failed to create communications client.",
-            format!("{error}{schemes}{url_place}"),
-        )
-    };
-    let parsed = ServerUrl::parse(url).map_err(wrong)?;
-    let security = if parsed.is_socket() {
-        Security::Insecure // The permissions of the socket protect it.
-    } else {
-        let (security, warning) = decide_security(insecure, pems);
-        warnings.extend(warning.map(str::to_owned));
-        security.map_err(|error| without_tls(url, error))?
-    };
+    let parsed = parse_url(url, &url_place)?;
+    let security = security_of(url, &parsed, insecure, pems, &mut warnings)?;
     let url = protected(parsed, &security, &mut warnings);
-    let cleanup = match keys.image_cleanup {
+    let mode = match keys.image_cleanup {
         Cleanup::Never => None,
         Cleanup::Report => Some(CleanupMode::Report),
         Cleanup::Replaced => Some(CleanupMode::Replaced),
     };
-    let cleanup = match cleanup {
+    let cleanup = match mode {
         None => None,
-        Some(mode) => Some(CleanupSettings {
-            mode,
-            history: keys.image_history.0 as usize,
-            folder: known_images(keys.state_dir, &name, &folder, &place("state_dir", false))?,
-        }),
+        Some(mode) => {
+            let folder_place = place(file, "state_dir", true);
+            Some(CleanupSettings {
+                mode,
+                history: keys.image_history.0 as usize,
+                folder: known_images(keys.state_dir, &name, &folder, &folder_place)?,
+            })
+        }
     };
+    // Finally: all others.
     let tags = if options.tags.is_empty() {
         keys.tags
     } else {
         options.tags.into_iter().collect_entries()
     };
-    let parallel_starts =
-        // Twice the number of cores, and four at least.
-        keys.max_parallel_starts.map_or_else(|| 4.max(2 * machine.cores), |starts| starts.0 as usize);
+    let parallel_starts = match keys.max_parallel_starts {
+        Some(starts) => starts.0 as usize,
+        None => PARALLEL_STARTS_MIN.max(2 * machine.cores),
+    };
+    let metrics = keys.metrics.map(|path| MetricsSettings {
+        path,
+        interval: keys.metrics_interval,
+    });
+    let create_timeout = match keys.create_timeout.0 {
+        0 => None,
+        seconds => Some(Duration::from_secs(seconds)),
+    };
+    let retry_limit = match keys.retry_limit.0 {
+        0 => None,
+        limit => Some(limit as u32),
+    };
     Ok(AgentSettings {
         name,
         url,
@@ -373,9 +366,8 @@ fn combine(
         folder,
         tags,
         runtimes,
-        create_timeout: Some(Duration::from_secs(keys.create_timeout.0))
-            .filter(|limit| !limit.is_zero()),
-        retry_limit: Some(keys.retry_limit.0 as u32).filter(|limit| *limit > 0),
+        create_timeout,
+        retry_limit,
         restart_backoff: keys.restart_backoff.unwrap_or(true),
         keeps_finished: keys.rerun_finished == Some(Rerun::Boot),
         parallel_starts,
@@ -385,39 +377,74 @@ fn combine(
         listing_interval: Duration::from_secs(keys.listing_interval.0),
         message_max: keys.max_message_size,
         control_message_max: keys.max_control_message_size,
-        metrics: keys.metrics.map(|path| MetricsSettings {
-            path,
-            interval: keys.metrics_interval,
-        }),
+        metrics,
         cleanup,
         config_file: file.map(|file| file.path.clone()),
         warnings,
     })
 }
 
-/// What is reported about a workload whose runtime the agent does not have.
+/// The place of a key in the config file, for an error; empty when its value is not from there.
+fn place(file: Option<&ConfigFile>, key: &str, is_in_file: bool) -> String {
+    match file {
+        Some(file) if is_in_file => format!(" ({}: '{key}')", file.place(key)),
+        _ => String::new(),
+    }
+}
+
+/// Checks the address before the certificates: one without scheme does not say whether they are
+/// needed.
+fn parse_url(url: &str, place: &str) -> Result<ServerUrl, SettingsError> {
+    ServerUrl::parse(url).map_err(|error| {
+        let schemes = if url.starts_with("unix:") {
+            ""
+        } else {
+            SCHEMES
+        };
+        other(
+            "Failed to create communications client.",
+            format!("{error}{schemes}{place}"),
+        )
+    })
+}
+
+/// How the connection is protected. That to a Unix domain socket is protected by the permissions of
+/// the socket.
+// [impl->swdd~agent-fails-on-missing-file-paths-and-insecure-cli-arguments~1]
+fn security_of(
+    url: &str,
+    parsed: &ServerUrl,
+    insecure: bool,
+    pems: Pems,
+    warnings: &mut Vec<String>,
+) -> Result<Security, SettingsError> {
+    if parsed.is_socket() {
+        return Ok(Security::Insecure);
+    }
+    let (security, warning) = decide_security(insecure, pems);
+    warnings.extend(warning.map(str::to_owned));
+    security.map_err(|error| without_tls(url, error))
+}
+
+/// The error for a workload whose runtime the agent does not have.
 pub(crate) fn unsupported_runtime(runtime: &str) -> String {
     if RUNTIMES.contains(&runtime) {
         return format!(
             "Unsupported Runtime: '{runtime}' is not among the 'runtimes' in the config file of the agent"
         );
     }
-    let meant = nearest(runtime, RUNTIMES).map_or_else(
-        || format!("; there are '{}'", RUNTIMES.join("', '")),
-        |name| format!(", did you mean '{name}'?"),
-    );
-    format!("Unsupported Runtime '{runtime}'{meant}")
+    let hint = match nearest(runtime, RUNTIMES) {
+        Some(name) => format!(", did you mean '{name}'?"),
+        None => format!("; there are '{}'", RUNTIMES.join("', '")),
+    };
+    format!("Unsupported Runtime '{runtime}'{hint}")
 }
 
 fn other(what: &'static str, text: String) -> SettingsError {
     SettingsError::Other { what, text }
 }
 
-fn in_file(file: &ConfigFile, key: &str) -> String {
-    format!(" ({}: '{key}')", file.place(key))
-}
-
-/// Checks the name, which stands at `place` when that is not empty.
+/// Checks the name. An error names the `place` of the name, if there is one.
 fn checked_name(name: String, place: &str) -> Result<String, SettingsError> {
     let wrong = |text: &str| {
         other(
@@ -481,14 +508,14 @@ fn enabled_runtimes(
     let Some(configured) = configured else {
         return Ok(RUNTIMES.into_iter().collect_entries());
     };
-    let enabled: BTreeSet<_> = RUNTIMES
-        .into_iter()
-        .filter(|runtime| configured.iter().any(|it| it == runtime))
-        .collect_entries();
-    let unknown = configured
-        .iter()
-        .filter(|name| !RUNTIMES.contains(&name.as_str()));
-    let unknown: Vec<String> = unknown.map(|name| unsupported_runtime(name)).collect();
+    let mut enabled = BTreeSet::new();
+    let mut unknown = Vec::new();
+    for name in &configured {
+        match RUNTIMES.into_iter().find(|runtime| runtime == name) {
+            Some(runtime) => _ = enabled.insert(runtime),
+            None => unknown.push(unsupported_runtime(name)),
+        }
+    }
     if enabled.is_empty() {
         let unknown: String = unknown.iter().map(|text| format!(". {text}")).collect();
         let text = format!(
@@ -496,12 +523,14 @@ fn enabled_runtimes(
         );
         return Err(other("Invalid runtime configuration", text));
     }
-    warnings.extend(unknown.into_iter().map(|text| format!("{text}{place}")));
+    for text in unknown {
+        warnings.push(format!("{text}{place}"));
+    }
     Ok(enabled)
 }
 
-/// Where the agent keeps which images it knows: in the run folder without `state_dir`. That one is
-/// made when something is written.
+/// The folder of the known images: `state_dir`, or else in the run folder. It is made when it is
+/// first written to.
 fn known_images(
     state_dir: Option<PathBuf>,
     name: &str,
@@ -543,31 +572,31 @@ fn run_folder(
 ) -> Result<PathBuf, SettingsError> {
     let default = machine.temporary.join("ankaios");
     let base = given.unwrap_or_else(|| default.clone());
-    let wrong = |text| {
-        other(
-            "Run folder creation failed. Cannot continue without run folder.",
-            text,
-        )
-    };
-    let failed = |path: &Path, error: &io::Error| wrong(format!("'{}': {error}", path.display()));
     if base == default {
-        private_folder::share(&base).map_err(|error| failed(&base, &error))?;
+        private_folder::share(&base).map_err(|error| no_folder_at(&base, &error))?;
     } else if base.is_dir() {
-        private_folder::use_shared(&base).map_err(|error| failed(&base, &error))?;
+        private_folder::use_shared(&base).map_err(|error| no_folder_at(&base, &error))?;
     } else {
-        return Err(wrong(format!(
-            "Could not find directory \"{}\"{place}",
-            base.display()
-        )));
+        let text = format!("Could not find directory \"{}\"{place}", base.display());
+        return Err(no_folder(text));
     }
     // It becomes part of mount arguments, which another working directory must not change.
     let folder = base.join(format!("{name}_io"));
-    let folder = std::path::absolute(&folder).map_err(|error| failed(&folder, &error))?;
+    let folder = std::path::absolute(&folder).map_err(|error| no_folder_at(&folder, &error))?;
     match PrivateFolder::open(&folder) {
         Ok(_) => Ok(folder),
-        Err(error) if error.raw_os_error().is_some() => Err(failed(&folder, &error)),
-        Err(refused) => Err(wrong(refused.to_string())), // It names what is refused.
+        Err(error) if error.raw_os_error().is_some() => Err(no_folder_at(&folder, &error)),
+        Err(refused) => Err(no_folder(refused.to_string())), // It names the folder.
     }
+}
+
+fn no_folder(text: String) -> SettingsError {
+    let what = "Run folder creation failed. Cannot continue without run folder.";
+    other(what, text)
+}
+
+fn no_folder_at(path: &Path, error: &io::Error) -> SettingsError {
+    no_folder(format!("'{}': {error}", path.display()))
 }
 
 #[cfg(test)]

@@ -1,17 +1,19 @@
-//! Watches the states of the containers of one engine and reports changes.
+//! Watches the states of the containers of one runtime and reports changes.
 //!
 //! Events first: the end of a process wakes the checker, which then lists the containers once for
-//! all that ended together. A slow listing repairs what no event shows, and only where an end
-//! cannot be noticed the containers are listed every second. While nothing is watched, nothing is
-//! listed.
+//! all that ended together. A listing at a long interval repairs states that no event shows, and
+//! only where an end cannot be noticed the containers are listed every second. While nothing is
+//! watched, nothing is listed.
 //!
-//! Thread: `watch:<engine>`, one per engine; it never waits for the engine: `list:<engine>` makes
-//! one listing and ends, `exits:<engine>` waits for the ends of processes (runtime/exit_watch.rs).
-//! Owns: which containers are watched, the state last reported of each, when to list next.
-//! Takes: [`WatchCommand`] from the control loops and from the scheduler (existing containers).
-//! Gives: states to the control loops (never waits), the listings of `ListAll` (may block).
+//! Thread: `watch:<runtime>`, one per runtime; it never waits for the engine: `list:<runtime>`
+//! makes one listing and ends, `exits:<runtime>` waits for the ends of processes
+//! (runtime/exit_watch.rs). Owns: the watched containers, the state last reported of each, the time
+//! of the next listing. Takes: [`WatchCommand`] from the control loops and from the scheduler
+//! (existing containers). Gives: states to the control loops (never waits), the listings of
+//! `ListAll` (may block).
 
 use crate::limits::{POLL_INTERVAL, REPAIR_INTERVAL};
+use crate::workload::Connector;
 use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::names::InstanceName;
@@ -21,7 +23,7 @@ use ankaios_platform::sync::Mutex;
 use ankaios_platform::threads::{self, Thread};
 use ankaios_platform::watchdog::Heartbeat;
 use ankaios_runtime::exit_watch::{ExitWatch, NotWatched, WatchedProcess};
-use ankaios_runtime::{ContainerId, ListedContainer, MainProcess, RuntimeConnector, RuntimeError};
+use ankaios_runtime::{ContainerId, ListedContainer, MainProcess, RuntimeError};
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -29,19 +31,26 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Pause before a container that a listing misses is looked up again; only then it counts as lost.
+/// Pause before the containers are listed again when one is missing; only then it is lost.
 const MISSING_RETRY: Duration = Duration::from_millis(100);
 
-/// Pause before the engine is asked again for the exit code of an ended process.
+/// Pause before the containers are listed again for the exit code of an ended process.
 const EXIT_RETRY: Duration = Duration::from_millis(50);
 
 /// After an exit was noticed, podman may report the container as running for this long.
 const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
 
-/// An engine that lists a container as running for so long after its process has ended never
-/// notices that: what waited for the process (conmon, a shim) was killed as well. A disk that makes
-/// conmon wait is faster than this.
+/// An engine that lists a container as running for this time after its process has ended never
+/// notices that: the program that waited for the process (conmon, a shim) was killed as well. A
+/// disk that makes conmon wait is faster than this.
 const END_UNNOTICED_MAX: Duration = Duration::from_secs(30);
+
+/// Longest pause after a listing. The engine pauses as long as the listing took, so that listings
+/// never take all of a core.
+const LISTING_PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// Ended processes waiting for one state checker; their watcher waits when it is full.
+const EXITS_INBOX: usize = 64;
 
 /// The containers of this agent, or why the engine could not list them.
 pub(crate) type ListResult = Result<Vec<ListedContainer>, RuntimeError>;
@@ -49,19 +58,19 @@ pub(crate) type ListResult = Result<Vec<ListedContainer>, RuntimeError>;
 /// Receives the containers of this agent; runs on the thread of the state checker and may block.
 pub(crate) type ListReply = Box<dyn FnOnce(ListResult) + Send>;
 
-/// Receives what a watched container does; runs on the thread of the state checker and must not
+/// Receives the states of a watched container; runs on the thread of the state checker and must not
 /// block.
 pub(crate) type StateReply = Box<dyn Fn(ExecutionState) + Send>;
 
-/// Receives that a prepared container is not what it was; runs on the thread of the state checker
+/// Called when a prepared container is gone or was started; runs on the thread of the state checker
 /// and must not block.
 pub(crate) type GoneReply = Box<dyn FnOnce() + Send>;
 
 /// A command of a control loop or of the scheduler.
 // [impl->swdd~agent-general-state-checker-interface~1]
 pub enum WatchCommand {
-    /// Report the state of this container of the instance from now on and of no other; a listing
-    /// follows at once unless its process is known.
+    /// Report the states of this container of the instance, and of no other one; a listing follows
+    /// at once unless its process is known.
     Watch {
         /// The instance of the container.
         instance: InstanceName,
@@ -83,20 +92,27 @@ pub enum WatchCommand {
         /// The instance of the container.
         instance: InstanceName,
     },
-    /// Reply when a listing, whatever it is for, lacks the prepared container of this instance or
-    /// shows that it was started; `None` forgets it.
+    /// Reply when any listing lacks this prepared container of the instance, or shows that it was
+    /// started.
     WatchPrepared {
         /// The instance of the container.
         instance: InstanceName,
         /// Which container.
-        container: Option<(ContainerId, GoneReply)>,
+        id: ContainerId,
+        /// Called when it is gone or was started.
+        reply: GoneReply,
+    },
+    /// Forget the prepared container of this instance. An unknown one is no error.
+    UnwatchPrepared {
+        /// The instance of the container.
+        instance: InstanceName,
     },
     /// List all containers of this agent.
     ListAll {
         /// Receives the listing.
         reply: ListReply,
     },
-    /// Send what is watched, without calling the engine.
+    /// Send the watched instances, without calling the engine.
     ListWatched {
         /// Receives it; has room for one message.
         reply: Sender<Vec<WatchedInstance>>,
@@ -110,12 +126,12 @@ pub struct KnownEnd {
     /// How all containers of the workload have ended; `None` while one may run.
     pub(crate) state: Option<ExecutionState>,
     /// The failure of one container of a pod, whatever the others do.
-    failure: Option<Failure>,
+    failure: Option<ContainerFailure>,
 }
 
 /// How one container of a pod failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Failure {
+struct ContainerFailure {
     container: ContainerId,
     state: ExecutionState,
 }
@@ -131,18 +147,21 @@ impl KnownEnd {
         state: ExecutionState,
         engine_restarts: bool,
     ) -> Self {
-        let is_failure = state.phase == Phase::FailedExecFailed && !engine_restarts;
-        let failure = is_failure.then(|| Failure {
-            container: id.clone(),
-            state: state.clone(),
-        });
+        let mut failure = None;
+        if state.phase == Phase::FailedExecFailed && !engine_restarts {
+            failure = Some(ContainerFailure {
+                container: id.clone(),
+                state: state.clone(),
+            });
+        }
         Self {
             state: Some(state),
             failure,
         }
     }
 
-    /// Takes in the state in which the engine lists the container, and returns the one to show.
+    /// Updates the end with the state in which the engine lists the container, and returns the
+    /// state to show.
     // [impl->swdd~agent-keeps-observed-ends~1]
     pub fn update(&mut self, listed: &ListedContainer) -> ExecutionState {
         let phase = listed.state.phase;
@@ -175,8 +194,7 @@ impl KnownEnd {
         {
             return failure.state.clone();
         }
-        let failed = pods.failed.clone();
-        self.failure = failed.map(|container| Failure {
+        self.failure = pods.failed.clone().map(|container| ContainerFailure {
             container,
             state: listed.state.clone(),
         });
@@ -195,11 +213,11 @@ pub struct WatchedInstance {
     pub(crate) processes: Vec<MainProcess>,
 }
 
-/// How one engine is checked.
+/// How the containers of one runtime are checked.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckerSettings {
-    /// Name of the engine, for threads and log lines.
-    pub engine: &'static str,
+    /// Name of the runtime, for threads and log lines.
+    pub runtime: &'static str,
     /// Additional info of `Failed(Unknown)` when the engine cannot list.
     pub unknown_info: &'static str,
     /// How often a listing repairs what events cannot show; [`REPAIR_INTERVAL`] unless configured.
@@ -208,7 +226,7 @@ pub struct CheckerSettings {
 
 // ------------------------------------------------------------------- the core
 
-/// What a state checker needs from engine and operating system.
+/// The engine and the operating system, as a state checker uses them.
 pub trait SystemEnv {
     /// Watches one process until it is dropped.
     type Process;
@@ -227,21 +245,19 @@ pub struct StateChecker<S: SystemEnv, C: Clock> {
     env: S,
     clock: C,
     settings: CheckerSettings,
-    watched: BTreeMap<InstanceName, Watched<S::Process>>,
-    /// Prepared containers, with the first listing that counts.
-    prepared: BTreeMap<InstanceName, (u64, ContainerId, GoneReply)>,
-    /// The replies that wait for a listing with at least this number.
-    replies: Vec<(u64, ListReply)>,
+    watched: BTreeMap<InstanceName, WatchedContainer<S::Process>>,
+    prepared: BTreeMap<InstanceName, PreparedWatch>,
+    replies: Vec<PendingList>,
     next_key: u64,
-    /// Number of the next listing. What began later than a listing is not judged by it.
+    /// Number of the next listing. A watch that began after a listing ignores its result.
     next_listing: u64,
     /// When the listing under way began.
     began: Option<Instant>,
-    /// When the next listing should begin, whatever each container needs; `None` while nothing
-    /// needs one.
-    wanted: Option<Instant>,
-    /// The engine rests until then.
-    rest_until: Instant,
+    /// When the next listing should begin at the latest, whatever the containers need; `None` while
+    /// nothing needs one.
+    due: Option<Instant>,
+    /// No listing begins before this time.
+    pause_until: Instant,
     /// Listings that failed since the last good one.
     failures: u32,
     /// A process was found to be one of its container, so the pids of the engine are those of this
@@ -249,13 +265,37 @@ pub struct StateChecker<S: SystemEnv, C: Clock> {
     shares_pids: bool,
 }
 
-struct Watched<P> {
+/// The watch of a prepared container.
+struct PreparedWatch {
+    /// The first listing that applies.
+    valid_from: u64,
+    id: ContainerId,
+    reply: GoneReply,
+}
+
+/// A request for a listing.
+struct PendingList {
+    /// The first listing that applies.
+    valid_from: u64,
+    reply: ListReply,
+}
+
+/// What follows from a listing for one watched container.
+struct Judgement {
+    /// The state to report, if any.
+    state: Option<ExecutionState>,
+    /// The pause after which to list again at the latest, if any.
+    list_again: Option<Duration>,
+}
+
+struct WatchedContainer<P> {
     id: ContainerId,
     restarts: u32,
     engine_restarts: bool,
     /// When the engine last listed it as ended, in seconds since 1970.
     ended_at: Option<u64>,
     reply: StateReply,
+    /// The first listing that applies.
     valid_from: u64,
     reported: Option<ExecutionState>,
     end: KnownEnd,
@@ -264,7 +304,7 @@ struct Watched<P> {
     processes: Vec<Process<P>>,
     /// When a process ended whose exit code is not known yet.
     exit_seen: Option<Instant>,
-    /// When it is to be listed again, as long as it is watched.
+    /// When to list again, as long as it is watched.
     again: Option<Instant>,
     /// Pause before a passing state, which no event ends, is listed again.
     passing_pause: Duration,
@@ -284,7 +324,7 @@ struct Process<P> {
 impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
     /// A checker that watches nothing yet.
     pub fn new(env: S, clock: C, settings: CheckerSettings) -> Self {
-        let rest_until = clock.now();
+        let pause_until = clock.now();
         Self {
             env,
             clock,
@@ -295,14 +335,14 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
             next_key: 0,
             next_listing: 0,
             began: None,
-            wanted: None,
-            rest_until,
+            due: None,
+            pause_until,
             failures: 0,
             shares_pids: false,
         }
     }
 
-    /// Takes in a command. Call [`Self::list_if_due`] after all that happened together.
+    /// Handles a command. Call [`Self::list_if_due`] after all events that came together.
     pub fn on_command(&mut self, command: WatchCommand) {
         match command {
             WatchCommand::Watch {
@@ -314,7 +354,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
                 end,
                 reply,
             } => {
-                let watched = Watched {
+                let watched = WatchedContainer {
                     id,
                     restarts,
                     engine_restarts,
@@ -334,111 +374,110 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
             WatchCommand::Unwatch { instance } => _ = self.watched.remove(&instance),
             WatchCommand::WatchPrepared {
                 instance,
-                container: Some((id, reply)),
+                id,
+                reply,
             } => {
-                self.prepared
-                    .insert(instance, (self.next_listing, id, reply));
+                let watch = PreparedWatch {
+                    valid_from: self.next_listing,
+                    id,
+                    reply,
+                };
+                self.prepared.insert(instance, watch);
             }
-            WatchCommand::WatchPrepared { instance, .. } => _ = self.prepared.remove(&instance),
+            WatchCommand::UnwatchPrepared { instance } => _ = self.prepared.remove(&instance),
             WatchCommand::ListAll { reply } => {
-                self.replies.push((self.next_listing, reply));
-                self.want_at(self.clock.now());
+                self.replies.push(PendingList {
+                    valid_from: self.next_listing,
+                    reply,
+                });
+                self.list_at(self.clock.now());
             }
             WatchCommand::ListWatched { reply } => {
-                let _ = reply.try_send(self.watched_instances()); // Nobody waits for it any more.
+                let _ = reply.try_send(self.watched_instances()); // Fails after its time limit.
             }
         }
     }
 
     /// When [`Self::list_if_due`] has something to do; `None` when only an event can change that.
     pub fn next_listing_at(&self) -> Option<Instant> {
-        let idle = self.watched.is_empty() && self.replies.is_empty();
-        if self.began.is_some() || idle {
+        let is_idle = self.watched.is_empty() && self.replies.is_empty();
+        if self.began.is_some() || is_idle {
             return None;
         }
-        let wanted = self
-            .watched
-            .values()
-            .filter_map(|watched| watched.again)
-            .chain(self.wanted)
-            .min();
-        wanted.map(|at| at.max(self.rest_until))
+        let mut due = self.due;
+        for watched in self.watched.values() {
+            due = earliest(due, watched.again);
+        }
+        Some(due?.max(self.pause_until))
     }
 
     /// Starts a listing when one is due.
     // [impl->swdd~podmancli-container-state-cache-refresh~1]
     pub fn list_if_due(&mut self) {
         let now = self.clock.now();
-        if self.next_listing_at().is_some_and(|at| at <= now) {
-            self.began = Some(now);
-            self.wanted = None;
-            self.watched
-                .values_mut()
-                .for_each(|watched| watched.again = None);
-            self.next_listing += 1;
-            self.env.start_listing();
+        if self.next_listing_at().is_none_or(|at| now < at) {
+            return;
         }
+        self.began = Some(now);
+        self.due = None;
+        for watched in self.watched.values_mut() {
+            watched.again = None;
+        }
+        self.next_listing += 1;
+        self.env.start_listing();
     }
 
-    /// Watches a container. Only a listing that begins after this counts, so an old one cannot hide
-    /// it.
+    /// Watches a container. Only a listing that begins after this applies, so an old one cannot
+    /// hide it.
     // [impl->swdd~podman-state-getter-reset-cache~1]
     fn watch(
         &mut self,
         instance: InstanceName,
-        mut watched: Watched<S::Process>,
+        mut watched: WatchedContainer<S::Process>,
         process: Option<MainProcess>,
     ) {
         let now = self.clock.now();
         watched.follow(process.as_slice(), &mut self.next_key, &mut self.env, now);
-        if watched
-            .processes
-            .iter()
-            .any(|process| process.watch.is_some())
-        {
+        if watched.has_watched_process() {
             self.shares_pids = true;
-            watched.report(Some(ExecutionState::plain(Phase::Running)));
-            self.want_at(now + self.settings.repair_interval);
+            watched.report(ExecutionState::plain(Phase::Running));
+            self.list_at(now + self.settings.repair_interval);
         } else {
-            self.want_at(now);
+            self.list_at(now);
         }
         self.prepared.remove(&instance);
         self.watched.insert(instance, watched);
     }
 
     fn watched_instances(&self) -> Vec<WatchedInstance> {
-        let of_one = |(instance, watched): (&InstanceName, &Watched<S::Process>)| {
-            let running = watched
-                .processes
-                .iter()
-                .filter(|process| process.ended.is_none());
-            let processes = running.map(|process| process.what.clone()).collect();
-            WatchedInstance {
+        let mut instances = Vec::new();
+        for (instance, watched) in &self.watched {
+            let mut processes = Vec::new();
+            for process in &watched.processes {
+                if process.ended.is_none() {
+                    processes.push(process.what.clone());
+                }
+            }
+            instances.push(WatchedInstance {
                 instance: instance.clone(),
                 restarts: watched.restarts,
                 processes,
-            }
-        };
-        self.watched.iter().map(of_one).collect()
+            });
+        }
+        instances
     }
 
-    fn want_at(&mut self, at: Instant) {
-        self.wanted = Some(self.wanted.map_or(at, |wanted| wanted.min(at)));
+    /// Lets the next listing begin at this time at the latest.
+    fn list_at(&mut self, at: Instant) {
+        self.due = earliest(self.due, Some(at));
     }
 
     /// The process watched under this key has ended.
     pub fn on_exit(&mut self, key: u64) {
         let now = self.clock.now();
         for watched in self.watched.values_mut() {
-            if let Some(process) = watched
-                .processes
-                .iter_mut()
-                .find(|process| process.key == key)
-            {
-                process.ended = Some(now);
-                process.watch = None;
-                watched.exit_seen.get_or_insert(now);
-                return self.want_at(now);
+            if watched.note_exit(key, now) {
+                return self.list_at(now);
             }
         }
     }
@@ -455,115 +494,122 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
 
     // [impl->swdd~podmancli-uses-container-state-cache~1]
     fn judge_all(&mut self, listed: Vec<ListedContainer>) {
-        let (number, now) = self.end_listing();
-        if std::mem::take(&mut self.failures) > 0 {
-            log::info!(
-                "'{}' lists the states of workloads again.",
-                self.settings.engine
-            );
+        let now = self.clock.now();
+        let number = self.end_listing(now);
+        let runtime = self.settings.runtime;
+        if self.failures > 0 {
+            self.failures = 0;
+            log::info!("'{runtime}' lists the states of workloads again.");
         }
         let by_id: BTreeMap<&ContainerId, &ListedContainer> = listed
             .iter()
             .map(|found| (&found.id, found))
             .collect_entries();
-        let engine = self.settings.engine;
+        // First: the watched containers.
         for watched in self.watched.values_mut() {
             if watched.valid_from > number {
                 continue;
             }
-            let (state, list_again) = match by_id.get(&watched.id) {
+            let judgement = match by_id.get(&watched.id) {
                 Some(found) => {
                     watched.missed = false;
                     watched.follow(&found.processes, &mut self.next_key, &mut self.env, now);
                     watched.note_end(found);
-                    self.shares_pids |= watched
-                        .processes
-                        .iter()
-                        .any(|process| process.watch.is_some());
+                    self.shares_pids |= watched.has_watched_process();
                     let state = if watched.has_unnoticed_end(&found.state, self.shares_pids, now) {
-                        watched.end.note_unnoticed(unnoticed_end(engine))
+                        watched.end.note_unnoticed(unnoticed_end(runtime))
                     } else {
                         watched.end.update(found)
                     };
-                    watched.judge(&state, now)
+                    watched.judge(state, now)
                 }
                 None => watched.judge_missing(),
             };
-            watched.again = list_again.map(|pause| now + pause);
-            watched.report(state);
+            watched.again = judgement.list_again.map(|pause| now + pause);
+            if let Some(state) = judgement.state {
+                watched.report(state);
+            }
         }
-        let is_gone =
-            |_: &InstanceName, (valid_from, id, _): &mut (u64, ContainerId, GoneReply)| {
-                *valid_from <= number
-                    && by_id
-                        .get(id)
-                        .is_none_or(|found| !found.state.phase.is_pending())
-            };
-        self.prepared
-            .extract_if(.., is_gone)
-            .for_each(|(_, (.., gone))| gone());
-        self.want_at(now + self.settings.repair_interval);
+        // Then: the prepared ones, which are only reported when they are gone or were started.
+        for (_, gone) in self.prepared.extract_if(.., |_, prepared| {
+            prepared.valid_from <= number && !is_still_prepared(&prepared.id, &by_id)
+        }) {
+            (gone.reply)();
+        }
+        // Finally: the pending requests.
+        self.list_at(now + self.settings.repair_interval);
         self.reply(number, &Ok(listed));
     }
 
     /// Tries once more at once. When that fails too, the states are unknown.
     fn on_listing_failed(&mut self, error: &RuntimeError) {
-        let (number, now) = self.end_listing();
+        let now = self.clock.now();
+        let number = self.end_listing(now);
+        let runtime = self.settings.runtime;
         self.failures = self.failures.saturating_add(1);
         if self.failures == 1 {
             log::debug!(
-                "Listing the containers of '{}' failed, trying once more: '{error}'",
-                self.settings.engine
+                "Listing the containers of '{runtime}' failed, trying once more: '{error}'"
             );
-            self.rest_until = now;
-            return self.want_at(now);
+            self.pause_until = now;
+            return self.list_at(now);
         }
-        if self.failures == 2
-            && !(self.watched.is_empty() && matches!(error, RuntimeError::NotInstalled(_)))
-        {
-            let engine = self.settings.engine;
+        let is_unused = self.watched.is_empty() && matches!(error, RuntimeError::NotInstalled(_));
+        if self.failures == 2 && !is_unused {
             log::warn!(
-                "Could not get the state of workloads from '{engine}': '{error}'. Returning unknown."
+                "Could not get the state of workloads from '{runtime}': '{error}'. Returning unknown."
             );
         }
         // [impl->swdd~podman-state-getter-returns-unknown-state~1]
         let unknown = ExecutionState::with_info(Phase::FailedUnknown, self.settings.unknown_info);
         for watched in self.watched.values_mut() {
             if watched.valid_from <= number && watched.end.state.is_none() {
-                watched.report(Some(unknown.clone()));
+                watched.report(unknown.clone());
             }
         }
         let doublings = (self.failures - 2).min(8);
-        self.want_at(
-            now + (POLL_INTERVAL * 2_u32.pow(doublings)).min(self.settings.repair_interval),
-        );
+        let pause = POLL_INTERVAL * 2_u32.pow(doublings);
+        self.list_at(now + pause.min(self.settings.repair_interval));
         self.reply(number, &Err(error.clone()));
     }
 
-    /// The number of the listing that has ended, and the time.
-    fn end_listing(&mut self) -> (u64, Instant) {
-        let now = self.clock.now();
-        let took = self
-            .began
-            .take()
-            .map_or(Duration::ZERO, |began| now.saturating_duration_since(began));
-        // The engine rests as long as it took, at most this long, so that listings never take all
-        // of a core.
-        self.rest_until = now + took.min(Duration::from_millis(100));
-        (self.next_listing.saturating_sub(1), now)
+    /// Ends the listing under way, and begins the pause after it. Returns its number.
+    fn end_listing(&mut self, now: Instant) -> u64 {
+        let took = match self.began.take() {
+            Some(began) => now.saturating_duration_since(began),
+            None => Duration::ZERO,
+        };
+        self.pause_until = now + took.min(LISTING_PAUSE_MAX);
+        self.next_listing.saturating_sub(1)
     }
 
     fn reply(&mut self, number: u64, result: &ListResult) {
-        for (_, reply) in self
+        for pending in self
             .replies
-            .extract_if(.., |(valid_from, _)| *valid_from <= number)
+            .extract_if(.., |pending| pending.valid_from <= number)
         {
-            reply(result.clone());
+            (pending.reply)(result.clone());
         }
     }
 }
 
-impl<P> Watched<P> {
+/// The earlier of two times that may be missing.
+fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// Whether this container is listed and was not started.
+fn is_still_prepared(id: &ContainerId, listed: &BTreeMap<&ContainerId, &ListedContainer>) -> bool {
+    match listed.get(id) {
+        Some(found) => found.state.phase.is_pending(),
+        None => false,
+    }
+}
+
+impl<P> WatchedContainer<P> {
     /// Watches the processes that the listing shows, and no others.
     fn follow<S: SystemEnv<Process = P>>(
         &mut self,
@@ -586,11 +632,10 @@ impl<P> Watched<P> {
                 });
             }
         }
-        for process in self
-            .processes
-            .iter_mut()
-            .filter(|process| process.watch.is_none() && process.ended.is_none())
-        {
+        for process in &mut self.processes {
+            if process.watch.is_some() || process.ended.is_some() {
+                continue;
+            }
             match env.watch_exit(process.key, &process.what) {
                 Ok(watch) => process.watch = Some(watch),
                 Err(NotWatched::Gone) => _ = process.gone.get_or_insert(now),
@@ -599,8 +644,26 @@ impl<P> Watched<P> {
         }
     }
 
-    /// Another end is that of a start by the engine that no listing has shown, so the next one may
-    /// come soon.
+    /// Whether the end of any process is noticed.
+    fn has_watched_process(&self) -> bool {
+        self.processes.iter().any(|process| process.watch.is_some())
+    }
+
+    /// Notes the end of the process with this key. Returns whether it is one of this container.
+    fn note_exit(&mut self, key: u64, now: Instant) -> bool {
+        for process in &mut self.processes {
+            if process.key == key {
+                process.ended = Some(now);
+                process.watch = None;
+                self.exit_seen.get_or_insert(now);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Notes when the container has ended. Another time is that of a start by the engine that no
+    /// listing has shown, so the next one may come soon.
     fn note_end(&mut self, found: &ListedContainer) {
         if self.ended_at != found.ended_at {
             self.ended_at = found.ended_at;
@@ -608,111 +671,130 @@ impl<P> Watched<P> {
         }
     }
 
-    /// Whether the engine goes on listing it as running although a process of it has ended. A
-    /// process that is just not there proves that only where the engine has the pids of this node.
+    /// Whether the engine still lists it as running long after a process of it has ended. A process
+    /// that is just not there proves that only where the engine has the pids of this node.
     // [impl->swdd~agent-sees-ends-that-no-engine-notices~1]
     fn has_unnoticed_end(&self, listed: &ExecutionState, shares_pids: bool, now: Instant) -> bool {
         if !matches!(listed.phase, Phase::Running | Phase::Stopping) {
             return false;
         }
-        self.processes.iter().any(|process| {
-            let end = process.ended.or(process.gone.filter(|_| shares_pids));
-            end.is_some_and(|end| now.saturating_duration_since(end) >= END_UNNOTICED_MAX)
+        for process in &self.processes {
+            let mut end = process.ended;
+            if end.is_none() && shares_pids {
+                end = process.gone;
+            }
+            if let Some(end) = end
+                && now.saturating_duration_since(end) >= END_UNNOTICED_MAX
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Judges a listed state:
+    /// - it is not reported yet, when the engine lags behind an end that was noticed;
+    /// - otherwise it is reported, and listed again soon when no event would show the next change.
+    fn judge(&mut self, state: ExecutionState, now: Instant) -> Judgement {
+        // Podman may not have noticed an end that we have; it gets a little time to report the exit
+        // code.
+        let lags_behind = state.phase == Phase::Stopping
+            || self.processes.iter().any(|process| process.ended.is_some());
+        if let Some(seen) = self.exit_seen
+            && lags_behind
+            && now.saturating_duration_since(seen) < EXIT_CODE_MAX
+        {
+            return Judgement {
+                state: None,
+                list_again: Some(EXIT_RETRY),
+            };
+        }
+        // It may be removed as well (`podman rm --force`, `run --rm`), which no event shows.
+        let has_just_ended = self.exit_seen.take().is_some();
+        // An unknown state may pass as well, and an end after which the engine starts it again.
+        let is_passing = state.phase.is_pending()
+            || matches!(state.phase, Phase::Stopping | Phase::FailedUnknown)
+            || (self.engine_restarts && state.phase.has_ended());
+        if self.reported.as_ref() != Some(&state) || !is_passing {
+            self.passing_pause = POLL_INTERVAL;
+        }
+        let list_again = match state.phase {
+            Phase::Running if self.has_process_just_gone(now) => Some(EXIT_RETRY),
+            Phase::Running if !self.has_only_watched_processes() => Some(POLL_INTERVAL),
+            _ if has_just_ended => Some(POLL_INTERVAL),
+            _ if is_passing => Some(self.passing_pause),
+            _ => None,
+        };
+        if is_passing {
+            // A container may stay in this state, so list less and less often.
+            self.passing_pause = self.passing_pause.saturating_mul(2).min(REPAIR_INTERVAL);
+        }
+        Judgement {
+            state: Some(state),
+            list_again,
+        }
+    }
+
+    /// Whether a process was not there a moment ago: it ended before it could be watched, or is in
+    /// another pid namespace. A listing will show which.
+    fn has_process_just_gone(&self, now: Instant) -> bool {
+        self.processes.iter().any(|process| match process.gone {
+            Some(gone) => now - gone < EXIT_CODE_MAX,
+            None => false,
         })
     }
 
-    /// What to report of a listed state, and after which pause to list again at the latest.
-    fn judge(
-        &mut self,
-        state: &ExecutionState,
-        now: Instant,
-    ) -> (Option<ExecutionState>, Option<Duration>) {
-        // Podman may not have noticed an end that we have; it gets a little time to report the exit
-        // code.
-        let behind = self.processes.iter().any(|process| process.ended.is_some())
-            || state.phase == Phase::Stopping;
-        if let Some(seen) = self.exit_seen.filter(|_| behind)
-            && now.saturating_duration_since(seen) < EXIT_CODE_MAX
-        {
-            return (None, Some(EXIT_RETRY));
-        }
-        // It may be removed as well (`podman rm --force`, `run --rm`), which no event shows.
-        let just_ended = self.exit_seen.take().is_some();
-        // An unknown state may pass as well, and an end that the engine follows up.
-        let passing = state.phase.is_pending()
-            || matches!(state.phase, Phase::Stopping | Phase::FailedUnknown)
-            || (self.engine_restarts && state.phase.has_ended());
-        if self.reported.as_ref() != Some(state) || !passing {
-            self.passing_pause = POLL_INTERVAL;
-        }
-        let noticed = !self.processes.is_empty()
-            && self.processes.iter().all(|process| process.watch.is_some());
-        // It ended before it could be watched, or is in another pid namespace; a listing will show
-        // which.
-        let just_gone =
-            |process: &Process<P>| process.gone.is_some_and(|gone| now - gone < EXIT_CODE_MAX);
-        let pause = match state.phase {
-            Phase::Running if self.processes.iter().any(just_gone) => Some(EXIT_RETRY),
-            Phase::Running if !noticed => Some(POLL_INTERVAL),
-            _ if just_ended => Some(POLL_INTERVAL),
-            _ if passing => Some(self.passing_pause),
-            _ => None,
-        };
-        if passing {
-            // A container may stay like this for ever, so list less and less often.
-            self.passing_pause = self.passing_pause.saturating_mul(2).min(REPAIR_INTERVAL);
-        }
-        (Some(state.clone()), pause)
+    /// Whether its end will be noticed: it has processes, and all of them are watched.
+    fn has_only_watched_processes(&self) -> bool {
+        !self.processes.is_empty() && self.processes.iter().all(|process| process.watch.is_some())
     }
 
-    /// A listing right after a create can miss the container, so only the second one in a row is
-    /// believed. Only what was not seen to end is lost.
+    /// Judges that a listing misses the container. It is lost, unless it was seen to end; only the
+    /// second listing in a row is believed, since one right after a create can miss it.
     // [impl->swdd~podman-state-getter-returns-lost-state~1]
     // [impl->swdd~agent-keeps-observed-ends~1]
-    fn judge_missing(&mut self) -> (Option<ExecutionState>, Option<Duration>) {
-        if let Some(end) = &self.end.state {
-            self.processes.clear();
-            self.exit_seen = None;
-            return (Some(end.clone()), None);
-        }
-        if !std::mem::replace(&mut self.missed, true) {
-            return (None, Some(MISSING_RETRY));
+    fn judge_missing(&mut self) -> Judgement {
+        let known = self.end.state.clone();
+        if known.is_none() && !self.missed {
+            self.missed = true;
+            return Judgement {
+                state: None,
+                list_again: Some(MISSING_RETRY),
+            };
         }
         self.processes.clear();
         self.exit_seen = None;
-        (Some(ExecutionState::plain(Phase::FailedLost)), None)
+        Judgement {
+            state: Some(known.unwrap_or(ExecutionState::plain(Phase::FailedLost))),
+            list_again: None,
+        }
     }
 
-    /// Reports `state` when it differs from what was reported last.
+    /// Reports `state` when it differs from the one that was reported last.
     // [impl->swdd~generic-state-checker-sends-workload-state~2]
-    fn report(&mut self, state: Option<ExecutionState>) {
-        if let Some(state) = state
-            && self.reported.as_ref() != Some(&state)
-        {
+    fn report(&mut self, state: ExecutionState) {
+        if self.reported.as_ref() != Some(&state) {
             self.reported = Some(state.clone());
             (self.reply)(state);
         }
     }
 }
 
-/// The state of a container whose process has ended, which `engine` does not notice.
-fn unnoticed_end(engine: &str) -> ExecutionState {
+/// The state of a container whose process has ended, which `runtime` does not notice.
+fn unnoticed_end(runtime: &str) -> ExecutionState {
     let info =
-        format!("its process has ended, which '{engine}' does not notice: exit code unknown");
+        format!("its process has ended, which '{runtime}' does not notice: exit code unknown");
     ExecutionState::with_info(Phase::FailedExecFailed, info)
 }
 
 // --------------------------------------------------------------- the threads
 
-type Connector = Box<dyn RuntimeConnector>;
-
-/// The operating system and the engine.
+/// The operating system and the engine of a runtime.
 struct System {
-    engine: &'static str,
+    runtime: &'static str,
     /// Takes the keys of ended processes.
     exits: Sender<u64>,
-    /// Notices the ends, from the first process on; `None` where the system gives nothing to notice
-    /// them with.
+    /// Notices the ends, from the first process on; `None` where the system cannot do that.
     exit_watch: OnceCell<Option<ExitWatch>>,
     /// Locked during a listing.
     connector: Arc<Mutex<Connector>>,
@@ -725,16 +807,16 @@ impl SystemEnv for System {
     /// A hanging engine hangs this one thread only.
     // [impl->swdd~agent-facade-forwards-list-reusable-workloads-call~1]
     fn start_listing(&mut self) {
-        let (connector, listings) = (self.connector.clone(), self.listings.clone());
-        let thread = threads::spawn(format!("list:{}", self.engine), STACK_LARGE, move || {
+        let connector = self.connector.clone();
+        let listings = self.listings.clone();
+        let thread = threads::spawn(format!("list:{}", self.runtime), STACK_LARGE, move || {
             let result = connector.lock().list();
             let _ = listings.send(result); // Fails only when the agent ends.
         });
         if let Err(error) = thread {
             let text = format!("no thread for a listing: {error}");
-            let _ = self
-                .listings
-                .try_send(Err(RuntimeError::Failed(text.into())));
+            let failed = RuntimeError::Failed(text.into());
+            let _ = self.listings.try_send(Err(failed)); // There is space: no listing is under way.
         }
     }
 
@@ -743,20 +825,23 @@ impl SystemEnv for System {
         key: u64,
         process: &MainProcess,
     ) -> Result<WatchedProcess, NotWatched> {
-        let exit_watch = self.exit_watch.get_or_init(|| {
-            let started = ExitWatch::start(format!("exits:{}", self.engine), self.exits.clone());
-            let log = |error: &io::Error| {
-                log::warn!(
-                    "Ends of containers of '{}' are noticed by polling only: {error}",
-                    self.engine
-                );
-            };
-            started.inspect_err(log).ok().map(|(watch, _)| watch) // Its thread ends with it.
-        });
-        exit_watch
-            .as_ref()
-            .ok_or(NotWatched::Unable)?
-            .watch(key, process)
+        let exit_watch = self.exit_watch.get_or_init(|| start_exit_watch(self));
+        match exit_watch {
+            Some(exit_watch) => exit_watch.watch(key, process),
+            None => Err(NotWatched::Unable),
+        }
+    }
+}
+
+/// Starts to notice the ends of processes. The thread for that ends with the returned value.
+fn start_exit_watch(system: &System) -> Option<ExitWatch> {
+    let runtime = system.runtime;
+    match ExitWatch::start(format!("exits:{runtime}"), system.exits.clone()) {
+        Ok((exit_watch, _)) => Some(exit_watch),
+        Err(error) => {
+            log::warn!("Ends of containers of '{runtime}' are noticed by polling only: {error}");
+            None
+        }
     }
 }
 
@@ -769,26 +854,19 @@ pub(crate) fn start(
     commands: Receiver<WatchCommand>,
     heartbeat: Heartbeat,
 ) -> io::Result<Thread> {
-    let engine = settings.engine;
-    // Ended processes waiting for one state checker; their watcher waits when it is full.
-    let (exits_sender, exits) = bounded(64);
+    let runtime = settings.runtime;
+    let (exits_sender, exits) = bounded(EXITS_INBOX);
     let (listings, results) = bounded(1);
-    let connector = Arc::new(Mutex::new(connector));
     let system = System {
-        engine,
+        runtime,
         exits: exits_sender,
         exit_watch: OnceCell::new(),
-        connector,
+        connector: Arc::new(Mutex::new(connector)),
         listings,
     };
-    threads::spawn(format!("watch:{engine}"), STACK_LARGE, move || {
-        run(
-            StateChecker::new(system, SystemClock, settings),
-            &commands,
-            &exits,
-            &results,
-            &heartbeat,
-        );
+    threads::spawn(format!("watch:{runtime}"), STACK_LARGE, move || {
+        let checker = StateChecker::new(system, SystemClock, settings);
+        run(checker, &commands, &exits, &results, &heartbeat);
     })
 }
 
@@ -802,24 +880,36 @@ fn run<S: SystemEnv, C: Clock>(
     loop {
         heartbeat.turn();
         checker.list_if_due();
-        let due = checker
-            .next_listing_at()
-            .map_or_else(never, |at| checker.clock.alarm(at));
+        let due = match checker.next_listing_at() {
+            Some(at) => checker.clock.alarm(at),
+            None => never(),
+        };
+        // A closed channel of exits or listings cannot be received from: `checker` has its sender.
         select_biased! {
             recv(commands) -> command => match command {
                 Ok(command) => checker.on_command(command),
                 Err(_) => return,
             },
-            recv(exits) -> key => key.into_iter().for_each(|key| checker.on_exit(key)),
-            recv(results) -> result => result.into_iter().for_each(|result| checker.on_listed(result)),
+            recv(exits) -> key => {
+                if let Ok(key) = key {
+                    checker.on_exit(key);
+                }
+            }
+            recv(results) -> result => {
+                if let Ok(result) = result {
+                    checker.on_listed(result);
+                }
+            }
             recv(due) -> _ => {}
             recv(heartbeat.woken()) -> _ => {}
         }
-        // What happened together is served by one listing.
-        commands
-            .try_iter()
-            .for_each(|command| checker.on_command(command));
-        exits.try_iter().for_each(|key| checker.on_exit(key));
+        // One listing serves all events that came together.
+        for command in commands.try_iter() {
+            checker.on_command(command);
+        }
+        for key in exits.try_iter() {
+            checker.on_exit(key);
+        }
     }
 }
 

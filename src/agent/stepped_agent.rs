@@ -80,13 +80,13 @@ struct Calls {
 impl SteppedLoops {
     fn new() -> (Self, StartLoop<ManualClock>) {
         let (start, started) = unbounded();
-        let (calls, refuse) = (Arc::default(), Arc::new(AtomicBool::new(false)));
+        let refuse = Arc::new(AtomicBool::new(false));
         let loops = Self {
             loops: Rc::new(RefCell::new(Loops {
                 running: Vec::new(),
                 started,
             })),
-            calls,
+            calls: Arc::default(),
             hold_calls: false,
             refuse: refuse.clone(),
         };
@@ -111,8 +111,10 @@ impl SteppedLoops {
     pub(crate) fn step(&mut self) -> bool {
         let mut worked = self.loops.borrow_mut().step();
         let call = self.calls().waiting.pop_front_if(|_| !self.hold_calls);
-        worked |= call.is_some();
-        call.into_iter().for_each(|call| call.run());
+        if let Some(call) = call {
+            call.run();
+            worked = true;
+        }
         worked
     }
 
@@ -133,7 +135,7 @@ impl SteppedLoops {
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
-        self.calls.lock().expect("nobody panics with it")
+        self.calls.lock().expect("no thread panics with it")
     }
 
     fn due(&self) -> Option<Instant> {
@@ -155,35 +157,40 @@ impl SteppedLoops {
     }
 }
 
-/// Answers and reports at once what the engine says.
+/// A state checker that lists and reports at once.
 struct SteppedChecker {
     engine: FakeEngine,
-    /// Who waits for a silent engine.
+    /// Requests for listings that wait for a silent engine.
     waiting: Vec<ListReply>,
     commands: Receiver<WatchCommand>,
     connector: Box<dyn RuntimeConnector>,
-    watched: BTreeMap<InstanceName, Watched>,
-    prepared: BTreeMap<InstanceName, (ContainerId, GoneReply)>,
+    watched: BTreeMap<InstanceName, SteppedWatch>,
+    prepared: BTreeMap<InstanceName, PreparedWatch>,
 }
 
-struct Watched {
+/// The watch of a container.
+struct SteppedWatch {
     id: ContainerId,
     reply: StateReply,
     end: KnownEnd,
     reported: Option<ExecutionState>,
 }
 
+/// The watch of a prepared container.
+struct PreparedWatch {
+    id: ContainerId,
+    reply: GoneReply,
+}
+
 impl SteppedChecker {
     fn new(engine: &FakeEngine, agent: &'static str, commands: Receiver<WatchCommand>) -> Self {
-        let connector = Box::new(engine.connector(agent));
-        let (waiting, watched, prepared) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         Self {
             engine: engine.clone(),
-            waiting,
+            waiting: Vec::new(),
             commands,
-            connector,
-            watched,
-            prepared,
+            connector: Box::new(engine.connector(agent)),
+            watched: BTreeMap::new(),
+            prepared: BTreeMap::new(),
         }
     }
 
@@ -206,26 +213,25 @@ impl SteppedChecker {
                     ..
                 } => {
                     self.prepared.remove(&instance);
-                    self.watched.insert(
-                        instance,
-                        Watched {
-                            id,
-                            reply,
-                            end,
-                            reported: None,
-                        },
-                    );
+                    let watch = SteppedWatch {
+                        id,
+                        reply,
+                        end,
+                        reported: None,
+                    };
+                    self.watched.insert(instance, watch);
                 }
                 WatchCommand::WatchPrepared {
                     instance,
-                    container: Some(container),
+                    id,
+                    reply,
                 } => {
-                    self.prepared.insert(instance, container);
+                    self.prepared.insert(instance, PreparedWatch { id, reply });
                 }
-                WatchCommand::WatchPrepared { instance, .. } => _ = self.prepared.remove(&instance),
+                WatchCommand::UnwatchPrepared { instance } => _ = self.prepared.remove(&instance),
                 WatchCommand::Unwatch { instance } => _ = self.watched.remove(&instance),
                 WatchCommand::ListAll { reply } if self.engine.is_silent() => {
-                    self.waiting.push(reply)
+                    self.waiting.push(reply);
                 }
                 WatchCommand::ListAll { reply } => reply(self.connector.list()),
                 // Samples are taken by a thread, which is not there.
@@ -233,15 +239,14 @@ impl SteppedChecker {
             }
         }
         let containers = self.engine.containers();
-        let is_gone = |_: &InstanceName, (id, _): &mut (ContainerId, GoneReply)| {
-            containers
-                .get(id)
-                .is_none_or(|container| !container.state.phase.is_pending())
-        };
-        // What is not watched is seen only when something is listed for others.
+        // Prepared containers are seen only when a listing is made for watched ones.
         if !self.watched.is_empty() {
-            for (_, (_, gone)) in self.prepared.extract_if(.., is_gone) {
-                gone();
+            let gone = self.prepared.extract_if(.., |_, prepared| {
+                let found = containers.get(&prepared.id);
+                found.is_none_or(|container| !container.state.phase.is_pending())
+            });
+            for (_, gone) in gone {
+                (gone.reply)();
                 worked = true;
             }
         }
@@ -330,7 +335,7 @@ impl AgentOptions {
 /// An agent with podman as its runtime, and others if wanted.
 pub(crate) struct SteppedAgent {
     /// Its scheduler.
-    pub(crate) manager: Scheduler<ManualClock>,
+    pub(crate) scheduler: Scheduler<ManualClock>,
     /// Its control loops.
     pub(crate) loops: SteppedLoops,
     /// Its end of the connection to the server.
@@ -353,7 +358,8 @@ impl SteppedAgent {
         let (inbox, events) = bounded(SCHEDULER_INBOX);
         let (outbox, uplink) = uplink_outbox();
         let name = options.name;
-        let (mut engines, mut checkers) = (Engines::new(), Vec::new());
+        let mut engines = Engines::new();
+        let mut checkers = Vec::new();
         for (runtime, engine) in options
             .others
             .into_iter()
@@ -367,7 +373,8 @@ impl SteppedAgent {
         let control = ControlHub::new(outbox.clone(), CONTROL_MESSAGE_MAX).expect("a descriptor");
         let (probes, answers) = FakeProbes::settable(clock);
         let (loops, start_loop) = SteppedLoops::new();
-        let (calls, prepare) = (loops.calls.clone(), options.prepare);
+        let calls = loops.calls.clone();
+        let prepare = options.prepare;
         let context = LoopContext {
             clock: clock.clone(),
             engines: Arc::new(engines),
@@ -381,7 +388,7 @@ impl SteppedAgent {
                 images: None,
             },
             start_call: Arc::new(move |call| {
-                let mut calls = calls.lock().expect("nobody panics with it");
+                let mut calls = calls.lock().expect("no thread panics with it");
                 if calls.refuse {
                     return Err(io::ErrorKind::WouldBlock.into());
                 }
@@ -394,20 +401,19 @@ impl SteppedAgent {
             probes: probes.clone(),
         };
         let random = fastrand::Rng::with_seed(options.seed);
-        let (rerun, level, facts) = (options.keeps_finished, prepare.level, options.facts);
-        let runtime = Workloads::new(
+        let workloads = Workloads::new(
             name.into(),
             context,
             random,
             start_loop,
-            rerun,
-            level,
-            facts,
+            options.keeps_finished,
+            prepare.level,
+            options.facts,
         );
         let load = LoadSampler::new(&options.folder); // There is nothing to sample.
-        let manager = Scheduler::new(
+        let scheduler = Scheduler::new(
             inbox,
-            runtime,
+            workloads,
             outbox,
             load,
             options.earlier_calls,
@@ -415,7 +421,7 @@ impl SteppedAgent {
         );
         uplink.connected();
         Self {
-            manager,
+            scheduler,
             loops,
             uplink,
             probes,
@@ -435,7 +441,7 @@ impl SteppedAgent {
 
     fn handle(&mut self, event: SchedulerEvent) {
         let _fast = self.has_fast_loops.then(|| self.loops.step_after_targets());
-        self.manager.on_event(event);
+        self.scheduler.on_event(event);
     }
 
     /// The server wants these workloads, as a whole.
@@ -469,9 +475,9 @@ impl SteppedAgent {
             self.handle(event);
             worked = true;
         }
-        if self.manager.due() <= self.clock.now() {
+        if self.scheduler.due() <= self.clock.now() {
             let _fast = self.has_fast_loops.then(|| self.loops.step_after_targets());
-            self.manager.tick();
+            self.scheduler.tick();
             worked = true;
         }
         worked
@@ -482,27 +488,24 @@ impl SteppedAgent {
         let end = self.clock.now() + duration;
         self.run();
         while self.clock.now() < end {
-            let loops_due = self.loops.due();
-            let probes_due = self.probes.due();
-            let next = loops_due
-                .into_iter()
-                .chain(probes_due)
-                .chain([self.manager.due(), end])
-                .min()
-                .unwrap_or(end);
-            self.clock.advance(self.clock.until(next.min(end)));
+            let mut next = end.min(self.scheduler.due());
+            for due in [self.loops.due(), self.probes.due()] {
+                next = due.map_or(next, |due| next.min(due));
+            }
+            self.clock.advance(self.clock.until(next));
             self.run();
         }
     }
 
     /// What was sent to the server since the last call.
     pub(crate) fn sent(&self) -> Vec<WorkloadState> {
-        let messages = std::iter::from_fn(|| self.uplink.next());
-        let states = messages.filter_map(|message| match message {
-            ToServer::WorkloadStates(states) => Some(states),
-            _ => None,
-        });
-        states.flatten().collect()
+        let mut sent = Vec::new();
+        while let Some(message) = self.uplink.next() {
+            if let ToServer::WorkloadStates(states) = message {
+                sent.extend(states);
+            }
+        }
+        sent
     }
 }
 
@@ -554,11 +557,13 @@ impl AgentRig {
 
     /// As [`Self::silent`], with other options.
     pub(crate) fn silent_with(engine: FakeEngine, change: impl FnOnce(&mut AgentOptions)) -> Self {
-        let (folder, clock) = (tempfile::tempdir().expect("a folder"), ManualClock::new());
+        let folder = tempfile::tempdir().expect("a folder");
+        let clock = ManualClock::new();
         let paths = Arc::default();
         let mut options = node_options(folder.path(), &paths);
         change(&mut options);
-        let (prepare, keeps_finished) = (options.prepare.clone(), options.keeps_finished);
+        let prepare = options.prepare.clone();
+        let keeps_finished = options.keeps_finished;
         let agent = SteppedAgent::start(options, &engine, &clock);
         Self {
             agent,
@@ -597,7 +602,8 @@ impl AgentRig {
     ) {
         let answers = self.agent.answers.clone();
         let mut options = node_options(self.folder.path(), &self.paths);
-        (options.prepare, options.keeps_finished) = (self.prepare.clone(), self.keeps_finished);
+        options.prepare = self.prepare.clone();
+        options.keeps_finished = self.keeps_finished;
         self.agent = SteppedAgent::start(options, &self.engine, &self.clock);
         self.agent.answers.take_over(&answers);
         // What an earlier agent has left is decided on in several steps of one event.
@@ -659,7 +665,7 @@ fn node_options(folder: &Path, paths: &Arc<Mutex<BTreeSet<String>>>) -> AgentOpt
     let facts = NodeFacts {
         tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
         check_paths: Box::new(move |wanted| {
-            let paths = paths.lock().expect("nobody panics with it");
+            let paths = paths.lock().expect("no thread panics with it");
             let answering = wanted
                 .iter()
                 .filter(|path| !path.starts_with("/mnt") || paths.contains("/mnt"));

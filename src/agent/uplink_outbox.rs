@@ -1,6 +1,6 @@
-//! What waits for the server: states of own instances in order, requests of workloads, the newest
-//! load, and log lines last. Putting never waits, and what is kept does not grow with the time
-//! without a server.
+//! The messages that wait for the server: states of own instances in order, requests of workloads,
+//! the newest load, and log lines last. Putting never waits, and their number does not grow with
+//! the time without a server.
 //!
 //! Thread: [`UplinkOutbox`] belongs to `scheduler`, to `control` for requests, to `usage` for
 //! samples, and to each `log:<number>:<name>` for lines; [`UplinkReader`] to `uplink`. The
@@ -23,13 +23,13 @@ use std::task::{Context, Poll, Wake, Waker};
 
 /// States that wait in order; of more, only the newest of each instance is kept.
 const STATES: usize = 1024;
-/// States in one message. Room for long texts.
+/// States in one message, so that long texts fit.
 const BATCH: usize = 256;
 const _: () = assert!(BATCH * ADDITIONAL_INFO_MAX < FOREIGN_MESSAGE_MAX);
 /// Requests of workloads sent in a row while the load or a log waits.
 const REQUESTS_IN_A_ROW: u32 = 16;
-/// Cancellations of our own that wait: what a dozen workloads can follow. The connection is about
-/// to be lost when it takes none of so many, and what they would end with it.
+/// Waiting cancellations: a dozen workloads cannot have more subscriptions. A connection that takes
+/// none of them is about to be lost, and the subscriptions end with it.
 const CANCELS: usize = 2048;
 /// A request that takes more memory is large, in bytes. Encoding it takes longer than waking
 /// another thread.
@@ -96,24 +96,39 @@ struct Slots {
     /// All own states were put. After the last of them the server gets a message that these are
     /// all, and forgets instances that this agent does not have.
     complete: bool,
-    /// The newest report of each instance that is staged.
+    /// The newest report of each staged instance.
     prepared: BTreeMap<InstanceName, PreparedInstance>,
     load: Option<AgentLoad>,
-    /// Of workloads; large ones with what is set when they are about to be sent.
+    /// Requests of workloads.
     requests: VecDeque<Waiting<Request>>,
-    /// Of what workloads do not read or wait for any more. They come before requests, and never
-    /// before what they cancel.
+    /// Cancellations of subscriptions that workloads do not read or need any more. They come before
+    /// requests, and never before the request that they cancel.
     cancels: VecDeque<Request>,
     /// Requests sent since load and logs were last considered.
     requests_in_a_row: u32,
     connected: bool,
     /// At most one message of lines of each log stream, so that no stream delays another for long;
-    /// besides the ends of those that were refused, and samples of usage.
+    /// also the ends of refused ones, and samples of usage.
     logs: VecDeque<Waiting<ToServer>>,
 }
 
-/// A message, and what is set when it is about to be sent.
-type Waiting<T> = (T, Option<EventFd>);
+/// A message that waits.
+#[derive(Debug)]
+struct Waiting<T> {
+    message: T,
+    /// Set when the message is about to be sent.
+    taken: Option<EventFd>,
+}
+
+impl<T> Waiting<T> {
+    /// Takes the message, which is about to be sent.
+    fn take(self) -> T {
+        if let Some(taken) = &self.taken {
+            taken.set();
+        }
+        self.message
+    }
+}
 
 /// Makes the two ends.
 pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
@@ -144,38 +159,35 @@ impl UplinkOutbox {
     /// is one.
     pub(crate) fn put_load(&self, load: AgentLoad) {
         let mut slots = self.0.slots.lock();
-        if slots.connected {
-            let is_next = slots.is_empty();
-            slots.load = Some(load);
-            drop(slots);
-            // It comes every two seconds, and an idle node need not wake `uplink` for it.
-            if !(is_next && self.0.send_unless_busy()) {
-                self.0.wake();
-            }
-        }
-    }
-
-    /// Puts how far instances are that are staged. Without a connection that is dropped: each
-    /// connection gets all.
-    pub(crate) fn put_prepared(&self, reports: Vec<PreparedInstance>) {
-        if reports.is_empty() {
+        if !slots.connected {
             return;
         }
-        let mut slots = self.0.slots.lock();
-        if slots.connected {
-            slots.prepared.extend(
-                reports
-                    .into_iter()
-                    .map(|report| (report.instance.clone(), report)),
-            );
-            drop(slots);
+        let is_next = slots.is_empty();
+        slots.load = Some(load);
+        drop(slots);
+        // It comes every two seconds, and an idle node need not wake `uplink` for it.
+        if !is_next || !self.0.send_unless_busy() {
             self.0.wake();
         }
     }
 
-    /// Puts the states of all own instances; what waits is then out of date, except for removals.
-    /// With `complete` no other instances exist, and the server forgets what it remembers of this
-    /// agent beside these.
+    /// Puts the reports of staged instances. Without a connection they are dropped: each connection
+    /// gets all.
+    pub(crate) fn put_prepared(&self, reports: Vec<PreparedInstance>) {
+        let mut slots = self.0.slots.lock();
+        if reports.is_empty() || !slots.connected {
+            return;
+        }
+        for report in reports {
+            slots.prepared.insert(report.instance.clone(), report);
+        }
+        drop(slots);
+        self.0.wake();
+    }
+
+    /// Puts the states of all own instances; waiting states are then out of date, except for
+    /// removals. With `complete` no other instances exist, and the server forgets all others of
+    /// this agent.
     pub(crate) fn resynchronise(&self, own: Vec<WorkloadState>, complete: bool) {
         let mut slots = self.0.slots.lock();
         slots.thin_out();
@@ -190,17 +202,21 @@ impl UplinkOutbox {
         self.0.wake();
     }
 
-    /// Puts a request of a workload; never waits. Without a connection requests wait for one. A
-    /// large one comes with what is set when it is about to be sent.
+    /// Puts a request of a workload; never waits. Without a connection requests wait for one. For a
+    /// large one `taken` is set when it is about to be sent.
     pub fn put_request(&self, request: Request, taken: Option<EventFd>) {
         let is_large = taken.is_some();
         let mut slots = self.0.slots.lock();
         let is_next = slots.is_request_next();
-        slots.requests.push_back((request, taken));
+        slots.requests.push_back(Waiting {
+            message: request,
+            taken,
+        });
         drop(slots);
-        // Waking `uplink` to send it made a round trip 1.3 times as long in `./justw bench control`. A
-        // large request is encoded by `uplink` all the same, since `control` serves all workloads.
-        if !(is_next && !is_large && self.0.send_unless_busy()) {
+        // Waking `uplink` to send it made a round trip 1.3 times as long in `./justw bench
+        // control`. A large request is encoded by `uplink` anyway, since `control` serves all
+        // workloads.
+        if !is_next || is_large || !self.0.send_unless_busy() {
             self.0.wake();
         }
     }
@@ -211,48 +227,43 @@ impl UplinkOutbox {
 
     /// Whether the request with this id waits for the connection.
     pub(crate) fn has_request(&self, id: &str) -> bool {
-        self.0
-            .slots
-            .lock()
-            .requests
-            .iter()
-            .any(|(request, _)| request.id == id)
+        let slots = self.0.slots.lock();
+        let mut requests = slots.requests.iter();
+        requests.any(|waiting| waiting.message.id == id)
     }
 
     /// Whether a large request waits for the connection.
     pub(crate) fn has_large_request(&self) -> bool {
-        self.0
-            .slots
-            .lock()
-            .requests
-            .iter()
-            .any(|(_, taken)| taken.is_some())
+        let slots = self.0.slots.lock();
+        let mut requests = slots.requests.iter();
+        requests.any(|waiting| waiting.taken.is_some())
     }
 
-    /// Nobody waits for the responses to requests with this prefix any more: those that were not
-    /// sent are forgotten, and the others are cancelled.
+    /// Ends the requests with this prefix: those that were not sent are dropped, and the others are
+    /// cancelled.
     pub(crate) fn end_requests(&self, prefix: &str, cancels: Vec<Request>) {
-        self.0
-            .slots
-            .lock()
+        let mut slots = self.0.slots.lock();
+        slots
             .requests
-            .retain(|(request, _)| !request.id.starts_with(prefix));
-        cancels
-            .into_iter()
-            .for_each(|cancel| self.put_cancel(cancel));
+            .retain(|waiting| !waiting.message.id.starts_with(prefix));
+        drop(slots);
+        for cancel in cancels {
+            self.put_cancel(cancel);
+        }
     }
 
-    /// Puts the cancellation of something that a workload has asked and that was sent; never waits
-    /// and never fails. Without a connection there is nothing to cancel.
+    /// Puts the cancellation of a subscription of a workload that was sent; never waits and never
+    /// fails. Without a connection there is nothing to cancel.
     pub(crate) fn put_cancel(&self, request: Request) {
         let mut slots = self.0.slots.lock();
-        if slots.connected {
-            if slots.cancels.len() >= CANCELS {
-                slots.cancels.pop_front();
-            }
-            slots.cancels.push_back(request);
-            self.0.wake();
+        if !slots.connected {
+            return;
         }
+        if slots.cancels.len() >= CANCELS {
+            slots.cancels.pop_front();
+        }
+        slots.cancels.push_back(request);
+        self.0.wake();
     }
 
     /// Puts lines or the end of a log, or a sample; never waits. `taken` is set when the next
@@ -261,7 +272,7 @@ impl UplinkOutbox {
     pub(crate) fn put_message(&self, message: ToServer, taken: Option<EventFd>) -> bool {
         let mut slots = self.0.slots.lock();
         if slots.connected {
-            slots.logs.push_back((message, taken));
+            slots.logs.push_back(Waiting { message, taken });
             self.0.wake();
         }
         slots.connected
@@ -273,8 +284,8 @@ impl Shared {
         let _ = self.wake.try_send(()); // Full: `uplink` is being woken already.
     }
 
-    /// Sends the next message if no other thread uses the connection. Returns whether nothing more
-    /// is to be done now; a thread that uses the connection may not see what was just put.
+    /// Sends the next message if no other thread uses the connection. Returns whether nothing else
+    /// has to be done now; a thread that uses the connection may have missed the newest message.
     fn send_unless_busy(&self) -> bool {
         let Some(mut sink) = self.sink.try_lock() else {
             return false;
@@ -302,7 +313,7 @@ impl Shared {
     }
 }
 
-/// What became of an attempt to send one message.
+/// The result of an attempt to send one message.
 enum Sent {
     One,
     /// Nothing waits.
@@ -345,73 +356,79 @@ impl Slots {
         self.is_request_next() && self.load.is_none() && self.logs.is_empty()
     }
 
-    /// The next message to send, if any: some states, each of another instance; that these were
-    /// all; how far staged instances are; a request; the load; or lines of a log.
+    /// Takes the next message to send, if any: some states, each of another instance; that these
+    /// were all; the reports of staged instances; a request; the load; or lines of a log.
     fn next(&mut self) -> Option<ToServer> {
         if let Some(states) = self.next_states() {
             return Some(ToServer::WorkloadStates(states));
         }
-        if std::mem::take(&mut self.complete) {
+        if self.complete {
+            self.complete = false;
             return Some(ToServer::StatesComplete);
         }
         if !self.prepared.is_empty() {
-            let reports = std::iter::from_fn(|| self.prepared.pop_first());
-            return Some(ToServer::Prepared(
-                reports.map(|(_, report)| report).take(BATCH).collect(),
-            ));
+            return Some(ToServer::Prepared(self.next_prepared()));
         }
-        // A workload that never stops asking must not keep everything else from the server.
+        // A workload that sends requests without end must not keep everything else from the server.
         let others_wait = self.load.is_some() || !self.logs.is_empty();
-        let may_ask = self.requests_in_a_row < REQUESTS_IN_A_ROW || !others_wait;
-        if let Some(request) = may_ask.then(|| self.next_request()).flatten() {
+        if (self.requests_in_a_row < REQUESTS_IN_A_ROW || !others_wait)
+            && let Some(request) = self.next_request()
+        {
             self.requests_in_a_row = self.requests_in_a_row.saturating_add(1);
             return Some(ToServer::Request(request));
         }
         self.requests_in_a_row = 0;
-        self.load
-            .take()
-            .map(ToServer::AgentLoad)
-            .or_else(|| self.logs.pop_front().map(taken))
+        if let Some(load) = self.load.take() {
+            return Some(ToServer::AgentLoad(load));
+        }
+        Some(self.logs.pop_front()?.take())
     }
 
     fn next_states(&mut self) -> Option<Vec<WorkloadState>> {
         let mut batch: Vec<WorkloadState> = Vec::new();
         let mut instances = BTreeSet::new();
-        // A second state of the same instance goes into the next message, so that the server sees
-        // both.
-        while batch.len() < BATCH
-            && self
-                .states
-                .front()
-                .is_some_and(|state| instances.insert(state.instance.clone()))
-            && let Some(state) = self.states.pop_front()
+        while let Some(next) = self.states.front()
+            && batch.len() < BATCH
         {
-            batch.push(state);
+            // A second state of the same instance goes into the next message, so that the server
+            // sees both.
+            if !instances.insert(next.instance.clone()) {
+                break;
+            }
+            batch.extend(self.states.pop_front());
         }
-        (!batch.is_empty()).then_some(batch)
+        if batch.is_empty() {
+            return None;
+        }
+        Some(batch)
+    }
+
+    fn next_prepared(&mut self) -> Vec<PreparedInstance> {
+        let mut reports = Vec::new();
+        while reports.len() < BATCH
+            && let Some((_, report)) = self.prepared.pop_first()
+        {
+            reports.push(report);
+        }
+        reports
     }
 
     fn next_request(&mut self) -> Option<Request> {
-        self.cancels
-            .pop_front()
-            .or_else(|| self.requests.pop_front().map(taken))
+        if let Some(cancel) = self.cancels.pop_front() {
+            return Some(cancel);
+        }
+        Some(self.requests.pop_front()?.take())
     }
 }
 
-/// A message that is about to be sent.
-fn taken<T>((message, taken): Waiting<T>) -> T {
-    taken.iter().for_each(EventFd::set);
-    message
-}
-
 impl UplinkReader {
-    /// Becomes ready when there may be something to send.
+    /// Becomes ready when there may be a message to send.
     pub fn woken(&self) -> &Receiver<()> {
         &self.woken
     }
 
-    /// Sends what waits, as far as the connection takes it; [`Self::woken`] becomes ready when it
-    /// takes more.
+    /// Sends waiting messages, as far as the connection takes them; [`Self::woken`] becomes ready
+    /// when it takes more.
     ///
     /// # Errors
     /// How the connection ended.
@@ -434,7 +451,8 @@ impl UplinkReader {
     pub fn disconnected(&self) {
         *self.shared.sink.lock() = None;
         let mut slots = self.shared.slots.lock();
-        (slots.connected, slots.complete) = (false, false);
+        slots.connected = false;
+        slots.complete = false;
         slots.load = None;
         slots.prepared.clear();
         slots.logs.clear();
@@ -442,7 +460,7 @@ impl UplinkReader {
     }
 }
 
-/// What tests of other files and crates look at.
+/// For tests of other files and crates.
 #[cfg(debug_assertions)]
 impl UplinkReader {
     /// The next message to send, taken by tests and the simulation, which have no connection.

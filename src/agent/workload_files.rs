@@ -3,7 +3,6 @@
 //! Thread: `call:<name>` writes them; `wl:<name>` owns the folder of its workload and removes it.
 
 use crate::limits::PATH_MAX;
-use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::validation::{mount_rule, unfit_for_mount};
 use ankaios_model::workload::{File, FileContent};
 use ankaios_platform::private_folder::PrivateFolder;
@@ -58,8 +57,7 @@ impl WorkloadFileError {
         };
         match error.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::NAMETOOLONG | Errno::INVAL) => true,
-            // Unless it is something that an earlier start has left, which is removed before the
-            // next one.
+            // Otherwise an earlier start has left it, and it is removed before the next one.
             Some(Errno::NOTDIR | Errno::ISDIR) => one_is_folder_of_another(files),
             _ => false,
         }
@@ -67,21 +65,27 @@ impl WorkloadFileError {
 }
 
 fn one_is_folder_of_another(files: &[File]) -> bool {
-    let paths: BTreeSet<PathBuf> = files
-        .iter()
-        .filter_map(|file| relative(&file.mount_point).ok())
-        .collect_entries();
-    paths.iter().any(|path| {
-        path.ancestors()
-            .skip(1)
-            .any(|folder| paths.contains(folder))
-    })
+    let mut paths = BTreeSet::new();
+    for file in files {
+        paths.extend(relative(&file.mount_point));
+    }
+    for path in &paths {
+        for folder in path.ancestors().skip(1) {
+            if paths.contains(folder) {
+                return true;
+            }
+        }
+    }
+    false
 }
 
 /// Writes all files below `folder`, existing ones in place, since a container may have them
 /// mounted.
 pub fn write_files(folder: &Path, files: &[File]) -> Result<(), WorkloadFileError> {
-    files.iter().try_for_each(|file| write_file(folder, file))
+    for file in files {
+        write_file(folder, file)?;
+    }
+    Ok(())
 }
 
 /// Host path and mount point of each file.
@@ -89,39 +93,48 @@ pub fn file_paths(
     folder: &Path,
     files: &[File],
 ) -> Result<Vec<(PathBuf, String)>, WorkloadFileError> {
-    let path = |file: &File| {
-        let inside = relative(&file.mount_point);
-        let inside = inside
-            .map_err(|reason| WorkloadFileError::invalid("invalid mount point", file, reason))?;
-        Ok((folder.join(inside), file.mount_point.clone()))
-    };
-    files.iter().map(path).collect()
+    let mut paths = Vec::new();
+    for file in files {
+        paths.push((folder.join(inside(file)?), file.mount_point.clone()));
+    }
+    Ok(paths)
+}
+
+/// The path of a file inside the folder of all files.
+fn inside(file: &File) -> Result<PathBuf, WorkloadFileError> {
+    relative(&file.mount_point)
+        .map_err(|reason| WorkloadFileError::invalid("invalid mount point", file, reason))
 }
 
 fn write_file(folder: &Path, file: &File) -> Result<(), WorkloadFileError> {
-    let inside = relative(&file.mount_point)
-        .map_err(|reason| WorkloadFileError::invalid("invalid mount point", file, reason))?;
+    let inside = inside(file)?;
     let decoded = match &file.content {
         FileContent::Data(text) => Cow::Borrowed(text.as_bytes()),
         FileContent::BinaryData(text) => {
             let packed: String = text.lines().map(str::trim).collect();
-            let decoded = STANDARD.decode(packed);
-            Cow::Owned(decoded.map_err(|error| {
-                WorkloadFileError::invalid("invalid base64 data in", file, error)
-            })?)
+            match STANDARD.decode(packed) {
+                Ok(decoded) => Cow::Owned(decoded),
+                Err(error) => {
+                    let what = "invalid base64 data in";
+                    return Err(WorkloadFileError::invalid(what, file, error));
+                }
+            }
         }
     };
     let what = "failed to create workload file directory structure for";
     let place =
         folder_of(folder, &inside).map_err(|error| WorkloadFileError::io(what, file, error))?;
-    place
-        .write_anew(Path::new(inside.file_name().unwrap_or_default()), FILE_MODE)
-        .and_then(|mut written| written.write_all(&decoded))
+    let name = Path::new(inside.file_name().unwrap_or_default());
+    write_one(&place, name, &decoded)
         .map_err(|error| WorkloadFileError::io("write failed for", file, error))
 }
 
-/// The folder of the file `inside` of `folder`. Each one on the way is ours alone, from that of the
-/// workload on.
+fn write_one(place: &PrivateFolder, name: &Path, content: &[u8]) -> io::Result<()> {
+    place.write_anew(name, FILE_MODE)?.write_all(content)
+}
+
+/// The folder of the file `inside` of `folder`. Only the user of the agent can enter the folders on
+/// the way, from that of the workload on.
 fn folder_of(folder: &Path, inside: &Path) -> io::Result<PrivateFolder> {
     if folder.as_os_str().len() + inside.as_os_str().len() >= PATH_MAX {
         return Err(Errno::NAMETOOLONG.into()); // An engine could not mount it.

@@ -244,7 +244,7 @@ impl Life {
                 pidfds: options.pidfds,
             };
             let settings = CheckerSettings {
-                engine: runtime,
+                runtime,
                 unknown_info: "?",
                 repair_interval: REPAIR_INTERVAL,
             };

@@ -1,6 +1,6 @@
-//! What one workload has asked, and the messages that wait for it as the bytes that it will read:
-//! bounded, and putting never waits. Both are of one generation: a container of the workload, from
-//! its hello on. What still comes for an earlier generation is not for this one.
+//! The open requests of one workload, and the messages that wait for it as the bytes that it will
+//! read: bounded, and putting never waits. Both belong to one generation: a container of the
+//! workload, from its hello on. A response to an earlier generation is not for this one.
 //!
 //! Thread: none, a plain value; `rx:server` and `control` put, `control` takes, see
 //! [`super::ControlHub`].
@@ -19,15 +19,14 @@ use std::collections::{BTreeSet, VecDeque};
 const WAITING: usize = 1024;
 /// Encoded bytes waiting for one workload. A larger message waits alone.
 pub(super) const WAITING_BYTES: usize = 8 * 1024 * 1024;
-/// While a workload has not read responses of this many bytes, its requests wait: room for a few
-/// large ones.
+/// While responses of this many bytes wait for a workload, its requests wait: space for a few large
+/// ones.
 pub(super) const UNREAD_BYTES: usize = WAITING_BYTES / 8;
-/// Event subscriptions and log collections of one workload that are open: twice 64, which the
-/// server allows.
-const OPEN: usize = 128;
-/// Other requests without a response. Only a server that does not respond leaves more than one; the
-/// oldest are forgotten.
-const UNANSWERED: usize = 8;
+/// Most subscriptions of one workload: 64 to events and 64 to logs, as the server allows.
+const SUBSCRIPTIONS: usize = 128;
+/// Most other requests without a response. Only a server that does not respond leaves more than
+/// one; the oldest are forgotten.
+const PENDING: usize = 8;
 
 /// Masks of the event subscriptions of one workload, in bytes of their texts, that are kept to
 /// subscribe again: what the server allows a workload.
@@ -39,7 +38,7 @@ const ALL_PARTS: [&str; 3] = ["agents", "desiredState", "workloadStates"];
 /// The error for a workload whose subscription is not kept.
 const EVENTS_ENDED: &str = "The connection to the server was lost, and with it the event subscription, whose masks are too \
                             long to be kept; subscribe again";
-/// The error for a workload that follows more logs than it has room for their ends.
+/// The error for a workload that follows more logs than messages can wait for it.
 const LOGS_ENDED: &str =
     "The connection to the server was lost, and with it these logs; request them again";
 /// The error for a workload that did not read its events.
@@ -49,14 +48,14 @@ const EVENTS_LOST: &str = "Events were not read in time and are lost; the subscr
 const LOST: &str = "The connection to the server was lost before it answered. What was asked for may have been done or \
                     not; ask again";
 
-/// Requests that last longer than their first response.
+/// Requests that last longer than their first response, by their kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lasting {
+enum Subscription {
     Logs,
     Events,
 }
 
-impl Lasting {
+impl Subscription {
     fn cancel(self) -> RequestContent {
         match self {
             Self::Logs => RequestContent::LogsCancel,
@@ -65,109 +64,115 @@ impl Lasting {
     }
 }
 
-/// What a request asks for.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum RequestKind {
+    /// It has one response.
     Once,
-    Lasting(Lasting),
-    Cancel(Lasting),
+    Subscribe(Subscription),
+    Cancel(Subscription),
 }
 
-impl Asked {
+impl RequestKind {
     fn of(content: &RequestContent) -> Self {
         match content {
-            RequestContent::Logs(_) => Self::Lasting(Lasting::Logs),
-            RequestContent::CompleteState(read) if read.subscribe => Self::Lasting(Lasting::Events),
-            RequestContent::LogsCancel => Self::Cancel(Lasting::Logs),
-            RequestContent::EventsCancel => Self::Cancel(Lasting::Events),
+            RequestContent::Logs(_) => Self::Subscribe(Subscription::Logs),
+            RequestContent::CompleteState(read) if read.subscribe => {
+                Self::Subscribe(Subscription::Events)
+            }
+            RequestContent::LogsCancel => Self::Cancel(Subscription::Logs),
+            RequestContent::EventsCancel => Self::Cancel(Subscription::Events),
             _ => Self::Once,
         }
     }
 }
 
 /// Whether this is the response to a request of this kind.
-fn answers(content: &ResponseContent, asked: Asked) -> bool {
+fn answers(content: &ResponseContent, kind: RequestKind) -> bool {
     match content {
         ResponseContent::CompleteState { altered: None, .. } => {
-            matches!(asked, Asked::Once | Asked::Lasting(Lasting::Events))
+            matches!(
+                kind,
+                RequestKind::Once | RequestKind::Subscribe(Subscription::Events)
+            )
         }
-        ResponseContent::LogsAccepted(_) => asked == Asked::Lasting(Lasting::Logs),
-        ResponseContent::LogsCancelAccepted => asked == Asked::Cancel(Lasting::Logs),
-        ResponseContent::EventsCancelAccepted => asked == Asked::Cancel(Lasting::Events),
-        ResponseContent::UpdateStateSuccess { .. } => asked == Asked::Once,
+        ResponseContent::LogsAccepted(_) => kind == RequestKind::Subscribe(Subscription::Logs),
+        ResponseContent::LogsCancelAccepted => kind == RequestKind::Cancel(Subscription::Logs),
+        ResponseContent::EventsCancelAccepted => kind == RequestKind::Cancel(Subscription::Events),
+        ResponseContent::UpdateStateSuccess { .. } => kind == RequestKind::Once,
         ResponseContent::Error(_) => true,
         _ => false,
     }
 }
 
-/// Of which lasting request this is an event, or lines.
-fn part_of(content: &ResponseContent) -> Option<Lasting> {
+/// The subscription that this is an event or a log line of; `None` for a response.
+fn subscription_of(content: &ResponseContent) -> Option<Subscription> {
     match content {
         ResponseContent::CompleteState {
             altered: Some(_), ..
-        } => Some(Lasting::Events),
-        ResponseContent::LogEntries(_) => Some(Lasting::Logs),
+        } => Some(Subscription::Events),
+        ResponseContent::LogEntries(_) => Some(Subscription::Logs),
         _ => None,
     }
 }
 
 /// An encoded response, with its id as the workload wrote it.
 #[derive(Debug)]
-pub(crate) struct Frame {
+pub(crate) struct EncodedResponse {
     id: String,
-    part: Option<Lasting>,
+    /// The subscription that it is an event or a log line of.
+    subscription: Option<Subscription>,
     bytes: Vec<u8>,
 }
 
-impl Frame {
+impl EncodedResponse {
     pub(crate) fn new(response: Response) -> Self {
-        let (id, part) = (response.id.clone(), part_of(&response.content));
         Self {
-            id,
-            part,
+            id: response.id.clone(),
+            subscription: subscription_of(&response.content),
             bytes: frame(ToWorkload::Response(response)),
         }
     }
 
-    /// What it takes while it waits, in bytes.
+    /// The memory that it takes while it waits, in bytes.
     fn weight(&self) -> usize {
         self.id.len() + self.bytes.len()
     }
 }
 
-/// How far a request is.
+/// The progress of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Progress {
     /// The workload's next request waits for the response.
     UnderWay,
-    /// Another one was sent since. Its response is passed on all the same.
+    /// Another one was sent since. Its response is still for the workload.
     Overdue,
-    /// It was answered and lasts. Of logs, the instances whose lines have not ended.
+    /// A subscription that has its first response. For logs, the instances whose lines have not
+    /// ended.
     Begun(BTreeSet<InstanceName>),
-    /// It lasted until the connection was lost, and is sent again on the next one. Only of
-    /// subscriptions.
+    /// A subscription to events that was lost with the connection. It is renewed on the next one.
     Lost,
 }
 
-/// A request that has no response yet, or lasts.
+/// A request without a response, or a subscription.
 #[derive(Debug)]
-struct Open {
+struct OpenRequest {
     id: String,
-    asked: Asked,
+    kind: RequestKind,
     progress: Progress,
-    /// What a subscription selects; `None` when that is not kept.
+    /// The masks of an event subscription; `None` when they are not kept.
     masks: Option<Vec<String>>,
     /// The workload had its first response on an earlier connection.
     is_renewed: bool,
 }
 
-impl Open {
+impl OpenRequest {
     fn has_begun(&self) -> bool {
         matches!(self.progress, Progress::Begun(_))
     }
 
     /// Whether it was sent and has no response yet.
-    fn is_unanswered(&self) -> bool {
+    fn is_pending(&self) -> bool {
         matches!(self.progress, Progress::UnderWay | Progress::Overdue)
     }
 
@@ -175,25 +180,38 @@ impl Open {
         self.masks.iter().flatten().map(String::len).sum()
     }
 
-    fn is(&self, lasting: Lasting, id: &str) -> bool {
-        self.has_begun() && self.asked == Asked::Lasting(lasting) && self.id == id
+    fn is_subscription(&self) -> bool {
+        matches!(self.kind, RequestKind::Subscribe(_))
+    }
+
+    /// Whether this is a subscription with its first response.
+    fn is(&self, subscription: Subscription, id: &str) -> bool {
+        self.has_begun() && self.kind == RequestKind::Subscribe(subscription) && self.id == id
     }
 }
 
-/// What waits for one workload, and what it has asked.
-#[derive(Debug)]
-pub(crate) struct Mailbox {
-    /// What the agent puts before each id of this generation.
-    prefix: String,
-    /// Answers a hello or ends the session, so it comes before all else.
-    first: Option<Vec<u8>>,
-    waiting: VecDeque<Frame>,
-    /// In the order in which they were asked.
-    open: Vec<Open>,
+/// A generation that has ended.
+pub(crate) struct EndedGeneration {
+    /// The beginning of the ids of its requests.
+    pub(crate) prefix: String,
+    /// Requests that cancel its subscriptions at the server.
+    pub(crate) cancels: Vec<Request>,
 }
 
-impl Mailbox {
-    /// Nothing is asked. Ids get this `prefix`.
+/// The waiting messages and the open requests of one workload.
+#[derive(Debug)]
+pub(crate) struct ControlMailbox {
+    /// The text that the agent puts before each id of this generation.
+    prefix: String,
+    /// The response to a hello, or the end of the session; it comes before all other messages.
+    first: Option<Vec<u8>>,
+    waiting: VecDeque<EncodedResponse>,
+    /// In the order in which they came.
+    open: Vec<OpenRequest>,
+}
+
+impl ControlMailbox {
+    /// An empty mailbox. Ids get this `prefix`.
     pub(crate) fn new(prefix: String) -> Self {
         Self {
             prefix,
@@ -203,20 +221,21 @@ impl Mailbox {
         }
     }
 
-    /// A new generation begins, with this prefix. Returns the prefix of the one before, and what is
-    /// to be cancelled of it at the server.
-    pub(crate) fn begin(&mut self, prefix: String) -> (String, Vec<Request>) {
+    /// Begins a new generation, with this prefix. Returns the one before.
+    pub(crate) fn begin(&mut self, prefix: String) -> EndedGeneration {
         let before = std::mem::replace(self, Self::new(prefix));
-        let known = before
-            .open
-            .iter()
-            .filter(|open| open.progress != Progress::Lost);
-        let lasting = known.filter_map(|open| match open.asked {
-            Asked::Lasting(lasting) => Some(before.cancel(lasting, &open.id)),
-            Asked::Once | Asked::Cancel(_) => None,
-        });
-        let cancels = lasting.collect();
-        (before.prefix, cancels)
+        let mut cancels = Vec::new();
+        for open in &before.open {
+            if let RequestKind::Subscribe(subscription) = open.kind
+                && open.progress != Progress::Lost
+            {
+                cancels.push(before.cancel(subscription, &open.id));
+            }
+        }
+        EndedGeneration {
+            prefix: before.prefix,
+            cancels,
+        }
     }
 
     /// The id as the workload wrote it, if it is of this generation.
@@ -229,58 +248,73 @@ impl Mailbox {
         format!("{}{own_id}", self.prefix)
     }
 
-    // ------------------------------------------------------- what is asked
+    // -------------------------------------------------------- open requests
 
     /// Whether the workload has to wait before its next request, for a response or until it has
     /// read some.
     pub(crate) fn must_wait(&self, next: &RequestContent) -> bool {
-        // Log lines and events do not count.
-        let answers = || {
-            self.waiting
-                .iter()
-                .filter(|frame| frame.part.is_none())
-                .map(Frame::weight)
-        };
-        self.is_under_way() || !next.is_cancel() && answers().sum::<usize>() >= UNREAD_BYTES
+        if self.must_await_response() {
+            return true;
+        }
+        if next.is_cancel() {
+            return false;
+        }
+        let mut unread = 0;
+        for response in &self.waiting {
+            if response.subscription.is_none() {
+                unread += response.weight();
+            }
+        }
+        unread >= UNREAD_BYTES
     }
 
-    /// Whether a request has no response yet.
-    pub(crate) fn is_under_way(&self) -> bool {
+    /// Whether the next request waits for the response to an earlier one.
+    pub(crate) fn must_await_response(&self) -> bool {
         self.open
             .iter()
             .any(|open| open.progress == Progress::UnderWay)
     }
 
-    /// A request is about to be sent; or the text of an error for the workload, when it would last
-    /// and [`OPEN`] do.
-    pub(crate) fn ask(&mut self, id: String, content: &RequestContent) -> Result<(), String> {
-        let asked = Asked::of(content);
-        let lasts = |open: &Open| matches!(open.asked, Asked::Lasting(_));
-        let lasting = self.open.iter().filter(|open| lasts(open)).count();
-        if matches!(asked, Asked::Lasting(_)) {
-            if lasting >= OPEN {
+    /// Adds a request that is about to be sent.
+    ///
+    /// # Errors
+    /// A text for the workload, when it has too many subscriptions.
+    pub(crate) fn add_request(
+        &mut self,
+        id: String,
+        content: &RequestContent,
+    ) -> Result<(), String> {
+        let kind = RequestKind::of(content);
+        // First: there must be space for it.
+        let subscriptions = self.open.iter().filter(|open| open.is_subscription());
+        let subscriptions = subscriptions.count();
+        let pending = self.open.len() - subscriptions;
+        if matches!(kind, RequestKind::Subscribe(_)) {
+            if subscriptions >= SUBSCRIPTIONS {
                 return Err(format!(
-                    "Too many event subscriptions and requests for logs, at most {OPEN} are allowed; cancel some first"
+                    "Too many event subscriptions and requests for logs, at most {SUBSCRIPTIONS} are allowed; cancel some first"
                 ));
             }
-        } else if self.open.len() - lasting >= UNANSWERED
-            && let Some(oldest) = self.open.iter().position(|open| !lasts(open))
+        } else if pending >= PENDING
+            && let Some(oldest) = self.open.iter().position(|open| !open.is_subscription())
         {
             self.open.remove(oldest);
         }
+        // Then: it may end or replace others.
         self.wait_no_longer();
         if matches!(
-            asked,
-            Asked::Lasting(Lasting::Events) | Asked::Cancel(Lasting::Events)
+            kind,
+            RequestKind::Subscribe(Subscription::Events)
+                | RequestKind::Cancel(Subscription::Events)
         ) {
-            // It is ended, or another one takes its place.
             self.open
                 .retain(|open| open.progress != Progress::Lost || open.id != id);
         }
+        // Finally: it is open.
         let masks = self.kept_masks(content);
-        self.open.push(Open {
+        self.open.push(OpenRequest {
             id,
-            asked,
+            kind,
             progress: Progress::UnderWay,
             masks,
             is_renewed: false,
@@ -288,7 +322,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// The masks of a subscription, if there is room to keep them.
+    /// The masks of a subscription, if there is space to keep them.
     fn kept_masks(&self, content: &RequestContent) -> Option<Vec<String>> {
         let RequestContent::CompleteState(ReadState {
             masks,
@@ -297,25 +331,27 @@ impl Mailbox {
         else {
             return None;
         };
-        let kept: usize = self.open.iter().map(Open::masks_bytes).sum();
+        let kept: usize = self.open.iter().map(OpenRequest::masks_bytes).sum();
         let bytes: usize = masks.iter().map(String::len).sum();
-        (kept + bytes <= MASKS_BYTES).then(|| masks.clone())
-    }
-
-    /// The next subscription to be sent again, one after the other: while a request of the workload
-    /// is under way there is none.
-    pub(crate) fn next_renewal(&mut self) -> Option<Request> {
-        if self.is_under_way() {
+        if kept + bytes > MASKS_BYTES {
             return None;
         }
-        let lost = self
-            .open
-            .iter_mut()
-            .find(|open| open.progress == Progress::Lost)?;
-        (lost.progress, lost.is_renewed) = (Progress::UnderWay, true);
-        let (id, masks) = (lost.id.clone(), lost.masks.clone().unwrap_or_default());
+        Some(masks.clone())
+    }
+
+    /// Returns the request that renews the next lost subscription. They are renewed one after the
+    /// other: while a request of the workload is under way there is none.
+    pub(crate) fn next_renewal(&mut self) -> Option<Request> {
+        if self.must_await_response() {
+            return None;
+        }
+        let lost = |open: &&mut OpenRequest| open.progress == Progress::Lost;
+        let renewed = self.open.iter_mut().find(lost)?;
+        renewed.progress = Progress::UnderWay;
+        renewed.is_renewed = true;
+        let id = renewed.id.clone();
         let content = RequestContent::CompleteState(ReadState {
-            masks,
+            masks: renewed.masks.clone().unwrap_or_default(),
             subscribe: true,
         });
         Some(Request {
@@ -324,29 +360,31 @@ impl Mailbox {
         })
     }
 
-    /// The next request does not wait for the response to the one before.
+    /// Lets the next request not wait for the response to the one before.
     pub(crate) fn wait_no_longer(&mut self) {
-        let under_way = self
-            .open
-            .iter_mut()
-            .filter(|open| open.progress == Progress::UnderWay);
-        under_way.for_each(|open| open.progress = Progress::Overdue);
+        for open in &mut self.open {
+            if open.progress == Progress::UnderWay {
+                open.progress = Progress::Overdue;
+            }
+        }
     }
 
-    /// The connection to the server is lost. Logs end with it; subscriptions are sent again on the
-    /// next one. What was not sent `waits` for that as well; all else is answered.
+    /// The connection to the server is lost. Logs end with it; event subscriptions are renewed on
+    /// the next one. A request that was not sent `waits` for that; all others get a response.
     pub(crate) fn connection_lost(&mut self, waits: impl Fn(&str) -> bool) {
         for mut open in std::mem::take(&mut self.open) {
-            let is_unsent = open.is_unanswered() && waits(&self.full_id(&open.id));
+            let is_unsent = open.is_pending() && waits(&self.full_id(&open.id));
             if is_unsent || open.progress == Progress::Lost {
                 self.open.push(open);
                 continue;
             }
-            match (open.asked, &open.progress) {
-                (Asked::Lasting(Lasting::Logs), Progress::Begun(instances)) => {
-                    self.end_logs(&open.id, instances)
+            match (open.kind, &open.progress) {
+                (RequestKind::Subscribe(Subscription::Logs), Progress::Begun(instances)) => {
+                    self.end_logs(&open.id, instances);
                 }
-                (Asked::Lasting(Lasting::Events), _) if open.has_begun() || open.is_renewed => {
+                (RequestKind::Subscribe(Subscription::Events), _)
+                    if open.has_begun() || open.is_renewed =>
+                {
                     if open.masks.is_some() {
                         open.progress = Progress::Lost;
                         self.open.push(open);
@@ -355,13 +393,13 @@ impl Mailbox {
                     }
                 }
                 // The server ended it with the connection.
-                (Asked::Cancel(Lasting::Logs), _) => {
-                    self.push_own(open.id, ResponseContent::LogsCancelAccepted)
+                (RequestKind::Cancel(Subscription::Logs), _) => {
+                    self.push_own(open.id, ResponseContent::LogsCancelAccepted);
                 }
-                (Asked::Cancel(Lasting::Events), _) => {
-                    self.push_own(open.id, ResponseContent::EventsCancelAccepted)
+                (RequestKind::Cancel(Subscription::Events), _) => {
+                    self.push_own(open.id, ResponseContent::EventsCancelAccepted);
                 }
-                (Asked::Once | Asked::Lasting(_), _) => {
+                (RequestKind::Once | RequestKind::Subscribe(_), _) => {
                     self.push_own(open.id, ResponseContent::Error(LOST.into()));
                 }
             }
@@ -378,53 +416,34 @@ impl Mailbox {
         }
     }
 
-    /// Notes what a response of the server means, and makes the first response to a renewed
-    /// subscription an event. Returns whether it is for the workload.
+    /// Updates the open requests with a response of the server, and makes the first response to a
+    /// renewed subscription an event. Returns whether it is for the workload.
     pub(crate) fn accept(&mut self, id: &str, content: &mut ResponseContent) -> bool {
-        if let Some(lasting) = part_of(content) {
-            return self.open.iter().any(|open| open.is(lasting, id));
+        if let Some(subscription) = subscription_of(content) {
+            return self.open.iter().any(|open| open.is(subscription, id));
         }
-        let answered = self
-            .open
-            .iter()
-            .position(|open| open.is_unanswered() && open.id == id && answers(content, open.asked));
-        let answered = answered.map(|index| self.open.remove(index));
+        let answered = self.take_answered(id, content);
         match content {
-            ResponseContent::LogsStop(instance) => {
-                let Some(index) = self.open.iter().position(|open| open.is(Lasting::Logs, id))
-                else {
-                    return false;
-                };
-                if let Progress::Begun(instances) = &mut self.open[index].progress {
-                    instances.remove(instance);
-                    if instances.is_empty() {
-                        self.open.remove(index);
-                    }
-                }
-                true
-            }
+            ResponseContent::LogsStop(instance) => self.end_log_of(id, instance),
             ResponseContent::LogsCancelAccepted => {
-                self.open.retain(|open| !open.is(Lasting::Logs, id));
-                answered.is_some() // It may be our own.
+                self.open.retain(|open| !open.is(Subscription::Logs, id));
+                answered.is_some() // The agent may have sent the request itself.
             }
             ResponseContent::EventsCancelAccepted => {
-                self.open.retain(|open| !open.is(Lasting::Events, id));
+                self.open.retain(|open| !open.is(Subscription::Events, id));
                 answered.is_some()
             }
-            ResponseContent::Error(_) => true,
             ResponseContent::CompleteState { state, altered } => {
-                if let Some(subscribed) =
-                    answered.filter(|open| open.asked == Asked::Lasting(Lasting::Events))
+                if let Some(subscribed) = answered
+                    && subscribed.kind == RequestKind::Subscribe(Subscription::Events)
                 {
                     if subscribed.is_renewed {
-                        *altered = Some(everything(
-                            subscribed.masks.as_deref().unwrap_or_default(),
-                            state,
-                        ));
+                        let masks = subscribed.masks.as_deref().unwrap_or_default();
+                        *altered = Some(everything(masks, state));
                     }
                     // It takes the place of an earlier one.
-                    self.open.retain(|open| !open.is(Lasting::Events, id));
-                    self.open.push(Open {
+                    self.open.retain(|open| !open.is(Subscription::Events, id));
+                    self.open.push(OpenRequest {
                         progress: Progress::Begun(BTreeSet::new()),
                         ..subscribed
                     });
@@ -435,9 +454,9 @@ impl Mailbox {
                 // A workload that is named twice sends its lines and their end once.
                 let instances: BTreeSet<InstanceName> = instances.iter().cloned().collect_entries();
                 if let Some(requested) = answered {
-                    self.open.retain(|open| !open.is(Lasting::Logs, id));
+                    self.open.retain(|open| !open.is(Subscription::Logs, id));
                     if !instances.is_empty() {
-                        self.open.push(Open {
+                        self.open.push(OpenRequest {
                             progress: Progress::Begun(instances),
                             ..requested
                         });
@@ -445,33 +464,62 @@ impl Mailbox {
                 }
                 true
             }
-            ResponseContent::UpdateStateSuccess { .. } | ResponseContent::LogEntries(_) => true,
+            ResponseContent::Error(_)
+            | ResponseContent::UpdateStateSuccess { .. }
+            | ResponseContent::LogEntries(_) => true,
         }
     }
 
-    // ------------------------------------------------------- what waits
+    /// Takes the oldest pending request with this id that this can be the response to.
+    fn take_answered(&mut self, id: &str, content: &ResponseContent) -> Option<OpenRequest> {
+        let index = self
+            .open
+            .iter()
+            .position(|open| open.is_pending() && open.id == id && answers(content, open.kind))?;
+        Some(self.open.remove(index))
+    }
 
-    /// Puts a response. When there is no room, log lines and events are dropped with the request
-    /// that they belong to, and for other answers the oldest ones make room. Returns what is to be
-    /// cancelled at the server.
-    pub(crate) fn put(&mut self, frame: Frame) -> Vec<Request> {
+    /// Notes that the log of an instance has ended. Returns whether the workload follows it.
+    fn end_log_of(&mut self, id: &str, instance: &InstanceName) -> bool {
+        let follows = |open: &OpenRequest| open.is(Subscription::Logs, id);
+        let Some(index) = self.open.iter().position(follows) else {
+            return false;
+        };
+        if let Progress::Begun(instances) = &mut self.open[index].progress {
+            instances.remove(instance);
+            if instances.is_empty() {
+                self.open.remove(index);
+            }
+        }
+        true
+    }
+
+    // ----------------------------------------------------- waiting messages
+
+    /// Puts a response. Where there is no space, log lines and events are dropped and their
+    /// subscription ends; for other responses the oldest messages are dropped. Returns the requests
+    /// that cancel ended subscriptions at the server.
+    pub(crate) fn put(&mut self, response: EncodedResponse) -> Vec<Request> {
         let mut cancels = Vec::new();
-        if let Some(lasting) = frame.part
-            && !self.has_room(frame.weight())
+        if let Some(subscription) = response.subscription
+            && !self.has_room(response.weight())
         {
-            cancels.extend(self.end(lasting, frame.id));
+            cancels.extend(self.end_unread(subscription, response.id));
             return cancels;
         }
-        while !self.has_room(frame.weight())
+        while !self.has_room(response.weight())
             && let Some(oldest) = self.pop_waiting()
         {
-            cancels.extend(oldest.part.and_then(|lasting| self.end(lasting, oldest.id)));
+            if let Some(subscription) = oldest.subscription {
+                cancels.extend(self.end_unread(subscription, oldest.id));
+            }
         }
-        self.waiting.push_back(frame);
+        self.waiting.push_back(response);
         cancels
     }
 
-    /// Puts what comes before everything else. After the end of a session nothing else comes.
+    /// Puts the response to a hello, or the end of the session, before all other messages. After
+    /// the end nothing else comes.
     pub(crate) fn put_first(&mut self, message: ToWorkload) {
         if matches!(message, ToWorkload::Closed { .. }) {
             self.clear();
@@ -481,67 +529,72 @@ impl Mailbox {
 
     /// The bytes of the next message. Responses come only after a hello of the workload.
     pub(crate) fn pop(&mut self, greeted: bool) -> Option<Vec<u8>> {
-        let first = self.first.take();
-        first.or_else(|| {
-            if greeted {
-                self.pop_waiting().map(|frame| frame.bytes)
-            } else {
-                None
-            }
-        })
+        if let Some(first) = self.first.take() {
+            return Some(first);
+        }
+        if !greeted {
+            return None;
+        }
+        Some(self.pop_waiting()?.bytes)
     }
 
-    /// Whether [`Self::pop`] would return something.
+    /// Whether [`Self::pop`] would return a message.
     pub(crate) fn has_any(&self, greeted: bool) -> bool {
-        self.first.is_some() || greeted && !self.waiting.is_empty()
+        self.first.is_some() || (greeted && !self.waiting.is_empty())
     }
 
-    /// Forgets what waits.
+    /// Drops all waiting messages.
     pub(crate) fn clear(&mut self) {
-        (self.first, self.waiting) = (None, VecDeque::new());
+        self.first = None;
+        self.waiting = VecDeque::new();
     }
 
     fn has_room(&self, bytes: usize) -> bool {
-        let waiting = self.waiting.iter().map(Frame::weight);
-        self.waiting.is_empty()
-            || self.waiting.len() < WAITING && waiting.sum::<usize>() + bytes <= WAITING_BYTES
+        if self.waiting.is_empty() {
+            return true;
+        }
+        let waiting: usize = self.waiting.iter().map(EncodedResponse::weight).sum();
+        self.waiting.len() < WAITING && waiting + bytes <= WAITING_BYTES
     }
 
     fn push_own(&mut self, id: String, content: ResponseContent) {
-        self.waiting.push_back(Frame::new(Response { id, content }));
+        self.waiting
+            .push_back(EncodedResponse::new(Response { id, content }));
     }
 
-    fn pop_waiting(&mut self) -> Option<Frame> {
-        let frame = self.waiting.pop_front()?;
+    fn pop_waiting(&mut self) -> Option<EncodedResponse> {
+        let oldest = self.waiting.pop_front()?;
         if self.waiting.is_empty() {
-            self.waiting = VecDeque::new(); // Gives the room of a burst back.
+            self.waiting = VecDeque::new(); // Returns the memory of a burst.
         }
-        Some(frame)
+        Some(oldest)
     }
 
-    /// Ends what the workload did not read, and tells it.
-    fn end(&mut self, lasting: Lasting, id: String) -> Option<Request> {
-        let index = self.open.iter().position(|open| open.is(lasting, &id))?;
+    /// Ends a subscription that the workload did not read, and notifies it. Returns the request
+    /// that cancels it at the server.
+    fn end_unread(&mut self, subscription: Subscription, id: String) -> Option<Request> {
+        let is_it = |open: &OpenRequest| open.is(subscription, &id);
+        let index = self.open.iter().position(is_it)?;
         self.open.remove(index);
-        let cancel = self.cancel(lasting, &id);
-        let content = match lasting {
-            Lasting::Logs => ResponseContent::LogsCancelAccepted,
-            Lasting::Events => ResponseContent::Error(EVENTS_LOST.into()),
+        let cancel = self.cancel(subscription, &id);
+        let content = match subscription {
+            Subscription::Logs => ResponseContent::LogsCancelAccepted,
+            Subscription::Events => ResponseContent::Error(EVENTS_LOST.into()),
         };
         self.push_own(id, content);
         Some(cancel)
     }
 
-    fn cancel(&self, lasting: Lasting, id: &str) -> Request {
+    fn cancel(&self, subscription: Subscription, id: &str) -> Request {
         Request {
             id: self.full_id(id),
-            content: lasting.cancel(),
+            content: subscription.cancel(),
         }
     }
 }
 
-/// The change that replaces all that `masks` select by what `state` has of it: the concrete
-/// beginning of each mask is named as different or gone.
+/// The change that replaces everything that `masks` select by its part of `state`: the concrete
+/// beginning of each mask is named as updated or removed.
 fn everything(masks: &[String], state: &Node) -> AlteredFields {
     let mut paths: BTreeSet<Vec<&str>> = BTreeSet::new();
     for mask in masks {
@@ -550,13 +603,11 @@ fn everything(masks: &[String], state: &Node) -> AlteredFields {
     }
     if paths.is_empty() || paths.contains([].as_slice()) || paths.contains([""].as_slice()) {
         paths = ALL_PARTS.iter().map(|part| vec![*part]).collect_entries();
-        paths.extend(
-            state
-                .as_map()
-                .into_iter()
-                .flat_map(|parts| parts.keys())
-                .map(|part| vec![part]),
-        );
+        if let Some(parts) = state.as_map() {
+            for part in parts.keys() {
+                paths.insert(vec![part]);
+            }
+        }
     }
     let mut altered = AlteredFields::default();
     for path in paths {
@@ -576,14 +627,14 @@ mod tests {
     use ankaios_model::messages::{LogEntry, LogsRequest};
     use ankaios_wire::delimited::workload_side::read_message;
 
-    impl Mailbox {
+    impl ControlMailbox {
         /// The workload has requested events and logs with this id, and got the first response.
         pub(crate) fn follow(&mut self, id: &str) {
-            for lasting in [Lasting::Logs, Lasting::Events] {
+            for subscription in [Subscription::Logs, Subscription::Events] {
                 let instances = BTreeSet::from([InstanceName::with_id("w", "1", "A")]);
-                self.open.push(Open {
+                self.open.push(OpenRequest {
                     id: id.to_owned(),
-                    asked: Asked::Lasting(lasting),
+                    kind: RequestKind::Subscribe(subscription),
                     progress: Progress::Begun(instances),
                     masks: Some(vec![
                         "agents.*.status".to_owned(),
@@ -666,25 +717,25 @@ mod tests {
         })
     }
 
-    fn mailbox() -> Mailbox {
-        Mailbox::new("w@1@".to_owned())
+    fn mailbox() -> ControlMailbox {
+        ControlMailbox::new("w@1@".to_owned())
     }
 
     /// One of a workload that follows these.
-    fn following(ids: &[&str]) -> Mailbox {
+    fn following(ids: &[&str]) -> ControlMailbox {
         let mut mailbox = mailbox();
         ids.iter().for_each(|id| mailbox.follow(id));
         mailbox
     }
 
-    fn ask(mailbox: &mut Mailbox, id: &str, content: &RequestContent) {
-        mailbox.ask(id.to_owned(), content).unwrap();
+    fn ask(mailbox: &mut ControlMailbox, id: &str, content: &RequestContent) {
+        mailbox.add_request(id.to_owned(), content).unwrap();
     }
 
-    fn put(mailbox: &mut Mailbox, mut response: Response) -> Vec<Request> {
+    fn put(mailbox: &mut ControlMailbox, mut response: Response) -> Vec<Request> {
         let is_accepted = mailbox.accept(&response.id, &mut response.content);
         if is_accepted {
-            mailbox.put(Frame::new(response))
+            mailbox.put(EncodedResponse::new(response))
         } else {
             Vec::new()
         }
@@ -695,7 +746,7 @@ mod tests {
         read_message(&frame[prefix..]).unwrap()
     }
 
-    fn full_of(response: &Response) -> Mailbox {
+    fn full_of(response: &Response) -> ControlMailbox {
         let mut mailbox = following(&[&response.id]);
         for _ in 0..WAITING {
             assert_eq!(put(&mut mailbox, response.clone()), []);
@@ -703,7 +754,7 @@ mod tests {
         mailbox
     }
 
-    fn all(mailbox: &mut Mailbox) -> Vec<Response> {
+    fn all(mailbox: &mut ControlMailbox) -> Vec<Response> {
         std::iter::from_fn(|| mailbox.pop(true))
             .map(|frame| match read(&frame) {
                 ToWorkload::Response(response) => response,
@@ -763,11 +814,11 @@ mod tests {
             put(&mut mailbox, said("a", beside.clone()));
             put(&mut mailbox, said("b", answer.clone()));
             assert!(
-                mailbox.is_under_way() && mailbox.must_wait(&RequestContent::LogsCancel),
+                mailbox.must_await_response() && mailbox.must_wait(&RequestContent::LogsCancel),
                 "{beside:?}"
             );
             put(&mut mailbox, said("a", answer.clone()));
-            assert!(!mailbox.is_under_way(), "{answer:?}");
+            assert!(!mailbox.must_await_response(), "{answer:?}");
             assert!(all(&mut mailbox).contains(&said("a", answer)));
         }
     }
@@ -779,15 +830,15 @@ mod tests {
             ask(&mut mailbox, id, &read_state(false));
         }
         put(&mut mailbox, first("b"));
-        assert!(!mailbox.is_under_way());
+        assert!(!mailbox.must_await_response());
         put(&mut mailbox, first("a"));
         assert_eq!(all(&mut mailbox), [first("b"), first("a")]);
-        for number in 0..3 * UNANSWERED {
+        for number in 0..3 * PENDING {
             ask(&mut mailbox, &number.to_string(), &read_state(false));
         }
         assert_eq!(
             mailbox.open.len(),
-            UNANSWERED,
+            PENDING,
             "a server that answers nothing costs bounded room"
         );
     }
@@ -886,14 +937,17 @@ mod tests {
         ask(&mut mailbox, "once", &read_state(false));
         put(&mut mailbox, event("begun"));
         let cancels = ["begun", "asked"].map(|id| cancel(id, RequestContent::LogsCancel));
-        let (before, mut cancelled) = mailbox.begin("w@2@".to_owned());
+        let EndedGeneration {
+            prefix: before,
+            cancels: mut cancelled,
+        } = mailbox.begin("w@2@".to_owned());
         assert_eq!(
             cancelled.remove(1),
             cancel("begun", RequestContent::EventsCancel)
         );
         assert_eq!((&*before, &cancelled[..]), ("w@1@", &cancels[..]));
         assert_eq!(all(&mut mailbox), []);
-        assert!(!mailbox.is_under_way() && mailbox.own_id("w@1@begun").is_none());
+        assert!(!mailbox.must_await_response() && mailbox.own_id("w@1@begun").is_none());
         assert_eq!(mailbox.own_id("w@2@begun@x"), Some("begun@x"));
         for unasked in [
             event("begun"),
@@ -929,7 +983,7 @@ mod tests {
     #[test]
     fn what_one_workload_follows_is_bounded_and_what_ends_makes_room() {
         let mut mailbox = mailbox();
-        for number in 0..2 * OPEN {
+        for number in 0..2 * SUBSCRIPTIONS {
             let id = number.to_string();
             ask(&mut mailbox, &id, &logs());
             // One that is named twice ends once.
@@ -943,18 +997,18 @@ mod tests {
             put(&mut mailbox, refusal(&id));
             assert_eq!(all(&mut mailbox).len(), 6, "{id}");
         }
-        for number in 0..OPEN {
+        for number in 0..SUBSCRIPTIONS {
             ask(&mut mailbox, &number.to_string(), &read_state(true));
         }
         let refused = mailbox
-            .ask("more".to_owned(), &read_state(true))
+            .add_request("more".to_owned(), &read_state(true))
             .unwrap_err();
         assert!(
             refused.contains("at most 128 are allowed; cancel some first"),
             "{refused}"
         );
         assert_eq!(
-            mailbox.ask("0".to_owned(), &RequestContent::EventsCancel),
+            mailbox.add_request("0".to_owned(), &RequestContent::EventsCancel),
             Ok(()),
             "what ends one always passes"
         );
@@ -987,7 +1041,7 @@ mod tests {
         assert_eq!(all(&mut mailbox), expected);
         put(&mut mailbox, event("begun"));
         assert_eq!(all(&mut mailbox), []);
-        assert!(mailbox.is_under_way() && mailbox.next_renewal().is_none());
+        assert!(mailbox.must_await_response() && mailbox.next_renewal().is_none());
         mailbox.connection_lost(|_| false);
         assert_eq!(
             all(&mut mailbox),

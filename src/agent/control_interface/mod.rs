@@ -3,17 +3,17 @@
 //! Follow a request: [`poller`] reads bytes of [`pipes`], one large message at a time; [`session`]
 //! decodes and checks them with the [`Authorizer`]; [`mailbox`] lets one request of a workload pass
 //! until its response, or for some seconds; [`super::uplink_outbox`] sends it. At the server it
-//! goes on in `wire/stream.rs` and `server/requests.rs`. Follow an answer: `rx:server` gives it to
-//! [`ControlHub::deliver`], it waits in the [`mailbox`], [`poller`] writes it.
+//! continues in `wire/stream.rs` and `server/requests.rs`. Follow a response: `rx:server` gives it
+//! to [`ControlHub::deliver`], it waits in the [`mailbox`], [`poller`] writes it.
 //!
 //! The agent puts `<workload>@<generation>@` before the id of a request. A generation begins with
-//! each container, and with a hello after the pipe was closed: what comes for another one is
-//! dropped, and what was open is cancelled at its end.
+//! each container, and with a hello after the pipe was closed. A response to an earlier generation
+//! is dropped, and open requests of a generation are cancelled at its end.
 //!
 //! Thread: [`ControlHub::deliver`] on `rx:server`, [`ControlHub::open`] and [`ControlInterface`] on
 //! `wl:<name>`, which makes and removes the FIFOs; everything else on `control`. No thread waits
 //! for a workload.
-//! Owns: which workload has an interface, and its mailbox, shared behind locks that are held for a
+//! Owns: the interfaces of all workloads and their mailboxes, behind locks that are held for a
 //! moment only.
 
 pub(crate) mod mailbox;
@@ -32,10 +32,10 @@ use ankaios_platform::logging::log_source;
 use ankaios_platform::sync::{EventFd, Mutex};
 use ankaios_platform::threads::{self, Thread};
 use ankaios_platform::watchdog::WatchedThreads;
-use mailbox::{Frame, Mailbox};
+use mailbox::{ControlMailbox, EncodedResponse};
 use pipes::{PipeError, PipeIds, Pipes};
-use poller::{Link, Poller};
-use session::Session;
+use poller::{PipeLink, Poller};
+use session::ControlSession;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -46,14 +46,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// Name of the folder of the FIFOs in that of their workload.
 pub(crate) const FOLDER: &str = "control_interface";
 
-/// Whether a workload gets a control interface: deny rules alone make none.
+/// Whether a workload needs a control interface: deny rules alone allow nothing.
 // [impl->swdd~api-workload-needs-control-interface~1]
-pub(crate) fn is_wanted(access: &ControlInterfaceAccess) -> bool {
+pub(crate) fn is_needed(access: &ControlInterfaceAccess) -> bool {
     !access.allow_rules.is_empty()
 }
 
-/// Where control interfaces are opened, and where answers for workloads are delivered. Clones are
-/// the same.
+/// Opens control interfaces and delivers responses to workloads. Clones share everything.
 #[derive(Clone)]
 pub struct ControlHub {
     shared: Arc<Shared>,
@@ -61,7 +60,7 @@ pub struct ControlHub {
 
 struct Shared {
     registry: Mutex<Registry>,
-    /// Set when `control` has something to do.
+    /// Wakes `control`.
     wake: EventFd,
     uplink: UplinkOutbox,
     message_max: usize,
@@ -71,8 +70,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Registry {
     interfaces: BTreeMap<Name, Arc<Interface>>,
-    /// Not yet taken over by `control`.
-    opened: Vec<Link>,
+    /// Opened and not yet served by `control`.
+    opened: Vec<PipeLink>,
 }
 
 /// One interface, as all threads share it. The lock of the uplink may be taken while that of the
@@ -80,7 +79,7 @@ struct Registry {
 #[derive(Debug)]
 struct Interface {
     workload: Name,
-    mailbox: Mutex<Mailbox>,
+    mailbox: Mutex<ControlMailbox>,
     ended: AtomicBool,
     /// `control` has not seen yet that the container was restarted.
     restarted: AtomicBool,
@@ -96,14 +95,24 @@ impl Shared {
         )
     }
 
-    /// What `interface` has asked is over.
-    fn begin_generation(&self, interface: &Interface) {
-        let prefix = self.next_prefix(&interface.workload);
-        let (before, cancels) = interface.mailbox.lock().begin(prefix);
-        self.uplink.end_requests(&before, cancels);
+    /// The descriptor that `uplink` sets when it takes a large request: it wakes `control`.
+    fn waker_for(&self, is_large: bool) -> Option<EventFd> {
+        if is_large {
+            Some(self.wake.clone())
+        } else {
+            None
+        }
     }
 
-    /// Cancels what a workload does not read.
+    /// Ends the requests of the interface: they are cancelled at the server, and their responses
+    /// are dropped.
+    fn begin_generation(&self, interface: &Interface) {
+        let prefix = self.next_prefix(&interface.workload);
+        let ended = interface.mailbox.lock().begin(prefix);
+        self.uplink.end_requests(&ended.prefix, ended.cancels);
+    }
+
+    /// Cancels requests of a workload that does not read their responses.
     fn cancel(&self, interface: &Interface, cancels: Vec<Request>) {
         for cancel in cancels {
             let _source = log_source(interface.workload.clone());
@@ -120,14 +129,13 @@ impl ControlHub {
     /// A hub without interfaces. Messages of workloads may have `message_max` bytes; requests go to
     /// `uplink`.
     pub fn new(uplink: UplinkOutbox, message_max: usize) -> io::Result<Self> {
-        let (registry, wake, generations) = (Mutex::default(), EventFd::new()?, AtomicU32::new(1));
         Ok(Self {
             shared: Arc::new(Shared {
-                registry,
-                wake,
+                registry: Mutex::default(),
+                wake: EventFd::new()?,
                 uplink,
                 message_max,
-                generations,
+                generations: AtomicU32::new(1),
             }),
         })
     }
@@ -147,9 +155,8 @@ impl ControlHub {
         })
     }
 
-    /// Makes the FIFOs of a workload in `folder`, and serves them from now on: of one that is about
-    /// to start, or of one that runs already and has them mounted, so that it goes on after a
-    /// restart of the agent.
+    /// Makes the FIFOs of a workload in `folder` and begins to serve them. The workload is about to
+    /// start; or it runs already and has them mounted, after a restart of the agent.
     pub(crate) fn open(
         &self,
         workload: &Name,
@@ -161,52 +168,51 @@ impl ControlHub {
         let pipes = Pipes::open(&folder)?;
         let ids = pipes.ids().clone();
         let authorizer = Authorizer::new(access);
-        let session = Session::new(
+        let session = ControlSession::new(
             workload.clone(),
             authorizer.clone(),
             self.shared.message_max,
         );
-        let mailbox = Mutex::new(Mailbox::new(self.shared.next_prefix(workload)));
-        let (workload, ended, restarted) = (
-            workload.clone(),
-            AtomicBool::default(),
-            AtomicBool::default(),
-        );
+        let mailbox = ControlMailbox::new(self.shared.next_prefix(workload));
         let interface = Arc::new(Interface {
-            workload,
-            mailbox,
-            ended,
-            restarted,
+            workload: workload.clone(),
+            mailbox: Mutex::new(mailbox),
+            ended: AtomicBool::new(false),
+            restarted: AtomicBool::new(false),
         });
+        let link = PipeLink::new(interface.clone(), pipes, session);
         let mut registry = self.shared.registry.lock();
         let earlier = registry
             .interfaces
-            .insert(interface.workload.clone(), interface.clone());
-        registry
-            .opened
-            .push(Link::new(interface.clone(), pipes, session));
+            .insert(workload.clone(), interface.clone());
+        registry.opened.push(link);
         drop(registry);
-        let control = ControlInterface {
+        if let Some(earlier) = earlier {
+            self.end(&earlier);
+        }
+        self.shared.wake.set();
+        Ok(ControlInterface {
             hub: self.clone(),
             interface,
             folder,
             ids,
             authorizer,
-        };
-        earlier
-            .into_iter()
-            .for_each(|earlier| self.let_go(&earlier));
-        self.shared.wake.set();
-        Ok(control)
+        })
     }
 
-    fn let_go(&self, interface: &Interface) {
+    /// Lets `control` stop to serve the interface.
+    fn end(&self, interface: &Interface) {
         self.shared.begin_generation(interface);
         interface.ended.store(true, Ordering::Relaxed);
         self.shared.wake.set();
     }
 
-    /// Delivers an answer of the server to the workload that its id names. Never waits.
+    fn interface(&self, workload: &str) -> Option<Arc<Interface>> {
+        let registry = self.shared.registry.lock();
+        registry.interfaces.get(workload).cloned()
+    }
+
+    /// Delivers a response of the server to the workload that its id names. Never waits.
     // [impl->swdd~agent-uses-id-prefix-forward-control-interface-response-correct-workload~1]
     // [impl->swdd~agent-remove-id-prefix-forwarding-control-interface-response~1]
     // [impl->swdd~agent-forward-responses-to-control-interface-pipe~1]
@@ -218,14 +224,7 @@ impl ControlHub {
             );
         };
         let _source = log_source(workload);
-        let Some(interface) = self
-            .shared
-            .registry
-            .lock()
-            .interfaces
-            .get(workload)
-            .cloned()
-        else {
+        let Some(interface) = self.interface(workload) else {
             return log::warn!(
                 "Could not forward response to workload '{}': control interface not available",
                 excerpt(workload)
@@ -239,46 +238,38 @@ impl ControlHub {
         };
         if mailbox.accept(&own_id, &mut content) {
             drop(mailbox); // A large one takes its time to encode.
-            let frame = Frame::new(Response {
+            let response = EncodedResponse::new(Response {
                 id: own_id,
                 content,
             });
+            let mut cancels = Vec::new();
             let mut mailbox = interface.mailbox.lock();
             // The generation may have ended meanwhile.
-            let cancels = if mailbox.own_id(&id).is_some() {
-                mailbox.put(frame)
-            } else {
-                Vec::new()
-            };
+            if mailbox.own_id(&id).is_some() {
+                cancels = mailbox.put(response);
+            }
             drop(mailbox);
             self.shared.cancel(&interface, cancels);
         }
         self.shared.wake.set();
     }
 
-    /// There is a connection to the server: workloads get again what they have subscribed to.
+    /// There is a connection to the server: subscriptions of workloads are renewed.
     // [impl->swdd~agent-renews-event-subscriptions~1]
     pub(crate) fn connected(&self) {
         self.shared.wake.set();
     }
 
     /// The connection to the server is lost: the logs that workloads follow have ended, their
-    /// events are interrupted, and what was sent is not answered any more.
+    /// events are interrupted, and requests that were sent get no response any more.
     // [impl->swdd~agent-renews-event-subscriptions~1]
     pub(crate) fn connection_lost(&self) {
-        let interfaces: Vec<Arc<Interface>> = self
-            .shared
-            .registry
-            .lock()
-            .interfaces
-            .values()
-            .cloned()
-            .collect();
+        let registry = self.shared.registry.lock();
+        let interfaces: Vec<Arc<Interface>> = registry.interfaces.values().cloned().collect();
+        drop(registry);
         for interface in interfaces {
-            interface
-                .mailbox
-                .lock()
-                .connection_lost(|id| self.shared.uplink.has_request(id));
+            let mut mailbox = interface.mailbox.lock();
+            mailbox.connection_lost(|id| self.shared.uplink.has_request(id));
         }
         self.shared.wake.set();
     }
@@ -297,7 +288,7 @@ pub(crate) struct ControlInterface {
 impl ControlInterface {
     /// Whether it may serve a workload with this folder and these rules as it is.
     pub(crate) fn serves(&self, folder: &Path, access: &ControlInterfaceAccess) -> bool {
-        self.folder == folder && is_wanted(access) && self.authorizer == Authorizer::new(access)
+        self.folder == folder && is_needed(access) && self.authorizer == Authorizer::new(access)
     }
 
     /// Whether a container that is started now would find its FIFOs.
@@ -305,32 +296,31 @@ impl ControlInterface {
         self.ids.are_in(&self.folder)
     }
 
-    /// The container will be started again: the next one must send a hello, and gets nothing of its
-    /// predecessor.
+    /// Ends the session: the container will be started again, must send a hello then, and gets no
+    /// responses of its predecessor.
     pub(crate) fn restart(&self) {
         self.container_gone();
         self.interface.restarted.store(true, Ordering::Relaxed);
         self.hub.shared.wake.set();
     }
 
-    /// What the container has asked is not for the next one, which may go on with the session.
+    /// Ends the requests of the container: their responses are not for the next one, which may
+    /// continue with the session.
     pub(crate) fn container_gone(&self) {
         self.hub.shared.begin_generation(&self.interface);
     }
 
     /// Ends the session and removes the FIFOs.
     pub(crate) fn end(self) {
-        let mut registry = self.hub.shared.registry.lock();
         let name = &self.interface.workload;
-        if registry
-            .interfaces
-            .get(name)
-            .is_some_and(|current| Arc::ptr_eq(current, &self.interface))
+        let mut registry = self.hub.shared.registry.lock();
+        if let Some(newest) = registry.interfaces.get(name)
+            && Arc::ptr_eq(newest, &self.interface)
         {
             registry.interfaces.remove(name);
         }
         drop(registry);
-        self.hub.let_go(&self.interface);
+        self.hub.end(&self.interface);
         pipes::remove(&self.folder);
     }
 }

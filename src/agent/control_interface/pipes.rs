@@ -4,14 +4,14 @@
 //! Thread: `wl:<name>` creates and removes them, `call:<name>` creates those of a container that is
 //! only prepared, `control` reads and writes. Never waits for the other side.
 //!
-//! The workload has the folder mounted and may put there what it likes. So names are only followed
-//! when the FIFOs are opened first, never through links, and only to what is a FIFO; from then on
-//! the same two are reopened through their descriptors.
+//! The workload has the folder mounted and can put any file there. So names are only followed when
+//! the FIFOs are opened first, never through links, and only to a FIFO; later the same two are
+//! reopened through their descriptors.
 //!
 //! The process in a container may have any user, in any user namespace, and which one is not known
-//! before it runs. So the FIFOs are open to all, as is the folder that is mounted. What keeps
-//! everybody else away from them is the folder of the workload, which is ours alone: an engine
-//! mounts through it, others do not get through.
+//! before it runs. So the FIFOs are open to all, as is the folder that is mounted. They are
+//! protected by the folder of the workload, which only the user of the agent can enter: an engine
+//! mounts through it.
 
 use ankaios_platform::limits::{PIPE_CAPACITY, PIPE_CONTENT_MAX};
 use ankaios_platform::private_folder::{PrivateFolder, check_owner};
@@ -27,19 +27,19 @@ use std::path::{Path, PathBuf};
 
 /// Bytes read from or written to one workload in a row while others wait.
 pub(super) const PIPE_TURN: usize = 64 * 1024;
-/// Bytes left by an earlier user of a pipe that are discarded at once: what a pipe can hold.
+/// Most bytes of an earlier user of a pipe that are discarded: more than a pipe can hold.
 const LEFTOVER_MAX: usize = 2 * PIPE_CONTENT_MAX;
 /// Least that a pipe can be asked to hold, in bytes; the system makes one page of it.
 const PIPE_SMALLEST: usize = 4 * 1024;
 
-/// What the workload writes.
+/// Written by the workload.
 const OUTPUT: &str = "output";
-/// What the workload reads.
+/// Read by the workload.
 const INPUT: &str = "input";
 
 /// The folder, as the container sees it.
 const FOLDER_MODE: Mode = Mode::from_bits_retain(0o755);
-/// Whoever the container runs as reads one and writes the other.
+/// The user of the container, which is not known, reads one and writes the other.
 const FIFO_MODE: Mode = Mode::from_bits_retain(0o666);
 
 /// A control interface cannot be made or opened.
@@ -51,13 +51,13 @@ pub(crate) struct PipeError {
 }
 
 impl PipeError {
-    /// Another user may have made or changed what is there.
+    /// Whether another user may have made or changed the files.
     pub(crate) fn is_foreign(&self) -> bool {
         self.source.raw_os_error().is_none()
             && self.source.kind() == io::ErrorKind::PermissionDenied
     }
 
-    /// The machine has too little of something at the moment.
+    /// Whether the machine has too little of a resource at the moment.
     pub(crate) fn may_pass(&self) -> bool {
         const SCARCE: [Errno; 6] = [
             Errno::NOSPC,
@@ -67,35 +67,36 @@ impl PipeError {
             Errno::NFILE,
             Errno::NOMEM,
         ];
-        self.source
-            .raw_os_error()
-            .is_some_and(|error| SCARCE.iter().any(|errno| errno.raw_os_error() == error))
+        match self.source.raw_os_error() {
+            Some(error) => SCARCE.iter().any(|errno| errno.raw_os_error() == error),
+            None => false,
+        }
     }
 }
 
-/// What a read gave.
+/// The result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReadOutcome {
-    /// So many bytes.
+    /// The number of bytes.
     Bytes(usize),
     /// Nothing now.
     Nothing,
-    /// All writers have closed; reopened for the next one.
+    /// All writers have closed; the pipe is reopened for the next one.
     Closed,
 }
 
-/// What a write did.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteOutcome {
-    /// So many bytes.
+    /// The number of bytes.
     Bytes(usize),
-    /// No room now.
+    /// No space now.
     Full,
-    /// No process reads; what was written and not read is lost.
+    /// No process reads; bytes that were written and not read are lost.
     NoReader,
 }
 
-/// Which FIFO one is, whatever has its name later.
+/// Identifies a FIFO, even when its name belongs to another file later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FifoId {
     device: u64,
@@ -109,9 +110,16 @@ impl FifoId {
             inode: stat.st_ino,
         }
     }
+
+    fn is_at(self, path: &Path) -> bool {
+        match lstat(path) {
+            Ok(stat) => Self::new(&stat) == self,
+            Err(_) => false,
+        }
+    }
 }
 
-/// Which two FIFOs were opened.
+/// Identifies the two FIFOs that were opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PipeIds {
     output: FifoId,
@@ -119,17 +127,13 @@ pub(crate) struct PipeIds {
 }
 
 impl PipeIds {
-    /// Whether these are still the FIFOs of `folder`. What cleans old files up may have removed
-    /// them.
+    /// Whether these are still the FIFOs of `folder`. A cleaner of old files may have removed them.
     pub(crate) fn are_in(&self, folder: &Path) -> bool {
-        let is_there = |name: &str, id: FifoId| {
-            lstat(folder.join(name)).is_ok_and(|stat| FifoId::new(&stat) == id)
-        };
-        is_there(OUTPUT, self.output) && is_there(INPUT, self.input)
+        self.output.is_at(&folder.join(OUTPUT)) && self.input.is_at(&folder.join(INPUT))
     }
 }
 
-/// Both FIFOs, open as far as the workload lets us.
+/// Both FIFOs: `output` is open, and `input` while the workload reads it.
 #[derive(Debug)]
 pub(crate) struct Pipes {
     ids: PipeIds,
@@ -137,62 +141,69 @@ pub(crate) struct Pipes {
     /// Names the FIFO without opening it, which takes a reader.
     input_place: OwnedFd,
     input: Option<OwnedFd>,
-    /// What `input` holds, in bytes.
+    /// Capacity of `input`, in bytes.
     capacity: usize,
-    /// It holds as little as a pipe can.
+    /// `input` has the smallest capacity of a pipe.
     one_page: bool,
 }
 
-/// Makes folder and FIFOs for a container that is about to start. What is there and was made in the
-/// same way is kept. When it runs already and may have them open, only what is missing is made:
-/// what it has done to them is its own business, and nobody else gets there.
+/// Makes folder and FIFOs for a container that is about to start. Those that were made in the same
+/// way are kept. When the container runs already and may have them open, only missing ones are
+/// made, and those that it has changed stay as they are: no other user can reach them.
 ///
 /// # Errors
 /// [`PipeError`] when something else has the name of a FIFO, when the folder cannot be written, or
-/// when folder or FIFO belong to somebody else or were made by somebody else's rules; of a
-/// container that runs only the folder around them.
+/// when folder or FIFO belong to another user or have another mode. When the container runs, only
+/// the folder around them is checked.
 // [impl->swdd~agent-control-interface-creates-two-pipes-per-workload~1]
 pub(crate) fn create(folder: &Path, is_mounted: bool) -> Result<(), PipeError> {
-    let failed = |path: PathBuf| move |source: io::Error| PipeError { path, source };
-    let place = open_place(folder, is_mounted).map_err(failed(folder.to_owned()))?;
+    let place = open_place(folder, is_mounted).map_err(|source| PipeError {
+        path: folder.to_owned(),
+        source,
+    })?;
     for name in [OUTPUT, INPUT] {
-        let path = folder.join(name);
-        let is_new = match mknodat(&place, name, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0) {
-            Ok(()) => true,
-            Err(Errno::EXIST) => false,
-            Err(errno) => return Err(failed(path)(errno.into())),
-        };
-        let fifo = fifo_at(&place, name).map_err(failed(path.clone()))?;
-        if is_new {
-            // Not less because of an umask.
-            chmod(descriptor_path(&fifo), FIFO_MODE).map_err(|errno| failed(path)(errno.into()))?;
-        } else if !is_mounted {
-            check_fifo(&fifo).map_err(failed(path))?;
-        }
+        create_fifo(&place, name, is_mounted).map_err(|source| PipeError {
+            path: folder.join(name),
+            source,
+        })?;
     }
     Ok(())
 }
 
-/// The folder of the FIFOs, in a folder that is ours alone.
+fn create_fifo(place: &OwnedFd, name: &str, is_mounted: bool) -> io::Result<()> {
+    let is_new = match mknodat(place, name, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0) {
+        Ok(()) => true,
+        Err(Errno::EXIST) => false,
+        Err(errno) => return Err(errno.into()),
+    };
+    let fifo = fifo_at(place, name)?;
+    if is_new {
+        chmod(descriptor_path(&fifo), FIFO_MODE)?; // Whatever the umask is.
+    } else if !is_mounted {
+        check_fifo(&fifo)?;
+    }
+    Ok(())
+}
+
+/// Opens the folder of the FIFOs, in a folder that only the user of the agent can enter.
 fn open_place(folder: &Path, is_mounted: bool) -> io::Result<OwnedFd> {
     let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     let parent = PrivateFolder::open(parent)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let existing = || openat(parent.descriptor(), name, flags, Mode::empty());
-    match existing() {
+    match openat(parent.descriptor(), name, flags, Mode::empty()) {
         Ok(place) if is_mounted => Ok(place),
         Ok(_) | Err(Errno::NOENT) => {
             parent.subfolder_with_mode(name.as_ref(), FOLDER_MODE)?;
-            Ok(existing()?)
+            Ok(openat(parent.descriptor(), name, flags, Mode::empty())?)
         }
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// A FIFO that exists must be as we make them. One with another mode is of an earlier version,
-/// whose folders were open to others, so another user may still have it open.
+/// Checks that an existing FIFO has our owner and mode. One with another mode is of an earlier
+/// version, whose folders were open to others, so another user may still have it open.
 fn check_fifo(fifo: &OwnedFd) -> io::Result<()> {
     let stat = fstat(fifo)?;
     check_owner(&stat).map_err(|text| io::Error::new(io::ErrorKind::PermissionDenied, text))?;
@@ -208,8 +219,8 @@ fn check_fifo(fifo: &OwnedFd) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
-/// Removes the FIFOs, and their folder when nothing else is in it. Whatever else the workload has
-/// put there goes when its container is gone, which could make more of it until then.
+/// Removes the FIFOs, and their folder when nothing else is in it. Other files of the workload are
+/// removed when its container is gone, which could make more of them until then.
 pub(crate) fn remove(folder: &Path) {
     for name in [OUTPUT, INPUT] {
         let _ = unlink(folder.join(name)); // What is left goes later, with a warning if it cannot.
@@ -217,7 +228,7 @@ pub(crate) fn remove(folder: &Path) {
     let _ = rmdir(folder);
 }
 
-/// A descriptor that names a FIFO and cannot be led elsewhere any more.
+/// Opens a descriptor that names a FIFO, whatever has its name later.
 fn fifo_at<P: rustix::path::Arg>(folder: impl AsFd, name: P) -> io::Result<OwnedFd> {
     let place = openat(
         folder,
@@ -232,6 +243,22 @@ fn fifo_at<P: rustix::path::Arg>(folder: impl AsFd, name: P) -> io::Result<Owned
         ));
     }
     Ok(place)
+}
+
+/// Opens a descriptor that names a FIFO of `folder`.
+fn open_fifo(folder: &Path, name: &str) -> Result<(OwnedFd, FifoId), PipeError> {
+    let path = folder.join(name);
+    let fifo = match fifo_at(CWD, &path) {
+        Ok(fifo) => fifo,
+        Err(source) => return Err(PipeError { path, source }),
+    };
+    match fstat(&fifo) {
+        Ok(stat) => Ok((fifo, FifoId::new(&stat))),
+        Err(errno) => Err(PipeError {
+            path,
+            source: errno.into(),
+        }),
+    }
 }
 
 fn descriptor_path(descriptor: &OwnedFd) -> String {
@@ -252,26 +279,15 @@ impl Pipes {
     /// # Errors
     /// [`PipeError`] when one is missing or is something else.
     pub(crate) fn open(folder: &Path) -> Result<Self, PipeError> {
-        let fifo = |name: &str| {
-            let path = folder.join(name);
-            fifo_at(CWD, &path).map_err(|source| PipeError { path, source })
-        };
-        let output = reopen(&fifo(OUTPUT)?, OFlags::RDONLY);
-        let output = output.map_err(|errno| PipeError {
+        let (output_place, output_id) = open_fifo(folder, OUTPUT)?;
+        let (input_place, input_id) = open_fifo(folder, INPUT)?;
+        let output = reopen(&output_place, OFlags::RDONLY).map_err(|errno| PipeError {
             path: folder.join(OUTPUT),
             source: errno.into(),
         })?;
-        let input_place = fifo(INPUT)?;
-        let id = |name: &str, fifo: &OwnedFd| {
-            let stat = fstat(fifo).map_err(|errno| PipeError {
-                path: folder.join(name),
-                source: errno.into(),
-            })?;
-            Ok(FifoId::new(&stat))
-        };
         let ids = PipeIds {
-            output: id(OUTPUT, &output)?,
-            input: id(INPUT, &input_place)?,
+            output: output_id,
+            input: input_id,
         };
         Ok(Self {
             ids,
@@ -283,22 +299,22 @@ impl Pipes {
         })
     }
 
-    /// Which ones these are.
     pub(crate) fn ids(&self) -> &PipeIds {
         &self.ids
     }
 
-    /// To wait for bytes of the workload.
+    /// The descriptor that is readable when the workload has written.
     pub(crate) fn output(&self) -> BorrowedFd<'_> {
         self.output.as_fd()
     }
 
-    /// To wait for room, and for the reader to close.
+    /// The descriptor that is writable when there is space, and has an error when the reader
+    /// closes; `None` while no process reads.
     pub(crate) fn input(&self) -> Option<BorrowedFd<'_>> {
         self.input.as_ref().map(AsFd::as_fd)
     }
 
-    /// Reads what the workload wrote.
+    /// Reads bytes that the workload has written.
     ///
     /// # Errors
     /// The operating system's, which makes the pipe useless.
@@ -306,7 +322,7 @@ impl Pipes {
     pub(crate) fn read(&mut self, room: &mut [u8]) -> io::Result<ReadOutcome> {
         match read(&self.output, room) {
             Ok(0) => {
-                // Until it is reopened it would be ready for ever.
+                // Until it is reopened it would stay ready.
                 self.output = reopen(&self.output, OFlags::RDONLY)?;
                 Ok(ReadOutcome::Closed)
             }
@@ -316,17 +332,18 @@ impl Pipes {
         }
     }
 
-    /// Whether the workload has taken all that was written. A message is begun only then: there are
-    /// clients that wait for the pipe while further messages are in their own buffer already, and
-    /// so never see those.
+    /// Whether the workload has read everything. A message is begun only then: there are clients
+    /// that wait for the pipe while further messages are in their own buffer already, and so never
+    /// see those.
     pub(crate) fn is_drained(&self) -> bool {
-        self.input
-            .as_ref()
-            .is_none_or(|input| ioctl_fionread(input).is_ok_and(|bytes| bytes == 0))
+        match &self.input {
+            Some(input) => ioctl_fionread(input) == Ok(0),
+            None => true,
+        }
     }
 
-    /// Whether `poll` reports when the pipe is drained: a pipe of one page has room only when it is
-    /// empty.
+    /// Whether `poll` reports when the pipe is drained: a pipe of one page has space only when it
+    /// is empty.
     pub(crate) fn reports_drained(&self) -> bool {
         self.one_page
     }
@@ -341,8 +358,8 @@ impl Pipes {
             match reopen(&self.input_place, OFlags::WRONLY) {
                 Ok(input) => {
                     // A reader that was there before keeps the pipe as it was.
-                    (self.capacity, self.one_page) =
-                        (fcntl_getpipe_size(&input).unwrap_or(PIPE_CAPACITY), false);
+                    self.capacity = fcntl_getpipe_size(&input).unwrap_or(PIPE_CAPACITY);
+                    self.one_page = false;
                     self.input = Some(input);
                 }
                 Err(Errno::NXIO) => return Ok(WriteOutcome::NoReader),
@@ -379,23 +396,22 @@ impl Pipes {
             return;
         }
         let Some(input) = &self.input else { return };
-        // Refused to users with many large pipes; the message goes in pieces then.
-        if let Ok(capacity) =
-            fcntl_setpipe_size(input, message.clamp(PIPE_SMALLEST, PIPE_CONTENT_MAX))
-        {
-            (self.capacity, self.one_page) = (capacity, small);
+        // Refused to users with many large pipes; the message is written in pieces then.
+        let size = message.clamp(PIPE_SMALLEST, PIPE_CONTENT_MAX);
+        if let Ok(capacity) = fcntl_setpipe_size(input, size) {
+            self.capacity = capacity;
+            self.one_page = small;
         }
     }
 
-    /// The next reader begins with the next message.
+    /// Closes `input`: the next reader begins with the next message.
     pub(crate) fn close_input(&mut self) {
         self.input = None;
     }
 
-    /// Discards what was written and not read; returns whether there was anything.
+    /// Discards bytes that were written and not read. Returns whether there were any.
     pub(crate) fn discard_unread(&mut self) -> bool {
-        let is_unread = |input: &mut OwnedFd| ioctl_fionread(input).is_ok_and(|bytes| bytes > 0);
-        let Some(input) = self.input.take_if(is_unread) else {
+        let Some(input) = self.input.take_if(|input| has_unread(input)) else {
             return false;
         };
         // A reader that is there already keeps the pipe with its content, so closing is not enough.
@@ -405,16 +421,19 @@ impl Pipes {
         true
     }
 
-    /// Throws away what the workload wrote and we did not read, and closes our end of the other
-    /// one.
-    pub(crate) fn start_anew(&mut self) {
+    /// Discards all bytes in both pipes, and closes `input`.
+    pub(crate) fn reset(&mut self) {
         drain(&self.output);
         self.discard_unread();
         self.close_input();
     }
 }
 
-/// Discards what is in a pipe; bounded, since a workload may go on writing.
+fn has_unread(pipe: &OwnedFd) -> bool {
+    matches!(ioctl_fionread(pipe), Ok(1..))
+}
+
+/// Discards the bytes in a pipe, at most [`LEFTOVER_MAX`], since a workload may continue to write.
 fn drain(reader: &OwnedFd) {
     let mut room = vec![0; PIPE_TURN];
     let mut left = LEFTOVER_MAX;
@@ -699,7 +718,7 @@ mod tests {
 
         let mut writer = fixture.writer();
         writer.write_all(b"old request").unwrap();
-        pipes.start_anew();
+        pipes.reset();
         writer.write_all(b"new request").unwrap();
         let mut room = [0; 100];
         assert_eq!(pipes.read(&mut room).unwrap(), ReadOutcome::Bytes(11));

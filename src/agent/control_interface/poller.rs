@@ -1,16 +1,16 @@
-//! The loop that serves all control interfaces: waits for bytes, room, readers and time, and lets
-//! each session act.
+//! The loop that serves all control interfaces: it waits for bytes, space, readers and time, and
+//! lets each session act.
 //!
 //! Thread: `control`, one for all workloads.
 //! Owns: the open FIFOs, the sessions, the message being written to each workload.
 //! Takes: new, restarted and ended interfaces of `wl:<name>`, responses of `rx:server`. Gives:
-//! requests to `uplink`, never waiting for it. Reading and writing of a workload are independent of
-//! each other and of other workloads, but for large messages: one at a time is read, until `uplink`
+//! requests to `uplink` (never waits). Reading and writing of a workload are independent of each
+//! other and of other workloads, except for large messages: one at a time is read, until `uplink`
 //! has taken it, and the next one waits in its pipe.
 
-use super::mailbox::Frame;
+use super::mailbox::EncodedResponse;
 use super::pipes::{PIPE_TURN, Pipes, ReadOutcome, WriteOutcome};
-use super::session::{Effect, LARGE_TIME, Session};
+use super::session::{ControlSession, HeldRequest, LARGE_TIME, SessionEffect};
 use super::{Interface, Shared};
 use crate::uplink_outbox::LARGE_REQUEST;
 use ankaios_model::messages::{Request, Response, ResponseContent};
@@ -25,13 +25,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The next request of a workload waits this long for the response to the one before, or until
-/// responses are read: some server may never respond, and some programs only write.
+/// Longest wait of a request for the response to the one before, or until responses are read: some
+/// servers never respond, and some programs only write.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// First pause before a workload that does not read is tried again; it doubles. The kernel does not
 /// report a new reader.
 const READER_RETRY: Duration = Duration::from_millis(5);
-/// Longest such pause for a workload that read lately.
+/// Longest such pause for a workload that read within [`READER_AWAY`].
 const READER_RETRY_MAX: Duration = Duration::from_millis(100);
 /// Longest such pause for a workload that has not read for [`READER_AWAY`]: each try wakes the
 /// processor.
@@ -42,45 +42,48 @@ const READER_AWAY: Duration = Duration::from_secs(10);
 pub(crate) struct Poller<C> {
     shared: Arc<Shared>,
     clock: C,
-    links: Vec<Link>,
+    links: Vec<PipeLink>,
     buffer: Vec<u8>,
 }
 
-/// One workload.
+/// The pipes and the session of one workload.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct PipeLink {
     interface: Arc<Interface>,
-    session: Session,
+    session: ControlSession,
     pipes: Pipes,
     sending: Option<Sending>,
     /// A large message is being read, or waits for its turn.
     large: Option<Large>,
     /// The pipe was full; `poll` reports when it is not.
     full: bool,
-    /// No process reads now, and the kernel does not report a new reader; when to try again.
+    /// No process reads now.
     absent: Option<Absent>,
-    /// A pipe failed; only the end of the interface is waited for.
+    /// A pipe failed: nothing happens until the interface ends.
     broken: bool,
 }
 
+/// A large message, which is read only when no other one is under way.
 #[derive(Debug)]
 struct Large {
-    /// Which message of the session.
+    /// The number of the message in its session.
     number: u64,
-    /// Waits since then, or is read.
+    /// When it began to wait, or to be read.
     since: Instant,
+    /// It is being read.
     has_turn: bool,
-    /// Others wait meanwhile.
-    is_wanted: bool,
+    /// Those of other workloads wait meanwhile.
+    is_waited_for: bool,
 }
 
-/// A message on its way.
+/// A message that is being written.
 #[derive(Debug)]
 struct Sending {
     bytes: Vec<u8>,
     sent: usize,
 }
 
+/// A reader that is not there. The kernel does not report a new one, so it is tried again.
 #[derive(Debug)]
 struct Absent {
     since: Instant,
@@ -88,11 +91,23 @@ struct Absent {
     next: Instant,
 }
 
-/// What `poll` reported about `output` and `input` of one link.
-type Ready = [PollFlags; 2];
+/// The events that `poll` reported for one link.
+#[derive(Debug, Clone, Copy)]
+struct LinkEvents {
+    output: PollFlags,
+    input: PollFlags,
+}
+
+/// A descriptor of a link in the list for `poll`.
+enum PolledEnd {
+    /// `output` of the link with this index.
+    Output(usize),
+    /// `input` of the link with this index.
+    Input(usize),
+}
 
 impl<C: Clock> Poller<C> {
-    /// Serves what is opened in `shared`.
+    /// A poller that serves the interfaces that are opened in `shared`.
     pub(super) fn new(shared: Arc<Shared>, clock: C) -> Self {
         Self {
             shared,
@@ -110,17 +125,18 @@ impl<C: Clock> Poller<C> {
         }
     }
 
-    /// Waits for something and handles it; without `stop` it does not wait. Returns whether to go
-    /// on.
+    /// Waits for events and handles them; without `stop` it does not wait. Returns whether to
+    /// continue.
     fn turn(&mut self, stop: Option<&OwnedFd>) -> bool {
+        // First: wait.
         let now = self.clock.now();
-        let timeout = if stop.is_some() {
-            self.due(now).map(|at| at.saturating_duration_since(now))
-        } else {
-            Some(Duration::ZERO)
+        let timeout = match (stop, self.due(now)) {
+            (None, _) => Some(Duration::ZERO),
+            (Some(_), Some(due)) => Some(due.saturating_duration_since(now)),
+            (Some(_), None) => None,
         };
-        let ready = match self.wait(stop, timeout) {
-            Ok(Some(ready)) => ready,
+        let events = match self.wait(stop, timeout) {
+            Ok(Some(events)) => events,
             Ok(None) => return false,
             Err(Errno::INTR) => return true,
             Err(errno) => {
@@ -128,13 +144,15 @@ impl<C: Clock> Poller<C> {
                 return false;
             }
         };
+        // Then: read, and take new interfaces.
         let now = self.clock.now();
-        for (link, ready) in self.links.iter_mut().zip(ready) {
-            link.on_ready(ready, now, &self.shared, &mut self.buffer);
+        for (link, events) in self.links.iter_mut().zip(events) {
+            link.on_events(events, now, &self.shared, &mut self.buffer);
         }
-        self.take_over(now);
+        self.update_links(now);
+        // Finally: write, and handle times.
         for link in &mut self.links {
-            link.write(now); // A workload that has read what waited may send a held request.
+            link.write(now); // A held request may be sent once waiting responses are read.
             link.on_time(now, &self.shared);
             link.renew(&self.shared);
             link.write(now);
@@ -143,92 +161,87 @@ impl<C: Clock> Poller<C> {
         true
     }
 
-    /// One large message is read at a time, so that memory does not grow with the number of
-    /// workloads, each of which may write one of `max_control_message_size`. The next one is that
-    /// of the workload which has waited longest, and has no earlier request under way, since it
-    /// could not be passed on. A workload's next one is behind those of others.
+    /// Lets the next large message be read. One at a time is read, so that memory does not grow
+    /// with the number of workloads, each of which may write one of `max_control_message_size`. The
+    /// next one is that of the workload which has waited longest and has no earlier request under
+    /// way, since it could not be forwarded. A workload's next one is behind those of others.
     fn give_turn(&mut self, now: Instant) {
+        // First: which links have a large message.
         for link in &mut self.links {
-            let (bytes, number) = link.session.in_hand();
-            if link.broken || bytes <= LARGE_REQUEST {
-                link.large = None;
-            } else if link
-                .large
-                .as_ref()
-                .is_none_or(|large| large.number != number)
-            {
-                link.large = Some(Large {
-                    number,
-                    since: now,
-                    has_turn: false,
-                    is_wanted: false,
-                });
+            link.note_large(now);
+        }
+        // Then: the next one, when no other is read or waits for `uplink`.
+        let is_busy =
+            self.links.iter().any(PipeLink::has_turn) || self.shared.uplink.has_large_request();
+        if !is_busy && let Some(next) = self.next_large(now) {
+            next.begin_turn(now);
+        }
+        // Finally: the one that is read has less time while others wait.
+        let others_wait = self.links.iter().any(PipeLink::is_waiting);
+        for link in &mut self.links {
+            if let Some(large) = &mut link.large {
+                large.is_waited_for = others_wait;
             }
-        }
-        let is_next = |link: &&mut Link| {
-            let waited = link
-                .large_since()
-                .is_some_and(|since| since + ANSWER_MAX <= now);
-            link.is_waiting() && (waited || !link.interface.mailbox.lock().is_under_way())
-        };
-        let is_taken =
-            self.links.iter().any(Link::has_turn) || self.shared.uplink.has_large_request();
-        if !is_taken
-            && let Some(next) = self
-                .links
-                .iter_mut()
-                .filter(is_next)
-                .min_by_key(|link| link.large_since())
-            && let Some(large) = &mut next.large
-        {
-            (large.has_turn, large.since) = (true, now);
-            next.interface.mailbox.lock().wait_no_longer();
-            next.session.on_resume(now);
-        }
-        let some_wait = self.links.iter().any(Link::is_waiting);
-        for large in self.links.iter_mut().filter_map(|link| link.large.as_mut()) {
-            large.is_wanted = some_wait;
         }
     }
 
-    /// When the next thing is due without an event.
+    /// The link whose large message is read next.
+    fn next_large(&mut self, now: Instant) -> Option<&mut PipeLink> {
+        let mut next: Option<&mut PipeLink> = None;
+        for link in &mut self.links {
+            if !link.can_have_turn(now) {
+                continue;
+            }
+            let is_earlier = match &next {
+                Some(next) => link.large_since() < next.large_since(),
+                None => true,
+            };
+            if is_earlier {
+                next = Some(link);
+            }
+        }
+        next
+    }
+
+    /// When there is something to do without an event.
     fn due(&self, now: Instant) -> Option<Instant> {
         self.links.iter().filter_map(|link| link.due(now)).min()
     }
 
-    /// `None` when the agent ends.
+    /// Waits for events of the links. Returns `None` when the agent ends.
     fn wait(
         &self,
         stop: Option<&OwnedFd>,
         timeout: Option<Duration>,
-    ) -> Result<Option<Vec<Ready>>, Errno> {
+    ) -> Result<Option<Vec<LinkEvents>>, Errno> {
+        // First: the descriptors.
         let mut waits = Vec::with_capacity(2 + 2 * self.links.len());
         waits.push(PollFd::new(&self.shared.wake, PollFlags::IN));
-        waits.extend(stop.map(|stop| PollFd::new(stop, PollFlags::IN)));
+        if let Some(stop) = stop {
+            waits.push(PollFd::new(stop, PollFlags::IN));
+        }
         let begin = waits.len();
-        // Which link and which of its ends each further entry belongs to.
-        let mut owners = Vec::with_capacity(2 * self.links.len());
-        for (index, link) in self
-            .links
-            .iter()
-            .enumerate()
-            .filter(|(_, link)| !link.broken)
-        {
+        let mut ends = Vec::with_capacity(2 * self.links.len());
+        for (index, link) in self.links.iter().enumerate() {
+            if link.broken {
+                continue;
+            }
             if link.session.paused_since().is_none() && !link.is_waiting() {
                 waits.push(PollFd::from_borrowed_fd(link.pipes.output(), PollFlags::IN));
-                owners.push((index, 0));
+                ends.push(PolledEnd::Output(index));
             }
             if let Some(input) = link.pipes.input() {
-                let room = if link.full {
+                // The end of the reader is reported in any case.
+                let flags = if link.full {
                     PollFlags::OUT
                 } else {
                     PollFlags::empty()
                 };
-                // The end of the reader is reported in any case.
-                waits.push(PollFd::from_borrowed_fd(input, room));
-                owners.push((index, 1));
+                waits.push(PollFd::from_borrowed_fd(input, flags));
+                ends.push(PolledEnd::Input(index));
             }
         }
+        // Then: the wait.
         let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
         poll(&mut waits, timeout.as_ref())?;
         if !waits[0].revents().is_empty() {
@@ -237,30 +250,39 @@ impl<C: Clock> Poller<C> {
         if stop.is_some() && !waits[1].revents().is_empty() {
             return Ok(None);
         }
-        let mut ready = vec![[PollFlags::empty(); 2]; self.links.len()];
-        for ((index, end), wait) in owners.into_iter().zip(&waits[begin..]) {
-            ready[index][end] = wait.revents();
+        // Finally: the events, by link.
+        let none = LinkEvents {
+            output: PollFlags::empty(),
+            input: PollFlags::empty(),
+        };
+        let mut events = vec![none; self.links.len()];
+        for (end, wait) in ends.into_iter().zip(&waits[begin..]) {
+            match end {
+                PolledEnd::Output(index) => events[index].output = wait.revents(),
+                PolledEnd::Input(index) => events[index].input = wait.revents(),
+            }
         }
-        Ok(Some(ready))
+        Ok(Some(events))
     }
 
-    /// Takes new interfaces over, lets go of those that ended, and begins anew where a container
-    /// was restarted.
-    fn take_over(&mut self, now: Instant) {
+    /// Adds links of new interfaces, removes those of ended ones, and restarts the session where a
+    /// container was restarted.
+    fn update_links(&mut self, now: Instant) {
         self.links.append(&mut self.shared.registry.lock().opened);
         let shared = &self.shared;
         self.links.retain_mut(|link| {
-            let ended = link.interface.ended.load(Ordering::Relaxed);
-            if link.interface.restarted.swap(false, Ordering::Relaxed) && !ended {
+            let has_ended = link.interface.ended.load(Ordering::Relaxed);
+            let was_restarted = link.interface.restarted.swap(false, Ordering::Relaxed);
+            if was_restarted && !has_ended {
                 link.restart(now, shared);
             }
-            !ended
+            !has_ended
         });
     }
 }
 
-impl Link {
-    pub(super) fn new(interface: Arc<Interface>, pipes: Pipes, session: Session) -> Self {
+impl PipeLink {
+    pub(super) fn new(interface: Arc<Interface>, pipes: Pipes, session: ControlSession) -> Self {
         Self {
             interface,
             session,
@@ -273,69 +295,80 @@ impl Link {
         }
     }
 
-    /// Does what the session wants.
+    /// Carries the effects of the session out.
     fn act(&mut self, now: Instant, shared: &Shared) {
         while let Some(effect) = self.session.next(now) {
             match effect {
-                Effect::Greet(message) => self.interface.mailbox.lock().put_first(message),
-                Effect::Answer(response) => self.answer(response, shared),
-                Effect::Begin => {
+                SessionEffect::Greet(message) => self.interface.mailbox.lock().put_first(message),
+                SessionEffect::Answer(response) => self.answer(response, shared),
+                SessionEffect::Begin => {
                     shared.begin_generation(&self.interface);
-                    let begun = self.sending.take().is_some_and(|sending| sending.sent > 0);
-                    if !self.pipes.discard_unread() && begun {
-                        self.pipes.close_input();
-                    }
-                    self.full = false;
+                    self.discard_unread();
                 }
-                Effect::Forward(request, since) => self.forward(request, since, now, shared),
+                SessionEffect::Forward(held) => self.forward(held, now, shared),
             }
         }
     }
 
+    /// Discards the responses to an earlier user of the pipes. The next one must not begin in the
+    /// middle of a message.
+    fn discard_unread(&mut self) {
+        let is_begun = match self.sending.take() {
+            Some(sending) => sending.sent > 0,
+            None => false,
+        };
+        let was_discarded = self.pipes.discard_unread();
+        if is_begun && !was_discarded {
+            self.pipes.close_input();
+        }
+        self.full = false;
+    }
+
     fn answer(&self, response: Response, shared: &Shared) {
-        let cancels = self.interface.mailbox.lock().put(Frame::new(response));
+        let response = EncodedResponse::new(response);
+        let cancels = self.interface.mailbox.lock().put(response);
         shared.cancel(&self.interface, cancels);
     }
 
-    fn forward(
-        &mut self,
-        Request { id, content }: Request,
-        since: Instant,
-        now: Instant,
-        shared: &Shared,
-    ) {
+    /// Forwards a request to the server:
+    /// - not at all, when there is no connection and it cannot wait for one;
+    /// - later, when an earlier request, unread responses or a large request must be waited for;
+    /// - not at all, when the workload has too many subscriptions;
+    /// - otherwise now.
+    fn forward(&mut self, held: HeldRequest, now: Instant, shared: &Shared) {
         let uplink = &shared.uplink;
         let is_connected = uplink.is_connected();
+        let content = &held.request.content;
         let is_large = content.memory_bytes() > LARGE_REQUEST;
-        // Locked until it is sent: the answer may come at once, and the generation may end.
+        // Locked until it is sent: the response may come at once, and the generation may end.
         let mut mailbox = self.interface.mailbox.lock();
-        let error = if !is_connected && (is_large || mailbox.is_under_way()) {
-            "The agent has no connection to the server; try again later".to_owned()
-        } else if now < since + ANSWER_MAX && mailbox.must_wait(&content)
-            || is_large && uplink.has_large_request()
-        {
+        if !is_connected && (is_large || mailbox.must_await_response()) {
             drop(mailbox);
-            return self.session.hold(Request { id, content }, since);
-        } else if let Err(error) = mailbox.ask(id.clone(), &content) {
-            error
-        } else {
-            let request = Request {
-                id: mailbox.full_id(&id),
-                content,
-            };
-            return uplink.put_request(request, is_large.then(|| shared.wake.clone()));
+            let error = "The agent has no connection to the server; try again later";
+            return self.answer_error(held.request.id, error.to_owned(), shared);
+        }
+        let may_wait = now < held.since + ANSWER_MAX;
+        if (may_wait && mailbox.must_wait(content)) || (is_large && uplink.has_large_request()) {
+            drop(mailbox);
+            return self.session.hold(held);
+        }
+        if let Err(error) = mailbox.add_request(held.request.id.clone(), content) {
+            drop(mailbox);
+            return self.answer_error(held.request.id, error, shared);
+        }
+        let request = Request {
+            id: mailbox.full_id(&held.request.id),
+            content: held.request.content,
         };
-        drop(mailbox);
-        self.answer(
-            Response {
-                id,
-                content: ResponseContent::Error(error.into()),
-            },
-            shared,
-        );
+        uplink.put_request(request, shared.waker_for(is_large));
     }
 
-    /// Subscribes again to the next of what was lost with an earlier connection. The response wakes
+    fn answer_error(&self, id: String, error: String, shared: &Shared) {
+        let content = ResponseContent::Error(error.into());
+        self.answer(Response { id, content }, shared);
+    }
+
+    /// Renews the next subscription that was lost with an earlier connection. The response wakes
     /// this thread.
     fn renew(&mut self, shared: &Shared) {
         let uplink = &shared.uplink;
@@ -352,41 +385,87 @@ impl Link {
             return;
         };
         let is_large = request.content.memory_bytes() > LARGE_REQUEST;
-        uplink.put_request(request, is_large.then(|| shared.wake.clone()));
+        uplink.put_request(request, shared.waker_for(is_large));
     }
 
+    /// When there is something to do without an event.
     fn due(&self, now: Instant) -> Option<Instant> {
         if self.broken {
             return None;
         }
-        let reader = self
-            .absent
-            .as_ref()
-            .filter(|_| self.has_something())
-            .map(|absent| absent.next);
-        let deadline = match self.session.paused_since() {
-            // What waits for something else is tried again when that happens.
-            Some(since) => Some(since + ANSWER_MAX).filter(|at| *at > now),
-            None if self.is_waiting() => self
-                .large_since()
-                .map(|since| since + ANSWER_MAX)
-                .filter(|at| *at > now),
-            None => self
-                .session
-                .deadline()
-                .into_iter()
-                .chain(self.slow_at())
-                .min(),
+        let reader_due = match &self.absent {
+            Some(absent) if self.has_something() => Some(absent.next),
+            _ => None,
         };
-        reader.into_iter().chain(deadline).min()
+        let retry_due = match (self.session.paused_since(), self.large_since()) {
+            (Some(since), _) => since + ANSWER_MAX,
+            (None, Some(since)) if self.is_waiting() => since + ANSWER_MAX,
+            _ => {
+                let dues = [reader_due, self.session.deadline(), self.slow_at()];
+                return dues.into_iter().flatten().min();
+            }
+        };
+        // Later it is tried again with each event.
+        let retry_due = Some(retry_due).filter(|at| *at > now);
+        [reader_due, retry_due].into_iter().flatten().min()
     }
 
+    /// Notes whether a large message is being read, or waits.
+    fn note_large(&mut self, now: Instant) {
+        let message = self.session.in_hand();
+        if self.broken || message.bytes <= LARGE_REQUEST {
+            self.large = None;
+            return;
+        }
+        if let Some(large) = &self.large
+            && large.number == message.number
+        {
+            return;
+        }
+        self.large = Some(Large {
+            number: message.number,
+            since: now,
+            has_turn: false,
+            is_waited_for: false,
+        });
+    }
+
+    /// Whether its large message waits, and could be forwarded once it is read: no request is under
+    /// way, or has been for too long.
+    fn can_have_turn(&self, now: Instant) -> bool {
+        let Some(large) = &self.large else {
+            return false;
+        };
+        if large.has_turn {
+            return false;
+        }
+        large.since + ANSWER_MAX <= now || !self.interface.mailbox.lock().must_await_response()
+    }
+
+    /// Lets its large message be read.
+    fn begin_turn(&mut self, now: Instant) {
+        if let Some(large) = &mut self.large {
+            large.has_turn = true;
+            large.since = now;
+        }
+        self.interface.mailbox.lock().wait_no_longer();
+        self.session.on_resume(now);
+    }
+
+    /// Whether its large message waits.
     fn is_waiting(&self) -> bool {
-        self.large.as_ref().is_some_and(|large| !large.has_turn)
+        match &self.large {
+            Some(large) => !large.has_turn,
+            None => false,
+        }
     }
 
+    /// Whether its large message is being read.
     fn has_turn(&self) -> bool {
-        self.large.as_ref().is_some_and(|large| large.has_turn)
+        match &self.large {
+            Some(large) => large.has_turn,
+            None => false,
+        }
     }
 
     fn large_since(&self) -> Option<Instant> {
@@ -395,33 +474,32 @@ impl Link {
 
     /// When a large message must be complete, since others wait.
     fn slow_at(&self) -> Option<Instant> {
-        self.large
-            .as_ref()
-            .filter(|large| large.is_wanted)
-            .map(|large| large.since + LARGE_TIME)
+        match &self.large {
+            Some(large) if large.is_waited_for => Some(large.since + LARGE_TIME),
+            _ => None,
+        }
     }
 
+    /// Whether there is something to write.
     fn has_something(&self) -> bool {
-        self.sending.is_some()
-            || self
-                .interface
-                .mailbox
-                .lock()
-                .has_any(self.session.is_established())
+        let is_established = self.session.is_established();
+        self.sending.is_some() || self.interface.mailbox.lock().has_any(is_established)
     }
 
+    /// Begins again for the restarted container.
     fn restart(&mut self, now: Instant, shared: &Shared) {
         if self.broken {
             return;
         }
-        self.pipes.start_anew();
+        self.pipes.reset();
         self.absent = None;
         self.session.on_restart();
         self.act(now, shared);
         self.write(now);
     }
 
-    fn on_ready(&mut self, [output, input]: Ready, now: Instant, shared: &Shared, room: &mut [u8]) {
+    fn on_events(&mut self, events: LinkEvents, now: Instant, shared: &Shared, room: &mut [u8]) {
+        let LinkEvents { output, input } = events;
         if input.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
             self.pipes.close_input();
             self.forget_begun();
@@ -434,10 +512,8 @@ impl Link {
         }
         // No process has it open for writing. A next writer may open it before it is read, and
         // reading does not show the end of the one before.
-        let (writer_gone, has_bytes) = (
-            output.contains(PollFlags::HUP),
-            output.contains(PollFlags::IN),
-        );
+        let writer_gone = output.contains(PollFlags::HUP);
+        let has_bytes = output.contains(PollFlags::IN);
         if writer_gone && !has_bytes {
             self.session.on_close();
         }
@@ -447,7 +523,7 @@ impl Link {
                 self.session.on_bytes(&room[..count]);
                 self.act(now, shared);
                 if writer_gone && has_bytes && count < room.len() {
-                    self.session.on_close(); // All that was left is read.
+                    self.session.on_close(); // All bytes of it are read.
                 }
             }
             Ok(ReadOutcome::Closed) => self.session.on_close(),
@@ -467,17 +543,21 @@ impl Link {
         if self.is_waiting() || self.session.paused_since().is_some() {
             return;
         }
-        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        let (is_late, is_slow) = (is_due(self.session.deadline()), is_due(self.slow_at()));
+        let is_late = self.session.deadline().is_some_and(|at| at <= now);
+        let is_slow = self.slow_at().is_some_and(|at| at <= now);
         if is_late || is_slow {
             self.session.on_late(!is_late);
             self.act(now, shared);
         }
     }
 
-    /// Writes what waits, as far as the workload reads it.
+    /// Writes waiting messages, as far as the workload reads them.
     fn write(&mut self, now: Instant) {
-        if self.broken || self.full || self.absent.as_ref().is_some_and(|absent| absent.next > now)
+        if self.broken || self.full {
+            return;
+        }
+        if let Some(absent) = &self.absent
+            && absent.next > now
         {
             return;
         }
@@ -486,16 +566,21 @@ impl Link {
             if self.sending.is_none() && self.has_something() && !self.pipes.is_drained() {
                 return self.wait_until_drained(now);
             }
-            let Some(sending) = self.sending.take().or_else(|| self.next_message()) else {
+            let next = match self.sending.take() {
+                Some(sending) => Some(sending),
+                None => self.next_message(),
+            };
+            let Some(mut sending) = next else {
                 return;
             };
             match self.pipes.write(&sending.bytes, sending.sent) {
                 Ok(WriteOutcome::Bytes(count)) => {
                     self.absent = None;
                     budget = budget.saturating_sub(count);
-                    let sent = sending.sent + count;
-                    self.sending =
-                        (sent < sending.bytes.len()).then_some(Sending { sent, ..sending });
+                    sending.sent += count;
+                    if sending.sent < sending.bytes.len() {
+                        self.sending = Some(sending);
+                    }
                 }
                 Ok(WriteOutcome::Full) => {
                     self.full = true;
@@ -511,11 +596,11 @@ impl Link {
                 Err(error) => return self.fail(&error),
             }
         }
-        // Other workloads come first; `poll` reports at once whether there is room.
+        // Other workloads come first; `poll` reports at once whether there is space.
         self.full = self.has_something();
     }
 
-    /// What was written last is not read yet.
+    /// Waits until the message that was written last is read.
     fn wait_until_drained(&mut self, now: Instant) {
         if self.pipes.reports_drained() {
             self.full = true;
@@ -525,17 +610,14 @@ impl Link {
     }
 
     fn next_message(&mut self) -> Option<Sending> {
-        let bytes = self
-            .interface
-            .mailbox
-            .lock()
-            .pop(self.session.is_established())?;
+        let is_established = self.session.is_established();
+        let bytes = self.interface.mailbox.lock().pop(is_established)?;
         Some(Sending { bytes, sent: 0 })
     }
 
-    /// The next reader shall not begin in the middle of a message.
+    /// Forgets a message that was begun: the next reader must not begin in the middle of it.
     fn forget_begun(&mut self) {
-        self.sending = self.sending.take().filter(|sending| sending.sent == 0);
+        self.sending.take_if(|sending| sending.sent > 0);
         self.full = false;
     }
 

@@ -1,7 +1,7 @@
 //! The protocol of one workload: hello, authorisation, forwarding of requests.
 //!
 //! Thread: `control`. Owns: bytes that are no whole message yet, whether the workload has sent a
-//! hello, one request that waits for room. Gives: [`Effect`]s, and waits for nothing.
+//! hello, one request that waits. Gives: [`SessionEffect`]s, and waits for nothing.
 
 use crate::limits::CONTROL_MESSAGE_TIME;
 use ankaios_model::authorizer::Authorizer;
@@ -22,42 +22,55 @@ const HELLO_MISSING: &str = "Initial Hello missing!";
 const UNDECODABLE: &str = "Could not decode protobuf data";
 const DENIED: &str = "Access denied";
 
-/// What the agent puts before an id beside the name of the workload.
+/// Longest text that the agent puts before an id, beside the name of the workload.
 const PREFIX_MAX: usize = "@4294967295@".len();
 /// A large message must be complete after this time when others wait for its turn.
 pub(super) const LARGE_TIME: Duration = Duration::from_secs(2);
 const _: () = assert!(LARGE_TIME.as_secs() < CONTROL_MESSAGE_TIME.as_secs());
 
-/// What a session wants done, in order.
+/// An effect of a session, in order.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Effect {
-    /// Answers a hello, or ends the session, before anything else that waits.
+pub enum SessionEffect {
+    /// The response to a hello, or the end of the session, before all other messages.
     Greet(ToWorkload),
-    /// An answer behind those that wait.
+    /// A response of the agent itself, behind those that wait.
     Answer(Response),
-    /// A new generation begins: what an earlier user of the pipes has asked and did not read is
-    /// forgotten.
+    /// A new generation begins: requests and unread responses of an earlier user of the pipes are
+    /// dropped.
     Begin,
-    /// Passes a request to the server, which has waited for that since then; or [`Session::hold`]
-    /// gets it back.
-    Forward(Request, Instant),
+    /// A request for the server. When it has to wait, [`ControlSession::hold`] gets it back.
+    Forward(HeldRequest),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum SessionStage {
     /// Waits for a hello.
     New,
     Established,
-    /// The workload got the reason; what it still sends is ignored until it closes its pipe.
+    /// The workload got the reason. Its further bytes are ignored until it closes its pipe.
     Refused,
+}
+
+/// A request that has waited since then.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeldRequest {
+    pub(crate) request: Request,
+    pub(crate) since: Instant,
+}
+
+/// The message that is being read, or the request that waits.
+pub(crate) struct MessageInHand {
+    pub(crate) bytes: usize,
+    /// Counts the messages of a session.
+    pub(crate) number: u64,
 }
 
 /// The workload's side of one control interface.
 #[derive(Debug)]
-pub struct Session {
+pub struct ControlSession {
     workload: Name,
     authorizer: Authorizer,
-    stage: Stage,
+    stage: SessionStage,
     /// The workload has closed its pipe since its last hello: the next hello may come from another
     /// process.
     closed_since_hello: bool,
@@ -68,18 +81,18 @@ pub struct Session {
     message_bytes: usize,
     /// Messages that were read.
     messages: u64,
-    /// A request that waits since then; nothing is read meanwhile.
-    held: Option<(Request, Instant)>,
-    effects: VecDeque<Effect>,
+    /// A request that waits; nothing is read meanwhile.
+    held: Option<HeldRequest>,
+    effects: VecDeque<SessionEffect>,
 }
 
-impl Session {
-    /// Waits for the hello of `workload`. Its messages may have `message_max` bytes.
+impl ControlSession {
+    /// A session that waits for the hello of `workload`. Its messages may have `message_max` bytes.
     pub fn new(workload: Name, authorizer: Authorizer, message_max: usize) -> Self {
         Self {
             workload,
             authorizer,
-            stage: Stage::New,
+            stage: SessionStage::New,
             closed_since_hello: false,
             buffer: FrameBuffer::new(message_max),
             began: None,
@@ -92,27 +105,34 @@ impl Session {
 
     /// Whether the workload has sent a hello and may get responses.
     pub fn is_established(&self) -> bool {
-        self.stage == Stage::Established
+        self.stage == SessionStage::Established
     }
 
-    /// Since when a request waits. Nothing shall be read meanwhile.
+    /// Since when a request waits. Nothing is read meanwhile.
     pub(crate) fn paused_since(&self) -> Option<Instant> {
-        self.held.as_ref().map(|(_, since)| *since)
+        self.held.as_ref().map(|held| held.since)
     }
 
-    /// Bytes of the message that is being read, or of the request that waits, and which message
-    /// that is.
-    pub(crate) fn in_hand(&self) -> (usize, u64) {
+    /// The message that is being read, or the request that waits.
+    pub(crate) fn in_hand(&self) -> MessageInHand {
         if self.held.is_some() {
-            (self.message_bytes, self.messages)
+            MessageInHand {
+                bytes: self.message_bytes,
+                number: self.messages,
+            }
         } else {
-            (self.buffer.expected(), self.messages + 1)
+            MessageInHand {
+                bytes: self.buffer.expected(),
+                number: self.messages + 1,
+            }
         }
     }
 
-    /// Its message could not be read for a while: the time to complete it begins now.
+    /// Restarts the time to complete a message, which could not be read for a while.
     pub(crate) fn on_resume(&mut self, now: Instant) {
-        self.began = self.began.map(|_| now);
+        if self.began.is_some() {
+            self.began = Some(now);
+        }
     }
 
     /// When a message that began must be complete.
@@ -123,48 +143,46 @@ impl Session {
     /// The workload wrote something.
     // [impl->swdd~agent-listens-for-requests-from-pipe~1]
     pub fn on_bytes(&mut self, bytes: &[u8]) {
-        if self.stage != Stage::Refused {
+        if self.stage != SessionStage::Refused {
             self.buffer.put(bytes);
         }
     }
 
-    /// The request that waits may have waited long enough.
+    /// Tries again to forward the request that waits.
     pub(crate) fn retry_held(&mut self) {
-        self.effects.extend(
-            self.held
-                .take()
-                .map(|(request, since)| Effect::Forward(request, since)),
-        );
+        if let Some(held) = self.held.take() {
+            self.effects.push_back(SessionEffect::Forward(held));
+        }
     }
 
-    /// A request has to wait. Nothing is read meanwhile.
-    pub(crate) fn hold(&mut self, request: Request, since: Instant) {
-        self.held = Some((request, since));
+    /// Lets a request wait. Nothing is read meanwhile.
+    pub(crate) fn hold(&mut self, held: HeldRequest) {
+        self.held = Some(held);
     }
 
-    /// The workload has closed its pipe. A partial message is dropped; the session goes on.
+    /// The workload has closed its pipe. A partial message is dropped; the session continues.
     pub fn on_close(&mut self) {
         self.closed_since_hello = true;
         self.forget_partial();
-        if self.stage == Stage::Refused {
-            self.stage = Stage::New;
+        if self.stage == SessionStage::Refused {
+            self.stage = SessionStage::New;
         }
     }
 
     /// The container was restarted: the new one must send a hello.
     pub(crate) fn on_restart(&mut self) {
-        self.stage = Stage::New;
+        self.stage = SessionStage::New;
         self.closed_since_hello = false;
         self.held = None;
         self.forget_partial();
-        self.effects.push_back(Effect::Begin);
+        self.effects.push_back(SessionEffect::Begin);
     }
 
-    /// A message takes too long: the time of [`Self::deadline`] has come, or those of others wait
-    /// for its room.
+    /// A message takes too long: [`Self::deadline`] has come, or messages of other workloads wait
+    /// for it.
     pub fn on_late(&mut self, others_wait: bool) {
         let reason = match self.stage {
-            Stage::New => UNDECODABLE.to_owned(),
+            SessionStage::New => UNDECODABLE.to_owned(),
             _ if others_wait => format!(
                 "A large message was not complete within {} s while other workloads waited; write it as a whole",
                 LARGE_TIME.as_secs()
@@ -177,13 +195,13 @@ impl Session {
         self.refuse(reason);
     }
 
-    /// What is to be done next about all that has come.
-    pub fn next(&mut self, now: Instant) -> Option<Effect> {
+    /// Returns the next effect of the bytes and events until now.
+    pub fn next(&mut self, now: Instant) -> Option<SessionEffect> {
         loop {
             if let Some(effect) = self.effects.pop_front() {
                 return Some(effect);
             }
-            if self.stage == Stage::Refused || self.held.is_some() {
+            if self.stage == SessionStage::Refused || self.held.is_some() {
                 self.began = None; // Nothing is read, so nothing is late.
                 return None;
             }
@@ -196,17 +214,19 @@ impl Session {
                     self.on_message(message, now);
                 }
                 Ok(None) => {
-                    let partial = self.buffer.is_partial();
-                    self.began = partial.then(|| self.began.unwrap_or(now));
+                    if !self.buffer.is_partial() {
+                        self.began = None;
+                    } else if self.began.is_none() {
+                        self.began = Some(now);
+                    }
                     return None;
                 }
                 Err(error) => {
                     // Before a hello the error has no details.
-                    let greeted = self.stage != Stage::New;
-                    let reason = if greeted {
-                        format!("{UNDECODABLE}: {error}")
-                    } else {
+                    let reason = if self.stage == SessionStage::New {
                         UNDECODABLE.to_owned()
+                    } else {
+                        format!("{UNDECODABLE}: {error}")
                     };
                     debug!("Workload '{}' wrote {error}.", self.workload);
                     self.refuse(reason);
@@ -219,8 +239,8 @@ impl Session {
         let _source = log_source(self.workload.clone());
         match (self.stage, message) {
             (_, Ok(FromWorkload::Hello { version })) => self.on_hello(&version),
-            (Stage::New, Ok(_)) => self.refuse(HELLO_MISSING.to_owned()),
-            (Stage::New, Err(_)) => self.refuse(UNDECODABLE.to_owned()),
+            (SessionStage::New, Ok(_)) => self.refuse(HELLO_MISSING.to_owned()),
+            (SessionStage::New, Err(_)) => self.refuse(UNDECODABLE.to_owned()),
             (_, Ok(FromWorkload::Request(request))) => self.on_request(request, now),
             (_, Ok(FromWorkload::TooHeavy { id, reason })) => self.refuse_request(id, &reason),
             (_, Ok(FromWorkload::Empty)) => {
@@ -238,7 +258,7 @@ impl Session {
         if let Err(reason) = check_compatible(version) {
             return self.refuse(reason);
         }
-        if self.stage == Stage::Established {
+        if self.stage == SessionStage::Established {
             self.complain(&format!(
                 "Received yet another Hello with protocol version '{}'",
                 excerpt(version)
@@ -249,62 +269,71 @@ impl Session {
                 self.workload
             );
         }
-        if std::mem::take(&mut self.closed_since_hello) {
-            self.effects.push_back(Effect::Begin);
+        if self.closed_since_hello {
+            self.closed_since_hello = false;
+            self.effects.push_back(SessionEffect::Begin);
         }
-        self.stage = Stage::Established;
-        self.effects.push_back(Effect::Greet(ToWorkload::Accepted));
+        self.stage = SessionStage::Established;
+        self.effects
+            .push_back(SessionEffect::Greet(ToWorkload::Accepted));
     }
 
     // [impl->swdd~agent-authorizes-control-interface-requests~1]
     fn on_request(&mut self, request: Request, now: Instant) {
-        let Request { id, content } = request;
-        let whole = self.workload.len() + PREFIX_MAX + id.len();
+        let whole = self.workload.len() + PREFIX_MAX + request.id.len();
         if whole > REQUEST_ID_MAX {
             // As the server would, but without the memory that the id takes on the way there and
             // back.
             let reason = format!(
                 "the request id has {whole} bytes with what the agent puts before it, at most {REQUEST_ID_MAX} are allowed"
             );
-            return self.refuse_request(id, &reason);
+            return self.refuse_request(request.id, &reason);
         }
-        let refusal = match (self.authorizer.check(&content), &content) {
-            (Err(denial), _) => {
-                let denial = denial.to_string();
-                info!(
-                    "Denied request '{}' of workload '{}': {}",
-                    excerpt(&id),
-                    self.workload,
-                    excerpt(&denial)
-                );
-                Some(ErrorResponse::from(DENIED))
-            }
-            (Ok(()), RequestContent::UpdateState(update)) => match &update.new_state {
-                None => Some(ErrorResponse::no_state()),
-                // The server would say the same.
-                Some(Err(reason)) => Some(format!("Update rejected: '{reason}'").into()),
-                Some(Ok(_)) => None,
-            },
-            (Ok(()), _) => None,
-        };
         // [impl->swdd~agent-forward-request-from-control-interface-pipe-to-server~1]
-        self.effects.push_back(match refusal {
-            Some(error) => Effect::Answer(Response {
-                id,
+        let effect = match self.refusal(&request) {
+            Some(error) => SessionEffect::Answer(Response {
+                id: request.id,
                 content: ResponseContent::Error(error),
             }),
-            None => Effect::Forward(Request { id, content }, now),
-        });
+            None => SessionEffect::Forward(HeldRequest {
+                request,
+                since: now,
+            }),
+        };
+        self.effects.push_back(effect);
     }
 
-    /// Answers a request that is not passed on because of its size; of an id that is the reason the
-    /// beginning must do.
+    /// The error for a request that the rules of the workload deny, or that the server would refuse
+    /// in the same way; `None` for any other request.
+    fn refusal(&self, Request { id, content }: &Request) -> Option<ErrorResponse> {
+        if let Err(denial) = self.authorizer.check(content) {
+            let denial = denial.to_string();
+            info!(
+                "Denied request '{}' of workload '{}': {}",
+                excerpt(id),
+                self.workload,
+                excerpt(&denial)
+            );
+            return Some(ErrorResponse::from(DENIED));
+        }
+        let RequestContent::UpdateState(update) = content else {
+            return None;
+        };
+        match &update.new_state {
+            None => Some(ErrorResponse::no_state()),
+            Some(Err(reason)) => Some(format!("Update rejected: '{reason}'").into()),
+            Some(Ok(_)) => None,
+        }
+    }
+
+    /// Responds with an error to a request that is too large to be forwarded. An id that is too
+    /// long is cut.
     fn refuse_request(&mut self, mut id: String, reason: &str) {
         self.complain(&format!("Request '{}' is refused: {reason}", excerpt(&id)));
         id.truncate(id.floor_char_boundary(REQUEST_ID_MAX));
         let content = ResponseContent::Error(format!("Request refused: {reason}").into());
         self.effects
-            .push_back(Effect::Answer(Response { id, content }));
+            .push_back(SessionEffect::Answer(Response { id, content }));
     }
 
     fn refuse(&mut self, reason: String) {
@@ -314,11 +343,11 @@ impl Session {
             self.workload,
             excerpt(&reason)
         );
-        self.stage = Stage::Refused;
+        self.stage = SessionStage::Refused;
         self.held = None;
         self.forget_partial();
         self.effects
-            .push_back(Effect::Greet(ToWorkload::Closed { reason }));
+            .push_back(SessionEffect::Greet(ToWorkload::Closed { reason }));
     }
 
     fn forget_partial(&mut self) {

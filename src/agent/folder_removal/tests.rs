@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const LONG: Duration = Duration::from_secs(60);
 
 fn remove(folder: &Path) -> io::Result<()> {
-    Removal {
+    FolderRemoval {
         clock: &SystemClock,
         until: SystemClock.now() + LONG,
         limit: LONG,
@@ -170,7 +170,7 @@ fn a_removal_ends_in_time_and_the_next_one_goes_on() {
     };
     let limit = Duration::from_secs(60);
     let removal = || {
-        Removal {
+        FolderRemoval {
             clock: &clock,
             until: clock.now() + limit,
             limit,

@@ -1,5 +1,5 @@
-//! Which images the workloads of this agent have used, which of them are still needed, and the file
-//! with this knowledge.
+//! The ledger of images that workloads of this agent have used: which of them are still needed, and
+//! its file.
 //!
 //! Thread: `images`, which owns it; plain values and rules.
 
@@ -18,9 +18,9 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// The file with what is known.
+/// The name of the file with the ledger.
 pub(crate) const FILE: &str = "known-images.json";
-/// Before the checksum in its first line.
+/// The text before the checksum in its first line.
 const HEADER: &str = "ankaios-lite known images 1 sha256:";
 /// Days on which the agent ran for which the last version of a deleted workload is kept.
 pub(super) const DELETED_DAYS: u32 = 30;
@@ -28,7 +28,7 @@ pub(super) const DELETED_DAYS: u32 = 30;
 /// forgotten ones stay. A workload with rights could let the file grow without end otherwise.
 pub(super) const VERSIONS_MAX: usize = 2048;
 
-/// All that is known.
+/// The ledger of all workloads.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Ledger {
@@ -39,7 +39,7 @@ pub(super) struct Ledger {
     pub(super) workloads: BTreeMap<String, KnownWorkload>,
 }
 
-/// What is known of one workload.
+/// The versions of one workload.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct KnownWorkload {
@@ -112,7 +112,7 @@ pub(crate) struct UnneededImage {
     pub(crate) id: Option<String>,
 }
 
-/// What becomes of an unneeded image.
+/// The decision about an unneeded image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Decision {
     /// There is nothing to remove: it is gone, cannot be removed, or others have named it.
@@ -121,7 +121,7 @@ pub(super) enum Decision {
     Keep,
     Remove {
         removal: ImageRemoval,
-        /// What that frees at most.
+        /// Bytes that this frees at most.
         bytes: u64,
     },
 }
@@ -199,15 +199,11 @@ impl Ledger {
         if count <= VERSIONS_MAX {
             return;
         }
-        let order = |workload: &KnownWorkload| {
+        let longest = self.workloads.iter_mut().max_by_key(|(_, workload)| {
             let oldest = workload.versions.first().map(|version| version.used);
             (workload.versions.len(), Reverse(oldest))
-        };
-        let Some((name, workload)) = self
-            .workloads
-            .iter_mut()
-            .max_by_key(|(_, workload)| order(workload))
-        else {
+        });
+        let Some((name, workload)) = longest else {
             return;
         };
         let forgotten = workload.versions.remove(0);
@@ -257,10 +253,10 @@ impl Ledger {
 
     // ------------------------------------------------------------------- needs
 
-    /// Counts the days since workloads were deleted. Clocks of vehicles are wrong and are set, so no
-    /// times are compared: a day counts when its number is higher than all before, or when the agent
-    /// has run for a whole day. A step of the clock counts one day at most. Returns whether anything
-    /// has changed.
+    /// Counts the days since workloads were deleted. Clocks of vehicles are wrong and are set, so
+    /// no times are compared: a day counts when its number is higher than all before, or when the
+    /// agent has run for a whole day. A step of the clock counts one day at most. Returns whether
+    /// anything has changed.
     // [impl->swdd~agent-keeps-images-of-deleted-workloads~1]
     pub(super) fn count_day(&mut self, today: u64, has_run_a_day: bool) -> bool {
         if today <= self.day && !has_run_a_day {
@@ -288,7 +284,7 @@ impl Ledger {
         })
     }
 
-    /// Applies what the scheduler wants. Returns whether anything has changed.
+    /// Applies the needs. Returns whether anything has changed.
     pub(super) fn apply(&mut self, needs: &ImageNeeds, history: usize) -> bool {
         let before = self.clone();
         for (name, instances) in &needs.workloads {
@@ -314,8 +310,8 @@ impl Ledger {
         *self != before
     }
 
-    /// What must stay of a store: the images of needed versions, of this agent and of others, and
-    /// those that what is desired names.
+    /// The images of a store that must stay: those of needed versions, of this agent and of others,
+    /// and those that desired workloads name.
     pub(super) fn needed(
         &self,
         kind: StoreKind,
@@ -348,7 +344,7 @@ impl Ledger {
 
     // ------------------------------------------------------------------- store
 
-    /// Takes in the ids that names have in the store. Returns whether anything has changed.
+    /// Updates the ids of names from the store. Returns whether anything has changed.
     pub(super) fn see(&mut self, kind: StoreKind, store: &ImageStore, agent: &str) -> bool {
         let before = self.clone();
         for (name, workload) in &mut self.workloads {
@@ -412,7 +408,7 @@ impl Ledger {
         images.into_iter().collect()
     }
 
-    /// There is nothing to remove of this image any more.
+    /// Forgets an image of which there is nothing to remove.
     pub(super) fn forget(&mut self, kind: StoreKind, gone: &UnneededImage) {
         let Some(workload) = self.workloads.get_mut(&gone.workload) else {
             return;
@@ -441,8 +437,8 @@ impl KnownWorkload {
     }
 
     /// Decides which versions are needed:
-    /// - what is desired, staged, prepared or there, and the last `history` other ones that ran;
-    /// - the last one that ran, while what is desired never ran;
+    /// - those that are desired, staged, prepared or there, and the last `history` others that ran;
+    /// - the last one that ran, while the desired one never ran;
     /// - of a deleted workload the last one for [`DELETED_DAYS`].
     // [impl->swdd~agent-keeps-needed-images~1]
     fn apply(&mut self, instances: Option<&NeededInstances>, history: usize) {
@@ -489,7 +485,7 @@ impl KnownWorkload {
 }
 
 impl Version {
-    /// Takes in the ids that the names of its images have.
+    /// Updates the ids of its images from the store.
     fn see(&mut self, store: &ImageStore, instance: &InstanceName) {
         let mut superseded = Vec::new();
         for image in &mut self.images {
@@ -526,7 +522,7 @@ impl Version {
     }
 }
 
-/// Decides what becomes of an image that no version needs.
+/// Decides about an image that no version needs.
 // [impl->swdd~agent-removes-replaced-images~1]
 pub(super) fn decide(image: &UnneededImage, store: &ImageStore, needed: &Needed) -> Decision {
     let found = match &image.id {
@@ -568,13 +564,13 @@ fn whole(image: &LocalImage, name: Option<&str>) -> Decision {
 
 // ------------------------------------------------------------------------- file
 
-/// Where an agent keeps its knowledge, beside that of other agents.
+/// The folder with the ledger of an agent, beside those of other agents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LedgerFolder {
     /// The folder with one folder for each agent.
     pub(crate) agents: PathBuf,
     pub(crate) agent: String,
-    /// What the name of such a folder has behind that of the agent.
+    /// The end of the name of such a folder, behind the name of the agent.
     pub(crate) ending: &'static str,
     /// The folder in it.
     pub(crate) inner: &'static str,
@@ -590,7 +586,7 @@ impl LedgerFolder {
         }
     }
 
-    /// Reads what is known; nothing when no agent has written it.
+    /// Reads the ledger; an empty one when no agent has written it.
     ///
     /// # Errors
     /// Why the file cannot be read; it names the file.
@@ -611,22 +607,20 @@ impl LedgerFolder {
         checked_file::replace(&path, FILE, &checked_file::text(HEADER, &body))
     }
 
-    /// What other agents of the same user know, which may have the same stores.
+    /// Reads the ledgers of other agents of the same user, which may have the same stores.
     ///
     /// # Errors
     /// Why a file cannot be read; it names the file.
     // [impl->swdd~agent-leaves-images-of-other-agents~1]
     pub(super) fn read_others(&self) -> Result<Vec<Ledger>, String> {
-        let failed =
-            |path: &Path, error: &dyn std::fmt::Display| format!("'{}': {error}", path.display());
         let mut others = Vec::new();
         let entries = match fs::read_dir(&self.agents) {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(others),
-            Err(error) => return Err(failed(&self.agents, &error)),
+            Err(error) => return Err(failed(&self.agents, error)),
         };
         for entry in entries {
-            let entry = entry.map_err(|error| failed(&self.agents, &error))?;
+            let entry = entry.map_err(|error| failed(&self.agents, error))?;
             let name = entry.file_name();
             let agent = name
                 .to_str()
@@ -640,13 +634,18 @@ impl LedgerFolder {
                 continue;
             }
             let folder = folder.join(self.inner);
-            let read = read_in(&folder).map_err(|error| failed(&folder.join(FILE), &error))?;
+            let read = read_in(&folder).map_err(|error| failed(&folder.join(FILE), error))?;
             others.extend(read);
         }
         Ok(others)
     }
 }
 
+fn failed(path: &Path, error: impl std::fmt::Display) -> String {
+    format!("'{}': {error}", path.display())
+}
+
+/// Reads the ledger in a folder; `None` when there is none.
 fn read_in(folder: &Path) -> Result<Option<Ledger>, String> {
     let opened = match PrivateFolder::existing(folder) {
         Ok(opened) => opened,

@@ -1,9 +1,9 @@
 //! Removes images that no workload of this agent needs any more. Only with the setting
 //! `image_cleanup`; without it there is no thread, file or call.
 //!
-//! What may be removed is only what an instance of this agent was used with, which is written to a
-//! file before the engine is called. The needs are decided again before each removal, and removals
-//! are done one by one, when nothing has changed for a while and no start is under way.
+//! Only images that an instance of this agent has used can be removed. They are written to a file
+//! before the engine is called. The needs are decided again before each removal, and removals are
+//! done one by one, when nothing has changed for a while and no start is under way.
 //!
 //! Thread: `images`; a thread `image-call` for each call of an engine, which it waits for together
 //! with its other events, so that a start never waits for more than one removal.
@@ -35,12 +35,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long nothing may have changed before images are removed: an update that fails has been rolled
-/// back by then, and a boot is over.
+/// How long nothing may have changed before images are removed: an update that fails has been
+/// rolled back by then, and a boot is over.
 const QUIET_TIME: Duration = Duration::from_secs(10 * 60);
 /// Pause before a search that met an engine call under way. Most calls take less.
 const BUSY_PAUSE: Duration = Duration::from_secs(60);
-/// Pause before a removal that has failed is tried again; what is in use is looked at again as well.
+/// Pause before a removal that has failed, or of an image that is in use, is tried again.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Longest wait of a sample of the usage for the bytes of images. A sample without them is better
 /// than none.
@@ -50,14 +50,14 @@ const _: () =
 /// How much longer than the limit of a removal a start waits for the thread `images`: a call of an
 /// engine that is ended needs some seconds. So a disk that hangs prevents no start.
 const CONSENT_GRACE: Duration = Duration::from_secs(10);
-/// Events waiting for the thread `images`. When it is full, all senders but the scheduler wait, each
-/// for a limited time.
+/// Events waiting for the thread `images`. When it is full, all senders but the scheduler wait,
+/// each for a limited time.
 const INBOX: usize = 64;
-/// How much `image-call` lets others go first: calls inherit it. No lower class, in which a call that
-/// holds the lock of the store might never go on.
+/// The priority of `image-call`, which its calls inherit. Not a lower class, in which a call that
+/// holds the lock of the store might never continue.
 const LOWEST_PRIORITY: i32 = 19;
 
-/// What happens to unneeded images.
+/// The use of unneeded images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CleanupMode {
     /// They are only logged.
@@ -77,7 +77,7 @@ pub(crate) struct CleanupSettings {
 
 /// An event for the thread `images`.
 pub(crate) enum ImageEvent {
-    /// The server wants something else, or is not connected any more.
+    /// The desired workloads have changed, or the connection to the server.
     Changed,
     /// An engine is about to be called for an instance.
     UseBegins {
@@ -95,7 +95,7 @@ pub(crate) enum ImageEvent {
     },
     Surveyed(StoreKind, Result<ImageStore, RuntimeError>),
     Removed(StoreKind, Removal, Result<(), RuntimeError>),
-    /// The images of all workloads are wanted there.
+    /// A request for the images of all workloads.
     Report(Sender<ImageReport>),
 }
 
@@ -178,7 +178,7 @@ impl ImageUses {
         }
     }
 
-    /// What is desired may have changed; never waits.
+    /// Reports that the desired workloads may have changed; never waits.
     pub(crate) fn changed(&self) {
         // Full: with the uses that wait there, which prolong the quiet time as well.
         let _ = self.inbox.try_send(ImageEvent::Changed);
@@ -234,7 +234,7 @@ pub(crate) type ImageCall = Box<dyn FnOnce() + Send>;
 /// Starts calls. Tests run them when they want.
 pub(crate) type StartImageCall = Box<dyn Fn(ImageCall) -> io::Result<()> + Send>;
 
-/// Each call on a thread of its own, behind all others that want a core.
+/// Each call on a thread of its own, with the lowest priority.
 fn on_threads() -> StartImageCall {
     Box::new(|call| {
         let call = move || {
@@ -244,7 +244,8 @@ fn on_threads() -> StartImageCall {
             }
             call();
         };
-        threads::spawn("image-call", STACK_LARGE, call).map(drop)
+        threads::spawn("image-call", STACK_LARGE, call)?;
+        Ok(())
     })
 }
 
@@ -414,7 +415,10 @@ impl<C: Clock> ImageKeeper<C> {
     /// Handles events until the other end of `stop` is dropped.
     fn run(mut self, events: &Receiver<ImageEvent>, stop: &Receiver<()>) {
         loop {
-            let alarm = self.due.map_or_else(never, |at| self.clock.alarm(at));
+            let alarm = match self.due {
+                Some(at) => self.clock.alarm(at),
+                None => never(),
+            };
             select_biased! {
                 recv(stop) -> _ => return,
                 recv(events) -> event => match event {
@@ -460,14 +464,14 @@ impl<C: Clock> ImageKeeper<C> {
         }
     }
 
-    /// Nothing is removed before it has been quiet again.
+    /// Postpones the next search until nothing has changed for [`QUIET_TIME`].
     fn changed(&mut self) {
         self.pass = None;
         self.due = Some(self.clock.now() + quiet_time());
     }
 
-    /// Ends the search that is under way. A start of a known version changes no needs, so a workload
-    /// that is restarted again and again does not prevent the next search.
+    /// Ends the search that is under way. A start of a known version changes no needs, so a
+    /// workload that is restarted again and again does not prevent the next search.
     fn interrupt(&mut self) {
         if self.pass.take().is_some() {
             self.due = Some(self.clock.now() + busy_pause());
@@ -520,7 +524,7 @@ impl<C: Clock> ImageKeeper<C> {
         }
     }
 
-    /// Writes what is known. Without it on the disk nothing is removed.
+    /// Writes the ledger. Without it on the disk nothing is removed.
     // [impl->swdd~agent-knows-images-before-their-use~1]
     fn save(&mut self) {
         if !self.is_unsaved || self.is_damaged {
@@ -540,7 +544,7 @@ impl<C: Clock> ImageKeeper<C> {
 
     /// Begins to search images to remove:
     /// - a moment later, while an engine call is under way;
-    /// - later, while what is desired is not known, or an update is open;
+    /// - later, while the desired workloads are not known, or an update is open;
     /// - a day later, when the knowledge of other agents cannot be read or ours cannot be written.
     fn begin_pass(&mut self) {
         if self.is_damaged {
@@ -602,15 +606,14 @@ impl<C: Clock> ImageKeeper<C> {
         let Some(pass) = self.pass.take() else {
             return;
         };
-        let mut due = self.postponed.values().min().copied();
+        let mut dues: Vec<Instant> = self.postponed.values().copied().collect();
         if pass.has_kept {
-            let in_a_day = self.clock.now() + DAY;
-            due = Some(due.map_or(in_a_day, |at| at.min(in_a_day)));
+            dues.push(self.clock.now() + DAY);
         }
         if self.ledger.has_deleted() {
-            due = Some(due.map_or(self.day_ends, |at| at.min(self.day_ends)));
+            dues.push(self.day_ends);
         }
-        self.due = due;
+        self.due = dues.into_iter().min();
         self.logged = pass.removable;
         self.look_at_unseen();
     }
@@ -699,7 +702,7 @@ impl<C: Clock> ImageKeeper<C> {
                 }),
             }
         }
-        // What is known must be on the disk before anything is removed.
+        // The ledger must be on the disk before anything is removed.
         self.save();
         if self.settings.mode == CleanupMode::Report {
             self.log_removable(removals);
@@ -728,8 +731,8 @@ impl<C: Clock> ImageKeeper<C> {
         }
     }
 
-    /// Removes one image. The decision was made from a listing a moment ago, and engines refuse what
-    /// has changed since.
+    /// Removes one image. The decision was made from a listing a moment ago, and engines refuse a
+    /// removal when something has changed since.
     fn remove(&mut self, kind: StoreKind, removal: Removal) {
         let Some(mut connector) = self.connector(kind) else {
             return self.leave_store();
@@ -772,7 +775,7 @@ impl<C: Clock> ImageKeeper<C> {
 
     // ------------------------------------------------------------------ report
 
-    /// The bytes of the images of all workloads, from what is known: no engine is called.
+    /// The bytes of the images of all workloads, from the ledger: no engine is called.
     fn report(&self) -> ImageReport {
         let mut ledger = self.ledger.clone();
         let needs = (self.read_needs)().unwrap_or_default();
@@ -780,14 +783,13 @@ impl<C: Clock> ImageKeeper<C> {
         if may_remove {
             ledger.apply(&needs, self.settings.history);
         }
-        let mut report = ImageReport::default();
-        for (name, bytes) in ledger.bytes() {
-            let removable = if may_remove { bytes.removable } else { 0 };
-            report
-                .workloads
-                .insert(name, ImageBytes { removable, ..bytes });
+        let mut workloads = ledger.bytes();
+        if !may_remove {
+            for bytes in workloads.values_mut() {
+                bytes.removable = 0;
+            }
         }
-        report
+        ImageReport { workloads }
     }
 }
 

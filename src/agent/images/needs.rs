@@ -1,4 +1,4 @@
-//! What the scheduler says about the workloads whose images must stay.
+//! The workloads whose images must stay, as the scheduler reports them.
 //!
 //! Thread: plain values; made by `scheduler`, read by `images`.
 
@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 /// The needs of all workloads of the agent.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ImageNeeds {
-    /// What is desired is known: the server is connected, and engines have listed their containers.
+    /// The desired workloads are known: the server is connected, and engines have listed their
+    /// containers.
     pub(crate) is_settled: bool,
     /// A guarded update is open, so each image may be needed for its rollback.
     pub(crate) is_update_open: bool,
@@ -20,8 +21,8 @@ pub struct ImageNeeds {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct NeededInstances {
     pub(crate) desired: Option<AddedWorkload>,
-    /// What is staged, prepared or there.
+    /// Instances that are staged, prepared or there.
     pub(crate) others: Vec<AddedWorkload>,
-    /// What has a container that was started.
+    /// Instances with a container that was started.
     pub(crate) started: Vec<AddedWorkload>,
 }

@@ -21,7 +21,7 @@ fn instance(name: &str) -> InstanceName {
 }
 
 /// An instance and whether its log can be read.
-type Order = (InstanceName, LogAvailability);
+type Order = (InstanceName, LogSource);
 
 struct Fixture {
     streams: LogStreams,
@@ -60,10 +60,10 @@ impl Fixture {
         }
     }
 
-    fn readable(calls: Result<Vec<LogCall>, RuntimeError>, start: Option<u64>) -> LogAvailability {
+    fn readable(calls: Result<Vec<LogCall>, RuntimeError>, start: Option<u64>) -> LogSource {
         let engine = FakeEngine::new();
         engine.set_log_calls(calls);
-        LogAvailability::Readable {
+        LogSource::Readable {
             engine: Box::new(engine.connector("agent_A")),
             start,
         }
@@ -214,7 +214,7 @@ fn what_cannot_be_read_ends_at_once_and_says_why() {
     let mut fixture = Fixture::new();
     let unknown = (
         instance("web"),
-        LogAvailability::Never("it is unknown".to_owned()),
+        LogSource::Never("it is unknown".to_owned()),
     );
     let failed = Err(RuntimeError::Failed("database is locked".into()));
     let missing = Ok(vec![fixture.call("/no/such/program", "", "")]);
@@ -303,28 +303,24 @@ fn one_container_of_a_pod_without_a_log_hides_no_other() {
 fn a_log_waits_for_its_container_while_the_start_is_under_way() {
     for follow in [false, true] {
         let mut fixture = Fixture::new();
-        fixture.start_all(
-            "logs",
-            follow,
-            vec![(instance("web"), LogAvailability::Starting)],
-        );
-        fixture.streams.look_again(|_| LogAvailability::Starting);
+        fixture.start_all("logs", follow, vec![(instance("web"), LogSource::Starting)]);
+        fixture.streams.update_waiting(|_| LogSource::Starting);
         assert!(fixture.streams.running.is_empty() && fixture.reader.next().is_none());
         let calls = fixture.one_line();
         let calls = RefCell::new(Some(calls));
         fixture
             .streams
-            .look_again(|_| Fixture::readable(calls.borrow_mut().take().unwrap(), Some(1)));
+            .update_waiting(|_| Fixture::readable(calls.borrow_mut().take().unwrap(), Some(1)));
         assert_eq!(fixture.lines_until_stop("web"), ["line"]);
         fixture
             .streams
-            .look_again(|_| panic!("nothing waits any more"));
+            .update_waiting(|_| panic!("nothing waits any more"));
     }
 }
 
 #[test]
 fn a_start_that_waits_is_awaited_by_those_who_follow() {
-    let later = || LogAvailability::Later("it waits for 'db'".to_owned());
+    let later = || LogSource::Later("it waits for 'db'".to_owned());
     let mut fixture = Fixture::new();
     fixture.start_all("logs", false, vec![(instance("web"), later())]);
     assert_eq!(
@@ -332,22 +328,18 @@ fn a_start_that_waits_is_awaited_by_those_who_follow() {
         ["[no log: it waits for 'db']"]
     );
     // The same when its start was under way first.
-    fixture.start_all(
-        "logs",
-        false,
-        vec![(instance("web"), LogAvailability::Starting)],
-    );
-    fixture.streams.look_again(|_| later());
+    fixture.start_all("logs", false, vec![(instance("web"), LogSource::Starting)]);
+    fixture.streams.update_waiting(|_| later());
     assert_eq!(
         fixture.lines_until_stop("web"),
         ["[no log: it waits for 'db']"]
     );
     fixture.start_all("logs", true, vec![(instance("web"), later())]);
-    fixture.streams.look_again(|_| later());
+    fixture.streams.update_waiting(|_| later());
     assert!(fixture.reader.next().is_none());
     fixture
         .streams
-        .look_again(|_| LogAvailability::Never("it was deleted".to_owned()));
+        .update_waiting(|_| LogSource::Never("it was deleted".to_owned()));
     assert_eq!(
         fixture.lines_until_stop("web"),
         ["[no log: it was deleted]"]
@@ -360,16 +352,12 @@ fn a_log_that_waits_ends_silently_with_its_request() {
     let ends: [End; 2] = [|streams| streams.cancel("logs"), LogStreams::cancel_all];
     for end in ends {
         let mut fixture = Fixture::new();
-        fixture.start_all(
-            "logs",
-            true,
-            vec![(instance("web"), LogAvailability::Starting)],
-        );
+        fixture.start_all("logs", true, vec![(instance("web"), LogSource::Starting)]);
         fixture.streams.cancel("another");
         end(&mut fixture.streams);
         fixture
             .streams
-            .look_again(|_| panic!("nothing waits any more"));
+            .update_waiting(|_| panic!("nothing waits any more"));
         assert!(fixture.reader.next().is_none());
     }
 }
@@ -378,12 +366,12 @@ fn a_log_that_waits_ends_silently_with_its_request() {
 #[test]
 fn a_log_without_container_waits_for_the_next_start_or_ends() {
     let mut fixture = Fixture::new();
-    let next_start: fn(&Fixture) -> LogAvailability =
+    let next_start: fn(&Fixture) -> LogSource =
         |fixture| Fixture::readable(fixture.one_line(), Some(2));
-    let none: fn(&Fixture) -> LogAvailability = |_| LogAvailability::Never("it ended".to_owned());
-    let same_start: fn(&Fixture) -> LogAvailability =
+    let none: fn(&Fixture) -> LogSource = |_| LogSource::Never("it ended".to_owned());
+    let same_start: fn(&Fixture) -> LogSource =
         |fixture| Fixture::readable(fixture.one_line(), Some(1));
-    let later: fn(&Fixture) -> LogAvailability = |_| LogAvailability::Starting;
+    let later: fn(&Fixture) -> LogSource = |_| LogSource::Starting;
     for (now, expected) in [
         (next_start, "line"),
         (none, "[no log: it ended]"),
@@ -410,11 +398,11 @@ fn a_log_without_container_waits_for_the_next_start_or_ends() {
         let calls = RefCell::new(Some(fixture.one_line()));
         fixture
             .streams
-            .look_again(|_| Fixture::readable(calls.borrow_mut().take().unwrap(), Some(2)));
+            .update_waiting(|_| Fixture::readable(calls.borrow_mut().take().unwrap(), Some(2)));
         assert_eq!(fixture.lines_until_stop("web"), [expected]);
         // A request that was cancelled meanwhile stays so.
         fixture.streams.cancel("logs");
-        let late = LogAvailability::Never("late".to_owned());
+        let late = LogSource::Never("late".to_owned());
         fixture
             .streams
             .found_nothing(&request_id, &found, late, String::new());
@@ -430,10 +418,7 @@ fn stream_without_container_is_kept_until_that_is_heard() {
     fixture.start_all("logs", false, vec![order]);
     fixture.wait_for_threads();
     // Another request comes first.
-    let other = (
-        instance("db"),
-        LogAvailability::Never("it is unknown".to_owned()),
-    );
+    let other = (instance("db"), LogSource::Never("it is unknown".to_owned()));
     fixture.start_all("other", false, vec![other]);
     fixture.streams.forget_ended();
     while fixture.reader.next().is_some() {}
@@ -445,7 +430,7 @@ fn stream_without_container_is_kept_until_that_is_heard() {
     else {
         panic!("{event:?}")
     };
-    let none = LogAvailability::Never("it ended".to_owned());
+    let none = LogSource::Never("it ended".to_owned());
     fixture
         .streams
         .found_nothing(&request_id, &found, none, String::new());
@@ -570,7 +555,7 @@ fn streams_at_the_same_time_have_a_bound() {
     for waits in [false, true] {
         let mut fixture = Fixture::new();
         let order = |fixture: &Fixture| match waits {
-            true => (instance("web"), LogAvailability::Starting),
+            true => (instance("web"), LogSource::Starting),
             false => fixture.order("web", Ok(vec![fixture.call("sh", "sleep 600", "")])),
         };
         let orders = (0..=LOG_STREAMS_MAX).map(|_| order(&fixture)).collect();
@@ -595,7 +580,7 @@ fn one_workload_has_a_share_of_the_streams_and_commanders_may_have_all() {
         // Every second one waits for its container.
         let order = |number: usize| match number % 2 {
             0 => fixture.order("web", Ok(vec![fixture.call("sh", "sleep 600", "")])),
-            _ => (instance("web"), LogAvailability::Starting),
+            _ => (instance("web"), LogSource::Starting),
         };
         let orders = (0..count).map(order).collect();
         let before = fixture.streams.running.len() + fixture.streams.waiting.len();

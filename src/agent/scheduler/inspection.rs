@@ -13,26 +13,26 @@ use std::collections::BTreeSet;
 impl<C: Clock> Scheduler<C> {
     /// How many workloads there are, operations that wait, and workloads with conditions.
     pub fn sizes(&self) -> [usize; 3] {
-        self.runtime.sizes()
+        self.workloads.sizes()
     }
 
     /// The states of all workloads known to this agent.
     pub fn known_states(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
-        self.runtime.store.iter()
+        self.workloads.store.iter()
     }
 
     /// The workloads that have a control loop.
     pub fn loops(&self) -> BTreeSet<Name> {
-        self.runtime.loops()
+        self.workloads.loops()
     }
 
     /// Whether a control loop has to start this, or to prepare it at least this far.
     pub fn prepares(&self, added: &AddedWorkload, level: PrepareLevel) -> bool {
-        self.runtime.prepares(added, level)
+        self.workloads.prepares(added, level)
     }
 
-    /// Whether what engines have listed is kept until others have, too.
+    /// Whether listed containers wait until all engines have listed.
     pub fn awaits_listings(&self) -> bool {
-        self.runtime.awaits_listings
+        self.workloads.awaits_listings
     }
 }

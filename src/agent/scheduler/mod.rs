@@ -1,11 +1,9 @@
 //! Decides about all workloads of the agent, from the messages of the server, the statuses of
 //! control loops and the listings of engines.
 //!
-//! Thread: `scheduler`.
-//! Owns: all states, all targets.
-//! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*`, `watch:*`, `metrics`, `images`. Gives:
-//! targets to control loops, listings to state checkers, states and load to `uplink`. Waits for none
-//! of them.
+//! Thread: `scheduler`. Owns: all states, all targets. Takes: [`SchedulerEvent`]s of `rx:server`,
+//! `uplink`, `wl:*`, `watch:*`, `metrics`, `images`. Gives: targets to control loops, listings to
+//! state checkers, states and load to `uplink`. Waits for none of them.
 
 use crate::events::{Overview, SchedulerEvent, WorkloadOverview};
 use crate::folder_removal::remove_left;
@@ -16,7 +14,6 @@ use crate::resources::LoadSampler;
 use crate::state_checker::ListResult;
 use crate::uplink_outbox::UplinkOutbox;
 use crate::usage::{UsageRequests, UsageSampler};
-use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::messages::{AddedWorkload, AgentLoad, FromServer, WorkloadPlan};
 use ankaios_model::names::{InstanceName, Name, excerpt, has_name_characters};
 use ankaios_platform::clock::Clock;
@@ -41,10 +38,13 @@ pub mod workloads;
 
 pub(crate) use staging::COPIED_FILES;
 
+/// How often the engine calls of an earlier agent are checked; only after the start of this one.
+const EARLIER_CALLS_INTERVAL: Duration = Duration::from_millis(200);
+
 /// All decisions of an agent.
 pub struct Scheduler<C: Clock> {
     inbox: Sender<SchedulerEvent>,
-    runtime: Workloads<C>,
+    workloads: Workloads<C>,
     uplink: UplinkOutbox,
     logs: LogStreams,
     usage: UsageRequests,
@@ -62,35 +62,41 @@ pub struct Scheduler<C: Clock> {
     is_swept: bool,
     /// `None` when no such call runs any more.
     earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
-    /// When to check them next, and from when on to end them.
-    earlier_calls_due: Option<(Instant, Instant)>,
+    /// The wait for them.
+    earlier_calls_wait: Option<EarlierCallsWait>,
     status: StatusBoard,
 }
 
+/// The wait for the engine calls of an earlier agent.
+struct EarlierCallsWait {
+    /// When to check them next.
+    check_at: Instant,
+    /// When to end them.
+    end_at: Instant,
+}
+
 impl<C: Clock> Scheduler<C> {
-    /// Manages the workloads of `runtime`. Its events, listings among them, come through `inbox`.
+    /// A scheduler of these workloads. Its events, listings among them, come through `inbox`.
     pub fn new(
         inbox: Sender<SchedulerEvent>,
-        runtime: Workloads<C>,
+        workloads: Workloads<C>,
         uplink: UplinkOutbox,
         load: LoadSampler,
         earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
         status: StatusBoard,
     ) -> Self {
-        let checkers = runtime
-            .context
-            .engines
-            .values()
-            .map(|engine| engine.watch.clone())
-            .collect();
-        let images = runtime.context.calls.images.clone();
+        let mut checkers = Vec::new();
+        for engine in workloads.context.engines.values() {
+            checkers.push(engine.watch.clone());
+        }
+        let images = workloads.context.calls.images.clone();
         let sampler = UsageSampler::new(Path::new("/"), checkers, images);
         Self {
-            load_due: runtime.context.clock.now(),
+            load_due: workloads.context.clock.now(),
             logs: LogStreams::new(uplink.clone(), inbox.clone()),
             usage: UsageRequests::new(uplink.clone(), sampler),
             inbox,
-            runtime,
+            workloads,
             uplink,
             load,
             connected: false,
@@ -99,18 +105,18 @@ impl<C: Clock> Scheduler<C> {
             must_report_all: false,
             is_swept: false,
             earlier_calls,
-            earlier_calls_due: None,
+            earlier_calls_wait: None,
             status,
         }
     }
 
-    /// Reports to the service manager how many workloads there are in which state.
+    /// Reports to the service scheduler how many workloads there are in which state.
     fn report_status(&self) {
-        self.status.workloads(|| self.runtime.store.summary());
+        self.status.workloads(|| self.workloads.store.summary());
     }
 
     /// Handles events until the other end of `stop` is dropped.
-    // [impl->swdd~agent-manager-listens-requests-from-server~1]
+    // [impl->swdd~agent-scheduler-listens-requests-from-server~1]
     pub(crate) fn run(
         mut self,
         events: &Receiver<SchedulerEvent>,
@@ -120,7 +126,7 @@ impl<C: Clock> Scheduler<C> {
         self.report_status();
         loop {
             heartbeat.turn();
-            let alarm = self.runtime.context.clock.alarm(self.due());
+            let alarm = self.workloads.context.clock.alarm(self.due());
             let event = select_biased! {
                 recv(stop) -> _ => return,
                 recv(events) -> event => event.ok(),
@@ -142,27 +148,22 @@ impl<C: Clock> Scheduler<C> {
         }
     }
 
-    /// When [`Self::tick`] wants to be called next.
+    /// When to call [`Self::tick`] next.
     pub fn due(&self) -> Instant {
-        let earlier_calls = self.earlier_calls_due.map(|(at, _)| at);
-        let others = self
-            .runtime
-            .listings
-            .due()
-            .into_iter()
-            .chain(self.runtime.conditions_due);
-        earlier_calls
-            .into_iter()
-            .chain(others)
-            .fold(self.load_due, Instant::min)
+        let dues = [
+            self.earlier_calls_wait.as_ref().map(|wait| wait.check_at),
+            self.workloads.listings.due(),
+            self.workloads.conditions_due,
+        ];
+        dues.into_iter().flatten().fold(self.load_due, Instant::min)
     }
 
     fn now(&self) -> Instant {
-        self.runtime.context.clock.now()
+        self.workloads.context.clock.now()
     }
 
-    /// Does what is due: reports the load, evaluates conditions, retries threads and listings,
-    /// checks earlier calls.
+    /// Does everything that is due: reports the load, evaluates conditions, retries threads and
+    /// listings, checks earlier calls.
     pub fn tick(&mut self) {
         let now = self.now();
         if self.load_due <= now {
@@ -171,25 +172,25 @@ impl<C: Clock> Scheduler<C> {
             self.report_load();
         }
         self.logs.forget_ended();
-        self.runtime.start_waiting_loops();
-        self.runtime.refresh_conditions(now);
-        if self.runtime.listings.give_up(now) {
-            self.runtime.reconcile_waiting();
+        self.workloads.start_waiting_loops();
+        self.workloads.refresh_conditions(now);
+        if self.workloads.listings.give_up(now) {
+            self.workloads.reconcile_waiting();
         }
         self.request_listings(now);
         self.finish_event();
     }
 
-    /// Does what follows from an event: targets of control loops, states and reports to the server,
-    /// logs that can be read now.
+    /// Does the last steps of each event: targets of control loops, states and reports to the
+    /// server, logs that can be read now.
     fn finish_event(&mut self) {
         self.reconcile();
         self.finish_hello();
         self.logs
-            .look_again(|instance| self.runtime.log_of(instance));
+            .update_waiting(|instance| self.workloads.log_of(instance));
         if self.connected {
             self.uplink
-                .put_prepared(self.runtime.take_staging_reports());
+                .put_prepared(self.workloads.take_staging_reports());
         }
     }
 
@@ -199,26 +200,28 @@ impl<C: Clock> Scheduler<C> {
             && let Some((cpu_usage, free_memory)) = self.load.sample()
         {
             self.uplink.put_load(AgentLoad {
-                agent: self.runtime.store.agent.to_string(),
+                agent: self.workloads.store.agent.to_string(),
                 cpu_usage,
                 free_memory,
             });
         }
     }
 
-    /// Whether no call of an earlier agent runs any more. It might create a container that a
-    /// listing now would not show, and we would create it a second time.
-    fn earlier_calls_ended(&mut self, now: Instant) -> bool {
+    /// Checks the engine calls of an earlier agent, and ends those that take too long. Returns
+    /// whether none runs any more: it might create a container that a listing now would not show,
+    /// and this agent would create another one.
+    fn end_earlier_calls(&mut self, now: Instant) -> bool {
         let Some(calls) = &mut self.earlier_calls else {
             return true;
         };
         let count = calls.still_running();
         if count == 0 {
-            (self.earlier_calls, self.earlier_calls_due) = (None, None);
+            self.earlier_calls = None;
+            self.earlier_calls_wait = None;
             return true;
         }
-        let end_at = match self.earlier_calls_due {
-            Some((_, end_at)) => end_at,
+        let end_at = match &self.earlier_calls_wait {
+            Some(wait) => wait.end_at,
             None => {
                 warn!("Waiting for {count} engine calls of an earlier agent.");
                 now + EARLIER_CALLS_MAX
@@ -227,8 +230,10 @@ impl<C: Clock> Scheduler<C> {
         if end_at <= now {
             calls.end(end_at + EARLIER_CALLS_GRACE <= now);
         }
-        // How often the end of such calls is checked; only at the start.
-        self.earlier_calls_due = Some((now + Duration::from_millis(200), end_at));
+        self.earlier_calls_wait = Some(EarlierCallsWait {
+            check_at: now + EARLIER_CALLS_INTERVAL,
+            end_at,
+        });
         false
     }
 
@@ -237,27 +242,30 @@ impl<C: Clock> Scheduler<C> {
         match event {
             SchedulerEvent::Server(message) => self.on_message(message),
             SchedulerEvent::ServerGone => {
-                info!("Agent '{}' received ServerGone.", self.runtime.store.agent);
+                info!(
+                    "Agent '{}' received ServerGone.",
+                    self.workloads.store.agent
+                );
                 self.connected = false;
                 self.is_update_open = false; // The next session says it.
                 self.images_changed();
-                self.runtime.session_ended();
-                self.runtime.store.mark_foreign_stale();
+                self.workloads.session_ended();
+                self.workloads.store.mark_foreign_stale();
                 self.logs.cancel_all();
             }
             SchedulerEvent::Status { workload, status } => {
-                self.runtime.take_status(&workload, status);
+                self.workloads.take_status(&workload, status);
             }
             SchedulerEvent::Listed { runtime, result } => self.on_listed(&runtime, result),
             SchedulerEvent::NoLog {
                 request_id,
                 instance,
             } => {
-                let now = self.runtime.log_of(&instance);
-                let why = self.runtime.why_without_log(&instance);
-                self.logs.found_nothing(&request_id, &instance, now, why);
+                let source = self.workloads.log_of(&instance);
+                let why = self.workloads.why_without_log(&instance);
+                self.logs.found_nothing(&request_id, &instance, source, why);
             }
-            // Full or gone: nobody waits for it any more.
+            // Gone: the requester has not waited.
             SchedulerEvent::Overview(reply) => _ = reply.try_send(self.overview()),
             SchedulerEvent::ImageNeeds(reply) => _ = reply.try_send(self.image_needs()),
         }
@@ -274,14 +282,12 @@ impl<C: Clock> Scheduler<C> {
             FromServer::UpdateWorkload(plan) => self.on_plan(plan),
             // [impl->swdd~agent-handles-update-workload-state-requests~1]
             FromServer::WorkloadStates(states) => {
-                let names: BTreeSet<Name> = states
-                    .iter()
-                    .map(|state| state.instance.workload.clone())
-                    .collect_entries();
+                let mut names = BTreeSet::new();
                 for state in states {
-                    self.runtime.store.set_foreign(state);
+                    names.insert(state.instance.workload.clone());
+                    self.workloads.store.set_foreign(state);
                 }
-                self.runtime.states_changed(&names);
+                self.workloads.states_changed(&names);
             }
             FromServer::Response(_) => {} // `rx:server` has passed it to its workload.
             FromServer::LogsRequest {
@@ -289,54 +295,48 @@ impl<C: Clock> Scheduler<C> {
                 request,
             } => {
                 self.logs.start(&request_id, &request, |instance| {
-                    self.runtime.log_of(instance)
+                    self.workloads.log_of(instance)
                 });
             }
             FromServer::LogsCancel { request_id } => self.logs.cancel(&request_id),
             FromServer::UsageRequest { number } => self.usage.request(number),
             FromServer::UpdateOpen(is_open) => self.is_update_open = is_open,
-            FromServer::Prepare(list) => {
-                let is_ours =
-                    |added: &AddedWorkload| added.instance.agent == self.runtime.store.agent;
-                self.runtime
-                    .stage(by_name(list.into_iter().filter(is_ours).collect()));
+            FromServer::Prepare(mut list) => {
+                list.retain(|added| added.instance.agent == self.workloads.store.agent);
+                self.workloads.stage(by_name(list));
             }
         }
     }
 
     fn overview(&self) -> Overview {
-        let of_one = |AddedWorkload { instance, workload }: &AddedWorkload| {
-            let state = self
-                .runtime
-                .store
-                .get(instance)
-                .map(|state| state.phase.state());
-            WorkloadOverview {
+        let mut workloads = Vec::new();
+        for AddedWorkload { instance, workload } in self.workloads.wanted() {
+            let state = self.workloads.store.get(instance);
+            workloads.push(WorkloadOverview {
                 instance: instance.clone(),
                 runtime: workload.runtime.clone(),
-                state,
-                out_of_memory: self.runtime.out_of_memory(&instance.workload),
-            }
-        };
-        let workloads = self.runtime.wanted().map(of_one).collect();
+                state: state.map(|state| state.phase.state()),
+                out_of_memory: self.workloads.out_of_memory(&instance.workload),
+            });
+        }
         Overview {
             connected: self.connected,
             workloads,
         }
     }
 
-    /// No image is removed before it has been quiet again.
+    /// Lets the clean-up of images wait until nothing has changed for some time.
     fn images_changed(&self) {
-        if let Some(images) = &self.runtime.context.calls.images {
+        if let Some(images) = &self.workloads.context.calls.images {
             images.changed();
         }
     }
 
-    /// Which images must stay for which instances.
+    /// The instances whose images must stay.
     // [impl->swdd~agent-keeps-needed-images~1]
     fn image_needs(&self) -> ImageNeeds {
-        let has_all = self.runtime.listings.are_known() && !self.runtime.awaits_listings;
-        let mut needs = self.runtime.image_needs();
+        let has_all = self.workloads.listings.are_known() && !self.workloads.awaits_listings;
+        let mut needs = self.workloads.image_needs();
         needs.is_settled = self.connected && has_all;
         needs.is_update_open |= self.is_update_open;
         needs
@@ -352,47 +352,47 @@ impl<C: Clock> Scheduler<C> {
         self.connected = true;
         self.load_due = self.now() + LOAD_INTERVAL;
         self.report_load();
-        self.runtime.hello(by_name(added));
-        let dropped = self.runtime.store.drop_stale();
-        self.runtime.states_changed(&dropped);
-        self.runtime.listings.want(|_| true);
+        self.workloads.hello(by_name(added));
+        let dropped = self.workloads.store.drop_stale();
+        self.workloads.states_changed(&dropped);
+        self.workloads.listings.need_all();
         self.request_listings(self.now());
     }
 
     fn request_listings(&mut self, now: Instant) {
-        if self.runtime.listings.are_due(now) && self.earlier_calls_ended(now) {
-            self.runtime
-                .listings
-                .request(&self.runtime.context.engines, &self.inbox, now);
+        if !self.workloads.listings.are_due(now) || !self.end_earlier_calls(now) {
+            return;
         }
+        let engines = &self.workloads.context.engines;
+        self.workloads.listings.request(engines, &self.inbox, now);
     }
 
     fn on_listed(&mut self, runtime: &Name, result: ListResult) {
-        let listed = self.runtime.listings.take(runtime, result, self.now());
-        self.runtime.reconcile_waiting();
+        let listed = self.workloads.listings.take(runtime, result, self.now());
+        self.workloads.reconcile_waiting();
         let Some(mut listed) = listed else {
             return;
         };
-        self.runtime.recall_ends(runtime, &mut listed);
+        self.workloads.recall_ends(runtime, &mut listed);
         listed.retain(|container| is_file_name(&container.instance));
-        self.runtime.take_listed(runtime, listed);
+        self.workloads.take_listed(runtime, listed);
         self.must_report_all |= !self.all_reported;
     }
 
-    /// Acts on the hello: on the first one when all engines have listed their containers or had
-    /// time enough for it; a later listing concerns the workloads of its engine only. Until then
-    /// only unchanged running workloads are adopted, which are watched at once, and plans change
-    /// nothing but what is wanted.
+    /// Acts on the hello as soon as all engines have listed their containers or had enough time for
+    /// that; a later listing concerns the workloads of its engine only. Until then only unchanged
+    /// running workloads are adopted, and plans only change the desired workloads.
     fn finish_hello(&mut self) {
-        if self.runtime.awaits_listings {
-            if self.runtime.listings.hold_up_hello() {
+        if self.workloads.awaits_listings {
+            if self.workloads.listings.hold_up_hello() {
                 return;
             }
-            self.runtime.on_listings_known();
+            self.workloads.on_listings_known();
             self.reconcile();
             self.must_report_all = true;
         }
-        if std::mem::take(&mut self.must_report_all) {
+        if self.must_report_all {
+            self.must_report_all = false;
             self.report_all();
         }
     }
@@ -400,19 +400,25 @@ impl<C: Clock> Scheduler<C> {
     /// Reports the states of all instances to the server, and that these are all: known when all
     /// engines have listed.
     fn report_all(&mut self) {
-        self.all_reported = self.runtime.listings.are_known();
+        self.all_reported = self.workloads.listings.are_known();
         self.uplink
-            .resynchronise(self.runtime.store.own(), self.all_reported);
-        if self.all_reported && !std::mem::replace(&mut self.is_swept, true) {
-            let instance = |folder: &str| {
-                InstanceName::parse(&format!("{folder}.{}", self.runtime.store.agent))
-            };
-            let keeps = |folder: &str| {
-                instance(folder).is_none_or(|instance| self.runtime.keeps(&instance))
-            };
-            // An agent that was killed has left them.
-            remove_left(&self.runtime.context.calls.folder, keeps);
+            .resynchronise(self.workloads.store.own(), self.all_reported);
+        if self.all_reported && !self.is_swept {
+            self.is_swept = true;
+            self.remove_left_folders();
         }
+    }
+
+    /// Removes the folders of instances that there are not any more: an agent that was killed has
+    /// left them.
+    fn remove_left_folders(&self) {
+        let agent = &self.workloads.store.agent;
+        remove_left(&self.workloads.context.calls.folder, |folder| {
+            match InstanceName::parse(&format!("{folder}.{agent}")) {
+                Some(instance) => self.workloads.keeps(&instance),
+                None => true, // It belongs to no instance.
+            }
+        });
     }
 
     // ------------------------------------------------------- plans and states
@@ -431,11 +437,11 @@ impl<C: Clock> Scheduler<C> {
             let name = deleted.instance.workload.clone();
             // [impl->swdd~agent-updates-deleted-and-added-workloads~1]
             let new = added.remove(&name);
-            self.runtime.request(name, new, Some(deleted));
+            self.workloads.request(name, new, Some(deleted));
         }
         // [impl->swdd~agent-added-creates-workload~1]
         for (name, new) in added {
-            self.runtime.request(name, Some(new), None);
+            self.workloads.request(name, Some(new), None);
         }
         self.request_listings(self.now());
     }
@@ -445,7 +451,7 @@ impl<C: Clock> Scheduler<C> {
     // [impl->swdd~agent-sends-workload-states-of-its-workloads-to-server~2]
     fn reconcile(&mut self) {
         loop {
-            let changes = self.runtime.reconcile();
+            let changes = self.workloads.reconcile();
             if changes.is_empty() {
                 return;
             }
@@ -454,7 +460,7 @@ impl<C: Clock> Scheduler<C> {
                 names.insert(change.instance.workload.clone());
                 self.uplink.put(change);
             }
-            self.runtime.states_changed(&names);
+            self.workloads.states_changed(&names);
             self.report_status();
         }
     }
@@ -471,32 +477,32 @@ fn changes_needs(message: &FromServer) -> bool {
     )
 }
 
-/// Names become parts of paths and of arguments, so a peer's mistake must not lead out of the run
-/// folder.
+/// Whether the names of an instance can be parts of paths and of arguments, so that a mistake of a
+/// peer does not lead out of the run folder.
 fn is_file_name(instance: &InstanceName) -> bool {
-    [&instance.workload, &instance.id, &instance.agent]
-        .iter()
-        .all(|part| !part.is_empty() && has_name_characters(part))
-}
-
-fn is_acceptable(added: &AddedWorkload) -> bool {
-    let acceptable = is_file_name(&added.instance);
-    if !acceptable {
-        warn!(
-            "Ignoring added workload '{}': its name is not valid.",
-            excerpt(&added.instance.to_string())
-        );
+    for part in [&instance.workload, &instance.id, &instance.agent] {
+        if part.is_empty() || !has_name_characters(part) {
+            return false;
+        }
     }
-    acceptable
+    true
 }
 
-/// Those that are acceptable.
-fn by_name(added: Vec<AddedWorkload>) -> BTreeMap<Name, AddedWorkload> {
-    added
-        .into_iter()
-        .filter(is_acceptable)
-        .map(|added| (added.instance.workload.clone(), added))
-        .collect_entries()
+/// The workloads by name; those whose names are not valid are left out.
+fn by_name(list: Vec<AddedWorkload>) -> BTreeMap<Name, AddedWorkload> {
+    let mut by_name = BTreeMap::new();
+    for added in list {
+        if is_file_name(&added.instance) {
+            by_name.insert(added.instance.workload.clone(), added);
+        } else {
+            let name = added.instance.to_string();
+            warn!(
+                "Ignoring added workload '{}': its name is not valid.",
+                excerpt(&name)
+            );
+        }
+    }
+    by_name
 }
 
 #[cfg(debug_assertions)]

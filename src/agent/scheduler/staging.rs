@@ -397,8 +397,8 @@ impl<C: Clock> Workloads<C> {
 
     // ------------------------------------------------- what an earlier agent prepared
 
-    /// Takes those of the containers that an earlier agent has prepared. What is staged, or wanted as
-    /// it is, waits for its start; the others are removed. The rest stays in the list.
+    /// Takes those of the containers that an earlier agent has prepared. What is staged, or wanted
+    /// as it is, waits for its start; the others are removed. The rest stays in the list.
     pub(super) fn take_prepared(
         &self,
         name: &Name,

@@ -1,16 +1,15 @@
-//! The states of all workloads: our own as others must see them, those of other agents as the server
-//! reports them.
+//! The states of all workloads: those of this agent as others must see them, those of other agents
+//! as the server reports them.
 //!
 //! Thread: `scheduler`, which owns it.
 
-use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::names::{InstanceName, Name, of_workload};
 use ankaios_model::workload::{AddCondition, DeleteCondition};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// States by instance, so that those of a workload are beside each other.
-// [impl->swdd~agent-manager-stores-all-workload-states~1]
+// [impl->swdd~agent-scheduler-stores-all-workload-states~1]
 #[derive(Debug)]
 pub(crate) struct WorkloadStateStore {
     pub(crate) agent: Name,
@@ -66,61 +65,62 @@ impl WorkloadStateStore {
         self.entries.remove(instance);
     }
 
-    /// Stores a state of an instance on another agent; one of our own is ignored. Of its text only
-    /// what decides about our workloads is kept: a hostile agent must not fill the memory of all
-    /// others.
+    /// Stores a state of an instance on another agent; one of our own is ignored. Its text is not
+    /// kept: a hostile agent must not fill the memory of all others.
     pub(crate) fn set_foreign(&mut self, report: WorkloadState) {
         if report.instance.agent != self.agent {
             self.set(report.instance, report.state.without_text());
         }
     }
 
-    /// The connection was lost: states of other agents may be wrong from now on.
+    /// Marks the states of other agents, which may be wrong: the connection was lost.
     pub(crate) fn mark_foreign_stale(&mut self) {
         for (instance, entry) in &mut self.entries {
             entry.stale = instance.agent != self.agent;
         }
     }
 
-    /// Drops states that the server has not repeated since the connection was lost; returns their
+    /// Drops states that the server has not repeated since the connection was lost. Returns their
     /// workloads.
     pub(crate) fn drop_stale(&mut self) -> BTreeSet<Name> {
-        let dropped = self.entries.extract_if(.., |_, entry| entry.stale);
-        dropped
-            .map(|(instance, _)| instance.workload)
-            .collect_entries()
+        let mut workloads = BTreeSet::new();
+        for (instance, _) in self.entries.extract_if(.., |_, entry| entry.stale) {
+            workloads.insert(instance.workload);
+        }
+        workloads
     }
 
     /// The states of all own instances.
     pub(crate) fn own(&self) -> Vec<WorkloadState> {
-        let own = self
-            .entries
-            .iter()
-            .filter(|(instance, _)| instance.agent == self.agent);
-        own.map(|(instance, entry)| WorkloadState::new(instance.clone(), entry.state.clone()))
-            .collect()
+        let mut own = Vec::new();
+        for (instance, entry) in &self.entries {
+            if instance.agent == self.agent {
+                own.push(WorkloadState::new(instance.clone(), entry.state.clone()));
+            }
+        }
+        own
     }
 
     /// How many own instances there are in which state, for people:
     /// `3 workloads: 2 running, 1 failed`.
     pub(crate) fn summary(&self) -> String {
+        let mut total = 0;
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        for (_, entry) in self
-            .entries
-            .iter()
-            .filter(|(instance, _)| instance.agent == self.agent)
-        {
-            *counts.entry(entry.state.phase.state()).or_default() += 1;
+        for (instance, entry) in &self.entries {
+            if instance.agent == self.agent {
+                total += 1;
+                *counts.entry(entry.state.phase.state()).or_default() += 1;
+            }
         }
-        let total: usize = counts.values().sum();
-        let parts: Vec<String> = counts
-            .iter()
-            .map(|(state, count)| format!("{count} {}", state.to_lowercase()))
-            .collect();
+        let mut parts = Vec::new();
+        for (state, count) in counts {
+            parts.push(format!("{count} {}", state.to_lowercase()));
+        }
+        let parts = parts.join(", ");
         match total {
             0 => "no workloads".to_owned(),
-            1 => format!("1 workload: {}", parts.join(", ")),
-            _ => format!("{total} workloads: {}", parts.join(", ")),
+            1 => format!("1 workload: {parts}"),
+            _ => format!("{total} workloads: {parts}"),
         }
     }
 
@@ -129,45 +129,50 @@ impl WorkloadStateStore {
         self.entries.get(instance).map(|entry| &entry.state)
     }
 
-    /// Those of these dependencies that are not met: of none of them, an instance that counts has
-    /// reached the state.
+    /// Returns the unmet dependencies: one is met when any of its instances has reached the state,
+    /// and `applies`.
     // [impl->swdd~workload-ready-to-create-on-fulfilled-dependencies~1]
     pub(crate) fn unmet(
         &self,
         dependencies: &BTreeMap<String, AddCondition>,
-        counts: impl Fn(&InstanceName) -> bool,
+        applies: impl Fn(&InstanceName) -> bool,
     ) -> BTreeMap<String, AddCondition> {
         let mut unmet = BTreeMap::new();
         for (name, condition) in dependencies {
             let mut entries = of_workload(&self.entries, name);
-            if !entries.any(|(instance, entry)| {
-                entry.state.phase.fulfils_add(*condition) && counts(instance)
-            }) {
+            let is_met = entries.any(|(instance, entry)| {
+                entry.state.phase.fulfils_add(*condition) && applies(instance)
+            });
+            if !is_met {
                 unmet.insert(name.clone(), *condition);
             }
         }
         unmet
     }
 
-    /// Whether a workload that `dependent` depends on may stop: all instances of that are far
-    /// enough.
+    /// Whether a workload that `dependent` depends on may stop: all instances of the dependent
+    /// fulfil the condition.
     // [impl->swdd~workload-ready-to-delete-on-fulfilled-dependencies~1]
     pub(crate) fn may_stop(&self, dependent: &str, condition: DeleteCondition) -> bool {
         of_workload(&self.entries, dependent)
             .all(|(_, entry)| entry.state.fulfils_delete(condition))
     }
 
-    /// As [`Self::may_stop`], whatever it is that its end has to wait for.
+    /// As [`Self::may_stop`], but an instance that stops, or waits to stop, is enough.
     pub(crate) fn is_stopping(&self, dependent: &str, condition: DeleteCondition) -> bool {
         let mut phases = of_workload(&self.entries, dependent).map(|(_, entry)| entry.state.phase);
         phases.all(|phase| phase.state() == "Stopping" || phase.fulfils_delete(condition))
     }
 
-    /// Whether no own instance of the workload has a container any more, as far as is known.
+    /// Whether no own instance of the workload has a container, as far as is known.
     pub(crate) fn has_no_container(&self, workload: &str) -> bool {
-        let mut own = of_workload(&self.entries, workload)
-            .filter(|(instance, _)| instance.agent == self.agent);
-        own.all(|(_, entry)| entry.state.phase == Phase::PendingWaitingToStart)
+        for (instance, entry) in of_workload(&self.entries, workload) {
+            let waits_to_start = entry.state.phase == Phase::PendingWaitingToStart;
+            if instance.agent == self.agent && !waits_to_start {
+                return false;
+            }
+        }
+        true
     }
 
     fn set(&mut self, instance: InstanceName, state: ExecutionState) {
@@ -185,7 +190,7 @@ impl WorkloadStateStore {
     }
 }
 
-/// What tests of other files and crates look at.
+/// For tests of other files and crates.
 #[cfg(debug_assertions)]
 impl WorkloadStateStore {
     /// All states.
@@ -231,7 +236,7 @@ mod tests {
         assert_eq!(store.iter().count(), 1, "the foreign one stays");
     }
 
-    // [utest->swdd~agent-manager-stores-all-workload-states~1]
+    // [utest->swdd~agent-scheduler-stores-all-workload-states~1]
     #[test]
     fn foreign_states_are_stored_without_hysteresis_and_ours_are_not_for_others_to_tell() {
         let mut store = WorkloadStateStore::new("A".into());

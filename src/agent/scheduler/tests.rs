@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::limits::RESTART_SPACING;
-use crate::log_stream::LogAvailability;
+use crate::log_stream::LogSource;
 use crate::stepped_agent::{
     AgentOptions, AgentRig as Rig, SteppedAgent, deleted_after, wanted_with,
 };
@@ -39,8 +39,8 @@ fn started(name: &str) -> Vec<String> {
 
 // [utest->swdd~agent-handles-update-workload-requests~1]
 // [utest->swdd~agent-handles-new-workload-operations]
-// [utest->swdd~agent-manager-listens-requests-from-server~1]
-// [utest->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
+// [utest->swdd~agent-scheduler-listens-requests-from-server~1]
+// [utest->swdd~agent-scheduler-receives-workload-states-of-its-workloads~1]
 #[test]
 fn the_storage_example_goes_through_the_documented_states() {
     let mut rig = Rig::new();
@@ -163,7 +163,7 @@ fn all_who_need_what_may_not_run_may_not_run_either_and_nobody_else() {
         needing("indirect", "direct", Running),
         closed,
     ]);
-    let known = rig.agent.manager.known_states();
+    let known = rig.agent.scheduler.known_states();
     let states: Vec<String> = known
         .map(|(instance, state)| format!("{} {state}", instance.workload))
         .collect();
@@ -179,7 +179,7 @@ fn all_who_need_what_may_not_run_may_not_run_either_and_nobody_else() {
     );
 }
 
-// [utest->swdd~agent-manager-hysteresis_on-workload-states-of-its-workloads~1]
+// [utest->swdd~agent-scheduler-hysteresis_on-workload-states-of-its-workloads~1]
 // [utest->swdd~agent-sends-workload-states-of-its-workloads-to-server~2]
 #[test]
 fn a_workload_that_waits_to_stop_is_shown_so_whatever_its_container_does() {
@@ -234,7 +234,7 @@ fn restarts_and_dependencies_go_on_without_the_server_and_are_told_afterwards() 
     rig.add(&all);
     rig.sent();
     rig.agent.uplink.disconnected();
-    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
     rig.engine.take_calls();
     for _ in 0..50 {
         rig.ends("restarting", 0);
@@ -263,7 +263,7 @@ fn restarts_and_dependencies_go_on_without_the_server_and_are_told_afterwards() 
 fn after_a_reconnect_dependencies_are_judged_on_what_the_server_says_now() {
     let mut rig = Rig::new();
     rig.foreign("far", Phase::Running);
-    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
     rig.agent
         .hello(&[needing("w", "far", AddCondition::Running)]);
     assert_eq!(
@@ -312,21 +312,18 @@ fn what_is_to_run_again_has_logs_of_its_last_run_and_what_was_only_prepared_has_
                 .starts_with("w Pending(WaitingToStart)")
         );
         assert_eq!(rig.engine.containers().len(), 1, "{has_logs}");
-        let available = rig.agent.manager.runtime.log_of(&added.instance);
-        assert_eq!(
-            matches!(available, LogAvailability::Readable { .. }),
-            has_logs
-        );
+        let available = rig.agent.scheduler.workloads.log_of(&added.instance);
+        assert_eq!(matches!(available, LogSource::Readable { .. }), has_logs);
     }
 }
 
 /// How the log of `added` can be read, in short.
 fn log_of(rig: &Rig, added: &AddedWorkload) -> String {
-    match rig.agent.manager.runtime.log_of(&added.instance) {
-        LogAvailability::Readable { start, .. } => format!("readable {start:?}"),
-        LogAvailability::Starting => "starting".to_owned(),
-        LogAvailability::Later(why) => format!("later: {why}"),
-        LogAvailability::Never(why) => format!("never: {why}"),
+    match rig.agent.scheduler.workloads.log_of(&added.instance) {
+        LogSource::Readable { start, .. } => format!("readable {start:?}"),
+        LogSource::Starting => "starting".to_owned(),
+        LogSource::Later(why) => format!("later: {why}"),
+        LogSource::Never(why) => format!("never: {why}"),
     }
 }
 
@@ -347,7 +344,7 @@ fn a_log_can_be_read_as_soon_as_its_container_was_started() {
         deleted: vec![],
     };
     rig.agent
-        .manager
+        .scheduler
         .on_event(SchedulerEvent::Server(FromServer::UpdateWorkload(plan)));
     assert_eq!(log_of(&rig, &added), "starting");
     rig.agent.run();
@@ -394,7 +391,7 @@ fn messages_for_what_is_not_there_change_nothing() {
         request_id: "w@1".to_owned(),
     });
     rig.agent.receive(FromServer::WorkloadStates(vec![]));
-    rig.agent.manager.on_event(SchedulerEvent::Status {
+    rig.agent.scheduler.on_event(SchedulerEvent::Status {
         workload: "nobody".into(),
         status: Arc::default(),
     });
@@ -416,7 +413,7 @@ fn a_crash_of_the_agent_during_creates_never_leads_to_two_containers() {
         engine.inject(Call::Create, [Fault::LeavesHalfDone, Fault::TimesOut]);
         let mut first = SteppedAgent::start(AgentOptions::new(folder.path()), &engine, &clock);
         first
-            .manager
+            .scheduler
             .on_event(SchedulerEvent::Server(FromServer::ServerHello(all.clone())));
         for _ in 0..crash_after {
             first.step();
@@ -497,7 +494,7 @@ impl Rig {
     fn known(&self, added: &AddedWorkload) -> String {
         let state = self
             .agent
-            .manager
+            .scheduler
             .known_states()
             .find(|(instance, _)| **instance == added.instance);
         state.map_or_else(|| "unknown".to_owned(), |(_, state)| state.to_string())
@@ -591,7 +588,7 @@ fn conditions_of_what_was_taken_back_before_the_engine_said_what_it_has_are_not_
         let mut rig = silent(&[], std::slice::from_ref(&gated));
         rig.agent.receive(takes_back);
         rig.says_what_it_has();
-        assert_eq!(rig.agent.manager.sizes(), [0; 3]);
+        assert_eq!(rig.agent.scheduler.sizes(), [0; 3]);
     }
 }
 
@@ -601,7 +598,7 @@ fn the_scheduler_thread_ends_when_told_to() {
     let (_inbox, events) = crossbeam_channel::bounded(1);
     let (running, stop) = crossbeam_channel::bounded(0);
     drop(running);
-    rig.agent.manager.run(
+    rig.agent.scheduler.run(
         &events,
         &stop,
         &ankaios_platform::watchdog::WatchedThreads::new(|_| {}).add("unattended"),
@@ -648,11 +645,11 @@ fn the_load_is_reported_with_each_hello_and_every_two_seconds_after_it() {
     rig.clock.advance(LOAD_INTERVAL * 10);
     rig.agent.run();
     assert_eq!(
-        (loads(&rig).len(), rig.agent.manager.due()),
+        (loads(&rig).len(), rig.agent.scheduler.due()),
         (1, rig.clock.now() + LOAD_INTERVAL),
         "without bursts"
     );
-    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
     rig.agent.pass(Duration::from_millis(2700));
     assert_eq!(loads(&rig), [] as [u32; 0], "nobody is there");
     std::fs::write(
@@ -684,7 +681,7 @@ fn kill_for_want_of_memory_is_reported_and_counted() {
         "no other end needs a call"
     );
     let counts: Vec<_> = ["web", "other", "unknown"]
-        .map(|name| rig.agent.manager.runtime.out_of_memory(&name.into()))
+        .map(|name| rig.agent.scheduler.workloads.out_of_memory(&name.into()))
         .into();
     assert_eq!(counts, [1, 0, 0]);
 }
@@ -709,7 +706,9 @@ fn the_overview_has_each_workload_that_is_to_run_with_its_newest_instance() {
     let mut rig = Rig::silent(FakeEngine::new());
     let shown = |rig: &mut Rig| {
         let (reply, overview) = bounded(1);
-        rig.agent.manager.on_event(SchedulerEvent::Overview(reply));
+        rig.agent
+            .scheduler
+            .on_event(SchedulerEvent::Overview(reply));
         let Overview {
             connected,
             workloads,
@@ -758,7 +757,7 @@ fn the_overview_has_each_workload_that_is_to_run_with_its_newest_instance() {
     );
     let all = ["used:b podman Pending", "waits:a podman Pending"].map(str::to_owned);
     assert_eq!(shown(&mut rig), (true, all.to_vec()));
-    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
     assert!(!shown(&mut rig).0);
 }
 
@@ -895,7 +894,7 @@ fn needs_of_images_are_all_instances_that_may_be_used() {
     let needs_of = |rig: &mut Rig| {
         let (reply, needs) = bounded(1);
         let event = SchedulerEvent::ImageNeeds(reply);
-        rig.agent.manager.on_event(event);
+        rig.agent.scheduler.on_event(event);
         needs.try_recv().expect("needs")
     };
     let mut rig = Rig::silent(FakeEngine::new());
@@ -923,7 +922,7 @@ fn needs_of_images_are_all_instances_that_may_be_used() {
     }
     // The next session says it anew.
     rig.agent.receive(FromServer::UpdateOpen(true));
-    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
     let needs = needs_of(&mut rig);
     assert!(!needs.is_settled && !needs.is_update_open);
     // What runs stays while its successor waits for others.

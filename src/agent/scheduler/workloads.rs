@@ -1,9 +1,9 @@
-//! Keeps one record of each workload, what the server wants of it and what its control loop reports,
-//! compares the two, and sets the target of the control loop as soon as other workloads let it.
+//! Keeps one record of each workload, what the server wants of it and what its control loop
+//! reports, compares the two, and sets the target of the control loop as soon as other workloads
+//! let it.
 //!
-//! Thread: `scheduler`, which owns it.
-//! Owns: the records, the engines. Takes: plans of the server, listings, statuses. Gives: targets to
-//! `wl:<name>` (never waits), states to report.
+//! Thread: `scheduler`, which owns it. Owns: the records, the engines. Takes: plans of the server,
+//! listings, statuses. Gives: targets to `wl:<name>` (never waits), states to report.
 
 use super::conditions::{Gate, NodeFacts};
 use super::listings::Listings;
@@ -12,7 +12,7 @@ use super::states::WorkloadStateStore;
 use crate::control_interface;
 use crate::events::{Note, PreparationReport};
 use crate::images::needs::{ImageNeeds, NeededInstances};
-use crate::log_stream::LogAvailability;
+use crate::log_stream::LogSource;
 use crate::workload::mailbox::{FoundContainer, MailboxHandle, Preparation, Run, Target, mailbox};
 use crate::workload::status::{StartProgress, Status};
 use crate::workload::{LoopContext, WorkloadControlLoop};
@@ -574,8 +574,7 @@ impl<C: Clock> Workloads<C> {
             None => None,
         };
         if let Some(new) = &new {
-            self.listings
-                .want(|runtime| *runtime == *new.workload.runtime);
+            self.listings.need(&new.workload.runtime);
         }
         self.dirty.insert(name.clone());
         let record = self.records.entry(name.clone()).or_default();
@@ -628,9 +627,9 @@ impl<C: Clock> Workloads<C> {
     // --------------------------------------------------------------- reconcile
 
     /// Compares, for all workloads of which something has changed, what is wanted with what there
-    /// is: sets the targets of their control loops, and stores the states that others must see. What
-    /// is replaced together is started in the order of its dependencies, so all that is wanted is
-    /// known before anything is decided. Returns the states that are new.
+    /// is: sets the targets of their control loops, and stores the states that others must see.
+    /// What is replaced together is started in the order of its dependencies, so all that is wanted
+    /// is known before anything is decided. Returns the states that are new.
     pub(crate) fn reconcile(&mut self) -> Vec<WorkloadState> {
         // First: what engines have listed may be what is wanted.
         for name in self.dirty.clone() {
@@ -643,8 +642,8 @@ impl<C: Clock> Workloads<C> {
             }
             self.update_blocked();
         }
-        // Finally: targets and states. When the last engine has listed, all workloads are decided on
-        // right after their states are known. A target before that would not say yet what is to
+        // Finally: targets and states. When the last engine has listed, all workloads are decided
+        // on right after their states are known. A target before that would not say yet what is to
         // start, and a control loop that is fast would remove what was prepared for it.
         let is_decided_next = self.awaits_listings && !self.listings.hold_up_hello();
         while let Some(name) = self.dirty.pop_first() {
@@ -889,7 +888,7 @@ impl<C: Clock> Workloads<C> {
     }
 
     /// Takes the newest status of a control loop. An instance that is not in it any more has ended.
-    // [impl->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
+    // [impl->swdd~agent-scheduler-receives-workload-states-of-its-workloads~1]
     pub(crate) fn take_status(&mut self, name: &Name, status: Arc<Status>) {
         let Some(record) = self.records.get_mut(name) else {
             return;
@@ -1153,12 +1152,12 @@ impl<C: Clock> Workloads<C> {
     }
 
     /// Whether the log of an instance can be read, now or when it is started.
-    pub(crate) fn log_of(&self, instance: &InstanceName) -> LogAvailability {
+    pub(crate) fn log_of(&self, instance: &InstanceName) -> LogSource {
         let InstanceName {
             workload, agent, ..
         } = instance;
         let unknown =
-            || LogAvailability::Never(format!("workload '{workload}' is not on agent '{agent}'"));
+            || LogSource::Never(format!("workload '{workload}' is not on agent '{agent}'"));
         let Some(record) = self.records.get(workload) else {
             return unknown();
         };
@@ -1179,15 +1178,13 @@ impl<C: Clock> Workloads<C> {
             // A container of an earlier agent is adopted, or the start was ordered.
             None | Some(Phase::PendingInitial | Phase::PendingStarting) if is_wanted => {
                 match progress {
-                    StartProgress::Failed => LogAvailability::Later(self.why_without_log(instance)),
-                    StartProgress::UnderWay | StartProgress::Started(_) => {
-                        LogAvailability::Starting
-                    }
+                    StartProgress::Failed => LogSource::Later(self.why_without_log(instance)),
+                    StartProgress::UnderWay | StartProgress::Started(_) => LogSource::Starting,
                 }
             }
             // Its start was cancelled.
             Some(Phase::PendingInitial | Phase::PendingStarting) => {
-                LogAvailability::Never(format!("workload '{workload}' is deleted or replaced"))
+                LogSource::Never(format!("workload '{workload}' is deleted or replaced"))
             }
             None | Some(Phase::Removed) => unknown(),
             Some(Phase::PendingWaitingToStart) => match control_loop {
@@ -1195,7 +1192,7 @@ impl<C: Clock> Workloads<C> {
                     self.readable(control_loop, None, instance)
                 }
                 // What it may have was never started.
-                _ => LogAvailability::Later(self.why_without_log(instance)),
+                _ => LogSource::Later(self.why_without_log(instance)),
             },
             Some(
                 Phase::AgentDisconnected
@@ -1212,7 +1209,7 @@ impl<C: Clock> Workloads<C> {
                 | Phase::FailedLost,
             ) => match control_loop {
                 Some(control_loop) => self.readable(control_loop, None, instance),
-                None => LogAvailability::Never(self.why_without_log(instance)),
+                None => LogSource::Never(self.why_without_log(instance)),
             },
         }
     }
@@ -1222,11 +1219,11 @@ impl<C: Clock> Workloads<C> {
         control_loop: &ControlLoop<C>,
         start: Option<u64>,
         instance: &InstanceName,
-    ) -> LogAvailability {
+    ) -> LogSource {
         let runtime = control_loop.runtime();
         match runtime.and_then(|runtime| self.context.connector(runtime)) {
-            Some(engine) => LogAvailability::Readable { engine, start },
-            None => LogAvailability::Never(self.why_without_log(instance)),
+            Some(engine) => LogSource::Readable { engine, start },
+            None => LogSource::Never(self.why_without_log(instance)),
         }
     }
 
@@ -1246,13 +1243,13 @@ impl<C: Clock> Workloads<C> {
                 "Could not find runtime '{}'. Workload '{name}' not scheduled.",
                 workload.runtime
             );
-        } else if !control_interface::is_wanted(&workload.control_interface_access) {
+        } else if !control_interface::is_needed(&workload.control_interface_access) {
             info!("No control interface access specified for workload '{name}'");
         }
     }
 
-    /// Starts the control loop of a workload; this is the first instance that it will have something
-    /// of.
+    /// Starts the control loop of a workload; this is the first instance that it will have
+    /// something of.
     // [impl->swdd~agent-create-workload~1]
     // [impl->swdd~agent-resume-workload~2]
     pub(super) fn start_loop(&mut self, instance: InstanceName) -> &mut ControlLoop<C> {

@@ -107,7 +107,7 @@ fn pod(containers: &[(&str, Option<i64>)]) -> ListedContainer {
 fn settings() -> CheckerSettings {
     let unknown_info = "Error getting state from Podman.";
     CheckerSettings {
-        engine: "podman",
+        runtime: "podman",
         unknown_info,
         repair_interval: REPAIR_INTERVAL,
     }
@@ -1084,20 +1084,18 @@ fn a_prepared_container_that_others_remove_or_start_is_told_once_with_the_next_l
             let reports = bench.reports.clone();
             let reply: GoneReply =
                 Box::new(move || reports.lock().unwrap().push(format!("{name} is gone")));
-            let container = Some((ContainerId(name.into()), reply));
             bench.command(WatchCommand::WatchPrepared {
                 instance: instance(name),
-                container,
+                id: ContainerId(name.into()),
+                reply,
             });
         };
         ["web", "stays", "forgotten"]
             .into_iter()
             .for_each(|name| prepared(&mut bench, name));
-        let forgotten = WatchCommand::WatchPrepared {
+        bench.command(WatchCommand::UnwatchPrepared {
             instance: instance("forgotten"),
-            container: None,
-        };
-        bench.command(forgotten);
+        });
         assert_eq!(bench.checker.next_listing_at(), None);
         bench.watch("other", 1);
         bench.checker.list_if_due();

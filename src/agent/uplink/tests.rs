@@ -248,17 +248,24 @@ fn first_attempts_to_connect_are_quick_and_later_ones_are_not() {
     assert_eq!(reconnects.next_pause(None), RECONNECT_PAUSE);
 }
 
+/// Notes an interruption. Returns whether it is logged as a warning.
+fn is_logged(log: &mut InterruptionLog, reason: &str, now: Instant) -> bool {
+    let is_new = log.is_new(reason, now);
+    log.log(reason, now);
+    is_new
+}
+
 #[test]
 fn a_day_without_server_fills_no_log_and_a_new_reason_is_told_at_once() {
     let clock = ManualClock::new();
     let mut log = InterruptionLog::default();
     let told = (0..86_400).filter(|_| {
         clock.advance(RECONNECT_PAUSE);
-        log.is_worth("connection refused", clock.now())
+        is_logged(&mut log, "connection refused", clock.now())
     });
     let told = told.count();
     assert!((24..=34).contains(&told), "{told}");
-    assert!(log.is_worth("no route to host", clock.now()));
-    assert!(log.is_worth("connection refused", clock.now()));
-    assert!(!log.is_worth("connection refused", clock.now()));
+    assert!(is_logged(&mut log, "no route to host", clock.now()));
+    assert!(is_logged(&mut log, "connection refused", clock.now()));
+    assert!(!is_logged(&mut log, "connection refused", clock.now()));
 }

@@ -1,5 +1,4 @@
-//! What the kernel counts for one container: the files of its control groups, found through its
-//! main process.
+//! The usage of one container: the files of its control groups, found through its main process.
 //!
 //! No engine is called. `/proc/<pid>/cgroup` names a path in each hierarchy. The part of it up to
 //! the last component that holds the container's id is the control group of the whole container;
@@ -22,11 +21,38 @@ const ID_DIGITS: usize = 64;
 /// Bytes that are read of a file: all of the short ones, and of long ones the part that is used.
 const FILE_BYTES: usize = 8 * 1024;
 
-/// What the files of a container's control groups hold.
+/// Names of the files and entries with the memory of a control group.
+struct MemoryFiles {
+    level: &'static str,
+    peak: &'static str,
+    /// An entry in `memory.stat`.
+    inactive: &'static str,
+}
+
+const MEMORY_V1: MemoryFiles = MemoryFiles {
+    level: "memory.usage_in_bytes",
+    peak: "memory.max_usage_in_bytes",
+    inactive: "total_inactive_file",
+};
+const MEMORY_V2: MemoryFiles = MemoryFiles {
+    level: "memory.current",
+    peak: "memory.peak",
+    inactive: "inactive_file",
+};
+
+/// The usage of one container.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct ContainerUsage {
+    pub(crate) usage: WorkloadUsage,
+    /// When its main process was started, in clock ticks since boot.
+    pub(crate) start_ticks: Option<u64>,
+}
+
+/// The content of the files of a container's control groups.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Reading {
-    /// Its numbers, and when its main process was started, in clock ticks since boot.
-    Usage(WorkloadUsage, Option<u64>),
+pub(crate) enum CgroupReading {
+    /// Its numbers.
+    Usage(ContainerUsage),
     /// It has no control group of its own, or none that can be seen from here.
     NoCgroup,
     /// Its main process has ended.
@@ -76,37 +102,35 @@ impl<'h> CgroupReader<'h> {
     }
 
     /// Reads the control groups of one container.
-    pub(crate) fn read(&mut self, process: &MainProcess) -> Reading {
+    pub(crate) fn read(&mut self, process: &MainProcess) -> CgroupReading {
         let of_process = self.top.join(format!("proc/{}", process.pid));
         let Some(groups) = self.text(&of_process.join("cgroup")).map(str::to_owned) else {
-            return Reading::Ended;
+            return CgroupReading::Ended;
         };
         let groups = Groups {
             text: &groups,
             id: &process.container.0,
         };
-        let [memory, cpu, pids] =
-            ["memory", "cpuacct", "pids"].map(|controller| groups.of(controller));
-        if [&memory, &cpu, &pids].iter().all(|group| group.is_none()) {
-            return Reading::NoCgroup;
+        let memory = groups.of("memory");
+        let cpu = groups.of("cpuacct");
+        let pids = groups.of("pids");
+        if memory.is_none() && cpu.is_none() && pids.is_none() {
+            return CgroupReading::NoCgroup;
         }
-        let started = self.text(&of_process.join("stat")).and_then(start_ticks);
+        let start_ticks = self.text(&of_process.join("stat")).and_then(start_ticks);
         let mut usage = WorkloadUsage::default();
         if let Some(group) = memory
             && let Some(folder) = self.folder(&group)
         {
-            let [level, peak, inactive] = if group.is_v1() {
-                [
-                    "memory.usage_in_bytes",
-                    "memory.max_usage_in_bytes",
-                    "total_inactive_file",
-                ]
+            let files = if group.is_v1() {
+                &MEMORY_V1
             } else {
-                ["memory.current", "memory.peak", "inactive_file"]
+                &MEMORY_V2
             };
-            usage.memory_bytes = self.number(&folder.join(level));
-            usage.memory_peak_bytes = self.number(&folder.join(peak));
-            usage.inactive_file_bytes = self.entry(&folder.join("memory.stat"), inactive);
+            usage.memory_bytes = self.number(&folder.join(files.level));
+            usage.memory_peak_bytes = self.number(&folder.join(files.peak));
+            let inactive = self.entry(&folder.join("memory.stat"), files.inactive);
+            usage.inactive_file_bytes = inactive;
         }
         if let Some(group) = cpu
             && let Some(folder) = self.folder(&group)
@@ -118,35 +142,39 @@ impl<'h> CgroupReader<'h> {
                 self.entry(&folder.join("cpu.stat"), "usage_usec")
             };
         }
-        if let Some(folder) = pids.and_then(|group| self.folder(&group)) {
+        if let Some(group) = pids
+            && let Some(folder) = self.folder(&group)
+        {
             usage.pids = self.number(&folder.join("pids.current"));
         }
-        Reading::Usage(usage, started)
+        CgroupReading::Usage(ContainerUsage { usage, start_ticks })
     }
 
-    /// Where the files of a control group are; `None` when it is not mounted here.
+    /// The folder with the files of a control group; `None` when it is not mounted here.
     fn folder(&self, group: &Group<'_>) -> Option<PathBuf> {
-        let mut fitting = self
-            .hierarchies
-            .0
-            .iter()
-            .filter(|mount| mount.has(group.controller));
-        let below =
-            fitting.find_map(|mount| Some((mount, group.path.strip_prefix(&mount.root).ok()?)));
-        let (mount, below) = below?;
-        // A group above the root of our namespace is shown with `..`, which leads elsewhere here.
-        let is_below = below
-            .components()
-            .all(|part| matches!(part, Component::Normal(_)));
-        let point = mount.point.strip_prefix("/").unwrap_or(&mount.point);
-        is_below.then(|| self.top.join(point).join(below))
+        for mount in &self.hierarchies.0 {
+            if !mount.has(group.controller) {
+                continue;
+            }
+            let Ok(below) = group.path.strip_prefix(&mount.root) else {
+                continue;
+            };
+            // A group above the root of our namespace is shown with `..`, which leads elsewhere
+            // here.
+            let mut parts = below.components();
+            if !parts.all(|part| matches!(part, Component::Normal(_))) {
+                return None;
+            }
+            let point = mount.point.strip_prefix("/").unwrap_or(&mount.point);
+            return Some(self.top.join(point).join(below));
+        }
+        None
     }
 
     /// The text of a file, or its beginning.
     fn text(&mut self, path: &Path) -> Option<&str> {
-        let length = File::open(path)
-            .and_then(|mut file| file.read(&mut self.buffer))
-            .ok()?;
+        let mut file = File::open(path).ok()?;
+        let length = file.read(&mut self.buffer).ok()?;
         let read = self.buffer.get(..length)?;
         match std::str::from_utf8(read) {
             Ok(text) => Some(text),
@@ -160,12 +188,14 @@ impl<'h> CgroupReader<'h> {
 
     /// The number behind `key` in a file with a key and a number on each line.
     fn entry(&mut self, path: &Path, key: &str) -> Option<u64> {
-        let mut lines = self.text(path)?.lines();
-        lines
-            .find_map(|line| line.split_once(' ').filter(|(name, _)| *name == key))?
-            .1
-            .parse()
-            .ok()
+        for line in self.text(path)?.lines() {
+            if let Some((name, number)) = line.split_once(' ')
+                && name == key
+            {
+                return number.parse().ok();
+            }
+        }
+        None
     }
 }
 
@@ -180,7 +210,7 @@ impl Mount {
     }
 }
 
-/// A line of `/proc/self/mountinfo`, if it is about control groups.
+/// Reads a line of `/proc/self/mountinfo`; `None` when it is no mount of control groups.
 fn mount(line: &str) -> Option<Mount> {
     let (fields, source) = line.split_once(" - ")?;
     let mut source = source.split(' ');
@@ -190,32 +220,26 @@ fn mount(line: &str) -> Option<Mount> {
         _ => return None,
     };
     let mut fields = fields.split(' ').skip(3);
-    let (root, point) = (unescaped(fields.next()?), unescaped(fields.next()?));
     Some(Mount {
         controllers,
-        root,
-        point,
+        root: unescaped(fields.next()?),
+        point: unescaped(fields.next()?),
     })
 }
 
-/// A path as the kernel writes it there: blanks and the like as three octal digits.
+/// Reads a path as the kernel writes it there: blanks and some others as three octal digits.
 fn unescaped(text: &str) -> PathBuf {
     let mut path = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('\\') {
         path.push_str(before);
-        match after
-            .get(..3)
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok())
-        {
-            Some(byte) => {
-                path.push(char::from(byte));
-                rest = &after[3..];
-            }
-            None => {
-                path.push('\\');
-                rest = after;
-            }
+        let digits = after.get(..3).unwrap_or_default();
+        if let Ok(byte) = u8::from_str_radix(digits, 8) {
+            path.push(char::from(byte));
+            rest = &after[3..];
+        } else {
+            path.push('\\');
+            rest = after;
         }
     }
     PathBuf::from(path + rest)
@@ -242,22 +266,28 @@ impl Group<'_> {
 }
 
 impl<'t> Groups<'t> {
-    /// The container's own group for `controller`.
+    /// The container's own group for `controller`: of its hierarchy of version 1, or of version 2.
     fn of(&self, controller: &'t str) -> Option<Group<'t>> {
-        // The number of the hierarchy, its controllers, the path.
-        let lines = || {
-            self.text
-                .lines()
-                .filter_map(|line| line.split_once(':')?.1.split_once(':'))
-        };
-        let of_v1 =
-            lines().find(|(controllers, _)| controllers.split(',').any(|one| one == controller));
-        let of_v1 = of_v1.map(|(_, path)| (Some(controller), path));
-        let (controller, path) = of_v1.or_else(|| {
-            lines()
-                .find(|(names, _)| names.is_empty())
-                .map(|one| (None, one.1))
-        })?;
+        let mut of_v2 = None;
+        for line in self.text.lines() {
+            // The number of the hierarchy, its controllers, the path.
+            let Some((_, rest)) = line.split_once(':') else {
+                continue;
+            };
+            let Some((controllers, path)) = rest.split_once(':') else {
+                continue;
+            };
+            if controllers.split(',').any(|one| one == controller) {
+                return self.group(Some(controller), path);
+            }
+            if controllers.is_empty() && of_v2.is_none() {
+                of_v2 = Some(path);
+            }
+        }
+        self.group(None, of_v2?)
+    }
+
+    fn group(&self, controller: Option<&'t str>, path: &'t str) -> Option<Group<'t>> {
         Some(Group {
             controller,
             path: Path::new(own_part(path, self.id)?),
@@ -267,8 +297,10 @@ impl<'t> Groups<'t> {
 
 /// The part of the path up to and including the last component that holds the container's id.
 fn own_part<'t>(path: &'t str, id: &str) -> Option<&'t str> {
-    let is_id = id.len() == ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit());
-    let begin = if is_id { path.rfind(id)? } else { return None };
+    if id.len() != ID_DIGITS || !id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    let begin = path.rfind(id)?;
     let rest = &path[begin + id.len()..];
     let end = rest.find('/').unwrap_or(rest.len());
     Some(&path[..begin + id.len() + end])

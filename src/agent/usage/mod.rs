@@ -1,7 +1,8 @@
-//! What the workloads of this agent and its node use, read from the kernel's files on request only.
+//! The usage of the workloads of this agent and of its node, read from the kernel's files on
+//! request only.
 //!
 //! Between two requests there is no thread, no timer and no open file. The state checkers have the
-//! main process of each container; [`cgroups`] finds the rest.
+//! main process of each container; [`cgroups`] finds its control groups.
 //!
 //! Thread: `usage` takes one sample, sends it and ends; [`UsageRequests`] belongs to
 //! `scheduler`. The thread `metrics` takes samples as well.
@@ -22,7 +23,7 @@ use ankaios_platform::clock::{Clock, SystemClock};
 use ankaios_platform::limits::STACK_SMALL;
 use ankaios_platform::sync::Mutex;
 use ankaios_platform::threads;
-use cgroups::{CgroupReader, Hierarchies, Reading};
+use cgroups::{CgroupReader, CgroupReading, ContainerUsage, Hierarchies};
 use crossbeam_channel::{Sender, bounded};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
@@ -30,8 +31,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// The requests of the server. At most one thread takes a sample; a newer request replaces the one
-/// that it responds to.
+/// Responds to requests of the server. At most one thread takes a sample; a newer request replaces
+/// the one that it responds to.
 pub(crate) struct UsageRequests {
     outbox: UplinkOutbox,
     sampler: Arc<UsageSampler>,
@@ -40,7 +41,7 @@ pub(crate) struct UsageRequests {
 }
 
 impl UsageRequests {
-    /// Samples by `sampler` are put into `outbox`, behind what is more important.
+    /// Samples by `sampler` are put into `outbox`, behind more important messages.
     pub(crate) fn new(outbox: UplinkOutbox, sampler: UsageSampler) -> Self {
         Self {
             outbox,
@@ -55,21 +56,21 @@ impl UsageRequests {
         if self.newest.lock().replace(number).is_some() {
             return; // The sample under way is sent as the response to this one.
         }
-        let (newest, outbox, sampler) = (
-            self.newest.clone(),
-            self.outbox.clone(),
-            self.sampler.clone(),
-        );
+        let newest = self.newest.clone();
+        let outbox = self.outbox.clone();
+        let sampler = self.sampler.clone();
         let thread = threads::spawn("usage", STACK_SMALL, move || {
             let usage = sampler.sample_with_images();
             if let Some(number) = newest.lock().take() {
-                // Without a server nobody waits.
-                let _ = outbox.put_message(ToServer::UsageResponse { number, usage }, None);
+                let response = ToServer::UsageResponse { number, usage };
+                let _ = outbox.put_message(response, None); // Dropped without a server.
             }
         });
         if let Err(error) = thread {
-            self.newest.lock().take();
-            log::warn!("Not responding to a request for usage: no thread can be had: '{error}'.");
+            *self.newest.lock() = None;
+            log::warn!(
+                "Not responding to a request for usage: no thread can be started: '{error}'."
+            );
         }
     }
 }
@@ -81,9 +82,9 @@ pub(crate) struct UsageSampler {
     top: PathBuf,
     /// The inboxes of the state checkers.
     checkers: Vec<Sender<WatchCommand>>,
-    /// Where the bytes of images are known; `None` when images are not cleaned up.
+    /// The source of the bytes of images; `None` when images are not cleaned up.
     images: Option<ImageUses>,
-    /// Longest wait for them.
+    /// Longest wait for the state checkers.
     wait_max: Duration,
     /// Read with the first sample.
     hierarchies: OnceLock<Hierarchies>,
@@ -92,7 +93,7 @@ pub(crate) struct UsageSampler {
 /// One sample.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sample {
-    /// What is sent to the server.
+    /// The values for the server.
     pub(crate) usage: AgentUsage,
     /// When the main process of each instance was started, in milliseconds since boot; of several
     /// containers the oldest.
@@ -119,8 +120,11 @@ impl UsageSampler {
     // [impl->swdd~agent-shows-bytes-of-images~1]
     pub(crate) fn sample_with_images(&self) -> AgentUsage {
         let mut usage = self.sample().usage;
-        let images = self.images.as_ref().and_then(ImageUses::report);
-        add_images(&mut usage, &images.unwrap_or_default());
+        if let Some(images) = &self.images
+            && let Some(report) = images.report()
+        {
+            add_images(&mut usage, &report);
+        }
         usage
     }
 
@@ -135,62 +139,48 @@ impl UsageSampler {
         let until = SystemClock.now() + self.wait_max;
         let (reply, replies) = bounded(self.checkers.len());
         for checker in &self.checkers {
-            let _ = checker.send_deadline(
-                WatchCommand::ListWatched {
-                    reply: reply.clone(),
-                },
-                until,
-            ); // Not in time: left out.
+            let command = WatchCommand::ListWatched {
+                reply: reply.clone(),
+            };
+            let _ = checker.send_deadline(command, until); // Not in time: left out.
         }
         drop(reply);
-        std::iter::from_fn(|| replies.recv_deadline(until).ok())
-            .flatten()
-            .collect()
+        let mut watched = Vec::new();
+        while let Ok(instances) = replies.recv_deadline(until) {
+            watched.extend(instances);
+        }
+        watched
     }
 
+    /// The mounted hierarchies; `None` while they cannot be read.
     fn hierarchies(&self) -> Option<&Hierarchies> {
-        let read = || {
-            Hierarchies::read(&self.top)
-                .ok()
-                .map(|read| self.hierarchies.get_or_init(|| read))
-        };
-        self.hierarchies.get().or_else(read)
+        if let Some(known) = self.hierarchies.get() {
+            return Some(known);
+        }
+        let read = Hierarchies::read(&self.top).ok()?;
+        Some(self.hierarchies.get_or_init(|| read))
     }
 
     fn sample_of(&self, watched: &[WatchedInstance], since_boot: Duration) -> Sample {
-        let sampled_usec = u64::try_from(since(ClockId::Monotonic).as_micros()).ok();
-        let node = resources::node_usage(&self.top.join("proc"));
-        let mut sample = Sample {
-            usage: AgentUsage {
-                sampled_usec,
-                node,
-                ..AgentUsage::default()
-            },
-            ..Sample::default()
-        };
+        let mut sample = Sample::default();
+        sample.usage.sampled_usec = u64::try_from(since(ClockId::Monotonic).as_micros()).ok();
+        sample.usage.node = resources::node_usage(&self.top.join("proc"));
         let unreadable = Hierarchies::default();
         let hierarchies = self.hierarchies().unwrap_or(&unreadable);
         let mut cgroups = CgroupReader::new(&self.top, hierarchies);
-        for WatchedInstance {
-            instance,
-            restarts,
-            processes,
-        } in watched
-        {
-            let readings = processes
-                .iter()
-                .map(|process| cgroups.read(process))
-                .collect();
-            let (usage, started_ms) = usage_of(readings, *restarts, since_boot);
-            let of_workload = sample
-                .usage
-                .workloads
-                .entry(instance.workload.to_string())
-                .or_default();
-            of_workload.insert(instance.id.to_string(), usage);
-            sample
-                .started_ms
-                .extend(started_ms.map(|started| (instance.clone(), started)));
+        for watched in watched {
+            let mut readings = Vec::new();
+            for process in &watched.processes {
+                readings.push(cgroups.read(process));
+            }
+            let container = usage_of(readings, watched.restarts, since_boot);
+            let instance = &watched.instance;
+            if let Some(started_ms) = container.started_ms {
+                sample.started_ms.insert(instance.clone(), started_ms);
+            }
+            let name = instance.workload.to_string();
+            let of_workload = sample.usage.workloads.entry(name).or_default();
+            of_workload.insert(instance.id.to_string(), container.usage);
         }
         sample
     }
@@ -214,57 +204,73 @@ fn since(clock: ClockId) -> Duration {
     Duration::try_from(clock_gettime(clock)).unwrap_or_default()
 }
 
-/// What an instance with these containers uses, and when it was started. A value that one of
-/// several lacks is unknown of all of them.
-fn usage_of(
-    readings: Vec<Reading>,
-    restarts: u32,
-    since_boot: Duration,
-) -> (WorkloadUsage, Option<u64>) {
-    if readings.contains(&Reading::NoCgroup) {
-        return (
-            WorkloadUsage {
+/// The usage of the containers of one instance.
+struct InstanceUsage {
+    usage: WorkloadUsage,
+    /// When the oldest was started, in milliseconds since boot.
+    started_ms: Option<u64>,
+}
+
+/// The usage of an instance with these containers. A value that one of several lacks is unknown of
+/// all of them.
+fn usage_of(readings: Vec<CgroupReading>, restarts: u32, since_boot: Duration) -> InstanceUsage {
+    if readings.contains(&CgroupReading::NoCgroup) {
+        return InstanceUsage {
+            usage: WorkloadUsage {
                 missing: Some(NO_CGROUP.to_owned()),
                 ..WorkloadUsage::default()
             },
-            None,
-        );
+            started_ms: None,
+        };
     }
-    let usages = readings.into_iter().filter_map(|one| match one {
-        Reading::Usage(usage, started) => Some((usage, started)),
-        _ => None,
-    });
-    let (all, start_ticks) = usages.reduce(together).unwrap_or_default();
-    let started_ms = start_ticks.map(|ticks| ticks.saturating_mul(1000 / TICKS_PER_SECOND));
-    let uptime_ms = started_ms.and_then(|started| {
-        u64::try_from(since_boot.as_millis())
-            .ok()?
-            .checked_sub(started)
-    });
-    (
-        WorkloadUsage {
-            uptime_ms,
-            restarts: Some(restarts.into()),
-            ..all
-        },
-        started_ms,
-    )
+    let mut all: Option<ContainerUsage> = None;
+    for reading in readings {
+        if let CgroupReading::Usage(one) = reading {
+            all = Some(match all {
+                Some(others) => together(&others, &one),
+                None => one,
+            });
+        }
+    }
+    let mut all = all.unwrap_or_default();
+    all.usage.restarts = Some(restarts.into());
+    let Some(ticks) = all.start_ticks else {
+        return InstanceUsage {
+            usage: all.usage,
+            started_ms: None,
+        };
+    };
+    let started_ms = ticks.saturating_mul(1000 / TICKS_PER_SECOND);
+    if let Ok(since_boot_ms) = u64::try_from(since_boot.as_millis()) {
+        all.usage.uptime_ms = since_boot_ms.checked_sub(started_ms);
+    }
+    InstanceUsage {
+        usage: all.usage,
+        started_ms: Some(started_ms),
+    }
 }
 
-/// What one container uses, and when it was started.
-type Started = (WorkloadUsage, Option<u64>);
-
-/// What two containers use together. Their peaks were not at the same time.
-fn together((one, started): Started, (other, other_started): Started) -> Started {
-    let sum = |a: Option<u64>, b: Option<u64>| a?.checked_add(b?);
-    let usage = WorkloadUsage {
-        memory_bytes: sum(one.memory_bytes, other.memory_bytes),
-        inactive_file_bytes: sum(one.inactive_file_bytes, other.inactive_file_bytes),
-        cpu_usec: sum(one.cpu_usec, other.cpu_usec),
-        pids: sum(one.pids, other.pids),
-        ..WorkloadUsage::default()
+/// The usage of two containers together. Their peaks were not at the same time.
+fn together(one: &ContainerUsage, other: &ContainerUsage) -> ContainerUsage {
+    let (a, b) = (&one.usage, &other.usage);
+    let start_ticks = match (one.start_ticks, other.start_ticks) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        _ => None,
     };
-    (usage, started.zip(other_started).map(|(a, b)| a.min(b)))
+    ContainerUsage {
+        usage: WorkloadUsage {
+            memory_bytes: sum(a.memory_bytes, b.memory_bytes),
+            inactive_file_bytes: sum(a.inactive_file_bytes, b.inactive_file_bytes),
+            cpu_usec: sum(a.cpu_usec, b.cpu_usec),
+            pids: sum(a.pids, b.pids),
+            ..WorkloadUsage::default()
+        },
+        start_ticks,
+    }
+}
+
+fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one?.checked_add(other?)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use ankaios_model::usage::NodeUsage;
 use ankaios_runtime::{ContainerId, MainProcess};
 use std::fs;
 
-fn container(memory: u64, start_ticks: u64) -> Reading {
+fn container(memory: u64, start_ticks: u64) -> CgroupReading {
     let usage = WorkloadUsage {
         memory_bytes: Some(memory),
         inactive_file_bytes: Some(1),
@@ -16,13 +16,16 @@ fn container(memory: u64, start_ticks: u64) -> Reading {
         pids: Some(1),
         ..WorkloadUsage::default()
     };
-    Reading::Usage(usage, Some(start_ticks))
+    CgroupReading::Usage(ContainerUsage {
+        usage,
+        start_ticks: Some(start_ticks),
+    })
 }
 
 #[test]
 fn one_container_tells_all_and_several_are_added_up() {
     let boot = Duration::from_secs(100);
-    let (one, started) = usage_of(vec![container(100, 9_000)], 2, boot);
+    let one = usage_of(vec![container(100, 9_000)], 2, boot);
     let expected = WorkloadUsage {
         memory_bytes: Some(100),
         inactive_file_bytes: Some(1),
@@ -33,9 +36,16 @@ fn one_container_tells_all_and_several_are_added_up() {
         restarts: Some(2),
         ..WorkloadUsage::default()
     };
-    assert_eq!((one, started), (expected.clone(), Some(90_000)));
-    let (pod, started) = usage_of(
-        vec![container(100, 9_000), Reading::Ended, container(50, 8_000)],
+    assert_eq!(
+        (one.usage, one.started_ms),
+        (expected.clone(), Some(90_000))
+    );
+    let pod = usage_of(
+        vec![
+            container(100, 9_000),
+            CgroupReading::Ended,
+            container(50, 8_000),
+        ],
         0,
         boot,
     );
@@ -49,46 +59,51 @@ fn one_container_tells_all_and_several_are_added_up() {
         restarts: Some(0),
         ..expected
     };
-    assert_eq!((pod, started), (expected, Some(80_000)));
+    assert_eq!((pod.usage, pod.started_ms), (expected, Some(80_000)));
 }
 
 #[test]
 fn what_one_container_does_not_tell_is_unknown_of_all() {
     let boot = Duration::from_secs(100);
-    let without_memory = Reading::Usage(
-        WorkloadUsage {
+    let without_memory = CgroupReading::Usage(ContainerUsage {
+        usage: WorkloadUsage {
             pids: Some(1),
             ..WorkloadUsage::default()
         },
-        None,
-    );
-    let (pod, started) = usage_of(vec![container(100, 9_000), without_memory], 0, boot);
+        start_ticks: None,
+    });
+    let pod = usage_of(vec![container(100, 9_000), without_memory], 0, boot);
     let expected = WorkloadUsage {
         pids: Some(2),
         restarts: Some(0),
         ..WorkloadUsage::default()
     };
-    assert_eq!((pod, started), (expected, None));
-    let (shared, _) = usage_of(vec![container(100, 9_000), Reading::NoCgroup], 0, boot);
+    assert_eq!((pod.usage, pod.started_ms), (expected, None));
+    let shared = usage_of(
+        vec![container(100, 9_000), CgroupReading::NoCgroup],
+        0,
+        boot,
+    );
     assert_eq!(
-        shared,
+        shared.usage,
         WorkloadUsage {
             missing: Some(NO_CGROUP.to_owned()),
             ..WorkloadUsage::default()
         }
     );
-    for ended in [vec![], vec![Reading::Ended]] {
+    for ended in [vec![], vec![CgroupReading::Ended]] {
         let expected = WorkloadUsage {
             restarts: Some(3),
             ..WorkloadUsage::default()
         };
+        let usage = usage_of(ended, 3, boot);
         assert_eq!(
-            usage_of(ended, 3, boot),
+            (usage.usage, usage.started_ms),
             (expected, None),
             "it does not run"
         );
     }
-    let (early, _) = usage_of(vec![container(1, 20_000)], 0, boot);
+    let early = usage_of(vec![container(1, 20_000)], 0, boot).usage;
     assert_eq!(early.uptime_ms, None, "the clocks disagree");
 }
 

@@ -322,8 +322,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Ends the lifecycle: the container ends or is removed, so readiness and deadlines mean nothing
-    /// any more.
+    /// Ends the lifecycle: the container ends or is removed, so readiness and deadlines mean
+    /// nothing any more.
     pub(super) fn end_lifecycle(&mut self) {
         self.stop_probe();
         let lifecycle = &mut self.lifecycle;
@@ -461,7 +461,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Shows a result that does not make the workload ready. It is kept for the text at the deadline.
+    /// Shows a result that does not make the workload ready. It is kept for the text at the
+    /// deadline.
     fn show_ready_result(&mut self, report: &ProbeReport) {
         let Some(ready) = &self.lifecycle.spec.ready else {
             return self.show_note(Note::default());

@@ -497,8 +497,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// that is not possible, it runs without one.
     ///
     /// # Errors
-    /// Errors that may pass, or that a removal of a file of others would solve, unless the container
-    /// runs and has it mounted.
+    /// Errors that may pass, or that a removal of a file of others would solve, unless the
+    /// container runs and has it mounted.
     fn open_control_interface(&mut self, is_mounted: bool) -> Result<(), PipeError> {
         if !is_mounted {
             self.end_missing_control_interface();
@@ -510,7 +510,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return Ok(());
         };
         let access = &workload.control_interface_access;
-        if !control_interface::is_wanted(access) {
+        if !control_interface::is_needed(access) {
             return Ok(());
         }
         let name = &self.instance.workload;

@@ -146,7 +146,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if let Some(earlier) = self.next.take() {
             self.discard(earlier);
         }
-        self.watch_prepared(&found.added, Some(&id));
+        self.watch_prepared(&found.added, &id);
         self.next = Some(found);
     }
 
@@ -355,7 +355,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let error = match result {
             Ok(CallDone::Image) => return next.set_reached(PrepareLevel::Image, None),
             Ok(CallDone::Prepared(container)) => {
-                self.watch_prepared(&next.added, Some(&container.id));
+                self.watch_prepared(&next.added, &container.id);
                 return next.set_reached(container.level, Some(container));
             }
             Ok(CallDone::Started(..)) => return,
@@ -378,17 +378,25 @@ impl<C: Clock> WorkloadControlLoop<C> {
         next.set_failed(&error, retry_limit, self.now(), &mut self.random);
     }
 
-    /// Lets the state checker report when others remove or start the container of this preparation;
-    /// with `None` no more.
-    fn watch_prepared(&self, added: &AddedWorkload, id: Option<&ContainerId>) {
+    /// Lets the state checker report when others remove or start this prepared container.
+    fn watch_prepared(&self, added: &AddedWorkload, id: &ContainerId) {
         let Some(engine) = self.context.engines.get(&added.workload.runtime) else {
             return;
         };
-        let container = id.map(|id| (id.clone(), self.mailbox.gone_reply(id.clone())));
         let command = WatchCommand::WatchPrepared {
             instance: added.instance.clone(),
-            container,
+            id: id.clone(),
+            reply: self.mailbox.gone_reply(id.clone()),
         };
+        let _ = engine.watch.send(command); // Gone only when the agent ends.
+    }
+
+    fn unwatch_prepared(&self, added: &AddedWorkload) {
+        let Some(engine) = self.context.engines.get(&added.workload.runtime) else {
+            return;
+        };
+        let instance = added.instance.clone();
+        let command = WatchCommand::UnwatchPrepared { instance };
         let _ = engine.watch.send(command); // Gone only when the agent ends.
     }
 
@@ -411,7 +419,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Discards a preparation: its call is cancelled, its container removed.
     pub(super) fn discard(&mut self, prepared: Prepared) {
         if prepared.container.is_some() {
-            self.watch_prepared(&prepared.added, None);
+            self.unwatch_prepared(&prepared.added);
         }
         let mut call = None;
         if let Some(under_way) = prepared.call {

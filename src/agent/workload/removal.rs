@@ -28,8 +28,8 @@ use std::time::Instant;
 /// Why a container is removed, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RemovalKind {
-    /// It may run: it is orphaned, or a start that failed has left it. It is removed before anything
-    /// of the workload is started.
+    /// It may run: it is orphaned, or a start that failed has left it. It is removed before
+    /// anything of the workload is started.
     MayRun,
     /// It was prepared and never started. It is removed before anything of the workload is started.
     Unused,
@@ -399,7 +399,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.now() + retry_delay(self.removals.failures, &mut self.random)
     }
 
-    /// Removes the folders of an instance and reports its end, unless there is something else of it.
+    /// Removes the folders of an instance and reports its end, unless there is something else of
+    /// it.
     pub(super) fn forget_if_gone(&mut self, instance: &InstanceName) {
         if self.is_current(instance) || self.removals.has(instance) {
             return;

@@ -105,8 +105,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         matches!(self.stage, LoopStage::RestartAt(_, earlier) if earlier == ended)
     }
 
-    /// Returns the state with the cause of the end, if the workload was killed. The engine is called
-    /// once for each such end.
+    /// Returns the state with the cause of the end, if the workload was killed. The engine is
+    /// called once for each such end.
     // [impl->swdd~agent-reports-kills-out-of-memory~1]
     fn find_kill_cause(&mut self, state: ExecutionState) -> ExecutionState {
         if state != ExecutionState::killed() {

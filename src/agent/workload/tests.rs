@@ -250,7 +250,7 @@ impl Rig {
                     (self.reply, self.restarts) = (Some(reply), restarts);
                 }
                 WatchCommand::ListWatched { .. } => panic!("no sample is taken"),
-                WatchCommand::WatchPrepared { .. } => {}
+                WatchCommand::WatchPrepared { .. } | WatchCommand::UnwatchPrepared { .. } => {}
                 WatchCommand::Unwatch { .. } => self.watch_commands.push("Unwatch"),
             }
         }

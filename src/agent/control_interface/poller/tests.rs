@@ -278,7 +278,7 @@ fn a_hello_was_lost_when_the_workload_came_back_before_its_end_was_read() {
         }
         let shared = rig.poller.shared.clone();
         for (link, ready) in rig.poller.links.iter_mut().zip(ready) {
-            link.on_ready(ready, rig.clock.now(), &shared, &mut rig.poller.buffer);
+            link.on_events(ready, rig.clock.now(), &shared, &mut rig.poller.buffer);
         }
         if !early {
             client.send(hello());

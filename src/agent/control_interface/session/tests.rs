@@ -29,7 +29,7 @@ struct World {
 }
 
 struct Rig {
-    session: Session,
+    session: ControlSession,
     world: World,
     clock: ManualClock,
 }
@@ -48,7 +48,7 @@ impl Rig {
             allow_rules,
             deny_rules: vec![],
         });
-        let session = Session::new("web".into(), authorizer, CONTROL_MESSAGE_MAX);
+        let session = ControlSession::new("web".into(), authorizer, CONTROL_MESSAGE_MAX);
         Self {
             session,
             world: World::default(),
@@ -72,15 +72,15 @@ impl Rig {
         let now = self.clock.now();
         while let Some(effect) = self.session.next(now) {
             let did = match effect {
-                Effect::Forward(request, since) if self.world.full => {
-                    self.world.held = now.saturating_duration_since(since);
-                    self.session.hold(request, since);
+                SessionEffect::Forward(held) if self.world.full => {
+                    self.world.held = now.saturating_duration_since(held.since);
+                    self.session.hold(held);
                     continue;
                 }
-                Effect::Forward(request, _) => Did::Forwarded(request),
-                Effect::Greet(message) => Did::Greeted(message),
-                Effect::Answer(response) => Did::Answered(response),
-                Effect::Begin => Did::Began,
+                SessionEffect::Forward(held) => Did::Forwarded(held.request),
+                SessionEffect::Greet(message) => Did::Greeted(message),
+                SessionEffect::Answer(response) => Did::Answered(response),
+                SessionEffect::Begin => Did::Began,
             };
             self.world.did.push(did);
         }
@@ -478,11 +478,13 @@ fn an_id_that_fills_a_message_is_refused_here_and_only_its_beginning_comes_back(
 fn a_partial_message_has_another_number_than_the_next_one() {
     let mut rig = Rig::established();
     let bytes = frame(read(&"x".repeat(500), "agents"));
-    let (_, number) = rig.session.in_hand();
+    let number = rig.session.in_hand().number;
     rig.bytes(&bytes[..100]);
-    assert_eq!(rig.session.in_hand(), (bytes.len(), number));
+    let partial = rig.session.in_hand();
+    assert_eq!((partial.bytes, partial.number), (bytes.len(), number));
     rig.bytes(&bytes[100..]);
-    assert_eq!(rig.session.in_hand(), (0, number + 1));
+    let next = rig.session.in_hand();
+    assert_eq!((next.bytes, next.number), (0, number + 1));
 }
 
 #[test]

@@ -547,7 +547,7 @@ fn a_reconnect_after_a_failed_listing_lists_again_and_leaves_our_own_alone() {
     rig.forget();
     kube.take_calls();
     kube.forget_faults();
-    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
     rig.clock.advance(REPAIR_INTERVAL);
     rig.agent.hello(&[wanted("w", "a")]);
     assert_eq!(kube.take_calls(), ["list", "delete gone"]);
@@ -1063,13 +1063,13 @@ fn plans_that_arrive_before_the_listing_wait_for_the_users_of_what_exists() {
             ("user", "a", plain(Phase::Running)),
         ]);
         let hello = FromServer::ServerHello(vec![wanted("used", "a"), wanted("user", "a")]);
-        rig.agent.manager.on_event(SchedulerEvent::Server(hello));
+        rig.agent.scheduler.on_event(SchedulerEvent::Server(hello));
         let plan = WorkloadPlan {
             added: added.clone(),
             deleted: vec![deleted_after(&instance("used", "a"), &["user"])],
         };
         rig.agent
-            .manager
+            .scheduler
             .on_event(SchedulerEvent::Server(FromServer::UpdateWorkload(plan)));
         rig.agent.run();
         assert_eq!(rig.engine.take_calls(), ["list"], "{added:?}");
@@ -1185,7 +1185,7 @@ fn plans_that_arrive_before_the_listing_change_what_is_wanted() {
 
 fn reconnect(rig: &mut Rig, added: &[AddedWorkload]) {
     rig.agent.uplink.disconnected();
-    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
     rig.agent.run();
     rig.agent.uplink.connected();
     rig.agent.hello(added);

@@ -483,7 +483,7 @@ fn a_lost_connection_changes_nothing_and_the_next_session_gets_all_reports_once(
     let mut rig = rig();
     stage(&mut rig, &[new()]);
     forget(&rig);
-    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
     rig.agent.pass(MINUTE);
     assert_eq!(rig.engine.take_calls(), [""; 0]);
     stage(&mut rig, &[new()]);
@@ -492,7 +492,7 @@ fn a_lost_connection_changes_nothing_and_the_next_session_gets_all_reports_once(
         (rig.engine.take_calls(), reports(&rig)),
         (vec![], vec!["w CREATE".to_owned()])
     );
-    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
     rig.agent.hello(&[old()]);
     assert_eq!(
         (rig.engine.take_calls(), reports(&rig)),
@@ -505,7 +505,7 @@ fn an_agent_that_comes_back_after_the_switch_takes_what_it_has_staged() {
     let mut rig = rig();
     stage(&mut rig, &[new()]);
     forget(&rig);
-    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
     rig.agent.hello(&[new()]);
     assert_eq!(rig.engine.take_calls(), ["stop w", "start w", "delete w"]);
 }
@@ -513,7 +513,7 @@ fn an_agent_that_comes_back_after_the_switch_takes_what_it_has_staged() {
 #[test]
 fn an_agent_that_was_away_while_others_staged_prepares_before_it_stops() {
     let mut rig = rig();
-    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
     rig.agent.hello(&[new()]);
     assert_eq!(
         rig.engine.take_calls(),
@@ -694,7 +694,7 @@ fn a_lost_connection_touches_nothing_that_is_staged() {
     stage(&mut rig, &[new()]);
     forget(&rig);
     for _ in 0..3 {
-        rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+        rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
         stage(&mut rig, &[new()]);
         rig.agent.hello(&[old()]);
         rig.agent.pass(MINUTE);

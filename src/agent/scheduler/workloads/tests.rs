@@ -97,11 +97,11 @@ fn idle_loop_with_a_newer_target_is_kept() {
     };
     let agent = &mut rig.agent;
     agent
-        .manager
+        .scheduler
         .on_event(plan(&[], &[deleted("w", "a", None)]));
     while agent.loops.step() {}
     // The loop is idle, and its status waits behind this plan.
-    agent.manager.on_event(plan(&[wanted("w", "b")], &[]));
+    agent.scheduler.on_event(plan(&[wanted("w", "b")], &[]));
     while agent.loops.step() {}
     agent.run();
     assert_eq!(rig.engine.take_calls(), ["delete w", "create w"]);
@@ -442,7 +442,9 @@ fn a_rollback_of_what_was_never_switched_touches_no_container() {
             deleted: vec![deleted("w", old, None)],
         };
         let message = FromServer::UpdateWorkload(plan);
-        rig.agent.manager.on_event(SchedulerEvent::Server(message));
+        rig.agent
+            .scheduler
+            .on_event(SchedulerEvent::Server(message));
     }
     rig.agent.run();
     assert!(rig.engine.take_calls().is_empty());
@@ -528,13 +530,13 @@ fn what_waits_leaves_nothing_behind() {
         .map(|number| needing(&format!("w{number}"), "a", "up"))
         .collect();
     rig.change(&all, &[]);
-    assert_eq!(rig.agent.manager.sizes(), [50, 50, 0]);
+    assert_eq!(rig.agent.scheduler.sizes(), [50, 50, 0]);
     let gone: Vec<DeletedWorkload> = all
         .iter()
         .map(|added| deleted_after(&added.instance, &[]))
         .collect();
     rig.change(&[], &gone);
-    assert_eq!(rig.agent.manager.sizes(), [0; 3]);
+    assert_eq!(rig.agent.scheduler.sizes(), [0; 3]);
 }
 
 // ---------------------------------------------------------------- deletes that fail

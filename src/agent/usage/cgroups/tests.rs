@@ -77,7 +77,7 @@ impl Tree {
         self.file(&format!("{top}{path}/pids.current"), "3\n");
     }
 
-    fn read_as(&self, id: &str) -> Reading {
+    fn read_as(&self, id: &str) -> CgroupReading {
         let process = MainProcess {
             container: ContainerId(id.into()),
             pid: 7,
@@ -86,7 +86,7 @@ impl Tree {
         CgroupReader::new(self.0.path(), &hierarchies).read(&process)
     }
 
-    fn read(&self) -> Reading {
+    fn read(&self) -> CgroupReading {
         self.read_as(ID)
     }
 }
@@ -103,8 +103,11 @@ fn all() -> WorkloadUsage {
 }
 
 /// The container was started then and uses this.
-fn started(usage: WorkloadUsage) -> Reading {
-    Reading::Usage(usage, Some(4711))
+fn started(usage: WorkloadUsage) -> CgroupReading {
+    CgroupReading::Usage(ContainerUsage {
+        usage,
+        start_ticks: Some(4711),
+    })
 }
 
 fn groups_v1(cpu: &str, path: &str) -> String {
@@ -170,7 +173,7 @@ fn what_the_kernel_does_not_have_is_unknown_and_never_zero() {
     fs::remove_dir_all(&folder).unwrap(); // The container has just ended.
     assert_eq!(tree.read(), started(WorkloadUsage::default()));
     fs::remove_file(tree.0.path().join("proc/7/cgroup")).unwrap();
-    assert_eq!(tree.read(), Reading::Ended);
+    assert_eq!(tree.read(), CgroupReading::Ended);
 }
 
 #[test]
@@ -182,11 +185,11 @@ fn numbers_of_another_group_are_never_taken() {
         &groups_v1("cpuacct", "/system.slice/ank-agent.service"),
     );
     disabled.v1("cpuacct", "/system.slice/ank-agent.service");
-    assert_eq!(disabled.read(), Reading::NoCgroup);
+    assert_eq!(disabled.read(), CgroupReading::NoCgroup);
     // In a namespace of its own the group is called `/`.
     let namespace = Tree::new(V2, "0::/\n");
     namespace.v2("");
-    assert_eq!(namespace.read(), Reading::NoCgroup);
+    assert_eq!(namespace.read(), CgroupReading::NoCgroup);
     // A controller whose group is not the container's is unknown; version 2 does not have it
     // either.
     let mixed = Tree::new(
@@ -212,9 +215,9 @@ fn numbers_of_another_group_are_never_taken() {
     // anything.
     let other = Tree::new(V2, &format!("0::/libpod_parent/libpod-{POD}\n"));
     other.v2(&format!("/libpod_parent/libpod-{POD}"));
-    assert_eq!(other.read(), Reading::NoCgroup);
+    assert_eq!(other.read(), CgroupReading::NoCgroup);
     for short in ["", "libpod", &POD[..63]] {
-        assert_eq!(other.read_as(short), Reading::NoCgroup, "{short:?}");
+        assert_eq!(other.read_as(short), CgroupReading::NoCgroup, "{short:?}");
     }
 }
 
@@ -257,7 +260,7 @@ fn strange_files_end_in_unknown_values() {
     for groups in ["", "\n", "0:\n", ":::\n", "0::\n"] {
         assert_eq!(
             Tree::new(V2, groups).read(),
-            Reading::NoCgroup,
+            CgroupReading::NoCgroup,
             "{groups:?}"
         );
     }

@@ -767,7 +767,7 @@ fn after_a_restart_of_the_agent_nobody_waits_for_what_was_removed_already() {
     rig.pass(1_000);
     rig.restart_agent(&[]);
     rig.pass(1_000);
-    assert_eq!(rig.agent.manager.known_states().count(), 0);
+    assert_eq!(rig.agent.scheduler.known_states().count(), 0);
 }
 
 #[test]
@@ -882,7 +882,7 @@ fn a_new_connection_does_not_look_at_the_activation_again_nor_forget_what_waits_
     rig.pass(100);
     assert_eq!(rig.calls(), ["create camera", "create other"]);
     *rig.paths.lock().unwrap() = BTreeSet::from(["/key".to_owned()]);
-    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
     rig.agent.hello(&wanted);
     // With each plan it is seen who may not run.
     rig.replace(&wanted[3], &workload("other", "{ restart: {} }", &[]));
@@ -1073,7 +1073,7 @@ fn sample_precondition_withdrawn_stops_4_and_5_then_3_and_restored_starts_all_ag
     assert_eq!(rig.calls(), ["delete 4", "delete 5", "delete 3"]);
     let states: BTreeMap<String, String> = rig
         .agent
-        .manager
+        .scheduler
         .known_states()
         .map(|(of, state)| (of.workload.to_string(), state.to_string()))
         .collect();
@@ -1093,7 +1093,7 @@ fn sample_precondition_withdrawn_stops_4_and_5_then_3_and_restored_starts_all_ag
     assert_eq!(rig.containers(), names(&["1", "2", "3", "4", "5"]));
     let known: BTreeSet<String> = rig
         .agent
-        .manager
+        .scheduler
         .known_states()
         .map(|(_, state)| state.to_string())
         .collect();
@@ -1200,7 +1200,7 @@ fn sample_cleanup_goes_from_the_last_to_the_first_and_independent_ones_together(
         rig.pass(1_000);
     }
     assert_eq!(rig.calls(), ["delete 1"]);
-    assert_eq!(rig.agent.manager.known_states().count(), 0);
+    assert_eq!(rig.agent.scheduler.known_states().count(), 0);
 }
 
 /// What waits to stop runs on and needs what it depends on, so it is not enough that it is to be

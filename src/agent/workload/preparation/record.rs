@@ -135,7 +135,7 @@ pub(crate) fn new_container(
         notify_socket: None,
         pid_file: None,
     };
-    if control_interface::is_wanted(&workload.control_interface_access) {
+    if control_interface::is_needed(&workload.control_interface_access) {
         new.control_interface = Some(folder.join(control_interface::FOLDER));
     }
     if let Some(lifecycle) = config.usable_lifecycle()

@@ -679,7 +679,7 @@ fn a_delete_while_a_start_waits_for_its_preparation_cancels_both() {
         (rig.sent(), rig.engine.containers().len()),
         (vec!["w Removed".to_owned()], 0)
     );
-    assert_eq!(rig.agent.manager.sizes()[..2], [0, 0]);
+    assert_eq!(rig.agent.scheduler.sizes()[..2], [0, 0]);
 }
 
 #[test]
@@ -771,11 +771,11 @@ fn what_waits_prepared_wakes_the_agent_not_once_more() {
         rig.sent();
         let end = rig.clock.now() + MINUTE;
         let mut wakes = Vec::new();
-        while rig.agent.manager.due() < end {
-            let due = rig.agent.manager.due();
+        while rig.agent.scheduler.due() < end {
+            let due = rig.agent.scheduler.due();
             wakes.push(end - due);
             rig.clock.advance(rig.clock.until(due));
-            rig.agent.manager.tick();
+            rig.agent.scheduler.tick();
         }
         assert!(
             !rig.agent.loops.step(),
