@@ -372,7 +372,7 @@ fn a_start_that_fails_is_followed_by_a_run_at_once() {
         ]
     );
     let log = cluster.agent("agent_A").stderr();
-    let line = "Workload 'web' is not started as it was prepared, its container is created anew: 'Error: boom'";
+    let line = "Workload 'web' is not started as it was prepared, its container is created again: 'Error: boom'";
     assert!(log.contains(line), "{log}");
 }
 
@@ -710,7 +710,7 @@ fn notes_of_an_earlier_agent_are_understood() {
         ["web", "gate"].map(|name| cluster.engine.only_container(name)),
         [web, gate]
     );
-    // Its arguments are others now, so it is made anew, and nothing of the old one is left.
+    // Its arguments are others now, so it is made again, and nothing of the old one is left.
     wait_until("one of it is left", || {
         cluster.engine.containers_of("waits").len() == 1
     });
