@@ -414,7 +414,7 @@ fn check_configs(
         let read = workload.config();
         let begins = || begins("runtimeConfig");
         let in_file = |at: Option<Location>| place_in_manifest(&input.text, begins()?, config, at?);
-        if let Err(error) = &read.lifecycle {
+        if let Err(error) = &workload.lifecycle() {
             let line =
                 in_file(error.location).map(|at| format!("see '{}', line {}", input.name, at.line));
             errors.push(refused(

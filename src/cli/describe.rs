@@ -120,9 +120,15 @@ fn workload(name: &str, state: &Node, reasons: &Reasons, link: &mut dyn ServerLi
     for (key, tag) in definition.entries("tags") {
         tags.push(one_line(&format!("{key}={}", text(tag, &[]))));
     }
+    let restarts = rows::restarts_with_dependencies(state, name);
     let mut needs = Vec::new();
     for (needed, condition) in definition.entries("dependencies") {
-        needs.push(dependency(needed, text(condition, &[]), needed, reasons));
+        let condition = text(condition, &[]);
+        let mut need = dependency(needed, condition, needed, reasons);
+        if restarts && condition == AddCondition::Running.as_str() {
+            need.push_str(", restarts with it");
+        }
+        needs.push(need);
     }
     let mut users = Vec::new();
     for (user, condition) in reasons.users(name) {

@@ -76,7 +76,8 @@ pub(crate) fn print(
         }
     }
     if !ending.is_empty() {
-        let reasons = Reasons::new(&link.complete_state(&rows::MASKS)?);
+        let masks = [&rows::MASKS[..], &rows::CONFIG_MASKS[..]].concat();
+        let reasons = Reasons::new(&link.complete_state(&masks)?);
         let is_deletion = update.new_state == Node::empty();
         let restart = if is_deletion {
             ""

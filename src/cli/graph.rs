@@ -40,6 +40,7 @@ pub(crate) fn print(
     let of_mode = if mode.is_some() { &TAG_MASKS[..] } else { &[] };
     let masks: Vec<&str> = MASKS
         .iter()
+        .chain(&rows::CONFIG_MASKS)
         .chain(of_mode)
         .copied()
         .chain(timing.then_some(blame::PART))
@@ -85,6 +86,8 @@ struct Workload {
     rows: Vec<rows::Row>,
     /// Names with the condition, for example `ADD_COND_RUNNING`.
     needs: BTreeMap<String, String>,
+    /// It is restarted with those that it needs running.
+    restarts: bool,
     /// When it was ready and how long that took, see [`Graph::add_timings`]; empty when that is
     /// unknown.
     timing: String,
@@ -108,6 +111,22 @@ impl Workload {
             }
         }
         shown.join(", ")
+    }
+
+    /// The needed state of a dependency, as people read it: `running`, `succeeded` or `failed`, and
+    /// whether the workload is restarted with it.
+    fn needed(&self, condition: &str) -> String {
+        let needed = condition.trim_start_matches("ADD_COND_").to_lowercase();
+        if self.is_restarted_with(condition) {
+            format!("{needed}, restarts")
+        } else {
+            needed
+        }
+    }
+
+    /// Whether the workload is restarted with a dependency under this condition.
+    fn is_restarted_with(&self, condition: &str) -> bool {
+        self.restarts && condition == AddCondition::Running.as_str()
     }
 
     /// An additional info without the dependencies that it names: the graph has a row for each.
@@ -151,11 +170,6 @@ fn fields(row: Row, timing: bool) -> Vec<Column> {
         .collect()
 }
 
-/// The condition as people read it: `running`, `succeeded` or `failed`.
-fn needed(condition: &str) -> String {
-    condition.trim_start_matches("ADD_COND_").to_lowercase()
-}
-
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Graph {
     workloads: BTreeMap<String, Workload>,
@@ -171,11 +185,13 @@ impl Graph {
             let agent_in = |part| state.at(&[part, "workloads", &name, "agent"]);
             let agent = agent_in("effectiveState").or_else(|| agent_in("desiredState"));
             let agent = agent.map_or("", |agent| rows::text(agent, &[])).to_owned();
+            let restarts = rows::restarts_with_dependencies(state, &name);
             graph.workloads.insert(
                 name,
                 Workload {
                     agent,
                     needs,
+                    restarts,
                     ..Workload::default()
                 },
             );
@@ -306,12 +322,12 @@ impl Graph {
         rows
     }
 
-    /// The rows of `name` and what it needs. `first` stands before its name, `rest` before those of
-    /// the others.
+    /// The rows of `name` and what it needs. `condition` is that of `user`, the workload of the row
+    /// above. `first` stands before its name, `rest` before those of the others.
     fn branch(
         &self,
         name: &String,
-        condition: Option<&str>,
+        condition: Option<(&Workload, &str)>,
         [first, rest]: [&str; 2],
         shown: &mut BTreeSet<String>,
         rows: &mut Vec<Row>,
@@ -325,7 +341,7 @@ impl Graph {
         } else {
             " (see above)"
         };
-        let met = condition.map_or("", |condition| {
+        let met = condition.map_or("", |(_, condition)| {
             if self.is_met(name, condition) {
                 "yes"
             } else {
@@ -334,7 +350,9 @@ impl Graph {
         });
         rows.push([
             format!("{first}{}{above}", one_line(name)),
-            condition.map(needed).unwrap_or_default(),
+            condition
+                .map(|(user, condition)| user.needed(condition))
+                .unwrap_or_default(),
             met.to_owned(),
             one_line(&workload.agent),
             workload.timing.clone(),
@@ -349,7 +367,7 @@ impl Graph {
             };
             self.branch(
                 name,
-                Some(condition),
+                Some((workload, condition)),
                 [&format!("{rest}{corner}"), &format!("{rest}{line}")],
                 shown,
                 rows,
@@ -366,13 +384,19 @@ impl Graph {
     }
 
     /// A workload for programs, with its dependencies as in the state and those of them that are
-    /// not met.
+    /// not met, and those that it is restarted with.
     fn data(&self, name: &str, workload: &Workload) -> Value {
         let unmet = workload
             .needs
             .iter()
             .filter(|(needed, how)| !self.is_met(needed, how))
             .map(|(needed, _)| needed);
+        let mut restarts_with = Vec::new();
+        for (needed, condition) in &workload.needs {
+            if workload.is_restarted_with(condition) {
+                restarts_with.push(needed.clone());
+            }
+        }
         object([
             ("workload", name.into()),
             ("agent", workload.agent.as_str().into()),
@@ -387,6 +411,7 @@ impl Graph {
             ),
             ("dependencies", value(Some(&workload.needs))),
             ("unmet", unmet.cloned().collect::<Vec<_>>().into()),
+            ("restartsWith", restarts_with.into()),
             (
                 "timing",
                 value(Some(&workload.timing).filter(|timing| !timing.is_empty())),
@@ -434,7 +459,8 @@ impl Graph {
         }
         for (name, workload) in &self.workloads {
             for (needs, condition) in &workload.needs {
-                let (from, to, label) = (id(name), id(needs), escaped(&needed(condition)));
+                let label = escaped(&workload.needed(condition));
+                let (from, to) = (id(name), id(needs));
                 text.push_str(&match (mermaid, self.is_met(needs, condition)) {
                     (true, true) => format!("  {from} -->|{label}| {to}\n"),
                     (true, false) => format!("  {from} -.->|{label}| {to}\n"),
@@ -697,6 +723,42 @@ flowchart LR
   n2 -->|succeeded| n1
 ";
         assert_eq!(printed(&["handler"], Format::Mermaid).unwrap(), expected);
+    }
+
+    #[test]
+    fn edges_that_restart_a_workload_are_marked() {
+        let mut cluster = cluster();
+        let needs = [
+            ("init", "ADD_COND_SUCCEEDED"),
+            ("storage", "ADD_COND_RUNNING"),
+        ];
+        let_need(&mut cluster, "desiredState", "logger", &needs);
+        let place = cluster.at_mut(&["desiredState", "workloads", "logger"]);
+        let logger = place.unwrap().as_map_mut().unwrap();
+        logger.insert("runtime".to_owned(), Node::text("podman"));
+        let config = "image: x\nlifecycle: { restartWith: DEPENDENCIES }";
+        logger.insert("runtimeConfig".to_owned(), Node::text(config));
+        let print = |format| print_of(cluster.clone(), false, &["logger"], format).unwrap();
+        let expected = "\
+WORKLOAD NAME                      NEEDED              MET   AGENT   EXECUTION STATE
+logger                                                       B       Pending(Starting)
+|-- init                           succeeded           yes   A       Succeeded(Ok)
+`-- storage                        running, restarts   yes   A       Running(Ok)
+    `-- init                       succeeded           yes   A       Succeeded(Ok)
+";
+        assert_eq!(
+            trimmed(&print(Format::Table)).replace(' ', ""),
+            expected.replace(' ', "")
+        );
+        assert!(print(Format::Dot).contains("[label=\"running, restarts\", style=solid]"));
+        assert!(print(Format::Mermaid).contains("-->|running, restarts|"));
+        let data = print(Format::Json);
+        let data: Value = serde_yaml::from_str(&data).unwrap();
+        let workloads = data["workloads"].as_sequence().unwrap();
+        let logger = workloads.iter().find(|one| one["workload"] == "logger");
+        let with = &logger.unwrap()["restartsWith"];
+        assert_eq!(with.as_sequence().unwrap().len(), 1);
+        assert_eq!(with[0], "storage");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::args::Format;
 use super::output::{Column, View, one_line, some_of};
 use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::execution_state::{ExecutionState, PARTS_SEPARATOR, Phase, WorkloadState};
+use ankaios_model::lifecycle;
 use ankaios_model::names::{InstanceName, of_workload};
 use ankaios_model::nearest::meant;
 use ankaios_model::node::Node;
@@ -211,6 +212,9 @@ pub(crate) type Needs = BTreeMap<String, BTreeMap<String, String>>;
 pub(crate) struct Reasons {
     pub(crate) rows: BTreeMap<InstanceName, Row>,
     needs: Needs,
+    /// Workloads that are restarted with those that they need, so far as their configurations are
+    /// in the state: they end by themselves.
+    restarted: BTreeSet<String>,
     /// Those before an update: a deleted workload waits for the end of those that needed it.
     pub(crate) needed_before: Needs,
 }
@@ -221,6 +225,7 @@ impl Reasons {
         Self {
             rows: rows(state),
             needs: needs(state),
+            restarted: restarted_with_dependencies(state),
             needed_before: Needs::new(),
         }
     }
@@ -378,7 +383,8 @@ impl Reasons {
             let holds = row
                 .phase
                 .is_some_and(|phase| !phase.fulfils_delete(DeleteCondition::NotPendingNorRunning));
-            if holds && !ending.contains(dependent) {
+            let ends = ending.contains(dependent) || self.restarted.contains(dependent);
+            if holds && !ends {
                 held.entry(name).or_default().insert(dependent);
                 holders.insert(dependent);
             }
@@ -431,6 +437,40 @@ pub(crate) fn needs(state: &Node) -> Needs {
         }
     }
     all
+}
+
+/// The workloads in a complete state that are restarted with those that they need.
+fn restarted_with_dependencies(state: &Node) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for part in ["desiredState", "effectiveState"] {
+        for (name, _) in entries(state.at(&[part, "workloads"])) {
+            if restarts_with_dependencies(state, name) {
+                names.insert(name.to_owned());
+            }
+        }
+    }
+    names
+}
+
+/// Further masks, for [`restarts_with_dependencies`].
+pub(crate) const CONFIG_MASKS: [&str; 2] = [
+    "desiredState.workloads.*.runtimeConfig",
+    "effectiveState.workloads.*.runtimeConfig",
+];
+
+/// Whether a workload in a complete state is restarted with those that it needs running. As for
+/// [`needs`], the effective state counts where it has the workload.
+pub(crate) fn restarts_with_dependencies(state: &Node, name: &str) -> bool {
+    let of = |part| state.at(&[part, "workloads", name]);
+    let Some(workload) = of("effectiveState").or_else(|| of("desiredState")) else {
+        return false;
+    };
+    let runtime = text(workload, &["runtime"]);
+    let config = text(workload, &["runtimeConfig"]);
+    match lifecycle::of_config(runtime, config) {
+        Ok(Some(lifecycle)) => lifecycle.restarts_with_dependencies(),
+        Ok(None) | Err(_) => false,
+    }
 }
 
 #[cfg(test)]
@@ -508,6 +548,7 @@ mod tests {
                 (web.clone(), waits(said)),
             ]),
             needs: BTreeMap::from([("web".to_owned(), needed)]),
+            restarted: BTreeSet::new(),
             needed_before: Needs::new(),
         };
         let mut reasons = reasons;

@@ -11,6 +11,7 @@ use super::names::RUNTIMES;
 use super::names::named_enum;
 use super::nearest::nearest;
 use super::prepare_level::PrepareLevel;
+use super::workload::AddCondition;
 use super::yaml::{
     self, Content, Location, NODE_BYTES, OTHERS_MAX, Origin, Yaml, YamlError, prefix,
 };
@@ -25,6 +26,7 @@ pub const KEY: &str = "lifecycle";
 
 /// A checked block.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Lifecycle {
     /// The condition for being relevant on its node; evaluated when the agent starts and on
     /// updates.
@@ -39,6 +41,8 @@ pub struct Lifecycle {
     pub gone: Option<Gone>,
     /// Limits of its restarts.
     pub restart: Option<Restart>,
+    /// Which other workloads it is restarted with.
+    pub restart_with: Option<RestartWith>,
     /// How far its start is prepared; without it the agent's setting applies.
     pub prepare: Option<PrepareLevel>,
     /// How an update to it is staged and evaluated.
@@ -51,6 +55,39 @@ impl Lifecycle {
         let ready = self.ready.as_ref().map(|ready| &ready.check);
         let alive = self.alive.as_ref().map(|alive| &alive.check);
         ready == Some(&Check::Notify) || alive == Some(&Check::Notify)
+    }
+
+    /// Returns whether the workload is restarted with the dependencies that it needs running.
+    pub fn restarts_with_dependencies(&self) -> bool {
+        self.restart_with == Some(RestartWith::Dependencies)
+    }
+
+    /// Checks what the block says about these dependencies of its workload.
+    ///
+    /// # Errors
+    /// The workload would be restarted with its dependencies, and needs none of them running.
+    // [impl->swdd~lifecycle-restart-with-needs-a-dependency~1]
+    pub fn check_dependencies(
+        &self,
+        dependencies: &BTreeMap<String, AddCondition>,
+    ) -> Result<(), LifecycleError> {
+        let mut conditions = dependencies.values();
+        let needs_one_running = conditions.any(|condition| *condition == AddCondition::Running);
+        if !self.restarts_with_dependencies() || needs_one_running {
+            return Ok(());
+        }
+        let found = if dependencies.is_empty() {
+            "the workload has no dependencies"
+        } else {
+            "no dependency of the workload has 'ADD_COND_RUNNING'"
+        };
+        Err(LifecycleError {
+            path: format!("{KEY}.{}", RESTART_WITH.name),
+            message: format!(
+                "{found}, so it would never be restarted; add the workload to restart with to 'dependencies', with 'ADD_COND_RUNNING', or leave this key out"
+            ),
+            location: None,
+        })
     }
 }
 
@@ -201,6 +238,14 @@ pub struct Restart {
     /// Time of being ready that resets the count.
     #[serde(rename = "windowMs", deserialize_with = "milliseconds")]
     pub window: Duration,
+}
+
+named_enum! {
+    /// Which other workloads a workload is restarted with.
+    RestartWith {
+        /// Those that it needs running.
+        Dependencies = "DEPENDENCIES",
+    }
 }
 
 named_enum! {
@@ -375,6 +420,7 @@ pub(super) const BLOCK: Object = Object::named(
         Field::new("alive", Kind::Object(&ALIVE)),
         Field::new("gone", Kind::Object(&GONE)),
         Field::new("restart", Kind::Object(&RESTART)),
+        RESTART_WITH,
         Field::new("prepare", Kind::Choice(PrepareLevel::TEXTS)),
         Field::new("update", Kind::Object(&UPDATE)),
     ],
@@ -509,6 +555,8 @@ const RESTART: Object = Object::named(
         time("windowMs", 60_000),
     ],
 );
+
+const RESTART_WITH: Field = Field::new("restartWith", Kind::Choice(RestartWith::TEXTS));
 
 const UPDATE: Object = Object::named(
     "update",

@@ -3,6 +3,7 @@
 //! Thread: none, plain values.
 
 use super::access_rules::ControlInterfaceAccess;
+use super::lifecycle::{Lifecycle, LifecycleError};
 use super::names::{InstanceName, Name, named_enum};
 use super::node::Node;
 use super::runtime_config::{ReadConfig, RuntimeConfig};
@@ -182,6 +183,18 @@ impl Workload {
     /// The runtime configuration after reading, which the first call does.
     pub fn config(&self) -> Arc<ReadConfig> {
         self.runtime_config.read(&self.runtime)
+    }
+
+    /// The `lifecycle:` block; `None` without one.
+    ///
+    /// # Errors
+    /// The block is invalid, by itself or for the dependencies of the workload.
+    pub fn lifecycle(&self) -> Result<Option<Arc<Lifecycle>>, LifecycleError> {
+        let lifecycle = self.config().lifecycle.clone()?;
+        if let Some(lifecycle) = &lifecycle {
+            lifecycle.check_dependencies(&self.dependencies)?;
+        }
+        Ok(lifecycle)
     }
 
     /// The instance that this workload has under `name`.

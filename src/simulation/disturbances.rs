@@ -47,6 +47,8 @@ pub(crate) struct Disturbances {
     pub restarts: u32,
     /// Targets after which control loops go on before the scheduler does.
     pub haste: u32,
+    /// Workloads that are restarted with those that they need.
+    pub followers: u32,
 }
 
 /// Kinds that there were not from the begin. A seed without them does what it did before there were
@@ -64,7 +66,7 @@ pub(crate) const LATEST: [&str; 6] = [
     "restarts",
 ];
 /// As [`LATEST`], for those that came after them.
-pub(crate) const LAST: [&str; 1] = ["haste"];
+pub(crate) const LAST: [&str; 2] = ["haste", "followers"];
 
 impl Disturbances {
     /// Each seed has only some kinds of faults: what happens rarely would otherwise drown in what
@@ -116,6 +118,7 @@ impl Disturbances {
             rollbacks: 0,
             restarts: 0,
             haste: 0,
+            followers: 0,
         };
         disturbances.engine.strange_ends = up_to(&mut newer, 30);
         disturbances.prepares = up_to(&mut newer, 150).min(100);
@@ -124,6 +127,7 @@ impl Disturbances {
         disturbances.rollbacks = up_to(&mut newer, 30);
         disturbances.restarts = up_to(&mut newer, 40);
         disturbances.haste = up_to(&mut newer, 100);
+        disturbances.followers = up_to(&mut newer, 100);
         disturbances
     }
 
@@ -146,7 +150,7 @@ impl Disturbances {
     }
 
     /// Each kind of fault by its name.
-    pub(crate) fn kinds(&mut self) -> [(&'static str, &mut u32); 33] {
+    pub(crate) fn kinds(&mut self) -> [(&'static str, &mut u32); 34] {
         let Self {
             engine,
             slow_network,
@@ -171,6 +175,7 @@ impl Disturbances {
             rollbacks,
             restarts,
             haste,
+            followers,
         } = self;
         [
             ("start_fails", &mut engine.start_fails),
@@ -206,6 +211,7 @@ impl Disturbances {
             ("rollbacks", rollbacks),
             ("restarts", restarts),
             ("haste", haste),
+            ("followers", followers),
         ]
     }
 }

@@ -29,6 +29,8 @@ struct Order {
     added: AddedWorkload,
     /// Its dependencies were met at some time since it came, or it ran already.
     may_start: bool,
+    /// It is restarted with its dependencies, and one of them has ended since they were met.
+    is_withdrawn: bool,
     current: bool,
     /// The event that is being handled ends it. Until its deletes are done, it may still start.
     ends: bool,
@@ -105,6 +107,15 @@ impl Known<'_> {
         self.all()
             .chain(news)
             .any(|(known, state)| *known.workload == *name && meets(state.phase, condition))
+    }
+
+    /// All instances of `name` have ended, or are about to.
+    fn has_ended(&self, name: &str) -> bool {
+        let mut states = self.all().filter(|(known, _)| *known.workload == *name);
+        let Some((_, first)) = states.next() else {
+            return false;
+        };
+        has_ended(first) && states.all(|(_, state)| has_ended(state))
     }
 
     /// All instances of `name` are so far.
@@ -388,6 +399,7 @@ impl Orders {
         self.orders.push(Order {
             added,
             may_start: false,
+            is_withdrawn: false,
             current: true,
             ends: false,
         });
@@ -399,8 +411,31 @@ impl Orders {
         self.orders
             .iter_mut()
             .for_each(|order| order.current &= !order.ends);
+        self.withdraw(manager);
         if !manager.awaits_listings() {
             self.listed.clear();
+        }
+    }
+
+    /// Notes which workloads that are restarted with their dependencies must not be started before
+    /// these are met again.
+    fn withdraw(&mut self, manager: &Scheduler<ManualClock>) {
+        let known = Known {
+            agent: &self.agent,
+            manager,
+            foreign: &self.foreign,
+            news: None,
+        };
+        for order in &mut self.orders {
+            let workload = &order.added.workload;
+            if !workload.runtime_config.contains("restartWith") {
+                continue;
+            }
+            for (name, condition) in &workload.dependencies {
+                if *condition == AddCondition::Running && known.has_ended(name) {
+                    (order.may_start, order.is_withdrawn) = (false, true);
+                }
+            }
         }
     }
 
@@ -424,14 +459,20 @@ impl Orders {
         {
             let AddedWorkload { instance, workload } = &order.added;
             let mut dependencies = workload.dependencies.iter();
-            order.may_start =
-                dependencies.all(|(name, condition)| known.may_start(name, *condition))
-                    || self
-                        .listed
-                        .contains(&(instance.clone(), workload.runtime.clone()))
-                    || engine.containers().iter().any(|found| {
-                        found.instance == *instance && found.phase() == Phase::Running
-                    });
+            let is_met = dependencies.all(|(name, condition)| known.may_start(name, *condition));
+            if is_met {
+                order.is_withdrawn = false;
+            }
+            let runs = || {
+                let mut containers = engine.containers().into_iter();
+                let is_listed = self
+                    .listed
+                    .contains(&(instance.clone(), workload.runtime.clone()));
+                is_listed
+                    || containers
+                        .any(|found| found.instance == *instance && found.phase() == Phase::Running)
+            };
+            order.may_start = is_met || (!order.is_withdrawn && runs());
         }
         if self.deletes.values().all(|delete| delete.may_stop) {
             return;
@@ -484,7 +525,11 @@ impl Orders {
             .orders
             .iter()
             .filter(|order| order.added.instance == *instance);
-        let ends = |config: &str| config.contains("alive:") || config.contains("/never");
+        let ends = |config: &str| {
+            ["alive:", "/never", "restartWith:"]
+                .iter()
+                .any(|part| config.contains(part))
+        };
         of_instance.any(|order| ends(&order.added.workload.runtime_config))
             || self.may_be_withheld(&instance.workload, &mut BTreeSet::new())
     }
@@ -590,6 +635,21 @@ fn meets(phase: Phase, condition: AddCondition) -> bool {
             phase == Phase::FailedExecFailed || phase == Phase::PendingStartingFailed
         }
     }
+}
+
+/// As [`meets`], for those that are restarted with others: states that say nothing about the
+/// container are left out.
+pub(crate) fn has_ended(state: &ExecutionState) -> bool {
+    let is_adopted = state.phase == Phase::PendingStarting && state.reason == Reason::Ready;
+    let is_unlisted = state.reason == Reason::EngineUnlisted;
+    let says_nothing = matches!(
+        state.phase,
+        Phase::AgentDisconnected
+            | Phase::FailedUnknown
+            | Phase::PendingInitial
+            | Phase::NotScheduled
+    );
+    state.phase != Phase::Running && !says_nothing && !is_adopted && !is_unlisted
 }
 
 /// As [`meets`], for deletes. What stops is waited for while it waits for others, and to the end if

@@ -64,6 +64,9 @@ const LIFECYCLES: [&str; 12] = [
     "{ activation: { tagEquals: { zone: b } } }",
 ];
 
+/// Begins the block of a workload that is restarted with those that it needs.
+const RESTART_WITH: &str = "restartWith: DEPENDENCIES, ";
+
 /// What workloads say about updates to them.
 const GUARDS: [&str; 6] = [
     "{ healthyMs: 2000, deadlineMs: 30000, onFailure: ROLLBACK }",
@@ -576,6 +579,7 @@ impl Scenario {
         workload.runtime_config = self.any_config();
         workload.restart_policy = RestartPolicy::ALL[self.random.usize(..3)];
         self.set_dependencies(index, &mut workload);
+        self.set_restart_with(&mut workload);
         workload.control_interface_access = self.any_access();
         self.retag(&mut workload);
         workload
@@ -609,10 +613,31 @@ impl Scenario {
                     .insert("tag".to_owned(), self.random.u8(0..3).to_string());
             }
         }
+        self.set_restart_with(&mut workload);
         if self.peek(3) == 0 {
             workload.control_interface_access = self.any_access();
         }
         workload
+    }
+
+    /// Lets the workload be restarted with those that it needs running, or not any more when there
+    /// is none: its update would be refused.
+    fn set_restart_with(&mut self, workload: &mut Workload) {
+        let config = workload.runtime_config.to_string();
+        let mut conditions = workload.dependencies.values();
+        if !conditions.any(|condition| *condition == AddCondition::Running) {
+            let config = config.replace(RESTART_WITH, "");
+            workload.runtime_config = config.as_str().into();
+            return;
+        }
+        if config.contains(RESTART_WITH) || !self.happens(self.disturbances.followers) {
+            return;
+        }
+        let config = match config.split_once("lifecycle: { ") {
+            Some((before, block)) => format!("{before}lifecycle: {{ {RESTART_WITH}{block}"),
+            None => format!("{config}\nlifecycle: {{ {RESTART_WITH}}}"),
+        };
+        workload.runtime_config = config.as_str().into();
     }
 
     fn any_agent(&mut self) -> Name {

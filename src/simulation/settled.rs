@@ -7,6 +7,7 @@ use super::cluster::{Cluster, Node};
 use super::engine::{Container, removes_itself};
 use super::guards::pending;
 use super::life::RUNTIMES;
+use super::orders::has_ended;
 use super::wishes::not_in_force;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::messages::AddedWorkload;
@@ -201,6 +202,11 @@ fn workload(
             wrong(&format!("is {state} without agent"))
         };
     };
+    if let Some(ended) = outlived(added, states)
+        && phase == Phase::Running
+    {
+        return wrong(&format!("runs although '{ended}' has ended"));
+    }
     let found = node.engine.containers();
     let policy = workload.restart_policy;
     let config = &*workload.runtime_config;
@@ -271,6 +277,27 @@ fn workload(
         "is {state} while there is {:?}",
         container(node, &found, added)
     ))
+}
+
+/// A dependency that has ended, and with which the workload is restarted.
+fn outlived<'a>(added: &'a AddedWorkload, states: &States) -> Option<&'a str> {
+    if !added.workload.runtime_config.contains("restartWith") {
+        return None;
+    }
+    for (name, condition) in &added.workload.dependencies {
+        let mut of_name = states
+            .iter()
+            .filter(|(instance, _)| *instance.workload == **name)
+            .peekable();
+        let is_known = of_name.peek().is_some();
+        if *condition == AddCondition::Running
+            && is_known
+            && of_name.all(|(_, state)| has_ended(state))
+        {
+            return Some(name);
+        }
+    }
+    None
 }
 
 fn may_start(added: &AddedWorkload, states: &States) -> bool {

@@ -112,7 +112,11 @@ fn found_without(seed: u64) -> LeftOut {
         &[]
     };
     let is_found = !newest.is_empty() || FOUND_LAST.contains(&seed);
-    let hasty = if is_found { LAST.as_slice() } else { &[] };
+    let hasty = match seed {
+        _ if is_found => LAST.as_slice(),
+        _ if FOUND_HASTY.contains(&seed) => &["followers"],
+        _ => &[],
+    };
     let older = newer
         .iter()
         .chain(newest)

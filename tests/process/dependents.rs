@@ -1,10 +1,10 @@
-//! `ank restart` and `ank apply --restart-dependents` with the real programs: what stops and
-//! starts, in which order, and what is refused.
+//! `ank restart`, `ank apply --restart-dependents` and `restartWith` with the real programs: what
+//! stops and starts, in which order, and what is refused.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
 use crate::support::manifest::Workload;
-use crate::support::{Cluster, manifest, workload};
+use crate::support::{Cluster, Recorder, manifest, wait_until, workload};
 
 /// `web` on another agent needs `storage`, and `log` needs neither.
 fn vehicle(storage: &str) -> Vec<Workload> {
@@ -85,4 +85,117 @@ fn what_cannot_be_restarted_is_an_error_with_a_hint() {
     let expected = "error: agent 'agent_B' is not connected, so 'web' cannot be restarted\n\
                     hint: nothing was changed; try again when it is connected\n";
     assert_eq!((away.code, away.stderr.as_str()), (1, expected));
+}
+
+/// `web` on another agent follows `storage`, `shop` follows `web`, and `log` only needs it.
+fn following(storage: &str) -> Vec<Workload> {
+    let follows = "lifecycle: { restartWith: DEPENDENCIES }";
+    vec![
+        workload("storage", storage).restart("ALWAYS"),
+        workload("web", "run")
+            .on("agent_B")
+            .after("storage", "ADD_COND_RUNNING")
+            .config(follows),
+        workload("shop", "run")
+            .after("web", "ADD_COND_RUNNING")
+            .config(follows),
+        workload("log", "run").after("web", "ADD_COND_RUNNING"),
+    ]
+}
+
+/// How often containers of the workload were created and started.
+fn starts(cluster: &Cluster, name: &str) -> usize {
+    cluster.engine.calls_of("run", &format!("{name}.")).len()
+}
+
+/// Waits until the workload was started this often and runs.
+fn wait_for_start(cluster: &Cluster, name: &str, number: usize) {
+    wait_until(&format!("start {number} of '{name}'"), || {
+        starts(cluster, name) >= number
+    });
+    cluster.wait_for_state(name, "Running(Ok)");
+}
+
+// [itest->swdd~agent-restarts-with-dependencies~1]
+#[test]
+fn dependents_restart_once_for_each_start_of_a_crash_loop() {
+    let cluster = Cluster::start(&["agent_A", "agent_B"]);
+    cluster.run(&following("run"));
+    let recorder = Recorder::start(&cluster);
+    let log = cluster.engine.only_container("log");
+    for crash in 1..=3 {
+        cluster.engine.finish("storage", 1);
+        for name in ["storage", "web", "shop"] {
+            wait_for_start(&cluster, name, crash + 1);
+        }
+    }
+    for name in ["storage", "web", "shop"] {
+        assert_eq!(starts(&cluster, name), 4, "{name}");
+    }
+    assert_eq!(cluster.engine.only_container("log"), log);
+    let at = |name: &str, state| recorder.position(name, state);
+    assert!(at("storage", "Failed(ExecFailed)") < at("web", "Stopping(RequestedAtRuntime)"));
+    assert!(at("storage", "Running(Ok)") < at("web", "Running(Ok)"));
+}
+
+// [itest->swdd~agent-restarts-with-dependencies~1]
+#[test]
+fn an_update_restarts_what_follows_without_an_option() {
+    let cluster = Cluster::start(&["agent_A", "agent_B"]);
+    cluster.run(&following("run"));
+    let diff = cluster.ank_with_input(&["diff", "-"], &manifest(&following("run:latest")));
+    assert_eq!(diff.stderr, "", "'web' ends by itself");
+    let graph = cluster.ank(&["graph", "shop"]).success();
+    assert_eq!(graph.matches("running, restarts").count(), 2, "{graph}");
+    let described = cluster.ank(&["describe", "web"]).success();
+    assert!(
+        described.contains("storage (running, met), restarts with it"),
+        "{described}"
+    );
+    let output = cluster.ank_with_input(&["apply", "-"], &manifest(&following("run:latest")));
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    for name in ["storage", "web", "shop"] {
+        wait_for_start(&cluster, name, 2);
+        assert_eq!(starts(&cluster, name), 2, "{name}");
+    }
+    assert_eq!(starts(&cluster, "log"), 1);
+}
+
+// [itest->swdd~agent-restarts-with-dependencies~1]
+#[test]
+fn new_lives_of_agents_and_server_restart_nobody() {
+    let mut cluster = Cluster::start(&["agent_A", "agent_B"]);
+    cluster.run(&following("run"));
+    let names = ["storage", "web", "shop", "log"];
+    for agent in ["agent_A", "agent_B"] {
+        cluster.kill_agent(agent);
+        cluster.start_agent(agent);
+        cluster.wait_for_agents(&["agent_A", "agent_B"]);
+        cluster.wait_until_run(&names);
+    }
+    // The last start comes after all that an agent could do before.
+    cluster.engine.finish("storage", 1);
+    for name in ["storage", "web", "shop"] {
+        wait_for_start(&cluster, name, 2);
+        assert_eq!(starts(&cluster, name), 2, "{name}");
+    }
+    assert_eq!(starts(&cluster, "log"), 1);
+}
+
+// [itest->swdd~lifecycle-restart-with-needs-a-dependency~1]
+#[test]
+fn restart_with_without_a_dependency_is_an_error_with_a_way_out() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let alone = workload("alone", "run").config("lifecycle: { restartWith: DEPENDENCIES }");
+    let output = cluster.ank_with_input(&["apply", "-"], &manifest(&[alone]));
+    assert_eq!(output.code, 1, "{}", output.stdout);
+    assert!(
+        output
+            .stderr
+            .contains("workload 'alone': lifecycle.restartWith: ")
+            && output.stderr.contains("'dependencies'")
+            && output.stderr.contains("hint: "),
+        "{}",
+        output.stderr
+    );
 }

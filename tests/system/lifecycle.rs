@@ -317,6 +317,47 @@ fn withdrawn_precondition_stops_dependents_first() {
     assert!(at("db", "Running(Ok)") < at("web", "Running(Ok)"));
 }
 
+// [stest->swdd~agent-restarts-with-dependencies~1]
+#[test]
+fn killed_container_restarts_three_levels_of_dependents() {
+    let podman = Podman::new();
+    let (cluster, shared) = cluster(&podman);
+    let follows = "restartWith: DEPENDENCIES";
+    let policy = "    restartPolicy: ALWAYS\n";
+    let names = ["db", "web", "shop", "site"];
+    let mut workloads = vec![shell("db", &shared, PATIENT, policy, "")];
+    for pair in names.windows(2) {
+        workloads.push(shell(pair[1], &shared, PATIENT, &needs(pair[0]), follows));
+    }
+    workloads.push(shell("stays", &shared, PATIENT, &needs("db"), ""));
+    let all = ["db", "web", "shop", "site", "stays"];
+    cluster.apply_until_run(&manifest(&workloads), &all);
+    let recorder = Recorder::start(&cluster);
+    let first = names.map(|name| podman.only_container(name).1);
+    let stays = podman.only_container("stays").1;
+    podman.run(&["kill", &first[0]]);
+    let site = &first[3];
+    wait_until("another container of 'site' runs", || {
+        let found = podman.containers_of("site");
+        found.len() == 1 && found[0]["Id"].as_str() != Some(site) && found[0]["State"] == "running"
+    });
+    cluster.wait_until_run(&all);
+    for (name, id) in names.iter().zip(&first) {
+        assert_ne!(podman.only_container(name).1, *id, "{name}");
+        let starts = recorder
+            .states_of(name)
+            .iter()
+            .filter(|state| *state == "Running(Ok)")
+            .count();
+        assert_eq!(starts, 1, "{name}: {:?}", recorder.states_of(name));
+    }
+    assert_eq!(podman.only_container("stays").1, stays);
+    let at = |name: &str, state| recorder.position(name, state);
+    for pair in names.windows(2) {
+        assert!(at(pair[0], "Running(Ok)") < at(pair[1], "Running(Ok)"));
+    }
+}
+
 #[test]
 fn new_agent_probes_and_keeps_an_existing_container() {
     let podman = Podman::new();

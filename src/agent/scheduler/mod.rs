@@ -32,6 +32,7 @@ use workloads::Workloads;
 mod adopt;
 pub mod conditions;
 mod listings;
+mod restart_with;
 mod staging;
 mod states;
 pub mod workloads;
@@ -282,12 +283,7 @@ impl<C: Clock> Scheduler<C> {
             FromServer::UpdateWorkload(plan) => self.on_plan(plan),
             // [impl->swdd~agent-handles-update-workload-state-requests~1]
             FromServer::WorkloadStates(states) => {
-                let mut names = BTreeSet::new();
-                for state in states {
-                    names.insert(state.instance.workload.clone());
-                    self.workloads.store.set_foreign(state);
-                }
-                self.workloads.states_changed(&names);
+                self.workloads.take_foreign(states);
             }
             FromServer::Response(_) => {} // `rx:server` has passed it to its workload.
             FromServer::LogsRequest {

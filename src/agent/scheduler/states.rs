@@ -3,6 +3,7 @@
 //!
 //! Thread: `scheduler`, which owns it.
 
+use super::restart_with::{ends_run, has_ended};
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::names::{InstanceName, Name, of_workload};
 use ankaios_model::workload::{AddCondition, DeleteCondition};
@@ -43,34 +44,46 @@ impl WorkloadStateStore {
         own
     }
 
-    /// Stores the states of all own instances of a workload.
+    /// Stores the states of all own instances of a workload. Returns whether one that may have run
+    /// has ended.
     // [impl->swdd~agent-stores-workload-states-of-its-workloads~1]
     pub(crate) fn replace_own(
         &mut self,
         workload: &Name,
         states: BTreeMap<InstanceName, ExecutionState>,
-    ) {
+    ) -> bool {
+        let mut has_ended = false;
         for instance in self.own_of(workload).keys() {
             if !states.contains_key(instance) {
-                self.entries.remove(instance);
+                has_ended |= self.forget_own(instance);
             }
         }
         for (instance, state) in states {
-            self.set(instance, state);
+            has_ended |= self.set(instance, state);
         }
+        has_ended
     }
 
-    /// An own instance has ended.
-    pub(crate) fn forget_own(&mut self, instance: &InstanceName) {
-        self.entries.remove(instance);
+    /// Forgets an own instance, of which nothing is left. Returns whether it may have run until now.
+    pub(crate) fn forget_own(&mut self, instance: &InstanceName) -> bool {
+        let before = self.entries.remove(instance);
+        ends_run(before.as_ref().map(|entry| &entry.state), None)
     }
 
     /// Stores a state of an instance on another agent; one of our own is ignored. Its text is not
-    /// kept: a hostile agent must not fill the memory of all others.
-    pub(crate) fn set_foreign(&mut self, report: WorkloadState) {
-        if report.instance.agent != self.agent {
-            self.set(report.instance, report.state.without_text());
+    /// kept: a hostile agent must not fill the memory of all others. Returns whether the instance
+    /// may have run until now and has ended.
+    pub(crate) fn set_foreign(&mut self, report: WorkloadState) -> bool {
+        if report.instance.agent == self.agent {
+            return false;
         }
+        self.set(report.instance, report.state.without_text())
+    }
+
+    /// Whether there are instances of the workload and all of them have ended.
+    pub(crate) fn has_ended(&self, workload: &str) -> bool {
+        let mut entries = of_workload(&self.entries, workload).peekable();
+        entries.peek().is_some() && entries.all(|(_, entry)| has_ended(&entry.state))
     }
 
     /// Marks the states of other agents, which may be wrong: the connection was lost.
@@ -175,18 +188,16 @@ impl WorkloadStateStore {
         true
     }
 
-    fn set(&mut self, instance: InstanceName, state: ExecutionState) {
+    /// Stores a state. Returns whether the instance may have run until now and has ended.
+    fn set(&mut self, instance: InstanceName, state: ExecutionState) -> bool {
         if state.phase == Phase::Removed {
-            self.entries.remove(&instance);
-        } else {
-            self.entries.insert(
-                instance,
-                Entry {
-                    state,
-                    stale: false,
-                },
-            );
+            let before = self.entries.remove(&instance);
+            return ends_run(before.as_ref().map(|entry| &entry.state), None);
         }
+        let has_ended = ends_run(self.get(&instance), Some(&state));
+        let stale = false;
+        self.entries.insert(instance, Entry { state, stale });
+        has_ended
     }
 }
 

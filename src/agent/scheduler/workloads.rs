@@ -78,6 +78,8 @@ pub(super) struct Record<C: Clock> {
     pub(super) waits: Waits,
     /// Why it is blocked whatever its dependencies do.
     pub(super) blocked: Option<Note>,
+    /// The dependency that has ended and with which it is restarted, until it has stopped.
+    pub(super) restarts_with: Option<Name>,
     /// Why it cannot be started yet: an engine has not listed its containers.
     pub(super) unlisted: Option<Note>,
     /// The dependencies that were not met when it was reconciled last.
@@ -114,7 +116,7 @@ pub(super) struct ControlLoop<C: Clock> {
     next_since: u64,
     /// Instances of earlier targets that the loop has taken, and may have begun to start: no status
     /// has said so yet.
-    may_have_begun: Vec<InstanceName>,
+    pub(super) may_have_begun: Vec<InstanceName>,
     pub(super) status: Arc<Status>,
     /// The container that it was started with, while that has to stay as it is.
     pub(super) kept: Option<KeptContainer>,
@@ -148,6 +150,7 @@ impl<C: Clock> Default for Record<C> {
             stop_after: BTreeMap::new(),
             waits: Waits::No,
             blocked: None,
+            restarts_with: None,
             unlisted: None,
             unmet: BTreeMap::new(),
             conditions: None,
@@ -290,7 +293,7 @@ impl<C: Clock> Record<C> {
     }
 
     /// Whether what is wanted needs this other workload to run.
-    fn needs_running(&self, other: &str) -> bool {
+    pub(super) fn needs_running(&self, other: &str) -> bool {
         let Some(wanted) = &self.wanted else {
             return false;
         };
@@ -520,6 +523,8 @@ pub struct Workloads<C: Clock> {
     pub(super) dirty: BTreeSet<Name>,
     /// Conditions, or what they are about, have changed.
     pub(super) is_blocked_outdated: bool,
+    /// The wanted workloads that are restarted with their dependencies.
+    pub(super) restarted_with: BTreeSet<Name>,
 }
 
 pub(super) fn removed(instance: &InstanceName) -> WorkloadState {
@@ -546,6 +551,7 @@ impl<C: Clock> Workloads<C> {
             prepare_level,
             dirty: BTreeSet::new(),
             is_blocked_outdated: false,
+            restarted_with: BTreeSet::new(),
             context,
             facts,
             conditions_due: None,
@@ -577,6 +583,7 @@ impl<C: Clock> Workloads<C> {
             self.listings.need(&new.workload.runtime);
         }
         self.dirty.insert(name.clone());
+        self.note_restart_with(&name, new.as_ref());
         let record = self.records.entry(name.clone()).or_default();
         self.is_blocked_outdated = true;
         record.conditions = conditions;
@@ -621,6 +628,7 @@ impl<C: Clock> Workloads<C> {
         if record.wanted != new {
             record.wanted = new;
             record.staging = None;
+            record.restarts_with = None; // It is replaced anyway.
         }
     }
 
@@ -680,16 +688,14 @@ impl<C: Clock> Workloads<C> {
             self.set_waits(name, Waits::No, BTreeMap::new());
             return run;
         }
+        self.update_restart(name);
         self.update_waiting(name);
         let Some(record) = self.records.get(name) else {
             return Run::Nothing;
         };
         let wanted = record.wanted.clone();
         let runs_wanted = wanted.as_ref().is_some_and(|wanted| record.runs(wanted));
-        if let Some(wanted) = &wanted
-            && runs_wanted
-            && (record.blocked.is_none() || has_finished(wanted, &self.store))
-        {
+        if runs_wanted && !self.must_pause(record) {
             self.set_waits(name, Waits::No, BTreeMap::new());
             return present;
         }
@@ -697,7 +703,7 @@ impl<C: Clock> Workloads<C> {
         if record.current().is_some() && !starts_again {
             // Its end must not hurt those that need it, when it stops only for a while.
             let (users, may_stop) = if runs_wanted {
-                let users = self.blocked_users(name);
+                let users = self.pausing_users(name);
                 let may_stop = users.keys().all(|user| self.store.has_no_container(user));
                 (users, may_stop)
             } else {
@@ -719,7 +725,11 @@ impl<C: Clock> Workloads<C> {
             self.set_waits(name, Waits::No, BTreeMap::new());
             return Run::Nothing;
         };
-        if record.blocked.is_some() || record.unlisted.is_some() || !record.unmet.is_empty() {
+        let is_held_up = record.blocked.is_some()
+            || record.restarts_with.is_some()
+            || record.unlisted.is_some()
+            || !record.unmet.is_empty();
+        if is_held_up {
             // [impl->swdd~agent-enqueues-unfulfilled-create~1]
             // [impl->swdd~agent-handles-update-with-fulfilled-delete~1]
             // [impl->swdd~agent-shall-not-enqueue-update-delete-only-workload-operation~1]
@@ -757,7 +767,7 @@ impl<C: Clock> Workloads<C> {
     }
 
     /// Whether dependents of this instance may be started. One of ours that is about to be replaced
-    /// would go while they start, unless it is not known yet whether it will be.
+    /// or restarted would go while they start, unless it is not known yet whether it will be.
     fn counts(&self, instance: &InstanceName) -> bool {
         let Some(record) = self.records.get(&instance.workload) else {
             return true;
@@ -765,6 +775,9 @@ impl<C: Clock> Workloads<C> {
         let Some(wanted) = &record.wanted else {
             return true;
         };
+        if record.restarts_with.is_some() {
+            return false;
+        }
         let is_replaced = wanted.instance != *instance && wanted.instance.agent == instance.agent;
         !is_replaced || record.staging.is_some()
     }
@@ -872,7 +885,24 @@ impl<C: Clock> Workloads<C> {
             record.must_show.clear();
         }
         record.is_requested &= !is_settled;
-        self.store.replace_own(name, shown);
+        if self.store.replace_own(name, shown) {
+            self.restart_dependents(BTreeSet::from([name.clone()]));
+        }
+    }
+
+    /// Takes states of instances on other agents.
+    pub(crate) fn take_foreign(&mut self, states: Vec<WorkloadState>) {
+        let mut names = BTreeSet::new();
+        let mut ended = BTreeSet::new();
+        for state in states {
+            let name = state.instance.workload.clone();
+            if self.store.set_foreign(state) {
+                ended.insert(name.clone());
+            }
+            names.insert(name);
+        }
+        self.states_changed(&names);
+        self.restart_dependents(ended);
     }
 
     /// These workloads have a new state: those that wait for it must be reconciled. Thousands may
@@ -881,7 +911,7 @@ impl<C: Clock> Workloads<C> {
     // [impl->swdd~agent-keeps-workloads-with-unfulfilled-workload-dependencies-in-queue~1]
     pub(crate) fn states_changed(&mut self, workloads: &BTreeSet<Name>) {
         for (name, record) in &self.records {
-            if record.waits_for(workloads) {
+            if record.waits_for(workloads) || self.follows_one_of(name, workloads) {
                 self.dirty.insert(name.clone());
             }
         }
@@ -896,9 +926,10 @@ impl<C: Clock> Workloads<C> {
         let Some(control_loop) = &mut record.control_loop else {
             return;
         };
+        let mut has_ended = false;
         for instance in status.ended_since(&control_loop.status) {
             record.deleted.remove(&instance);
-            self.store.forget_own(&instance);
+            has_ended |= self.store.forget_own(&instance);
             self.changes.push(removed(&instance));
         }
         let status = status.with_stops_of(&control_loop.status);
@@ -911,6 +942,9 @@ impl<C: Clock> Workloads<C> {
             record.control_loop = None;
         }
         self.dirty.insert(name.clone());
+        if has_ended {
+            self.restart_dependents(BTreeSet::from([name.clone()]));
+        }
     }
 
     // ------------------------------------------------------------- conditions
@@ -968,17 +1002,21 @@ impl<C: Clock> Workloads<C> {
         }
     }
 
-    /// The workloads that need this one to run, and are blocked as well.
-    fn blocked_users(&self, name: &str) -> BTreeMap<String, DeleteCondition> {
+    /// Whether a workload that runs as wanted must stop for a while: it is restarted with a
+    /// dependency, or is blocked. One that has ended for good has nothing to stop for a condition.
+    fn must_pause(&self, record: &Record<C>) -> bool {
+        let Some(wanted) = &record.wanted else {
+            return false;
+        };
+        let must_stop = record.blocked.is_some() && !has_finished(wanted, &self.store);
+        must_stop || record.restarts_with.is_some()
+    }
+
+    /// The workloads that need this one to run, and must stop for a while as well.
+    fn pausing_users(&self, name: &str) -> BTreeMap<String, DeleteCondition> {
         let mut users = BTreeMap::new();
         for (user, record) in &self.records {
-            let Some(wanted) = &record.wanted else {
-                continue;
-            };
-            if record.blocked.is_some()
-                && record.needs_running(name)
-                && !has_finished(wanted, &self.store)
-            {
+            if self.must_pause(record) && record.needs_running(name) {
                 users.insert(user.to_string(), DeleteCondition::NotPendingNorRunning);
             }
         }

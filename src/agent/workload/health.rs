@@ -170,8 +170,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.stop_probe();
         let mut lifecycle = InstanceLifecycle::default();
         if let Some(definition) = &self.definition {
-            match &definition.config().lifecycle {
-                Ok(spec) => lifecycle.spec = spec.clone().unwrap_or_default(),
+            match definition.lifecycle() {
+                Ok(spec) => lifecycle.spec = spec.unwrap_or_default(),
                 Err(error) => lifecycle.invalid = Some(error.to_string()),
             }
         }

@@ -396,6 +396,33 @@ fn a_misspelt_key_of_a_lifecycle_block_is_refused_with_line_and_suggestion() {
     assert!(error(&[flow]).contains("lifecycle.alive: number 1 found, expected a mapping"));
 }
 
+// [utest->swdd~lifecycle-restart-with-needs-a-dependency~1]
+#[test]
+fn restart_with_without_a_dependency_is_refused_with_its_place() {
+    let manifest = |dependencies: &str| {
+        format!(
+            "apiVersion: v1\nworkloads:\n  web:\n    agent: A\n    runtime: podman\n    dependencies: {dependencies}\n    \
+             runtimeConfig: |\n      image: x\n      lifecycle: {{ restartWith: DEPENDENCIES }}\n"
+        )
+    };
+    for (dependencies, cause) in [
+        ("{}", "the workload has no dependencies, "),
+        (
+            "{ db: ADD_COND_SUCCEEDED }",
+            "no dependency of the workload has 'ADD_COND_RUNNING'",
+        ),
+    ] {
+        let refused = merged(&[&manifest(dependencies)], None, false)
+            .0
+            .unwrap_err();
+        let expected = format!("workload 'web': lifecycle.restartWith: {cause}");
+        assert!(refused.to_string().contains(&expected), "{refused}");
+        assert!(refused.hint().contains("'a.yaml'"), "{}", refused.hint());
+    }
+    let valid = manifest("{ db: ADD_COND_RUNNING, setup: ADD_COND_SUCCEEDED }");
+    assert!(merged(&[&valid], None, false).0.is_ok());
+}
+
 #[test]
 fn a_mount_point_that_adds_options_to_its_mount_is_refused_with_its_place() {
     for version in ["v1", "v0.1"] {

@@ -102,10 +102,9 @@ Workload 'same' uses the config 'port' and is replaced if its rendered configura
         .map(|name| format!("desiredState.{name}"))
         .collect();
     read.extend([USERS_MASK, WARNING].map(str::to_owned));
-    assert_eq!(
-        played.server.reads,
-        [read, rows::MASKS.map(str::to_owned).to_vec()]
-    );
+    let reasons = rows::MASKS.iter().chain(&rows::CONFIG_MASKS);
+    let reasons: Vec<String> = reasons.map(|mask| (*mask).to_owned()).collect();
+    assert_eq!(played.server.reads, [read, reasons]);
     assert!(played.server.updates.is_empty(), "nothing is changed");
 }
 
@@ -444,6 +443,16 @@ fn who_will_keep_the_update_waiting_is_warned_of_unless_it_ends_anyway() {
         ),
         ""
     );
+    let Step::State(mut restarted) = running() else {
+        return;
+    };
+    let place = restarted.at_mut(&["desiredState", "workloads", "web"]);
+    let web = place.unwrap().as_map_mut().unwrap();
+    web.insert("runtime".to_owned(), Node::text("podman"));
+    let config = "lifecycle: { restartWith: DEPENDENCIES }";
+    web.insert("runtimeConfig".to_owned(), Node::text(config));
+    let shown = warned(&["storage"], &new, Step::State(restarted));
+    assert_eq!(shown, "", "it ends by itself");
 }
 
 #[test]

@@ -19,6 +19,7 @@ lifecycle:
   alive: { tcp: { port: 5432 }, periodMs: 5000, timeoutMs: 1000, failureThreshold: 3, action: RESTART }
   gone: { unix: /run/storage.sock, deadlineMs: 10000 }
   restart: { backoffMs: 500, backoffMaxMs: 300000, maxRestarts: 5, windowMs: 60000 }
+  restartWith: DEPENDENCIES
   update: { stage: IMAGE, when: { pathMissing: /run/nav/lock }, healthyMs: 0, deadlineMs: 1000, onFailure: ROLLBACK }
 ";
 
@@ -93,6 +94,45 @@ fn the_documented_block_is_read_as_it_is_written() {
             on_failure
         })
     );
+}
+
+// [utest->swdd~lifecycle-restart-with-needs-a-dependency~1]
+#[test]
+fn restart_with_needs_a_dependency_that_runs() {
+    use AddCondition::{Failed, Running, Succeeded};
+    let follows = read("restartWith: DEPENDENCIES").unwrap();
+    assert!(follows.restarts_with_dependencies());
+    let without = read("restart: {}").unwrap();
+    assert!(!without.restarts_with_dependencies());
+    let none = "no dependencies";
+    let others = "no dependency of the workload has 'ADD_COND_RUNNING'";
+    for (conditions, expected) in [
+        (&[][..], Some(none)),
+        (&[Succeeded], Some(others)),
+        (&[Failed, Succeeded], Some(others)),
+        (&[Running], None),
+        (&[Succeeded, Running], None),
+    ] {
+        let mut dependencies = BTreeMap::new();
+        for (number, condition) in conditions.iter().enumerate() {
+            dependencies.insert(format!("w{number}"), *condition);
+        }
+        assert_eq!(without.check_dependencies(&dependencies), Ok(()));
+        let checked = follows.check_dependencies(&dependencies);
+        let error = checked.map_err(|error| error.to_string());
+        match (error, expected) {
+            (Ok(()), None) => {}
+            (Err(error), Some(expected)) => {
+                assert!(error.starts_with("lifecycle.restartWith: "), "{error}");
+                assert!(error.contains(expected), "{error}");
+                assert!(error.contains("'dependencies'"), "{error}");
+            }
+            (error, expected) => panic!("{conditions:?}: {error:?}, expected {expected:?}"),
+        }
+    }
+    let error = read("restartWith: ALL").unwrap_err().to_string();
+    assert!(error.contains("lifecycle.restartWith"), "{error}");
+    assert!(error.contains("DEPENDENCIES"), "{error}");
 }
 
 #[test]

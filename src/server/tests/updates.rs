@@ -1193,6 +1193,27 @@ fn a_lifecycle_block_is_checked_after_rendering_and_refused_with_workload_and_li
     cluster.update(&state("deadlineMs"), &[]).unwrap();
 }
 
+// A later update that takes the last dependency away is refused as well.
+// [utest->swdd~lifecycle-restart-with-needs-a-dependency~1]
+#[test]
+fn restart_with_without_a_dependency_is_refused() {
+    let state = |dependencies: &str| {
+        format!(
+            "desiredState:\n  apiVersion: v1\n  workloads:\n    web:\n      agent: A\n      runtime: podman\n      \
+             dependencies: {dependencies}\n      runtimeConfig: |\n        image: x\n        lifecycle: {{ restartWith: DEPENDENCIES }}\n"
+        )
+    };
+    let mut cluster = Cluster::with_manifest(&manifest(&[]));
+    cluster
+        .update(&state("{ db: ADD_COND_RUNNING }"), &[])
+        .unwrap();
+    for dependencies in ["{}", "{ db: ADD_COND_FAILED }"] {
+        let error = cluster.update(&state(dependencies), &[]).unwrap_err();
+        let expected = "Workload 'web': lifecycle.restartWith: ";
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
 #[test]
 fn a_mount_point_that_adds_options_to_its_mount_is_refused_unless_it_was_stored_before() {
     let bad = |point: &str| {

@@ -119,11 +119,15 @@ fn check_lifecycle(
     AddedWorkload { instance, workload }: &AddedWorkload,
     left: &mut usize,
 ) -> Result<(), UpdateError> {
-    let checked = lifecycle::of_config_within(&workload.runtime, &workload.runtime_config, left);
     let refused = |error: LifecycleError| {
         UpdateError::invalid(format_args!("Workload '{}': {error}", instance.workload))
     };
-    checked.map(drop).map_err(refused)
+    let read = lifecycle::of_config_within(&workload.runtime, &workload.runtime_config, left);
+    if let Some(lifecycle) = read.map_err(refused)? {
+        let checked = lifecycle.check_dependencies(&workload.dependencies);
+        checked.map_err(refused)?;
+    }
+    Ok(())
 }
 
 /// The text of `error`, with the name of the workload it is about.

@@ -1,0 +1,164 @@
+//! Restarts workloads with those that they need (`restartWith`): a dependent is stopped when one of
+//! its dependencies ends, and started when that is ready again.
+//!
+//! Thread: `scheduler`; part of [`Workloads`]. It is decided from the states that the agent has
+//! anyway, so it needs no server for dependencies on the same node. A dependent that is not started
+//! has nothing to stop, so it is restarted at most once for each new start of a dependency.
+
+use super::workloads::{Record, Workloads};
+use ankaios_model::execution_state::{ExecutionState, Phase};
+use ankaios_model::messages::AddedWorkload;
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::reason::Reason;
+use ankaios_model::workload::AddCondition;
+use ankaios_platform::clock::Clock;
+use ankaios_platform::logging::log_source;
+use log::info;
+use std::collections::BTreeSet;
+
+/// Whether an instance in this state has ended, is about to end, or is started again.
+///
+/// A state that says nothing about the container is no end: its agent is away or was restarted, or
+/// its engine does not respond. The container may run all the time.
+pub(super) fn has_ended(state: &ExecutionState) -> bool {
+    match state.phase {
+        Phase::Running
+        | Phase::AgentDisconnected
+        | Phase::FailedUnknown
+        | Phase::PendingInitial
+        | Phase::NotScheduled => false,
+        // A restarted agent probes the containers that it has adopted.
+        Phase::PendingStarting => state.reason != Reason::Ready,
+        Phase::PendingWaitingToStart => state.reason != Reason::EngineUnlisted,
+        Phase::PendingStartingFailed
+        | Phase::Stopping
+        | Phase::StoppingWaitingToStop
+        | Phase::StoppingRequestedAtRuntime
+        | Phase::StoppingDeleteFailed
+        | Phase::Succeeded
+        | Phase::FailedExecFailed
+        | Phase::FailedLost
+        | Phase::Removed => true,
+    }
+}
+
+/// Whether an instance may have run until `before` became `now`, and has ended by that.
+pub(super) fn ends_run(before: Option<&ExecutionState>, now: Option<&ExecutionState>) -> bool {
+    let Some(before) = before else {
+        return false;
+    };
+    if has_ended(before) || matches!(before.phase, Phase::PendingInitial | Phase::NotScheduled) {
+        return false;
+    }
+    now.is_none_or(has_ended)
+}
+
+/// Whether the workload is restarted with those that it needs running.
+fn restarts_with_dependencies(added: &AddedWorkload) -> bool {
+    let config = added.workload.config();
+    let lifecycle = config.usable_lifecycle();
+    lifecycle.is_some_and(|lifecycle| lifecycle.restarts_with_dependencies())
+}
+
+impl<C: Clock> Workloads<C> {
+    /// Notes whether the wanted workload is restarted with its dependencies.
+    pub(super) fn note_restart_with(&mut self, name: &Name, wanted: Option<&AddedWorkload>) {
+        if wanted.is_some_and(restarts_with_dependencies) {
+            self.restarted_with.insert(name.clone());
+        } else {
+            self.restarted_with.remove(name);
+        }
+    }
+
+    /// Restarts the started workloads that say so, because these dependencies of them have ended;
+    /// and those that need the restarted ones, which end as well.
+    // [impl->swdd~agent-restarts-with-dependencies~1]
+    pub(super) fn restart_dependents(&mut self, ended: BTreeSet<Name>) {
+        if self.restarted_with.is_empty() {
+            return;
+        }
+        let mut open = Vec::from_iter(ended);
+        while let Some(needed) = open.pop() {
+            for name in &self.restarted_with {
+                let Some(record) = self.records.get_mut(name) else {
+                    continue;
+                };
+                let is_noted = record.restarts_with.is_some();
+                if is_noted || !record.is_started() || !record.needs_running(&needed) {
+                    continue;
+                }
+                let _source = log_source(name.clone());
+                info!("Restarting workload '{name}' with '{needed}', which has ended.");
+                record.restarts_with = Some(needed.clone());
+                self.dirty.insert(name.clone());
+                open.push(name.clone());
+            }
+        }
+    }
+
+    /// Updates whether a workload must be restarted before it is decided on:
+    /// - it must, when all instances of a dependency have ended: an agent that was restarted has not
+    ///   seen that happen;
+    /// - it must not any more, when it has stopped.
+    pub(super) fn update_restart(&mut self, name: &Name) {
+        if !self.restarted_with.contains(name) {
+            return;
+        }
+        let Some(record) = self.records.get_mut(name) else {
+            return;
+        };
+        let Some(wanted) = &record.wanted else {
+            return;
+        };
+        if record.restarts_with.is_some() {
+            if record.has_stopped(&wanted.instance) {
+                record.restarts_with = None;
+            }
+            return;
+        }
+        if !record.is_started() {
+            return;
+        }
+        let mut ended = BTreeSet::new();
+        for (needed, condition) in &wanted.workload.dependencies {
+            if *condition == AddCondition::Running && self.store.has_ended(needed) {
+                ended.insert(Name::from(needed.as_str()));
+            }
+        }
+        self.restart_dependents(ended);
+    }
+
+    /// Whether the workload is restarted with one of these others, so that their states matter while
+    /// it runs.
+    pub(super) fn follows_one_of(&self, name: &Name, others: &BTreeSet<Name>) -> bool {
+        if !self.restarted_with.contains(name) {
+            return false;
+        }
+        let record = self.records.get(name);
+        record.is_some_and(|record| others.iter().any(|other| record.needs_running(other)))
+    }
+}
+
+impl<C: Clock> Record<C> {
+    /// Whether the start of what is wanted was ordered, whatever became of it.
+    fn is_started(&self) -> bool {
+        match &self.wanted {
+            Some(wanted) => self.runs(wanted),
+            None => false,
+        }
+    }
+
+    /// Whether nothing is left of this instance that this agent has started, or may have begun to
+    /// start.
+    fn has_stopped(&self, instance: &InstanceName) -> bool {
+        let Some(control_loop) = &self.control_loop else {
+            return true;
+        };
+        control_loop.current() != Some(instance)
+            && control_loop.status.state_of(instance).is_none()
+            && !control_loop.may_have_begun.contains(instance)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,484 @@
+//! Which starts and stops of dependents follow from those of what they need, counted by the calls
+//! of the engine.
+
+use super::*;
+use crate::events::SchedulerEvent;
+use crate::stepped_agent::{AgentRig as Rig, deleted_after, wanted_with};
+use ankaios_model::execution_state::WorkloadState;
+use ankaios_model::messages::FromServer;
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::workload::RestartPolicy;
+use std::sync::Arc;
+use std::time::Duration;
+
+const FOLLOWS: &str = "lifecycle: { restartWith: DEPENDENCIES }";
+
+/// A workload that needs others to run, with this configuration.
+fn with_config(name: &str, config: &str, needs: &[&str]) -> AddedWorkload {
+    wanted_with(name, config, |workload| {
+        workload.restart_policy = RestartPolicy::Always;
+        for needed in needs {
+            let needed = (*needed).to_owned();
+            workload.dependencies.insert(needed, AddCondition::Running);
+        }
+    })
+}
+
+/// A workload that is restarted with those that it needs.
+fn follower(name: &str, needs: &[&str]) -> AddedWorkload {
+    with_config(name, FOLLOWS, needs)
+}
+
+fn plain(name: &str, needs: &[&str]) -> AddedWorkload {
+    with_config(name, "a", needs)
+}
+
+/// Three levels that are restarted with `db`, named against the order of the dependencies as well
+/// as along it, and a workload that needs one of them and is not restarted.
+fn levels() -> Vec<AddedWorkload> {
+    vec![
+        plain("db", &[]),
+        follower("middle", &["db"]),
+        follower("a-user", &["middle"]),
+        follower("top", &["a-user"]),
+        plain("stays", &["middle"]),
+    ]
+}
+
+fn running(workloads: &[AddedWorkload]) -> Rig {
+    let mut rig = Rig::new();
+    rig.add(workloads);
+    rig.sent();
+    rig.engine.take_calls();
+    rig
+}
+
+fn position(calls: &[String], call: &str) -> usize {
+    let found = calls.iter().position(|one| one == call);
+    found.unwrap_or_else(|| panic!("no '{call}' in {calls:?}"))
+}
+
+fn calls(rig: &Rig) -> Vec<String> {
+    let mut calls = rig.engine.take_calls();
+    calls.retain(|call| call.contains(' ')); // Listings have no name.
+    calls
+}
+
+fn count(calls: &[String], call: &str) -> usize {
+    calls.iter().filter(|one| *one == call).count()
+}
+
+fn state_of(rig: &Rig, name: &str) -> String {
+    let mut known = rig.agent.scheduler.known_states();
+    let found = known.find(|(instance, _)| *instance.workload == *name);
+    found.map_or_else(String::new, |(_, state)| state.to_string())
+}
+
+// [utest->swdd~agent-restarts-with-dependencies~1]
+#[test]
+fn three_levels_of_dependents_restart_with_a_crash_in_order() {
+    let mut rig = running(&levels());
+    rig.ends("db", 1);
+    rig.agent.pass(Duration::from_secs(5));
+    let calls = calls(&rig);
+    let order = [
+        "delete top",
+        "delete a-user",
+        "delete middle",
+        "create middle",
+        "create a-user",
+        "create top",
+    ];
+    for pair in order.windows(2) {
+        assert!(
+            position(&calls, pair[0]) < position(&calls, pair[1]),
+            "{calls:?}"
+        );
+    }
+    assert!(
+        position(&calls, "create db") < position(&calls, "create middle"),
+        "{calls:?}"
+    );
+    for call in order {
+        assert_eq!(count(&calls, call), 1, "{calls:?}");
+    }
+    assert!(
+        !calls.iter().any(|call| call.ends_with("stays")),
+        "{calls:?}"
+    );
+}
+
+// [utest->swdd~agent-restarts-with-dependencies~1]
+#[test]
+fn a_dependent_waits_as_long_as_what_it_needs_in_a_crash_loop() {
+    let mut rig = running(&levels());
+    for _ in 0..40 {
+        if rig
+            .engine
+            .containers()
+            .iter()
+            .any(|(_, one)| &*one.instance.workload == "db" && one.state.phase == Phase::Running)
+        {
+            rig.ends("db", 1);
+        }
+        rig.agent.pass(Duration::from_secs(30));
+    }
+    rig.agent.pass(Duration::from_secs(600));
+    let calls = calls(&rig);
+    let starts = count(&calls, "create db") + count(&calls, "start db");
+    assert!(starts >= 5, "{calls:?}");
+    for name in ["middle", "a-user", "top"] {
+        assert_eq!(count(&calls, &format!("create {name}")), starts, "{name}");
+        assert_eq!(count(&calls, &format!("delete {name}")), starts, "{name}");
+        assert_eq!(state_of(&rig, name), "Running(Ok)");
+    }
+}
+
+// [utest->swdd~agent-restarts-with-dependencies~1]
+#[test]
+fn a_dependent_does_not_run_while_what_it_needs_waits() {
+    let mut rig = running(&levels());
+    rig.ends("db", 1);
+    rig.agent.pass(Duration::from_secs(2));
+    rig.ends("db", 1);
+    let known = state_of(&rig, "middle");
+    assert_eq!(known, "Pending(WaitingToStart): 'waits for 'db' to run'");
+    assert_eq!(state_of(&rig, "stays"), "Running(Ok)");
+}
+
+// Without this, the update of what others need waits for them for ever.
+// [utest->swdd~agent-restarts-with-dependencies~1]
+#[test]
+fn an_update_of_a_dependency_restarts_its_dependents_around_it() {
+    let mut rig = running(&levels());
+    let old = plain("db", &[]).instance;
+    let new = with_config("db", "b", &[]);
+    rig.change(&[new], &[deleted_after(&old, &["middle"])]);
+    let expected = [
+        "delete top",
+        "delete a-user",
+        "delete middle",
+        "delete db",
+        "create db",
+        "create middle",
+        "create a-user",
+        "create top",
+    ];
+    assert_eq!(calls(&rig), expected);
+}
+
+#[test]
+fn a_deleted_dependency_takes_its_dependents_with_it() {
+    let mut rig = running(&levels());
+    let old = plain("db", &[]).instance;
+    rig.change(&[], &[deleted_after(&old, &["middle"])]);
+    let expected = ["delete top", "delete a-user", "delete middle", "delete db"];
+    assert_eq!(calls(&rig), expected);
+    let waits = "Pending(WaitingToStart): 'waits for 'db' to run'";
+    assert_eq!(state_of(&rig, "middle"), waits);
+    rig.add(&[plain("db", &[])]);
+    assert_eq!(
+        calls(&rig),
+        ["create db", "create middle", "create a-user", "create top"]
+    );
+}
+
+#[test]
+fn a_dependent_that_has_ended_is_started_with_a_new_start() {
+    for code in [0, 1] {
+        let mut user = follower("user", &["db"]);
+        Arc::make_mut(&mut user.workload).restart_policy = RestartPolicy::Never;
+        let mut rig = running(&[plain("db", &[]), user]);
+        rig.ends("user", code);
+        rig.ends("db", 1);
+        rig.agent.pass(Duration::from_secs(5));
+        let calls = calls(&rig);
+        assert_eq!(count(&calls, "create user"), 1, "{code}: {calls:?}");
+        assert_eq!(state_of(&rig, "user"), "Running(Ok)", "{code}");
+    }
+}
+
+#[test]
+fn dependencies_that_end_together_restart_a_dependent_once() {
+    let mut rig = running(&[
+        plain("one", &[]),
+        plain("two", &[]),
+        follower("user", &["one", "two"]),
+    ]);
+    let [one, two] = ["one", "two"].map(|name| rig.container_of(name));
+    rig.engine.set_state(&one, ExecutionState::exited(1));
+    rig.engine.set_state(&two, ExecutionState::exited(1));
+    rig.agent.pass(Duration::from_secs(5));
+    let calls = calls(&rig);
+    assert_eq!(count(&calls, "create user"), 1, "{calls:?}");
+    assert_eq!(count(&calls, "delete user"), 1, "{calls:?}");
+}
+
+#[test]
+fn a_dependency_that_only_must_succeed_restarts_nobody() {
+    let mut user = follower("user", &["db"]);
+    let workload = Arc::make_mut(&mut user.workload);
+    workload
+        .dependencies
+        .insert("setup".to_owned(), AddCondition::Succeeded);
+    let mut rig = running(&[
+        plain("db", &[]),
+        wanted_with("setup", "a", |_| {}),
+        user.clone(),
+    ]);
+    rig.ends("setup", 0);
+    assert_eq!(calls(&rig), ["create user"]);
+    let old = wanted_with("setup", "a", |_| {}).instance;
+    rig.change(&[], &[deleted_after(&old, &[])]);
+    assert_eq!(calls(&rig), ["delete setup"]);
+    assert_eq!(state_of(&rig, "user"), "Running(Ok)");
+}
+
+// ------------------------------------------------------------ other agents
+
+// [utest->swdd~agent-restarts-with-dependencies~1]
+#[test]
+fn states_of_another_agent_restart_once_for_each_new_start() {
+    for end in [
+        Phase::FailedExecFailed,
+        Phase::Succeeded,
+        Phase::FailedLost,
+        Phase::PendingStarting,
+        Phase::PendingWaitingToStart,
+        Phase::StoppingWaitingToStop,
+        Phase::StoppingRequestedAtRuntime,
+        Phase::Removed,
+    ] {
+        let mut rig = Rig::new();
+        rig.foreign("far", Phase::Running);
+        rig.add(&[follower("user", &["far"])]);
+        rig.engine.take_calls();
+        rig.foreign("far", end);
+        assert_eq!(calls(&rig), ["delete user"], "{end}");
+        for phase in [Phase::FailedExecFailed, Phase::PendingStarting] {
+            rig.foreign("far", phase);
+        }
+        assert_eq!(calls(&rig), [""; 0], "{end}");
+        rig.foreign("far", Phase::Running);
+        assert_eq!(calls(&rig), ["create user"], "{end}");
+    }
+}
+
+#[test]
+fn an_agent_that_is_away_and_comes_back_restarts_nobody() {
+    let mut rig = Rig::new();
+    rig.foreign("far", Phase::Running);
+    rig.add(&[follower("user", &["far"])]);
+    rig.engine.take_calls();
+    for phase in [
+        Phase::AgentDisconnected,
+        Phase::PendingInitial,
+        Phase::FailedUnknown,
+        Phase::Running,
+    ] {
+        rig.foreign("far", phase);
+        assert_eq!(calls(&rig), [""; 0], "{phase}");
+    }
+    // It was restarted and probes what it has adopted.
+    let instance = InstanceName::with_id("far", "id", "agent_B");
+    for (phase, reason) in [
+        (Phase::AgentDisconnected, Reason::None),
+        (Phase::PendingWaitingToStart, Reason::EngineUnlisted),
+        (Phase::PendingStarting, Reason::Ready),
+        (Phase::Running, Reason::None),
+    ] {
+        let state = ExecutionState::plain(phase).because(reason);
+        let report = WorkloadState::new(instance.clone(), state);
+        rig.agent.receive(FromServer::WorkloadStates(vec![report]));
+        assert_eq!(calls(&rig), [""; 0], "{phase}");
+    }
+}
+
+#[test]
+fn an_agent_whose_node_has_booted_restarts_dependents() {
+    let mut rig = Rig::new();
+    rig.foreign("far", Phase::Running);
+    rig.add(&[follower("user", &["far"])]);
+    rig.engine.take_calls();
+    rig.foreign("far", Phase::AgentDisconnected);
+    rig.foreign("far", Phase::PendingStarting);
+    rig.foreign("far", Phase::Running);
+    assert_eq!(calls(&rig), ["delete user", "create user"]);
+}
+
+#[test]
+fn a_restart_that_arrives_as_one_message_is_seen() {
+    let mut rig = Rig::new();
+    rig.foreign("far", Phase::Running);
+    rig.add(&[follower("user", &["far"])]);
+    rig.engine.take_calls();
+    let instance = InstanceName::with_id("far", "id", "agent_B");
+    let phases = [Phase::FailedExecFailed, Phase::Running];
+    let states = phases
+        .map(|phase| WorkloadState::new(instance.clone(), ExecutionState::plain(phase)))
+        .to_vec();
+    rig.agent.receive(FromServer::WorkloadStates(states));
+    assert_eq!(calls(&rig), ["delete user", "create user"]);
+}
+
+#[test]
+fn an_instance_that_replaces_another_one_restarts_once() {
+    let mut rig = Rig::new();
+    rig.foreign("far", Phase::Running);
+    rig.add(&[follower("user", &["far"])]);
+    rig.engine.take_calls();
+    let new = InstanceName::with_id("far", "new", "agent_C");
+    let mut report = |instance: &InstanceName, phase| {
+        let state = WorkloadState::new(instance.clone(), ExecutionState::plain(phase));
+        rig.agent.receive(FromServer::WorkloadStates(vec![state]));
+        calls(&rig)
+    };
+    // It starts on another agent before the old one has ended.
+    assert_eq!(report(&new, Phase::PendingStarting), [""; 0]);
+    assert_eq!(report(&new, Phase::Running), [""; 0]);
+    let old = InstanceName::with_id("far", "id", "agent_B");
+    assert_eq!(
+        report(&old, Phase::StoppingRequestedAtRuntime),
+        ["delete user", "create user"]
+    );
+    assert_eq!(report(&old, Phase::Removed), [""; 0]);
+}
+
+// --------------------------------------------------- restarts and reconnects
+
+// [utest->swdd~agent-restarts-with-dependencies~1]
+#[test]
+fn a_restart_of_the_agent_or_the_server_restarts_nobody() {
+    let all = levels();
+    let mut rig = running(&all);
+    rig.restart_agent(&all);
+    assert_eq!(calls(&rig), [""; 0]);
+    rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
+    rig.agent.hello(&all);
+    rig.agent.pass(Duration::from_secs(60));
+    assert_eq!(calls(&rig), [""; 0]);
+}
+
+#[test]
+fn a_dependency_that_ended_without_agent_restarts_dependents() {
+    let all = levels();
+    let mut rig = running(&all);
+    let db = rig.container_of("db");
+    rig.engine.set_state(&db, ExecutionState::exited(1));
+    rig.restart_agent(&all);
+    rig.agent.pass(Duration::from_secs(5));
+    let calls = calls(&rig);
+    for name in ["middle", "a-user", "top"] {
+        assert_eq!(count(&calls, &format!("create {name}")), 1, "{calls:?}");
+    }
+    assert_eq!(count(&calls, "create stays"), 0, "{calls:?}");
+}
+
+#[test]
+fn a_restart_follows_without_the_server() {
+    let mut rig = running(&levels());
+    rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
+    rig.ends("db", 1);
+    rig.agent.pass(Duration::from_secs(5));
+    let calls = calls(&rig);
+    for name in ["middle", "a-user", "top"] {
+        assert_eq!(count(&calls, &format!("create {name}")), 1, "{calls:?}");
+    }
+}
+
+#[test]
+fn a_lost_server_stops_nobody_whose_dependency_is_elsewhere() {
+    let mut rig = Rig::new();
+    rig.foreign("far", Phase::Running);
+    let all = [follower("user", &["far"])];
+    rig.add(&all);
+    rig.engine.take_calls();
+    rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
+    rig.agent.hello(&all);
+    assert_eq!(calls(&rig), [""; 0], "the server does not know it yet");
+    rig.foreign("far", Phase::Running);
+    assert_eq!(calls(&rig), [""; 0]);
+}
+
+// ------------------------------------------------------------ combinations
+
+#[test]
+fn prepared_starts_follow_in_each_level_of_preparation() {
+    for level in [
+        PrepareLevel::Image,
+        PrepareLevel::Create,
+        PrepareLevel::Init,
+    ] {
+        let mut rig = Rig::with(|options| options.prepare.level = level);
+        rig.add(&levels());
+        rig.agent.pass(Duration::from_secs(5));
+        for _ in 0..3 {
+            rig.ends("db", 1);
+            rig.agent.pass(Duration::from_secs(60));
+            for name in ["db", "middle", "a-user", "top", "stays"] {
+                assert_eq!(state_of(&rig, name), "Running(Ok)", "{level} {name}");
+            }
+            assert_eq!(rig.engine.containers().len(), 5, "{level}");
+        }
+    }
+}
+
+#[test]
+fn an_update_of_a_dependent_that_is_restarted_replaces_it_once() {
+    let mut rig = running(&[plain("db", &[]), follower("user", &["db"])]);
+    rig.agent.loops.hold_calls = true;
+    rig.ends("db", 1);
+    let old = follower("user", &["db"]).instance;
+    let new = with_config("user", &format!("{FOLLOWS} # new"), &["db"]);
+    rig.change(std::slice::from_ref(&new), &[deleted_after(&old, &[])]);
+    rig.agent.loops.hold_calls = false;
+    rig.agent.pass(Duration::from_secs(5));
+    let calls = calls(&rig);
+    assert_eq!(count(&calls, "create user"), 1, "{calls:?}");
+    let user = rig.container_of("user");
+    let containers = rig.engine.containers();
+    let container = &containers.iter().find(|(id, _)| **id == user).unwrap().1;
+    assert_eq!(container.instance, new.instance);
+}
+
+#[test]
+fn a_deleted_dependent_is_not_started_again() {
+    let mut rig = running(&[plain("db", &[]), follower("user", &["db"])]);
+    rig.ends("db", 1);
+    let old = follower("user", &["db"]).instance;
+    rig.change(&[], &[deleted_after(&old, &[])]);
+    rig.agent.pass(Duration::from_secs(60));
+    assert_eq!(count(&calls(&rig), "create user"), 0);
+    assert!(rig.agent.scheduler.workloads.restarted_with.is_empty());
+}
+
+#[test]
+fn a_workload_that_does_not_say_it_is_not_looked_at() {
+    let mut rig = running(&[plain("db", &[]), plain("user", &["db"])]);
+    assert!(rig.agent.scheduler.workloads.restarted_with.is_empty());
+    rig.ends("db", 1);
+    rig.agent.pass(Duration::from_secs(60));
+    assert_eq!(count(&calls(&rig), "create user"), 0);
+}
+
+#[test]
+fn a_container_that_an_engine_restarts_for_a_moment_is_followed() {
+    let mut rig = running(&[plain("db", &[]), follower("user", &["db"])]);
+    let db = rig.container_of("db");
+    rig.engine.set_state(&db, ExecutionState::exited(1));
+    rig.agent.run();
+    rig.engine
+        .set_state(&db, ExecutionState::plain(Phase::Running));
+    rig.agent.pass(Duration::from_secs(5));
+    let calls = calls(&rig);
+    assert_eq!(count(&calls, "create user"), 1, "{calls:?}");
+}
+
+#[test]
+fn an_invalid_block_fails_the_start_with_a_way_out() {
+    let alone = follower("alone", &[]);
+    let rig = running(&[alone]);
+    let state = state_of(&rig, "alone");
+    assert!(state.starts_with("Pending(StartingFailed)"), "{state}");
+    assert!(state.contains("'dependencies'"), "{state}");
+}
