@@ -10,7 +10,7 @@ use ankaios_model::workload::{AddCondition, DeleteCondition};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// States by instance, so that those of a workload are beside each other.
-// [impl->swdd~agent-scheduler-stores-all-workload-states~1]
+// [impl->swdd~agent-manager-stores-all-workload-states~1]
 #[derive(Debug)]
 pub(crate) struct WorkloadStateStore {
     pub(crate) agent: Name,
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(store.iter().count(), 1, "the foreign one stays");
     }
 
-    // [utest->swdd~agent-scheduler-stores-all-workload-states~1]
+    // [utest->swdd~agent-manager-stores-all-workload-states~1]
     #[test]
     fn foreign_states_are_stored_without_hysteresis_and_ours_are_not_for_others_to_tell() {
         let mut store = WorkloadStateStore::new("A".into());

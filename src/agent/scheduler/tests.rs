@@ -39,8 +39,8 @@ fn started(name: &str) -> Vec<String> {
 
 // [utest->swdd~agent-handles-update-workload-requests~1]
 // [utest->swdd~agent-handles-new-workload-operations]
-// [utest->swdd~agent-scheduler-listens-requests-from-server~1]
-// [utest->swdd~agent-scheduler-receives-workload-states-of-its-workloads~1]
+// [utest->swdd~agent-manager-listens-requests-from-server~1]
+// [utest->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
 #[test]
 fn the_storage_example_goes_through_the_documented_states() {
     let mut rig = Rig::new();
@@ -179,7 +179,7 @@ fn all_who_need_what_may_not_run_may_not_run_either_and_nobody_else() {
     );
 }
 
-// [utest->swdd~agent-scheduler-hysteresis_on-workload-states-of-its-workloads~1]
+// [utest->swdd~agent-manager-hysteresis_on-workload-states-of-its-workloads~1]
 // [utest->swdd~agent-sends-workload-states-of-its-workloads-to-server~2]
 #[test]
 fn a_workload_that_waits_to_stop_is_shown_so_whatever_its_container_does() {

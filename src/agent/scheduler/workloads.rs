@@ -918,7 +918,7 @@ impl<C: Clock> Workloads<C> {
     }
 
     /// Takes the newest status of a control loop. An instance that is not in it any more has ended.
-    // [impl->swdd~agent-scheduler-receives-workload-states-of-its-workloads~1]
+    // [impl->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
     pub(crate) fn take_status(&mut self, name: &Name, status: Arc<Status>) {
         let Some(record) = self.records.get_mut(name) else {
             return;

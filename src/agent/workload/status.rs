@@ -66,7 +66,7 @@ impl Status {
 
     /// Returns this status as others must see it after the earlier one: while a stop is under way,
     /// the state of the container changes nothing.
-    // [impl->swdd~agent-scheduler-hysteresis_on-workload-states-of-its-workloads~1]
+    // [impl->swdd~agent-manager-hysteresis_on-workload-states-of-its-workloads~1]
     pub(crate) fn with_stops_of(self: Arc<Self>, earlier: &Self) -> Arc<Self> {
         let mut shown = self.clone();
         for (instance, state) in &self.instances {
@@ -132,7 +132,7 @@ mod tests {
         status
     }
 
-    // [utest->swdd~agent-scheduler-hysteresis_on-workload-states-of-its-workloads~1]
+    // [utest->swdd~agent-manager-hysteresis_on-workload-states-of-its-workloads~1]
     #[test]
     fn a_requested_stop_hides_the_state_of_the_container() {
         let stop = Phase::StoppingRequestedAtRuntime;
