@@ -15,10 +15,10 @@ use ankaios_model::names::Name;
 use ankaios_platform::logging::log_source;
 
 impl ServerLoop {
-    /// Commits a checked update of a request, now or once everything of it is staged.
+    /// Commits a checked update of a request, now or once it is completely staged.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// The update is refused, see [`Rollouts::accept`](super::rollouts::Rollouts::accept).
     pub(super) fn accept(
         &mut self,
         checked: CheckedUpdate,
@@ -49,30 +49,32 @@ impl ServerLoop {
         }
     }
 
-    /// Switches an open update if all of it is staged.
+    /// Switches an open update if all of it is staged, otherwise begins its staging.
     fn switch_or_stage(&mut self, opened: OpenedUpdate) -> AcceptedUpdate {
         let now = self.now();
         let switch = self.rollouts.switch_or_stage(opened, &self.updates, now);
+        // First, the disk: before an agent receives anything of the update.
         if switch.is_stored_first {
-            self.store_and_wait(); // Before an agent receives anything of it.
+            self.store_and_wait();
         }
+        // Then, the commit, which sends agents their plans.
         let accepted = self.commit(switch.commit);
         if let Some(window) = switch.window {
             self.rollouts.begin_window(&window, &self.updates, now);
         }
-        self.send_lists(); // After its plan, so that no agent takes what is prepared for unwanted.
+        // Finally, the lists. Before the plan an agent would discard the prepared instances.
+        self.send_lists();
         accepted
     }
 
-    /// Sends agents what they have to prepare.
+    /// Sends agents the lists of instances that they have to prepare.
     fn send_lists(&mut self) {
         let mut effects = Effects::default();
         self.rollouts.send_lists(&mut effects);
         self.apply(effects);
     }
 
-    /// Does what follows for open updates from all that has happened. Returns whether anything did;
-    /// then more may follow.
+    /// Takes the due steps of open updates. Returns whether there was one: then others may follow.
     pub(super) fn settle_updates(&mut self) -> bool {
         let due = self.rollouts.take_due(self.now());
         let has_steps = !due.steps.is_empty();
@@ -85,6 +87,7 @@ impl ServerLoop {
         if self.rollouts.is_unsaved() {
             self.store_state();
         }
+        // Once no step is left, whether updates are open is final.
         if !has_steps {
             let mut effects = Effects::default();
             self.rollouts.send_open(&mut effects);
@@ -131,8 +134,8 @@ impl ServerLoop {
         }
     }
 
-    /// The update of these workloads, whose failures led to nothing while they would undo it, could
-    /// not be undone: what has finally failed of them applies now.
+    /// Handles failures of essential workloads that were to cause a rollback, after that proved
+    /// impossible: they may switch the mode now.
     fn essential_failed_for_good(&mut self, names: &[Name]) {
         for name in names {
             if let Some(failure) = self.updates.noted_failure(name) {
@@ -141,8 +144,8 @@ impl ServerLoop {
         }
     }
 
-    /// Shows how far staged instances are. If nothing but reports makes that necessary, not always
-    /// at once.
+    /// Shows how far staged instances are. Changes by reports alone are shown together, some time
+    /// later, unless `is_due`.
     fn show_staged(&mut self, is_due: bool) {
         let Some(infos) = self.rollouts.take_infos(is_due, self.now()) else {
             return;
@@ -154,7 +157,7 @@ impl ServerLoop {
 
     // ------------------------------------------------------------------- on disk
 
-    /// All that is kept over restarts.
+    /// The desired state and all updates, as they are stored.
     pub fn stored(&self) -> Stored {
         Stored {
             desired: self.updates.workloads().desired.clone(),
@@ -163,7 +166,8 @@ impl ServerLoop {
         }
     }
 
-    /// What has to be stored before the first client is served: that this start was counted.
+    /// The state to store before the first client is served: this start counts as a loss for open
+    /// updates.
     pub fn take_unsaved(&mut self) -> Option<Stored> {
         if !self.rollouts.is_unsaved() {
             return None;
@@ -172,9 +176,9 @@ impl ServerLoop {
         Some(self.stored())
     }
 
-    /// Gives the desired state and all updates to the disk, and waits for it. A server that ends
-    /// just after agents have begun to switch would else begin with the staging again, and again if
-    /// the switch is the reason.
+    /// Stores the desired state and all updates, and waits for the disk. Otherwise a server that
+    /// ends just after agents have begun to switch would begin with the staging again, and again if
+    /// the switch is the reason of its end.
     fn store_and_wait(&mut self) {
         if self.storage.is_on() {
             self.storage.store_and_wait(self.stored());
@@ -182,8 +186,8 @@ impl ServerLoop {
         }
     }
 
-    /// Gives the desired state and all updates to the disk. During the start there is no store yet:
-    /// [`Self::take_unsaved`] returns what has to be stored then.
+    /// Stores the desired state and all updates. During the start there is no store yet:
+    /// [`Self::take_unsaved`] returns the unstored state then.
     pub(super) fn store_state(&mut self) {
         if self.storage.is_on() {
             self.storage.store(self.stored());
@@ -191,13 +195,13 @@ impl ServerLoop {
         }
     }
 
-    /// Continues stored updates, each in its phase, after the desired state was taken over as if
-    /// all were switched.
+    /// Continues stored updates, each in its phase. The desired state was taken over before, as if
+    /// all of them were switched.
     // [impl->swdd~server-keeps-guarded-updates~1]
     pub(super) fn restore_updates(&mut self, stored: StoredUpdates) {
         let now = self.now();
         for mut record in self.rollouts.restore(stored) {
-            // While an update is being staged, agents have to run what was active before.
+            // While an update is being staged, agents run the earlier revisions.
             let active = self.rollouts.restage(&mut record, &self.updates, now);
             let mut effects = Effects::default();
             self.updates.activate(active, now, &mut effects);

@@ -194,8 +194,8 @@ fn with_the_setting_every_update_is_judged_and_a_good_one_ends() {
     let log = cluster.server().stderr();
     for line in [
         "INFO",
-        "Update 1 (db) is on trial.",
-        "Update 1 (db) is good after ",
+        "Update 1 (db) switched; its health window has begun.",
+        "Update 1 (db) passed its health window after ",
         "Update 2 (db) failed and is rolled back: db: ",
     ] {
         assert!(log.contains(line), "{line}: {log}");

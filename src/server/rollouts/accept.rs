@@ -1,5 +1,5 @@
-//! Requests: whether one is guarded, which open updates become one with it, and how an update is
-//! switched once all of it is staged.
+//! Requests: whether one is guarded, which open updates it joins, and how an update is switched
+//! once all of it is staged.
 //!
 //! Thread: `server`; part of [`Rollouts`].
 
@@ -24,12 +24,11 @@ use ankaios_platform::logging::utc;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Instant, SystemTime};
 
-/// What becomes of a checked request.
+/// The decision about a checked request.
 pub(crate) enum Decision {
     /// It is not guarded: commit it.
     Plain(CheckedUpdate),
-    /// It sets back all of the open updates that it concerns: commit it, and nothing is staged any
-    /// more.
+    /// It sets back all of the open updates that it joins: commit it, and end their staging.
     Withdrawn(CheckedUpdate),
     /// It is an open update now.
     Opened(Box<OpenedUpdate>),
@@ -40,7 +39,7 @@ pub(crate) struct OpenedUpdate {
     open: OpenUpdate,
     /// The change to commit, whether or not the update is staged.
     checked: CheckedUpdate,
-    /// The workloads that have left the update, as they will be.
+    /// The new revisions of workloads that have left the update.
     left: BTreeMap<Name, Revision>,
 }
 
@@ -50,7 +49,7 @@ impl OpenedUpdate {
         self.open.record.number
     }
 
-    /// What the request changes in the present mode.
+    /// The changes of the request to the effective workloads of the present mode.
     pub(crate) fn difference(&self, updates: &Updates) -> EffectiveDiff {
         updates.workloads().seen_in_mode(&self.checked.revisions)
     }
@@ -68,9 +67,9 @@ pub(crate) struct Switch {
 /// The switched part of an update, by which its health is evaluated.
 pub(crate) struct Window {
     number: u64,
-    /// Whether each instance that was switched continues as it is.
+    /// Workloads that were switched, with whether the instance continues unchanged.
     switched: BTreeMap<Name, bool>,
-    /// Workloads that need one of these, with what follows when they fail.
+    /// Workloads that need one of these, with the consequence of their failure.
     dependents: BTreeMap<Name, OnFailure>,
     /// The workloads restarted with that change.
     restarted: BTreeSet<Name>,
@@ -79,11 +78,11 @@ pub(crate) struct Window {
 // ------------------------------------------------------------------- requests
 
 impl Rollouts {
-    /// Decides what becomes of a checked update of a request.
+    /// Decides whether a checked request is committed or becomes an open update.
     ///
     /// # Errors
-    /// It makes the state too large, it is the same as one that was undone, too many are open, or
-    /// it would become a part of one that is also about what the requester may not write.
+    /// It makes the state too large, the same update was rolled back, too many are open, or it would
+    /// join an update with workloads that the requester must not write.
     pub(crate) fn accept(
         &mut self,
         checked: CheckedUpdate,
@@ -104,8 +103,8 @@ impl Rollouts {
         let request = self.change_set_of(&checked, updates);
         let joined = self.concerned_by(&request);
         let mut change_set = self.union_of(&joined);
-        // A workload may decide only about what it may write: if its request fails, all of the
-        // update is put back.
+        // A workload must be allowed to write all of the update: if its request fails, all of the
+        // update is rolled back.
         if let Some(number) = joined.last()
             && !rights.may_write(requester, change_set.masks())
         {
@@ -115,7 +114,7 @@ impl Rollouts {
             )));
         }
         let left = change_set.merge(request);
-        // Then, whether there may be such an update.
+        // Then, check that this update is allowed.
         let forgotten = &checked.change.forgotten_updates;
         if self.remembers_any() && (!for_agents.is_empty() || !joined.is_empty()) {
             self.check_new(&change_set, forgotten)?;
@@ -124,7 +123,8 @@ impl Rollouts {
         if is_guarded && !change_set.is_empty() {
             let room = self.make_room(&joined, requester);
             if room.is_err() && joined.is_empty() && for_agents.added.is_empty() {
-                is_guarded = false; // Whoever fills all places can be deleted.
+                // Deletes must be possible even if updates of one workload take all places.
+                is_guarded = false;
             } else {
                 room?;
             }
@@ -133,7 +133,7 @@ impl Rollouts {
         if !is_guarded {
             return Ok(Decision::Plain(checked));
         }
-        // Finally, it takes the place of those that it joins.
+        // Finally, replace the joined updates by this one.
         let mut open = self.take_places(&joined, change_set, requester, now);
         if open.record.change_set.is_empty() {
             return Ok(Decision::Withdrawn(checked));
@@ -149,8 +149,8 @@ impl Rollouts {
         })))
     }
 
-    /// Checks that a request of a workload does not let the state grow beyond what everybody can
-    /// read. What open updates would switch or put back is part of it.
+    /// Checks that a request of a workload does not let the state grow beyond the size that every
+    /// client can read. The revisions that open updates would switch or restore are a part of it.
     fn check_size(
         &self,
         change: &DesiredChange,
@@ -160,8 +160,8 @@ impl Rollouts {
         let mut kept = 0;
         for open in self.open.values() {
             for affected in open.record.change_set.workloads.values() {
-                for version in [&affected.before, &affected.made] {
-                    if let Some(added) = &version.effective {
+                for revision in [&affected.before, &affected.made] {
+                    if let Some(added) = &revision.effective {
                         kept += workload_bytes(&added.workload);
                     }
                 }
@@ -178,7 +178,7 @@ impl Rollouts {
         )))
     }
 
-    /// Whether a change of workloads is guarded although it concerns no open update.
+    /// Returns whether a change of workloads is guarded by itself, without joining an open update.
     fn has_guard(&self, for_agents: &EffectiveDiff) -> bool {
         if for_agents.is_empty() {
             return false;
@@ -190,11 +190,11 @@ impl Rollouts {
         added.any(|added| block_of(&added.workload).is_some())
     }
 
-    /// What a request does to each workload and config that it touches.
+    /// The change set of a request.
     fn change_set_of(&self, checked: &CheckedUpdate, updates: &Updates) -> ChangeSet {
         let workloads = updates.workloads();
-        // The mode is no part of any update: a switch is not evaluated, and nothing that is put
-        // back switches.
+        // The mode is no part of any update: a switch of the mode is not evaluated, and no rollback
+        // causes one.
         let mode_item = workloads.modes.as_ref().map(Modes::item);
         let mut change_set = ChangeSet::default();
         for (key, after) in &checked.change.configs {
@@ -214,8 +214,8 @@ impl Rollouts {
         change_set
     }
 
-    /// The workloads that a request touches. One that only uses a changed config is one of them
-    /// when an open update has it: what waits of it may not be right any more.
+    /// The workloads that a request affects. One that only uses a changed config belongs to them if
+    /// it is in an open update: its staged instance may be outdated.
     fn names_of(
         &self,
         checked: &CheckedUpdate,
@@ -235,7 +235,7 @@ impl Rollouts {
         names
     }
 
-    /// What a request does to a workload.
+    /// The part of a change set for one workload.
     fn affected(
         &self,
         name: &Name,
@@ -257,7 +257,7 @@ impl Rollouts {
         affected
     }
 
-    /// The open updates that a request becomes one with.
+    /// The open updates that a request joins.
     fn concerned_by(&self, request: &ChangeSet) -> Vec<u64> {
         let mut joined = Vec::new();
         for (number, open) in &self.open {
@@ -268,7 +268,7 @@ impl Rollouts {
         joined
     }
 
-    /// What these open updates are about.
+    /// The change sets of these open updates together.
     fn union_of(&self, numbers: &[u64]) -> ChangeSet {
         let mut all = ChangeSet::default();
         for number in numbers {
@@ -281,8 +281,9 @@ impl Rollouts {
         all
     }
 
-    /// Makes room for one more open update, which takes the place of the `joined` ones. Workloads
-    /// never take the place of others, nor all places.
+    /// Makes room for one more open update, which replaces the `joined` ones. If all places are
+    /// taken, the oldest update that waits only for disconnected agents ends, but not for a request
+    /// of a workload: workloads must neither end updates of others nor take all places.
     fn make_room(&mut self, joined: &[u64], requester: &Requester) -> Result<(), UpdateError> {
         if self.newest >= UPDATE_NUMBER_MAX {
             return Err(UpdateError::Other(
@@ -301,7 +302,7 @@ impl Rollouts {
             if open.record.is_of_workload {
                 of_workloads += 1;
             }
-            // It waits for absent agents only.
+            // A settled window waits for disconnected agents only.
             if oldest_settled.is_none() && !open.is_staging() && open.window.is_settled() {
                 oldest_settled = Some(*number);
             }
@@ -320,7 +321,7 @@ impl Rollouts {
             && let Some(open) = self.close(number)
         {
             let absent = open.window.waits_for().join(", ");
-            let reason = format!("not waited for any more: {absent}");
+            let reason = format!("no longer awaited: {absent}");
             self.end(open.record, UpdatePhase::Kept, Some(reason));
             return Ok(());
         }
@@ -329,7 +330,7 @@ impl Rollouts {
         )))
     }
 
-    /// Opens the update of `requester` in place of these, with their health windows.
+    /// Opens the update of `requester` in the place of these, with their health windows.
     fn take_places(
         &mut self,
         joined: &[u64],
@@ -337,7 +338,7 @@ impl Rollouts {
         requester: &Requester,
         now: Instant,
     ) -> OpenUpdate {
-        // At most one above the bound, of an update that is not kept.
+        // One above `UPDATE_NUMBER_MAX` is possible for a withdrawn update, which is not kept.
         let number = self.newest + 1;
         let is_withdrawn = change_set.is_empty();
         let record = UpdateRecord {
@@ -392,9 +393,9 @@ impl OpenUpdate {
 // --------------------------------------------------------------------- switch
 
 impl Rollouts {
-    /// Takes all that waits in an update if nothing blocks it, together with what is checked with
-    /// it and with the workloads that have left it: as one change, so that nothing is started in
-    /// between which is not wanted any more. Otherwise only that, and the update is being staged.
+    /// Switches an update if all of it is staged, otherwise begins its staging. Returns the commit:
+    /// the checked change and the workloads that have left the update, at a switch also its new
+    /// revisions. They are one commit, so that no agent starts an outdated instance in between.
     pub(crate) fn switch_or_stage(
         &mut self,
         opened: OpenedUpdate,
@@ -407,8 +408,7 @@ impl Rollouts {
             left,
         } = opened;
         let was_staging = open.is_staging();
-        let is_ready =
-            open.cannot_be_staged().is_none() && open.awaited(&self.away, now).next().is_none();
+        let is_ready = open.cannot_be_staged().is_none() && open.is_all_staged(&self.away, now);
         let mut commit = CheckedUpdate {
             revisions: left,
             restarted: BTreeSet::new(),
@@ -436,15 +436,16 @@ impl Rollouts {
         }
     }
 
-    /// Adds everything pending in an update to `commit`. Returns the health window that begins.
+    /// Adds the new revisions of an update to `commit`. Returns the health window that begins.
     fn switch(
         &self,
         open: &mut OpenUpdate,
         commit: &mut CheckedUpdate,
         updates: &Updates,
     ) -> Window {
+        // First, its workloads.
         let mut switched = BTreeMap::new();
-        let mut failing = BTreeMap::new();
+        let mut reactions = BTreeMap::new();
         for (name, affected) in &mut open.record.change_set.workloads {
             let Some(before) = affected.active.take() else {
                 continue;
@@ -456,21 +457,23 @@ impl Rollouts {
                 Some(added) => block_of(&added.workload),
                 None => None,
             };
-            failing.insert(name.clone(), self.on_failure_of(block.as_ref()));
+            reactions.insert(name.clone(), self.on_failure_of(block.as_ref()));
             switched.insert(name.clone(), before.effective == made.effective);
             commit.revisions.insert(name.clone(), made);
         }
-        let mut dependents = dependents(&open.record.change_set, failing, updates);
+        // Then, the workloads that need one of these.
+        let mut dependents = dependents(&open.record.change_set, reactions, updates);
         let restarted = restarted(&open.record.change_set, &commit.revisions, updates);
         commit.restarted.clone_from(&restarted);
+        merge_strictest(&mut open.record.dependents, dependents.clone());
+        for (name, on_failure) in &mut dependents {
+            *on_failure = open.record.dependents[name];
+        }
+        // Finally, the record.
         for affected in open.record.change_set.workloads.values() {
             if let Some(new) = &affected.new {
                 open.record.was_sent |= updates.is_connected(&new.agent);
             }
-        }
-        merge_strictest(&mut open.record.dependents, dependents.clone());
-        for (name, on_failure) in &mut dependents {
-            *on_failure = open.record.dependents[name];
         }
         open.record.phase = UpdatePhase::Trial;
         open.record.was_switched = true;
@@ -482,22 +485,21 @@ impl Rollouts {
         }
     }
 
-    /// Begins the health window of an update that has switched, and of what needs its workloads.
-    /// What was restarted is evaluated by its next start.
+    /// Begins the health window of an update that has switched. Its members are the workloads of the
+    /// update and their dependents. A restarted member is evaluated by its next start.
     pub(crate) fn begin_window(&mut self, window: &Window, updates: &Updates, now: Instant) {
         let Some(mut open) = self.open.remove(&window.number) else {
             return;
         };
-        for (name, goes_on) in &window.switched {
+        for (name, continues) in &window.switched {
             let affected = open.record.change_set.workloads.get(name);
             let ran = affected.is_some_and(|affected| affected.ran);
-            match self.member(name, ran, None, updates) {
-                Some(member) => {
-                    let member = with_state(member, *goes_on, updates);
-                    open.window.add(member, now);
-                }
-                None => open.window.remove(name),
-            }
+            let Some(member) = self.member(name, ran, None, updates) else {
+                open.window.remove(name);
+                continue;
+            };
+            let member = with_state(member, *continues, updates);
+            open.window.add(member, now);
         }
         for (name, on_failure) in &window.dependents {
             let Some(mut member) = self.member(name, true, Some(*on_failure), updates) else {
@@ -512,15 +514,16 @@ impl Rollouts {
         }
         open.begun = now;
         log::info!(
-            "Update {} ({}) is on trial.",
+            "Update {} ({}) switched; its health window has begun.",
             window.number,
             open.record.change_set.names()
         );
         self.open.insert(window.number, open);
     }
 
-    /// The member of the health window for a workload; `None` without an agent. `dependent` is what
-    /// follows when one fails that the update does not touch, whose present state applies.
+    /// The member of the health window for a workload; `None` if that has no agent. `dependent` is
+    /// the consequence of a failure if the update does not affect the workload itself: such a member
+    /// begins with its present state.
     pub(super) fn member(
         &self,
         name: &Name,
@@ -530,16 +533,18 @@ impl Rollouts {
     ) -> Option<Member> {
         let AddedWorkload { instance, workload } = updates.workloads().scheduled(name)?;
         let block = block_of(&workload);
-        let on_failure = match dependent {
-            Some(on_failure) => on_failure,
-            None => self.on_failure_of(block.as_ref()),
-        };
-        let state = match dependent {
-            Some(_) => updates.workloads().states.get(&instance).cloned(),
-            None => None,
+        let mut on_failure = self.on_failure_of(block.as_ref());
+        let mut state = None;
+        if let Some(of_dependent) = dependent {
+            on_failure = of_dependent;
+            state = updates.workloads().states.get(&instance).cloned();
+        }
+        let terms = match block {
+            Some(block) => block.terms,
+            None => Default::default(),
         };
         Some(Member {
-            terms: block.map(|block| block.terms).unwrap_or_default(),
+            terms,
             on_failure,
             is_never_restarted: workload.restart_policy == RestartPolicy::Never,
             ran,
@@ -550,11 +555,12 @@ impl Rollouts {
         })
     }
 
-    /// Takes an update of which everything is staged, to be switched.
+    /// Takes an update that is completely staged and is switched next.
     pub(crate) fn take_staged(&mut self, number: u64) -> Option<OpenedUpdate> {
         let open = self.close(number)?;
-        for (name, _, stage) in open.staged() {
+        for (instance, stage) in open.staged() {
             if let Some(reason) = stage.refusal() {
+                let name = &instance.workload;
                 log::warn!(
                     "Update {number} replaces '{name}' although it cannot be staged: {reason}"
                 );
@@ -567,8 +573,8 @@ impl Rollouts {
         })
     }
 
-    /// Adds what waits in an update to the response to its request, whose `difference` is not in
-    /// force as long as it is being staged.
+    /// Adds the instances of an update that is being staged to the response to its request. They are
+    /// not active yet: `difference` is the change of the request.
     pub(crate) fn add_staged(
         &self,
         number: u64,
@@ -586,8 +592,9 @@ impl Rollouts {
                 accepted.restarted.extend(affected.new.clone());
             }
         }
-        let added = difference.added.into_iter().map(|added| added.instance);
-        accepted.added.extend(added);
+        for added in difference.added {
+            accepted.added.push(added.instance);
+        }
         accepted.deleted.extend(difference.deleted);
         for names in [&mut accepted.added, &mut accepted.deleted] {
             names.sort_unstable_by_key(ToString::to_string);
@@ -596,15 +603,14 @@ impl Rollouts {
     }
 }
 
-/// A workload that was switched, with the state by which it is evaluated.
+/// A switched workload as member, with its state if the instance `continues` unchanged.
 ///
-/// A state that it has already is that of an older instance of the same name, which this update
-/// replaces or an earlier one stops still, unless it `goes_on` as it is. The end of one that was
-/// never started is not reported when it still waits, and an agent that comes back begins with what
-/// it has.
-fn with_state(member: Member, goes_on: bool, updates: &Updates) -> Member {
+/// Otherwise a present state belongs to an older instance of the same name, which this update
+/// replaces or an earlier update still stops. An agent does not report the end of an instance that
+/// waited to start, and reports after a connection begin with the state that it has.
+fn with_state(member: Member, continues: bool, updates: &Updates) -> Member {
     let state = updates.workloads().states.get(&member.instance);
-    if goes_on {
+    if continues {
         return Member {
             state: state.cloned(),
             ..member
@@ -623,9 +629,9 @@ fn is_of_older_instance(state: &ExecutionState) -> bool {
     )
 }
 
-/// What is restarted with a part of an update that changes these `revisions`: the dependents that
-/// the update restarts and that need one of them, together with those of it that change. What an
-/// earlier part has changed runs on.
+/// The workloads that are restarted when an update switches these `revisions`: the workloads of the
+/// revisions, and the workloads that need one of them and that the update restarts. Workloads that
+/// an earlier switch of the update has changed continue to run. Empty if the update restarts none.
 fn restarted(
     change_set: &ChangeSet,
     revisions: &BTreeMap<Name, Revision>,
@@ -651,12 +657,14 @@ fn runs(name: &Name, updates: &Updates) -> bool {
     let Some(added) = workloads.effective.get(name) else {
         return false;
     };
-    let state = workloads.states.get(&added.instance);
-    state.is_some_and(|state| state.phase == Phase::Running)
+    match workloads.states.get(&added.instance) {
+        Some(state) => state.phase == Phase::Running,
+        None => false,
+    }
 }
 
-/// Running workloads that need one of `changed` and that `change_set` does not change, with what
-/// follows when they fail.
+/// Running workloads that need one of `changed`, directly or not, and that `change_set` does not
+/// change, with the consequence of their failure.
 fn dependents(
     change_set: &ChangeSet,
     changed: BTreeMap<Name, OnFailure>,
@@ -669,7 +677,7 @@ fn dependents(
             if change_set.is_changed(name) {
                 continue;
             }
-            // One that needs several follows the strictest.
+            // If it needs several, the strictest consequence applies.
             let is_stricter = match dependents.get(name) {
                 Some(known) => *known == OnFailure::Keep && on_failure != OnFailure::Keep,
                 None => true,
@@ -684,7 +692,7 @@ fn dependents(
     dependents
 }
 
-/// Adds members to a health window; for members that it has already, the strictest rule applies.
+/// Adds consequences of failures; of two for one workload, the stricter applies.
 fn merge_strictest(reactions: &mut BTreeMap<Name, OnFailure>, more: BTreeMap<Name, OnFailure>) {
     for (name, on_failure) in more {
         let known = reactions.entry(name).or_insert(on_failure);

@@ -1,5 +1,5 @@
-//! What a guarded update changes: the workloads and configs that are its names, what they were
-//! before, and how a request that would do the same is recognised.
+//! Change sets: the workloads and configs that a guarded update affects, with their revisions from
+//! before it, and the fingerprint by which the same update is recognised.
 //!
 //! Thread: `server`; plain values.
 
@@ -10,7 +10,7 @@ use ankaios_model::guarded_update::definition_hash;
 use ankaios_model::lifecycle::OnFailure;
 use ankaios_model::messages::{AddedWorkload, PreparedInstance};
 use ankaios_model::names::{InstanceName, Name};
-use ankaios_model::node::Node;
+use ankaios_model::node::{Entries, Node};
 use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_model::workload::{ConfigItem, Workload};
 use serde::{Deserialize, Serialize};
@@ -18,81 +18,85 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Not;
 use std::sync::Arc;
 
-/// How a new instance is prepared by its agent before the update is carried out.
+/// The preparation of a new instance by its agent before the update is switched.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct InstanceStaging {
-    /// Up to which level.
+    /// How far the agent prepares it.
     pub(crate) level: PrepareLevel,
-    /// Whether the update is carried out under a condition of it only.
+    /// Whether it has a condition, which must be met before the update is switched.
     pub(crate) has_condition: bool,
-    /// What follows when it cannot be staged.
+    /// The consequence when it cannot be staged.
     pub(crate) on_failure: OnFailure,
-    /// What its agent reported last, on its present connection.
+    /// The last report of its agent on its present connection.
     pub(crate) report: Option<PreparedInstance>,
 }
 
-/// A workload that an update touches.
+/// A workload that an update affects.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct AffectedWorkload {
-    /// What a rollback leads to: as it was before the first update that is not decided yet. Of one
-    /// that has ended only what was desired, which may be gone for want of room.
+    /// The revision that a rollback restores, from before the first update that is still open. Of
+    /// an ended update only the desired workload, which may be dropped for lack of space.
     pub(crate) before: Revision,
-    /// Its instance then.
+    /// The instance of that revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) old: Option<InstanceName>,
-    /// Its instance once the update is carried out.
+    /// Its instance once the update is switched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) new: Option<InstanceName>,
-    /// The hash of what is desired; `None` when the update deletes it.
+    /// The hash of the desired workload; `None` when the update deletes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) after: Option<String>,
-    /// The hash of all that the update makes of it.
+    /// The hash of the new revision.
     #[serde(default, rename = "print")]
     pub(crate) hash: String,
-    /// The old instance was running when the update was carried out, so the new one must run.
+    /// Whether the old instance was running at the switch, so that the new one must run.
     #[serde(default, with = "flag", skip_serializing_if = "Not::not")]
     pub(crate) ran: bool,
-    /// It is not changed, but restarted with those that are, since it needs one of them.
+    /// Whether it is not changed, but restarted since it needs a changed workload.
     #[serde(default, with = "flag", skip_serializing_if = "Not::not")]
     pub(crate) restarts: bool,
-    /// The active revision as long as the new one waits; `None` when it does not.
+    /// The active revision until the new one is switched; `None` afterwards, or without a change.
     #[serde(rename = "inForce", default, skip_serializing_if = "Option::is_none")]
     pub(crate) active: Option<Revision>,
-    /// As the update makes it; nothing once that is carried out.
+    /// The new revision until the switch, which moves it to the workloads.
     #[serde(skip)]
     pub(crate) made: Revision,
-    /// Only of one that waits and is prepared.
+    /// The preparation of the new instance until the switch, if its agent prepares it.
     #[serde(skip)]
     pub(crate) stage: Option<InstanceStaging>,
 }
 
 impl AffectedWorkload {
-    /// A request makes `made` of a workload.
+    /// A workload that a request changes from `before` to `made`.
     pub(crate) fn new(before: Revision, made: Revision, stage: Option<InstanceStaging>) -> Self {
-        let is_changed = (&before.rendered, &before.effective) != (&made.rendered, &made.effective);
-        Self {
+        let mut affected = Self {
             old: instance(&before),
             new: instance(&made),
             after: desired_hash(made.desired.as_ref()),
             hash: hash(&made),
-            active: is_changed.then(|| Revision {
+            ..Self::default()
+        };
+        if before.rendered != made.rendered || before.effective != made.effective {
+            affected.active = Some(Revision {
                 desired: None,
                 ..before.clone()
-            }),
-            stage: stage.filter(|_| is_changed),
-            before,
-            made,
-            ..Self::default()
+            });
+            affected.stage = stage;
         }
+        affected.before = before;
+        affected.made = made;
+        affected
     }
 
-    /// The same workload with a later request. Its agent is not sent the same again.
+    /// The same workload after a later request. An unchanged instance keeps its report, since its
+    /// agent is not sent the same again.
     fn followed_by(self, mut later: Self) -> Self {
         if let Some(stage) = &mut later.stage
             && later.made.effective == self.made.effective
+            && let Some(own) = self.stage
         {
-            stage.report = self.stage.and_then(|stage| stage.report);
+            stage.report = own.report;
         }
         Self {
             before: self.before,
@@ -102,22 +106,23 @@ impl AffectedWorkload {
         }
     }
 
-    /// The new instance that waits, as its agent gets it.
+    /// The new instance that is not switched yet, as its agent receives it.
     pub(crate) fn added(&self) -> Option<&AddedWorkload> {
-        self.made
-            .effective
-            .as_ref()
-            .filter(|added| self.active.is_some() && !added.instance.agent.is_empty())
+        let added = self.made.effective.as_ref()?;
+        if self.active.is_none() || added.instance.agent.is_empty() {
+            return None;
+        }
+        Some(added)
     }
 }
 
-/// A config that an update touches.
+/// A config that an update affects.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct AffectedConfig {
-    /// What a rollback leads to; may be gone of an update that has ended.
+    /// The item that a rollback restores. An ended update may have lost it for lack of space.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) before: Option<ConfigItem>,
-    /// The hash of what is desired; `None` when the update deletes it.
+    /// The hash of the desired item; `None` when the update deletes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) after: Option<String>,
 }
@@ -135,45 +140,43 @@ pub(crate) struct ChangeSet {
 }
 
 pub(super) fn instance(revision: &Revision) -> Option<InstanceName> {
-    revision
-        .effective
-        .as_ref()
-        .map(|added| added.instance.clone())
+    let added = revision.effective.as_ref()?;
+    Some(added.instance.clone())
 }
 
-/// Whether users, and the agent, get the same.
+/// Returns whether users and the agent get the same with both revisions.
 fn is_like(revision: &Revision, other: &Revision) -> bool {
     revision.desired == other.desired && revision.effective == other.effective
 }
 
-/// The hash of all that decides what runs.
+/// The hash of a revision, as it is desired and as it runs.
 fn hash(revision: &Revision) -> String {
-    let node = |workload: &Arc<Workload>| workload_node(workload, Rendering::Sparse);
-    let desired = revision
-        .desired
-        .as_ref()
-        .map(|desired| ("desired", node(desired)));
-    let effective = revision
-        .effective
-        .as_ref()
-        .map(|added| ("effective", node(&added.workload)));
-    let instance =
-        instance(revision).map(|instance| ("instance", Node::text(instance.to_string())));
-    definition_hash(&Node::map(
-        desired.into_iter().chain(effective).chain(instance),
-    ))
+    let mut parts = Vec::new();
+    if let Some(desired) = &revision.desired {
+        parts.push(("desired", sparse(desired)));
+    }
+    if let Some(added) = &revision.effective {
+        parts.push(("effective", sparse(&added.workload)));
+        parts.push(("instance", Node::text(added.instance.to_string())));
+    }
+    definition_hash(&Node::map(parts))
 }
 
-/// The hash by which the definition of a workload is recognised; `None` when there is none.
+/// The hash of a desired workload; `None` when it is not desired.
 pub(super) fn desired_hash(desired: Option<&Arc<Workload>>) -> Option<String> {
-    desired.map(|desired| definition_hash(&workload_node(desired, Rendering::Sparse)))
+    desired.map(|desired| definition_hash(&sparse(desired)))
+}
+
+fn sparse(workload: &Arc<Workload>) -> Node {
+    workload_node(workload, Rendering::Sparse)
 }
 
 pub(super) fn config_hash(item: &ConfigItem) -> String {
     definition_hash(&config_node(item))
 }
 
-/// Whether a workload of an update leaves it with a later request: it is deleted, or set back.
+/// Returns whether a workload leaves its update with a later request, which deletes it or sets it
+/// back.
 fn leaves(known: &AffectedWorkload, request: &AffectedWorkload) -> bool {
     if request.made.desired.is_none() {
         return true;
@@ -182,61 +185,58 @@ fn leaves(known: &AffectedWorkload, request: &AffectedWorkload) -> bool {
 }
 
 impl ChangeSet {
-    /// Whether nothing is left of it.
     pub(crate) fn is_empty(&self) -> bool {
         self.workloads.is_empty() && self.configs.is_empty()
     }
 
-    /// Its names, for people.
+    /// The names of its workloads and configs, for log lines.
     pub(crate) fn names(&self) -> String {
-        let names = self
-            .workloads
-            .keys()
-            .map(|name| &**name)
-            .chain(self.configs.keys().map(String::as_str));
-        names.collect::<Vec<_>>().join(", ")
+        let mut names: Vec<&str> = Vec::new();
+        for name in self.workloads.keys() {
+            names.push(name);
+        }
+        for key in self.configs.keys() {
+            names.push(key);
+        }
+        names.join(", ")
     }
 
-    /// The masks of all that it is about.
+    /// The masks of its workloads and configs.
     pub(crate) fn masks(&self) -> Vec<String> {
-        let workloads = self
-            .workloads
-            .keys()
-            .map(|name| format!("desiredState.workloads.{name}"));
-        workloads
-            .chain(
-                self.configs
-                    .keys()
-                    .map(|key| format!("desiredState.configs.{key}")),
-            )
-            .collect()
+        let mut masks = Vec::new();
+        for name in self.workloads.keys() {
+            masks.push(format!("desiredState.workloads.{name}"));
+        }
+        for key in self.configs.keys() {
+            masks.push(format!("desiredState.configs.{key}"));
+        }
+        masks
     }
 
-    /// Whether it changes a workload, and not only restarts it.
+    /// Returns whether it changes a workload, and does not only restart it.
     pub(crate) fn is_changed(&self, name: &Name) -> bool {
-        self.workloads
-            .get(name)
-            .is_some_and(|affected| !affected.restarts)
+        match self.workloads.get(name) {
+            Some(affected) => !affected.restarts,
+            None => false,
+        }
     }
 
-    /// The workloads that are restarted together when it is carried out or put back.
+    /// The workloads that are restarted together when it is switched or rolled back.
     pub(crate) fn restarted(&self) -> BTreeSet<Name> {
-        let restarts = self.workloads.values().any(|affected| affected.restarts);
-        self.workloads
-            .keys()
-            .filter(|_| restarts)
-            .cloned()
-            .collect_entries()
+        let has_restart = self.workloads.values().any(|affected| affected.restarts);
+        if !has_restart {
+            return BTreeSet::new();
+        }
+        self.workloads.keys().cloned().collect_entries()
     }
 
-    /// Whether `request` has a name of this update, or a workload that refers to a config of it.
+    /// Returns whether `request` has a workload or config of this update, or a workload that refers
+    /// to a config of this update.
     pub(crate) fn is_affected_by(&self, request: &Self) -> bool {
-        let has_config = request
-            .configs
-            .keys()
-            .any(|key| self.configs.contains_key(key));
-        if has_config {
-            return true;
+        for key in request.configs.keys() {
+            if self.configs.contains_key(key) {
+                return true;
+            }
         }
         for (name, affected) in &request.workloads {
             if self.workloads.contains_key(name) || self.is_referred_to_by(affected) {
@@ -246,7 +246,7 @@ impl ChangeSet {
         false
     }
 
-    /// Whether the desired version of a workload refers to a config of this update.
+    /// Returns whether the desired version of a workload refers to a config of this update.
     fn is_referred_to_by(&self, affected: &AffectedWorkload) -> bool {
         let Some(desired) = &affected.made.desired else {
             return false;
@@ -255,10 +255,10 @@ impl ChangeSet {
         keys.any(|key| self.configs.contains_key(key))
     }
 
-    /// Becomes one with a later request: of each name what was before the oldest one, and the
-    /// newest version. A name that is set back to what was before, or deleted, leaves: it is not
-    /// brought back. None leaves as long as the request has another one with a condition: nothing
-    /// of it is stopped before. Returns the workloads that have left, as they will be.
+    /// Merges a later request. Of each workload and config the oldest earlier revision and the
+    /// newest one remain. One that the request sets back or deletes leaves the update, so a rollback
+    /// does not restore it. None leaves while the request has a workload with a condition: nothing
+    /// may be stopped before that is met. Returns the new revisions of workloads that have left.
     pub(crate) fn merge(&mut self, request: Self) -> BTreeMap<Name, Revision> {
         let mut left = BTreeMap::new();
         let has_condition = self.keeps_condition(&request);
@@ -284,7 +284,7 @@ impl ChangeSet {
             self.configs.insert(key, affected);
         }
         if self.configs.is_empty() && self.workloads.values().all(|affected| affected.restarts) {
-            // What they need is as it was.
+            // Only restarts are left, and the workloads that they need are not changed any more.
             for (name, affected) in std::mem::take(&mut self.workloads) {
                 left.insert(name, affected.made);
             }
@@ -292,7 +292,7 @@ impl ChangeSet {
         left
     }
 
-    /// Whether `request` has a workload with a condition that becomes a part of this, or stays one.
+    /// Returns whether a workload of `request` with a condition joins this update or stays in it.
     fn keeps_condition(&self, request: &Self) -> bool {
         for (name, affected) in &request.workloads {
             let has_condition = match &affected.stage {
@@ -310,55 +310,52 @@ impl ChangeSet {
         false
     }
 
-    /// The hash of what leads from what was before to what the update makes of it: the same for the
-    /// same update.
+    /// The fingerprint of the update, from the revisions before and after it.
     // [impl->swdd~server-remembers-undone-updates~1]
     pub(crate) fn fingerprint(&self) -> String {
-        let workload = |(name, affected): (&Name, &AffectedWorkload)| {
-            (
-                name.to_string(),
-                Node::text(format!("{} {}", hash(&affected.before), affected.hash)),
-            )
-        };
-        let config = |(key, affected): (&String, &AffectedConfig)| {
-            let before = affected
-                .before
-                .as_ref()
-                .map(config_hash)
-                .unwrap_or_default();
-            (
-                key.clone(),
-                Node::text(format!(
-                    "{before} {}",
-                    affected.after.as_deref().unwrap_or_default()
-                )),
-            )
-        };
+        let mut workloads = Entries::default();
+        for (name, affected) in &self.workloads {
+            let before = hash(&affected.before);
+            let text = format!("{before} {}", affected.hash);
+            workloads.insert(name.to_string(), Node::text(text));
+        }
+        let mut configs = Entries::default();
+        for (key, affected) in &self.configs {
+            let before = affected.before.as_ref().map(config_hash);
+            let text = format!(
+                "{} {}",
+                before.unwrap_or_default(),
+                affected.after.as_deref().unwrap_or_default()
+            );
+            configs.insert(key.clone(), Node::text(text));
+        }
         definition_hash(&Node::map([
-            ("workloads", Node::map(self.workloads.iter().map(workload))),
-            ("configs", Node::map(self.configs.iter().map(config))),
+            ("workloads", Node::Map(workloads)),
+            ("configs", Node::Map(configs)),
         ]))
     }
 
-    /// What was desired before, as a state; what was added is left out.
+    /// The part of the desired state from before the update. It lacks the workloads and configs that
+    /// the update has added.
     pub(crate) fn before_node(&self) -> Node {
-        let workload = |(name, affected): (&Name, &AffectedWorkload)| {
-            Some((
-                name.to_string(),
-                workload_node(affected.before.desired.as_ref()?, Rendering::Sparse),
-            ))
-        };
-        let config = |(key, affected): (&String, &AffectedConfig)| {
-            Some((key.clone(), config_node(affected.before.as_ref()?)))
-        };
-        let configs = Node::map(self.configs.iter().filter_map(config));
-        let configs =
-            Some(("configs", configs)).filter(|(_, configs)| !configs.is_empty_container());
-        let workloads = (
-            "workloads",
-            Node::map(self.workloads.iter().filter_map(workload)),
-        );
-        Node::map(std::iter::once(workloads).chain(configs))
+        let mut workloads = Entries::default();
+        for (name, affected) in &self.workloads {
+            if let Some(before) = &affected.before.desired {
+                workloads.insert(name.to_string(), sparse(before));
+            }
+        }
+        let mut configs = Entries::default();
+        for (key, affected) in &self.configs {
+            if let Some(before) = &affected.before {
+                configs.insert(key.clone(), config_node(before));
+            }
+        }
+        let mut state = Entries::default();
+        state.insert("workloads", Node::Map(workloads));
+        if !configs.is_empty() {
+            state.insert("configs", Node::Map(configs));
+        }
+        Node::Map(state)
     }
 }
 

@@ -2,7 +2,6 @@
 //!
 //! Thread: that of a test.
 
-use super::{OpenUpdate, UpdateRecord};
 use crate::ServerLoop;
 use ankaios_model::execution_state::WorkloadState;
 use ankaios_model::guarded_update::UpdatePhase;
@@ -14,43 +13,46 @@ use std::sync::Arc;
 /// An update as tests and the simulation inspect it.
 #[derive(Debug, Clone)]
 pub struct SeenUpdate {
-    /// How far it is.
     pub phase: UpdatePhase,
-    /// Its workloads.
+    /// Names of its workloads.
     pub names: BTreeSet<Name>,
-    /// Workloads and agents.
+    /// The workloads and agents that it waits for.
     pub waits_for: Vec<String>,
     /// Workloads whose new revision is not active.
     pub pending: BTreeSet<Name>,
-    /// What was desired before.
+    /// The desired workloads from before it; `None` where it has added one.
     pub ways_back: BTreeMap<Name, Option<Arc<Workload>>>,
 }
 
 impl ServerLoop {
     /// All updates by number.
     pub fn seen_updates(&self) -> BTreeMap<u64, SeenUpdate> {
-        let seen = |(record, open): (&UpdateRecord, Option<&OpenUpdate>)| {
-            let workloads = &record.change_set.workloads;
-            let ways_back = workloads
-                .iter()
-                .map(|(name, affected)| (name.clone(), affected.before.desired.clone()));
-            let pending = workloads
-                .iter()
-                .filter(|(_, affected)| affected.active.is_some());
-            let waits_for = |open| self.rollouts.waits_for(open, self.now());
-            let update = SeenUpdate {
+        let mut all = BTreeMap::new();
+        for (record, open) in self.rollouts.records() {
+            let mut update = SeenUpdate {
                 phase: record.phase,
-                names: workloads.keys().cloned().collect(),
-                waits_for: open.map(waits_for).unwrap_or_default(),
-                pending: pending.map(|(name, _)| name.clone()).collect(),
-                ways_back: ways_back.collect(),
+                names: BTreeSet::new(),
+                waits_for: Vec::new(),
+                pending: BTreeSet::new(),
+                ways_back: BTreeMap::new(),
             };
-            (record.number, update)
-        };
-        self.rollouts.records().map(seen).collect()
+            for (name, affected) in &record.change_set.workloads {
+                update.names.insert(name.clone());
+                let before = affected.before.desired.clone();
+                update.ways_back.insert(name.clone(), before);
+                if affected.active.is_some() {
+                    update.pending.insert(name.clone());
+                }
+            }
+            if let Some(open) = open {
+                update.waits_for = self.rollouts.waits_for(open, self.now());
+            }
+            all.insert(record.number, update);
+        }
+        all
     }
 
-    /// All states as agents know them.
+    /// The states of all instances, except for those that only this server has set.
     pub fn reported_states(&self) -> Vec<WorkloadState> {
         self.updates.workloads().reported_states()
     }

@@ -1,10 +1,13 @@
 //! Guarded updates: an accepted request that changes workloads is staged while the old instances
-//! run, switched as a whole, evaluated, and rolled back as a whole when it fails. What is known of
-//! them, in memory, on disk and for clients.
+//! run, switched as a whole, evaluated, and rolled back as a whole when it fails.
+//!
+//! This file has their records, in memory, on disk and for clients; `accept.rs` opens an update for
+//! a request and switches it, `staging.rs` has agents prepare its instances, `outcome.rs` decides
+//! how it ends.
 //!
 //! Thread: `server`; [`Rollouts`] is a plain value owned by [`crate::ServerLoop`], and reads
-//! [`Updates`] where a call gets it. Without an open update there is nothing to look at for
-//! requests, states and agents.
+//! [`Updates`] where a call gets it. Without an open update, requests, states and agents cost
+//! nothing here.
 
 pub(crate) mod accept;
 mod change_set;
@@ -15,7 +18,7 @@ use crate::limits::{UPDATES_ENDED, UPDATES_ENDED_BYTES, UPDATES_OPEN};
 use crate::state_store::{StoredUpdate, StoredUpdates};
 use crate::state_view::entries;
 use crate::updates::{Revision, UpdateError, Updates};
-use ankaios_model::collect::CollectEntries as _;
+
 use ankaios_model::guarded_update::{AGENT_PREFIX, REMEMBERED, UpdateCause, UpdatePhase};
 use ankaios_model::health_window::{self, Failure, HealthWindow};
 use ankaios_model::lifecycle::{self, OnFailure};
@@ -28,13 +31,13 @@ use ankaios_model::workload::Workload;
 use ankaios_platform::logging::utc;
 use change_set::ChangeSet;
 use serde::{Deserialize, Serialize};
-use std::cmp::Reverse;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Not;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-/// What of a stored update is read beside what it waits for and what was before.
+/// The stored fields of an update that clients can read.
 const SHOWN: [&str; 9] = [
     "phase",
     "reason",
@@ -53,10 +56,10 @@ const SHOWN: [&str; 9] = [
 pub(crate) struct UpdateRecord {
     #[serde(skip)]
     number: u64,
-    /// Whose request it is, as log lines count; empty when an earlier version has stored it.
+    /// The source of its log lines: its requester. Empty when an earlier version has stored it.
     #[serde(default)]
     source: String,
-    /// A workload has requested it.
+    /// Whether a workload has requested it.
     #[serde(
         rename = "ofWorkload",
         default,
@@ -65,30 +68,30 @@ pub(crate) struct UpdateRecord {
     )]
     is_of_workload: bool,
     phase: UpdatePhase,
-    /// Why it ended like that; of an open one, why it will be kept although it failed.
+    /// The reason of its outcome; of an open one, why it will be kept although it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// When it was rolled back, the reason for programs.
+    /// The reason of its rollback, for programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cause: Option<UpdateCause>,
-    /// RFC 3339.
+    /// When it was accepted, in the form of RFC 3339.
     #[serde(default)]
     accepted: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ended: Option<String>,
-    /// Starts of the server and losses of agents.
+    /// Starts of the server and losses of agents since it was switched.
     #[serde(default)]
     losses: u32,
-    /// The number of that one.
+    /// The number of the update that it has become a part of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replaced_by: Option<String>,
     #[serde(flatten)]
     change_set: ChangeSet,
-    /// Workloads that it does not touch and that need one which it touches, with what follows when
-    /// they fail.
+    /// Workloads that need one of its workloads and are not a part of it, with the consequence of
+    /// their failure.
     #[serde(default)]
     dependents: BTreeMap<Name, OnFailure>,
-    /// Whether something of it was carried out.
+    /// Whether a part of it was switched.
     #[serde(
         rename = "switched",
         default,
@@ -96,7 +99,7 @@ pub(crate) struct UpdateRecord {
         skip_serializing_if = "Not::not"
     )]
     was_switched: bool,
-    /// Whether an agent was there to start something of it, so that it may be the reason of a loss.
+    /// Whether an agent was sent a part of it, so that it may be the reason of a loss.
     #[serde(
         rename = "sent",
         default,
@@ -104,10 +107,10 @@ pub(crate) struct UpdateRecord {
         skip_serializing_if = "Not::not"
     )]
     was_sent: bool,
-    /// Its fingerprint, when the same update shall be refused.
+    /// Its fingerprint if the same update must be refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     remembered: Option<String>,
-    /// The earlier desired state was dropped, for lack of space.
+    /// Whether the earlier desired state was dropped, for lack of space.
     #[serde(
         rename = "lostWayBack",
         default,
@@ -134,6 +137,29 @@ impl UpdateRecord {
             .and_then(Node::deserialize)
             .unwrap_or_default()
     }
+
+    fn kind(&self) -> EndedKind {
+        EndedKind {
+            is_superseded: self.phase.is_superseded(),
+            is_of_workload: self.is_of_workload,
+        }
+    }
+}
+
+/// Ended updates that share bounds. There may be many superseded ones in a short time, which must
+/// not displace the rest; nor must those of workloads displace those of commanders.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct EndedKind {
+    is_superseded: bool,
+    is_of_workload: bool,
+}
+
+/// All ended updates of one kind that have the same source.
+#[derive(Default)]
+struct EndedOfSource {
+    count: usize,
+    /// Bytes of their stored forms.
+    bytes: usize,
 }
 
 /// An open update.
@@ -141,9 +167,9 @@ impl UpdateRecord {
 struct OpenUpdate {
     record: UpdateRecord,
     window: HealthWindow,
-    /// Instances that have failed and were not decided about.
+    /// Failures of instances that were not evaluated yet.
     failures: Vec<Failure>,
-    /// When it was accepted or carried out, or this server was started.
+    /// When it was accepted or switched, or this server was started.
     begun: Instant,
 }
 
@@ -164,7 +190,7 @@ struct EndedUpdate {
     record: UpdateRecord,
     /// Its stored form.
     stored: Arc<Node>,
-    /// How much that is, in bytes of JSON.
+    /// Size of the stored form, in bytes of JSON.
     bytes: usize,
 }
 
@@ -184,159 +210,160 @@ impl EndedUpdate {
         *self = Self::new(std::mem::take(&mut self.record));
     }
 
-    /// Forgets what was desired before, or, if that is forgotten, all that it was about.
+    /// Forgets the earlier desired state; the second time, the whole change set.
     fn shrink(&mut self) {
-        let forgets_all = self.record.has_lost_way_back;
         self.change(|record| {
-            if forgets_all {
+            if record.has_lost_way_back {
                 record.change_set = ChangeSet::default();
             }
-            record
-                .change_set
-                .workloads
-                .values_mut()
-                .for_each(|affected| affected.before.desired = None);
-            record
-                .change_set
-                .configs
-                .values_mut()
-                .for_each(|affected| affected.before = None);
+            for affected in record.change_set.workloads.values_mut() {
+                affected.before.desired = None;
+            }
+            for affected in record.change_set.configs.values_mut() {
+                affected.before = None;
+            }
             record.has_lost_way_back = true;
         });
     }
 }
 
-/// A connected agent.
+/// A connected agent, and the last messages about updates that it was sent.
 #[derive(Debug)]
 struct AgentStaging {
     /// Whether it can prepare instances.
     prepares: bool,
-    /// Whether it was sent that an update of it is open; `None` of one that removes no images.
+    /// Whether the last message said that an update of its workloads is open; `None` of an agent
+    /// that removes no images, which receives no such message.
     sent_open: Option<bool>,
-    /// Workloads that it was sent to prepare.
+    /// Instances that it was sent to prepare.
     to_prepare: Vec<AddedWorkload>,
 }
 
 /// All guarded updates.
 #[derive(Debug, Default)]
 pub(crate) struct Rollouts {
-    /// What follows from the failure of an update whose blocks do not say it.
+    /// The `onFailure` of updates whose blocks have none.
     on_failure: OnFailure,
-    /// The newest number that was given.
+    /// The number of the newest update.
     newest: u64,
     open: BTreeMap<u64, OpenUpdate>,
-    /// The newest ones, the last ended last.
+    /// The newest ended updates, in the order of their ends.
     ended: VecDeque<EndedUpdate>,
     /// Connected agents.
     agents: BTreeMap<Name, AgentStaging>,
-    /// Agents that have to prepare something and are away, and since when.
+    /// Disconnected agents that have to prepare instances, with the time of the disconnection.
     away: BTreeMap<Name, Instant>,
-    /// Agents that cannot prepare and whose updates were warned of.
+    /// Agents that cannot prepare instances and about which a warning was logged.
     warned: BTreeSet<Name>,
-    /// There is something that has to be stored.
+    /// Whether a change has to be stored.
     is_unsaved: bool,
-    /// Something has happened since the open updates were looked at last.
+    /// Whether an event since the last call of [`Self::take_due`] may concern an open update.
     is_outdated: bool,
-    /// When what is staged is shown next in any case: ages are shown, and agents are not waited for
-    /// without end.
+    /// When staged instances are shown next in any case: their shown ages grow, and a disconnected
+    /// agent is awaited for a limited time.
     show_at: Option<Instant>,
-    /// Until then it is not shown again because of reports; `None` when it is not shown as it is
-    /// staged.
+    /// Reports do not cause staged instances to be shown before this time. `None`: show the next
+    /// change at once.
     shown_until: Option<Instant>,
 }
 
 impl Rollouts {
-    /// Sets what follows from the failure of an update whose blocks do not say it.
+    /// Sets the `onFailure` of updates whose blocks have none.
     pub(crate) fn set_on_failure(&mut self, on_failure: OnFailure) {
         self.on_failure = on_failure;
     }
 
-    /// Whether there is something that has to be stored.
+    /// Returns whether a change has to be stored.
     pub(crate) fn is_unsaved(&self) -> bool {
         self.is_unsaved
     }
 
-    /// Everything is given to the disk.
+    /// Notes that all changes were given to the store.
     pub(crate) fn saved(&mut self) {
         self.is_unsaved = false;
     }
 
-    /// The open update that is about the workload `name`.
+    /// Returns the number of the open update that contains the workload `name`.
     pub(crate) fn open_update_of(&self, name: &Name) -> Option<u64> {
-        self.open
-            .iter()
-            .find(|(_, open)| open.record.change_set.workloads.contains_key(name))
-            .map(|(number, _)| *number)
+        for (number, open) in &self.open {
+            if open.record.change_set.workloads.contains_key(name) {
+                return Some(*number);
+            }
+        }
+        None
     }
 
-    /// Whether some updates are not to be made once more.
+    /// Returns whether requests are compared with updates that were rolled back.
     fn remembers_any(&self) -> bool {
-        self.ended
-            .iter()
-            .any(|ended| ended.record.remembered.is_some())
+        let mut ended = self.ended.iter();
+        ended.any(|ended| ended.record.remembered.is_some())
     }
 
-    /// Whether `change_set` is none of those, but for the `forgotten` ones.
+    /// Checks that no remembered update had the same change set. The `forgotten` ones are not
+    /// compared.
     fn check_new(
         &self,
         change_set: &ChangeSet,
         forgotten: &BTreeSet<u64>,
     ) -> Result<(), UpdateError> {
         let fingerprint = Some(change_set.fingerprint());
-        let same = |record: &&UpdateRecord| {
-            record.remembered == fingerprint && !forgotten.contains(&record.number)
-        };
-        self.ended
-            .iter()
-            .rev()
-            .map(|ended| &ended.record)
-            .find(same)
-            .map_or(Ok(()), |same| {
-                let (number, reason) = (same.number, same.reason.as_deref().unwrap_or_default());
-                Err(UpdateError::Known {
-                    text: format!("{REMEMBERED}{number}, which was rolled back: {reason}"),
-                    refusal: Refusal::RolledBackBefore,
-                })
-            })
+        for ended in self.ended.iter().rev() {
+            let record = &ended.record;
+            if record.remembered != fingerprint || forgotten.contains(&record.number) {
+                continue;
+            }
+            let number = record.number;
+            let reason = record.reason.as_deref().unwrap_or_default();
+            return Err(UpdateError::Known {
+                text: format!("{REMEMBERED}{number}, which was rolled back: {reason}"),
+                refusal: Refusal::RolledBackBefore,
+            });
+        }
+        Ok(())
     }
 
-    /// These updates may be made once more although they were undone.
+    /// Allows these updates to be made once more although they were rolled back.
     fn forget(&mut self, numbers: &BTreeSet<u64>) {
-        let is_meant =
-            |record: &UpdateRecord| record.remembered.is_some() && numbers.contains(&record.number);
-        for ended in self
-            .ended
-            .iter_mut()
-            .filter(|ended| is_meant(&ended.record))
-        {
+        for ended in &mut self.ended {
+            let record = &ended.record;
+            if record.remembered.is_none() || !numbers.contains(&record.number) {
+                continue;
+            }
             ended.change(|record| record.remembered = None);
             self.is_unsaved = true;
         }
     }
 
-    /// Shows the staged workloads at once, since they have changed.
+    /// Notes that staged instances have changed, so that they are shown at once.
     pub(crate) fn changed(&mut self) {
-        (self.is_outdated, self.shown_until) = (true, None);
+        self.is_outdated = true;
+        self.shown_until = None;
     }
 
-    /// Takes an open update away, to be ended or to become a part of another one.
+    /// Removes an open update, which ends or becomes a part of another one.
     fn close(&mut self, number: u64) -> Option<OpenUpdate> {
         self.changed();
         self.open.remove(&number)
     }
 
-    /// An update has ended.
+    /// Ends an update that was closed. Keeps only the desired state from before it, for a later
+    /// rollback by a request.
     fn end(&mut self, mut record: UpdateRecord, phase: UpdatePhase, reason: Option<String>) {
-        (record.phase, record.reason) = (phase, reason.or(record.reason.take()));
+        record.phase = phase;
+        if reason.is_some() {
+            record.reason = reason;
+        }
         record.ended = Some(utc(SystemTime::now()));
+        record.dependents.clear();
         for affected in record.change_set.workloads.values_mut() {
             affected.before = Revision {
                 desired: affected.before.desired.take(),
                 ..Revision::default()
             };
-            (affected.active, affected.stage, affected.made) = (None, None, Revision::default());
+            affected.active = None;
+            affected.stage = None;
+            affected.made = Revision::default();
         }
-        record.dependents.clear();
         if phase.is_superseded() {
             record.change_set = ChangeSet::default();
         }
@@ -344,96 +371,125 @@ impl Rollouts {
         self.keep(record);
     }
 
-    /// Keeps an update that has ended, and forgets what is too much: of whoever has most updates
-    /// the oldest one, and of whoever has most bytes the largest.
+    /// Keeps an update that has ended, and forgets as much of its kind as exceeds the bounds.
     fn keep(&mut self, record: UpdateRecord) {
-        // Of those that others have taken over there may be many in a short time, which must not
-        // displace the rest; nor must those of workloads displace those of commanders.
-        let kind = |record: &UpdateRecord| (record.phase.is_superseded(), record.is_of_workload);
-        let newest = kind(&record);
+        let kind = record.kind();
         self.ended.push_back(EndedUpdate::new(record));
-        loop {
-            let same: Vec<(usize, &EndedUpdate)> = self
-                .ended
-                .iter()
-                .enumerate()
-                .filter(|(_, ended)| kind(&ended.record) == newest)
-                .collect();
-            let of_source = |one: &EndedUpdate| {
-                let of_source = same
-                    .iter()
-                    .filter(|(_, ended)| ended.record.source == one.record.source);
-                of_source.fold((0, 0), |(count, bytes), (_, ended)| {
-                    (count + 1, bytes + ended.bytes)
-                })
-            };
-            if same.len() > UPDATES_ENDED {
-                let most = same
-                    .iter()
-                    .max_by_key(|(index, ended)| (of_source(ended).0, Reverse(*index)));
-                most.map(|(index, _)| *index)
-                    .and_then(|index| self.ended.remove(index));
-            } else if same.iter().map(|(_, ended)| ended.bytes).sum::<usize>() > UPDATES_ENDED_BYTES
-            {
-                let large = same
-                    .iter()
-                    .filter(|(_, ended)| !ended.record.change_set.is_empty());
-                let key = |(index, ended): &&(usize, &EndedUpdate)| {
-                    (of_source(ended).1, ended.bytes, Reverse(*index))
-                };
-                let Some((index, _)) = large.max_by_key(key) else {
-                    return;
-                };
-                let index = *index;
-                self.ended[index].shrink();
-            } else {
+        while self.ended_of(kind).count() > UPDATES_ENDED {
+            self.forget_one(kind);
+        }
+        while self.bytes_of(kind) > UPDATES_ENDED_BYTES {
+            let is_smaller = self.shrink_one(kind);
+            if !is_smaller {
                 return;
             }
         }
     }
 
+    /// The ended updates of one kind, each with its index.
+    fn ended_of(&self, kind: EndedKind) -> impl Iterator<Item = (usize, &EndedUpdate)> {
+        let ended = self.ended.iter().enumerate();
+        ended.filter(move |(_, ended)| ended.record.kind() == kind)
+    }
+
+    fn bytes_of(&self, kind: EndedKind) -> usize {
+        self.ended_of(kind).map(|(_, ended)| ended.bytes).sum()
+    }
+
+    /// The ended updates of one kind by their source.
+    fn ended_by_source(&self, kind: EndedKind) -> BTreeMap<&str, EndedOfSource> {
+        let mut sources: BTreeMap<&str, EndedOfSource> = BTreeMap::new();
+        for (_, ended) in self.ended_of(kind) {
+            let of_source = sources.entry(&ended.record.source).or_default();
+            of_source.count += 1;
+            of_source.bytes += ended.bytes;
+        }
+        sources
+    }
+
+    /// Removes the oldest update of the source that has most updates of this kind.
+    fn forget_one(&mut self, kind: EndedKind) {
+        let sources = self.ended_by_source(kind);
+        let mut most = 0;
+        let mut chosen = None;
+        for (index, ended) in self.ended_of(kind) {
+            let count = sources[ended.record.source.as_str()].count;
+            if count > most {
+                most = count;
+                chosen = Some(index);
+            }
+        }
+        if let Some(index) = chosen {
+            self.ended.remove(index);
+        }
+    }
+
+    /// Shrinks the largest update of the source that has most bytes of this kind; of several equal
+    /// ones, the oldest. Returns whether there was one with a change set.
+    fn shrink_one(&mut self, kind: EndedKind) -> bool {
+        let sources = self.ended_by_source(kind);
+        let mut largest = (0, 0);
+        let mut chosen = None;
+        for (index, ended) in self.ended_of(kind) {
+            if ended.record.change_set.is_empty() {
+                continue;
+            }
+            let of_source = sources[ended.record.source.as_str()].bytes;
+            let size = (of_source, ended.bytes);
+            if size > largest {
+                largest = size;
+                chosen = Some(index);
+            }
+        }
+        let Some(index) = chosen else { return false };
+        self.ended[index].shrink();
+        true
+    }
+
+    /// All updates: the open ones, then the ended ones.
     fn records(&self) -> impl Iterator<Item = (&UpdateRecord, Option<&OpenUpdate>)> {
         let open = self.open.values().map(|open| (&open.record, Some(open)));
         open.chain(self.ended.iter().map(|ended| (&ended.record, None)))
     }
 
-    /// What an update waits for: workloads, and agents that are away.
+    /// Returns the workloads and the disconnected agents that an open update waits for.
     fn waits_for(&self, open: &OpenUpdate, now: Instant) -> Vec<String> {
         if open.record.phase == UpdatePhase::Trial {
             return open.window.waits_for();
         }
-        let (away, there): (Vec<_>, Vec<_>) = open
-            .awaited(&self.away, now)
-            .partition(|(_, agent)| self.away.contains_key(*agent));
-        let agents: BTreeSet<&Name> = away.into_iter().map(|(_, agent)| agent).collect_entries();
-        let agents = agents
-            .into_iter()
-            .map(|agent| format!("{AGENT_PREFIX}{agent}"));
-        there
-            .into_iter()
-            .map(|(name, _)| name.to_string())
-            .chain(agents)
-            .collect()
+        let mut all = Vec::new();
+        let mut away = BTreeSet::new();
+        for instance in open.awaited(&self.away, now) {
+            if self.away.contains_key(&instance.agent) {
+                away.insert(&instance.agent);
+            } else {
+                all.push(instance.workload.to_string());
+            }
+        }
+        for agent in away {
+            all.push(format!("{AGENT_PREFIX}{agent}"));
+        }
+        all
     }
 }
 
 /// The block `update` of a workload, if it has one.
 fn block_of(workload: &Workload) -> Option<lifecycle::Update> {
-    // Most texts name no update and need not be read; one with a backslash may name it in another
-    // way.
-    let is_possible =
-        workload.runtime_config.contains("update") || workload.runtime_config.contains('\\');
-    let block =
-        is_possible.then(|| lifecycle::of_config(&workload.runtime, &workload.runtime_config));
-    block?.ok()??.update
+    let config = &workload.runtime_config;
+    // Most configurations do not name it and need not be read. One with a backslash may name it by
+    // an escape sequence.
+    if !config.contains("update") && !config.contains('\\') {
+        return None;
+    }
+    lifecycle::of_config(&workload.runtime, config).ok()??.update
 }
 
 // ------------------------------------------------------------------- reading
 
-/// The state that clients read beside the updates themselves.
+/// Facts of other parts that clients read with each update.
 #[derive(Clone, Copy)]
 pub(crate) struct ReadContext<'c> {
-    /// Revision of the desired state.
+    /// The `apiVersion` of the desired state.
     pub(crate) api_version: &'c str,
     /// Whether updates are stored on a disk.
     pub(crate) is_stored: bool,
@@ -441,16 +497,17 @@ pub(crate) struct ReadContext<'c> {
 }
 
 impl Rollouts {
-    /// What masks select of the updates; there even when nothing is selected, so that a reader
-    /// learns that this server keeps some.
+    /// Returns the updates that masks select. The node is empty when they select none, so that a
+    /// reader learns that this server has guarded updates.
     pub(crate) fn read(&self, wanted: &Wanted<'_>, context: ReadContext<'_>) -> Node {
-        let records = self
-            .records()
-            .map(|(record, open)| (record.number.to_string(), (record, open)));
-        entries(wanted, &records.collect_entries(), |(record, open)| {
+        let mut updates = BTreeMap::new();
+        for (record, open) in self.records() {
+            updates.insert(record.number.to_string(), (record, open));
+        }
+        let selected = entries(wanted, &updates, |(record, open)| {
             self.update_node(record, *open, context)
-        })
-        .unwrap_or_default()
+        });
+        selected.unwrap_or_default()
     }
 
     fn update_node(
@@ -501,7 +558,7 @@ fn retain_in_entries(fields: &mut Entries, part: &str, kept: &[&str]) {
 // ------------------------------------------------------------------- on disk
 
 impl Rollouts {
-    /// All that is kept over restarts; `None` when there never was an update.
+    /// Returns the stored form of all updates; `None` when there never was one.
     pub(crate) fn stored(&self) -> Option<StoredUpdates> {
         if self.newest == 0 {
             return None;
@@ -525,8 +582,8 @@ impl Rollouts {
         })
     }
 
-    /// Takes over stored updates that have ended. Returns those that are open: each is to be given
-    /// to [`Self::restage`] and [`Self::reopen`].
+    /// Takes over stored updates that have ended. Returns the open ones, for [`Self::restage`] and
+    /// [`Self::reopen`].
     pub(crate) fn restore(
         &mut self,
         StoredUpdates { newest, list }: StoredUpdates,
@@ -534,14 +591,14 @@ impl Rollouts {
         self.newest = newest;
         let mut open = Vec::new();
         for StoredUpdate { number, update } in list {
-            // Numbers that are given later are new in any case.
+            // No later update may have the same number.
             self.newest = self.newest.max(number);
             let record = serde_json::to_value(&*update).and_then(UpdateRecord::deserialize);
             let record = match record {
                 Ok(record) => UpdateRecord { number, ..record },
                 Err(error) => {
                     log::error!(
-                        "Forgetting update {number}: what is stored of it cannot be read: {error}"
+                        "Forgetting update {number}: its stored record cannot be read: {error}"
                     );
                     continue;
                 }
@@ -557,8 +614,9 @@ impl Rollouts {
         open
     }
 
-    /// Begins the staging of a stored update again: all agents are away, and those that prepare are
-    /// known with their hello. Returns what is active meanwhile: what was before.
+    /// Begins the staging of a stored update again: no agent is connected, and each reports in its
+    /// hello whether it can prepare instances. Returns the revisions that are active meanwhile,
+    /// those from before the update.
     pub(crate) fn restage(
         &mut self,
         record: &mut UpdateRecord,
@@ -571,7 +629,7 @@ impl Rollouts {
                 continue;
             };
             affected.made = updates.workloads().revision(name);
-            // Hooks and templates may give another one than before.
+            // Hooks and templates may result in another instance than before.
             affected.new = change_set::instance(&affected.made);
             affected.stage = self.stage_of(affected.made.effective.as_ref(), updates);
             if affected.stage.is_some()
@@ -584,10 +642,11 @@ impl Rollouts {
         active
     }
 
-    /// Opens a stored update, when the workloads are active as it needs it.
+    /// Opens a stored update again, once the revisions that it needs are active.
     pub(crate) fn reopen(&mut self, record: UpdateRecord, updates: &Updates, now: Instant) {
+        // First, the members of its health window. A workload that this start has refused has no
+        // agent, so it is none of them.
         let mut members = Vec::new();
-        // What this start could not take over has no agent, so nothing of it is evaluated.
         for (name, affected) in &record.change_set.workloads {
             if record.was_switched && affected.active.is_none() {
                 members.extend(self.member(name, affected.ran, None, updates));
@@ -596,13 +655,15 @@ impl Rollouts {
         for (name, on_failure) in &record.dependents {
             members.extend(self.member(name, true, Some(*on_failure), updates));
         }
-        let (number, was_sent) = (record.number, record.was_sent);
+        // Then the window. No agent has reported a state to this server yet.
+        let number = record.number;
         let mut open = OpenUpdate::new(record, now);
         for mut member in members {
             member.state = None;
             open.window.add(member, now);
         }
-        if was_sent {
+        // Finally, the update may be the reason why the last server has ended.
+        if open.record.was_sent {
             open.count_loss("the server", now);
             self.is_unsaved = true;
         }

@@ -1,5 +1,5 @@
-//! What follows from reports, time and losses: an update is carried out, is good, is kept, or is
-//! rolled back.
+//! Outcomes: reports, time and losses make an open update switch, succeed, be kept although it
+//! failed, or be rolled back.
 //!
 //! Thread: `server`; part of [`Rollouts`].
 
@@ -23,28 +23,34 @@ use ankaios_platform::logging::log_source;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// What is to be done with an open update.
+/// The next step of an open update.
 pub(crate) enum RolloutStep {
+    /// Everything is staged: switch it.
     Switch,
+    /// It has failed: roll it back.
     Undo(Failure),
+    /// Its health window is over: end it as good or kept.
     End(UpdatePhase),
 }
 
 impl OpenUpdate {
-    /// What is to be done now, if anything. The staging may be large, and is looked through only
-    /// when it `has_news`.
+    /// The next step, if there is one now. The staged instances may be many, so they are examined
+    /// only when the update `has_news`.
     fn next_step(
         &mut self,
         away: &BTreeMap<Name, Instant>,
         now: Instant,
         has_news: bool,
     ) -> Option<RolloutStep> {
+        // First, an instance that cannot be staged.
         let missed = self.window.tick(now);
         self.failures.extend(missed);
-        let is_looked_at = has_news && self.is_staging();
-        if is_looked_at && let Some(failure) = self.cannot_be_staged() {
+        let is_examined = has_news && self.is_staging();
+        if is_examined && let Some(failure) = self.cannot_be_staged() {
             return Some(RolloutStep::Undo(failure));
         }
+        // Then, failures in the health window: the first that demands a rollback, or the reason why
+        // the update will be kept.
         for failure in std::mem::take(&mut self.failures) {
             if failure.on_failure == OnFailure::Rollback {
                 return Some(RolloutStep::Undo(failure));
@@ -64,31 +70,37 @@ impl OpenUpdate {
             );
             reason.get_or_insert(why);
         }
+        // Finally, success.
         if self.is_staging() {
-            return (is_looked_at && self.awaited(away, now).next().is_none())
-                .then_some(RolloutStep::Switch);
+            if is_examined && self.is_all_staged(away, now) {
+                return Some(RolloutStep::Switch);
+            }
+            return None;
         }
-        let phase = if self.record.reason.is_some() {
-            UpdatePhase::Kept
-        } else {
-            UpdatePhase::Good
+        if !self.window.is_over() {
+            return None;
+        }
+        let phase = match self.record.reason {
+            Some(_) => UpdatePhase::Kept,
+            None => UpdatePhase::Good,
         };
-        self.window.is_over().then_some(RolloutStep::End(phase))
+        Some(RolloutStep::End(phase))
     }
 
-    /// Something was lost that may be the fault of the update.
+    /// Counts the loss of an agent or of the server, which the update may have caused. After
+    /// [`UPDATE_LOSSES`] it has failed.
     pub(super) fn count_loss(&mut self, what: &str, now: Instant) {
         self.record.losses = self.record.losses.saturating_add(1);
-        if self.record.losses >= UPDATE_LOSSES {
-            let failures = self
-                .window
-                .fail_by_losses(&format!("{UPDATE_LOSSES} losses of {what}"), now);
-            self.failures.extend(failures);
+        if self.record.losses < UPDATE_LOSSES {
+            return;
         }
+        let why = format!("{UPDATE_LOSSES} losses of {what}");
+        let failures = self.window.fail_by_losses(&why, now);
+        self.failures.extend(failures);
     }
 }
 
-/// `<workload>: <why>`, not too long.
+/// `<workload>: <why>`, cut to [`CONDITION_INFO_MAX`] bytes.
 fn cut_reason(workload: &str, why: &str) -> String {
     let mut text = format!("{workload}: {why}");
     text.truncate(text.floor_char_boundary(CONDITION_INFO_MAX));
@@ -96,31 +108,27 @@ fn cut_reason(workload: &str, why: &str) -> String {
 }
 
 impl Rollouts {
-    /// Whether a failure of this instance undoes an update.
+    /// Returns whether a failure of this instance causes a rollback.
     pub(crate) fn would_undo(&self, instance: &InstanceName) -> bool {
         self.open
             .values()
             .any(|open| open.window.would_undo(instance))
     }
 
-    /// An instance is not active any more. A dependent is not evaluated then; a workload that the
-    /// update touches has a new instance, which is evaluated as soon as it is active.
+    /// Ends the evaluation of an instance that is not active any more. A workload of the update has
+    /// a new instance, whose evaluation begins as soon as it is active.
     pub(crate) fn instance_ended(&mut self, instance: &InstanceName, now: Instant) {
         let name = &instance.workload;
-        for open in self
-            .open
-            .values_mut()
-            .filter(|open| open.window.instance(name) == Some(instance))
-        {
-            open.window.end(name, now);
-            open.record.dependents.remove(name);
+        for open in self.open.values_mut() {
+            if open.window.instance(name) == Some(instance) {
+                open.window.end(name, now);
+                open.record.dependents.remove(name);
+            }
         }
     }
-}
 
-impl Rollouts {
-    /// States were reported, or follow from the loss of an agent. States of instances that are not
-    /// staged change nothing of what is, which may be thousands.
+    /// Evaluates states that were reported, or follow from the loss of an agent. `was_staged`: one
+    /// of them replaces the shown state of a staged instance.
     pub(crate) fn states_reported(
         &mut self,
         states: &[WorkloadState],
@@ -138,51 +146,51 @@ impl Rollouts {
     }
 }
 
-/// What is done about open updates now.
+/// The steps that are due for all open updates.
 pub(crate) struct DueSteps {
-    /// What follows for which update.
     pub(crate) steps: Vec<DueStep>,
-    /// Whether something has happened since they were looked at last.
+    /// Whether an event since the last call may concern an open update.
     pub(crate) has_news: bool,
-    /// Whether what is staged is shown in any case.
+    /// Whether staged instances must be shown, even shortly after the last time.
     pub(crate) is_show_due: bool,
 }
 
 /// A step of one open update.
 pub(crate) struct DueStep {
     pub(crate) number: u64,
-    /// Whose log lines its own are.
+    /// The source of its log lines: the requester of the update.
     pub(crate) source: Name,
     pub(crate) step: RolloutStep,
 }
 
-/// What leads back to the state before an update.
+/// The change that restores the state from before an update.
 pub(crate) struct WayBack {
     pub(crate) change: DesiredChange,
     pub(crate) restarted: BTreeSet<Name>,
 }
 
-/// What becomes of an update that has failed.
+/// The consequence of a failure of an update.
 pub(crate) enum Undo {
-    /// It is committed, together with its restarts. Earlier command lines receive these states.
+    /// It is rolled back by this commit. Command lines of earlier versions receive these states.
     RolledBack {
         commit: CheckedUpdate,
         states: Vec<WorkloadState>,
     },
-    /// It stays, since nothing leads back. Failures of these workloads apply now.
+    /// It stays, since it cannot be rolled back. Failures of these workloads apply now.
     Stuck(Vec<Name>),
-    /// It is still being staged.
+    /// It stays open.
     Kept,
 }
 
 impl Rollouts {
-    /// When there is something to do without an event.
+    /// When an open update has a step, or is shown, without an event.
     pub(crate) fn due(&self) -> Option<Instant> {
         let windows = self.open.values().filter_map(|open| open.window.due());
         windows.chain(self.show_at).min()
     }
 
-    /// An agent has connected: it is sent what it has to prepare, and whether an update is open.
+    /// Sends an agent that has connected the instances that it has to prepare, and whether an
+    /// update of its workloads is open.
     pub(crate) fn agent_connected(
         &mut self,
         agent: &Name,
@@ -200,12 +208,12 @@ impl Rollouts {
         self.send_list(agent, effects);
         self.send_open(effects);
         self.away.remove(agent);
-        if !prepares && self.open.values().any(|open| open.asks(agent)) {
+        if !prepares && self.open.values().any(|open| open.has_staged(agent)) {
             self.warn_of_agent(agent);
         }
         for open in self.open.values_mut() {
             open.agent_came(agent, prepares);
-            // It may start something of it now.
+            // It receives its part of the update now.
             if open.window.agent_came(agent, now) && !open.record.was_sent {
                 open.record.was_sent = true;
                 self.is_unsaved = true;
@@ -216,11 +224,11 @@ impl Rollouts {
         }
     }
 
-    /// An agent is lost.
+    /// Notes the loss of an agent.
     pub(crate) fn agent_gone(&mut self, agent: &Name, now: Instant) {
         self.agents.remove(agent);
         for open in self.open.values_mut() {
-            // Until it is shown that nothing of it is staged.
+            // Removed when staged instances are shown next, if it has nothing to prepare.
             self.away.entry(agent.clone()).or_insert(now);
             if open.window.agent_left(agent, now) {
                 open.count_loss(&format!("agent '{agent}'"), now);
@@ -231,7 +239,7 @@ impl Rollouts {
         }
     }
 
-    /// Takes what follows for open updates from all that has happened.
+    /// Takes the steps that are due after all events so far.
     pub(crate) fn take_due(&mut self, now: Instant) -> DueSteps {
         let is_show_due = self.show_at.is_some_and(|at| at <= now);
         let has_news = std::mem::take(&mut self.is_outdated) || is_show_due;
@@ -264,7 +272,7 @@ impl Rollouts {
         if phase == UpdatePhase::Good {
             let seconds = now.saturating_duration_since(open.begun).as_secs();
             log::info!(
-                "Update {number} ({}) is good after {seconds} s.",
+                "Update {number} ({}) passed its health window after {seconds} s.",
                 open.record.change_set.names()
             );
         }
@@ -273,29 +281,23 @@ impl Rollouts {
 
     // ------------------------------------------------------------------- undo
 
-    /// Ends an update of which a workload has failed. Returns what puts back all that it has
-    /// changed: what is desired, rendered and active. Neither templates nor hooks are asked: it
-    /// was accepted once, and a refusal must not leave the cluster with what has failed. What is
-    /// put back is not evaluated, so that an undo always ends.
+    /// Ends an update that has failed. Returns the commit that restores the desired, rendered and
+    /// effective workloads from before it. Neither templates nor hooks run: these workloads were
+    /// accepted once, and a refusal must not leave the cluster with the failed ones. The rollback
+    /// is not evaluated, so that it always ends.
     // [impl->swdd~server-undoes-failed-updates~1]
     pub(crate) fn undo(&mut self, number: u64, failure: &Failure, updates: &Updates) -> Undo {
         let Some(open) = self.open.get(&number) else {
             return Undo::Kept;
         };
+        // First, the reason, and whether the rollback is possible.
         let change = rollback_change(&open.record.change_set, updates);
-        // [impl->swdd~server-says-why-updates-failed~1]
-        let (cause, why) = match failure.cause {
-            FailureCause::State => (UpdateCause::Unhealthy, failure.text()),
-            FailureCause::NotStaged => (UpdateCause::CannotBeStaged, failure.text()),
-            FailureCause::Late(_) => match held_by_dependents(&failure.workload, updates) {
-                Some(held) => (UpdateCause::AwaitsDependents, failure.text_with(&held)),
-                None => (UpdateCause::Unhealthy, failure.text()),
-            },
-        };
-        let why = cut_reason(&failure.workload, &why);
+        let reason = rollback_reason(failure, updates);
+        let why = cut_reason(&failure.workload, &reason.text);
         if let Err(error) = check_rollback(&change, updates) {
             return self.cannot_undo(number, &format!("{why}; cannot be rolled back: {error}"));
         }
+        // Then, the end of the update.
         let Some(OpenUpdate { mut record, .. }) = self.close(number) else {
             return Undo::Kept;
         };
@@ -304,13 +306,14 @@ impl Rollouts {
             "Update {number} ({}) failed and is rolled back: {why}",
             change_set.names()
         );
-        // A link that was down proves nothing about what was never started.
+        // An update that was never started may have failed because of a lost connection.
         if record.was_switched {
             record.remembered = Some(change_set.fingerprint());
         }
         let restarted = record.restarted();
-        record.cause = Some(cause);
+        record.cause = Some(reason.cause);
         self.end(record, UpdatePhase::Undone, Some(why.clone()));
+        // Finally, the commit.
         let states = undone_states(&change_set, &why, updates);
         let mut revisions = BTreeMap::new();
         for (name, affected) in change_set.workloads {
@@ -327,7 +330,7 @@ impl Rollouts {
         }
     }
 
-    /// An update has failed and cannot be rolled back.
+    /// Keeps an update that has failed and cannot be rolled back.
     fn cannot_undo(&mut self, number: u64, why: &str) -> Undo {
         let Some(open) = self.open.get_mut(&number) else {
             return Undo::Kept;
@@ -335,8 +338,7 @@ impl Rollouts {
         let names = open.record.change_set.names();
         log::error!("Update {number} ({names}) failed: {why}");
         if open.is_staging() {
-            // It stays desired, so it comes into force as one that may stay, when its conditions
-            // hold.
+            // It stays desired, so it is switched once its conditions are met.
             open.keep_all();
             if open.record.reason.is_none() {
                 open.record.reason = Some(why.to_owned());
@@ -353,11 +355,11 @@ impl Rollouts {
         Undo::Stuck(concerned)
     }
 
-    /// What leads back to the desired state before update `number`, for a requester that may write
-    /// all of it.
+    /// Returns the change that restores the desired state from before update `number`.
     ///
     /// # Errors
-    /// Why not.
+    /// The update does not exist, the requester must not write all of it, or the state from before
+    /// it cannot be restored any more.
     // [impl->swdd~server-rolls-back-updates~1]
     pub(crate) fn way_back(
         &self,
@@ -388,7 +390,7 @@ impl Rollouts {
 }
 
 impl UpdateRecord {
-    /// Why nothing leads back to the state before it from what is desired now.
+    /// The reason why the state from before it cannot be restored, if there is one.
     fn lost_way_back(&self, desired: &DesiredState) -> Option<String> {
         let number = self.number;
         if self.phase == UpdatePhase::Undone {
@@ -422,6 +424,33 @@ impl UpdateRecord {
     }
 }
 
+/// The reason of a rollback, for programs and for people.
+struct RollbackReason {
+    cause: UpdateCause,
+    text: String,
+}
+
+// [impl->swdd~server-says-why-updates-failed~1]
+fn rollback_reason(failure: &Failure, updates: &Updates) -> RollbackReason {
+    let cause = match failure.cause {
+        FailureCause::State => UpdateCause::Unhealthy,
+        FailureCause::NotStaged => UpdateCause::CannotBeStaged,
+        FailureCause::Late(_) => {
+            if let Some(held) = held_by_dependents(&failure.workload, updates) {
+                return RollbackReason {
+                    cause: UpdateCause::AwaitsDependents,
+                    text: failure.text_with(&held),
+                };
+            }
+            UpdateCause::Unhealthy
+        }
+    };
+    RollbackReason {
+        cause,
+        text: failure.text(),
+    }
+}
+
 /// Names the dependents that keep the earlier instance of a workload from stopping, if any do.
 fn held_by_dependents(workload: &Name, updates: &Updates) -> Option<String> {
     let placed = updates.workloads().placed().get(workload);
@@ -441,7 +470,7 @@ fn held_by_dependents(workload: &Name, updates: &Updates) -> Option<String> {
     Some(format!("waits for {} to stop", others.join(", ")))
 }
 
-/// What leads back to the desired state before `change_set`.
+/// The change that restores the desired state from before `change_set`.
 fn rollback_change(change_set: &ChangeSet, updates: &Updates) -> DesiredChange {
     let desired = &updates.workloads().desired;
     let mut change = DesiredChange::default();
@@ -459,7 +488,7 @@ fn rollback_change(change_set: &ChangeSet, updates: &Updates) -> DesiredChange {
     change
 }
 
-/// Checks that a request could lead back.
+/// Checks a rollback as a request with the same change.
 fn check_rollback(change: &DesiredChange, updates: &Updates) -> Result<(), UpdateError> {
     let workloads = updates.workloads();
     let desired = &workloads.desired;
@@ -483,9 +512,9 @@ fn check_rollback(change: &DesiredChange, updates: &Updates) -> Result<(), Updat
     workloads.check_together(change, &Failed::new())
 }
 
-/// What command lines of an earlier version receive, which wait for the instances in the response
-/// to a request: those that have not failed by themselves have failed now, and those that had to
-/// end and have not are as they are.
+/// The states for command lines of an earlier version, which wait for the instances in the response
+/// to their request: new instances without a result count as failed, and old instances that should
+/// have ended keep their states.
 fn undone_states(change_set: &ChangeSet, why: &str, updates: &Updates) -> Vec<WorkloadState> {
     let workloads = updates.workloads();
     let mut ends = Vec::new();

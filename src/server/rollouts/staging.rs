@@ -1,6 +1,6 @@
-//! What waits until everything of an update is staged: what agents are asked to prepare, how far
-//! they are, and what is shown of the new instances. These states are the server's own: no agent
-//! knows of the new instances, so none receives them, and the loss of an agent changes nothing.
+//! Staging: agents prepare the new instances of an update while the old ones still run, and the
+//! server shows how far they are. The shown states are the server's own: no agent has the new
+//! instances yet, so none receives these states, and the loss of an agent does not change them.
 //!
 //! Thread: `server`; plain values and the part of [`Rollouts`] that sends and shows them.
 
@@ -9,7 +9,7 @@ use super::{OpenUpdate, Rollouts, block_of};
 use crate::effects::Effects;
 use crate::limits::UPDATE_AGENT_AWAY;
 use crate::updates::Updates;
-use ankaios_model::collect::CollectEntries as _;
+
 use ankaios_model::guarded_update::{CANNOT_BE_STAGED, UpdatePhase};
 use ankaios_model::health_window::{Failure, FailureCause};
 use ankaios_model::lifecycle::{self, OnFailure};
@@ -20,9 +20,10 @@ use ankaios_model::prepare_level::PrepareLevel;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// From so many staged instances on not every report is shown at once, but all at most so often:
-/// each may change the texts of all others.
+/// Number of staged instances from which reports are shown together: each report may change the
+/// shown texts of all other instances.
 const MANY: usize = 64;
+/// Interval in which reports about [`MANY`] instances are shown.
 const MANY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Longest pause of an agent before this retry.
@@ -32,24 +33,26 @@ fn backoff(retry: u32) -> Duration {
 }
 
 impl InstanceStaging {
-    /// Why it cannot be staged, if its agent has given up.
+    /// The reason why it cannot be staged, if its agent has given up.
     pub(crate) fn refusal(&self) -> Option<&str> {
-        let report = self.report.as_ref().filter(|report| report.is_final)?;
+        let report = self.report.as_ref()?;
+        if !report.is_final {
+            return None;
+        }
         Some(report.reason.as_deref().unwrap_or_default())
     }
 
-    /// Whether its agent has done all it can, and nothing holds the update back. What cannot be
-    /// staged takes the way without it.
+    /// Returns whether its agent has finished, or has given up, and no condition is unmet. An
+    /// instance that cannot be staged is started without that.
     fn is_ready(&self) -> bool {
-        match &self.report {
-            Some(report) => {
-                let is_done = report.level.is_some() || report.is_final;
-                is_done && report.unmet.is_none()
-            }
-            None => false,
-        }
+        let Some(report) = &self.report else {
+            return false;
+        };
+        let is_done = report.level.is_some() || report.is_final;
+        is_done && report.unmet.is_none()
     }
 
+    /// The shown text of an instance that is not ready, `age` after the request.
     fn info(&self, age: Duration) -> String {
         match &self.report {
             Some(PreparedInstance {
@@ -78,15 +81,20 @@ impl InstanceStaging {
             }) => format!("update: {unmet}"),
             _ if age < CREATE_AGE_INTERVAL => format!("update: stages {}", self.level),
             _ => {
-                let step = CREATE_AGE_INTERVAL.as_secs().max(1);
-                format!(
-                    "update: stages {}, {} s",
-                    self.level,
-                    age.as_secs() / step * step
-                )
+                let interval = CREATE_AGE_INTERVAL.as_secs().max(1);
+                let seconds = age.as_secs() / interval * interval;
+                format!("update: stages {}, {seconds} s", self.level)
             }
         }
     }
+}
+
+/// The targets of waiting that are shown for the instances of one update.
+struct AwaitedTargets<'o> {
+    /// At most two workloads whose agents are connected: an instance shows one of another workload.
+    workloads: Vec<&'o Name>,
+    /// The first disconnected agent, by name.
+    agent: Option<&'o Name>,
 }
 
 // [impl->swdd~server-stages-updates~1]
@@ -95,88 +103,89 @@ impl OpenUpdate {
         self.record.phase == UpdatePhase::Staging
     }
 
-    /// The new instances that wait, by workload, with how agents prepare them.
-    fn waiting(&self) -> impl Iterator<Item = (&Name, &AddedWorkload, Option<&InstanceStaging>)> {
-        let workloads = self.record.change_set.workloads.iter();
-        workloads
-            .filter_map(|(name, affected)| Some((name, affected.added()?, affected.stage.as_ref())))
+    /// The new instances that are not switched yet, with their preparation, if there is one.
+    fn waiting(&self) -> impl Iterator<Item = (&AddedWorkload, Option<&InstanceStaging>)> {
+        let workloads = self.record.change_set.workloads.values();
+        workloads.filter_map(|affected| Some((affected.added()?, affected.stage.as_ref())))
     }
 
-    /// Those of them that agents prepare.
-    pub(crate) fn staged(&self) -> impl Iterator<Item = (&Name, &InstanceName, &InstanceStaging)> {
+    /// The new instances that agents prepare.
+    pub(crate) fn staged(&self) -> impl Iterator<Item = (&InstanceName, &InstanceStaging)> {
         self.waiting()
-            .filter_map(|(name, added, stage)| Some((name, &added.instance, stage?)))
+            .filter_map(|(added, stage)| Some((&added.instance, stage?)))
     }
 
-    /// Whether this is a new instance that waits. One that is staged may be active as well, or an
-    /// earlier one still stops.
+    /// Returns whether this is a new instance that is not switched yet. The same instance may be
+    /// active as well, or an earlier one still stops.
     pub(crate) fn is_waiting(&self, instance: &InstanceName) -> bool {
         let Some(affected) = self.record.change_set.workloads.get(&instance.workload) else {
             return false;
         };
-        affected
-            .added()
-            .is_some_and(|added| added.instance == *instance)
-    }
-
-    /// Whether a workload of this agent comes, changes or goes with the update.
-    fn concerns(&self, agent: &str) -> bool {
-        let is_its = |instance: &Option<InstanceName>| match instance {
-            Some(instance) => *instance.agent == *agent,
+        match affected.added() {
+            Some(added) => added.instance == *instance,
             None => false,
-        };
-        let mut workloads = self.record.change_set.workloads.values();
-        workloads.any(|affected| is_its(&affected.old) || is_its(&affected.new))
-    }
-
-    pub(crate) fn asks(&self, agent: &str) -> bool {
-        self.staged()
-            .any(|(_, instance, _)| *instance.agent == *agent)
-    }
-
-    /// An agent has connected. What it reported before is outdated; one that does not prepare takes
-    /// the way without.
-    pub(crate) fn agent_came(&mut self, agent: &Name, prepares: bool) {
-        let is_its =
-            |new: &Option<InstanceName>| new.as_ref().is_some_and(|new| new.agent == *agent);
-        for affected in self
-            .record
-            .change_set
-            .workloads
-            .values_mut()
-            .filter(|affected| is_its(&affected.new))
-        {
-            affected
-                .stage
-                .iter_mut()
-                .for_each(|stage| stage.report = None);
-            affected.stage.take_if(|_| !prepares);
         }
     }
 
-    /// An agent reports how far it is with an instance. Returns whether that is one of this update.
+    /// Returns whether an instance of this agent comes, changes or goes with the update.
+    fn concerns(&self, agent: &str) -> bool {
+        for affected in self.record.change_set.workloads.values() {
+            for instance in [&affected.old, &affected.new].into_iter().flatten() {
+                if *instance.agent == *agent {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Returns whether this agent prepares an instance of the update.
+    pub(crate) fn has_staged(&self, agent: &str) -> bool {
+        self.staged()
+            .any(|(instance, _)| *instance.agent == *agent)
+    }
+
+    /// Forgets the reports of an agent that has connected: they are outdated. If it cannot prepare,
+    /// its instances are started without that.
+    pub(crate) fn agent_came(&mut self, agent: &Name, prepares: bool) {
+        for affected in self.record.change_set.workloads.values_mut() {
+            let Some(new) = &affected.new else { continue };
+            if new.agent != *agent {
+                continue;
+            }
+            if !prepares {
+                affected.stage = None;
+            } else if let Some(stage) = &mut affected.stage {
+                stage.report = None;
+            }
+        }
+    }
+
+    /// Takes over how far an agent is with an instance. Returns whether the instance belongs to this
+    /// update.
     fn report(&mut self, report: &PreparedInstance) -> bool {
-        let affected = self
-            .record
-            .change_set
-            .workloads
-            .get_mut(&report.instance.workload);
-        let affected = affected.filter(|affected| affected.new.as_ref() == Some(&report.instance));
-        let Some(stage) = affected.and_then(|affected| affected.stage.as_mut()) else {
+        let workloads = &mut self.record.change_set.workloads;
+        let Some(affected) = workloads.get_mut(&report.instance.workload) else {
+            return false;
+        };
+        if affected.new.as_ref() != Some(&report.instance) {
+            return false;
+        }
+        let Some(stage) = &mut affected.stage else {
             return false;
         };
         stage.report = Some(report.clone());
         true
     }
 
-    /// One that cannot be staged, and why, where that ends the update.
+    /// The failure of an instance that cannot be staged, if that ends the update.
     pub(crate) fn cannot_be_staged(&self) -> Option<Failure> {
-        for (name, _, stage) in self.staged() {
+        for (instance, stage) in self.staged() {
             if let Some(why) = stage.refusal()
                 && stage.on_failure == OnFailure::Rollback
             {
                 return Some(Failure {
-                    workload: name.clone(),
+                    workload: instance.workload.clone(),
                     cause: FailureCause::NotStaged,
                     details: why.to_owned(),
                     on_failure: stage.on_failure,
@@ -186,49 +195,64 @@ impl OpenUpdate {
         None
     }
 
-    /// It cannot be undone any more: what cannot be staged does not end it, and every condition is
-    /// still waited for.
+    /// Notes that the update cannot be rolled back: an instance that cannot be staged does not end
+    /// it, and it still waits for every condition.
     pub(crate) fn keep_all(&mut self) {
-        let stages = self
-            .record
-            .change_set
-            .workloads
-            .values_mut()
-            .filter_map(|affected| affected.stage.as_mut());
-        stages.for_each(|stage| stage.on_failure = OnFailure::Keep);
+        for affected in self.record.change_set.workloads.values_mut() {
+            if let Some(stage) = &mut affected.stage {
+                stage.on_failure = OnFailure::Keep;
+            }
+        }
     }
 
-    /// What is waited for until it is carried out, each with its agent, which may be `away`. One
-    /// that has been away for long is only waited for where its consent is needed.
+    /// Returns whether the update waits for no instance.
+    pub(crate) fn is_all_staged(&self, away: &BTreeMap<Name, Instant>, now: Instant) -> bool {
+        self.awaited(away, now).next().is_none()
+    }
+
+    /// The instances that the update waits for: those that are not ready, and those whose agents
+    /// are `away` and not given up.
     pub(crate) fn awaited<'o>(
         &'o self,
         away: &'o BTreeMap<Name, Instant>,
         now: Instant,
-    ) -> impl Iterator<Item = (&'o Name, &'o Name)> {
-        let is_long = |since: &Instant| now.saturating_duration_since(*since) >= UPDATE_AGENT_AWAY;
-        let mut given_up: BTreeSet<&Name> = away
-            .iter()
-            .filter(|(_, since)| is_long(since))
-            .map(|(agent, _)| agent)
-            .collect_entries();
-        if !given_up.is_empty() {
-            let consents = self.staged().filter(|(_, _, stage)| stage.has_condition);
-            consents.for_each(|(_, instance, _)| _ = given_up.remove(&instance.agent));
-        }
-        let is_awaited = move |agent: &Name, stage: &InstanceStaging| {
-            if away.contains_key(agent) {
-                !given_up.contains(agent)
+    ) -> impl Iterator<Item = &'o InstanceName> {
+        let given_up = self.given_up(away, now);
+        self.staged().filter_map(move |(instance, stage)| {
+            let is_awaited = if away.contains_key(&instance.agent) {
+                !given_up.contains(&instance.agent)
             } else {
                 !stage.is_ready()
-            }
-        };
-        let awaited = self
-            .staged()
-            .filter(move |(_, instance, stage)| is_awaited(&instance.agent, stage));
-        awaited.map(|(name, instance, _)| (name, &instance.agent))
+            };
+            is_awaited.then_some(instance)
+        })
     }
 
-    /// When its age grows by the next interval.
+    /// The agents that have been away for too long to be waited for. One whose instances have a
+    /// condition is none of them: the update must not be switched before that is met.
+    fn given_up<'o>(
+        &self,
+        away: &'o BTreeMap<Name, Instant>,
+        now: Instant,
+    ) -> BTreeSet<&'o Name> {
+        let mut given_up = BTreeSet::new();
+        for (agent, since) in away {
+            if now.saturating_duration_since(*since) >= UPDATE_AGENT_AWAY {
+                given_up.insert(agent);
+            }
+        }
+        if given_up.is_empty() {
+            return given_up;
+        }
+        for (instance, stage) in self.staged() {
+            if stage.has_condition {
+                given_up.remove(&instance.agent);
+            }
+        }
+        given_up
+    }
+
+    /// When the shown age grows by the next interval.
     fn next_age(&self, now: Instant) -> Instant {
         let age = now.saturating_duration_since(self.begun);
         let intervals = age.as_millis() / CREATE_AGE_INTERVAL.as_millis().max(1) + 1;
@@ -236,41 +260,60 @@ impl OpenUpdate {
         self.begun + CREATE_AGE_INTERVAL.saturating_mul(intervals)
     }
 
-    /// What is shown of each new instance.
-    fn infos(&self, away: &BTreeMap<Name, Instant>, now: Instant) -> Vec<(InstanceName, String)> {
-        let (there, age) = (
-            |agent: &Name| !away.contains_key(agent),
-            now.saturating_duration_since(self.begun),
-        );
-        let awaited: Vec<(&Name, &Name)> = self.awaited(away, now).collect();
-        let workloads: Vec<&Name> = awaited
-            .iter()
-            .filter(|(_, agent)| there(agent))
-            .map(|(name, _)| *name)
-            .take(2)
-            .collect();
-        let agent = awaited
-            .iter()
-            .map(|(_, agent)| *agent)
-            .filter(|agent| !there(agent))
-            .min();
-        let info = |(name, added, stage): (&Name, &AddedWorkload, Option<&InstanceStaging>)| {
-            let own = stage
-                .filter(|stage| !stage.is_ready())
-                .map(|stage| stage.info(age));
-            let other = workloads
-                .iter()
-                .find(|other| **other != name)
-                .map(|other| format!("update: waits for {other}"));
-            let text = own
-                .or(other)
-                .or_else(|| agent.map(|agent| format!("update: waits for agent {agent}")));
-            (
-                added.instance.clone(),
-                text.unwrap_or_else(|| "update: is staged".to_owned()),
-            )
+    /// Adds the shown text of each new instance to `infos`.
+    fn add_infos(
+        &self,
+        infos: &mut BTreeMap<InstanceName, String>,
+        away: &BTreeMap<Name, Instant>,
+        now: Instant,
+    ) {
+        let age = now.saturating_duration_since(self.begun);
+        let targets = self.awaited_targets(away, now);
+        for (added, stage) in self.waiting() {
+            let instance = added.instance.clone();
+            let text = match stage {
+                Some(stage) if !stage.is_ready() => stage.info(age),
+                _ => targets.info(&instance.workload),
+            };
+            infos.insert(instance, text);
+        }
+    }
+
+    fn awaited_targets<'o>(
+        &'o self,
+        away: &'o BTreeMap<Name, Instant>,
+        now: Instant,
+    ) -> AwaitedTargets<'o> {
+        let mut targets = AwaitedTargets {
+            workloads: Vec::new(),
+            agent: None,
         };
-        self.waiting().map(info).collect()
+        for instance in self.awaited(away, now) {
+            let agent = &instance.agent;
+            if away.contains_key(agent) {
+                if targets.agent.is_none_or(|first| agent < first) {
+                    targets.agent = Some(agent);
+                }
+            } else if targets.workloads.len() < 2 {
+                targets.workloads.push(&instance.workload);
+            }
+        }
+        targets
+    }
+}
+
+impl AwaitedTargets<'_> {
+    /// The shown text of an instance of `workload` that is ready itself.
+    fn info(&self, workload: &Name) -> String {
+        for other in &self.workloads {
+            if *other != workload {
+                return format!("update: waits for {other}");
+            }
+        }
+        match self.agent {
+            Some(agent) => format!("update: waits for agent {agent}"),
+            None => "update: is staged".to_owned(),
+        }
     }
 }
 
@@ -279,19 +322,21 @@ impl Rollouts {
         self.open.values().filter(|open| open.is_staging())
     }
 
-    /// What follows when an instance with this block fails.
+    /// The consequence when an instance with this block fails.
     pub(crate) fn on_failure_of(&self, block: Option<&lifecycle::Update>) -> OnFailure {
-        block
-            .and_then(|block| block.on_failure)
-            .unwrap_or(self.on_failure)
+        match block {
+            Some(block) => block.on_failure.unwrap_or(self.on_failure),
+            None => self.on_failure,
+        }
     }
 
-    /// Warns once of an agent that cannot prepare what a block wants to be staged.
+    /// Warns once about an agent that cannot prepare instances although a workload has a block for
+    /// that.
     pub(crate) fn warn_of_agent(&mut self, agent: &Name) {
         if self.warned.insert(agent.clone()) {
             log::warn!(
-                "AgentStaging '{agent}' cannot prepare instances: updates of its workloads are carried out at once, and \
-                 'update.when' means nothing there."
+                "Agent '{agent}' cannot prepare instances: updates of its workloads are switched at once, and \
+                 'update.when' has no effect there."
             );
         }
     }
@@ -300,7 +345,7 @@ impl Rollouts {
     fn list_of(&self, agent: &str) -> Vec<AddedWorkload> {
         let mut list = Vec::new();
         for open in self.staging() {
-            for (_, added, stage) in open.waiting() {
+            for (added, stage) in open.waiting() {
                 if stage.is_some() && *added.instance.agent == *agent {
                     list.push(added.clone());
                 }
@@ -309,19 +354,22 @@ impl Rollouts {
         list
     }
 
-    /// How a new instance is staged, if its block says so. Outside of the current mode nothing will
-    /// be started, but its condition applies as every other.
+    /// The preparation of a new instance, if its block has one. An instance outside of the current
+    /// mode is not started and so not prepared, but its condition applies.
     pub(super) fn stage_of(
         &self,
         new: Option<&AddedWorkload>,
         updates: &Updates,
     ) -> Option<InstanceStaging> {
-        let added = new.filter(|added| !added.instance.agent.is_empty())?;
+        let added = new?;
+        if added.instance.agent.is_empty() {
+            return None;
+        }
         let block = block_of(&added.workload)?;
         let level = block.stage;
         let has_condition = block.when.is_some();
-        let is_inside = !updates.workloads().seen(added).instance.agent.is_empty();
-        let is_prepared = level != PrepareLevel::None && is_inside;
+        let is_in_mode = !updates.workloads().seen(added).instance.agent.is_empty();
+        let is_prepared = level != PrepareLevel::None && is_in_mode;
         if !has_condition && !is_prepared {
             return None;
         }
@@ -333,18 +381,18 @@ impl Rollouts {
         })
     }
 
-    /// Chooses which agents are waited for by an update that is accepted now: those that are there
-    /// and prepare. One that is away may prepare, which matters when nothing may happen without its
-    /// consent.
+    /// Chooses the agents that an update waits for when it is accepted: the connected ones that can
+    /// prepare. A disconnected one is awaited only for a condition, without which the update must
+    /// not be switched.
     pub(super) fn choose_agents(&mut self, open: &mut OpenUpdate, now: Instant) {
         for AffectedWorkload { new, stage, .. } in open.record.change_set.workloads.values_mut() {
             let (Some(new), Some(known)) = (new, &stage) else {
                 continue;
             };
             let agent = &new.agent;
-            match self.agents.get(agent).map(|agent| agent.prepares) {
-                Some(true) => {}
-                Some(false) => {
+            match self.agents.get(agent) {
+                Some(connected) if connected.prepares => {}
+                Some(_) => {
                     self.warn_of_agent(agent);
                     *stage = None;
                 }
@@ -356,8 +404,8 @@ impl Rollouts {
         }
     }
 
-    /// Sends each agent what it has to prepare, where that has changed since it was sent last on
-    /// its connection.
+    /// Sends each agent the list of the instances that it has to prepare, if the list has changed
+    /// since the last one on its connection.
     pub(crate) fn send_lists(&mut self, effects: &mut Effects) {
         let mut concerned = BTreeSet::new();
         for (name, agent) in &self.agents {
@@ -366,7 +414,7 @@ impl Rollouts {
             }
         }
         for open in self.staging() {
-            for (_, instance, _) in open.staged() {
+            for (instance, _) in open.staged() {
                 concerned.insert(instance.agent.clone());
             }
         }
@@ -375,7 +423,7 @@ impl Rollouts {
         }
     }
 
-    /// The same for one agent. A session begins with what it has to prepare, which may be nothing.
+    /// Sends one agent its list, if that has changed. A connection begins with an empty list.
     pub(super) fn send_list(&mut self, name: &Name, effects: &mut Effects) {
         let list = self.list_of(name);
         let Some(agent) = self.agents.get_mut(name) else {
@@ -387,8 +435,8 @@ impl Rollouts {
         }
     }
 
-    /// Sends each agent that removes images whether an update of it is open, where that has changed
-    /// since it was sent last: the rollback may need images that nothing else needs.
+    /// Sends each agent that removes images whether an update of its workloads is open, if that has
+    /// changed: a rollback may need images that nothing else needs.
     // [impl->swdd~server-reports-open-updates-to-agents~1]
     pub(crate) fn send_open(&mut self, effects: &mut Effects) {
         let Self { agents, open, .. } = self;
@@ -404,7 +452,7 @@ impl Rollouts {
         }
     }
 
-    /// The agent reports how far it is.
+    /// Takes over how far an agent is with its instances.
     pub(crate) fn prepared_reported(&mut self, agent: &Name, reports: &[PreparedInstance]) {
         for report in reports {
             if report.instance.agent != *agent {
@@ -416,10 +464,10 @@ impl Rollouts {
         }
     }
 
-    // --------------------------------------------------------------- what is shown
+    // ---------------------------------------------------------------- shown texts
 
-    /// Takes what is shown of all staged instances. `None` when nothing but reports makes that
-    /// necessary and it was shown shortly before: it follows later.
+    /// Returns the shown texts of all staged instances. `None` if they were shown shortly before and
+    /// only reports have changed them (`is_due` is false): then they are shown later.
     pub(crate) fn take_infos(
         &mut self,
         is_due: bool,
@@ -435,41 +483,44 @@ impl Rollouts {
         self.forget_agents_without_staged();
         let mut infos = BTreeMap::new();
         for open in self.staging() {
-            infos.extend(open.infos(&self.away, now));
+            open.add_infos(&mut infos, &self.away, now);
         }
         self.show_at = self.next_show(now);
-        self.shown_until = (infos.len() >= MANY).then_some(now + MANY_INTERVAL);
+        self.shown_until = if infos.len() >= MANY {
+            Some(now + MANY_INTERVAL)
+        } else {
+            None
+        };
         Some(infos)
     }
 
-    /// Only agents that have to prepare something are waited for.
+    /// Forgets disconnected agents that have nothing to prepare.
     fn forget_agents_without_staged(&mut self) {
-        let mut asked: BTreeSet<&Name> = BTreeSet::new();
+        let mut preparing: BTreeSet<&Name> = BTreeSet::new();
         for open in self.open.values() {
-            for (_, instance, _) in open.staged() {
-                asked.insert(&instance.agent);
+            for (instance, _) in open.staged() {
+                preparing.insert(&instance.agent);
             }
         }
-        self.away.retain(|agent, _| asked.contains(agent));
+        self.away.retain(|agent, _| preparing.contains(agent));
     }
 
-    /// When what is staged is shown next in any case: when an agent has been away for long, and
-    /// when an age that is shown grows.
+    /// When staged instances are shown next in any case: when an agent is given up, or a shown age
+    /// grows.
     fn next_show(&self, now: Instant) -> Option<Instant> {
-        let mut next: Option<Instant> = None;
+        let mut times = Vec::new();
         for since in self.away.values() {
-            let gone = *since + UPDATE_AGENT_AWAY;
-            if gone > now {
-                next = Some(next.map_or(gone, |next| next.min(gone)));
+            let given_up = *since + UPDATE_AGENT_AWAY;
+            if given_up > now {
+                times.push(given_up);
             }
         }
         for open in self.staging() {
-            if open.staged().any(|(_, _, stage)| stage.report.is_none()) {
-                let at = open.next_age(now);
-                next = Some(next.map_or(at, |next| next.min(at)));
+            if open.staged().any(|(_, stage)| stage.report.is_none()) {
+                times.push(open.next_age(now));
             }
         }
-        next
+        times.into_iter().min()
     }
 }
 

@@ -470,7 +470,7 @@ fn sixteen_are_open_and_one_that_waits_for_absent_agents_only_makes_room() {
     assert_eq!(rig.read(16, "phase"), "KEPT");
     assert_eq!(
         rig.read(16, "reason"),
-        "not waited for any more: agent absent"
+        "no longer awaited: agent absent"
     );
     let error = rig.apply(&[&on(17, "A")]).unwrap_err();
     assert!(
